@@ -131,7 +131,10 @@ impl Observer for Console {
         let text = match record {
             Record::Training(t) => {
                 self.training = t.clone();
-                let layout = if t.ranks > 1 { format!("; {}", t.layout) } else { String::new() };
+                let mut layout = if t.ranks > 1 { format!("; {}", t.layout) } else { String::new() };
+                if !t.sequences.is_empty() {
+                    layout.push_str(&format!("; {}", t.sequences));
+                }
                 let mixture: String = t.mixture.iter().map(mixture_line).collect();
                 format!(
                     "training {} steps of {} tokens ({} in all; {} tokens an epoch); {}; {}{layout}{mixture}",

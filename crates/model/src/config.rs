@@ -9,6 +9,9 @@ pub struct ActivationConfig {
     pub storage: Storage,
     /// Values that the backward pass of each layer recomputes.
     pub recompute: RecomputePlan,
+    /// Lengths that the sequences of a micro-batch may have besides [`crate::Shape::seq`], which is the longest; in any order. Each
+    /// has programs of its own, in the memory of the longest.
+    pub lengths: Vec<usize>,
 }
 
 /// Rows of logits made at a time by [`crate::Decoder::logits`].

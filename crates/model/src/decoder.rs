@@ -2,6 +2,7 @@
 
 use crate::config::ActivationConfig;
 use crate::error::ModelError;
+use crate::lengths::{LengthUnits, ShorterLength};
 use crate::logits::logits_units;
 use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
 use crate::params::{self, Param};
@@ -41,6 +42,8 @@ pub struct Decoder {
     gradients: Vec<Option<View>>,
     /// In the order of the forward pass.
     pub(crate) units: Vec<StageUnit>,
+    /// Units and slots of shorter micro-batches, the longest first.
+    pub(crate) shorter: Vec<ShorterLength>,
     /// The same units without recomputation, for slots that keep everything beside others that do not.
     stored: Vec<StageUnit>,
     /// Logits of a few rows, and of what is left of a batch after those.
@@ -140,15 +143,30 @@ impl Decoder {
             branches: false,
             until: Rewrite::default(),
         };
-        let (units, stored) = (plan.units(&params)?, plan.stored_units(&params)?);
+        let logits = logits_units(&plan, &params)?;
+        let logits_scratch = crate::memory::scratch_of(logits.iter().map(|u| &u.memory));
+        let (units, stored, shorter) = match plan.has_arenas() {
+            true => {
+                let mut lengths = plan.units_of_lengths(&params, &logits_scratch)?;
+                (lengths.remove(0).units, Vec::new(), lengths)
+            }
+            false => (plan.units(&params)?, plan.stored_units(&params)?, Vec::new()),
+        };
         let none = ScratchBuffers::default();
-        let rows = if rank.sequence { shape.tokens() / rank.degree } else { shape.tokens() };
         let shared = beside.filter(|beside| beside.1 == SlotMemory::Shared).map(|beside| beside.0);
         let beside = beside.map_or(&none, |beside| &beside.0.buffers.scratch);
         let places = units.iter().map(|u| u.program.random.len()).sum();
         let counters = vec![[0; DropoutMask::WORDS]; places];
-        let buffers =
-            Allocating { backend, plan: &plan, units: &units, stored: &stored, shared }.all(rows, beside)?;
+        let with_logits = plan.has_arenas().then_some(&logits_scratch);
+        let memory = Allocating::new(&mut *backend, &plan, &units);
+        let (buffers, slots) =
+            Allocating { stored: &stored, shared, shorter: &shorter, logits: with_logits, ..memory }
+                .all(beside)?;
+        let shorter = shorter
+            .into_iter()
+            .zip(slots)
+            .map(|(LengthUnits { plan, units }, slots)| ShorterLength { seq: plan.shape.seq, units, slots });
+        let shorter: Vec<ShorterLength> = shorter.collect();
         let mut decoder = Decoder {
             model: model.clone(),
             whole: whole.cloned().map(Box::new),
@@ -159,9 +177,10 @@ impl Decoder {
             config: config.clone(),
             values: params.iter().map(|p| p.value).collect(),
             gradients: params.iter().map(|p| p.grad).collect(),
-            logits: logits_units(&plan, &params)?,
+            logits,
             params,
             units,
+            shorter,
             stored,
             buffers,
             z_loss: 0.0,
@@ -172,9 +191,8 @@ impl Decoder {
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
         };
-        let most = crate::memory::scratch_of(decoder.logits.iter().map(|u| &u.memory));
         decoder.buffers.scratch =
-            ScratchBuffers::alloc(backend, "activations", &most, &decoder.buffers.scratch)?;
+            ScratchBuffers::alloc(backend, "activations", &logits_scratch, &decoder.buffers.scratch)?;
         decoder.reserve(backend)?;
         Ok(decoder)
     }
@@ -189,17 +207,20 @@ impl Decoder {
             Ok(())
         };
         let set = |sets: usize| (sets > 0).then_some(0);
-        // Slots that keep everything come first.
-        for slot in [0, self.stage.slots - 1] {
-            let (kept, pending) = (set(self.held.kept.len()), set(self.stage.pending));
-            let memory = PassMemory { slot: Some(slot), kept, pending };
-            for at in 0..self.units.len() {
-                for &phase in phases(self.shape.purpose, &self.stage) {
-                    self.binding(at, phase, memory).fill(&mut table);
-                    each_op(&self.unit(at, memory.slot).program, phase, &table, &mut ask)?;
+        self.for_each_length(|decoder| {
+            // Slots that keep everything come first.
+            for slot in [0, decoder.stage.slots - 1] {
+                let (kept, pending) = (set(decoder.held.kept.len()), set(decoder.stage.pending));
+                let memory = PassMemory { slot: Some(slot), kept, pending };
+                for at in 0..decoder.units.len() {
+                    for &phase in phases(decoder.shape.purpose, &decoder.stage) {
+                        decoder.binding(at, phase, memory).fill(&mut table);
+                        each_op(&decoder.unit(at, memory.slot).program, phase, &table, &mut ask)?;
+                    }
                 }
             }
-        }
+            Ok::<(), ModelError>(())
+        })?;
         for (unit, rows) in self.logits.iter().zip(self.logit_rows()) {
             let logits = self.buffers.logits.map(|l| l.rows(0, rows));
             let (Some(x), Some(logits)) = (self.buffers.slots[0].stream.last(), logits) else { continue };
@@ -212,6 +233,9 @@ impl Decoder {
 
     /// Unit number `at` for a micro-batch in a slot.
     pub(crate) fn unit(&self, at: usize, slot: Option<usize>) -> &StageUnit {
+        if let Some(length) = slot.and_then(|slot| self.held.length[slot]) {
+            return &self.shorter[length].units[at];
+        }
         let stored = slot.is_some_and(|slot| slot < self.config.recompute.stored_micro_batches);
         self.stored.get(at).filter(|_| stored).unwrap_or(&self.units[at])
     }
@@ -219,7 +243,7 @@ impl Decoder {
     /// Memory of the values of unit number `at`.
     fn binding(&self, at: usize, phase: Phase, memory: PassMemory) -> Binding<'_> {
         let buffers = &self.buffers;
-        let slot = memory.slot.map(|slot| &buffers.slots[slot]);
+        let slot = memory.slot.map(|slot| self.slot(slot));
         let places = |units: &[StageUnit]| units.iter().map(|u| u.program.random.len()).sum();
         let random = self.units[at].program.random.len();
         let layers = at - usize::from(self.stage.span.embedding && at > 0);
@@ -241,7 +265,7 @@ impl Decoder {
             stream: through,
             kept: memory.kept.map(|set| &buffers.kept[set]),
             pending: memory.pending.map(|set| &buffers.pending[set]),
-            losses: buffers.losses,
+            losses: memory.slot.map_or(buffers.losses, |slot| self.losses_of(slot)),
             loss_factor: buffers.loss_factor,
             counters: buffers.counters.map(|c| c.rows(places(&self.units[..at]), random)),
             constant: buffers.constant,
@@ -292,7 +316,13 @@ impl Decoder {
     /// parameter of the decoder lies.
     pub fn uses(&self, phase: Phase, flat_of: &dyn Fn(usize) -> usize) -> Vec<UnitUse> {
         let of = |(number, unit): (usize, &StageUnit)| {
-            UnitUse::of(number, &unit.program, phase, &|p| flat_of(unit.parameters[p]))
+            let mut of = UnitUse::of(number, &unit.program, phase, &|p| flat_of(unit.parameters[p]));
+            // Lengths may recompute other layers: what any of them reads is there.
+            for length in &self.shorter {
+                let unit = &length.units[number];
+                of.add(UnitUse::of(number, &unit.program, phase, &|p| flat_of(unit.parameters[p])));
+            }
+            of
         };
         self.units.iter().enumerate().map(of).collect()
     }
@@ -352,7 +382,8 @@ impl Decoder {
     /// # Errors
     /// The first node that is wrong, with the value's name.
     pub fn verify(&self) -> Result<(), ModelError> {
-        for unit in self.units.iter().chain(&self.stored).filter(|unit| unit.distinct) {
+        let shorter = self.shorter.iter().flat_map(|length| &length.units);
+        for unit in self.units.iter().chain(&self.stored).chain(shorter).filter(|unit| unit.distinct) {
             verify(&unit.program, &unit.memory, self.phases(), self.rank)?;
         }
         Ok(())
@@ -364,6 +395,9 @@ impl Decoder {
     /// # Errors
     /// An error of the backend.
     pub fn keep_branches(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
+        if !self.shorter.is_empty() {
+            return Err(ModelError::Stage("branches are kept of micro-batches of one length only".into()));
+        }
         let whole = self.whole.as_deref().unwrap_or(&self.model);
         let (shape, config, rank) = (self.shape, &self.config, self.rank);
         let plan = Plan {
@@ -410,7 +444,8 @@ impl Decoder {
     pub fn set_z_loss(&mut self, weight: f32) {
         self.z_loss = weight;
         let rows = if weight == 0.0 { 1 } else { 2 };
-        let units = self.units.iter_mut().chain(&mut self.stored);
+        let shorter = self.shorter.iter_mut().flat_map(|length| &mut length.units);
+        let units = self.units.iter_mut().chain(&mut self.stored).chain(shorter);
         for node in units.flat_map(|u| u.program.lists.iter_mut().flatten()) {
             let bessemer_program::Node::Launch(launch) = node else { continue };
             let (backward, loss) = match &mut launch.op {
@@ -481,7 +516,7 @@ impl Decoder {
     ) -> Result<LossSum, ModelError> {
         self.expect_all_layers("a pass from tokens to the loss")?;
         self.check_batch(batch)?;
-        expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
+        expect_room("per_token", per_token.as_deref(), batch.ids.len())?;
         self.fill(backend, ranks, 0, batch, None)?;
         self.loss_of(backend, ranks, 0, per_token)
     }

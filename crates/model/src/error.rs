@@ -15,6 +15,23 @@ pub enum ModelError {
     /// Values that cannot be recomputed.
     #[error(transparent)]
     Recompute(#[from] bessemer_program::RecomputeError),
+    /// A budget of activations below what recomputation of every layer leaves.
+    #[error(
+        "train.activation_memory = {budget}: {micro_batches} micro-batches of {sequences} x {seq} tokens keep {least} of activations \
+         with every layer recomputed; allow at least that, or use a smaller train.micro_batch or train.seq_len"
+    )]
+    ActivationMemory {
+        /// The budget.
+        budget: bessemer_units::Bytes,
+        /// Bytes with every layer recomputed.
+        least: bessemer_units::Bytes,
+        /// Micro-batches in flight.
+        micro_batches: usize,
+        /// Sequences of each.
+        sequences: usize,
+        /// Tokens of the longest sequence.
+        seq: usize,
+    },
     /// A program that would compute something else than that of one device.
     #[error(transparent)]
     Program(#[from] Box<bessemer_program::Violation>),

@@ -27,6 +27,7 @@ mod decode;
 mod decoder;
 mod error;
 mod init;
+mod lengths;
 mod logits;
 mod memory;
 mod params;

@@ -12,6 +12,7 @@
 use crate::config::LOGIT_ROWS;
 use crate::decoder::{Decoder, Purpose};
 use crate::error::ModelError;
+use crate::lengths::{Arena, LengthUnits};
 use crate::units::{Plan, StageUnit};
 use bessemer_arch::{PositionChoice, Unit};
 use bessemer_program::{Class, Home, Input, Phase, Scratch, UnitMemory, UnitProgram, Value};
@@ -68,11 +69,21 @@ impl ScratchBuffers {
         wanted: &Scratch,
         beside: &ScratchBuffers,
     ) -> Result<ScratchBuffers, ModelError> {
+        ScratchBuffers::alloc_named(backend, (class, "scratch"), wanted, beside)
+    }
+
+    /// As [`ScratchBuffers::alloc`], under a name in its class.
+    pub(crate) fn alloc_named(
+        backend: &mut dyn Backend,
+        (class, name): (&'static str, &str),
+        wanted: &Scratch,
+        beside: &ScratchBuffers,
+    ) -> Result<ScratchBuffers, ModelError> {
         let mut buffers = beside.clone();
         for (dtype, len) in wanted {
             let there = buffers.0.iter().position(|(d, view)| d == dtype && view.len() >= *len);
             if there.is_none() && *len > 0 {
-                let spec = BufferSpec { class, name: "scratch", dtype: *dtype, len: *len };
+                let spec = BufferSpec { class, name, dtype: *dtype, len: *len };
                 let view = backend.alloc(spec)?.vector();
                 buffers.0.retain(|(d, _)| d != dtype);
                 buffers.0.push((*dtype, view));
@@ -136,10 +147,43 @@ pub(crate) struct Allocating<'a> {
     pub(crate) stored: &'a [StageUnit],
     /// Another stage, whose slots are this one's too.
     pub(crate) shared: Option<&'a Decoder>,
+    /// Shorter lengths, the longest first.
+    pub(crate) shorter: &'a [LengthUnits<'a>],
+    /// Scratch of the logits, if it is part of this allocation.
+    pub(crate) logits: Option<&'a Scratch>,
+    /// Where matrices are laid out; without one each is a buffer of its own.
+    pub(crate) arena: Option<Arena>,
 }
 
 impl<'a> Allocating<'a> {
+    /// Memory of its own for micro-batches of one length.
+    pub(crate) fn new(
+        backend: &'a mut dyn Backend,
+        plan: &'a Plan<'a>,
+        units: &'a [StageUnit],
+    ) -> Allocating<'a> {
+        Allocating {
+            backend,
+            plan,
+            units,
+            stored: &[],
+            shared: None,
+            shorter: &[],
+            logits: None,
+            arena: None,
+        }
+    }
+
+    /// Rows of the residual stream of a micro-batch on this rank.
+    fn rows(&self) -> usize {
+        let (rank, n) = (self.plan.rank, self.plan.shape.tokens());
+        if rank.sequence { n / rank.degree } else { n }
+    }
+
     fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> Result<View, ModelError> {
+        if let Some(arena) = &mut self.arena {
+            return Ok(arena.matrix(dtype, rows, cols));
+        }
         let spec = BufferSpec { class: "activations", name, dtype, len: rows * cols };
         Ok(self.backend.alloc(spec)?.matrix(rows, cols))
     }
@@ -167,7 +211,7 @@ impl<'a> Allocating<'a> {
 
     /// Slot number `at` of another stage as one of this stage: what layers keep is in the same memory, what only embedding and
     /// head have is this stage's own.
-    fn shared_slot(&mut self, of: &Decoder, at: usize) -> Result<Slot, ModelError> {
+    pub(crate) fn shared_slot(&mut self, of: &Decoder, length: usize, at: usize) -> Result<Slot, ModelError> {
         let refused = || {
             ModelError::Stage(format!(
                 "slot {at} was to be shared with a stage that has {} slots or keeps other values in them; give the stage slots of \
@@ -175,7 +219,10 @@ impl<'a> Allocating<'a> {
                 of.buffers.slots.len()
             ))
         };
-        let slot = of.buffers.slots.get(at).ok_or_else(refused)?;
+        if at >= of.buffers.slots.len() || length > of.shorter.len() {
+            return Err(refused());
+        }
+        let slot = of.slot_of_length(length.checked_sub(1), at);
         let layers = |units: &'a [StageUnit]| units.iter().filter(|u| matches!(u.unit, Unit::Layer(_)));
         let first = usize::from(of.stage.span.embedding);
         let mut theirs = first..first + of.stage.span.layers.len();
@@ -215,7 +262,8 @@ impl<'a> Allocating<'a> {
 
     /// Memory for the residual stream between layers whose backward passes do not read it. Layers take turns in it, and so do
     /// all slots.
-    fn turns(&mut self, rows: usize) -> Result<Vec<View>, ModelError> {
+    pub(crate) fn turns(&mut self) -> Result<Vec<View>, ModelError> {
+        let rows = self.rows();
         let (width, dtype) = (self.plan.model.width, self.plan.storage());
         let layers = 0..self.plan.stage.span.layers.len();
         let needed = layers.filter(|layer| self.in_turn(self.units, *layer)).count();
@@ -239,8 +287,8 @@ impl<'a> Allocating<'a> {
         if slot < self.plan.stored_slots() && !self.stored.is_empty() { self.stored } else { self.units }
     }
 
-    fn slot(&mut self, units: &[StageUnit], rows: usize, turns: &[View]) -> Result<Slot, ModelError> {
-        let (plan, n) = (self.plan, self.plan.shape.tokens());
+    pub(crate) fn slot(&mut self, units: &[StageUnit], turns: &[View]) -> Result<Slot, ModelError> {
+        let (plan, n, rows) = (self.plan, self.plan.shape.tokens(), self.rows());
         let mut indices = |name: &str| self.matrix(name, DType::U32, 1, n);
         let (ids, targets, positions) = (indices("ids")?, indices("targets")?, indices("positions")?);
         let documents = match plan.model.document_end {
@@ -275,11 +323,18 @@ impl<'a> Allocating<'a> {
         Ok(Slot { ids, targets, positions, documents, stream, gradient, saved })
     }
 
-    /// All of it. `beside`: another stage of the rank, whose passes take turns with this one's.
-    pub(crate) fn all(&mut self, rows: usize, beside: &ScratchBuffers) -> Result<StageBuffers, ModelError> {
+    /// All of it, and the slots of each shorter length. `beside`: another stage of the rank, whose passes take turns with this one's.
+    pub(crate) fn all(
+        &mut self,
+        beside: &ScratchBuffers,
+    ) -> Result<(StageBuffers, Vec<Vec<Slot>>), ModelError> {
         let (plan, n) = (self.plan, self.plan.shape.tokens());
         let (stage, train) = (plan.stage, plan.shape.purpose == Purpose::Train);
-        let wanted = scratch_of(self.units.iter().chain(self.stored).map(|u| &u.memory));
+        let shorter = self.shorter.iter().flat_map(|length| &length.units);
+        let mut wanted = scratch_of(self.units.iter().chain(self.stored).chain(shorter).map(|u| &u.memory));
+        if let Some(logits) = self.logits {
+            larger(&mut wanted, logits);
+        }
         let scratch = ScratchBuffers::alloc(self.backend, "activations", &wanted, beside)?;
         let losses = match stage.span.head {
             true => Some(self.matrix("losses", DType::F32, if train { 2 } else { 1 }, n)?),
@@ -306,19 +361,33 @@ impl<'a> Allocating<'a> {
             PositionChoice::Sinusoidal if stage.span.embedding => Some(self.sinusoids()?),
             _ => None,
         };
-        let turns = if self.shared.is_none() { self.turns(rows)? } else { Vec::new() };
-        let slot = |slot| match self.shared {
-            Some(other) => self.shared_slot(other, slot),
-            None => self.slot(self.units_of(slot), rows, &turns),
+        let (slots, shorter) = match plan.has_arenas() {
+            true => {
+                let mut of_lengths = self.slots_in_arenas()?;
+                (of_lengths.remove(0), of_lengths)
+            }
+            false => (self.slots()?, Vec::new()),
         };
-        let slots = (0..stage.slots).map(slot).collect::<Result<_, _>>()?;
         let sets = |home, count: usize, allocating: &mut Self, suffix| -> Result<Vec<Values>, ModelError> {
             (0..count).map(|_| allocating.values(allocating.units, home, suffix)).collect()
         };
         let split = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
         let kept = sets(Home::Kept, split, self, "")?;
         let pending = sets(Home::Pending, stage.pending, self, ".pending")?;
-        Ok(StageBuffers { slots, kept, pending, losses, loss_factor, counters, constant, logits, scratch })
+        let buffers =
+            StageBuffers { slots, kept, pending, losses, loss_factor, counters, constant, logits, scratch };
+        Ok((buffers, shorter))
+    }
+
+    /// The slots of micro-batches of one length.
+    fn slots(&mut self) -> Result<Vec<Slot>, ModelError> {
+        let turns = if self.shared.is_none() { self.turns()? } else { Vec::new() };
+        let slots = 0..self.plan.stage.slots;
+        let slot = |slot| match self.shared {
+            Some(other) => self.shared_slot(other, 0, slot),
+            None => self.slot(self.units_of(slot), &turns),
+        };
+        slots.map(slot).collect()
     }
 
     fn sinusoids(&mut self) -> Result<View, ModelError> {

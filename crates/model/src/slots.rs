@@ -28,6 +28,9 @@ pub(crate) enum SlotUse {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) slots: Vec<SlotUse>,
+    /// By slot: number of the micro-batch's length among the shorter ones. It outlives the backward pass, whose gradient is still
+    /// to be sent.
+    pub(crate) length: Vec<Option<usize>>,
     /// By slot: the kept set of the training pass in it.
     pub(crate) of_slot: Vec<Option<usize>>,
     pub(crate) kept: Vec<bool>,
@@ -39,6 +42,7 @@ impl Held {
         let kept = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
         Held {
             slots: vec![SlotUse::Free; stage.slots],
+            length: vec![None; stage.slots],
             of_slot: vec![None; stage.slots],
             kept: vec![false; kept],
             pending: vec![false; stage.pending],

@@ -16,7 +16,9 @@
 //!
 //! Every stage gets every micro-batch's whole [`TokenBatch`]: positions and documents are needed in every layer, ids by the
 //! embedding, targets by the head. Views are the same over the life of a decoder (a caller may look them up once); what
-//! crosses them is `[rows, D]` in the activations' stored type, rows = n, or n / t where the stream is cut by rows.
+//! crosses them is `[rows, D]` in the activations' stored type, rows = n, or n / t where the stream is cut by rows. Where micro-batches
+//! have several lengths, views are those of the micro-batch in the slot: state its length ([`Decoder::stage_length`]) before asking for
+//! `stage_input`.
 //!
 //! ```text
 //! let mut stage = Decoder::of_stage(backend, &tensor_shard, stream, shape, config, &StageConfig { span, slots: 4, pending: 2, overlap: false }, None)?;
@@ -196,7 +198,7 @@ impl Decoder {
     /// A span that has the embedding, a slot that is not there.
     pub fn stage_input(&self, slot: usize) -> Result<View, ModelError> {
         self.edge(slot, self.stage.span.embedding, "embedding: it reads tokens and takes no stream")?;
-        Ok(self.buffers.slots[slot].stream[0])
+        Ok(self.slot(slot).stream[0])
     }
 
     /// Where the stream that leaves the span is after the forward pass, `[rows, D]`.
@@ -215,7 +217,7 @@ impl Decoder {
     pub fn stage_output_gradient(&self, slot: usize) -> Result<View, ModelError> {
         self.expect_training()?;
         self.edge(slot, self.stage.span.head, "head: its gradient is that of the loss")?;
-        Ok(self.buffers.slots[slot].gradient)
+        Ok(self.slot(slot).gradient)
     }
 
     /// Where the gradient of the span's input is after the backward pass or its input part, `[rows, D]`.
@@ -225,7 +227,7 @@ impl Decoder {
     pub fn stage_input_gradient(&self, slot: usize) -> Result<View, ModelError> {
         self.expect_training()?;
         self.edge(slot, self.stage.span.embedding, "embedding: no gradient leaves it")?;
-        Ok(self.buffers.slots[slot].gradient)
+        Ok(self.slot(slot).gradient)
     }
 
     /// From ids or [`Decoder::stage_input`] to the end of the stream. With `ctx` a training pass: its dropout, and its loss
@@ -276,7 +278,7 @@ impl Decoder {
                 "wanted the span with the head for a loss, found one without".into(),
             ));
         }
-        expect_room("per_token", per_token.as_deref(), self.shape.tokens())?;
+        expect_room("per_token", per_token.as_deref(), self.tokens_of(slot))?;
         self.loss_of(backend, ranks, slot, per_token)
     }
 
@@ -350,6 +352,17 @@ impl Decoder {
         ctx: Option<&StepContext>,
     ) -> Result<(), ModelError> {
         self.held.free(slot);
+        let length = self.length_of_tokens(batch.ids.len())?;
+        if length != self.held.length[slot] && !self.stage.span.embedding {
+            return Err(ModelError::Stage(format!(
+                "slot {slot} takes the stream of sequences of {} tokens, found a batch of {} tokens in {} sequences; state the length \
+                 before the stream is written (Decoder::stage_length)",
+                self.seq_of(slot),
+                batch.ids.len(),
+                self.shape.sequences
+            )));
+        }
+        self.held.length[slot] = length;
         self.upload(backend, slot, batch)?;
         let train = ctx.is_some();
         let kept = if train && self.stage.pending > 0 { self.held.take_kept() } else { None };
@@ -386,7 +399,7 @@ impl Decoder {
         let first = self.units.len() - usize::from(self.stage.span.head);
         let mut head = first..self.units.len();
         self.run_units(backend, ranks, (&mut head, Phase::Score), memory, &StepValues::default())?;
-        let sum = self.read_losses(backend, self.scored(slot), false)?;
+        let sum = self.read_losses(backend, slot, self.scored(slot), false)?;
         if let Some(out) = per_token {
             out.copy_from_slice(&self.losses[..out.len()]);
         }
@@ -423,7 +436,7 @@ impl Decoder {
             return Ok(None);
         }
         let with_lse = self.z_loss != 0.0;
-        self.read_losses(backend, scored, with_lse).map(Some)
+        self.read_losses(backend, slot, scored, with_lse).map(Some)
     }
 
     /// Bytes of the residual stream of one micro-batch, as it enters or leaves the stage.
@@ -451,7 +464,7 @@ impl Decoder {
 
     /// The residual stream behind the last layer.
     pub(crate) fn stream_of(&self, slot: usize) -> View {
-        let stream = &self.buffers.slots[slot].stream;
+        let stream = &self.slot(slot).stream;
         stream[stream.len() - 1]
     }
 

@@ -2,6 +2,7 @@
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
+use crate::memory::Slot;
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, TensorError, View};
 
@@ -96,14 +97,17 @@ pub(crate) fn check_indices(
 impl Decoder {
     /// Errors unless the batch has this decoder's shape and the model's indices.
     pub(crate) fn check_batch(&self, batch: &TokenBatch<'_>) -> Result<(), ModelError> {
-        let tokens = self.shape.tokens();
+        let (sequences, seq) = match self.length_of_tokens(batch.ids.len())? {
+            Some(at) => (self.shape.sequences, self.shorter[at].seq),
+            None => (self.shape.sequences, self.shape.seq),
+        };
+        let tokens = sequences * seq;
         let lists =
             [("ids", Some(batch.ids)), ("targets", Some(batch.targets)), ("positions", batch.positions)];
         for (what, list) in lists {
             let found = list.map_or(tokens, <[u32]>::len);
             if found != tokens {
-                let wanted =
-                    format!("{} sequences of {} tokens = {tokens}", self.shape.sequences, self.shape.seq);
+                let wanted = format!("{sequences} sequences of {seq} tokens = {tokens}");
                 return Err(ModelError::Shape { what, wanted, found: found.to_string() });
             }
         }
@@ -120,7 +124,7 @@ impl Decoder {
         slot: usize,
         batch: &TokenBatch<'_>,
     ) -> Result<(), TensorError> {
-        let (rank, tokens) = (self.rank(), self.shape.tokens());
+        let (rank, tokens, seq) = (self.rank(), self.tokens_of(slot), self.seq_of(slot));
         let mut write = |view: View, values: &[u32]| {
             let mut at = 0;
             let all = |r| rank.order.stretches(tokens, rank.degree, r);
@@ -129,11 +133,15 @@ impl Decoder {
                 backend.write_u32(view.columns(at - stretch.len, stretch.len), &values[stretch.range()])
             })
         };
-        let slot = &self.buffers.slots[slot];
-        let (ids, targets, positions, documents) = (slot.ids, slot.targets, slot.positions, slot.documents);
+        let Slot { ids, targets, positions, documents, .. } = *self.slot(slot);
+        if !self.shorter.is_empty() {
+            // Those of the micro-batch before may have had another length.
+            let rows = self.default_positions[..tokens].chunks_mut(seq);
+            rows.for_each(|row| row.iter_mut().enumerate().for_each(|(t, position)| *position = t as u32));
+        }
         if let (Some(end), Some(view)) = (self.model.document_end, documents) {
-            self.find_documents(batch.ids, end);
-            write(view, &self.documents)?;
+            self.find_documents(batch.ids, seq, end);
+            write(view, &self.documents[..tokens])?;
         }
         if self.stage.span.embedding {
             write(ids, batch.ids)?;
@@ -141,14 +149,14 @@ impl Decoder {
         if self.stage.span.head {
             write(targets, batch.targets)?;
         }
-        write(positions, batch.positions.unwrap_or(&self.default_positions))
+        write(positions, batch.positions.unwrap_or(&self.default_positions[..tokens]))
     }
 
     /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
-    fn find_documents(&mut self, ids: &[u32], end: u32) {
+    fn find_documents(&mut self, ids: &[u32], seq: usize, end: u32) {
         let mut start = 0;
-        for (n, document) in self.documents.iter_mut().enumerate() {
-            let t = n % self.shape.seq;
+        for (n, document) in self.documents[..ids.len()].iter_mut().enumerate() {
+            let t = n % seq;
             if t == 0 || ids[n - 1] == end {
                 start = t;
             }
@@ -157,15 +165,22 @@ impl Decoder {
         }
     }
 
-    /// The sum of the last pass's token losses, of which so many were scored.
+    /// Memory of the token losses of the micro-batch in a slot, `[rows, n]`.
+    pub(crate) fn losses_of(&self, slot: usize) -> Option<View> {
+        let cols = self.tokens_of(slot);
+        self.buffers.losses.map(|losses| View { cols, stride: cols, ..losses })
+    }
+
+    /// The sum of the token losses of the last pass, that of the micro-batch in a slot, of which so many were scored.
     pub(crate) fn read_losses(
         &mut self,
         backend: &mut dyn Backend,
+        slot: usize,
         scored: u64,
         with_lse: bool,
     ) -> Result<LossSum, ModelError> {
-        let Some(loss) = self.buffers.losses else { return Ok(LossSum::default()) };
-        let n = self.shape.tokens();
+        let Some(loss) = self.losses_of(slot) else { return Ok(LossSum::default()) };
+        let n = self.tokens_of(slot);
         let read = &mut self.losses[..if with_lse { 2 * n } else { n }];
         backend.read_f32(loss.rows(0, read.len() / n), read)?;
         let (losses, lse) = read.split_at(n);

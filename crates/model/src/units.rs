@@ -129,7 +129,11 @@ impl Plan<'_> {
         }
     }
 
-    fn units_with(&self, recompute: &RecomputePlan, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
+    pub(crate) fn units_with(
+        &self,
+        recompute: &RecomputePlan,
+        params: &[Param],
+    ) -> Result<Vec<StageUnit>, ModelError> {
         let span = &self.stage.span;
         let recording = Recording {
             tied_here: self.model.tied_embeddings && span.head && span.embedding,

@@ -14,6 +14,7 @@ use bessemer_model::{
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
+use bessemer_units::{Bytes, Recompute, RecomputePlan};
 use tiny::{SEQ, adamw, context, cpu, decoder, models, scored, tokens};
 
 #[global_allocator]
@@ -50,6 +51,32 @@ fn pipeline(b: &mut dyn Backend, stages: &mut [Decoder], batch: &TokenBatch<'_>,
     }
 }
 
+/// A decoder of micro-batches of several lengths under a budget of activations, and such micro-batches.
+struct Lengths {
+    decoder: Decoder,
+    batches: Vec<(Vec<u32>, Vec<u32>)>,
+}
+
+impl Lengths {
+    fn new(b: &mut dyn Backend, model: &Model) -> Lengths {
+        let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
+        let recompute =
+            RecomputePlan { activation_memory: Some(Bytes(1 << 20)), ..Recompute::InputAware.into() };
+        let config = ActivationConfig { recompute, lengths: vec![4, 10], ..ActivationConfig::default() };
+        let decoder = Decoder::with_activations(b, model, shape, config).unwrap();
+        let (ids, targets) = tokens(5, 2);
+        let batches = [4, SEQ, 10].map(|seq| (ids[..2 * seq].to_vec(), targets[..2 * seq].to_vec()));
+        Lengths { decoder, batches: batches.to_vec() }
+    }
+
+    fn step(&mut self, b: &mut dyn Backend, step: u64) {
+        for (ids, targets) in &self.batches {
+            let batch = TokenBatch { ids, targets, positions: None };
+            self.decoder.forward_backward(b, &batch, &context(step, scored(targets))).unwrap();
+        }
+    }
+}
+
 /// Allocations of a warm round of training, in one piece and in stages, of scoring and decoding: the least of five, because a thread of the backend
 /// that the system starts late allocates its name in one of them, while a step's own allocations are in each.
 fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
@@ -60,8 +87,10 @@ fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let mut per_token = vec![0.0; ids.len()];
     let mut stages = stages(b, model);
+    let mut lengths = Lengths::new(b, model);
     let mut round = |step: u64| {
         pipeline(b, &mut stages, &batch, &context(step, scored(&targets)));
+        lengths.step(b, step);
         for accumulate in [false, true] {
             let ctx = StepContext { accumulate, ..context(step, scored(&targets)) };
             d.forward_backward(b, &batch, &ctx).unwrap();

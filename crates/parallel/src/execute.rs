@@ -105,6 +105,9 @@ impl Worker {
         let mut sum = LossSum::default();
         match order {
             ExecOp::Forward { run, from } => {
+                if from.is_some() {
+                    self.takes_stream_of(Slot { chunk: run.chunk, slot: run.slot }, feed.length(run.micro)?)?;
+                }
                 let (batch, ctx) = feed.micro_batch(run.micro)?;
                 self.forward(backend, run, from, &batch, &ctx)?;
             }
@@ -116,7 +119,12 @@ impl Worker {
                 self.backward(backend, run, Part::Weight, writes, None)?;
             }
             ExecOp::Send(message) => self.send(backend, &message)?,
-            ExecOp::Receive(message) => self.receive(backend, &message)?,
+            ExecOp::Receive(message) => {
+                if message.flow == Flow::Activation {
+                    self.takes_stream_of(message.at, feed.length(message.micro)?)?;
+                }
+                self.receive(backend, &message)?;
+            }
             ExecOp::Reduce { chunk, .. } => {
                 let chunk = &mut self.chunks[chunk];
                 if chunk.leaves_late() {
@@ -131,6 +139,13 @@ impl Worker {
         }
         self.note(begun, &order);
         Ok(sum)
+    }
+
+    /// The stream that is written to a slot next is that of sequences of `seq` tokens; none: of the longest.
+    fn takes_stream_of(&mut self, at: Slot, seq: Option<usize>) -> Result<(), ParallelError> {
+        let decoder = &mut self.chunks[at.chunk].decoder;
+        let seq = seq.unwrap_or(decoder.shape().seq);
+        Ok(decoder.stage_length(at.slot, seq)?)
     }
 
     /// The instructions of the step at hand.
@@ -296,6 +311,7 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let EvaluationPass { unit, at, from, to } = *pass;
         if let Some(message) = from {
+            self.takes_stream_of(at, None)?;
             self.receive(backend, &message)?;
         }
         let chunk = &mut self.chunks[at.chunk];
@@ -314,6 +330,7 @@ impl Worker {
         match to {
             Some(Onward::Message(message)) => self.send(backend, &message)?,
             Some(Onward::Chunk(next)) => {
+                self.takes_stream_of(next, None)?;
                 let output = self.chunks[at.chunk].decoder.stage_output(at.slot)?;
                 copy(backend, output, self.chunks[next.chunk].decoder.stage_input(next.slot)?)?;
             }

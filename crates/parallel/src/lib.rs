@@ -28,6 +28,7 @@ mod fill;
 mod flat;
 mod flow;
 mod groups;
+mod lengths;
 mod lists;
 mod memory;
 mod memory_plan;

@@ -52,6 +52,15 @@ pub trait BatchSource {
     /// [`ParallelError::BatchSource`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 
+    /// Tokens of a sequence of micro-batch `micro`, where micro-batches have several lengths: asked before what other ranks send of it
+    /// arrives. None: that of the job's shape.
+    ///
+    /// # Errors
+    /// [`ParallelError::BatchSource`].
+    fn length(&mut self, _micro: usize) -> Result<Option<usize>, ParallelError> {
+        Ok(None)
+    }
+
     /// Returns evaluation batch `unit` of this rank, for a program that evaluates in its bubbles. Every rank of a pipeline requests
     /// every batch.
     ///
@@ -153,6 +162,7 @@ impl Worker {
         let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
         let spans = plan.spans(job.model, program.stages)?;
         let places = places(job, &spans, coord.pipeline)?;
+        crate::lengths::check(job, fill, places.len())?;
         let pools = slot_pools(job, &places, coord.pipeline);
         let mut prepared = prepare(program, coord.pipeline, &pools)?;
         let fillers = Fillers::prepare(fill, (coord.pipeline, &pools), &mut prepared.needs)?;
@@ -270,6 +280,12 @@ impl Worker {
     /// between passes.
     pub fn decoder(&self) -> &Decoder {
         &self.chunks[0].decoder
+    }
+
+    /// Layers of each stage of this rank that recompute everything, by length of a micro-batch's sequences
+    /// ([`Decoder::recomputed_by_length`]).
+    pub fn recomputed_by_length(&self) -> Vec<(usize, Vec<usize>)> {
+        self.chunks.iter().flat_map(|chunk| chunk.decoder.recomputed_by_length()).collect()
     }
 
     /// Elements of this rank's tensor shard that each rank of the shard axis steps: equal but for a remainder, or what the

@@ -57,15 +57,24 @@ fn world(messages: bool) -> Vec<Box<dyn Communicator>> {
     world.into_iter().enumerate().map(boxed).collect()
 }
 
-/// One micro-batch again and again.
+/// Lengths of the micro-batches of a step, where there are several.
+const LENGTHS: [usize; MICRO_BATCHES] = [32, 64, SEQ, 32];
+
+/// One micro-batch again and again, or the beginnings of it.
 struct Same<'a> {
     ids: &'a [u32],
     ctx: StepContext,
+    several: bool,
 }
 
 impl BatchSource for Same<'_> {
-    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        Ok((TokenBatch { ids: self.ids, targets: self.ids, positions: None }, self.ctx))
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let ids = &self.ids[..self.length(micro)?.unwrap_or(SEQ)];
+        Ok((TokenBatch { ids, targets: ids, positions: None }, self.ctx))
+    }
+
+    fn length(&mut self, micro: usize) -> Result<Option<usize>, ParallelError> {
+        Ok(self.several.then_some(LENGTHS[micro]))
     }
 }
 
@@ -77,7 +86,7 @@ fn is_quiet(counts: &[u64]) -> bool {
 /// Allocations of all ranks in each of some steps, until they are quiet.
 fn rank(
     model: &Model,
-    (config, optimizer, types): (&ParallelConfig, OptimizerChoice, ParamStorage),
+    (config, optimizer, types, several): (&ParallelConfig, OptimizerChoice, ParamStorage, bool),
     world: Box<dyn Communicator>,
     counts: &Mutex<Vec<u64>>,
 ) {
@@ -88,7 +97,10 @@ fn rank(
     let job = Job {
         model,
         shape: Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train },
-        activations: ActivationConfig::default(),
+        activations: ActivationConfig {
+            lengths: if several { LENGTHS.to_vec() } else { Vec::new() },
+            ..ActivationConfig::default()
+        },
         types,
         optim: &optim,
         z_loss: 0.0,
@@ -107,7 +119,7 @@ fn rank(
         worker.world().barrier("counted").unwrap();
         let ctx =
             StepContext { seed: 1, step: round, first_sequence: 0, loss_scale: scale, accumulate: false };
-        let sum = worker.gradients(&mut cpu, &mut Same { ids: &ids, ctx }).unwrap();
+        let sum = worker.gradients(&mut cpu, &mut Same { ids: &ids, ctx, several }).unwrap();
         worker.sum_over_data(sum).unwrap();
         let norm = worker.grad_norm(&mut cpu).unwrap();
         worker.apply(&mut cpu, round + 1, 1e-3, norm).unwrap();
@@ -165,24 +177,27 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let mut wrong = Vec::new();
     use OptimizerChoice::{Adafactor, AdamW, Kfac, Muon};
     let (wide, narrow) = (ParamStorage::default(), ParamStorage::both(ParamDType::Bf16));
-    let element_wise = layouts.iter().map(|l| (l, AdamW, wide));
-    let short = layouts.iter().map(|l| (l, AdamW, narrow));
+    let element_wise = layouts.iter().map(|l| (l, AdamW, wide, false));
+    let short = layouts.iter().map(|l| (l, AdamW, narrow, false));
+    // Not with context parallelism, and not with schedules that split backward passes.
+    let several = [2, 3, 4, 6, 8, 10].map(|at| (&layouts[at], AdamW, wide, true));
     // Matrices that are owned and cut.
-    let whole =
-        [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [(&layouts[2], o, wide), (&layouts[4], o, wide)]);
-    let all: Vec<_> = element_wise.chain(whole).chain(short).collect();
+    let whole = [Muon, Adafactor, Kfac]
+        .into_iter()
+        .flat_map(|o| [(&layouts[2], o, wide, false), (&layouts[4], o, wide, false)]);
+    let all: Vec<_> = element_wise.chain(whole).chain(short).chain(several).collect();
     for messages in [false, true] {
-        for &(config, optimizer, types) in &all {
+        for &(config, optimizer, types, several) in &all {
             let counts = Mutex::new(Vec::with_capacity(ROUNDS));
             std::thread::scope(|scope| {
                 for c in world(messages) {
                     let (model, counts) = (&model, &counts);
-                    scope.spawn(move || rank(model, (config, optimizer, types), c, counts));
+                    scope.spawn(move || rank(model, (config, optimizer, types, several), c, counts));
                 }
             });
             let counts = counts.into_inner().unwrap();
             if !is_quiet(&counts) {
-                wrong.push(format!("messages: {messages}, {optimizer:?}, {types}, {config:?}: {counts:?}"));
+                wrong.push(format!("messages: {messages}, {optimizer:?}, {types}, several lengths: {several}, {config:?}: {counts:?}"));
             }
         }
     }

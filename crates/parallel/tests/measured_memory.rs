@@ -163,7 +163,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             let job = Job {
                 model: &model,
                 shape: SHAPE,
-                activations: ActivationConfig { storage, recompute: recompute.clone() },
+                activations: ActivationConfig { storage, recompute: recompute.clone(), lengths: Vec::new() },
                 types: ParamStorage::default(),
                 optim: &optim,
                 z_loss: 0.0,

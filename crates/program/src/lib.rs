@@ -45,7 +45,7 @@ mod written;
 mod zero;
 
 pub use fuse::fuse;
-pub use input_aware::{InputAwareError, InputAwarePlan, SIZE_STEP, SizeModel, SizeSample, choose_layers};
+pub use input_aware::choose_layers;
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
 pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
 pub use overlap::{LEAST_ROWS, overlap};

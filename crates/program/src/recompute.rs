@@ -96,7 +96,7 @@ fn chosen(
         RecomputePolicy::Named(Recompute::Selective) => return Ok(cheap().collect()),
         RecomputePolicy::Named(Recompute::Attention) => return Ok(cheap().chain(core()).collect()),
         RecomputePolicy::Named(Recompute::AttentionOutput) => return Ok(saved - &core().collect()),
-        RecomputePolicy::Named(Recompute::Full) => return Ok(saved.clone()),
+        RecomputePolicy::Named(Recompute::Full | Recompute::InputAware) => return Ok(saved.clone()),
         RecomputePolicy::Values(names) => names,
     };
     let mut chosen = BTreeSet::new();

@@ -170,11 +170,22 @@ impl UnitUse {
                 _ => {}
             }
         }
-        for list in [&mut of.reads, &mut of.writes] {
+        of.sort();
+        of
+    }
+
+    /// Adds what another list of the unit uses.
+    pub fn add(&mut self, other: UnitUse) {
+        self.reads.extend(other.reads);
+        self.writes.extend(other.writes);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        for list in [&mut self.reads, &mut self.writes] {
             list.sort_unstable();
             list.dedup();
         }
-        of
     }
 }
 

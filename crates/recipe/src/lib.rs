@@ -10,6 +10,7 @@
 mod check;
 mod error;
 mod layer;
+mod lengths;
 mod load;
 mod node;
 mod origin;
@@ -23,6 +24,7 @@ mod value_de;
 mod write;
 
 pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
+pub use lengths::SequenceLengths;
 pub use load::{Loaded, Problem, load, parse};
 pub use origin::{Difference, Origin, Setting, show_diff};
 pub use recipe::{Recipe, load_recipe, parse_recipe};

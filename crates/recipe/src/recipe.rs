@@ -10,7 +10,7 @@ use bessemer_corpus::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{FillChoice, ParallelConfig};
+use bessemer_parallel::{FillChoice, FillConfig, ParallelConfig};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,7 @@ impl Recipe {
         section("train", self.train.check());
         section("train", self.sequence_fits_model());
         section("train", self.recompute_fits_model());
+        section("train", self.lengths_fit());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
@@ -124,6 +125,35 @@ impl Recipe {
             return Err("optim.optimizer = \"kfac\" with train.loss_scale: its curvature would be that of the scaled \
                         loss; expected train.loss_scale.mode = \"off\""
                 .into());
+        }
+        Ok(())
+    }
+
+    /// Refuses what needs micro-batches of one length.
+    fn lengths_fit(&self) -> Result<(), String> {
+        if !self.train.has_documents() {
+            return Ok(());
+        }
+        let refused = |what: String, why: &str| {
+            Err(format!(
+                "train.lengths = \"padded\" and \"bucketed\" do not go with {what}: {why}; expected lengths = \"packed\", or not that"
+            ))
+        };
+        if self.parallel.context > 1 {
+            let what = format!("parallel.context = {}", self.parallel.context);
+            return refused(what, "ranks share the positions of sequences of one length");
+        }
+        if self.optim.optimizer == OptimizerChoice::Kfac {
+            let what = "optim.optimizer = \"kfac\"".into();
+            return refused(what, "its curvature would weigh padding as tokens");
+        }
+        if self.parallel.fill != FillConfig::default() {
+            let what = format!("parallel.fill = {}", self.parallel.fill);
+            return refused(what, "bubbles are planned for passes of one length");
+        }
+        if !self.corpus.components().is_empty() {
+            let what = "several corpus.sources or slices".into();
+            return refused(what, "weights of a mixture are shares of windows");
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
+use crate::lengths::SequenceLengths;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
     MatmulPrecision, ParamDType, ParamStorage, RecomputeLayers, RecomputePlan, RecomputePolicy, Storage,
@@ -25,8 +26,15 @@ use serde::{Deserialize, Serialize};
 pub struct TrainConfig {
     /// Global batch: tokens per optimizer step, over all ranks and micro-batches. A multiple of `seq_len`.
     pub batch_tokens: u64,
-    /// Tokens of one training sequence; at most the model's `context`.
+    /// Tokens of one training sequence; at most the model's `context`. With documents (`lengths`), at most.
     pub seq_len: u64,
+    /// What a sequence is: "packed" (a window of `seq_len` tokens, in which documents follow each other), "padded" or "bucketed" (a
+    /// document, cut at `seq_len`; a micro-batch then has one of a few lengths, and padding has no loss). "padded" takes documents in
+    /// their random order, "bucketed" puts documents of about one length together. The batch in tokens is then met in the mean.
+    pub lengths: SequenceLengths,
+    /// Lengths below `seq_len` that a micro-batch of documents may be padded to, ascending. Empty: the multiples of an eighth of
+    /// `seq_len`. Each has programs of its own, made before the first step.
+    pub length_buckets: Vec<u64>,
     /// Sequences that go through the model at once; a divisor of the sequences of a rank. 0 derives the largest
     /// divisor that keeps a micro-batch within 8192 tokens. It changes memory and speed, not the step.
     pub micro_batch: u64,
@@ -55,9 +63,14 @@ pub struct TrainConfig {
     /// Factor on the loss while gradients are computed, for gradients in f16.
     pub loss_scale: LossScaleConfig,
     /// What the backward pass of a layer computes again instead of having it stored (activation checkpointing): "none",
-    /// "selective", "attention", "attention-output", "full", or a list of values as `bessemer program show` names them, such as
+    /// "selective", "attention", "attention-output", "full", "input-aware" (as few layers in full as `activation_memory` demands, for
+    /// each length of a micro-batch), or a list of values as `bessemer program show` names them, such as
     /// ["mlp.pre"]; "mlp" stands for all that begin so. In f32 storage the numbers are the same bits.
     pub recompute: RecomputePolicy,
+    /// Most bytes of activations on a rank, such as "512 MiB", for `recompute = "input-aware"`: class "activations" of the memory plan,
+    /// the scratch of all passes included (Mimose: Liao et al. 2022). Refused before the first step if recomputing every layer leaves
+    /// more.
+    pub activation_memory: String,
     /// What some layers compute again instead of what `recompute` says, by their numbers from 0: "0-5" (both included), "3" or
     /// "0-5,8"; "stage 0-5" counts from the first layer of each pipeline stage. `"stage 0-5" = "full"` is Megatron-LM's
     /// `--recompute-method block --recompute-num-layers 6`. A layer that has a number of its own follows that.
@@ -110,6 +123,8 @@ impl Default for TrainConfig {
         TrainConfig {
             batch_tokens: 8192,
             seq_len: 256,
+            lengths: SequenceLengths::Packed,
+            length_buckets: Vec::new(),
             micro_batch: 0,
             steps: 0,
             tokens: 0,
@@ -121,6 +136,7 @@ impl Default for TrainConfig {
             gradients: ParamDType::F32,
             loss_scale: LossScaleConfig::default(),
             recompute: RecomputePolicy::default(),
+            activation_memory: String::new(),
             recompute_layers: RecomputeLayers::default(),
             stored_micro_batches: 0,
             z_loss: 0.0,
@@ -212,6 +228,7 @@ impl TrainConfig {
                 self.gradients
             ));
         }
+        self.check_lengths()?;
         self.loss_scale.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());
@@ -225,6 +242,8 @@ impl TrainConfig {
             default: self.recompute.clone(),
             layers: self.recompute_layers.clone(),
             stored_micro_batches: self.stored_micro_batches as usize,
+            // A text that is no size has been refused by the check.
+            activation_memory: self.activation_budget().ok().flatten(),
         }
     }
 
@@ -272,6 +291,9 @@ impl TrainConfig {
     }
 
     fn micro_batch_of(&self, per_rank: u64, ranks: u64) -> Result<u64, String> {
+        if self.has_documents() {
+            return self.micro_batch_of_documents(DERIVED_MICRO_TOKENS);
+        }
         let fits = |micro: &u64| per_rank.is_multiple_of(*micro);
         if self.micro_batch == 0 {
             let most = (DERIVED_MICRO_TOKENS / self.seq_len).clamp(1, per_rank);
@@ -290,14 +312,15 @@ impl TrainConfig {
     }
 
     /// The batch and duration on `ranks` data-parallel ranks. `train_tokens` is the size of the train split; it is
-    /// needed for `epochs` only.
+    /// needed for `epochs` only. Documents are taken to be as long as a sequence, in micro-batches that the ranks can share, until the
+    /// split is there ([`BatchPlan::of_documents`]).
     ///
     /// # Errors
     /// A sentence with the numbers that do not fit.
     pub fn resolve(&self, ranks: u64, train_tokens: Option<u64>) -> Result<BatchPlan, String> {
         self.check()?;
         let sequences_per_step = self.sequences_per_step()?;
-        if ranks == 0 || !sequences_per_step.is_multiple_of(ranks) {
+        if ranks == 0 || !(self.has_documents() || sequences_per_step.is_multiple_of(ranks)) {
             return Err(format!(
                 "train.batch_tokens = {} gives {sequences_per_step} sequences per step, which {ranks} data-parallel \
                  ranks cannot share equally: expected a multiple of {}",
@@ -305,8 +328,11 @@ impl TrainConfig {
                 ranks.saturating_mul(self.seq_len)
             ));
         }
-        let sequences_per_rank = sequences_per_step / ranks;
+        let mut sequences_per_rank = sequences_per_step / ranks;
         let micro_batch = self.micro_batch_of(sequences_per_rank, ranks)?;
+        if self.has_documents() {
+            sequences_per_rank = sequences_per_step.div_ceil(ranks).next_multiple_of(micro_batch);
+        }
         let steps = if self.steps > 0 {
             self.steps
         } else if self.tokens > 0 {
@@ -335,7 +361,7 @@ impl TrainConfig {
         })?;
         Ok(BatchPlan {
             seq_len: self.seq_len,
-            sequences_per_step,
+            sequences_per_step: sequences_per_rank * ranks,
             sequences_per_rank,
             micro_batch,
             accumulation: sequences_per_rank / micro_batch,

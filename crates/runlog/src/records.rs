@@ -94,6 +94,9 @@ pub struct Training {
     pub ranks: u64,
     /// How they share the work, in words.
     pub layout: String,
+    /// Sequences of several lengths, and the layers that recompute at each; empty where all have one length and one plan.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sequences: String,
     /// What the run takes of each component, where it trains on a mixture.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mixture: Vec<MixtureShare>,

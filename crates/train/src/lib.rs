@@ -27,7 +27,7 @@ mod trainer;
 
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
-pub use memory::{layout, refuse_what_cannot_fit};
+pub use memory::{activations, layout, refuse_what_cannot_fit};
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Observer, Silent};
 pub use runner::{Passes, Runner, StepResult, on_threads};

@@ -4,7 +4,7 @@ use crate::TrainError;
 use bessemer_arch::Model;
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_parallel::{Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Plan};
-use bessemer_recipe::Recipe;
+use bessemer_recipe::{Recipe, TrainConfig};
 use bessemer_tokenizer::TokenizerKind;
 use bessemer_units::{Bytes, RecomputePlan, RecomputePolicy};
 use std::collections::BTreeMap;
@@ -27,6 +27,12 @@ pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, Para
     let plan = Plan::new(&recipe.parallel, ranks, model, recipe.optim.optimizer)?;
     bessemer_filling::check(&plan, &recipe.parallel.fill, recipe.optim.optimizer)?;
     Ok(plan)
+}
+
+/// How a recipe's decoders keep activations, and for which lengths.
+pub fn activations(train: &TrainConfig) -> ActivationConfig {
+    let lengths = train.shorter_lengths().into_iter().map(|length| length as usize).collect();
+    ActivationConfig { storage: train.storage, recompute: train.recompute_plan(), lengths }
 }
 
 /// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
@@ -65,7 +71,7 @@ pub fn refuse_what_cannot_fit(
         let job = Job {
             model: &model,
             shape,
-            activations: ActivationConfig { storage: recipe.train.storage, recompute },
+            activations: ActivationConfig { storage: recipe.train.storage, recompute, lengths: Vec::new() },
             types: recipe.train.types(),
             optim: &recipe.optim,
             z_loss: recipe.train.z_loss as f32,
@@ -139,10 +145,7 @@ mod tests {
             let job = Job {
                 model: &model,
                 shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
-                activations: ActivationConfig {
-                    storage: recipe.train.storage,
-                    recompute: recipe.train.recompute_plan(),
-                },
+                activations: activations(&recipe.train),
                 types: recipe.train.types(),
                 optim: &recipe.optim,
                 z_loss: 0.0,

@@ -1,8 +1,8 @@
 //! The mixture of a run: what its recipe asks of the components of its training split.
 
 use crate::TrainError;
-use bessemer_loader::{Loader, Mixture, Share, Taken, effective_epochs};
-use bessemer_recipe::Recipe;
+use bessemer_loader::{DocumentConfig, Loader, Mixture, Share, Taken, effective_epochs};
+use bessemer_recipe::{BatchPlan, Recipe, SequenceLengths};
 use bessemer_shards::ShardSet;
 use std::sync::Arc;
 
@@ -29,9 +29,24 @@ fn mixture(recipe: &Recipe, train: &ShardSet) -> Result<Option<Mixture>, TrainEr
     Ok(Some(Mixture::new(train, seq_len, &shares, temperature, samples(recipe, train)?)?))
 }
 
-/// The training samples of a recipe: of its mixture, or of its one source.
-pub(crate) fn loader(recipe: &Recipe, train: &Arc<ShardSet>) -> Result<Loader, TrainError> {
+/// The training samples of a recipe: of its mixture, or of its one source. `separated`: documents end with a token of their own.
+pub(crate) fn loader(
+    recipe: &Recipe,
+    train: &Arc<ShardSet>,
+    plan: &BatchPlan,
+    separated: bool,
+) -> Result<Loader, TrainError> {
     let (seed, shuffle) = (recipe.loader.seed_or(recipe.run.seed), recipe.loader.shuffle);
+    if recipe.train.has_documents() {
+        let config = DocumentConfig {
+            seq_len: plan.seq_len as usize,
+            shorter: recipe.train.shorter_lengths().into_iter().map(|length| length as usize).collect(),
+            micro_batch: plan.micro_batch as usize,
+            bucketed: recipe.train.lengths == SequenceLengths::Bucketed,
+            separated,
+        };
+        return Ok(Loader::of_documents(Arc::clone(train), config, seed, shuffle)?);
+    }
     match mixture(recipe, train)? {
         Some(mixture) => Ok(Loader::mixed(Arc::clone(train), seed, shuffle, mixture)),
         None => Ok(Loader::new(Arc::clone(train), recipe.train.seq_len as usize, seed, shuffle)?),

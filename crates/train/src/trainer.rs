@@ -13,7 +13,7 @@ use bessemer_checkpoint::Store;
 use bessemer_collectives::Communicator;
 use bessemer_filling::FillPlan;
 use bessemer_loader::{Batch, Loader};
-use bessemer_model::{ActivationConfig, Purpose, Shape};
+use bessemer_model::{Purpose, Shape};
 use bessemer_optim::{LossScaleConfig, Schedule};
 use bessemer_parallel::{FillSupplier, Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
@@ -117,17 +117,21 @@ impl Trainer {
             .map_err(|e| wrong(&e))?;
         let layout = crate::layout(recipe, world.size(), &model).map_err(|e| wrong(&e))?;
         let tokens = input.train.token_count();
-        let plan = recipe.batch(layout.data_ranks() as u64, Some(tokens)).map_err(|e| wrong(&e))?;
+        let ranks = layout.data_ranks() as u64;
+        let mut plan = recipe.batch(ranks, Some(tokens)).map_err(|e| wrong(&e))?;
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
+        }
+        let loader = mixture::loader(recipe, &input.train, &plan, tokenizer.end_of_text().is_some())?;
+        if recipe.train.has_documents() {
+            plan = plan.of_documents(ranks, loader.mean_tokens()).map_err(|e| wrong(&e))?;
         }
         let shape = Shape {
             sequences: plan.micro_batch as usize,
             seq: plan.seq_len as usize,
             purpose: Purpose::Train,
         };
-        let activations =
-            ActivationConfig { storage: recipe.train.storage, recompute: recipe.train.recompute_plan() };
+        let activations = crate::activations(&recipe.train);
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
         let program = &windows::program(recipe, &layout, &plan)?;
@@ -143,7 +147,8 @@ impl Trainer {
             let decoder = MemoryPlan::of_decoder(&model, shape, kept, cached, Some(&mut *backend))?;
             memory.add_samples(&decoder, !layout.keeps_model());
         }
-        memory.add("loader", Bytes(LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len));
+        let arrays = LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len;
+        memory.add("loader", Bytes(arrays + loader.index_bytes()));
         memory.fits(1, input.memory_available)?;
 
         let warmup = optim.warmup_steps;
@@ -155,7 +160,6 @@ impl Trainer {
             )
         });
         let seed = recipe.run.seed;
-        let loader = mixture::loader(recipe, &input.train)?;
         let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         warnings.extend(shortened);

@@ -39,12 +39,19 @@ impl Observer for Watch {
 /// allocations are in each step.
 #[test]
 fn a_warm_step_asks_for_no_memory() {
-    for optimizer in ["adamw", "muon"] {
+    for (optimizer, lengths) in
+        [("adamw", "packed"), ("muon", "packed"), ("adamw", "padded"), ("adamw", "bucketed")]
+    {
         let dir = tempfile::tempdir().unwrap();
         let (tokenizer, train) = place::data(&dir.path().join("shards"), "train", false);
         let optimizer = format!("optim.optimizer={optimizer}");
         let input = TrainerInput {
-            recipe: place::recipe(&[&optimizer, "save.every_steps=0", "save.every_seconds=0"]),
+            recipe: place::recipe(&[
+                &optimizer,
+                &format!("train.lengths={lengths}"),
+                "save.every_steps=0",
+                "save.every_seconds=0",
+            ]),
             recipe_text: String::new(),
             tokenizer,
             train,
@@ -59,6 +66,6 @@ fn a_warm_step_asks_for_no_memory() {
         trainer.run(&mut watch, &AtomicBool::new(false)).unwrap();
         let asked: Vec<u64> = watch.counts.windows(2).map(|w| w[1] - w[0]).skip(WARM).collect();
         let quiet = asked.iter().filter(|n| **n == 0).count();
-        assert!(asked.len() > 12 && 4 * quiet >= 3 * asked.len(), "{optimizer}: {asked:?}");
+        assert!(asked.len() > 12 && 4 * quiet >= 3 * asked.len(), "{optimizer}, {lengths}: {asked:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! Activation recomputation: which values of each layer the backward pass computes again instead of having them stored.
 
+use crate::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,6 +30,9 @@ pub enum Recompute {
     /// Everything in the layer (Megatron-LM's `--recompute-granularity full`): only the residual stream that enters it is
     /// stored.
     Full,
+    /// By length of a micro-batch: as few layers as a budget of activation memory demands recompute everything, the others
+    /// nothing ([`RecomputePlan::activation_memory`]; Liao et al. 2022, "Mimose"). Where no budget is known, as `full`.
+    InputAware,
 }
 
 impl fmt::Display for Recompute {
@@ -39,6 +43,7 @@ impl fmt::Display for Recompute {
             Recompute::Attention => "attention",
             Recompute::AttentionOutput => "attention-output",
             Recompute::Full => "full",
+            Recompute::InputAware => "input-aware",
         })
     }
 }
@@ -83,6 +88,8 @@ pub struct RecomputePlan {
     pub layers: RecomputeLayers,
     /// Micro-batches in flight on a stage that keep everything instead, at most.
     pub stored_micro_batches: usize,
+    /// Bytes of activations on a rank, for layers that are [`Recompute::InputAware`].
+    pub activation_memory: Option<Bytes>,
 }
 
 impl From<Recompute> for RecomputePlan {
@@ -92,6 +99,22 @@ impl From<Recompute> for RecomputePlan {
 }
 
 impl RecomputePlan {
+    /// The plan in which these layers of the model recompute everything and all others nothing.
+    pub fn full_in(layers: &[usize]) -> RecomputePlan {
+        let of_layer = |layer: &usize| LayerRecompute {
+            from: Counted::Model,
+            layers: *layer..=*layer,
+            policy: Recompute::Full.into(),
+        };
+        let layers = RecomputeLayers(layers.iter().map(of_layer).collect());
+        RecomputePlan { default: Recompute::None.into(), layers, ..RecomputePlan::default() }
+    }
+
+    /// The budget, if layers are recomputed by the length of a micro-batch.
+    pub fn budget(&self) -> Option<Bytes> {
+        self.activation_memory.filter(|_| self.default == Recompute::InputAware.into())
+    }
+
     /// Policy of a layer, which stands in a pipeline stage that holds the layers `stage`.
     pub fn of(&self, layer: usize, stage: &Range<usize>) -> &RecomputePolicy {
         self.entry(layer, stage).map_or(&self.default, |at| &self.layers.0[at].policy)
@@ -121,6 +144,9 @@ impl fmt::Display for RecomputePlan {
     /// "selective", or "selective, layers 0-5 full, layers 0-1 of each stage none".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.default.fmt(f)?;
+        if let Some(budget) = self.budget() {
+            write!(f, " in {budget}")?;
+        }
         self.layers.0.iter().try_for_each(|named| {
             let of = if named.from == Counted::Stage { " of each stage" } else { "" };
             write!(f, ", layers {}{of} {}", named.numbers(), named.policy)

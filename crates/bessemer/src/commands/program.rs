@@ -6,7 +6,7 @@ use crate::console::print;
 use crate::failure::Failure;
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
-use bessemer_model::{ActivationConfig, Purpose, Rewrite, Shape, Unit};
+use bessemer_model::{Purpose, Rewrite, Shape, Unit};
 use bessemer_parallel::{FillSupplier, Job, Worker};
 use bessemer_program::{Node, print as text_of, print_step};
 use bessemer_recipe::load_recipe;
@@ -36,10 +36,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     let job = Job {
         model: &model,
         shape: Shape { sequences, seq: batch.seq_len as usize, purpose: Purpose::Train },
-        activations: ActivationConfig {
-            storage: recipe.train.storage,
-            recompute: recipe.train.recompute_plan(),
-        },
+        activations: bessemer_train::activations(&recipe.train),
         types: recipe.train.types(),
         optim: &recipe.optim,
         z_loss: recipe.train.z_loss as f32,

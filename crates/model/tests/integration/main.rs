@@ -12,6 +12,7 @@ mod group;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod ladder;
+mod lengths;
 mod programs;
 mod recompute;
 mod short_parameters;

@@ -58,7 +58,11 @@ fn bits_depend_neither_on_threads_nor_on_recomputation() {
         for threads in [2, 3] {
             assert!(one == one_step(&model, of(Storage::Bf16), threads), "{label}, {threads} threads");
         }
-        let stored = ActivationConfig { storage: Storage::Bf16, recompute: Recompute::None.into() };
+        let stored = ActivationConfig {
+            storage: Storage::Bf16,
+            recompute: Recompute::None.into(),
+            lengths: Vec::new(),
+        };
         assert!(one == one_step(&model, stored, 1), "{label} without recomputation");
     }
 }

@@ -226,7 +226,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["0", "1000", "1099511628032"],
     ),
     ("train.seq_len", "1 to 2^24; at most `model.context`", &["1", "256"], &["0", "512"]),
-    ("train.micro_batch", "0, or a divisor of the sequences of a step", &["0", "1", "32"], &["5", "33"]),
+    (
+        "train.micro_batch",
+        "0, or a divisor of the sequences of a step (at most those, with documents)",
+        &["0", "1", "32"],
+        &["5", "33"],
+    ),
     ("train.steps", "0 to 2^40", &["1", "1099511627776"], &["0", "1099511627777"]),
     (
         "train.tokens",
@@ -241,7 +246,37 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["-1 train.steps=0", "1000001 train.steps=0"],
     ),
     ("train.log_every", "at least 1", &["1"], &["0"]),
-    ("train.recompute", "", &["full", "attention", "attention-output", "[\"mlp.pre\"]", "[]"], &["all", "1"]),
+    (
+        "train.recompute",
+        "input-aware with `activation_memory`, without `recompute_layers`",
+        &[
+            "full",
+            "attention",
+            "attention-output",
+            "[\"mlp.pre\"]",
+            "[]",
+            "input-aware train.activation_memory=1GiB",
+        ],
+        &["all", "1", "input-aware"],
+    ),
+    (
+        "train.activation_memory",
+        "a size; with `recompute = \"input-aware\"`",
+        &["\"512 MiB\" train.recompute=input-aware", "\"\""],
+        &["512MiB", "lots train.recompute=input-aware"],
+    ),
+    (
+        "train.lengths",
+        "documents not with `parallel.context`, `parallel.fill`, `kfac`, several sources",
+        &["packed", "bucketed", "padded"],
+        &["short", "padded parallel.context=2", "bucketed optim.optimizer=kfac"],
+    ),
+    (
+        "train.length_buckets",
+        "at most 64, ascending, below `seq_len`; with documents",
+        &["[1,255] train.lengths=padded", "[] train.lengths=bucketed"],
+        &["[1]", "[0] train.lengths=padded", "[256] train.lengths=padded", "[5,5] train.lengths=bucketed"],
+    ),
     (
         "train.recompute_layers",
         "layers of the model; no layer twice",

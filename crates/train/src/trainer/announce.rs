@@ -37,18 +37,43 @@ impl Trainer {
             batch_tokens: self.plan.tokens_per_step.0,
             micro_batch: self.plan.micro_batch,
             seq_len: self.plan.seq_len,
-            samples_per_epoch: self.loader.samples_per_epoch(),
+            // In sequences of `seq_len` tokens, whatever the documents.
+            samples_per_epoch: self.loader.tokens_per_epoch() / self.plan.seq_len,
             mixture: self.shares(),
             optimizer: optim.describe(),
             schedule: format!("{}, {} warm-up steps", optim.schedule.name(), optim.warmup(self.plan.steps)),
             ranks: self.layout().ranks() as u64,
             layout: self.layout_text(),
+            sequences: self.sequences_text(),
         };
         self.append(record.into(), observer)?;
         for text in std::mem::take(&mut self.warnings) {
             self.warn(text, observer)?;
         }
         Ok(())
+    }
+
+    /// Sequences of several lengths, and the layers that recompute at each.
+    fn sequences_text(&self) -> String {
+        let worker = &self.runner.worker;
+        let mut text = Vec::new();
+        if self.loader.has_documents() {
+            let mut lengths: Vec<String> = worker.decoder().lengths().map(|seq| seq.to_string()).collect();
+            lengths.reverse();
+            text.push(format!(
+                "{} documents a step, {:.1} tokens each on average, in lengths of {}",
+                self.plan.sequences_per_step,
+                self.loader.mean_tokens(),
+                lengths.join(", ")
+            ));
+        }
+        let plans = worker.recomputed_by_length();
+        if !plans.is_empty() {
+            let plan = |(seq, layers): &(usize, Vec<usize>)| format!("{} at {seq} tokens", layers.len());
+            let plans: Vec<String> = plans.iter().map(plan).collect();
+            text.push(format!("layers that recompute: {}", plans.join(", ")));
+        }
+        text.join("; ")
     }
 
     /// What the run reads of each component of its mixture, for its log.

@@ -28,8 +28,18 @@ pub(super) struct StepPlace {
 }
 
 impl StepPlace {
-    pub(super) fn new(plan: &BatchPlan, state: &TrainState, worker: &Worker, seed: u64) -> StepPlace {
-        StepPlace {
+    pub(super) fn new(
+        plan: &BatchPlan,
+        state: &TrainState,
+        worker: &Worker,
+        (loader, seed): (&Loader, u64),
+    ) -> Result<StepPlace, TrainError> {
+        // Documents of a step have the batch's tokens in the mean only.
+        let scored = match loader.has_documents() {
+            true => loader.scored(state.loader.samples, plan.sequences_per_step)?,
+            false => plan.tokens_per_step.0,
+        };
+        Ok(StepPlace {
             consumed: state.loader.samples,
             sequences_per_step: plan.sequences_per_step,
             micro_batches: plan.accumulation as usize,
@@ -37,8 +47,16 @@ impl StepPlace {
             sequences: plan.micro_batch as usize,
             seed,
             step: state.step,
-            loss_scale: 1.0 / plan.tokens_per_step.0 as f32,
-        }
+            loss_scale: 1.0 / scored as f32,
+        })
+    }
+
+    /// Numbers of a micro-batch: of the update, of its first sequence in the step, and of its first sample.
+    fn locate(&self, micro: usize) -> (u64, u64, u64) {
+        let (update, within) = ((micro / self.micro_batches) as u64, micro % self.micro_batches);
+        // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
+        let first_sequence = self.first + (within * self.sequences) as u64;
+        (update, first_sequence, self.consumed + update * self.sequences_per_step + first_sequence)
     }
 }
 
@@ -76,10 +94,7 @@ impl<'a> Samples<'a> {
 impl BatchSource for Samples<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let (fetch, place) = (Instant::now(), self.place);
-        let (update, within) = ((micro / place.micro_batches) as u64, micro % place.micro_batches);
-        // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
-        let first_sequence = place.first + (within * place.sequences) as u64;
-        let sample = place.consumed + update * place.sequences_per_step + first_sequence;
+        let (update, first_sequence, sample) = place.locate(micro);
         if let Err(e) = self.loader.batch(sample, place.sequences, self.batch) {
             let problem = e.to_string();
             self.failed = Some(e);
@@ -96,6 +111,21 @@ impl BatchSource for Samples<'_> {
             accumulate: false,
         };
         Ok((batch, context))
+    }
+
+    fn length(&mut self, micro: usize) -> Result<Option<usize>, ParallelError> {
+        if !self.loader.has_documents() {
+            return Ok(None);
+        }
+        let (.., sample) = self.place.locate(micro);
+        match self.loader.padded_length(sample, self.place.sequences) {
+            Ok(length) => Ok(Some(length)),
+            Err(e) => {
+                let problem = e.to_string();
+                self.failed = Some(e);
+                Err(ParallelError::BatchSource { micro, problem })
+            }
+        }
     }
 
     fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {

@@ -22,7 +22,8 @@ pub(super) fn not_finite() -> String {
 impl Trainer {
     /// The passes of a step, and the seconds spent on data.
     fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
-        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, self.input.recipe.run.seed);
+        let source = (&self.loader, self.input.recipe.run.seed);
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, source)?;
         let wanted = self.step_fill();
         if let Some(fill) = RankFill::of_mut(&mut self.runner.worker) {
             fill.set_step(wanted)?;
@@ -75,7 +76,8 @@ impl Trainer {
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
         self.state.updates = Some(updates + u64::from(self.taken));
-        self.state.tokens += self.plan.tokens_per_step.0;
+        let tokens = if self.loader.has_documents() { sum.scored } else { self.plan.tokens_per_step.0 };
+        self.state.tokens += tokens;
         self.loader.advance(&mut self.state.loader, consumed);
         if let Some(spike) = spike {
             self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
@@ -114,7 +116,7 @@ impl Trainer {
         (seconds, data_seconds): (f64, f64),
         observer: &mut dyn Observer,
     ) -> Step {
-        let tokens_per_s = self.plan.tokens_per_step.0 as f64 / seconds;
+        let tokens_per_s = sum.scored as f64 / seconds;
         let left = self.plan.steps - self.state.step;
         let weight = self.input.recipe.train.z_loss;
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.

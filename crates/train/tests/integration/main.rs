@@ -8,6 +8,7 @@ mod divergence;
 mod drift;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
+mod lengths;
 mod mixture;
 mod parity;
 mod parity_faults;

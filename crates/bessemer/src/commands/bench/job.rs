@@ -62,6 +62,7 @@ impl Job {
             activations: ActivationConfig {
                 storage: recipe.train.storage,
                 recompute: recipe.train.recompute_plan(),
+                lengths: Vec::new(),
             },
             matmul: recipe.train.matmul_precision,
         })

@@ -1,0 +1,354 @@
+//! Micro-batches of several sequence lengths in one decoder, and input-aware recomputation (Liao et al. 2022, "Mimose").
+//!
+//! Each length of [`crate::ActivationConfig::lengths`] has unit programs of its own, recorded once with the decoder. A slot is one
+//! buffer for each element type. Every length lays out its inputs, its residual stream and its saved values in it from the front, so
+//! the slot is as large as the largest layout, and a shorter micro-batch takes no more memory than a longer one. Scratch is the
+//! largest of all lengths.
+//!
+//! With [`bessemer_units::Recompute::InputAware`] each length has a plan of its own: as few layers as the budget demands recompute
+//! everything, the others nothing. A program tells its bytes exactly, so the plans are made with the decoder and nothing is measured
+//! in a step. `total` in the sketch is what the null backend counts for the whole stage:
+//!
+//! ```text
+//! no layer recomputes at any length
+//! while total > budget:
+//!     take the length whose layout of a slot is the largest
+//!     it frees total - budget more: the greedy choice of layers of the paper (bessemer_program::choose_layers)
+//! ```
+
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::memory::{Allocating, ScratchBuffers, Slot, UNTOUCHED};
+use crate::params::Param;
+use crate::units::{Plan, StageUnit};
+use bessemer_arch::Unit;
+use bessemer_program::{Class, Home, Scratch, choose_layers};
+use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::{Backend, Buffer, View};
+use bessemer_units::{Bytes, DType, Recompute, RecomputePlan};
+
+/// Elements that the offsets of matrices in an arena are multiples of.
+const ALIGNED_ELEMENTS: usize = 64;
+
+/// The units of one length, before their memory is made.
+#[derive(Debug, Clone)]
+pub(crate) struct LengthUnits<'a> {
+    pub(crate) plan: Plan<'a>,
+    pub(crate) units: Vec<StageUnit>,
+}
+
+/// A length below the longest: its units, and its layout of each slot.
+#[derive(Debug)]
+pub(crate) struct ShorterLength {
+    pub(crate) seq: usize,
+    pub(crate) units: Vec<StageUnit>,
+    pub(crate) slots: Vec<Slot>,
+}
+
+/// Memory that matrices are laid out in one behind the other.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Arena {
+    used: Scratch,
+    /// Nothing while the layout is only measured.
+    memory: ScratchBuffers,
+}
+
+impl Arena {
+    pub(crate) fn matrix(&mut self, dtype: DType, rows: usize, cols: usize) -> View {
+        let used = self.used.entry(dtype).or_default();
+        let offset = *used;
+        *used = (offset + rows * cols).next_multiple_of(ALIGNED_ELEMENTS);
+        let buffer = Buffer { dtype, ..UNTOUCHED.buffer };
+        let unmade = View { buffer, rows, cols, stride: cols, ..UNTOUCHED };
+        self.memory.matrix(dtype, offset, rows, cols).unwrap_or(unmade)
+    }
+}
+
+/// The larger of two demands, type by type.
+fn grow(into: &mut Scratch, other: &Scratch) {
+    crate::memory::larger(into, other);
+}
+
+impl<'a> Plan<'a> {
+    /// Whether slots are arenas.
+    pub(crate) fn has_arenas(&self) -> bool {
+        !self.config.lengths.is_empty() || self.budget().is_some()
+    }
+
+    fn budget(&self) -> Option<Bytes> {
+        let train = self.shape.purpose == crate::Purpose::Train;
+        self.config.recompute.budget().filter(|_| train)
+    }
+
+    /// The shapes of all lengths, the longest first.
+    fn of_lengths(&self) -> Result<Vec<Plan<'a>>, ModelError> {
+        let mut lengths = self.config.lengths.clone();
+        lengths.sort_unstable_by_key(|seq| std::cmp::Reverse(*seq));
+        lengths.dedup();
+        lengths.retain(|seq| *seq != self.shape.seq);
+        if let Some(wrong) = lengths.iter().find(|seq| **seq == 0 || **seq > self.shape.seq) {
+            return Err(ModelError::Shape {
+                what: "length of a micro-batch's sequences",
+                wanted: format!("1 to {}, the longest", self.shape.seq),
+                found: wrong.to_string(),
+            });
+        }
+        let plan = |seq| {
+            let mut plan = self.clone();
+            plan.shape.seq = seq;
+            plan
+        };
+        Ok(std::iter::once(self.shape.seq).chain(lengths).map(plan).collect())
+    }
+
+    /// The units of every length, the longest first, as the budget allows. `params`: those of the stage; `logits`: scratch of the
+    /// logits of a whole model.
+    ///
+    /// # Errors
+    /// What does not go with several lengths; a budget that recomputing every layer does not meet.
+    pub(crate) fn units_of_lengths(
+        &self,
+        params: &[Param],
+        logits: &Scratch,
+    ) -> Result<Vec<LengthUnits<'a>>, ModelError> {
+        let refused = |what: &str| Err(ModelError::Stage(what.into()));
+        if self.stage.pending > 0 {
+            return refused(
+                "micro-batches of several lengths and input-aware recomputation want whole backward passes, and the schedule splits \
+                 them: take another parallel.schedule, such as \"1f1b\"",
+            );
+        }
+        if self.config.recompute.stored_micro_batches > 0 {
+            return refused(
+                "train.stored_micro_batches keeps everything of some micro-batches, which the memory of several lengths and a budget \
+                 of activations do not provide for: expected 0",
+            );
+        }
+        let plans = self.of_lengths()?;
+        let units = |plan: &Plan<'a>, recompute: &RecomputePlan| -> Result<LengthUnits<'a>, ModelError> {
+            Ok(LengthUnits { units: plan.units_with(recompute, params)?, plan: plan.clone() })
+        };
+        let all = |recompute: &RecomputePlan| -> Result<Vec<LengthUnits<'a>>, ModelError> {
+            plans.iter().map(|plan| units(plan, recompute)).collect()
+        };
+        let Some(budget) = self.budget() else { return all(&self.config.recompute) };
+        let (mut chosen, full) = (all(&Recompute::None.into())?, all(&Recompute::Full.into())?);
+        let layers: Vec<usize> = self.stage.span.layers.clone().collect();
+        let freed: Vec<Vec<Bytes>> = chosen.iter().zip(&full).map(|(none, full)| freed(none, full)).collect();
+        let mut again: Vec<Vec<usize>> = vec![Vec::new(); plans.len()];
+        loop {
+            let total = activation_bytes(&chosen, logits)?;
+            let missing = total.saturating_sub(budget.0);
+            if missing == 0 {
+                return Ok(chosen);
+            }
+            // Slots are as large as this length's; scratch does not shrink by recomputing more.
+            let sizes = chosen.iter().map(slot_bytes).collect::<Result<Vec<u64>, _>>()?;
+            let at = (0..sizes.len()).rev().max_by_key(|at| sizes[*at]).unwrap_or(0);
+            if again[at].len() == layers.len() {
+                return Err(ModelError::ActivationMemory {
+                    budget,
+                    least: Bytes(total),
+                    micro_batches: self.stage.slots,
+                    sequences: self.shape.sequences,
+                    seq: self.shape.seq,
+                });
+            }
+            let before: u64 = again[at].iter().map(|layer| freed[at][*layer].0).sum();
+            let needed = Bytes(before + missing.div_ceil(self.stage.slots as u64));
+            again[at] = choose_layers(&freed[at], needed);
+            let numbers: Vec<usize> = again[at].iter().map(|layer| layers[*layer]).collect();
+            chosen[at] = units(&plans[at], &RecomputePlan::full_in(&numbers))?;
+        }
+    }
+}
+
+/// Bytes of each layer's saved values that its recomputation frees, for one micro-batch.
+fn freed(none: &LengthUnits<'_>, full: &LengthUnits<'_>) -> Vec<Bytes> {
+    let saved = |unit: &StageUnit| -> u64 {
+        let values = unit.program.values.iter().zip(&unit.memory.homes);
+        let bytes =
+            values.filter(|(_, home)| **home == Home::Saved).map(|(v, _)| v.rows * v.cols * v.dtype.size());
+        bytes.sum::<usize>() as u64
+    };
+    let pairs = none.units.iter().zip(&full.units).filter(|(unit, _)| matches!(unit.unit, Unit::Layer(_)));
+    pairs.map(|(none, full)| Bytes(saved(none).saturating_sub(saved(full)))).collect()
+}
+
+/// Bytes of activations of a stage for micro-batches of these lengths, as the null backend counts them.
+fn activation_bytes(lengths: &[LengthUnits<'_>], logits: &Scratch) -> Result<u64, ModelError> {
+    let Some((LengthUnits { plan, units }, shorter)) = lengths.split_first() else { return Ok(0) };
+    let mut null = NullBackend::new();
+    let of = Allocating::new(&mut null, plan, units);
+    Allocating { shorter, logits: Some(logits), ..of }.all(&ScratchBuffers::default())?;
+    let classes = null.memory().classes;
+    Ok(classes.iter().filter(|class| class.0 == "activations").map(|class| class.1.0).sum())
+}
+
+/// Bytes of a slot in which only micro-batches of this length were.
+fn slot_bytes(length: &LengthUnits<'_>) -> Result<u64, ModelError> {
+    let (mut slot, mut turns) = (Arena::default(), Arena::default());
+    let mut null = NullBackend::new();
+    Allocating::new(&mut null, &length.plan, &length.units).lay_out(0, 0, &mut slot, &mut turns)?;
+    Ok(slot.used.iter().map(|(dtype, len)| (dtype.size() * len) as u64).sum())
+}
+
+/// Buffers of so many elements.
+fn buffers(backend: &mut dyn Backend, name: &str, wanted: &Scratch) -> Result<ScratchBuffers, ModelError> {
+    ScratchBuffers::alloc_named(backend, ("activations", name), wanted, &ScratchBuffers::default())
+}
+
+impl Allocating<'_> {
+    /// The slots of every length in arenas, by length and slot, the longest first.
+    pub(crate) fn slots_in_arenas(&mut self) -> Result<Vec<Vec<Slot>>, ModelError> {
+        let lengths = 1 + self.shorter.len();
+        let (mut of_slot, mut of_turns) = (Scratch::new(), Scratch::new());
+        for length in 0..lengths {
+            let (mut slot, mut turns) = (Arena::default(), Arena::default());
+            self.lay_out(length, 0, &mut slot, &mut turns)?;
+            grow(&mut of_slot, &slot.used);
+            grow(&mut of_turns, &turns.used);
+        }
+        let turns = Arena {
+            memory: buffers(self.backend, "residual stream, in turn", &of_turns)?,
+            ..Arena::default()
+        };
+        let mut slots: Vec<Vec<Slot>> = (0..lengths).map(|_| Vec::new()).collect();
+        for at in 0..self.plan.stage.slots {
+            let arena = Arena { memory: buffers(self.backend, "slot", &of_slot)?, ..Arena::default() };
+            for (length, slots) in slots.iter_mut().enumerate() {
+                slots.push(self.lay_out(length, at, &mut arena.clone(), &mut turns.clone())?);
+            }
+        }
+        Ok(slots)
+    }
+
+    /// The layout of a length in slot number `at`.
+    fn lay_out(
+        &mut self,
+        length: usize,
+        at: usize,
+        slot: &mut Arena,
+        turns: &mut Arena,
+    ) -> Result<Slot, ModelError> {
+        let (plan, units) = match length.checked_sub(1) {
+            None => (self.plan, self.units),
+            Some(shorter) => (&self.shorter[shorter].plan, &self.shorter[shorter].units[..]),
+        };
+        let mut of_length =
+            Allocating { shared: self.shared, ..Allocating::new(&mut *self.backend, plan, units) };
+        if let Some(other) = self.shared {
+            of_length.arena = Some(std::mem::take(slot));
+            let made = of_length.shared_slot(other, length, at);
+            *slot = of_length.arena.take().unwrap_or_default();
+            return made;
+        }
+        of_length.arena = Some(std::mem::take(turns));
+        let views = of_length.turns();
+        *turns = of_length.arena.take().unwrap_or_default();
+        of_length.arena = Some(std::mem::take(slot));
+        let made = of_length.slot(units, &views?);
+        *slot = of_length.arena.take().unwrap_or_default();
+        made
+    }
+}
+
+impl Decoder {
+    /// Lengths that the sequences of a micro-batch may have, the longest first.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::once(self.shape.seq).chain(self.shorter.iter().map(|length| length.seq))
+    }
+
+    /// Layers of the model that recompute everything under the budget of input-aware recomputation, by length of a micro-batch's
+    /// sequences, the longest first. Nothing without a budget.
+    pub fn recomputed_by_length(&self) -> Vec<(usize, Vec<usize>)> {
+        if self.config.recompute.budget().is_none() {
+            return Vec::new();
+        }
+        let layers = |units: &[StageUnit]| -> Vec<usize> {
+            // What is kept of a layer that recomputes is the stream that enters it, which is not among its saved values.
+            let keeps = |u: &StageUnit| {
+                u.memory
+                    .homes
+                    .iter()
+                    .zip(&u.program.values)
+                    .any(|(home, value)| *home == Home::Saved && value.class == Class::Local)
+            };
+            let layer = |u: &StageUnit| match u.unit {
+                Unit::Layer(layer) if !keeps(u) => Some(layer),
+                _ => None,
+            };
+            units.iter().filter_map(layer).collect()
+        };
+        let all = std::iter::once(&self.units).chain(self.shorter.iter().map(|length| &length.units));
+        self.lengths().zip(all).map(|(seq, units)| (seq, layers(units))).collect()
+    }
+
+    /// Says that the next micro-batch in a slot has sequences of `seq` tokens, before what another stage sends is written to
+    /// [`Decoder::stage_input`]. A decoder of one length knows.
+    ///
+    /// # Errors
+    /// A slot that is not there, a length that the decoder was not made for.
+    pub fn stage_length(&mut self, slot: usize, seq: usize) -> Result<(), ModelError> {
+        self.used(slot)?;
+        self.held.length[slot] = self.number_of_length(seq)?;
+        Ok(())
+    }
+
+    /// Number of a length among the shorter ones; none for the longest.
+    fn number_of_length(&self, seq: usize) -> Result<Option<usize>, ModelError> {
+        if seq == self.shape.seq {
+            return Ok(None);
+        }
+        match self.shorter.iter().position(|length| length.seq == seq) {
+            Some(at) => Ok(Some(at)),
+            None => {
+                let wanted = self.lengths().map(|seq| seq.to_string()).collect::<Vec<_>>().join(", ");
+                let what = "length of a micro-batch's sequences";
+                Err(ModelError::Shape { what, wanted, found: seq.to_string() })
+            }
+        }
+    }
+
+    /// The length of a batch of so many tokens, as a number of a shorter length.
+    pub(crate) fn length_of_tokens(&self, tokens: usize) -> Result<Option<usize>, ModelError> {
+        let sequences = self.shape.sequences;
+        match self.shorter.is_empty() || !tokens.is_multiple_of(sequences) {
+            true => Ok(None),
+            false => self.number_of_length(tokens / sequences),
+        }
+    }
+
+    /// Tokens of a sequence of the micro-batch in a slot.
+    pub(crate) fn seq_of(&self, slot: usize) -> usize {
+        self.held.length[slot].map_or(self.shape.seq, |at| self.shorter[at].seq)
+    }
+
+    /// Tokens of the micro-batch in a slot.
+    pub(crate) fn tokens_of(&self, slot: usize) -> usize {
+        self.shape.sequences * self.seq_of(slot)
+    }
+
+    /// The layout of a slot for the micro-batch in it.
+    pub(crate) fn slot(&self, slot: usize) -> &Slot {
+        self.slot_of_length(self.held.length[slot], slot)
+    }
+
+    pub(crate) fn slot_of_length(&self, length: Option<usize>, slot: usize) -> &Slot {
+        length.map_or(&self.buffers.slots[slot], |at| &self.shorter[at].slots[slot])
+    }
+
+    /// Every operator of the passes of each length in turn: `ask` is called with the length made current in all slots.
+    pub(crate) fn for_each_length<E>(
+        &mut self,
+        mut ask: impl FnMut(&mut Decoder) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let lengths = std::iter::once(None).chain((0..self.shorter.len()).map(Some));
+        let result = lengths.into_iter().try_for_each(|length| {
+            self.held.length.fill(length);
+            ask(self)
+        });
+        self.held.length.fill(None);
+        result
+    }
+}

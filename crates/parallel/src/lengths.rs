@@ -1,0 +1,44 @@
+//! Micro-batches of several lengths, and budgets of activations, in a job: what does not go with them.
+
+use crate::error::ParallelError;
+use crate::fill::FillSupplier;
+use crate::worker::Job;
+use bessemer_optim::OptimizerChoice;
+
+/// Refuses a job whose micro-batches have several lengths, or whose layers are recomputed under a budget, if that does not go with
+/// the rest of it. `chunks`: stages of a rank.
+pub(crate) fn check(
+    job: &Job<'_>,
+    fill: Option<&dyn FillSupplier>,
+    chunks: usize,
+) -> Result<(), ParallelError> {
+    let refused = |text: String| Err(ParallelError::Layout(text));
+    if job.activations.recompute.budget().is_some() && chunks > 1 {
+        return refused(format!(
+            "train.recompute = \"input-aware\" plans the activations of one stage of the model, and schedule {:?} has {chunks} on a rank: \
+             take a schedule with one stage a rank, such as \"1f1b\", or another train.recompute",
+            job.program.name
+        ));
+    }
+    if job.activations.lengths.is_empty() {
+        return Ok(());
+    }
+    let plan = job.plan;
+    let problem = if plan.pipe.asynchronous() && plan.pipeline() > 1 {
+        Some(format!("schedule {:?}, whose steps share micro-batches in flight", job.program.name))
+    } else if plan.layer_axis == bessemer_mesh::Axis::Context && plan.tensor() > 1 {
+        Some("context parallelism, whose ranks share the positions of sequences of one length".into())
+    } else if job.optim.optimizer == OptimizerChoice::Kfac {
+        Some("K-FAC, whose curvature would weigh padding as tokens".into())
+    } else if fill.is_some() {
+        Some("work in bubbles, which is planned for passes of one length".into())
+    } else {
+        None
+    };
+    match problem {
+        Some(problem) => refused(format!(
+            "micro-batches of several lengths (train.lengths) do not go with {problem}: expected train.lengths = \"packed\", or not that"
+        )),
+        None => Ok(()),
+    }
+}
