@@ -53,6 +53,22 @@ struct Piece {
     len: usize,
 }
 
+/// Where a sample's piece is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PiecePlace {
+    bucket: usize,
+    /// Number of the piece in its bucket.
+    number: u64,
+    epoch: u64,
+}
+
+/// How samples are ordered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SampleOrder {
+    pub(crate) seed: u64,
+    pub(crate) shuffle: bool,
+}
+
 /// The pieces of a split, by bucket.
 #[derive(Debug)]
 pub(crate) struct Documents {
@@ -200,15 +216,16 @@ impl Documents {
         self.targets
     }
 
-    /// Bucket and number in it of the piece that is sample `counter`, and the epoch.
-    fn place(&self, (seed, shuffle): (u64, bool), counter: u64) -> (usize, u64, u64) {
-        let shuffled = |n: u64, seed: u64, epoch: u64, place: u64| match shuffle {
+    /// The place of the piece that is sample `counter`.
+    fn place(&self, order: SampleOrder, counter: u64) -> PiecePlace {
+        let seed = order.seed;
+        let shuffled = |n: u64, seed: u64, epoch: u64, place: u64| match order.shuffle {
             true => Permutation::new(n, seed, epoch).apply(place),
             false => place,
         };
         if !self.config.bucketed {
             let (epoch, place) = (counter / self.pieces[0], counter % self.pieces[0]);
-            return (0, shuffled(self.pieces[0], seed, epoch, place), epoch);
+            return PiecePlace { bucket: 0, number: shuffled(self.pieces[0], seed, epoch, place), epoch };
         }
         let group = self.config.micro_batch as u64;
         let groups: u64 = self.pieces.iter().map(|pieces| pieces / group).sum();
@@ -220,8 +237,8 @@ impl Documents {
             of_all -= self.pieces[bucket] / group;
             bucket += 1;
         }
-        let piece = shuffled(self.pieces[bucket], self.seeds[bucket], epoch, of_all * group + within);
-        (bucket, piece, epoch)
+        let number = shuffled(self.pieces[bucket], self.seeds[bucket], epoch, of_all * group + within);
+        PiecePlace { bucket, number, epoch }
     }
 
     /// Everything that the order depends on besides the shards and the seed.
@@ -285,8 +302,8 @@ impl Loader {
         let Some(documents) = &self.documents else { return Ok(self.seq_len()) };
         let (mut longest, mut bucket) = (1, 0);
         for counter in first..first + n as u64 {
-            let (piece, _, of) = self.piece_of(documents, counter)?;
-            (longest, bucket) = (longest.max(piece.len), bucket.max(of));
+            let (piece, place) = self.piece_of(documents, counter)?;
+            (longest, bucket) = (longest.max(piece.len), bucket.max(place.bucket));
         }
         if documents.config.bucketed {
             return Ok(documents.buckets[bucket]);
@@ -295,15 +312,15 @@ impl Loader {
         Ok(documents.lengths[at])
     }
 
-    /// A sample's piece, epoch and bucket.
-    fn piece_of(&self, documents: &Documents, counter: u64) -> Result<(Piece, u64, usize), LoadError> {
-        let (bucket, number, epoch) = documents.place(self.order(), counter);
-        Ok((documents.piece(self.shards(), bucket, number)?, epoch, bucket))
+    /// A sample's piece, and the place where it is found.
+    fn piece_of(&self, documents: &Documents, counter: u64) -> Result<(Piece, PiecePlace), LoadError> {
+        let place = documents.place(self.order(), counter);
+        Ok((documents.piece(self.shards(), place.bucket, place.number)?, place))
     }
 
     /// Epoch of a sample.
     pub(crate) fn epoch_of(&self, documents: &Documents, counter: u64) -> u64 {
-        documents.place(self.order(), counter).2
+        documents.place(self.order(), counter).epoch
     }
 
     /// The tokens that a sample reads.
@@ -324,7 +341,7 @@ impl Loader {
         out.shape(n, self.padded_length(first, n)?)?;
         for i in 0..n {
             let counter = first + i as u64;
-            let (Piece { start, len }, epoch, _) = self.piece_of(documents, counter)?;
+            let (Piece { start, len }, PiecePlace { epoch, .. }) = self.piece_of(documents, counter)?;
             let mut row = out.row(i);
             self.shards().read(start - 1, &mut row.inputs[..len])?;
             row.targets[..len - 1].copy_from_slice(&row.inputs[1..len]);

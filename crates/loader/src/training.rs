@@ -1,6 +1,6 @@
 //! Training samples: shuffled windows, addressed by a counter.
 
-use crate::documents::Documents;
+use crate::documents::{Documents, SampleOrder};
 use crate::mixing::Mixture;
 use crate::order::ORDER_VERSION;
 use crate::state::in_words;
@@ -113,8 +113,8 @@ impl Loader {
     }
 
     /// Seed of the order, and whether it is shuffled.
-    pub(crate) fn order(&self) -> (u64, bool) {
-        (self.seed, self.shuffle)
+    pub(crate) fn order(&self) -> SampleOrder {
+        SampleOrder { seed: self.seed, shuffle: self.shuffle }
     }
 
     /// The split that samples come from.

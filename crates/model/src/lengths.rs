@@ -18,7 +18,7 @@
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
-use crate::memory::{Allocating, ScratchBuffers, Slot, UNTOUCHED};
+use crate::memory::{Allocating, ScratchBuffers, Slot, UNTOUCHED, larger};
 use crate::params::Param;
 use crate::units::{Plan, StageUnit};
 use bessemer_arch::Unit;
@@ -49,7 +49,7 @@ pub(crate) struct ShorterLength {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Arena {
     used: Scratch,
-    /// Nothing while the layout is only measured.
+    /// The buffers; none while the layout is only measured.
     memory: ScratchBuffers,
 }
 
@@ -62,11 +62,6 @@ impl Arena {
         let unmade = View { buffer, rows, cols, stride: cols, ..UNTOUCHED };
         self.memory.matrix(dtype, offset, rows, cols).unwrap_or(unmade)
     }
-}
-
-/// The larger of two demands, type by type.
-fn grow(into: &mut Scratch, other: &Scratch) {
-    crate::memory::larger(into, other);
 }
 
 impl<'a> Plan<'a> {
@@ -206,8 +201,8 @@ impl Allocating<'_> {
         for length in 0..lengths {
             let (mut slot, mut turns) = (Arena::default(), Arena::default());
             self.lay_out(length, 0, &mut slot, &mut turns)?;
-            grow(&mut of_slot, &slot.used);
-            grow(&mut of_turns, &turns.used);
+            larger(&mut of_slot, &slot.used);
+            larger(&mut of_turns, &turns.used);
         }
         let turns = Arena {
             memory: buffers(self.backend, "residual stream, in turn", &of_turns)?,

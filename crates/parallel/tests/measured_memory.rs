@@ -10,7 +10,7 @@ use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::{ParamStorage, Recompute, RecomputePlan, Storage};
+use bessemer_units::{Bytes, ParamStorage, Recompute, RecomputePlan, Storage};
 use std::sync::Barrier;
 
 const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
@@ -18,6 +18,8 @@ const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
 const HOST: u64 = 2 << 20;
 const VOCABULARY: u32 = 64;
 const MICRO_BATCHES: usize = 4;
+/// Activations of a rank, less than what keeping everything takes.
+const BUDGET: Bytes = Bytes(12 << 20);
 
 fn model() -> Model {
     let config = ModelConfig {
@@ -151,6 +153,9 @@ fn activations_take_the_predicted_memory_under_every_policy() {
     let policies = policies.map(RecomputePlan::from).into_iter();
     // Of two micro-batches in flight one keeps everything.
     let policies = policies.chain([RecomputePlan { stored_micro_batches: 1, ..Recompute::Full.into() }]);
+    // Layers that recompute under a budget, for micro-batches of two lengths.
+    let budget = RecomputePlan { activation_memory: Some(BUDGET), ..Recompute::InputAware.into() };
+    let policies = policies.chain([budget]);
     let mut wrong = Vec::new();
     for (ranks, config, every) in &layouts {
         let plan = Plan::new(config, *ranks, &model, optim.optimizer).unwrap();
@@ -160,10 +165,12 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             if !(*every || named.contains(&recompute)) {
                 continue;
             }
+            let several = recompute.budget().is_some();
+            let lengths = if several { vec![32] } else { Vec::new() };
             let job = Job {
                 model: &model,
                 shape: SHAPE,
-                activations: ActivationConfig { storage, recompute: recompute.clone(), lengths: Vec::new() },
+                activations: ActivationConfig { storage, recompute: recompute.clone(), lengths },
                 types: ParamStorage::default(),
                 optim: &optim,
                 z_loss: 0.0,
@@ -181,6 +188,9 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             let most = 1.02 * planned as f64 + beside as f64;
             // A schedule that splits its backward passes uses fewer of the sets that it may need.
             let least = if config.schedule == "zb-h1" { 0.8 } else { 0.98 } * planned as f64;
+            if several && found.activations > *ranks as u64 * BUDGET.0 {
+                wrong.push(format!("{line}: above the budget"));
+            }
             if found.activations != wanted.activations || !(least..most).contains(&(found.touched as f64)) {
                 wrong.push(line);
             }

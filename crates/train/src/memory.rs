@@ -85,7 +85,7 @@ pub fn refuse_what_cannot_fit(
         Ok(stages) => stages,
         // A layout without a schedule is refused where the schedule is made.
         Err(_) if recompute.layers.count_stages() => return Ok(()),
-        Err(_) => vec![0..model.layers],
+        Err(_) => std::iter::once(0..model.layers).collect(),
     };
     let mut estimate: BTreeMap<&'static str, ClassEstimate> = BTreeMap::new();
     for (policy, layers) in recompute.counts(&stages) {

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!((0..9).map(of).collect::<Vec<_>>().join(" "), wanted);
         assert_eq!(plan.layers.last(), Some(7));
         assert_eq!(plan.to_string(), "none, layers 0-2 full, layers 7 full, layers 3 attention");
-        assert_eq!(counts(&plan, &[0..9]), "4 none, 3 full, 1 full, 1 attention");
+        assert_eq!(counts(&plan, std::slice::from_ref(&(0..9))), "4 none, 3 full, 1 full, 1 attention");
         assert_eq!(counts(&plan, &[0..1, 1..2]), "2 full");
     }
 

@@ -134,6 +134,18 @@ fn a_length_has_the_bits_of_a_decoder_made_for_it() {
     }
 }
 
+#[test]
+fn bits_do_not_depend_on_the_number_of_threads() {
+    let model = Model { dropout: 0.1, ..models()[1].1.clone() };
+    let of = |threads: usize| {
+        let mut b = cpu(threads);
+        let mut d = made(&mut b, &model, SHAPE, &LENGTHS, RecomputePlan::default());
+        run(&mut b, &mut d, &step())
+    };
+    let one = of(1);
+    assert!(one == of(2) && one == of(3));
+}
+
 /// Sequences of one step draw from stretches of random numbers of their own, whatever their lengths.
 #[test]
 fn dropout_draws_other_numbers_for_each_sequence_of_a_step() {

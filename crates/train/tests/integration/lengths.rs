@@ -105,7 +105,8 @@ fn every_layout_trains_on_documents_as_one_rank() {
     for lengths in ["padded", "bucketed"] {
         let lengths = format!("train.lengths={lengths}");
         let batch = "train.batch_tokens=160";
-        let single = run().train(&with(&[&lengths, batch]), 1, None);
+        let layers = "model.layers=4";
+        let single = run().train(&with(&[&lengths, batch, layers]), 1, None);
         for (sets, ranks) in [
             (&["parallel.data=ddp"][..], 2),
             (&["parallel.data=zero3"], 2),
@@ -113,8 +114,10 @@ fn every_layout_trains_on_documents_as_one_rank() {
             (&["parallel.pipeline=2", "parallel.schedule=1f1b"], 2),
             (&["parallel.pipeline=2", "parallel.schedule=gpipe", "train.recompute=full"], 4),
             (&["parallel.pipeline=2", "parallel.schedule=chimera"], 2),
+            (&["parallel.pipeline=2", "parallel.schedule=interleaved"], 2),
         ] {
-            let records = run().train(&with(&[&[&lengths[..], batch][..], sets].concat()), ranks, None);
+            let records =
+                run().train(&with(&[&[&lengths[..], batch, layers][..], sets].concat()), ranks, None);
             assert_near(&records, &single, &format!("{lengths}, {sets:?} x {ranks}"));
         }
     }
