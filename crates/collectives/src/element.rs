@@ -56,6 +56,7 @@ impl From<DType> for ElementType {
             DType::Bf16 => ElementType::Bf16,
             DType::F16 => ElementType::F16,
             DType::U32 => ElementType::U32,
+            DType::U8 => ElementType::U8,
         }
     }
 }

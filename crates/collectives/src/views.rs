@@ -134,7 +134,7 @@ impl ViewStaging {
 /// Copies a view from the device to elements `to` of a buffer of its type.
 ///
 /// # Errors
-/// An error of the device; a view of u32, which backends do not read back.
+/// An error of the device; a view of u32 or u8, which no collective carries.
 pub fn read_view(
     backend: &mut dyn Backend,
     from: View,
@@ -145,14 +145,17 @@ pub fn read_view(
         DType::F32 => backend.read_f32(from, &mut buffer.as_mut_slice()[to]),
         DType::Bf16 => backend.read_bits(from, buffer.as_mut_slice::<bf16>()[to].reinterpret_cast_mut()),
         DType::F16 => backend.read_bits(from, buffer.as_mut_slice::<f16>()[to].reinterpret_cast_mut()),
-        DType::U32 => Err(TensorError::Outside("views of u32 cannot be read back from a device".into())),
+        DType::U32 | DType::U8 => {
+            let text = format!("views of {} cannot be read back from a device", from.dtype());
+            Err(TensorError::Outside(text.into()))
+        }
     }
 }
 
 /// Copies elements `from` of a buffer to a view of its type on the device.
 ///
 /// # Errors
-/// An error of the device.
+/// An error of the device; a view of u8, which no collective carries.
 pub fn write_view(
     backend: &mut dyn Backend,
     to: View,
@@ -164,5 +167,6 @@ pub fn write_view(
         DType::Bf16 => backend.write_bits(to, buffer.as_slice::<bf16>()[from].reinterpret_cast()),
         DType::F16 => backend.write_bits(to, buffer.as_slice::<f16>()[from].reinterpret_cast()),
         DType::U32 => backend.write_u32(to, &buffer.as_slice()[from]),
+        DType::U8 => Err(TensorError::Outside("views of u8 cannot be written to a device as bytes".into())),
     }
 }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // memory mapping and typed access to raw blocks
 
 use crate::element::Element;
-use crate::operand::{AnyMat, Indices, Mat};
+use crate::operand::{AnyMat, Codes, Indices, Mat};
 use bessemer_tensor::{Buffer, BufferSpec, MemoryUse, TensorError, View};
 use bessemer_units::{Bytes, DType};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -243,6 +243,16 @@ impl Arena {
         assert!(view.dtype().is_float() && self.contains(view).is_ok());
         // SAFETY: the view lies inside a mapped block that lives as long as the arena.
         unsafe { AnyMat::new(self.address(view), view.dtype(), view.rows, view.cols, view.stride) }
+    }
+
+    /// The view as codes.
+    ///
+    /// # Panics
+    /// If the view is not inside a u8 buffer: launches check that first.
+    pub(crate) fn codes(&self, view: &View) -> Codes {
+        assert!(view.dtype() == DType::U8 && self.contains(view).is_ok());
+        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        unsafe { Codes::new(self.address(view), view.rows, view.cols, view.stride) }
     }
 
     /// The view as indices.

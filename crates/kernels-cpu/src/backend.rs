@@ -134,11 +134,11 @@ impl Backend for CpuBackend {
     fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
         self.arena.contains(&dst)?;
         check_count("write_f32", &dst, values.len())?;
-        if !dst.dtype().is_float() {
+        if dst.dtype() == DType::U32 {
             return Err(TensorError::DType {
                 op: "write_f32",
                 operand: "dst",
-                wanted: "f32, bf16 or f16",
+                wanted: "f32, bf16, f16 or u8",
                 found: dst.dtype(),
             });
         }

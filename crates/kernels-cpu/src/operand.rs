@@ -161,6 +161,43 @@ impl From<&AnyMat> for AnyMat {
     }
 }
 
+/// A matrix of codes of 8 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes {
+    at: *mut u8,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+// SAFETY: as Mat.
+unsafe impl Send for Codes {}
+// SAFETY: as Mat.
+unsafe impl Sync for Codes {}
+
+impl Codes {
+    /// # Safety
+    /// As [`Mat::new`].
+    pub(crate) unsafe fn new(at: *mut u8, rows: usize, cols: usize, stride: usize) -> Codes {
+        Codes { at, rows, cols, stride }
+    }
+
+    /// Codes (r, c .. c + n).
+    ///
+    /// # Safety
+    /// Nobody else has any of them while the slice lives.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "as `Mat`, which is an address too; the caller vouches for the elements"
+    )]
+    #[inline(always)]
+    pub(crate) unsafe fn slice(&self, r: usize, c: usize, n: usize) -> &mut [u8] {
+        assert!(r < self.rows && c + n <= self.cols);
+        // SAFETY: inside the matrix, by the line above and the contract of `new`; nobody else has them, by contract.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(r * self.stride + c), n) }
+    }
+}
+
 /// One row of u32 indices.
 #[derive(Clone, Copy)]
 pub(crate) struct Indices<'a>(pub(crate) &'a [u32]);

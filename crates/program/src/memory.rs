@@ -76,7 +76,7 @@ pub fn plan_memory(unit: &UnitProgram, phases: &[Phase]) -> UnitMemory {
             takes[phase.index()] = taken(unit, *phase, &homes);
         }
         let lives = lives(unit, *phase, &homes, &takes[phase.index()]);
-        for dtype in [DType::F32, DType::Bf16, DType::F16, DType::U32] {
+        for dtype in DType::ALL {
             let mine: Vec<&Life> = lives.iter().filter(|l| l.dtype == dtype).collect();
             if mine.is_empty() {
                 continue;

@@ -13,6 +13,7 @@ mod error;
 pub mod host;
 pub mod null;
 pub mod op;
+pub mod quantise;
 pub mod rng;
 mod view;
 

@@ -16,35 +16,42 @@ pub enum DType {
     F16,
     /// Unsigned 32-bit integer: token ids, positions.
     U32,
+    /// Unsigned 8-bit integer: codes of block-quantised values.
+    U8,
 }
 
 impl DType {
+    /// Every type.
+    pub const ALL: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::U32, DType::U8];
+
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
             DType::F32 | DType::U32 => 4,
             DType::Bf16 | DType::F16 => 2,
+            DType::U8 => 1,
         }
     }
 
-    /// Name in the safetensors format ("F32", "BF16", "F16", "U32").
+    /// Name in the safetensors format ("F32", "BF16", "F16", "U32", "U8").
     pub const fn safetensors_name(self) -> &'static str {
         match self {
             DType::F32 => "F32",
             DType::Bf16 => "BF16",
             DType::F16 => "F16",
             DType::U32 => "U32",
+            DType::U8 => "U8",
         }
     }
 
     /// Inverse of [`DType::safetensors_name`]; `None` for a type that Bessemer does not compute with.
     pub fn from_safetensors_name(name: &str) -> Option<DType> {
-        [DType::F32, DType::Bf16, DType::F16, DType::U32].into_iter().find(|d| d.safetensors_name() == name)
+        DType::ALL.into_iter().find(|d| d.safetensors_name() == name)
     }
 
     /// True for the types that a model's values may have.
     pub const fn is_float(self) -> bool {
-        !matches!(self, DType::U32)
+        !matches!(self, DType::U32 | DType::U8)
     }
 }
 
@@ -55,6 +62,7 @@ impl fmt::Display for DType {
             DType::Bf16 => "bf16",
             DType::F16 => "f16",
             DType::U32 => "u32",
+            DType::U8 => "u8",
         })
     }
 }
@@ -65,7 +73,7 @@ mod tests {
 
     #[test]
     fn safetensors_names_round_trip() {
-        for d in [DType::F32, DType::Bf16, DType::F16, DType::U32] {
+        for d in DType::ALL {
             assert_eq!(DType::from_safetensors_name(d.safetensors_name()), Some(d));
         }
         assert_eq!(DType::from_safetensors_name("F8_E4M3"), None);

@@ -81,14 +81,22 @@ fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamW) {
     });
 }
 
-/// One element: (p, g, m, v) to (p, m, v).
-fn update(op: &AdamW, step: [f32; 4], p: f32, grad: f32, m: f32, v: f32) -> (f32, f32, f32) {
+/// One element: (p, g, m, v) to (p, m, v). `constants`: beta1, beta2, eps, weight decay.
+pub(super) fn update(
+    constants: [f32; 4],
+    step: [f32; 4],
+    p: f32,
+    grad: f32,
+    m: f32,
+    v: f32,
+) -> (f32, f32, f32) {
+    let [beta1, beta2, eps, weight_decay] = constants;
     let [factor, lr, correction1, correction2] = step;
     let g = factor * grad;
-    let p = p * (1.0 - lr * op.weight_decay);
-    let m = op.beta1 * m + (1.0 - op.beta1) * g;
-    let v = op.beta2 * v + (1.0 - op.beta2) * g * g;
-    let p = p - lr * (m / correction1) / ((v / correction2).sqrt() + op.eps);
+    let p = p * (1.0 - lr * weight_decay);
+    let m = beta1 * m + (1.0 - beta1) * g;
+    let v = beta2 * v + (1.0 - beta2) * g * g;
+    let p = p - lr * (m / correction1) / ((v / correction2).sqrt() + eps);
     (p, m, v)
 }
 
@@ -97,10 +105,11 @@ pub(crate) fn reference(arena: &Arena, op: &AdamW) {
     let (param, grad) = (arena.any(&op.param), arena.any(&op.grad));
     let (m, v) = (arena.f32(&op.m), arena.f32(&op.v));
     let master = op.master.map(|x| arena.f32(&x));
+    let constants = [op.beta1, op.beta2, op.eps, op.weight_decay];
     for r in 0..param.rows {
         for c in 0..param.cols {
             let p = master.map_or_else(|| param.get(r, c), |x| x.get(r, c));
-            let (p, m_new, v_new) = update(op, step, p, grad.get(r, c), m.get(r, c), v.get(r, c));
+            let (p, m_new, v_new) = update(constants, step, p, grad.get(r, c), m.get(r, c), v.get(r, c));
             m.set(r, c, m_new);
             v.set(r, c, v_new);
             param.set(r, c, p);

@@ -49,6 +49,11 @@ pub(crate) unsafe fn store_row(dtype: DType, base: *mut u8, first: usize, row: &
                 let at = base.cast::<f16>().add(first);
                 row.iter().enumerate().for_each(|(i, &x)| *at.add(i) = f16::from_f32(x));
             }
+            // Rounded towards zero and cut to 0 to 255.
+            DType::U8 => {
+                let at = base.add(first);
+                row.iter().enumerate().for_each(|(i, &x)| *at.add(i) = x as u8);
+            }
             DType::U32 => unreachable!("float rows are not written to index buffers"),
         }
     }
@@ -72,6 +77,10 @@ pub(crate) unsafe fn load_row(dtype: DType, base: *const u8, first: usize, row: 
             DType::F16 => {
                 let at = base.cast::<f16>().add(first);
                 row.iter_mut().enumerate().for_each(|(i, x)| *x = (*at.add(i)).to_f32());
+            }
+            DType::U8 => {
+                let at = base.add(first);
+                row.iter_mut().enumerate().for_each(|(i, x)| *x = f32::from(*at.add(i)));
             }
             DType::U32 => {
                 let at = base.cast::<u32>().add(first);

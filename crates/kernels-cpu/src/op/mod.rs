@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 mod adafactor;
 mod adamw;
+mod adamw_int8;
 mod add;
 mod attention;
 mod cholesky;
@@ -21,6 +22,7 @@ mod log_sums;
 mod loss;
 mod loss_shard;
 mod norm;
+mod quantise;
 mod rope;
 mod scale;
 mod sgd;
@@ -57,11 +59,13 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::ActivationBackward(_)
         | Op::AdafactorUpdate(_)
         | Op::AdamW(_)
+        | Op::AdamWInt8(_)
         | Op::Add(_)
         | Op::Cholesky(_)
         | Op::Combine(_)
         | Op::CombineLogSums(_)
         | Op::Copy(_)
+        | Op::Dequantise(_)
         | Op::DivideByNorm(_)
         | Op::Dropout(_)
         | Op::Embedding(_)
@@ -73,6 +77,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::Lion(_)
         | Op::MomentDirection(_)
         | Op::Norm(_)
+        | Op::Quantise(_)
         | Op::Scale(_)
         | Op::Sgd(_)
         | Op::TriangularInverse(_) => 0,
@@ -89,6 +94,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::ActivationBackward(o) => activation::backward(ctx, o),
         Op::AdafactorUpdate(o) => adafactor::update(ctx, o),
         Op::AdamW(o) => adamw::run(ctx, o),
+        Op::AdamWInt8(o) => adamw_int8::run(ctx, o),
         Op::Add(o) => add::run(ctx, o),
         Op::Attention(o) => return attention::forward(ctx, o),
         Op::AttentionBackward(o) => return attention::backward(ctx, o),
@@ -97,6 +103,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Combine(o) => combine::run(ctx, o),
         Op::CombineLogSums(o) => log_sums::run(ctx, o),
         Op::Copy(o) => copy::run(ctx, o),
+        Op::Dequantise(o) => quantise::dequantise(ctx, o),
         Op::DivideByNorm(o) => combine::divide_by_norm(ctx, o),
         Op::Dot(o) => dot::run(ctx, o),
         Op::Dropout(o) => dropout::run(ctx, o),
@@ -117,6 +124,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::MomentDirection(o) => adafactor::moment(ctx, o),
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward(ctx, &o.head(head))),
         Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward(ctx, &o.head(head))),
+        Op::Quantise(o) => quantise::quantise(ctx, o),
         Op::Rope(o) => rope::run(ctx, o),
         Op::Scale(o) => scale::run(ctx, o),
         Op::Sgd(o) => sgd::run(ctx, o),
@@ -134,6 +142,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::ActivationBackward(o) => activation::backward_reference(arena, o),
         Op::AdafactorUpdate(o) => adafactor::update_reference(arena, o),
         Op::AdamW(o) => adamw::reference(arena, o),
+        Op::AdamWInt8(o) => adamw_int8::reference(arena, o),
         Op::Add(o) => add::reference(arena, o),
         Op::Attention(o) => return attention::reference::forward(arena, o),
         Op::AttentionBackward(o) => return attention::reference::backward(arena, o),
@@ -142,6 +151,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Combine(o) => combine::reference(arena, o),
         Op::CombineLogSums(o) => log_sums::reference(arena, o),
         Op::Copy(o) => copy::reference(arena, o),
+        Op::Dequantise(o) => quantise::dequantise_reference(arena, o),
         Op::DivideByNorm(o) => combine::divide_by_norm_reference(arena, o),
         Op::Dot(o) => dot::reference(arena, o),
         Op::Dropout(o) => dropout::reference(arena, o),
@@ -162,6 +172,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::MomentDirection(o) => adafactor::moment_reference(arena, o),
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward_reference(arena, &o.head(head))),
         Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward_reference(arena, &o.head(head))),
+        Op::Quantise(o) => quantise::quantise_reference(arena, o),
         Op::Rope(o) => rope::reference(arena, o),
         Op::Scale(o) => scale::reference(arena, o),
         Op::Sgd(o) => sgd::reference(arena, o),

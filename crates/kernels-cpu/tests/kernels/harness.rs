@@ -71,6 +71,14 @@ impl Setup {
         v
     }
 
+    /// Codes of 8 bits, as floats.
+    pub(crate) fn codes(&mut self, rows: usize, cols: usize, values: &[f32]) -> View {
+        let b = self.buffer(DType::U8, rows * cols);
+        self.backend.write_f32(b.vector(), values).unwrap();
+        self.buffers.push(b);
+        b.matrix(rows, cols)
+    }
+
     /// A row of indices.
     pub(crate) fn indices(&mut self, values: &[u32]) -> View {
         let v = self.buffer(DType::U32, values.len()).vector();

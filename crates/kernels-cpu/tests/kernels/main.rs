@@ -18,5 +18,6 @@ mod loss;
 mod norm;
 mod not_a_number;
 mod optimizer;
+mod quantised;
 mod sharding;
 mod tensor_shards;

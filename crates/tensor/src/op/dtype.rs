@@ -2,7 +2,7 @@
 //!
 //! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Parameters
 //! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
-//! rounded when it is stored. Indices and the counters of random numbers are u32. Everything else (optimizer state, statistics, losses) is f32. A copy
+//! rounded when it is stored. Indices and the counters of random numbers are u32, codes of block-quantised values u8. Everything else (optimizer state, statistics, losses) is f32. A copy
 //! converts between any two float types, a fill writes any; a sum of two matrices has one float type, as gradients of parameters
 //! are added up too.
 
@@ -13,6 +13,9 @@ use bessemer_units::DType;
 /// Names of the operands that hold indices or counters.
 const INDICES: [&str; 5] = ["counters", "documents", "ids", "positions", "targets"];
 
+/// Names of the operands that hold codes of block-quantised values.
+const CODES: [&str; 3] = ["codes", "m_codes", "v_codes"];
+
 /// Names of the operands that hold activations or gradients of activations.
 fn activations(op: &Op) -> &'static [&'static str] {
     match op {
@@ -21,6 +24,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::Add(_) => &["a", "b", "out"],
         Op::Attention(_) => &["q", "k", "v", "out"],
         Op::AttentionBackward(_) => &["q", "k", "v", "out", "dout", "dq", "dk", "dv"],
+        Op::Dequantise(_) => &["dst"],
         Op::Embedding(_) => &["out"],
         Op::EmbeddingBackward(_) => &["dout"],
         Op::Gated(_) => &["gate", "up", "out"],
@@ -30,6 +34,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::LinearBackwardWeight(_) => &["x", "dy"],
         Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyShard(_) => &["x", "dx"],
         Op::LogitSums(_) | Op::Rope(_) => &["x"],
+        Op::Quantise(_) => &["src"],
         _ => &[],
     }
 }
@@ -37,7 +42,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
 /// Names of the operands that hold parameters or gradients of parameters.
 fn parameters(op: &Op) -> &'static [&'static str] {
     match op {
-        Op::AdamW(_) => &["param", "grad"],
+        Op::AdamW(_) | Op::AdamWInt8(_) => &["param", "grad"],
         Op::Embedding(_) => &["table", "positions.table"],
         Op::EmbeddingBackward(_) => &["dtable", "positions.table"],
         Op::Linear(_) | Op::Norm(_) => &["weight", "bias"],
@@ -57,6 +62,9 @@ fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'stati
     let when = |fine: bool, wanted| if fine { Ok(()) } else { Err(wanted) };
     if INDICES.contains(&o.name) {
         return when(found == DType::U32, "u32");
+    }
+    if CODES.contains(&o.name) {
+        return when(found == DType::U8, "u8");
     }
     if matches!(op, Op::Copy(_) | Op::Fill(_)) || parameters(op).contains(&o.name) {
         return when(found.is_float(), "f32, bf16 or f16");
@@ -79,6 +87,11 @@ impl Op {
     pub fn activation_dtype(&self) -> Option<DType> {
         let names = activations(self);
         self.operands().iter().find(|o| names.contains(&o.name)).map(|o| o.view.dtype())
+    }
+
+    /// Whether the operand of this name holds activations or gradients of activations.
+    pub fn is_activation(&self, operand: &str) -> bool {
+        activations(self).contains(&operand)
     }
 
     /// Errors, naming the operand, unless every operand has the type that the operator needs.

@@ -7,6 +7,7 @@
 //! outputs of a linear map, H query heads, G key/value heads, E head width, B sequences, T positions.
 
 mod adafactor;
+mod adamw_int8;
 mod attention;
 mod dtype;
 mod elementwise;
@@ -18,10 +19,12 @@ mod loss_shard;
 mod matrix;
 mod norm;
 mod optimizer;
+mod quantise;
 mod rope;
 pub mod rule;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
+pub use adamw_int8::AdamWInt8;
 pub use attention::{
     Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
 };
@@ -37,6 +40,7 @@ pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
+pub use quantise::{Dequantise, Quantise};
 pub use rope::{Rope, RopeScaling};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 
@@ -168,6 +172,7 @@ ops!(
     ActivationBackward,
     AdafactorUpdate,
     AdamW,
+    AdamWInt8,
     Add,
     Attention,
     AttentionBackward,
@@ -176,6 +181,7 @@ ops!(
     Combine,
     CombineLogSums,
     Copy,
+    Dequantise,
     DivideByNorm,
     Dot,
     Dropout,
@@ -196,6 +202,7 @@ ops!(
     MomentDirection,
     Norm,
     NormBackward,
+    Quantise,
     Rope,
     Scale,
     Sgd,

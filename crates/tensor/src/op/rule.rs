@@ -92,6 +92,8 @@ pub struct Rule {
 impl Rule {
     /// Name of the operand in which an operator reads numbers that vary from step to step.
     pub(super) const STEP: &'static str = "step";
+    /// Name of a loop over blocks of consecutive elements that share a scale.
+    pub const BLOCK: &'static str = "blocks";
     /// Name of the operand in which an operator reads the counters of its random numbers.
     pub(super) const COUNTERS: &'static str = "counters";
     /// Operands of which every device reads all.
@@ -131,7 +133,7 @@ impl Rule {
         self
     }
 
-    fn factor(&mut self, name: &'static str, size: usize, kind: FactorKind) -> usize {
+    pub(super) fn factor(&mut self, name: &'static str, size: usize, kind: FactorKind) -> usize {
         self.factors.push(Factor { name, size, kind, offset: false });
         self.factors.len() - 1
     }

@@ -52,6 +52,11 @@ impl Maker {
         self.with(rows, cols, |_, x| 0.5 + x.abs())
     }
 
+    fn codes(&mut self, rows: usize, cols: usize) -> View {
+        let values = (0..rows * cols).map(|i| (i * 37 % 256) as f32).collect();
+        self.view(DType::U8, rows, cols, values)
+    }
+
     fn indices(&mut self, count: usize, index: impl Fn(usize) -> usize) -> View {
         self.view(DType::U32, 1, count, (0..count).map(|i| index(i) as f32).collect())
     }
@@ -98,6 +103,10 @@ fn elementwise(m: &mut Maker) {
     m.case("", GatedBackward { kind, gate: x, up: y, dout: z, dgate: out, dup: other });
     m.case("in place", GatedBackward { kind, gate: x, up: y, dout: z, dgate: x, dup: y });
     m.case("", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step: None, out });
+    let (codes, values) = (m.codes(r, 3 * c), m.normal(r, 3 * c));
+    let scales = m.normal(r, 3);
+    m.case("", Quantise { src: values, codes, scales });
+    m.case("", Dequantise { codes, scales, dst: values });
     let step = Some(m.with(1, 2, |i, _| [1.0, 0.5][i]));
     m.case("with a step", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step, out });
 }
@@ -295,6 +304,24 @@ fn optimizers(m: &mut Maker) {
         };
         m.case("", op);
     }
+    let (long, slope, to) = (m.normal(6, 120), m.normal(6, 120), m.normal(6, 120));
+    let [m_codes, v_codes] = std::array::from_fn(|_| m.codes(6, 120));
+    let [m_scales, v_scales] = std::array::from_fn(|_| m.positive(1, 3));
+    let op = AdamWInt8 {
+        param: long,
+        master: Some(to),
+        grad: slope,
+        m: m_codes,
+        m_scales,
+        v: v_codes,
+        v_scales,
+        step,
+        beta1: 0.9,
+        beta2: 0.95,
+        eps: 1e-8,
+        weight_decay,
+    };
+    m.case("", op);
     for m1 in [None, Some(first)] {
         let nesterov = m1.is_some();
         m.case(
