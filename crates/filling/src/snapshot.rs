@@ -14,10 +14,10 @@
 
 use crate::rank::RankFill;
 use bessemer_collectives::{Communicator, Message};
-use bessemer_optim::OptimConfig;
+use bessemer_optim::{OptimConfig, StateView};
 use bessemer_parallel::{OwnPiece, ParallelError, ReadAhead, StateTensor, Worker};
 use bessemer_schedule::{Fill, Filler, Instruction, Program};
-use bessemer_tensor::{Backend, View};
+use bessemer_tensor::Backend;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ struct CopyMap {
 pub(crate) struct Snapshot {
     map: Arc<CopyMap>,
     /// Views and where their copies begin, ascending.
-    pieces: Vec<(View, usize)>,
+    pieces: Vec<(StateView, usize)>,
     /// By chunk: its stretch of the copy, and the pieces that the program cuts it into.
     chunks: Vec<(Range<usize>, usize)>,
     /// Pieces that were copied since the last copy was taken.
@@ -137,9 +137,7 @@ impl Snapshot {
             if start >= end {
                 break;
             }
-            let (offset, cols) = (view.offset + start - at, end - start);
-            let part = View { offset, rows: 1, cols, stride: cols, ..*view };
-            backend.read_f32(part, &mut memory[start..end])?;
+            view.read(backend, start - at, &mut memory[start..end])?;
         }
         self.copied += 1;
         Ok(())

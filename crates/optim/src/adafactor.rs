@@ -16,6 +16,7 @@
 use crate::config::{AdafactorConfig, OptimConfig};
 use crate::param::OptimParam;
 use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc, alloc_like, shaped};
+use crate::state::StateView;
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 /// Largest rate of relative steps.
@@ -87,12 +88,12 @@ impl Adafactor {
 }
 
 impl Rule for Adafactor {
-    fn states(&self) -> Vec<(&'static str, View)> {
+    fn states(&self) -> Vec<(&'static str, StateView)> {
         let mut list = match self.second {
-            Second::Factored { row, col } => vec![("row", row), ("col", col)],
-            Second::Whole(v) => vec![("v", v)],
+            Second::Factored { row, col } => vec![("row", row.into()), ("col", col.into())],
+            Second::Whole(v) => vec![("v", v.into())],
         };
-        list.extend(self.m.map(|m| ("m", m)));
+        list.extend(self.m.map(|m| ("m", m.into())));
         list
     }
 

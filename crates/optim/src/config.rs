@@ -36,6 +36,20 @@ impl OptimizerChoice {
     }
 }
 
+/// Memory of AdamW's moments.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateChoice {
+    /// 4 bytes a value.
+    #[default]
+    F32,
+    /// 8 bits by blocks of 256 (Dettmers et al. 2022) for the matrices of layers. Tables, output projections, biases, norms and
+    /// matrices of fewer than 4096 elements on a rank stay in f32.
+    Int8,
+    /// As "int8", tables and output projections too.
+    Int8Embeddings,
+}
+
 /// Learning rate over the run, after warm-up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -228,6 +242,9 @@ impl Default for KfacConfig {
 pub struct OptimConfig {
     /// Optimizer: "adamw", "sgd", "adafactor", "lion", "muon" or "kfac".
     pub optimizer: OptimizerChoice,
+    /// Memory of AdamW's moments: "f32", "int8" (2 bytes a value instead of 8 for the matrices of layers) or "int8-embeddings"
+    /// (tables and output projections too).
+    pub state: StateChoice,
     /// Peak learning rate.
     pub lr: f64,
     /// Final learning rate divided by the peak.
@@ -274,6 +291,7 @@ impl Default for OptimConfig {
     fn default() -> Self {
         OptimConfig {
             optimizer: OptimizerChoice::AdamW,
+            state: StateChoice::F32,
             lr: 1e-3,
             min_lr_ratio: 0.1,
             beta1: 0.9,
@@ -296,6 +314,10 @@ impl Default for OptimConfig {
         }
     }
 }
+
+/// Least `eps` with moments in 8 bits. Second moments below 2^-100 are taken for zero, gradients below 1e-15 then, and `eps` must
+/// outweigh these.
+const LEAST_INT8_EPS: f64 = 1e-12;
 
 /// An `[optim]` table that makes no sense.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -353,7 +375,30 @@ impl OptimConfig {
         whole("kfac.curvature_every", k.curvature_every, 1 << 40)?;
         whole("kfac.inverse_every", k.inverse_every, 1 << 40)?;
         within("kfac.kl_clip", k.kl_clip, 0.0, 1e30)?;
+        self.check_state()?;
         self.check_rates()
+    }
+
+    /// Moments in 8 bits.
+    fn check_state(&self) -> Result<(), OptimConfigError> {
+        if self.state == StateChoice::F32 {
+            return Ok(());
+        }
+        if self.optimizer != OptimizerChoice::AdamW {
+            let problem = format!(
+                "wanted \"f32\" with optim.optimizer = \"{}\": only \"adamw\" keeps its moments in 8 bits",
+                self.optimizer.name()
+            );
+            return Err(OptimConfigError { key: "state", problem });
+        }
+        if self.eps < LEAST_INT8_EPS {
+            let problem = format!(
+                "wanted at least {LEAST_INT8_EPS:e} with optim.state in 8 bits, which takes small second moments for zero, found {:e}",
+                self.eps
+            );
+            return Err(OptimConfigError { key: "eps", problem });
+        }
+        Ok(())
     }
 
     /// Rates that depend on each other.
@@ -392,7 +437,14 @@ impl OptimConfig {
         let OptimConfig { lr, beta1, beta2, weight_decay, clip, .. } = self;
         let rate = |own: f64| if own > 0.0 { own } else { *lr };
         let own = match self.optimizer {
-            OptimizerChoice::AdamW => format!("AdamW, learning rate {lr}, betas {beta1} and {beta2}"),
+            OptimizerChoice::AdamW => {
+                let state = match self.state {
+                    StateChoice::F32 => "",
+                    StateChoice::Int8 => " with moments of layers in 8 bits",
+                    StateChoice::Int8Embeddings => " with moments in 8 bits",
+                };
+                format!("AdamW{state}, learning rate {lr}, betas {beta1} and {beta2}")
+            }
             OptimizerChoice::Sgd => {
                 let nesterov = if self.sgd.nesterov { " (Nesterov)" } else { "" };
                 format!("SGD, learning rate {lr}, momentum {}{nesterov}", self.sgd.momentum)
@@ -438,6 +490,11 @@ mod tests {
             (OptimConfig { beta2: 0.999_999_999_9, ..d() }, "optim.beta2"),
             (OptimConfig { eps: 0.0, ..d() }, "optim.eps"),
             (OptimConfig { eps: 1e-300, ..d() }, "optim.eps"),
+            (OptimConfig { eps: 1e-13, state: StateChoice::Int8, ..d() }, "optim.eps"),
+            (
+                OptimConfig { optimizer: OptimizerChoice::Lion, state: StateChoice::Int8, ..d() },
+                "optim.state",
+            ),
             (OptimConfig { clip: f64::INFINITY, ..d() }, "optim.clip"),
             (OptimConfig { min_lr_ratio: 1.5, ..d() }, "optim.min_lr_ratio"),
             (OptimConfig { warmup_fraction: 2.0, ..d() }, "optim.warmup_fraction"),

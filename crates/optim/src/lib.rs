@@ -19,10 +19,11 @@ mod peers;
 mod rule;
 mod schedule;
 mod sgd;
+mod state;
 
 pub use config::{
     AdafactorConfig, DecayShape, KfacConfig, MuonConfig, MuonMethod, MuonScale, OptimConfig,
-    OptimConfigError, OptimizerChoice, ScheduleChoice, SgdConfig,
+    OptimConfigError, OptimizerChoice, ScheduleChoice, SgdConfig, StateChoice,
 };
 pub use cost::UpdateCost;
 pub use error::OptimError;
@@ -32,3 +33,4 @@ pub use optimizer::{Optimizer, StepStats, is_moment_name, is_state_name};
 pub use param::{OptimParam, WholeMatrix};
 pub use peers::{Alone, Peers, Ranks};
 pub use schedule::Schedule;
+pub use state::{Int8View, Moment, StateView};

@@ -4,6 +4,7 @@
 use crate::config::OptimConfig;
 use crate::param::OptimParam;
 use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc_like, decay};
+use crate::state::StateView;
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 #[derive(Debug)]
@@ -26,8 +27,8 @@ impl Lion {
 }
 
 impl Rule for Lion {
-    fn states(&self) -> Vec<(&'static str, View)> {
-        vec![("m", self.m)]
+    fn states(&self) -> Vec<(&'static str, StateView)> {
+        vec![("m", self.m.into())]
     }
 
     fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {

@@ -17,6 +17,7 @@
 use crate::config::{MuonConfig, MuonMethod, MuonScale, OptimConfig};
 use crate::param::OptimParam;
 use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc, alloc_like, decay, shaped};
+use crate::state::StateView;
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 type Polynomial = (f64, f64, f64);
@@ -147,8 +148,8 @@ fn product_transposed(a: View, b: View, out: View) -> op::Linear {
 }
 
 impl Rule for Muon {
-    fn states(&self) -> Vec<(&'static str, View)> {
-        vec![("m", self.m)]
+    fn states(&self) -> Vec<(&'static str, StateView)> {
+        vec![("m", self.m.into())]
     }
 
     fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {

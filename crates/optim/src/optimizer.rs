@@ -15,6 +15,7 @@ use crate::param::OptimParam;
 use crate::peers::{Alone, Peers, Ranks};
 use crate::rule::{Now, Pass, Rule, StepBlock, Updated, alloc, alloc_like};
 use crate::sgd::Sgd;
+use crate::state::StateView;
 use bessemer_tensor::op;
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
@@ -442,18 +443,19 @@ impl Optimizer {
 
     /// Every state tensor with its name, a kind such as "m" or "v" and a dot before the parameter's name: all that a
     /// checkpoint must keep besides the values and t.
-    pub fn states(&self) -> Vec<(String, View)> {
+    pub fn states(&self) -> Vec<(String, StateView)> {
         let mut list = Vec::new();
         for ((rule, param), rounded) in self.rules.iter().zip(&self.params).zip(&self.rounded) {
-            let master = rounded.map(|_| (MASTER, param.value));
+            let master = rounded.map(|_| (MASTER, StateView::Plain(param.value)));
             let states = rule.iter().flat_map(|r| r.states()).chain(master);
             list.extend(states.map(|(kind, view)| (format!("{kind}.{}", param.name), view)));
         }
-        list.extend(self.kfac.iter().flat_map(|k| k.states(&self.params)));
+        let of_kfac = self.kfac.iter().flat_map(|k| k.states(&self.params));
+        list.extend(of_kfac.map(|(name, view)| (name, StateView::Plain(view))));
         list
     }
 
-    /// Overwrites one state tensor with row-major values. After the last of them call [`Optimizer::adopt_state`].
+    /// Overwrites one state tensor with row-major values, which one in 8 bits rounds. After the last of them call [`Optimizer::adopt_state`].
     ///
     /// # Errors
     /// A name that [`Optimizer::states`] does not list, or values of another number.
@@ -471,6 +473,6 @@ impl Optimizer {
         if view.len() != values.len() {
             return Err(OptimError::StateSize { name: name.into(), wanted: view.len(), found: values.len() });
         }
-        Ok(backend.write_f32(*view, values)?)
+        Ok(view.write(backend, values)?)
     }
 }

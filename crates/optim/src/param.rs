@@ -22,6 +22,11 @@ pub struct OptimParam {
     /// The matrix that `value` is a part of, if other ranks of the tensor axis have other parts of it. Optimizers that need
     /// whole matrices bring it together through [`crate::Peers`].
     pub whole: Option<WholeMatrix>,
+    /// Class of the parameter, and its elements on this tensor-parallel rank, of which `value` may be a stretch: what moments in 8
+    /// bits go by.
+    pub class: ParamClass,
+    /// See `class`.
+    pub elements: usize,
     /// Another rank keeps the state of this parameter and steps it; what is seen of its curvature here goes there. Its
     /// views are not touched.
     pub elsewhere: bool,
@@ -39,7 +44,7 @@ pub struct WholeMatrix {
 }
 
 impl OptimParam {
-    /// A parameter that is no hidden matrix, at the plain learning rate.
+    /// A parameter without blocks at the plain learning rate, of class "matrix".
     pub fn new(name: impl Into<String>, value: View, grad: View, decays: bool) -> OptimParam {
         OptimParam {
             name: name.into(),
@@ -49,6 +54,8 @@ impl OptimParam {
             lr_scale: 1.0,
             blocks: Vec::new(),
             whole: None,
+            class: ParamClass::Matrix,
+            elements: value.len(),
             elsewhere: false,
         }
     }
@@ -62,6 +69,7 @@ impl OptimParam {
         OptimParam {
             lr_scale: spec.lr_scale,
             blocks,
+            class: spec.class(),
             ..OptimParam::new(&spec.name, value, grad, spec.decays())
         }
     }

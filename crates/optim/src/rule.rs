@@ -2,6 +2,7 @@
 
 use crate::param::OptimParam;
 use crate::peers::Peers;
+use crate::state::StateView;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -120,7 +121,7 @@ pub(crate) struct Updated<'a> {
 /// An optimizer's state for one parameter.
 pub(crate) trait Rule: std::fmt::Debug + Send {
     /// State tensors: kind (without a dot) and place.
-    fn states(&self) -> Vec<(&'static str, View)>;
+    fn states(&self) -> Vec<(&'static str, StateView)>;
 
     /// What the operators of the update at `now` read from the parameter's row of the [`StepBlock`].
     fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS];

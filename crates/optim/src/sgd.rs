@@ -5,6 +5,7 @@
 use crate::config::OptimConfig;
 use crate::param::OptimParam;
 use crate::rule::{Now, Pass, Rule, STEP_NUMBERS, Updated, alloc_like, decay};
+use crate::state::StateView;
 use bessemer_tensor::{Backend, TensorError, View, op};
 
 #[derive(Debug)]
@@ -32,8 +33,8 @@ impl Sgd {
 }
 
 impl Rule for Sgd {
-    fn states(&self) -> Vec<(&'static str, View)> {
-        self.m.iter().map(|m| ("m", *m)).collect()
+    fn states(&self) -> Vec<(&'static str, StateView)> {
+        self.m.iter().map(|m| ("m", (*m).into())).collect()
     }
 
     fn step_numbers(&self, param: &OptimParam, now: &Now) -> [f32; STEP_NUMBERS] {

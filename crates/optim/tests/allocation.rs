@@ -3,7 +3,7 @@
 
 use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_optim::{KfacConfig, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
+use bessemer_optim::{KfacConfig, OptimConfig, OptimParam, Optimizer, OptimizerChoice, StateChoice};
 use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::DType;
 
@@ -21,23 +21,28 @@ fn filled(b: &mut CpuBackend, rows: usize, cols: usize) -> View {
 #[test]
 fn a_warm_step_allocates_nothing() {
     let mut b = CpuBackend::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
-    for optimizer in [
+    let int8 = (OptimizerChoice::AdamW, StateChoice::Int8);
+    for (optimizer, state) in [
         OptimizerChoice::AdamW,
         OptimizerChoice::Sgd,
         OptimizerChoice::Adafactor,
         OptimizerChoice::Lion,
         OptimizerChoice::Muon,
         OptimizerChoice::Kfac,
-    ] {
+    ]
+    .map(|optimizer| (optimizer, StateChoice::F32))
+    .into_iter()
+    .chain([int8])
+    {
         let list: Vec<OptimParam> = [(48, 24, vec![24, 24]), (24, 48, vec![24]), (1, 24, vec![])]
             .into_iter()
             .map(|(rows, cols, blocks)| {
                 let (value, grad) = (filled(&mut b, rows, cols), filled(&mut b, rows, cols));
-                OptimParam { blocks, ..OptimParam::new("w", value, grad, true) }
+                OptimParam { blocks, elements: 4096, ..OptimParam::new("w", value, grad, true) }
             })
             .collect();
         let kfac = KfacConfig { inverse_every: 2, ..Default::default() };
-        let config = OptimConfig { optimizer, kfac, ..OptimConfig::default() };
+        let config = OptimConfig { optimizer, state, kfac, ..OptimConfig::default() };
         let mut o = Optimizer::new(&mut b, &list, &config).unwrap();
         o.plan_capture(&mut b, 20, DType::F32).unwrap();
         let at = [
@@ -65,6 +70,6 @@ fn a_warm_step_allocates_nothing() {
                 allocations() - before
             })
             .min();
-        assert_eq!(least, Some(0), "{optimizer:?}");
+        assert_eq!(least, Some(0), "{optimizer:?} {state:?}");
     }
 }

@@ -19,7 +19,7 @@ use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
 use bessemer_model::{Decoder, Pending, SlotMemory, StageConfig};
-use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StepStats};
+use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StateView, StepStats};
 use bessemer_program::{DataRank, PassNode};
 use bessemer_schedule::Instruction;
 use bessemer_tensor::{Backend, View};
@@ -59,7 +59,7 @@ pub struct Chunk {
     pub(crate) operands: Operands,
     pub(crate) stash: WeightVersions,
     /// The optimizer's state tensors on this rank, by name.
-    pub(crate) states: BTreeMap<String, View>,
+    pub(crate) states: BTreeMap<String, StateView>,
     pub(crate) squares: LocalSquares,
     /// How parameters and gradients are kept.
     pub(crate) types: ParamStorage,

@@ -30,13 +30,13 @@ pub(crate) struct FlatUnit {
 }
 
 impl FlatUnit {
-    /// A unit of these parameters (number, elements), one after the other; `owners`: the shard rank that owns each of them, in
-    /// ascending order, or nothing if parts are even.
+    /// A unit of these parameters (number, elements), one after the other; `lengths`: elements of each shard rank's part, or
+    /// nothing if parts are even.
     pub(crate) fn new(
         name: String,
         layer: Option<usize>,
         params: &[(usize, usize)],
-        owners: Option<(&[usize], usize)>,
+        lengths: Option<Vec<usize>>,
     ) -> FlatUnit {
         let mut end = 0;
         let place = |&(number, len): &(usize, usize)| {
@@ -44,13 +44,9 @@ impl FlatUnit {
             (number, end - len..end)
         };
         let placed = params.iter().map(place).collect();
-        let dim = match owners {
+        let dim = match lengths {
             None => Dim::plain(end),
-            Some((owners, ranks)) => {
-                let mut lengths = vec![0; ranks];
-                owners.iter().zip(params).for_each(|(owner, (_, len))| lengths[*owner] += len);
-                Dim::owned_lengths(Axis::Shard, lengths)
-            }
+            Some(lengths) => Dim::owned_lengths(Axis::Shard, lengths),
         };
         FlatUnit { name, layer, params: placed, form: Form { dims: vec![dim] } }
     }

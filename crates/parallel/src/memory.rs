@@ -1,7 +1,8 @@
 //! Where the values and gradients of each unit are, by stage.
 //!
 //! With N ranks on the shard axis and P parameters of w bytes (4 in f32, 2 in bf16 and f16), gradients of g bytes, a rank
-//! holds, besides the optimizer's state (over N from ZeRO-1 on; for AdamW 8 bytes a parameter, 12 with masters):
+//! holds, besides the optimizer's state (over N from ZeRO-1 on; for AdamW 8 bytes a parameter, 12 with masters, 2
+//! instead of 8 with moments in 8 bits):
 //!
 //! | stage | "weights" | "gradients" | "gathered" |
 //! |---|---|---|---|
@@ -177,6 +178,8 @@ impl ParamMemory {
                 } else {
                     OptimParam {
                         lr_scale: spec.lr_scale,
+                        class: spec.class(),
+                        elements: spec.len(),
                         ..OptimParam::new(&spec.name, value, grad, spec.decays())
                     }
                 };

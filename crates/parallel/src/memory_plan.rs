@@ -43,7 +43,7 @@ pub struct MemoryShortage {
 
 impl MemoryPlan {
     /// Plans one rank of a job, whose peers do not exist. Ranks differ by a few elements, so this is the first rank;
-    /// optimizers that need whole matrices give ranks unequal parts, and there it is the rank that holds most. `fill` supplies
+    /// optimizers that need whole matrices, and moments in 8 bits, give ranks unequal parts, and there it is the rank that holds most. `fill` supplies
     /// work in bubbles, if there is any. `device` is asked for the workspace of operators.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl MemoryPlan {
         let even = matches!(
             job.optim.optimizer,
             OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
-        );
+        ) && job.optim.indivisible() == 1;
         let shards = if even { 1 } else { job.plan.shard() };
         let at = |pipeline: usize, shard: usize| {
             let coord = Coord { shard, ..job.plan.data_coord(0, pipeline) };

@@ -10,6 +10,9 @@
 //! than one matrix. What may be cut anywhere is still cut evenly where a unit has nothing else; beside matrices (norms,
 //! biases) it is owned too.
 //!
+//! Moments in 8 bits have a scale for each block of consecutive elements of a parameter. There parts end between blocks, so what
+//! a rank keeps has the same codes whatever the number of ranks.
+//!
 //! With P elements of which rank r owns `P_r`, a reduce-scatter over the ring sends `P - P_r`, an all-gather
 //! `P - P_next` ([`bessemer_mesh::formulas::DataParallel::volume_of_parts`]); a rank's optimizer state is that of the
 //! `P_r` elements of whole matrices. With equal parts both are the usual (N-1)/N and 1/N.
@@ -17,24 +20,30 @@
 use crate::flat::{FlatUnit, Units};
 use crate::worker::Job;
 use bessemer_arch::{Model, TensorShard};
+use bessemer_mesh::even;
 use bessemer_model::Param;
 use bessemer_optim::{OptimConfig, OptimParam, OptimizerChoice};
 use bessemer_tensor::Buffer;
 use bessemer_units::DType;
 use std::ops::Range;
 
-/// By parameter: the shard rank that owns it, or nothing if it may be cut anywhere.
+/// What of the parameters must lie on one shard rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owners(Vec<Option<usize>>);
+pub(crate) struct Owners {
+    /// By parameter: the shard rank that owns it, or nothing if it may be cut.
+    of: Vec<Option<usize>>,
+    /// Elements of a parameter, counted from its first one, between which it is not cut.
+    indivisible: usize,
+}
 
 impl Owners {
     /// Shares the parameters of `model` out among `ranks` shard ranks. The whole model counts, so tensor-parallel ranks
     /// agree about their parts.
     pub(crate) fn new(model: &Model, optim: &OptimConfig, ranks: usize) -> Owners {
         let specs = model.params();
-        let Owners(mut owners) = Owners::none(specs.len());
+        let mut owners = Owners { indivisible: optim.indivisible(), ..Owners::none(specs.len()) };
         if ranks == 1 {
-            return Owners(owners);
+            return owners;
         }
         let cost = |spec: &bessemer_arch::ParamSpec| {
             let (rows, cols) = spec.matrix();
@@ -59,30 +68,30 @@ impl Owners {
                 by_cost.then(load[*a].1.cmp(&load[*b].1))
             });
             let rank = least.unwrap_or(0);
-            owners[index] = Some(rank);
+            owners.of[index] = Some(rank);
             load[rank].0 += costs[index].flops;
             load[rank].1 += specs[index].len();
         }
-        Owners(owners)
+        owners
     }
 
     /// Parameters without owners, `count` of them.
     pub(crate) fn none(params: usize) -> Owners {
-        Owners(vec![None; params])
+        Owners { of: vec![None; params], indivisible: 1 }
     }
 
     /// The owners of some of the parameters, which are numbered anew.
     pub(crate) fn of_params(&self, numbers: &[usize]) -> Owners {
-        Owners(numbers.iter().map(|&number| self.0[number]).collect())
+        Owners { of: numbers.iter().map(|&number| self.of[number]).collect(), ..*self }
     }
 
     /// The owner of a parameter, if it has one.
     pub(crate) fn of(&self, param: usize) -> Option<usize> {
-        self.0[param]
+        self.of[param]
     }
 
     /// A unit of parameters (number, elements), over so many shard ranks: what one rank owns lies together, in the order of the
-    /// ranks, and is that rank's part. A unit without owners has even parts.
+    /// ranks, and is that rank's part. A unit without owners has even parts, but for what is not to be cut.
     pub(crate) fn unit(
         &self,
         name: String,
@@ -90,14 +99,40 @@ impl Owners {
         params: &[(usize, usize)],
         ranks: usize,
     ) -> FlatUnit {
-        if params.iter().all(|(number, _)| self.0[*number].is_none()) {
-            return FlatUnit::new(name, layer, params, None);
+        if params.iter().all(|(number, _)| self.of[*number].is_none()) {
+            let lengths = (self.indivisible > 1).then(|| self.nearly_even(params, ranks));
+            return FlatUnit::new(name, layer, params, lengths);
         }
-        let owner = |number: usize| self.0[number].unwrap_or(0);
+        let owner = |number: usize| self.of[number].unwrap_or(0);
         let mut params = params.to_vec();
         params.sort_by_key(|(number, _)| owner(*number));
-        let owners: Vec<usize> = params.iter().map(|(number, _)| owner(*number)).collect();
-        FlatUnit::new(name, layer, &params, Some((&owners, ranks)))
+        let mut lengths = vec![0; ranks];
+        params.iter().for_each(|(number, len)| lengths[owner(*number)] += len);
+        FlatUnit::new(name, layer, &params, Some(lengths))
+    }
+
+    /// Elements of each rank's part of a unit: even parts, whose ends within a parameter move to the nearest multiple of
+    /// `indivisible` elements of it.
+    fn nearly_even(&self, params: &[(usize, usize)], ranks: usize) -> Vec<usize> {
+        let all: usize = params.iter().map(|(_, len)| len).sum();
+        let end = |rank: usize| {
+            let (even, mut start) = (even(all, ranks, rank).end(), 0);
+            for (_, len) in params {
+                if even < start + len {
+                    let blocks = (even - start + self.indivisible / 2) / self.indivisible;
+                    return start + (blocks * self.indivisible).min(*len);
+                }
+                start += len;
+            }
+            all
+        };
+        let mut last = 0;
+        let length = |rank| {
+            let len = end(rank) - last;
+            last += len;
+            len
+        };
+        (0..ranks).map(length).collect()
     }
 }
 
@@ -146,6 +181,7 @@ pub(crate) fn with_others(
 mod tests {
     use super::*;
     use bessemer_collectives::Parts;
+    use bessemer_optim::StateChoice;
 
     fn optim(optimizer: OptimizerChoice) -> OptimConfig {
         OptimConfig { optimizer, ..OptimConfig::default() }
@@ -155,11 +191,32 @@ mod tests {
     fn element_wise_optimizers_own_nothing_and_their_parts_are_even() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let owners = Owners::new(&model, &optim(OptimizerChoice::AdamW), 8);
-        assert!(owners.0.iter().all(Option::is_none));
+        assert!(owners.of.iter().all(Option::is_none));
         let specs = model.params();
         let units = Units::new(&specs, false, &owners, 8).list;
         assert_eq!(units, Units::new(&specs, false, &Owners::none(specs.len()), 8).list);
         assert!(units.iter().all(|u| u.parts(8) == Parts::even(u.len(), 8)));
+    }
+
+    /// Moments in 8 bits: no block lies on two ranks, and a part differs from an even one by at most a block at either end.
+    #[test]
+    fn blocks_are_never_cut_and_parts_are_nearly_even() {
+        let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
+        let specs = model.params();
+        let config = OptimConfig { state: StateChoice::Int8, ..OptimConfig::default() };
+        for ranks in [1, 2, 3, 7, 64] {
+            let owners = Owners::new(&model, &config, ranks);
+            for unit in Units::new(&specs, false, &owners, ranks).list {
+                let (parts, even) = (unit.parts(ranks), Parts::even(unit.len(), ranks));
+                assert_eq!(parts.len(), unit.len());
+                for rank in 0..ranks {
+                    let (end, wanted) = (parts.range(rank).end, even.range(rank).end);
+                    assert!(end.abs_diff(wanted) <= 128, "{ranks}: {end}, evenly {wanted}");
+                    let within = unit.params.iter().find(|(_, range)| range.start < end && end < range.end);
+                    assert!(within.is_none_or(|(_, range)| (end - range.start).is_multiple_of(256)));
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The job's state as whole tensors: what checkpoints and initialisation see, whatever the layout.
 //!
 //! Names, shapes, types and order are those of a job of one rank whose parameters are f32: a parameter of fewer bits is seen
-//! as its f32 master, so a checkpoint of one precision is one of every precision. Reading a tensor is a collective of all
+//! as its f32 master, and a moment in 8 bits as the values of its codes, so a checkpoint of one precision is one of every precision. Reading a tensor is a collective of all
 //! ranks (each of them then has it whole); writing one is each rank's own affair.
 
 mod ahead;
@@ -21,10 +21,10 @@ use bessemer_arch::{Model, ParamId, ParamSpec, owner};
 use bessemer_collectives::Parts;
 use bessemer_mesh::ElementRun;
 use bessemer_model::initial_values;
-use bessemer_optim::{OptimConfig, OptimParam, Optimizer, is_moment_name};
+use bessemer_optim::{OptimConfig, OptimParam, Optimizer, StateView, is_moment_name};
 use bessemer_schedule::Place as PipelinePlace;
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
+use bessemer_tensor::{Backend, BufferSpec, TensorError};
 use bessemer_units::DType;
 use std::collections::HashMap;
 
@@ -127,14 +127,14 @@ pub fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<WholeStat
     let params = specs.iter().map(whole).collect::<Result<Vec<_>, _>>()?;
     let optimizer = Optimizer::new(&mut null, &params, config)?;
     let numbers: HashMap<&str, usize> = specs.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect();
-    let state = |(name, view): (String, View)| {
+    let state = |(name, view): (String, StateView)| {
         // The kind of the state, a dot, and the parameter.
         let param = name.split_once('.').and_then(|(_, param)| numbers.get(param).copied());
         let moment = is_moment_name(&name);
         let shape = match param.filter(|_| moment) {
             Some(number) => specs[number].shape.clone(),
-            None if view.rows == 1 => vec![view.cols],
-            None => vec![view.rows, view.cols],
+            None if view.rows() == 1 => vec![view.cols()],
+            None => vec![view.rows(), view.cols()],
         };
         WholeState { name, param, shape, moment: param.is_some() && moment }
     };
@@ -150,7 +150,7 @@ struct Reading {
     /// How the tensor shard lies over the shard axis; nothing if it is whole here.
     parts: Option<Parts>,
     /// The elements on this rank.
-    view: Option<View>,
+    view: Option<StateView>,
 }
 
 fn not_here(name: &str) -> ParallelError {
@@ -301,7 +301,7 @@ impl Worker {
                 Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => continue,
                 Place::Whole { name, param, .. } => {
                     if param.is_none() || chunk.states.contains_key(name) {
-                        backend.write_f32(chunk.state_view(name, values.len())?, values)?;
+                        chunk.state_view(name, values.len())?.write(backend, values)?;
                     }
                     continue;
                 }

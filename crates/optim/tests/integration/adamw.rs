@@ -1,7 +1,7 @@
 //! AdamW on the CPU backend.
 
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_optim::{OptimConfig, OptimError, OptimParam, Optimizer};
+use bessemer_optim::{OptimConfig, OptimError, OptimParam, Optimizer, StateView};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, View};
@@ -24,6 +24,12 @@ fn param(b: &mut dyn Backend, name: &str, rows: usize, cols: usize) -> OptimPara
 fn read(b: &mut dyn Backend, view: View) -> Vec<f32> {
     let mut values = vec![0.0; view.len()];
     b.read_f32(view, &mut values).unwrap();
+    values
+}
+
+fn read_state(b: &mut dyn Backend, state: StateView) -> Vec<f32> {
+    let mut values = vec![0.0; state.len()];
+    state.read(b, 0, &mut values).unwrap();
     values
 }
 
@@ -84,7 +90,7 @@ fn the_norm_is_over_all_parameters_and_a_long_gradient_is_scaled_to_the_limit() 
     let states = adamw.states();
     let (name, m) = &states[2];
     assert_eq!(name, "m.b");
-    assert!((read(&mut b, *m)[1] + 16.0 / 11.0).abs() < 1e-5);
+    assert!((read_state(&mut b, *m)[1] + 16.0 / 11.0).abs() < 1e-5);
 
     let mut short = Optimizer::new(&mut b, &list, &OptimConfig { clip: 11.5, ..plain() }).unwrap();
     assert_eq!(short.step(&mut b, 1, 1e-3).unwrap().clip_factor, 1.0);
@@ -103,8 +109,9 @@ fn a_gradient_that_is_not_finite_changes_nothing_and_is_reported() {
         }
         adamw.step(&mut b, 1, 1e-2).unwrap();
         let everything = |b: &mut CpuBackend, adamw: &Optimizer| -> Vec<f32> {
-            let views = list.iter().map(|p| p.value).chain(adamw.states().into_iter().map(|s| s.1));
-            views.flat_map(|v| read(b, v)).collect()
+            let values = list.iter().map(|p| StateView::from(p.value));
+            let views = values.chain(adamw.states().into_iter().map(|s| s.1));
+            views.flat_map(|v| read_state(b, v)).collect()
         };
         let before = everything(&mut b, &adamw);
         b.write_f32(list[1].grad, &[1.0, bad]).unwrap();
@@ -144,7 +151,7 @@ fn five_steps(moved_after: u64) -> Vec<f32> {
         if t == moved_after {
             let mut next = Optimizer::new(&mut b, &list, &OptimConfig::default()).unwrap();
             for (name, view) in adamw.states() {
-                let values = read(&mut b, view);
+                let values = read_state(&mut b, view);
                 next.restore(&mut b, &name, &values).unwrap();
             }
             adamw = next;

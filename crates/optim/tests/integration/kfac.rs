@@ -2,7 +2,7 @@
 
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{
-    Alone, KfacConfig, KfacWork, OptimConfig, OptimError, OptimParam, Optimizer, OptimizerChoice,
+    Alone, KfacConfig, KfacWork, OptimConfig, OptimError, OptimParam, Optimizer, OptimizerChoice, StateView,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
@@ -96,7 +96,7 @@ impl Rig {
     }
 
     fn values(&mut self) -> Vec<u32> {
-        let views: Vec<_> = self.params.iter().map(|p| p.value).collect();
+        let views: Vec<_> = self.params.iter().map(|p| p.value.into()).collect();
         self.read(&views)
     }
 
@@ -106,11 +106,11 @@ impl Rig {
         self.read(&views)
     }
 
-    fn read(&mut self, views: &[View]) -> Vec<u32> {
+    fn read(&mut self, views: &[StateView]) -> Vec<u32> {
         let mut all = Vec::new();
         for view in views {
             let mut values = vec![0.0; view.len()];
-            self.b.read_f32(*view, &mut values).unwrap();
+            view.read(&mut self.b, 0, &mut values).unwrap();
             all.extend(values.iter().map(|v| v.to_bits()));
         }
         all

@@ -5,5 +5,6 @@
 mod adamw;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
+mod int8;
 mod kfac;
 mod optimizers;

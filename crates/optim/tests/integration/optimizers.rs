@@ -3,7 +3,7 @@
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{
     AdafactorConfig, KfacConfig, MuonConfig, MuonMethod, MuonScale, OptimConfig, OptimError, OptimParam,
-    Optimizer, OptimizerChoice, SgdConfig, is_state_name,
+    Optimizer, OptimizerChoice, SgdConfig, StateView, is_state_name,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
@@ -31,6 +31,12 @@ fn tensor(b: &mut dyn Backend, rows: usize, cols: usize) -> View {
 fn param(b: &mut dyn Backend, name: &str, rows: usize, cols: usize, blocks: &[usize]) -> OptimParam {
     let (value, grad) = (tensor(b, rows, cols), tensor(b, rows, cols));
     OptimParam { blocks: blocks.to_vec(), ..OptimParam::new(name, value, grad, rows > 1) }
+}
+
+fn read_state(b: &mut dyn Backend, state: StateView) -> Vec<f32> {
+    let mut values = vec![0.0; state.len()];
+    state.read(b, 0, &mut values).unwrap();
+    values
 }
 
 fn read(b: &mut dyn Backend, view: View) -> Vec<f32> {
@@ -241,7 +247,8 @@ fn nine_steps(choice: OptimizerChoice, threads: usize, moved_after: u64) -> Vec<
         assert!(!optimizer.step(&mut b, t, 1e-2).unwrap().skipped);
         if t == moved_after {
             let mut next = make(&mut b);
-            let wanted: Vec<_> = optimizer.states().into_iter().map(|s| (s.0, read(&mut b, s.1))).collect();
+            let wanted: Vec<_> =
+                optimizer.states().into_iter().map(|s| (s.0, read_state(&mut b, s.1))).collect();
             for (name, values) in wanted {
                 next.restore(&mut b, &name, &values).unwrap();
             }
@@ -283,8 +290,9 @@ fn a_gradient_that_is_not_finite_changes_nothing_whatever_the_optimizer() {
             capture(&mut b, &mut optimizer, &list, &at, t);
             draw(&mut b, &list, t);
             let all = |b: &mut CpuBackend, optimizer: &Optimizer| -> Vec<f32> {
-                let views = list.iter().map(|p| p.value).chain(optimizer.states().into_iter().map(|s| s.1));
-                views.collect::<Vec<_>>().into_iter().flat_map(|v| read(b, v)).collect()
+                let values = list.iter().map(|p| StateView::from(p.value));
+                let views = values.chain(optimizer.states().into_iter().map(|s| s.1));
+                views.flat_map(|v| read_state(b, v)).collect()
             };
             let before = all(&mut b, &optimizer);
             let broken = t == 2;

@@ -1,6 +1,7 @@
 //! Where a stage's tensors lie on a rank, and how their pieces become whole tensors.
 
 use super::*;
+use bessemer_tensor::View;
 
 impl Chunk {
     /// Number in this chunk of the parameter that a tensor belongs to.
@@ -35,7 +36,7 @@ impl Chunk {
         let len = self.tensor_shard[number].len();
         let param = self.tensor_shard[number].sharding.dim().map(|_| number);
         if matches!(of, Of::Value) && plan.keeps_values() {
-            let view = Some(self.memory.params[number].value);
+            let view = Some(self.memory.params[number].value.into());
             return Ok(Reading { param, len, parts: None, view });
         }
         let place = self.units.place(number);
@@ -68,9 +69,9 @@ impl Chunk {
                 continue;
             };
             match reading.parts {
-                None => backend.read_f32(view, &mut tensor_shards[at..at + view.len()])?,
+                None => view.read(backend, 0, &mut tensor_shards[at..at + view.len()])?,
                 Some(_) => {
-                    backend.read_f32(view, &mut gathered[mine..mine + view.len()])?;
+                    view.read(backend, 0, &mut gathered[mine..mine + view.len()])?;
                     mine += view.len();
                 }
             }
@@ -156,12 +157,12 @@ impl Chunk {
         coord: Coord,
         place: UnitPlace,
         of: &Of<'_>,
-    ) -> Result<Option<View>, ParallelError> {
+    ) -> Result<Option<StateView>, ParallelError> {
         let here = self.run(plan, place, coord.shard);
         if here.len == 0 {
             return Ok(None);
         }
-        let cut = |stretch: View| Ok(Some(stretch.columns(here.local, here.len)));
+        let cut = |stretch: View| Ok(Some(stretch.columns(here.local, here.len).into()));
         let name = match of {
             Of::Value => return cut(self.memory.values[place.unit].own),
             Of::Gradient => return cut(self.memory.gradients[place.unit].own),
@@ -171,7 +172,7 @@ impl Chunk {
     }
 
     /// The optimizer's state of this name and length on this rank.
-    pub(super) fn state_view(&self, name: &str, len: usize) -> Result<View, ParallelError> {
+    pub(super) fn state_view(&self, name: &str, len: usize) -> Result<StateView, ParallelError> {
         let view = self.states.get(name).copied();
         view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
     }
@@ -193,7 +194,7 @@ impl Chunk {
         }
         let place = self.units.place(param);
         if let Some(view) = self.own_view(plan, coord, place, of)? {
-            backend.write_f32(view, &part[self.run(plan, place, coord.shard).wholes()])?;
+            view.write(backend, &part[self.run(plan, place, coord.shard).wholes()])?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::{Reading, StateTensor};
 use crate::error::ParallelError;
 use crate::worker::Worker;
 use bessemer_mesh::ElementRun;
-use bessemer_tensor::View;
+use bessemer_optim::StateView;
 
 /// Elements of a whole tensor: (first, how many), one after the other.
 type Runs = Vec<(usize, usize)>;
@@ -17,7 +17,7 @@ pub struct OwnPiece {
     /// Chunk of this rank.
     pub chunk: usize,
     /// Its memory, without gaps.
-    pub view: View,
+    pub view: StateView,
     /// Elements of the whole tensor: (first, how many), one after the other.
     pub runs: Vec<(usize, usize)>,
 }
@@ -45,7 +45,11 @@ impl Worker {
         Ok(pieces)
     }
 
-    fn own_piece(&self, tensor: &StateTensor, chunk: usize) -> Result<Option<(View, Runs)>, ParallelError> {
+    fn own_piece(
+        &self,
+        tensor: &StateTensor,
+        chunk: usize,
+    ) -> Result<Option<(StateView, Runs)>, ParallelError> {
         let (coord, chunk) = (self.coord, &self.chunks[chunk]);
         let Reading { param, len, parts, view } = chunk.reading(&self.plan, coord, tensor)?;
         let Some(view) = view else { return Ok(None) };

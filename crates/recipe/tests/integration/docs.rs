@@ -341,6 +341,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.memory_limit", "0 or more", &["0", "2.5"], &["-1"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     (
+        "optim.state",
+        "in 8 bits only with `adamw` and `optim.eps` of at least 1e-12",
+        &["f32", "int8", "int8-embeddings", "int8 optim.eps=1e-12"],
+        &["int4", "int8 optim.optimizer=lion", "int8 optim.eps=1e-13"],
+    ),
+    (
         "optim.lr",
         "0 to 100; `lr * weight_decay` at most 1",
         &["0", "100 optim.weight_decay=0"],

@@ -5,7 +5,7 @@ use crate::instruction_set;
 use bessemer_arch::{Annotations, ParamLayout};
 use bessemer_collectives::ThreadSettings;
 use bessemer_model::ActivationConfig;
-use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_optim::{OptimConfig, OptimizerChoice, StateChoice};
 use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
@@ -117,6 +117,57 @@ fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
             check_job(style, &ParityJob { model, ..job(style, 3) }, &[layout]);
+        }
+    }
+}
+
+/// Moments in 8 bits over layouts. Blocks of 256 moments never lie on two data-parallel ranks, and sums are in the order of the ranks:
+/// ZeRO has the bits of DDP. Without clipping, whose norm is summed over the ranks' parts. Tensor shards have blocks of their own, and
+/// other numbers of micro-batches other sums, which the codes amplify: there losses differ by less than the moments of one rank in 8
+/// bits and in f32 make them differ.
+#[test]
+fn moments_in_8_bits_give_the_losses_of_one_rank() {
+    let settings = ThreadSettings::default();
+    for style in Style::ALL {
+        for state in [StateChoice::Int8, StateChoice::Int8Embeddings] {
+            let optim = OptimConfig { lr: 3e-3, clip: 0.0, ..OptimConfig::default() };
+            let exact = ParityJob { optim: optim.clone(), ..job(style, 8) };
+            let short = ParityJob { optim: OptimConfig { state, ..optim }, ..exact.clone() };
+            let run = |job: &ParityJob, layout: &Layout| {
+                in_process(job, layout, &settings, &backend).expect("the layout runs")
+            };
+            let line = (1, false);
+            // From the second micro-batch on ZeRO-2 and 3 add what ranks have summed, DDP and ZeRO-1 sum what they have added.
+            let same_sums = [(1, &[Stage::Zero1, Stage::Zero2, Stage::Zero3][..]), (2, &[Stage::Zero1])];
+            for (accumulation, stages) in same_sums {
+                let ddp = run(&short, &Layout::of(Stage::Ddp, (2, 1), line, accumulation));
+                for stage in stages.iter().copied() {
+                    let found = run(&short, &Layout::of(stage, (1, 2), line, accumulation));
+                    let problem = Comparison::new(&found, &ddp, &Bounds::EXACT).problem;
+                    assert_eq!(problem, None, "{stage:?}, {accumulation} micro-batches");
+                }
+            }
+            let (one, in_f32) = (run(&short, &Layout::single()), run(&exact, &Layout::single()));
+            let apart = |a: &Trajectory, b: &Trajectory| {
+                let each = a.losses.iter().zip(&b.losses).map(|(a, b)| (a - b).abs() / b);
+                each.fold(0.0, f64::max)
+            };
+            // The first two losses have seen no moment that was rounded.
+            assert_eq!(one.losses[..2], in_f32.losses[..2]);
+            let allowed = apart(&one, &in_f32);
+            assert!((1e-7..1e-2).contains(&allowed), "{} {state:?}: {allowed}", style.name());
+            let cut = |sequence| Layout::of(Stage::Zero1, (1, 2), (2, sequence), 2);
+            let pipeline = Layout::of(Stage::Zero1, (1, 2), line, 1).pipelined("1f1b", 2, 4, &[]);
+            for layout in [Layout::of(Stage::Ddp, (4, 1), line, 2), cut(false), cut(true), pipeline] {
+                let found = apart(&run(&short, &layout), &one);
+                eprintln!("{} {state:?} {}: {found:.1e}, f32 {allowed:.1e}", style.name(), layout.name);
+                assert!(
+                    found <= allowed.max(1e-4),
+                    "{} {}: {found}, allowed {allowed}",
+                    style.name(),
+                    layout.name
+                );
+            }
         }
     }
 }

@@ -139,6 +139,24 @@ fn short_parameters_learn_and_go_on_exactly() {
     }
 }
 
+/// Checkpoints hold the values of the codes in f32: they have the size of those of a run in f32, and a run that was stopped
+/// continues with the same bits.
+#[test]
+fn moments_in_8_bits_learn_and_go_on_exactly() {
+    let with = |state: &str| recipe(&["model.width=64", state, "optim.lr=3e-3"]);
+    let full = train(&with("optim.state=f32"), false, &[], 1);
+    for state in ["optim.state=int8", "optim.state=int8-embeddings"] {
+        let whole = train(&with(state), false, &[], 1);
+        assert!(whole == train(&with(state), false, &[3, 13], 2), "{state}: other bits after stops");
+        assert_eq!(whole.tensors.len(), full.tensors.len());
+        assert_ne!(whole.losses, full.losses);
+        for (found, wanted) in whole.losses.iter().zip(&full.losses) {
+            let (found, wanted) = (f64::from_bits(found.1), f64::from_bits(wanted.1));
+            assert!((found - wanted).abs() < 0.02 * wanted, "{state}: {found} for {wanted}");
+        }
+    }
+}
+
 #[test]
 fn a_loss_scale_falls_until_gradients_fit_grows_again_and_is_restored() {
     let sets = [
