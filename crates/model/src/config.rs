@@ -1,6 +1,6 @@
 //! How activations are kept.
 
-use bessemer_units::{RecomputePlan, Storage};
+use bessemer_units::{CompressionPlan, RecomputePlan, Storage};
 
 /// How a decoder made to train keeps its activations. One made to score keeps f32, and nothing longer than a layer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct ActivationConfig {
     /// Lengths that the sequences of a micro-batch may have besides [`crate::Shape::seq`], which is the longest; in any order. Each
     /// has programs of its own, in the memory of the longest.
     pub lengths: Vec<usize>,
+    /// Form in which each layer stores what it keeps for its backward pass.
+    pub compression: CompressionPlan,
 }
 
 /// Rows of logits made at a time by [`crate::Decoder::logits`].

@@ -32,6 +32,9 @@ pub enum ModelError {
         /// Tokens of the longest sequence.
         seq: usize,
     },
+    /// Values that cannot be compressed.
+    #[error(transparent)]
+    Compression(#[from] Box<bessemer_program::CompressionError>),
     /// A program that would compute something else than that of one device.
     #[error(transparent)]
     Program(#[from] Box<bessemer_program::Violation>),

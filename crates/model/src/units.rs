@@ -8,8 +8,8 @@ use crate::record::Recording;
 use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_program::{
-    Class, Node, Phase, Rank, UnitMemory, UnitProgram, fuse, overlap, partition, partition_activations,
-    plan_memory, recompute, seal, split,
+    Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, overlap, partition,
+    partition_activations, plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
@@ -56,9 +56,11 @@ pub enum Rewrite {
     Fuse,
     /// Backward passes in two parts.
     Split,
-    /// Collectives beside products: what runs.
-    #[default]
+    /// Collectives beside products.
     Overlap,
+    /// Stored activations in fewer bits: what runs.
+    #[default]
+    Compress,
 }
 
 impl Plan<'_> {
@@ -70,7 +72,8 @@ impl Plan<'_> {
         }
     }
 
-    /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation.
+    /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation,
+    /// and only what they store is compressed.
     fn rewrite(
         &self,
         mut unit: UnitProgram,
@@ -94,6 +97,9 @@ impl Plan<'_> {
         }
         if wanted(Rewrite::Overlap) && self.stage.overlap {
             overlap(&mut unit);
+        }
+        if wanted(Rewrite::Compress) && policy.is_some() && self.shape.purpose == Purpose::Train {
+            compress(&mut unit, &self.config.compression)?;
         }
         seal(&mut unit);
         let memory = plan_memory(&unit, phases(self.shape.purpose, self.stage));

@@ -6,11 +6,11 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
-use bessemer_optim::OptimConfig;
+use bessemer_optim::{OptimConfig, StateChoice};
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::{Bytes, ParamStorage, Recompute, RecomputePlan, Storage};
+use bessemer_units::{Bytes, Compression, ParamStorage, Recompute, RecomputePlan, Storage};
 use std::sync::Barrier;
 
 const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
@@ -156,44 +156,61 @@ fn activations_take_the_predicted_memory_under_every_policy() {
     // Layers that recompute under a budget, for micro-batches of two lengths.
     let budget = RecomputePlan { activation_memory: Some(BUDGET), ..Recompute::InputAware.into() };
     let policies = policies.chain([budget]);
-    let mut wrong = Vec::new();
+    // What layers store compressed, and the moments of the optimizer.
+    let (none, f32) = (Compression::None, StateChoice::F32);
+    let mut cases = Vec::new();
     for (ranks, config, every) in &layouts {
-        let plan = Plan::new(config, *ranks, &model, optim.optimizer).unwrap();
         let policies = policies.clone().map(|policy| (policy, Storage::F32));
         for (recompute, storage) in policies.chain([(Recompute::None.into(), Storage::Bf16)]) {
             let named = [Recompute::None, Recompute::Full].map(RecomputePlan::from);
-            if !(*every || named.contains(&recompute)) {
-                continue;
+            if *every || named.contains(&recompute) {
+                cases.push((*ranks, config, recompute, storage, none, f32));
             }
-            let several = recompute.budget().is_some();
-            let lengths = if several { vec![32] } else { Vec::new() };
-            let job = Job {
-                model: &model,
-                shape: SHAPE,
-                activations: ActivationConfig { storage, recompute: recompute.clone(), lengths },
-                types: ParamStorage::default(),
-                optim: &optim,
-                z_loss: 0.0,
-                plan: &plan,
-                program: &plan.program(if config.pipeline > 1 { MICRO_BATCHES } else { 1 }, 1, None).unwrap(),
-            };
-            let (wanted, found) = (predicted(&job), measured(&job));
-            let planned = wanted.activations + wanted.rest + found.workspace;
-            let line =
-                format!("{} {recompute} {storage}: planned {wanted:?}, found {found:?}", plan.summary());
-            eprintln!("{line} {:.4}", found.touched as f64 / planned as f64);
-            // Ranks as threads hold copies of the matrices that travel between them.
-            let rows = (4 * SHAPE.tokens() * model.width) as u64;
-            let beside = *ranks as u64 * (HOST + if config.tensor > 1 { 6 * rows } else { 0 });
-            let most = 1.02 * planned as f64 + beside as f64;
-            // A schedule that splits its backward passes uses fewer of the sets that it may need.
-            let least = if config.schedule == "zb-h1" { 0.8 } else { 0.98 } * planned as f64;
-            if several && found.activations > *ranks as u64 * BUDGET.0 {
-                wrong.push(format!("{line}: above the budget"));
-            }
-            if found.activations != wanted.activations || !(least..most).contains(&(found.touched as f64)) {
-                wrong.push(line);
-            }
+        }
+        for (recompute, storage, form, state) in [
+            (Recompute::None, Storage::F32, Compression::Bf16, StateChoice::Int8),
+            (Recompute::None, Storage::F32, Compression::Int8, f32),
+            (Recompute::Selective, Storage::Bf16, Compression::Int8, StateChoice::Int8Embeddings),
+        ] {
+            cases.push((*ranks, config, recompute.into(), storage, form, state));
+        }
+    }
+    let mut wrong = Vec::new();
+    for (ranks, config, recompute, storage, form, state) in cases {
+        let optim = OptimConfig { state, ..optim.clone() };
+        let plan = Plan::new(config, ranks, &model, optim.optimizer).unwrap();
+        let several = recompute.budget().is_some();
+        let lengths = if several { vec![32] } else { Vec::new() };
+        let activations =
+            ActivationConfig { storage, recompute: recompute.clone(), lengths, compression: form.into() };
+        let job = Job {
+            model: &model,
+            shape: SHAPE,
+            activations,
+            types: ParamStorage::default(),
+            optim: &optim,
+            z_loss: 0.0,
+            plan: &plan,
+            program: &plan.program(if config.pipeline > 1 { MICRO_BATCHES } else { 1 }, 1, None).unwrap(),
+        };
+        let (wanted, found) = (predicted(&job), measured(&job));
+        let planned = wanted.activations + wanted.rest + found.workspace;
+        let line = format!(
+            "{} {recompute} {storage} {form} {state:?}: planned {wanted:?}, found {found:?}",
+            plan.summary()
+        );
+        eprintln!("{line} {:.4}", found.touched as f64 / planned as f64);
+        // Ranks as threads hold copies of the matrices that travel between them.
+        let rows = (4 * SHAPE.tokens() * model.width) as u64;
+        let beside = ranks as u64 * (HOST + if config.tensor > 1 { 6 * rows } else { 0 });
+        let most = 1.02 * planned as f64 + beside as f64;
+        // A schedule that splits its backward passes uses fewer of the sets that it may need.
+        let least = if config.schedule == "zb-h1" { 0.8 } else { 0.98 } * planned as f64;
+        if several && found.activations > ranks as u64 * BUDGET.0 {
+            wrong.push(format!("{line}: above the budget"));
+        }
+        if found.activations != wanted.activations || !(least..most).contains(&(found.touched as f64)) {
+            wrong.push(line);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -11,6 +11,7 @@
 //! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
 //! | [`overlap()`] | collectives beside products that are made in pieces of rows |
+//! | [`compress()`] | activations are stored in fewer bits between the forward and the backward pass |
 //! | [`seal()`] | versions of what each node touches, for the verifier |
 //! | [`plan_memory()`] | which values outlive their list, and where the others lie |
 //!
@@ -20,6 +21,7 @@
 //! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
 //! has; a pass that changes bits without saying so.
 
+mod compress;
 mod fuse;
 mod heads;
 mod input_aware;
@@ -44,6 +46,7 @@ mod verify_step;
 mod written;
 mod zero;
 
+pub use compress::{CompressionError, compress};
 pub use fuse::fuse;
 pub use input_aware::choose_layers;
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};

@@ -133,8 +133,8 @@ pub(crate) struct Partition<'a> {
 pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize) -> Loop {
     let factors = if dim == 0 { &operand.rows } else { &operand.cols };
     let named = |name: &str| factors.iter().copied().find(|f| rule.factors[*f].name == name);
-    // Groups of heads that share keys come before the heads of a group.
-    match named("g").or_else(|| named("h")) {
+    // Groups of heads that share keys come before the heads of a group, blocks with a scale before the elements of a block.
+    match named("g").or_else(|| named("h")).or_else(|| named(Rule::BLOCK)) {
         Some(factor) => vec![factor],
         None => {
             let counts = |f: &usize| rule.factors[*f].size != 1 || Some(f) == factors.last();

@@ -13,8 +13,8 @@
 use crate::lengths::SequenceLengths;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
-    MatmulPrecision, ParamDType, ParamStorage, RecomputeLayers, RecomputePlan, RecomputePolicy, Storage,
-    Tokens,
+    Compression, CompressionPlan, MatmulPrecision, ParamDType, ParamStorage, RecomputeLayers, RecomputePlan,
+    RecomputePolicy, Storage, Tokens,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,13 @@ pub struct TrainConfig {
     /// is a place for; a micro-batch that begins later takes the place of one that has ended (Korthikanti et al. 2022, appendix C).
     /// Without a pipeline one micro-batch is in flight. Not with schedules that split backward passes.
     pub stored_micro_batches: u64,
+    /// Form in which a layer stores activations between its forward and its backward pass: "none" (as they are), "bf16" (of
+    /// activations in f32) or "int8" (with a scale for each block of at most 256 columns of a row). Losses keep their bits; gradients are
+    /// those of backward passes that read the rounded values.
+    pub compress: Compression,
+    /// What `compress` is about: values as `bessemer program show` names them, such as ["mlp.pre"], or how they begin; [] for all
+    /// that a layer stores.
+    pub compress_values: Vec<String>,
     /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
     /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.
     pub z_loss: f64,
@@ -139,6 +146,8 @@ impl Default for TrainConfig {
             activation_memory: String::new(),
             recompute_layers: RecomputeLayers::default(),
             stored_micro_batches: 0,
+            compress: Compression::None,
+            compress_values: Vec::new(),
             z_loss: 0.0,
             spike_action: SpikeAction::Off,
             spike_sigma: 6.0,
@@ -219,6 +228,18 @@ impl TrainConfig {
                 self.stored_micro_batches
             ));
         }
+        if self.compress == Compression::None && !self.compress_values.is_empty() {
+            return Err(format!(
+                "train.compress_values = {:?} with train.compress = \"none\": expected [], or compress = \"bf16\" or \"int8\"",
+                self.compress_values
+            ));
+        }
+        if self.compress == Compression::Bf16 && self.storage == Storage::Bf16 {
+            return Err(
+                "train.compress = \"bf16\" with train.storage = \"bf16\": activations are in bf16 already; expected \"none\" or \"int8\""
+                    .into(),
+            );
+        }
         if !(8..=65_536).contains(&self.spike_window) {
             return Err(format!("train.spike_window = {}: expected 8 to 65536", self.spike_window));
         }
@@ -234,6 +255,11 @@ impl TrainConfig {
             return Err("train.log_every = 0: expected at least 1".into());
         }
         Ok(())
+    }
+
+    /// What of a layer's stored activations is compressed, and how.
+    pub fn compression_plan(&self) -> CompressionPlan {
+        CompressionPlan { form: self.compress, values: self.compress_values.clone() }
     }
 
     /// What each layer computes again.

@@ -29,10 +29,14 @@ pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, Para
     Ok(plan)
 }
 
-/// How a recipe's decoders keep activations, and for which lengths.
+/// How a run keeps its activations, and for which lengths.
 pub fn activations(train: &TrainConfig) -> ActivationConfig {
-    let lengths = train.shorter_lengths().into_iter().map(|length| length as usize).collect();
-    ActivationConfig { storage: train.storage, recompute: train.recompute_plan(), lengths }
+    ActivationConfig {
+        storage: train.storage,
+        recompute: train.recompute_plan(),
+        lengths: train.shorter_lengths().into_iter().map(|length| length as usize).collect(),
+        compression: train.compression_plan(),
+    }
 }
 
 /// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
@@ -40,7 +44,8 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
 ///
 /// The memory is a lower bound: that of one rank with a micro-batch of the job, because the ranks together hold at least
 /// one copy of everything. Layers of one policy of recomputation are alike, so what one more of them takes is the difference
-/// between models of one and of two layers. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
+/// between models of two and of three layers: with two, layers may begin to take
+/// turns in memory. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
 ///
 /// # Errors
 /// [`TrainError::Recipe`] with the numbers that do not fit; [`TrainError::Memory`] with the consumers by class.
@@ -71,7 +76,7 @@ pub fn refuse_what_cannot_fit(
         let job = Job {
             model: &model,
             shape,
-            activations: ActivationConfig { storage: recipe.train.storage, recompute, lengths: Vec::new() },
+            activations: ActivationConfig { recompute, lengths: Vec::new(), ..activations(&recipe.train) },
             types: recipe.train.types(),
             optim: &recipe.optim,
             z_loss: recipe.train.z_loss as f32,
@@ -89,10 +94,10 @@ pub fn refuse_what_cannot_fit(
     };
     let mut estimate: BTreeMap<&'static str, ClassEstimate> = BTreeMap::new();
     for (policy, layers) in recompute.counts(&stages) {
-        let (one, two) = (of_layers(1, policy)?, of_layers(2, policy)?);
+        let [one, two, three] = [of_layers(1, policy)?, of_layers(2, policy)?, of_layers(3, policy)?];
         for (class, _) in &two.buffers.classes {
-            let (first, second) = (one.class(class).0, two.class(class).0);
-            let layer = second.saturating_sub(first);
+            let first = one.class(class).0;
+            let layer = three.class(class).0.saturating_sub(two.class(class).0);
             let class = estimate.entry(class).or_default();
             class.besides = class.besides.max(first.saturating_sub(layer));
             class.layers = class.layers.saturating_add(layer.saturating_mul(layers as u64));
@@ -159,6 +164,30 @@ mod tests {
             for class in ["parameters", "gradients", "optimizer state", "activations", "arenas"] {
                 assert!(e.contains(class), "{class} is missing in {e}");
             }
+        }
+    }
+
+    /// Layers whose input is compressed take turns in the memory of the stream: two stretches for all layers, of which the bound counts one.
+    #[test]
+    fn the_bound_before_any_data_is_at_most_the_plan_of_compressed_layers() {
+        for form in ["bf16", "int8"] {
+            let recipe = recipe(&["model.layers=6", &format!("train.compress={form}")]);
+            let model = recipe.model.resolve(Some(4096)).unwrap();
+            let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
+            let job = Job {
+                model: &model,
+                shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
+                activations: activations(&recipe.train),
+                types: recipe.train.types(),
+                optim: &recipe.optim,
+                z_loss: 0.0,
+                plan: &layout,
+                program: &layout.program(1, 1, None).unwrap(),
+            };
+            let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
+            refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
+            let turn = 4 * 16 * 128 * model.width as u64;
+            refuse_what_cannot_fit(&recipe, 1, &[], Bytes(exact.0 - turn - 1)).unwrap_err();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::evaluation::{self, Evaluator};
 use crate::input::TrainerInput;
+use crate::memory::activations;
 use crate::observer::Observer;
 use crate::runner::{Runner, world_of_one};
 use crate::spikes::{SpikeDetector, SpikeState};
@@ -131,7 +132,7 @@ impl Trainer {
             seq: plan.seq_len as usize,
             purpose: Purpose::Train,
         };
-        let activations = crate::activations(&recipe.train);
+        let activations = activations(&recipe.train);
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
         let program = &windows::program(recipe, &layout, &plan)?;

@@ -4,6 +4,7 @@
 //! prints every figure in one way. Everything here is a plain value: no file, clock, thread or random source.
 
 mod activations;
+mod compress;
 mod dtype;
 mod matmul;
 mod params;
@@ -11,6 +12,7 @@ mod quantity;
 mod recompute;
 
 pub use activations::Storage;
+pub use compress::{Compression, CompressionPlan};
 pub use dtype::DType;
 pub use matmul::MatmulPrecision;
 pub use params::{ParamDType, ParamStorage};

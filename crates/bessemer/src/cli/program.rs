@@ -47,4 +47,5 @@ pub(crate) enum PassChoice {
     Fuse,
     Split,
     Overlap,
+    Compress,
 }

@@ -63,7 +63,8 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         Some(PassChoice::Partition) => Rewrite::Partition,
         Some(PassChoice::Fuse) => Rewrite::Fuse,
         Some(PassChoice::Split) => Rewrite::Split,
-        Some(PassChoice::Overlap) | None => Rewrite::Overlap,
+        Some(PassChoice::Overlap) => Rewrite::Overlap,
+        Some(PassChoice::Compress) | None => Rewrite::Compress,
     };
     let mut list = Vec::new();
     for (unit, program, memory) in decoder.programs_after(after)? {

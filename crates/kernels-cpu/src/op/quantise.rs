@@ -1,5 +1,5 @@
 //! Activations as integers of 8 bits by blocks of a row: `s = max |x| / 127; code = round(x 127 / max |x|) + 128`, ties to even, and
-//! back: `x = (code - 128) s`. Not differentiated: a backward pass reads what comes back in place of what was stored.
+//! back: `x = (code - 128) s`. A value that would be rounded to 0 keeps its sign: it becomes s or -s. Not differentiated: a backward pass reads what comes back in place of what was stored.
 //!
 //! Multiplication and addition are exactly rounded and the maximum is one of integers, so all rungs give the same bits. Cost: two
 //! reads of a block that stays in the cache, and one write of a quarter of its bytes.
@@ -51,10 +51,18 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
+/// The integer of a value that is not 0 and was rounded to it.
+#[inline(always)]
+fn least(x: f32) -> u8 {
+    if x < 0.0 { u8::MAX } else { 1 }
+}
+
 /// The code of a value. Where the scale is not a number, any code is as good.
 #[inline(always)]
 fn code(x: f32, factor: f32) -> u8 {
-    ((x * factor + TO_INTEGER).to_bits() as u8).wrapping_add(ZERO)
+    let integer = (x * factor + TO_INTEGER).to_bits() as u8;
+    let integer = if integer == 0 && x != 0.0 { least(x) } else { integer };
+    integer.wrapping_add(ZERO)
 }
 
 impl<T: Element> Kernel for Quantising<'_, T> {
@@ -154,6 +162,7 @@ pub(crate) fn quantise_reference(arena: &Arena, op: &Quantise) {
             let out = unsafe { codes.slice(r, b * width, width) };
             for (out, x) in out.iter_mut().zip(block) {
                 let integer = if factor == 0.0 { 0.0 } else { (x * factor).round_ties_even() };
+                let integer = if integer == 0.0 && x != 0.0 { 1f32.copysign(x) } else { integer };
                 *out = (integer as i32 + i32::from(ZERO)) as u8;
             }
         }

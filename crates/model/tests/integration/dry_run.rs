@@ -74,7 +74,8 @@ fn bytes_of_each_class_are_no_more_than_a_plan_by_hand() {
         ] {
             let mut b = NullBackend::new();
             let shape = Shape { sequences: 3, seq: m.context / 2, purpose };
-            let config = ActivationConfig { storage, recompute: recompute.into(), lengths: Vec::new() };
+            let config =
+                ActivationConfig { storage, recompute: recompute.into(), ..ActivationConfig::default() };
             Decoder::with_activations(&mut b, &m, shape, config.clone()).unwrap();
             let weights = 4 * m.parameters() as u64;
             assert_eq!(class(&b, "weights"), weights, "{name}");

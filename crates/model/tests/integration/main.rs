@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 mod bits;
+mod compress;
 mod coordinate_check;
 mod decoding;
 mod dry_run;

@@ -9,7 +9,7 @@ use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConf
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Access;
-use bessemer_units::Recompute;
+use bessemer_units::{Compression, Recompute};
 use tiny::all_kinds;
 
 /// Rows enough for products in pieces.
@@ -41,15 +41,24 @@ fn layouts() -> Vec<LayoutOfRank> {
     all
 }
 
-fn decoder(
+fn decoder(model: &Model, layout: LayoutOfRank) -> Option<Decoder> {
+    compressed(model, layout, Compression::None)
+}
+
+fn compressed(
     model: &Model,
     (degree, index, stream, overlap, split, recompute): LayoutOfRank,
+    form: Compression,
 ) -> Option<Decoder> {
     let tensor_shard = part(model, degree, index, stream)?;
     let shape = if stream == GATHERED { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
     let stage =
         StageConfig { pending: usize::from(split), overlap, ..StageConfig::whole(&tensor_shard.model) };
-    let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
+    let config = ActivationConfig {
+        recompute: recompute.into(),
+        compression: form.into(),
+        ..ActivationConfig::default()
+    };
     Some(
         Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream, shape, config, &stage, None)
             .unwrap(),
@@ -62,9 +71,11 @@ fn programs_of_every_layout_are_accepted() {
     for (label, model) in all_kinds() {
         for layout in layouts() {
             let model = Model { dropout: if layout.3 { 0.1 } else { 0.0 }, ..model.clone() };
-            if let Some(d) = decoder(&model, layout) {
-                d.verify().unwrap_or_else(|e| panic!("{label} {layout:?}: {e}"));
-                held += 1;
+            for form in [Compression::None, Compression::Bf16, Compression::Int8] {
+                if let Some(d) = compressed(&model, layout, form) {
+                    d.verify().unwrap_or_else(|e| panic!("{label} {layout:?} {form}: {e}"));
+                    held += 1;
+                }
             }
         }
     }
@@ -117,6 +128,9 @@ fn mutants(unit: &UnitProgram, phase: Phase) -> Vec<(String, UnitProgram)> {
                 }
             }
             Node::Wait { id, .. } => with(format!("{at}: wait for {id} removed"), &|l| drop(l.remove(at))),
+            Node::Launch(launch) if ["quantise", "dequantise"].contains(&launch.op.name()) => {
+                with(format!("{at}: {} removed", launch.op.name()), &|l| drop(l.remove(at)));
+            }
             Node::Launch(_) => {}
         }
         // Neighbours, one of which writes what the other touches.
@@ -163,6 +177,26 @@ fn every_mutation_of_a_program_is_refused_by_name() {
         }
     }
     assert!(count > 10_000, "{count}");
+}
+
+/// Compression adds nodes of its own to a layer, the same for all kinds of models.
+#[test]
+fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
+    let (label, model) = all_kinds().into_iter().next().unwrap();
+    let mut count = 0;
+    for layout in layouts().into_iter().filter(|layout| (layout.0, layout.1) == (2, 0)) {
+        let Some(d) = compressed(&Model { layers: 1, ..model.clone() }, layout, Compression::Int8) else {
+            continue;
+        };
+        let layer = d.programs().find(|p| matches!(p.0, Unit::Layer(_))).unwrap();
+        let launches = |op: &str| {
+            let nodes = d.phases().iter().flat_map(|phase| layer.1.list(*phase)).filter_map(Node::op);
+            nodes.filter(|found| found.name() == op).count()
+        };
+        assert!(launches("quantise") > 0 && launches("dequantise") > 0, "{layout:?}");
+        count += refuse(&format!("{label} {layout:?}"), &d, layer);
+    }
+    assert!(count > 200, "{count}");
 }
 
 /// Rank `index` of two, with these parameters on both.
@@ -321,6 +355,23 @@ fn printed_programs_are_the_golden_files() {
                 d.phases().iter().filter(wanted).map(|p| print(program, memory, *p, d.rank())).collect();
             check(&format!("{name}-{what}"), &texts.join("\n"));
         }
+        let tensor_shard = part(&model, 2, 0, Stream::Rows).unwrap();
+        let config =
+            ActivationConfig { compression: Compression::Int8.into(), ..ActivationConfig::default() };
+        let stage = StageConfig::whole(&tensor_shard.model);
+        let d = Decoder::of_stage(
+            &mut NullBackend::new(),
+            &tensor_shard,
+            Stream::Rows,
+            shape,
+            config,
+            &stage,
+            None,
+        )
+        .unwrap();
+        let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
+        let of = |phase: Phase| print(program, memory, phase, d.rank());
+        check(&format!("{name}-sequence-int8"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));
         let d = annotated(&model, 0, Stream::Rows, &["layers.0.mlp.*"], shape);
         let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
         let of = |phase: Phase| print(program, memory, phase, d.rank());

@@ -69,7 +69,8 @@ fn slot(storage: Storage, recompute: &RecomputePlan, (degree, stream): (usize, S
     let of = |slots: usize| {
         let span = Span { embedding: false, layers: 4..8, head: false };
         let stage = StageConfig { span, slots, pending: 0, overlap: false };
-        let config = ActivationConfig { storage, recompute: recompute.clone(), lengths: Vec::new() };
+        let config =
+            ActivationConfig { storage, recompute: recompute.clone(), ..ActivationConfig::default() };
         let mut b = NullBackend::new();
         let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
         Decoder::of_stage(&mut b, &tensor_shard, stream, shape, config, &stage, None).unwrap();

@@ -270,7 +270,7 @@ fn stored_and_rounded_activations_go_through_stages_too() {
             hold_chains(
                 label,
                 &model,
-                ActivationConfig { storage, recompute: recompute.into(), lengths: Vec::new() },
+                ActivationConfig { storage, recompute: recompute.into(), ..ActivationConfig::default() },
                 &[Split::All],
             );
         }

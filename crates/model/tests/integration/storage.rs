@@ -61,7 +61,7 @@ fn bits_depend_neither_on_threads_nor_on_recomputation() {
         let stored = ActivationConfig {
             storage: Storage::Bf16,
             recompute: Recompute::None.into(),
-            lengths: Vec::new(),
+            ..ActivationConfig::default()
         };
         assert!(one == one_step(&model, stored, 1), "{label} without recomputation");
     }

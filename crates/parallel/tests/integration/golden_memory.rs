@@ -148,7 +148,7 @@ impl Published {
 }
 
 fn activations(recompute: Recompute) -> ActivationConfig {
-    ActivationConfig { storage: Storage::Bf16, recompute: recompute.into(), lengths: Vec::new() }
+    ActivationConfig { storage: Storage::Bf16, recompute: recompute.into(), ..ActivationConfig::default() }
 }
 
 /// Bytes of one layer and micro-batch on one rank: what it keeps, and the terms in which Megatron-LM's differs.

@@ -283,6 +283,18 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["{\"0-1\"=\"full\",3=[\"mlp\"]}", "{\"stage 0-1\"=\"full\"}", "{}"],
         &["{\"0-999\"=\"full\"}", "{\"a\"=\"full\"}", "{\"0-1\"=\"full\",1=\"none\"}", "{\"0-1\"=\"all\"}"],
     ),
+    (
+        "train.compress",
+        "`bf16` only with `train.storage` = `f32`",
+        &["none", "bf16", "int8", "int8 train.storage=bf16"],
+        &["int4", "bf16 train.storage=bf16"],
+    ),
+    (
+        "train.compress_values",
+        "empty with `train.compress` = `none`",
+        &["[]", "[\"mlp\"] train.compress=int8"],
+        &["[\"mlp\"]"],
+    ),
     ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
     (
         "train.weights",

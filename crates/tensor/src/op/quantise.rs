@@ -9,7 +9,10 @@ use crate::{TensorError, View};
 /// [`ACTIVATION_BLOCK`]. A block whose largest magnitude is below 2^-100 is zero;
 /// one with a value that is not finite has a scale that is not a number.
 ///
-/// `|x - (code - 128) s| <= max |x| / 254`, and rounding besides (2^-13 of that at most).
+/// A value that is not 0 and would be rounded to it becomes s or -s instead: what depends on a sign, such as the derivative of a ReLU,
+/// reads the right one.
+///
+/// `|x - (code - 128) s|` is at most `max |x| / 254`, and for values below that at most twice as much; rounding besides, 2^-13 of it.
 ///
 /// Sharding: rows free; columns free in whole blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -60,11 +60,12 @@ fn saves(records: &[Record]) -> Vec<u64> {
 
 #[test]
 fn a_checkpoint_from_copies_has_the_bytes_of_one_between_steps() {
-    let cases: [(usize, &[&str]); 5] = [
+    let cases: [(usize, &[&str]); 6] = [
         (2, &[]),
         (4, &["parallel.pipeline=4", "parallel.schedule=gpipe"]),
         (4, &["parallel.pipeline=4", "parallel.stages=[0,2,2,0]", "train.weights=bf16"]),
         (4, &["parallel.schedule=zb-v", "parallel.data=zero1"]),
+        (4, &["parallel.data=zero1", "optim.state=int8-embeddings", "model.width=64"]),
         (4, &["parallel.schedule=chimera", "parallel.tensor=2", "optim.optimizer=muon"]),
     ];
     for (ranks, sets) in cases {

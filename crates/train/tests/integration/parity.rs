@@ -6,14 +6,14 @@ use bessemer_arch::{Annotations, ParamLayout};
 use bessemer_collectives::ThreadSettings;
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice, StateChoice};
-use bessemer_parallel::{ParallelConfig, Stage};
+use bessemer_parallel::{ContextMethod, ParallelConfig, Stage};
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
     asynchronous, contexts, in_process, matrix, pipelines, stale_reference,
 };
-use bessemer_units::{ParamDType, ParamStorage, Storage};
+use bessemer_units::{Compression, ParamDType, ParamStorage, Recompute, Storage};
 
 const SEQ: usize = 16;
 /// Sequences of a step.
@@ -168,6 +168,66 @@ fn moments_in_8_bits_give_the_losses_of_one_rank() {
                     layout.name
                 );
             }
+        }
+    }
+}
+
+/// Compressed activations over layouts. Blocks lie within a row, so data parallelism, pipelines and shared sequences round what one rank
+/// rounds, but for values that differ in their last bits. Tensor shards have blocks of their own. The first loss has read nothing that
+/// was rounded.
+#[test]
+fn compressed_activations_give_the_losses_of_one_rank() {
+    let settings = ThreadSettings::default();
+    let run = |job: &ParityJob, layout: &Layout| {
+        in_process(job, layout, &settings, &backend).expect("the layout runs")
+    };
+    for style in Style::ALL {
+        for (form, recompute) in [
+            (Compression::Bf16, Recompute::Selective),
+            (Compression::Int8, Recompute::Selective),
+            (Compression::Int8, Recompute::Full),
+        ] {
+            let activations = |compression: Compression| ActivationConfig {
+                recompute: recompute.into(),
+                compression: compression.into(),
+                ..ActivationConfig::default()
+            };
+            let exact = ParityJob { activations: activations(Compression::None), ..job(style, 4) };
+            let short = ParityJob { activations: activations(form), ..exact.clone() };
+            let (one, stored) = (run(&short, &Layout::single()), run(&exact, &Layout::single()));
+            assert_eq!(one.losses[0], stored.losses[0]);
+            let unit = if form == Compression::Bf16 { 1.0 / 512.0 } else { 1.0 / 254.0 };
+            let bounds = Bounds { any_loss: 1e-3, gradient: 16.0 * unit, ..Bounds::default() };
+            let apart = Comparison::new(&one, &stored, &bounds);
+            assert_eq!(apart.problem, None, "{} {form}", style.name());
+            assert!(apart.gradient.is_some_and(|(worst, _)| worst > 1e-5));
+            let (line, rows) = ((1, false), |sequence| Layout::of(Stage::Ddp, (1, 1), (2, sequence), 1));
+            let rank_alone = [
+                Layout::of(Stage::Ddp, (2, 1), line, 2),
+                Layout::of(Stage::Zero3, (1, 2), line, 2),
+                Layout::of(Stage::Ddp, (1, 1), line, SEQUENCES)
+                    .sharing_sequences(2, ContextMethod::AllGather),
+            ];
+            for layout in rank_alone {
+                let problem = Comparison::new(
+                    &run(&short, &layout),
+                    &one,
+                    &Bounds { any_loss: 1e-4, gradient: unit, ..bounds },
+                );
+                assert_eq!(problem.problem, None, "{} {form} {}", style.name(), layout.name);
+            }
+            for layout in [rows(false), rows(true)] {
+                let problem = Comparison::new(&run(&short, &layout), &one, &bounds).problem;
+                assert_eq!(problem, None, "{} {form} {}", style.name(), layout.name);
+            }
+            // Fourteen thin layers instead of four.
+            let layout = Layout::single().pipelined("zb-h1", 2, 4, &[]);
+            let model = layout.model(style, SEQ).expect("a model that fits together");
+            let deep = ParityJob { model, ..short.clone() };
+            let bounds = Bounds { any_loss: 1e-4, gradient: unit, ..bounds };
+            let problem =
+                Comparison::new(&run(&deep, &layout), &run(&deep, &Layout::single()), &bounds).problem;
+            assert_eq!(problem, None, "{} {form} {}", style.name(), layout.name);
         }
     }
 }

@@ -158,6 +158,22 @@ fn moments_in_8_bits_learn_and_go_on_exactly() {
 }
 
 #[test]
+fn compressed_activations_learn_and_go_on_exactly() {
+    let full = train(&recipe(&["train.recompute=none"]), false, &[], 1);
+    for form in ["bf16", "int8"] {
+        let with = recipe(&["train.recompute=none", &format!("train.compress={form}")]);
+        let whole = train(&with, false, &[], 1);
+        assert!(whole == train(&with, false, &[3, 13], 2), "{form}: other bits after stops");
+        assert_eq!(whole.losses[0], full.losses[0]);
+        assert_ne!(whole.losses, full.losses);
+        for (found, wanted) in whole.losses.iter().zip(&full.losses) {
+            let (found, wanted) = (f64::from_bits(found.1), f64::from_bits(wanted.1));
+            assert!((found - wanted).abs() < 0.02 * wanted, "{form}: {found} for {wanted}");
+        }
+    }
+}
+
+#[test]
 fn a_loss_scale_falls_until_gradients_fit_grows_again_and_is_restored() {
     let sets = [
         "train.weights=f16",

@@ -59,11 +59,7 @@ impl Job {
                 purpose: Purpose::Train,
             },
             optim: recipe.optim,
-            activations: ActivationConfig {
-                storage: recipe.train.storage,
-                recompute: recipe.train.recompute_plan(),
-                lengths: Vec::new(),
-            },
+            activations: bessemer_train::activations(&recipe.train),
             matmul: recipe.train.matmul_precision,
         })
     }

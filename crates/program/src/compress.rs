@@ -1,0 +1,168 @@
+//! The pass `compress`: activations that are stored between the forward and the backward pass in fewer bits.
+//!
+//! A value that a backward list finds stored is compressed behind the last node of the forward list that touches it, and
+//! decompressed before the first node of each backward list that does. What is stored is the compressed value; the value itself
+//! lives within one list, in scratch. The residual stream that enters a unit is compressed when the unit begins, so the
+//! memory between units is free for the next one.
+//!
+//! Bits of forward passes, and so losses, are kept; gradients are those of backward passes that read the rounded values. Each is
+//! near what it was: within 2^-9 of itself in bf16, within 1/254 of its block's largest magnitude in 8 bits, or 1/127 if it is smaller than
+//! 1/254 of that, with the right sign. Statistics (of
+//! normalisations and of softmax) are stored as they are: they are few, and errors in them would not stay small.
+
+use crate::node::Node;
+use crate::unit::{Phase, UnitProgram};
+use crate::value::{Class, Value};
+use bessemer_mesh::{Dim, Form};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{Copy, Dequantise, Op, Quantise};
+use bessemer_tensor::quantise::ACTIVATION_BLOCK;
+use bessemer_units::{Compression, CompressionPlan, DType};
+
+/// The lists that may find a value stored.
+const BACKWARD: [Phase; 3] = [Phase::Backward, Phase::BackwardInput, Phase::BackwardWeight];
+
+/// An unknown name in a plan: the unit has no such value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("compression in {unit}: there is no value {name:?}; expected one of {known}, or how they begin")]
+pub struct CompressionError {
+    /// The unit.
+    pub unit: String,
+    /// The name that was given.
+    pub name: String,
+    /// The values that are stored and may be compressed.
+    pub known: String,
+}
+
+/// Compresses stored activations of a unit that is otherwise finished: it is the last pass before [`crate::seal()`].
+///
+/// # Errors
+/// An unknown name in the plan: the unit has no such value.
+pub fn compress(unit: &mut UnitProgram, plan: &CompressionPlan) -> Result<(), Box<CompressionError>> {
+    if plan.form == Compression::None {
+        return Ok(());
+    }
+    let stored: Vec<usize> = (0..unit.values.len()).filter(|id| is_stored_activation(unit, *id)).collect();
+    let begins = |id: usize, name: &str| {
+        let rest = unit.values[id].name.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    if let Some(name) = plan.values.iter().find(|name| !(0..unit.values.len()).any(|id| begins(id, name))) {
+        let known = stored.iter().map(|id| unit.values[*id].name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Box::new(CompressionError { unit: unit.name.clone(), name: name.clone(), known }));
+    }
+    let named = |id: &usize| plan.values.is_empty() || plan.values.iter().any(|name| begins(*id, name));
+    let wanted: Vec<usize> = stored.into_iter().filter(named).collect();
+    for id in wanted {
+        let Some(packed) = Packed::of(unit, id, plan.form) else { continue };
+        store(unit, id, packed);
+    }
+    Ok(())
+}
+
+/// Whether a backward list finds the value as the forward list has left it, and all operators treat it as activations.
+fn is_stored_activation(unit: &UnitProgram, id: usize) -> bool {
+    let made = match unit.values[id].class {
+        Class::Local => unit.writes(Phase::Forward, id),
+        class => class == Class::StreamIn,
+    };
+    let activation = |node: &Node| match node.op() {
+        // Collectives and copies move a value, whatever it is.
+        None | Some(Op::Copy(_)) => true,
+        Some(op) => {
+            let operands = op.operands();
+            operands.iter().filter(|o| o.view.buffer.id as usize == id).all(|o| op.is_activation(o.name))
+        }
+    };
+    let touches = |node: &&Node| node.touches().iter().any(|t| t.value() == id);
+    made && unit.values[id].dtype.is_float()
+        && BACKWARD.iter().any(|phase| finds(unit, *phase, id))
+        && unit.lists.iter().flatten().filter(touches).all(activation)
+}
+
+/// Whether a backward list reads the value before it writes it, and no list between it and the forward list has written it.
+fn finds(unit: &UnitProgram, phase: Phase, id: usize) -> bool {
+    let pending = phase == Phase::BackwardWeight && unit.writes(Phase::BackwardInput, id);
+    unit.reads_first(phase, id) && !pending
+}
+
+/// A compressed value.
+enum Packed {
+    Bf16(View),
+    Int8 { codes: View, scales: View },
+}
+
+impl Packed {
+    /// Makes the values that are stored in place of value `id`; nothing if they take as many bytes.
+    fn of(unit: &mut UnitProgram, id: usize, form: Compression) -> Option<Packed> {
+        let value = unit.values[id].clone();
+        let like = |suffix: &str| Value {
+            name: format!("{}.{suffix}", value.name),
+            class: Class::Local,
+            ..value.clone()
+        };
+        match form {
+            Compression::Bf16 if value.dtype == DType::F32 => {
+                Some(Packed::Bf16(unit.add(Value { dtype: DType::Bf16, ..like("bf16") })))
+            }
+            Compression::None | Compression::Bf16 => None,
+            Compression::Int8 => {
+                let block = (1..=ACTIVATION_BLOCK).rev().find(|len| value.cols.is_multiple_of(*len))?;
+                let blocks = value.cols / block;
+                let codes = Value { dtype: DType::U8, ..like("codes") };
+                let dims = vec![value.form.dims[0].clone(), Dim::plain(blocks)];
+                let scales = Value { dtype: DType::F32, form: Form { dims }, cols: blocks, ..like("scales") };
+                (codes.bytes() + scales.bytes() < value.bytes())
+                    .then(|| Packed::Int8 { codes: unit.add(codes), scales: unit.add(scales) })
+            }
+        }
+    }
+
+    fn pack(&self, src: View) -> Node {
+        match *self {
+            Packed::Bf16(dst) => Node::launch(Copy { src, dst }),
+            Packed::Int8 { codes, scales } => Node::launch(Quantise { src, codes, scales }),
+        }
+    }
+
+    fn unpack(&self, dst: View) -> Node {
+        match *self {
+            Packed::Bf16(src) => Node::launch(Copy { src, dst }),
+            Packed::Int8 { codes, scales } => Node::launch(Dequantise { codes, scales, dst }),
+        }
+    }
+}
+
+/// Stores the compressed value in place of value `id`.
+fn store(unit: &mut UnitProgram, id: usize, packed: Packed) {
+    let value = unit.values[id].clone();
+    let all = value.view(id);
+    let lists: Vec<Phase> = BACKWARD.into_iter().filter(|phase| finds(unit, *phase, id)).collect();
+    let touches = |node: &Node| node.touches().iter().any(|t| t.value() == id);
+    // A value of the unit's own takes its old name in the backward lists; the stream that has entered is another unit's by then.
+    let restored = match value.class {
+        Class::Local => all,
+        _ => {
+            let name = format!("{}.restored", value.name);
+            unit.add(Value { name, class: Class::Local, residual: false, ..value.clone() })
+        }
+    };
+    for phase in lists {
+        let list = &mut unit.lists[phase.index()];
+        let first = list.iter().position(touches).unwrap_or(0);
+        for node in &mut list[first..] {
+            node.for_each_view(&mut |view| {
+                if view.buffer == all.buffer {
+                    view.buffer = restored.buffer;
+                }
+            });
+        }
+        list.insert(first, packed.unpack(restored));
+    }
+    let list = &mut unit.lists[Phase::Forward.index()];
+    let after = match value.class {
+        Class::Local => list.iter().rposition(touches).map_or(0, |last| last + 1),
+        _ => 0,
+    };
+    list.insert(after, packed.pack(all));
+}
