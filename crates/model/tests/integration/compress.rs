@@ -16,7 +16,11 @@ use tiny::{SEQ, all_kinds, context, cpu, gradients, scored, tokens, values};
 const FORMS: [Compression; 2] = [Compression::Bf16, Compression::Int8];
 
 fn config(recompute: impl Into<RecomputePlan>, compression: impl Into<CompressionPlan>) -> ActivationConfig {
-    ActivationConfig { recompute: recompute.into(), compression: compression.into(), storage: Storage::F32 }
+    ActivationConfig {
+        recompute: recompute.into(),
+        compression: compression.into(),
+        ..ActivationConfig::default()
+    }
 }
 
 fn of_values(form: Compression, names: &[&str]) -> CompressionPlan {
