@@ -30,6 +30,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
     let (gain, dgain, mean, rstd) = (m(1, d), m(1, d), m(1, n), m(1, n));
     let (table, dtable, losses, one) = (m(v, d), m(v, d), m(1, n), m(1, 1));
     let (lse, row, row_out, sums) = (m(6, 16), m(1, d), m(1, f), m(4, n));
+    let other_lse = m(6, 16);
     let (q1, o1, numbers) = (m(2, d), m(2, d), m(1, 5));
     b.write_f32(numbers, &[1.0; 5]).unwrap();
     let (ids, positions) = (indices(b, n), indices(b, n));
@@ -79,6 +80,7 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
             dropout: Some(AttentionDropout::of(shape.heads, mask)),
         }
         .into(),
+        AttentionMerge { shape, out: x, lse, part: w, part_lse: other_lse }.into(),
         AttentionCached {
             shape: new,
             past: 3,

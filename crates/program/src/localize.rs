@@ -63,7 +63,7 @@ impl AttentionPart {
     ) {
         (shape.heads, shape.kv_heads) = (q.cols / whole.head_dim, k.cols / whole.head_dim);
         shape.seq = q.rows / whole.batch.max(1);
-        mask.past += self.query;
+        mask.queries.first += self.query;
         mask.alibi.iter_mut().for_each(|alibi| alibi.first += self.head);
         dropout.iter_mut().for_each(|dropout| dropout.first += self.head);
     }

@@ -75,7 +75,7 @@ impl Rank {
     /// Queries of a sequence of `seq` that are two stretches of it.
     fn two_stretches(&self, mask: &mut AttentionMask, seq: usize) {
         let mut starts = self.order.stretches(seq, self.degree, self.index).map(|s| s.start);
-        mask.past = starts.next().unwrap_or(0);
-        mask.later = starts.next();
+        mask.queries.first = starts.next().unwrap_or(0);
+        mask.queries.later = starts.next();
     }
 }

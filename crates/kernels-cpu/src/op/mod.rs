@@ -6,6 +6,7 @@ mod adamw;
 mod adamw_int8;
 mod add;
 mod attention;
+mod attention_merge;
 mod cholesky;
 mod column_sums;
 mod combine;
@@ -61,6 +62,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::AdamW(_)
         | Op::AdamWInt8(_)
         | Op::Add(_)
+        | Op::AttentionMerge(_)
         | Op::Cholesky(_)
         | Op::Combine(_)
         | Op::CombineLogSums(_)
@@ -99,6 +101,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Attention(o) => return attention::forward(ctx, o),
         Op::AttentionBackward(o) => return attention::backward(ctx, o),
         Op::AttentionCached(o) => attention::cached::run(ctx, o),
+        Op::AttentionMerge(o) => attention_merge::run(ctx, o),
         Op::Cholesky(o) => cholesky::factor(ctx, o),
         Op::Combine(o) => combine::run(ctx, o),
         Op::CombineLogSums(o) => log_sums::run(ctx, o),
@@ -147,6 +150,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Attention(o) => return attention::reference::forward(arena, o),
         Op::AttentionBackward(o) => return attention::reference::backward(arena, o),
         Op::AttentionCached(o) => attention::reference::cached(arena, o),
+        Op::AttentionMerge(o) => attention_merge::reference(arena, o),
         Op::Cholesky(o) => cholesky::factor_reference(arena, o),
         Op::Combine(o) => combine::reference(arena, o),
         Op::CombineLogSums(o) => log_sums::reference(arena, o),

@@ -30,11 +30,10 @@ fn every_mask_gives_what_pytorch_gives() {
             let mut s = Setup::new(rung, 2);
             let starts = s.indices(&[0, 0, 0, 3, 3, 5, 5, 0, 1, 1, 1, 1, 1, 6]);
             let mask = AttentionMask {
-                past: 0,
-                later: None,
                 window,
                 alibi: alibi.then(|| Alibi::of(6)),
                 documents: documents.then_some(starts),
+                ..AttentionMask::default()
             };
             let (n, hq, hk) = (14, 24, 8);
             let q = s.values(n, hq, &values(1, n * hq));

@@ -4,6 +4,7 @@ use crate::harness::{Setup, check, run};
 use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
+    Positions,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
@@ -72,8 +73,8 @@ fn later(s: &mut Setup, (case, (past, between, more)): (Case, Apart)) -> Attenti
         starts.chunks(past + between + seq).flat_map(of).collect()
     };
     let mask = AttentionMask {
-        past,
-        later: (between > 0).then_some(past + half + between),
+        queries: Positions { first: past, later: (between > 0).then_some(past + half + between), stride: 1 },
+        keys: None,
         window,
         alibi: alibi.then(|| Alibi::of(heads)),
         documents: documents.then(|| s.indices(&of_queries(starts(batch, past + between + seq)))),
@@ -148,14 +149,11 @@ fn queries_without_their_keys_are_refused() {
     let case = (2, 33, 4, 2, 5, None, false, false, false);
     let mut s = Setup::new(Rung::Reference, 1);
     let few = Attention {
-        mask: AttentionMask { past: 10, ..AttentionMask::default() },
+        mask: AttentionMask { queries: 10.into(), ..AttentionMask::default() },
         ..later(&mut s, (case, (9, 0, 0)))
     };
     let e = s.launch(&few.into()).unwrap_err().to_string();
-    assert!(
-        e.contains("at least 10 + 33 rows for each of 2 sequences") && e.contains("found 84 rows"),
-        "{e}"
-    );
+    assert!(e.contains("at least 43 rows for each of 2 sequences") && e.contains("found 84 rows"), "{e}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! estimated by Richardson's extrapolation of central differences, and must equal `u . (backward applied to w)`. The forward
 //! pass is f32, so steps are large (2^-5) and the extrapolation takes off their h^2 error.
 
+use crate::attention_blocks::{ORDERS, positions};
 use crate::harness::Setup;
 use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::*;
@@ -22,13 +23,18 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 
 /// Holds `gradient`, what the backward pass gave for `input`, against differences of `forward`, which writes `out`.
 fn hold(s: &mut Setup, what: &str, forward: &Op, input: View, out: View, w: &[f32], gradient: View) {
+    hold_all(s, what, std::slice::from_ref(forward), input, out, w, gradient);
+}
+
+/// As [`hold`], of operators one after the other.
+fn hold_all(s: &mut Setup, what: &str, forward: &[Op], input: View, out: View, w: &[f32], gradient: View) {
     let (x, g) = (s.read(input), s.read(gradient));
     let u = noise(what, x.len());
     let mut central = |h: f32| {
         let mut side = |sign: f32| {
             let moved: Vec<f32> = x.iter().zip(&u).map(|(x, u)| x + sign * h * u).collect();
             s.backend.write_f32(input, &moved).unwrap();
-            s.launch(forward).unwrap();
+            forward.iter().for_each(|op| s.launch(op).unwrap());
             dot(w, &s.read(out))
         };
         (side(1.0) - side(-1.0)) / (2.0 * f64::from(h))
@@ -148,6 +154,7 @@ fn attention_with_grouped_heads_masks_and_dropout() {
         let starts: Vec<u32> = (0..36).map(|n| if n % 18 < 6 { 4 } else { 18 }).collect();
         let later = s.indices(&starts);
         let none = AttentionMask::default();
+        let apart = Positions { first: 1, later: Some(21), stride: 1 };
         let (window, alibi) = (Some(5), Some(Alibi::of(4)));
         for (what, mask, dropout) in [
             ("plain", none, None),
@@ -160,17 +167,17 @@ fn attention_with_grouped_heads_masks_and_dropout() {
                 AttentionMask { window, alibi, documents: Some(documents), ..none },
                 Some(AttentionDropout::of(4, weights)),
             ),
-            ("later", AttentionMask { past: 12, ..none }, None),
-            ("in two stretches", AttentionMask { past: 1, later: Some(21), window: Some(9), ..none }, None),
+            ("later", AttentionMask { queries: 12.into(), ..none }, None),
+            ("in two stretches", AttentionMask { queries: apart, window: Some(9), ..none }, None),
             (
                 "later, all",
-                AttentionMask { window, alibi, documents: Some(later), past: 12, later: None },
+                AttentionMask { window, alibi, documents: Some(later), queries: 12.into(), keys: None },
                 Some(AttentionDropout::of(4, weights)),
             ),
         ] {
             let shape = AttentionShape { batch: 2, seq: 18, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
             let (n, hq, hk) = (36, 24, 12);
-            let keys = if mask.past > 0 { 2 * 31 } else { n };
+            let keys = if mask.queries.first > 0 { 2 * 31 } else { n };
             let (q, k, v) = (s.mat(n, hq), s.mat(keys, hk), s.mat(keys, hk));
             let (out, lse) = (s.mat(n, hq), s.mat(8, 18));
             let forward = Op::from(Attention { shape, q, k, v, out, lse, mask, dropout });
@@ -182,6 +189,67 @@ fn attention_with_grouped_heads_masks_and_dropout() {
                 .unwrap();
             for (operand, input, gradient) in [("q", q, dq), ("k", k, dk), ("v", v, dv)] {
                 hold(&mut s, &format!("attention {what} {operand}"), &forward, input, out, &w, gradient);
+            }
+        }
+    }
+}
+
+/// Attention to the keys of two ranks, block by block, merged; its gradients from the merged result.
+#[test]
+fn merged_attention() {
+    for mut s in setups() {
+        for order in ORDERS {
+            let (ranks, n, hq, hk) = (2, 12, 24, 12);
+            let shape = AttentionShape { batch: 1, seq: n, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
+            let q = s.mat(n, hq);
+            let [keys, values, dkeys, dvalues]: [Vec<View>; 4] =
+                std::array::from_fn(|_| (0..ranks).map(|_| s.mat(n, hk)).collect());
+            let [out, part, dq, dq_term] = std::array::from_fn(|_| s.mat(n, hq));
+            let [lse, part_lse] = std::array::from_fn(|_| s.mat(4, n));
+            let weights = s.dropout(0.2, RngKey::new(1, 2, "a"), 0);
+            let dropout = Some(AttentionDropout::of(4, weights));
+            let mask = |rank| AttentionMask {
+                queries: positions(order, ranks * n, ranks, 1),
+                keys: Some(SomeKeys { positions: positions(order, ranks * n, ranks, rank), seq: ranks * n }),
+                alibi: Some(Alibi::of(4)),
+                window: Some(17),
+                documents: None,
+            };
+            let of = |rank: usize, out, lse| {
+                Op::from(Attention {
+                    shape,
+                    q,
+                    k: keys[rank],
+                    v: values[rank],
+                    out,
+                    lse,
+                    mask: mask(rank),
+                    dropout,
+                })
+            };
+            let forward = [
+                of(1, out, lse),
+                of(0, part, part_lse),
+                AttentionMerge { shape, out, lse, part, part_lse }.into(),
+            ];
+            forward.iter().for_each(|op| s.launch(op).unwrap());
+            let w = noise("w", n * hq);
+            let dout = s.values(n, hq, &w);
+            for rank in 0..ranks {
+                let (k, v, dk, dv) = (keys[rank], values[rank], dkeys[rank], dvalues[rank]);
+                let (dq, mask) = (if rank == 0 { dq } else { dq_term }, mask(rank));
+                s.launch(
+                    &AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout }.into(),
+                )
+                .unwrap();
+            }
+            s.launch(&Add { a: dq, b: dq_term, out: dq }.into()).unwrap();
+            let inputs = [("q", q, dq), ("k", keys[0], dkeys[0]), ("k", keys[1], dkeys[1])];
+            for (operand, input, gradient) in
+                inputs.into_iter().chain([("v", values[0], dvalues[0]), ("v", values[1], dvalues[1])])
+            {
+                let what = format!("merged attention {order:?} {operand}");
+                hold_all(&mut s, &what, &forward, input, out, &w, gradient);
             }
         }
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test with a backtrace
 
 mod attention;
+mod attention_blocks;
 mod attention_golden;
 mod attention_masks;
 mod backend;

@@ -114,7 +114,12 @@ impl Writer<'_> {
 
     fn attention_mask(&mut self) -> AttentionMask {
         let documents = self.model().document_end.is_some().then(|| self.input(Input::Documents));
-        AttentionMask { past: 0, later: None, window: self.model().window, alibi: self.alibi(), documents }
+        AttentionMask {
+            window: self.model().window,
+            alibi: self.alibi(),
+            documents,
+            ..AttentionMask::default()
+        }
     }
 
     fn attention_dropout(&mut self) -> Option<AttentionDropout> {

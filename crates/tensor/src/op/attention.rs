@@ -1,5 +1,9 @@
 //! Scaled dot-product attention: whole sequences, their backward pass, and decoding with a cache.
 
+mod positions;
+
+pub use positions::{Positions, SomeKeys};
+
 use super::rule;
 use super::{Describe, DropoutMask, FactorKind, Rule, Visit, expect_indices, expect_shape, read, write};
 use crate::{TensorError, View};
@@ -57,36 +61,40 @@ impl AttentionShape {
         rows.checked_div(self.batch).unwrap_or(0)
     }
 
-    /// Errors unless `rows` keys are S for each sequence, and each of the T queries is one of them.
+    /// Errors unless `rows` keys are S for each sequence, and each of the T queries is one of them, or where the launch has some keys
+    /// only, one of the sequence.
     fn check_keys(&self, op: &'static str, rows: usize, mask: &AttentionMask) -> Result<(), TensorError> {
-        let keys = self.keys(rows);
-        let (past, seq) = match mask.later {
-            Some(later) => (later, self.seq / 2),
-            None => (mask.past, self.seq),
+        let (keys, end) = (self.keys(rows), mask.queries.end(self.seq));
+        let (all, has) = match mask.keys {
+            None => (keys, true),
+            Some(some) => (some.seq, some.positions.end(keys).is_some_and(|end| end <= some.seq)),
         };
-        if keys * self.batch == rows && past.checked_add(seq).is_some_and(|end| end <= keys) {
+        if keys * self.batch == rows && has && end.is_some_and(|end| end <= all) {
             return Ok(());
         }
-        let wanted = format!(
-            "at least {past} + {seq} rows for each of {} sequences (the positions before its last queries, and theirs)",
-            self.batch
-        );
+        let wanted = match (mask.keys, end) {
+            (Some(some), _) => format!("keys and queries at positions of a sequence of {}", some.seq),
+            (None, end) => format!(
+                "at least {} rows for each of {} sequences (the positions up to its last query)",
+                end.unwrap_or(usize::MAX),
+                self.batch
+            ),
+        };
         Err(TensorError::Shape { op, operand: "k", wanted, found: format!("{rows} rows") })
     }
 
-    /// Multiply-adds counted twice of one product over the visible pairs of query and key, `past` keys standing before
-    /// the first query.
-    fn product(&self, (past, later): (usize, Option<usize>), window: Option<usize>) -> f64 {
-        // Keys that the first n positions see, together.
-        let seen = |n: usize| {
-            let (n, w) = (n as f64, window.unwrap_or(n).min(n) as f64);
-            w * (w + 1.0) / 2.0 + (n - w) * w
+    /// Multiply-adds counted twice of one product over the visible pairs of query and key. `keys`: those of a sequence at hand.
+    fn product(&self, mask: &AttentionMask, keys: usize) -> f64 {
+        let position = |t| mask.queries.at(t, self.seq);
+        let pairs = match mask.keys {
+            None => (0..self.seq).map(|t| mask.window.unwrap_or(usize::MAX).min(position(t) + 1)).sum(),
+            Some(some) => {
+                let before = |position| some.positions.before(position, keys);
+                let first = |t| (position(t) + 1).saturating_sub(mask.window.unwrap_or(usize::MAX));
+                (0..self.seq).map(|t| before(position(t) + 1) - before(first(t))).sum::<usize>()
+            }
         };
-        let pairs = match later {
-            None => seen(past + self.seq) - seen(past),
-            Some(later) => [past, later].map(|at| seen(at + self.seq / 2) - seen(at)).iter().sum(),
-        };
-        2.0 * self.batch as f64 * self.heads as f64 * pairs * self.head_dim as f64
+        2.0 * self.batch as f64 * self.heads as f64 * pairs as f64 * self.head_dim as f64
     }
 }
 
@@ -123,11 +131,11 @@ impl Alibi {
 /// by default there is nothing but causality.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AttentionMask {
-    /// Position, within its sequence, of the first query. Keys begin at position 0.
-    pub past: usize,
-    /// If the queries of a sequence are two stretches of it, equally long: position of the second one's first query, behind the first
-    /// stretch.
-    pub later: Option<usize>,
+    /// Positions of the queries of each sequence.
+    pub queries: Positions,
+    /// The keys of each sequence that are here, if these are not all from position 0 on. A query that sees none of them has 0 as its
+    /// result, and -infinity as its log-sum-exp.
+    pub keys: Option<SomeKeys>,
     /// Sliding window w >= 1: query i sees keys i-w+1 ..= i (Mistral's convention).
     pub window: Option<usize>,
     /// Linear biases.
@@ -141,15 +149,9 @@ pub struct AttentionMask {
 impl AttentionMask {
     fn check(&self, op: &'static str, s: &AttentionShape) -> Result<(), TensorError> {
         check_window(op, self.window)?;
-        if self.later.is_some_and(|later| !s.seq.is_multiple_of(2) || later < self.past + s.seq / 2) {
-            let wanted =
-                format!("two stretches of {} queries, the second behind position {}", s.seq, self.past);
-            return Err(TensorError::Shape {
-                op,
-                operand: "later",
-                wanted,
-                found: format!("{:?}", self.later),
-            });
+        if let Some(wanted) = self.queries.problem(s.seq) {
+            let found = format!("{:?}", self.queries);
+            return Err(TensorError::Shape { op, operand: "q", wanted, found });
         }
         check_alibi(op, self.alibi, s)?;
         match &self.documents {
@@ -159,7 +161,8 @@ impl AttentionMask {
     }
 }
 
-/// Dropout of attention weights. Element number ((b*heads + first + h)*S + p)*S + s, h a head of the operator, p a query's position.
+/// Dropout of attention weights. Element number ((b*heads + first + h)*S + p)*S + s, h a head of the operator, p a query's position,
+/// s a key's, S the positions of a whole sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionDropout {
     /// The mask of the weights of the whole layer.
@@ -282,12 +285,13 @@ fn check_heads(
 
 /// Causal attention over B sequences of T queries and S keys, query row n = b*T + t, key row b*S + s (Vaswani et al. 2017;
 /// computed in tiles with running maxima as in Dao et al. 2022, so that no T x S matrix is ever stored). On one device T = S;
-/// with some of the queries on each rank (context parallelism) query t stands at position p = past + t, or in two stretches.
+/// with some of the queries on each rank (context parallelism) query t stands at position p of `mask.queries`. A launch may have some of
+/// the keys only (`mask.keys`): its result is then one of several partial results, which [`AttentionMerge`](super::AttentionMerge) merges.
 ///
 /// `out[b,t,h] = sum_s softmax_s(scale q[b,t,h] . k[b,s,g] - slope_h (p - s)) v[b,s,g]` over the s <= p that the mask lets
-/// through. q, k, v and out are of one type.
+/// through. q, k, v and out are of one type; out may be f32 in any case, as partial results are.
 ///
-/// Sharding: q, out (b t, g r e); k, v (b s, g e); lse (b g r, t); b, t, g, r free, s, e whole. Offsets: t (`past`), b for
+/// Sharding: q, out (b t, g r e); k, v (b s, g e); lse (b g r, t); b, t, g, r free, s, e whole. Offsets: t (`queries`), b for
 /// dropout, g and r for dropout and ALiBi. As heads are numbered from `first` on, r can be sharded with offsets only where one
 /// g is left.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -346,7 +350,7 @@ impl Describe for Attention {
     }
     /// Where documents end is not known here: they are not taken off.
     fn flops(&self) -> f64 {
-        2.0 * self.shape.product((self.mask.past, self.mask.later), self.mask.window)
+        2.0 * self.shape.product(&self.mask, self.shape.keys(self.k.rows))
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
@@ -359,7 +363,8 @@ impl Describe for Attention {
     }
 }
 
-/// Gradients of [`Attention`]; scores are computed again from q, k and `lse`.
+/// Gradients of [`Attention`]; scores are computed again from q, k and `lse`. A launch with some of the keys has `out` and `lse` of all
+/// of them, and gives its terms of dq, and of dk and dv those of its queries. dq, dk and dv are of the type of q, or all three f32.
 ///
 /// Sharding: as [`Attention`], dq like q, dk and dv like k; t and r are summed for dk and dv; linear in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -431,7 +436,7 @@ impl Describe for AttentionBackward {
     }
     fn flops(&self) -> f64 {
         // Five products: scores again, dP, dQ, dK, dV.
-        5.0 * self.shape.product((self.mask.past, self.mask.later), self.mask.window)
+        5.0 * self.shape.product(&self.mask, self.shape.keys(self.k.rows))
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;
@@ -492,7 +497,9 @@ impl Describe for AttentionCached {
         rule
     }
     fn flops(&self) -> f64 {
-        2.0 * self.shape.product((self.past, None), self.window)
+        let mask =
+            AttentionMask { queries: self.past.into(), window: self.window, ..AttentionMask::default() };
+        2.0 * self.shape.product(&mask, self.past + self.shape.seq)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let s = &self.shape;

@@ -2,12 +2,13 @@
 //!
 //! An operator has one type for its activations and their gradients, f32 or bf16: that of the first of them. Parameters
 //! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
-//! rounded when it is stored. Indices and the counters of random numbers are u32, codes of block-quantised values u8. Everything else (optimizer state, statistics, losses) is f32. A copy
-//! converts between any two float types, a fill writes any; a sum of two matrices has one float type, as gradients of parameters
+//! rounded when it is stored. Indices and the counters of random numbers are u32, codes of block-quantised values u8. Everything else
+//! (optimizer state, statistics, losses) is f32. A copy converts between any two float types, a fill writes any; attention writes its
+//! results as f32 where they are terms that are added up or merged later; a sum of two matrices has one float type, as gradients of parameters
 //! are added up too.
 
 use super::{Op, Operand};
-use crate::TensorError;
+use crate::{TensorError, View};
 use bessemer_units::DType;
 
 /// Names of the operands that hold indices or counters.
@@ -16,13 +17,20 @@ const INDICES: [&str; 5] = ["counters", "documents", "ids", "positions", "target
 /// Names of the operands that hold codes of block-quantised values.
 const CODES: [&str; 3] = ["codes", "m_codes", "v_codes"];
 
+/// Whether these are all f32, as partial results and terms of gradients are whatever activations are stored in.
+fn is_f32(views: &[View]) -> bool {
+    views.iter().all(|view| view.dtype() == DType::F32)
+}
+
 /// Names of the operands that hold activations or gradients of activations.
 fn activations(op: &Op) -> &'static [&'static str] {
     match op {
         Op::Activation(_) | Op::Dropout(_) | Op::Norm(_) | Op::Scale(_) => &["x", "out"],
         Op::ActivationBackward(_) | Op::NormBackward(_) => &["x", "dout", "dx"],
         Op::Add(_) => &["a", "b", "out"],
+        Op::Attention(o) if is_f32(&[o.out]) => &["q", "k", "v"],
         Op::Attention(_) => &["q", "k", "v", "out"],
+        Op::AttentionBackward(o) if is_f32(&[o.dq, o.dk, o.dv]) => &["q", "k", "v", "out", "dout"],
         Op::AttentionBackward(_) => &["q", "k", "v", "out", "dout", "dq", "dk", "dv"],
         Op::Dequantise(_) => &["dst"],
         Op::Embedding(_) => &["out"],
@@ -112,8 +120,8 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Buffer;
     use crate::op::{Add, AttentionBackward, AttentionMask, AttentionShape, Copy, Linear, Norm, NormKind};
-    use crate::{Buffer, View};
 
     fn matrix(id: u32, dtype: DType) -> View {
         Buffer { id, len: 16, dtype }.matrix(4, 4)
@@ -194,5 +202,7 @@ mod tests {
         assert_eq!(error(op), "fine");
         let odd = AttentionBackward { dk: matrix(7, F32), ..op };
         assert!(error(odd).starts_with("attention_backward: dk should be bf16"), "{}", error(odd));
+        let f = |id| matrix(id, F32);
+        assert_eq!(error(AttentionBackward { dq: f(6), dk: f(7), dv: f(8), ..op }), "fine");
     }
 }

@@ -9,6 +9,7 @@
 mod adafactor;
 mod adamw_int8;
 mod attention;
+mod attention_merge;
 mod dtype;
 mod elementwise;
 mod embedding;
@@ -27,7 +28,9 @@ pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentD
 pub use adamw_int8::AdamWInt8;
 pub use attention::{
     Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
+    Positions, SomeKeys,
 };
+pub use attention_merge::AttentionMerge;
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
     GatedBackward, Scale,
@@ -177,6 +180,7 @@ ops!(
     Attention,
     AttentionBackward,
     AttentionCached,
+    AttentionMerge,
     Cholesky,
     Combine,
     CombineLogSums,

@@ -221,7 +221,9 @@ impl Backward<'_> {
             fill::<S>(x.d, width, 0.0);
             let lse = self.lse.row(b * s.heads + h);
             for r in 0..panel.count {
-                *x.lse.add(r) = *lse.add(t + r) * std::f32::consts::LOG2_E;
+                let lse = *lse.add(t + r) * std::f32::consts::LOG2_E;
+                // A query that sees no key at all: weight 0.
+                *x.lse.add(r) = if lse == f32::NEG_INFINITY { f32::INFINITY } else { lse };
                 *x.d.add(r) = self.out.dot::<S>(row + r, columns, x.d_rows, r);
             }
         }
@@ -262,13 +264,13 @@ impl Backward<'_> {
                 }
                 let slope = self.sight.slope(h);
                 for vector in 0..panel.count.div_ceil(S::LANES) {
-                    panel.mask::<S>(vector, &keys, slope, x.p, Some(x.dz));
+                    panel.mask::<S>(&self.sight, vector, &keys, slope, x.p, Some(x.dz));
                 }
                 let drop = self.dropout.as_ref().map(|WeightDropout { mask, heads, first }| {
-                    let first = (b * heads + first + h) * self.keys;
+                    let first = (b * heads + first + h) * self.sight.all;
                     let beside = x.drop.add(padded(S::BLOCK / 2 * width));
-                    let row = |r| (first + self.sight.position(t + r)) * self.keys;
-                    panel.drop_factors::<S>(mask, &keys, row, beside, x.drop);
+                    let row = |r| (first + self.sight.position(t + r)) * self.sight.all;
+                    panel.drop_factors::<S>(&self.sight, mask, &keys, row, beside, x.drop);
                     x.drop.cast_const()
                 });
                 panel.gradients::<S>(&keys, x.p, x.dz, x.lse, x.d, drop);
@@ -278,6 +280,21 @@ impl Backward<'_> {
                 panel.to_keys::<S>(&keys, vectors, products);
                 panel.to_queries::<S>(&keys, x.dz, (x.k, skip), vectors, x.dq, None);
             }
+        }
+    }
+
+    /// Writes the gradient of a panel whose queries see no key: zeros.
+    ///
+    /// # Safety
+    /// The scratch is this worker's; no strip sees the panel, and this one is the first.
+    #[inline(always)]
+    unsafe fn nothing<S: Simd>(&self, x: &Scratch, panel: &Panel<2>, (b, h, t): (usize, usize, usize)) {
+        let (s, e) = (self.shape, self.shape.head_dim);
+        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
+        // SAFETY: rows of dq that belong to this panel; nobody else is at them.
+        unsafe {
+            fill::<S>(x.dq, width * wide, 0.0);
+            self.dq.store::<S>(b * s.seq + t, panel.count, (h * e, e), |_| 0.0, x.dq, wide);
         }
     }
 
@@ -349,6 +366,9 @@ impl Kernel for Tile<'_> {
                     let (head, t) = (g * per_group + h, p * width);
                     let panel = Panel::<2>::new::<S>(&f.sight, b, t, width.min(s.seq - t));
                     if panel.seen(0..width, &(s0..s1)).is_empty() {
+                        if j == 0 && panel.seen(0..width, &(0..f.keys)).is_empty() {
+                            f.nothing::<S>(&x, &panel, (b, head, t));
+                        }
                         continue;
                     }
                     f.bring::<S>(&x, &panel, b, head, t);

@@ -157,7 +157,7 @@ impl Kernel for Tile<'_> {
                 fill::<S>(p.maxima, width, LOWEST);
                 fill::<S>(p.totals, width, 0.0);
             }
-            let end = f.sight.position(t1 - 1) + 1;
+            let end = f.sight.end(t1 - 1);
             for s0 in (f.sight.first(b, t0)..end).step_by(block) {
                 let ns = block.min(end - s0);
                 let row = b * f.capacity + s0;
@@ -177,14 +177,14 @@ impl Kernel for Tile<'_> {
                     panel.scores::<S>(&seen, (keys, skip), e, p.queries, scores);
                     let slope = f.sight.slope(p.head);
                     for v in 0..p.count.div_ceil(S::LANES) {
-                        panel.mask::<S>(v, &seen, slope, scores, None);
+                        panel.mask::<S>(&f.sight, v, &seen, slope, scores, None);
                     }
                     panel.softmax::<S>(&seen, scores, p.maxima, p.totals, alpha);
                     if let Some(WeightDropout { mask, heads, first }) = &f.dropout {
-                        let first = (b * heads + first + p.head) * f.capacity;
+                        let first = (b * heads + first + p.head) * f.sight.all;
                         let beside = drop.add(padded(block * width));
-                        let row = |r| (first + f.sight.position(p.t + r)) * f.capacity;
-                        panel.drop_factors::<S>(mask, &seen, row, beside, drop);
+                        let row = |r| (first + f.sight.position(p.t + r)) * f.sight.all;
+                        panel.drop_factors::<S>(&f.sight, mask, &seen, row, beside, drop);
                         panel.multiply::<S>(&seen, scores, drop);
                     }
                     let vectors = wide / S::LANES;
@@ -201,7 +201,9 @@ impl Kernel for Tile<'_> {
                     }
                 }
                 let columns = (p.head * e, e);
-                f.out.store::<S>(b * s.seq + p.t, p.count, columns, |r| 1.0 / total(r), p.sums, wide);
+                // Nothing is added up for a query that sees no key.
+                let factor = |r| if total(r) == 0.0 { 0.0 } else { 1.0 / total(r) };
+                f.out.store::<S>(b * s.seq + p.t, p.count, columns, factor, p.sums, wide);
             }
         }
     }

@@ -1,18 +1,23 @@
 //! Which keys a query sees, with operands at hand.
+//!
+//! Keys are numbered as they lie in memory. Both queries and keys stand there in the order of their positions, so what a query sees is a
+//! range of these numbers, and neither end of it goes back from one query to the next.
 
 use crate::operand::Indices;
 use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{Alibi, AttentionCached, AttentionMask, AttentionShape};
+use bessemer_tensor::op::{Alibi, AttentionCached, AttentionMask, AttentionShape, Positions};
 
-/// What a query sees: the keys from [`Sight::first`] to itself.
+/// What a query sees: the keys from [`Sight::first`] to before [`Sight::end`].
 #[derive(Clone, Copy)]
 pub(crate) struct Sight<'a> {
-    /// Query positions of a sequence.
+    /// Queries of a sequence.
     seq: usize,
-    /// Keys before the first query.
-    pub(crate) past: usize,
-    /// Keys before the first query of the second half, if the two are apart.
-    later: Option<usize>,
+    queries: Positions,
+    /// Keys of a sequence that are here.
+    pub(crate) keys: usize,
+    key_positions: Positions,
+    /// Positions of a whole sequence.
+    pub(crate) all: usize,
     /// Keys that a query sees at most.
     window: usize,
     pub(crate) alibi: Option<Alibi>,
@@ -21,11 +26,20 @@ pub(crate) struct Sight<'a> {
 }
 
 impl<'a> Sight<'a> {
-    pub(crate) fn new(s: &AttentionShape, mask: &AttentionMask, documents: Option<Indices<'a>>) -> Sight<'a> {
+    /// `rows`: those of the matrix of keys.
+    pub(crate) fn new(
+        s: &AttentionShape,
+        mask: &AttentionMask,
+        rows: usize,
+        documents: Option<Indices<'a>>,
+    ) -> Sight<'a> {
+        let keys = s.keys(rows);
         Sight {
             seq: s.seq,
-            past: mask.past,
-            later: mask.later,
+            queries: mask.queries,
+            keys,
+            key_positions: mask.keys.map_or(Positions::default(), |some| some.positions),
+            all: mask.keys.map_or(keys, |some| some.seq),
             window: mask.window.unwrap_or(usize::MAX),
             alibi: mask.alibi,
             documents: documents.map(|d| d.0),
@@ -35,34 +49,50 @@ impl<'a> Sight<'a> {
     pub(crate) fn cached(op: &AttentionCached) -> Sight<'static> {
         Sight {
             seq: op.shape.seq,
-            past: op.past,
-            later: None,
+            queries: op.past.into(),
+            keys: op.capacity,
+            key_positions: Positions::default(),
+            all: op.capacity,
             window: op.window.unwrap_or(usize::MAX),
             alibi: op.alibi,
             documents: None,
         }
     }
 
-    /// Position of query `t`, which is also the last key that it sees.
+    /// Position of query `t`.
     pub(crate) fn position(&self, t: usize) -> usize {
-        match self.later {
-            Some(later) if t >= self.seq / 2 => later + t - self.seq / 2,
-            _ => self.past + t,
-        }
+        self.queries.at(t, self.seq)
+    }
+
+    /// Position of key `j`.
+    pub(crate) fn key_position(&self, j: usize) -> usize {
+        self.key_positions.at(j, self.keys)
+    }
+
+    /// How many keys, from `j` on, have positions that follow each other.
+    pub(crate) fn run(&self, j: usize) -> usize {
+        self.key_positions.run(j, self.keys)
     }
 
     /// Whether the positions of queries `t .. t + count` follow each other.
     pub(crate) fn is_stretch(&self, t: usize, count: usize) -> bool {
-        self.later.is_none() || t + count <= self.seq / 2 || t >= self.seq / 2
+        self.queries.run(t, self.seq) >= count
+    }
+
+    /// The position of the first key, if those of all keys follow each other.
+    pub(crate) fn first_of_stretch(&self) -> Option<usize> {
+        (self.run(0) >= self.keys).then_some(self.key_positions.first)
     }
 
     /// The first key that query `t` of sequence `b` sees. Does not decrease with t.
     pub(crate) fn first(&self, b: usize, t: usize) -> usize {
         let first = (self.position(t) + 1).saturating_sub(self.window);
-        match self.documents {
-            Some(starts) => first.max(starts[b * self.seq + t] as usize),
-            None => first,
-        }
+        self.key_positions.before(self.starts(b, t, 1).map_or(first, |s| first.max(s[0] as usize)), self.keys)
+    }
+
+    /// The key behind the last one that query `t` sees. Does not decrease with t.
+    pub(crate) fn end(&self, t: usize) -> usize {
+        self.key_positions.before(self.position(t) + 1, self.keys)
     }
 
     /// Keys that a query sees at most.
@@ -106,7 +136,8 @@ mod tests {
     use super::*;
 
     fn sight(window: usize, documents: Option<&[u32]>) -> Sight<'_> {
-        Sight { seq: 4, past: 0, later: None, window, alibi: None, documents }
+        let (queries, key_positions) = (Positions::default(), Positions::default());
+        Sight { seq: 4, queries, keys: 20, key_positions, all: 20, window, alibi: None, documents }
     }
 
     #[test]
@@ -116,9 +147,14 @@ mod tests {
         let starts = [0, 0, 0, 0, 0, 1, 1, 3];
         assert_eq!(firsts(sight(usize::MAX, Some(&starts)), 1), [0, 1, 1, 3]);
         assert_eq!(firsts(sight(2, Some(&starts)), 1), [0, 1, 1, 3]);
-        assert_eq!(firsts(Sight { past: 7, ..sight(3, None) }, 0), [5, 6, 7, 8]);
-        let halves = Sight { past: 2, later: Some(9), ..sight(2, None) };
+        assert_eq!(firsts(Sight { queries: 7.into(), ..sight(3, None) }, 0), [5, 6, 7, 8]);
+        let queries = Positions { first: 2, later: Some(9), stride: 1 };
+        let halves = Sight { queries, ..sight(2, None) };
         assert_eq!(firsts(halves, 0), [1, 2, 8, 9]);
+        // Of keys 3, 5, 7, 9 queries 2, 3 and 9, 10 see none, one and all; with the window none, one, one and one.
+        let some = Sight { keys: 4, key_positions: Positions { first: 3, later: None, stride: 2 }, ..halves };
+        assert_eq!((0..4).map(|t| some.end(t)).collect::<Vec<_>>(), [0, 1, 4, 4]);
+        assert_eq!(firsts(some, 0), [0, 0, 3, 3]);
         assert!(halves.is_stretch(0, 2) && halves.is_stretch(2, 2) && !halves.is_stretch(1, 2));
     }
 

@@ -8,9 +8,10 @@
 //! order of h.
 //!
 //! Saved for the backward pass: q, k, v, out, lse. Cost: two products forward, five backward, over the pairs that see each
-//! other; blocks of keys that no query of a panel sees are skipped; no T x S matrix is stored.
+//! other; blocks of keys that no query of a panel sees are skipped; no T x S matrix is stored. A query that sees no key has out 0, lse
+//! -infinity and dq 0.
 //!
-//! Legend: B sequences, T queries and S keys of each (all positions, or with context parallelism some of the queries), H query heads, G key/value heads, E head width; t query row, s key row; a panel is some
+//! Legend: B sequences, T queries and S keys of each (all positions, or with context parallelism some of them), H query heads, G key/value heads, E head width; t query row, s key row; a panel is some
 //! queries, one a lane; a strip some panels, or some blocks of keys.
 
 mod backward;
@@ -70,7 +71,7 @@ pub(crate) fn backward_workspace(machine: Machine, op: &AttentionBackward) -> us
 
 pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) -> Result<(), TensorError> {
     let s = op.shape;
-    let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| ctx.u32(view)));
+    let sight = Sight::new(&s, &op.mask, op.k.rows, op.mask.documents.as_ref().map(|view| ctx.u32(view)));
     sight.check("attention")?;
     let rows = |view| Rows::new(ctx.arena, view);
     let scratch = ctx.scratch().take(forward_workspace(ctx.machine(), op));
@@ -91,7 +92,8 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Attention) -> Result<(), TensorError> 
 }
 
 pub(crate) fn backward(ctx: &Ctx<'_>, op: &AttentionBackward) -> Result<(), TensorError> {
-    let sight = Sight::new(&op.shape, &op.mask, op.mask.documents.as_ref().map(|view| ctx.u32(view)));
+    let documents = op.mask.documents.as_ref().map(|view| ctx.u32(view));
+    let sight = Sight::new(&op.shape, &op.mask, op.k.rows, documents);
     sight.check("attention_backward")?;
     backward::run(ctx, op, sight);
     Ok(())

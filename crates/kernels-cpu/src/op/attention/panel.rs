@@ -18,10 +18,15 @@ pub(super) const LOWEST: f32 = -1e30;
 /// Queries `t .. t + count` of one sequence, in WIDE times NR lanes.
 pub(super) struct Panel<const WIDE: usize> {
     pub(super) count: usize,
-    /// The last key that each query sees, as f32: exact below 2^24. Lanes past `count` do as the last query.
+    /// The last key that each query sees, as f32: exact below 2^24. Lanes past `count` do as the last query. Below 0, before the first
+    /// key, or past the last one where these are the positions of queries.
     last: [f32; MOST],
-    /// The first key that each query sees.
+    /// The first key that each query sees; behind `last` if it sees none.
     first: [f32; MOST],
+    /// Whether the positions of queries and of keys follow each other, so that `last` is as far from a key as the query is.
+    follow: bool,
+    /// If not, the position of each query.
+    positions: [f32; MOST],
 }
 
 impl<const WIDE: usize> Panel<WIDE> {
@@ -33,34 +38,47 @@ impl<const WIDE: usize> Panel<WIDE> {
 
     #[inline(always)]
     pub(super) fn new<S: Simd>(sight: &Sight<'_>, b: usize, t: usize, count: usize) -> Panel<WIDE> {
-        let mut panel = Panel { count, last: [0.0; MOST], first: [0.0; MOST] };
-        let (from, to) = (sight.position(t) as f32, sight.position(t + count - 1) as f32);
+        let zeros = [0.0; MOST];
+        let mut panel = Panel { count, last: zeros, first: zeros, follow: false, positions: zeros };
+        let of_stretch = sight.first_of_stretch().filter(|_| sight.is_stretch(t, count));
+        let Some(from) = of_stretch else {
+            panel.set_apart::<S>(sight, b, t);
+            return panel;
+        };
+        let from = from as f32;
+        panel.follow = true;
+        let (start, to) = (sight.position(t) as f32 - from, sight.position(t + count - 1) as f32 - from);
         let window = sight.window() as f32;
         for (r, (last, first)) in
             panel.last.iter_mut().zip(&mut panel.first).enumerate().take(Self::width::<S>())
         {
-            *last = (from + r as f32).min(to);
+            *last = (start + r as f32).min(to);
             *first = (*last + 1.0 - window).max(0.0);
-        }
-        if !sight.is_stretch(t, count) {
-            for (r, (last, first)) in panel.last.iter_mut().zip(&mut panel.first).enumerate() {
-                *last = sight.position(t + r.min(count - 1)) as f32;
-                *first = (*last + 1.0 - window).max(0.0);
-            }
         }
         if let Some(starts) = sight.starts(b, t, count) {
             for (r, first) in panel.first.iter_mut().enumerate().take(Self::width::<S>()) {
-                *first = first.max(starts[r.min(count - 1)] as f32);
+                *first = first.max(starts[r.min(count - 1)] as f32 - from);
             }
         }
         panel
+    }
+
+    /// Sets the ranges of queries or keys whose positions do not follow each other.
+    #[inline(never)]
+    fn set_apart<S: Simd>(&mut self, sight: &Sight<'_>, b: usize, t: usize) {
+        for r in 0..Self::width::<S>() {
+            let query = t + r.min(self.count - 1);
+            self.last[r] = sight.end(query) as f32 - 1.0;
+            self.first[r] = sight.first(b, query) as f32;
+            self.positions[r] = sight.position(query) as f32;
+        }
     }
 
     /// Keys of `keys` that at least one of the queries of these lanes sees.
     #[inline(always)]
     pub(super) fn seen(&self, lanes: Range<usize>, keys: &Range<usize>) -> Range<usize> {
         let last = self.count.min(lanes.end) - 1;
-        let end = (self.last[last] as usize + 1).clamp(keys.start, keys.end);
+        let end = ((self.last[last] + 1.0) as usize).clamp(keys.start, keys.end);
         (self.first[lanes.start] as usize).max(keys.start).min(end)..end
     }
 
@@ -132,6 +150,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     #[inline(always)]
     pub(super) unsafe fn mask<S: Simd>(
         &self,
+        sight: &Sight<'_>,
         v: usize,
         keys: &Range<usize>,
         slope: f32,
@@ -148,13 +167,18 @@ impl<const WIDE: usize> Panel<WIDE> {
             if slope != 0.0 {
                 for key in seen.clone() {
                     let to = z.add(place(key));
-                    let away = S::sub(S::splat(key as f32), last);
+                    let away = if self.follow {
+                        S::sub(S::splat(key as f32), last)
+                    } else {
+                        let positions = S::load(self.positions.as_ptr().add(lane));
+                        S::sub(S::splat(sight.key_position(key) as f32), positions)
+                    };
                     S::store(to, S::fma(S::splat(slope), away, S::load(to)));
                 }
             }
             // Some queries see the key and others do not: before the last first key, and after the first last key.
             let starting = (self.first[lane + S::LANES - 1] as usize).clamp(seen.start, seen.end);
-            let ending = (self.last[lane] as usize + 1).clamp(starting, seen.end);
+            let ending = ((self.last[lane] + 1.0) as usize).clamp(starting, seen.end);
             for key in (seen.start..starting).chain(ending..seen.end) {
                 let (k, to) = (S::splat(key as f32), place(key));
                 let hide = |x: S::V, hidden: f32| {
@@ -270,13 +294,14 @@ impl<const WIDE: usize> Panel<WIDE> {
         }
     }
 
-    /// Dropout factors beside the scores of a block; the element of query r and key s has number `element(r) + s`.
+    /// Dropout factors beside the scores of a block; the element of query r and a key at position s has number `element(r) + s`.
     ///
     /// # Safety
     /// `out`: rows of `width` floats, one for each key; `buffer`: `width` rows of [`drop_row`] floats.
     #[inline(always)]
     pub(super) unsafe fn drop_factors<S: Simd>(
         &self,
+        sight: &Sight<'_>,
         mask: &Mask,
         keys: &Range<usize>,
         element: impl Fn(usize) -> usize,
@@ -286,8 +311,14 @@ impl<const WIDE: usize> Panel<WIDE> {
         let step = drop_row(keys.len());
         // SAFETY: by contract.
         unsafe {
-            for r in 0..self.count {
-                factors(mask, (element(r) + keys.start) as u64, keys.len(), buffer.add(r * step));
+            let mut at = keys.start;
+            while at < keys.end {
+                let (run, position) = (sight.run(at).min(keys.end - at), sight.key_position(at));
+                for r in 0..self.count {
+                    let to = buffer.add(r * step + at - keys.start);
+                    factors(mask, (element(r) + position) as u64, run, to);
+                }
+                at += run;
             }
             for lane in (0..self.count).step_by(S::LANES) {
                 let nr = S::LANES.min(self.count - lane);

@@ -10,7 +10,21 @@ use bessemer_tensor::op::{Attention, AttentionBackward, AttentionCached, Attenti
 
 /// `scale q . k - slope (position of q - position of k)`.
 fn score(s: &AttentionShape, sight: &Sight<'_>, h: usize, t: usize, key: usize, dot: f64) -> f64 {
-    f64::from(s.scale) * dot - f64::from(sight.slope(h)) * (sight.position(t) - key) as f64
+    let away = sight.position(t) - sight.key_position(key);
+    f64::from(s.scale) * dot - f64::from(sight.slope(h)) * away as f64
+}
+
+/// Dropout factor of the weight of query t and a key, or 1.
+fn kept(
+    dropout: &Option<WeightDropout>,
+    sight: &Sight<'_>,
+    (b, h, t): (usize, usize, usize),
+    key: usize,
+) -> f32 {
+    dropout.as_ref().map_or(1.0, |m| {
+        let query = (b * m.heads + m.first + h) * sight.all + sight.position(t);
+        factor(&m.mask, (query * sight.all + sight.key_position(key)) as u64)
+    })
 }
 
 pub(crate) fn forward(arena: &Arena, op: &Attention) -> Result<(), TensorError> {
@@ -19,9 +33,9 @@ pub(crate) fn forward(arena: &Arena, op: &Attention) -> Result<(), TensorError> 
 
 fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), TensorError> {
     let (q, k, v) = (arena.mat::<T>(&op.q), arena.mat::<T>(&op.k), arena.mat::<T>(&op.v));
-    let (out, lse_bht) = (arena.mat::<T>(&op.out), arena.f32(&op.lse));
+    let (out, lse_bht) = (arena.any(&op.out), arena.f32(&op.lse));
     let s = op.shape;
-    let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
+    let sight = Sight::new(&s, &op.mask, op.k.rows, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention")?;
     let dropout = op.dropout.map(|d| WeightDropout::new(&d, |view| arena.u32(view)));
     let (e, per_group, keys) = (s.head_dim, s.heads / s.kv_heads, s.keys(op.k.rows));
@@ -30,8 +44,8 @@ fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), Tensor
         for h in 0..s.heads {
             let g = h / per_group;
             for t in 0..s.seq {
-                let (first, last) = (sight.first(b, t), sight.position(t));
-                for (j, z) in z.iter_mut().enumerate().take(last + 1).skip(first) {
+                let seen = sight.first(b, t)..sight.end(t);
+                for (j, z) in z.iter_mut().enumerate().take(seen.end).skip(seen.start) {
                     let dot = (0..e)
                         .map(|i| {
                             f64::from(q.get(b * s.seq + t, h * e + i))
@@ -40,21 +54,15 @@ fn forward_typed<T: Element>(arena: &Arena, op: &Attention) -> Result<(), Tensor
                         .sum();
                     *z = score(&s, &sight, h, t, j, dot);
                 }
-                let max = z[first..=last].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-                let lse = max + z[first..=last].iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+                let max = z[seen.clone()].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+                let lse = max + z[seen.clone()].iter().map(|z| (z - max).exp()).sum::<f64>().ln();
                 lse_bht.set(b * s.heads + h, t, lse as f32);
                 for i in 0..e {
-                    let sum: f64 = (first..=last)
-                        .map(|j| {
-                            let m = dropout.map_or(1.0, |m| {
-                                factor(
-                                    &m.mask,
-                                    (((b * m.heads + m.first + h) * keys + last) * keys + j) as u64,
-                                )
-                            });
-                            f64::from(m) * (z[j] - lse).exp() * f64::from(v.get(b * keys + j, g * e + i))
-                        })
-                        .sum();
+                    let of = |j: usize| {
+                        let m = f64::from(kept(&dropout, &sight, (b, h, t), j));
+                        m * (z[j] - lse).exp() * f64::from(v.get(b * keys + j, g * e + i))
+                    };
+                    let sum: f64 = seen.clone().map(of).sum();
                     out.set(b * s.seq + t, h * e + i, sum as f32);
                 }
             }
@@ -70,9 +78,9 @@ pub(crate) fn backward(arena: &Arena, op: &AttentionBackward) -> Result<(), Tens
 fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(), TensorError> {
     let (q, k, v) = (arena.mat::<T>(&op.q), arena.mat::<T>(&op.k), arena.mat::<T>(&op.v));
     let (out, lse_bht, dout) = (arena.mat::<T>(&op.out), arena.f32(&op.lse), arena.mat::<T>(&op.dout));
-    let (dq_m, dk_m, dv_m) = (arena.mat::<T>(&op.dq), arena.mat::<T>(&op.dk), arena.mat::<T>(&op.dv));
+    let (dq_m, dk_m, dv_m) = (arena.any(&op.dq), arena.any(&op.dk), arena.any(&op.dv));
     let s = op.shape;
-    let sight = Sight::new(&s, &op.mask, op.mask.documents.as_ref().map(|view| arena.u32(view)));
+    let sight = Sight::new(&s, &op.mask, op.k.rows, op.mask.documents.as_ref().map(|view| arena.u32(view)));
     sight.check("attention_backward")?;
     let dropout = op.dropout.map(|d| WeightDropout::new(&d, |view| arena.u32(view)));
     let (e, per_group, seq, keys) = (s.head_dim, s.heads / s.kv_heads, s.seq, s.keys(op.k.rows));
@@ -87,7 +95,7 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                         .map(|i| f64::from(dout.get(row, h * e + i)) * f64::from(out.get(row, h * e + i)))
                         .sum();
                     let mut dq = vec![0.0f64; e];
-                    for j in sight.first(b, t)..=sight.position(t) {
+                    for j in sight.first(b, t)..sight.end(t) {
                         let kv = b * keys + j;
                         let (mut dot, mut dp) = (0.0, 0.0);
                         for i in 0..e {
@@ -96,10 +104,7 @@ fn backward_typed<T: Element>(arena: &Arena, op: &AttentionBackward) -> Result<(
                         }
                         let lse = f64::from(lse_bht.get(b * s.heads + h, t));
                         let p = (score(&s, &sight, h, t, j, dot) - lse).exp();
-                        let m = f64::from(dropout.map_or(1.0, |m| {
-                            let query = (b * m.heads + m.first + h) * keys + sight.position(t);
-                            factor(&m.mask, (query * keys + j) as u64)
-                        }));
+                        let m = f64::from(kept(&dropout, &sight, (b, h, t), j));
                         let dz = f64::from(s.scale) * p * (m * dp - d);
                         for i in 0..e {
                             dq[i] += dz * f64::from(k.get(kv, g * e + i));

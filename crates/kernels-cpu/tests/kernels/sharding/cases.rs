@@ -136,13 +136,24 @@ fn attentions(m: &mut Maker) {
         let dropout = numbered.then_some(AttentionDropout { mask: weights, heads: layer, first: 2 });
         let masks = [
             AttentionMask { alibi, ..AttentionMask::default() },
-            AttentionMask { window: Some(3), documents: Some(documents), alibi, past: 0, later: None },
+            AttentionMask { window: Some(3), documents: Some(documents), alibi, ..AttentionMask::default() },
         ];
         for (i, mask) in masks.into_iter().enumerate() {
             let what = format!("{b} {t} {g} {r} {e}, mask {i}");
             m.case(&what, Attention { shape, q, k, v, out, lse, mask, dropout });
             m.case(&what, AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout });
         }
+        let keys =
+            Some(SomeKeys { positions: Positions { first: 1, later: None, stride: 2 }, seq: 2 * t + 4 });
+        let mask = AttentionMask { queries: 4.into(), keys, alibi, ..AttentionMask::default() };
+        let dropout = None;
+        m.case("of some keys", Attention { shape, q, k, v, out, lse, mask, dropout });
+        m.case(
+            "of some keys",
+            AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout },
+        );
+        let part_lse = m.with(b * heads, t, |i, x| if i % 3 == 0 { f32::NEG_INFINITY } else { x });
+        m.case("", AttentionMerge { shape, out, lse, part: dq, part_lse });
         let (past, capacity) = (4, 14);
         let [k_cache, v_cache] = std::array::from_fn(|_| m.normal(b * capacity, g * e));
         for window in [None, Some(6)] {

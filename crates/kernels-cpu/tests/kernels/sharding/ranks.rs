@@ -146,13 +146,14 @@ fn local_fields(op: &Op, name: &str, Part { start, size, .. }: Part) -> Op {
         }
         Op::Rope(o) if name == "h" => o.heads = size,
         Op::Attention(o) => {
-            o.mask.past += if name == "t" { start } else { 0 };
+            o.mask.queries.first += if name == "t" { start } else { 0 };
             attention(&mut o.shape, name, start, size, &mut o.mask.alibi, &mut o.dropout);
         }
         Op::AttentionBackward(o) => {
-            o.mask.past += if name == "t" { start } else { 0 };
+            o.mask.queries.first += if name == "t" { start } else { 0 };
             attention(&mut o.shape, name, start, size, &mut o.mask.alibi, &mut o.dropout);
         }
+        Op::AttentionMerge(o) => attention(&mut o.shape, name, start, size, &mut None, &mut None),
         Op::AttentionCached(o) => {
             if name == "t" {
                 o.past += start;

@@ -67,19 +67,62 @@ fn windows_and_documents_are_checked() {
 
 #[test]
 fn flops_count_the_visible_pairs() {
-    let pairs = |window, past: (usize, Option<usize>)| {
-        let seq = if past.1.is_some() { 4 } else { 5 };
+    let pairs = |window, queries: Positions, keys: Option<(usize, SomeKeys)>| {
+        let seq = if queries.later.is_some() { 4 } else { 5 };
         let shape = AttentionShape { batch: 1, seq, heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
-        shape.product(past, window) / 2.0
+        let (count, keys) = keys.map_or((10, None), |(count, keys)| (count, Some(keys)));
+        shape.product(&AttentionMask { queries, keys, window, ..AttentionMask::default() }, count) / 2.0
     };
     // Queries 2, 3 and 7, 8.
-    assert_eq!([pairs(None, (2, Some(7))), pairs(Some(4), (2, Some(7)))], [24.0, 15.0]);
-    assert_eq!(
-        [pairs(None, (0, None)), pairs(Some(2), (0, None)), pairs(Some(9), (0, None))],
-        [15.0, 9.0, 15.0]
-    );
-    assert_eq!(
-        [pairs(None, (3, None)), pairs(Some(2), (3, None)), pairs(Some(5), (3, None))],
-        [30.0, 10.0, 24.0]
-    );
+    let apart = Positions { first: 2, later: Some(7), stride: 1 };
+    assert_eq!([pairs(None, apart, None), pairs(Some(4), apart, None)], [24.0, 15.0]);
+    let of = |window, first: usize| pairs(window, first.into(), None);
+    assert_eq!([of(None, 0), of(Some(2), 0), of(Some(9), 0)], [15.0, 9.0, 15.0]);
+    assert_eq!([of(None, 3), of(Some(2), 3), of(Some(5), 3)], [30.0, 10.0, 24.0]);
+    // Queries 3 to 7, keys 5 to 8; and keys 1, 4, 7, 10.
+    let keys = |positions| Some((4, SomeKeys { positions, seq: 12 }));
+    let of = |window, positions| pairs(window, 3.into(), keys(positions));
+    assert_eq!([of(None, 5.into()), of(Some(2), 5.into())], [6.0, 5.0]);
+    let thirds = Positions { first: 1, later: None, stride: 3 };
+    assert_eq!([of(None, thirds), of(Some(3), thirds)], [10.0, 5.0]);
+    // No query is at or behind them.
+    assert_eq!(of(None, 8.into()), 0.0);
+}
+
+#[test]
+fn positions_are_counted_and_checked() {
+    for positions in [
+        Positions::from(4),
+        Positions { first: 1, later: Some(9), stride: 1 },
+        Positions { first: 2, later: None, stride: 4 },
+        Positions { first: 2, later: Some(20), stride: 3 },
+    ] {
+        let all: Vec<usize> = (0..6).map(|i| positions.at(i, 6)).collect();
+        assert!(all.is_sorted() && positions.end(6) == Some(all[5] + 1), "{all:?}");
+        for position in 0..40 {
+            let before = all.iter().filter(|p| **p < position).count();
+            assert_eq!(positions.before(position, 6), before, "{positions:?} before {position}");
+        }
+        for i in 0..6 {
+            let follow = |n: &usize| *n == i || all[*n] == all[*n - 1] + 1;
+            let run = (i..6).take_while(follow).count();
+            assert!(positions.run(i, 6) <= run && (positions.stride > 1 || positions.run(i, 6) == run));
+        }
+    }
+    let with = |queries, keys| {
+        let mask = AttentionMask { queries, keys, ..AttentionMask::default() };
+        Op::from(Attention { mask, ..attention(4, 2) })
+            .check()
+            .map_or_else(|e| e.to_string(), |()| "fine".into())
+    };
+    let keys = |positions, seq| Some(SomeKeys { positions, seq });
+    assert_eq!(with(3.into(), keys(5.into(), 10)), "fine");
+    for (queries, keys) in
+        [(6, keys(5.into(), 10)), (3, keys(6.into(), 10)), (usize::MAX, keys(0.into(), 10))]
+    {
+        let e = with(queries.into(), keys);
+        assert!(e.contains("keys and queries at positions of a sequence of 10"), "{e}");
+    }
+    let e = with(Positions { stride: 0, ..Positions::default() }, None);
+    assert!(e.contains("a stride of at least 1"), "{e}");
 }

@@ -1,0 +1,88 @@
+//! Positions of a sequence that a launch of attention has: those of its queries, and those of its keys.
+
+/// Some positions of a sequence, in ascending order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    /// The first.
+    pub first: usize,
+    /// If they are two stretches, equally long: the first of the second one, behind the first stretch.
+    pub later: Option<usize>,
+    /// From one position to the next within a stretch; at least 1.
+    pub stride: usize,
+}
+
+impl Default for Positions {
+    fn default() -> Positions {
+        Positions::from(0)
+    }
+}
+
+impl From<usize> for Positions {
+    /// Positions that follow each other, from this one on.
+    fn from(first: usize) -> Positions {
+        Positions { first, later: None, stride: 1 }
+    }
+}
+
+impl Positions {
+    /// Position number `i` of `count`.
+    #[inline]
+    pub fn at(&self, i: usize, count: usize) -> usize {
+        match self.later {
+            Some(later) if i >= count / 2 => later + (i - count / 2) * self.stride,
+            _ => self.first + i * self.stride,
+        }
+    }
+
+    /// How many of `count` positions stand before `position`.
+    #[inline]
+    pub fn before(&self, position: usize, count: usize) -> usize {
+        let of = |first: usize, count: usize| {
+            let away = position.saturating_sub(first);
+            if self.stride == 1 { away.min(count) } else { away.div_ceil(self.stride).min(count) }
+        };
+        match self.later {
+            Some(later) => of(self.first, count / 2) + of(later, count - count / 2),
+            None => of(self.first, count),
+        }
+    }
+
+    /// How many of `count` positions, from number `i` on, follow each other without a gap.
+    #[inline]
+    pub fn run(&self, i: usize, count: usize) -> usize {
+        match self.later {
+            _ if self.stride > 1 => 1,
+            Some(_) if i < count / 2 => count / 2 - i,
+            _ => count - i,
+        }
+    }
+
+    /// The position behind the last of `count`; `None` where that is no number.
+    pub(super) fn end(&self, count: usize) -> Option<usize> {
+        let (first, count) = self.later.map_or((self.first, count), |later| (later, count - count / 2));
+        let steps = count.saturating_sub(1).checked_mul(self.stride)?;
+        first.checked_add(steps)?.checked_add(usize::from(count > 0))
+    }
+
+    /// The problem with `count` such positions, if they are not in ascending order.
+    pub(super) fn problem(&self, count: usize) -> Option<String> {
+        let end = self.first + (count / 2).saturating_sub(1) * self.stride + 1;
+        let apart = |later: usize| count.is_multiple_of(2) && later >= end;
+        if self.stride > 0 && self.later.is_none_or(apart) {
+            return None;
+        }
+        Some(match self.stride {
+            0 => "a stride of at least 1".into(),
+            _ => format!("two stretches of {count} positions, the second behind position {}", self.first),
+        })
+    }
+}
+
+/// The keys of a launch that has some of those of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SomeKeys {
+    /// Their positions.
+    pub positions: Positions,
+    /// Positions of the whole sequence.
+    pub seq: usize,
+}
