@@ -1,8 +1,6 @@
 //! How a dim of a tensor is sharded: evenly block by block, or in parts whose lengths are given.
 
 use crate::axis::Axis;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// Elements `start .. start + len` of a dim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,89 +37,6 @@ pub fn even(len: usize, parts: usize, index: usize) -> DimRange {
     assert!(index < parts, "part {index} of {parts}");
     let (each, more) = (len / parts, len % parts);
     DimRange { start: index * each + index.min(more), len: each + usize::from(index < more) }
-}
-
-/// Which positions of a sequence each of several ranks has.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PositionOrder {
-    /// Rank i of n the i-th of n consecutive stretches.
-    #[default]
-    Consecutive,
-    /// Rank i of n stretches i and 2n - 1 - i of 2n: causal attention is then equally much work for all of them
-    /// (Grattafiori et al. 2024, Llama 3, section 3.3.2).
-    HeadTail,
-}
-
-impl PositionOrder {
-    /// The order in which `ranks` ranks share `len` positions: head and tail where these make equal stretches.
-    pub fn balanced(len: usize, ranks: usize) -> PositionOrder {
-        match len.is_multiple_of(2 * ranks) {
-            true => PositionOrder::HeadTail,
-            false => PositionOrder::Consecutive,
-        }
-    }
-
-    /// The stretches of `len` positions that rank `rank` of `ranks` has.
-    pub fn stretches(self, len: usize, ranks: usize, rank: usize) -> impl Iterator<Item = DimRange> {
-        let (first, second) = match self {
-            PositionOrder::Consecutive => (even(len, ranks, rank), None),
-            PositionOrder::HeadTail => {
-                (even(len, 2 * ranks, rank), Some(even(len, 2 * ranks, 2 * ranks - 1 - rank)))
-            }
-        };
-        std::iter::once(first).chain(second)
-    }
-}
-
-/// What the ranks that share a sequence exchange around attention, the one operator that relates positions.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ContextMethod {
-    /// Keys and values of all positions are gathered, for this rank's queries (Grattafiori et al. 2024, Llama 3, section 3.3.2).
-    #[default]
-    AllGather,
-    /// Queries, keys and values of this rank's positions are exchanged for those of all positions of some heads, and results
-    /// are exchanged back: all-to-alls (Jacobs et al. 2023, DeepSpeed-Ulysses).
-    Ulysses,
-}
-
-impl ContextMethod {
-    /// Name in recipes and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            ContextMethod::AllGather => "all-gather",
-            ContextMethod::Ulysses => "ulysses",
-        }
-    }
-
-    /// Why `ranks` ranks cannot share the attention of a layer of so many heads, and what to change.
-    pub fn problem(self, ranks: usize, heads: usize, kv_heads: usize) -> Option<String> {
-        let wanted = match self {
-            ContextMethod::AllGather => return None,
-            ContextMethod::Ulysses if !heads.is_multiple_of(ranks) => {
-                format!("a number of query heads that it divides, found {heads}")
-            }
-            ContextMethod::Ulysses if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) => {
-                format!(
-                    "key/value heads that it divides, or that divide it (they are copied then), found {kv_heads}"
-                )
-            }
-            ContextMethod::Ulysses => return None,
-        };
-        Some(format!(
-            "parallel.context = {ranks} with parallel.context_method = \"{}\", which gives each rank some heads: wanted {wanted}; \
-             take another parallel.context, or parallel.context_method = \"all-gather\"",
-            self.name()
-        ))
-    }
-
-    /// The order in which `ranks` ranks share `len` positions: balanced where each computes the attention of its own queries.
-    pub fn order(self, len: usize, ranks: usize) -> PositionOrder {
-        match self {
-            ContextMethod::AllGather => PositionOrder::balanced(len, ranks),
-            ContextMethod::Ulysses => PositionOrder::Consecutive,
-        }
-    }
 }
 
 /// Consecutive elements of a dim that are sharded by themselves, between units that stay whole: one head of several rows,
@@ -331,19 +246,6 @@ mod tests {
     }
 
     /// 4 query heads and 2 key and value heads of 3 rows.
-    #[test]
-    fn head_and_tail_see_equally_many_positions() {
-        let seen = |order: PositionOrder, rank| -> usize {
-            order.stretches(24, 4, rank).flat_map(DimRange::range).map(|position| position + 1).sum()
-        };
-        let of = |order| (0..4).map(|rank| seen(order, rank)).collect::<Vec<_>>();
-        assert_eq!(of(PositionOrder::HeadTail), [75; 4]);
-        assert_eq!(of(PositionOrder::Consecutive), [21, 57, 93, 129]);
-        let all: Vec<_> = (0..4).flat_map(|r| PositionOrder::HeadTail.stretches(24, 4, r)).collect();
-        assert_eq!(pairs(&all)[..4], [(0, 3), (21, 3), (3, 3), (18, 3)]);
-        assert_eq!(PositionOrder::balanced(24, 8), PositionOrder::Consecutive);
-    }
-
     #[test]
     fn a_fused_dim_is_sharded_block_by_block() {
         let qkv = Dim::of([Block::heads(4, 3), Block::heads(2, 3), Block::heads(2, 3)]);

@@ -149,6 +149,73 @@ pub fn ulysses_layer(tokens: usize, width: usize, kv_width: usize, ranks: usize)
     4.0 * ring((tokens * (width + kv_width)) as f64, ranks) / ranks as f64
 }
 
+/// Elements that a rank sends, on average over the ranks, for one layer and a micro-batch in a pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BlockElements {
+    /// In the type in which activations are stored: queries, keys, values, results and their gradients.
+    pub stored: f64,
+    /// Always in f32: partial results, sums and terms of gradients, log-sum-exps.
+    pub f32: f64,
+}
+
+impl BlockElements {
+    /// Bytes, where an activation has so many.
+    pub fn bytes(self, activation: f64) -> f64 {
+        self.stored * activation + self.f32 * 4.0
+    }
+}
+
+/// Elements of the forward and of the backward pass of one layer where attention is computed in blocks. A forward pass that is made
+/// again for the backward pass sends its elements again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BlockTraffic {
+    /// Of the forward pass.
+    pub forward: BlockElements,
+    /// Of the backward pass.
+    pub backward: BlockElements,
+}
+
+/// Ring attention of `tokens` positions over `ranks` ranks, keys and values of `kv_width` columns each. Where every rank sees keys of
+/// every other (`all`: zig-zag and striped orders), blocks of s/c rows make c - 1 hops: `2 s h_kv (c-1)/c` in the forward pass, the same
+/// again in the backward pass, and sums of their gradients, which also come home: `2 s h_kv` in f32 (Liu et al. 2023, section 3). With
+/// consecutive positions block i goes on to the last rank only, c - 1 - i hops, and its sums come home from there:
+/// `s h_kv (c-1)/c` each way, and `s h_kv (c-1)(c+2)/c^2`.
+pub fn ring_layer(tokens: usize, kv_width: usize, ranks: usize, all: bool) -> BlockTraffic {
+    let (c, elements) = (ranks as f64, (tokens * kv_width) as f64);
+    let hops = if all { 2.0 * ring(elements, ranks) } else { ring(elements, ranks) };
+    let sums = match (ranks, all) {
+        (1, _) => 0.0,
+        (_, true) => 2.0 * elements,
+        (_, false) => elements * (c - 1.0) * (c + 2.0) / (c * c),
+    };
+    let of = |f32| BlockElements { stored: hops, f32 };
+    BlockTraffic { forward: of(0.0), backward: of(sums) }
+}
+
+/// Attention as LightSeq computes it (Li et al. 2023, algorithm 2), of `tokens` positions over `ranks` ranks: queries of `width` columns
+/// in `heads` heads, keys and values of `kv_width` columns each. Of the c(c-1)/2 blocks of different ranks, the queries' rank computes
+/// those of keys up to c/2 ranks before; for each it gets keys and values, and gives their gradients back. For each of the others it sends
+/// queries to the keys' rank and gets result and log-sum-exps back; in the backward pass it sends queries, result, its gradient and
+/// log-sum-exps, and gets the gradient of queries.
+pub fn lightseq_layer(
+    tokens: usize,
+    width: usize,
+    heads: usize,
+    kv_width: usize,
+    ranks: usize,
+) -> BlockTraffic {
+    let half = ranks / 2;
+    let own = half * ranks - half * (half + 1) / 2;
+    let rows = |blocks: usize| blocks as f64 * tokens as f64 / (ranks * ranks) as f64;
+    let (own, others) = (rows(own), rows(ranks * (ranks - 1) / 2 - own));
+    let (h, keys) = (width as f64, 2.0 * kv_width as f64);
+    let f32 = others * (width + heads) as f64;
+    BlockTraffic {
+        forward: BlockElements { stored: own * keys + others * h, f32 },
+        backward: BlockElements { stored: own * keys + 3.0 * others * h, f32: f32 + own * keys },
+    }
+}
+
 /// Elements that the ranks of one pipeline send for a micro-batch of `batch` sequences of `tokens` tokens at width `width`:
 /// the residual stream and its gradient, b s h each, over every boundary between stages on different ranks.
 pub fn pipeline_micro_batch(batch: usize, tokens: usize, width: usize, boundaries: usize) -> f64 {
@@ -197,5 +264,16 @@ mod tests {
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);
         assert_eq!(context_parallel_layer(16, 8, 4), 6.0 * 128.0 * 0.75);
         assert_eq!(ulysses_layer(16, 24, 8, 4), 4.0 * 512.0 * 0.75 / 4.0);
+        let sent = |stored, f32| BlockElements { stored, f32 };
+        let ring = ring_layer(16, 8, 4, true);
+        assert_eq!((ring.forward, ring.backward), (sent(2.0 * 96.0, 0.0), sent(192.0, 256.0)));
+        // Blocks of 4 rows: 6 hops of 2 x 8 columns over all ranks, and 6 + 3 of sums.
+        let ring = ring_layer(16, 8, 4, false);
+        assert_eq!((ring.forward, ring.backward), (sent(6.0 * 16.0, 0.0), sent(96.0, 9.0 * 16.0)));
+        // Distances 1 and 2 by the owners, 3 + 2 blocks; distance 3 by the rank that has the keys.
+        let seq = lightseq_layer(16, 24, 3, 8, 4);
+        assert_eq!(seq.forward, sent(5.0 * 16.0 + 24.0, 27.0));
+        assert_eq!(seq.backward, sent(5.0 * 16.0 + 72.0, 27.0 + 80.0));
+        assert_eq!(seq.forward.bytes(2.0), 2.0 * 104.0 + 4.0 * 27.0);
     }
 }

@@ -1,9 +1,11 @@
 //! Where each slice of each tensor is. [`Mesh`] says which ranks there are, [`Layout`] what each of them holds, as
 //! ranges of each dim and as [`ElementRun`]s, [`redistribute()`] which collectives lead from one layout to another,
-//! [`require`] refuses a tensor that is consumed in a layout that it does not have, and [`formulas`] hold what all of this
+//! [`BlockSchedule`] which rank computes which block of an attention when, [`require`] refuses a tensor that is consumed in a layout that it does not have, and [`formulas`] hold what all of this
 //! sends and stores.
 
 mod axis;
+mod blocks;
+mod context;
 mod dim;
 pub mod formulas;
 mod layout;
@@ -12,7 +14,9 @@ mod redistribute;
 mod runs;
 
 pub use axis::Axis;
-pub use dim::{Block, ContextMethod, Dim, DimRange, OwnedChunk, PositionOrder, even, total};
+pub use blocks::{BlockSchedule, BlockTask, Messages, RowsContents, RowsMessage};
+pub use context::{ContextMethod, ContextOrder, ContextSharing, PositionOrder};
+pub use dim::{Block, Dim, DimRange, OwnedChunk, even, total};
 pub use layout::{Form, Layout, LayoutError, Placement, Reduction, ReplicatedBlocks, require};
 pub use mesh::{Coord, Folded, Mesh, MeshConfig, MeshError, label};
 pub use redistribute::{Action, Step, redistribute};

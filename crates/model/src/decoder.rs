@@ -426,7 +426,7 @@ impl Decoder {
     /// Which rows of the residual stream are here.
     pub(crate) fn stream(&self) -> Stream {
         match (self.rank.axis, self.rank.sequence) {
-            (Axis::Context, _) => Stream::Context(self.rank.method),
+            (Axis::Context, _) => Stream::Context(self.rank.context),
             (_, true) => Stream::Rows,
             (_, false) if self.rank.partition => Stream::Partitioned,
             (_, false) => Stream::Whole,

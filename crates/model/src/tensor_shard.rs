@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::TensorShard;
-use bessemer_mesh::{Axis, ContextMethod, PositionOrder};
+use bessemer_mesh::{Axis, ContextSharing, PositionOrder};
 use bessemer_program::Rank;
 use bessemer_tensor::Backend;
 
@@ -25,8 +25,8 @@ pub enum Stream {
     Rows,
     /// As [`Stream::Rows`], on ranks of the context axis: no parameter is sharded
     /// ([`bessemer_arch::Model::context_shardings`]), and the method relates positions of different ranks. A rank's rows are those
-    /// of [`ContextMethod::order`].
-    Context(ContextMethod),
+    /// of [`ContextSharing::positions`].
+    Context(ContextSharing),
 }
 
 impl Stream {
@@ -44,19 +44,17 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
     let (degree, n) = (tensor_shard.degree, shape.tokens());
     let sequence = matches!(stream, Stream::Rows | Stream::Context(_)) && degree > 1;
     let partition = stream == Stream::Partitioned && degree > 1;
-    if let Stream::Context(method) = stream
+    if let Stream::Context(sharing) = stream
         && degree > 1
     {
         let whole = &tensor_shard.whole;
-        if let Some(problem) = method.problem(degree, whole.heads, whole.kv_heads) {
+        let problem = sharing.problem(degree, whole.heads, whole.kv_heads);
+        if let Some(problem) = problem.or_else(|| sharing.length_problem(shape.seq, degree)) {
             return Err(ModelError::TensorShard(problem));
         }
     }
-    // Consecutive rows of several sequences are no stretch of each.
-    if stream == Stream::Context(ContextMethod::AllGather)
-        && degree > 1
-        && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree))
-    {
+    let one_sequence = matches!(stream, Stream::Context(sharing) if sharing.method.one_sequence());
+    if one_sequence && degree > 1 && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree)) {
         return Err(ModelError::TensorShard(format!(
             "context parallelism over {degree} ranks wants one sequence in a micro-batch, of a length that {degree} divides; found \
              {} of {}; set train.micro_batch = 1 and change train.seq_len or parallel.context",
@@ -71,11 +69,11 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
             shape.sequences, shape.seq
         )));
     }
-    let (order, method) = match stream {
-        Stream::Context(method) => (method.order(shape.seq, degree), method),
-        _ => (PositionOrder::Consecutive, ContextMethod::default()),
+    let (order, context) = match stream {
+        Stream::Context(sharing) => (sharing.positions(shape.seq, degree), sharing),
+        _ => (PositionOrder::Consecutive, ContextSharing::default()),
     };
-    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order, method, partition })
+    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order, context, partition })
 }
 
 impl Decoder {
@@ -86,8 +84,8 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Decoder::with_params`]; with [`Stream::Rows`] and [`Stream::Context`], tokens that the ranks do not divide evenly; with
-    /// [`ContextMethod::AllGather`], several sequences; with other methods, heads that do not fit
-    /// ([`ContextMethod::problem`]). What a tensor shard cannot do is refused where it is asked: logits, and decoding with a cache.
+    /// methods that share one sequence ([`bessemer_mesh::ContextMethod::one_sequence`]), several; heads or an order that do not fit
+    /// ([`ContextSharing::problem`]). What a tensor shard cannot do is refused where it is asked: logits, and decoding with a cache.
     pub fn of_tensor_shard(
         backend: &mut dyn Backend,
         tensor_shard: &TensorShard,

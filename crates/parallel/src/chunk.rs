@@ -13,6 +13,7 @@ use crate::peers::{OptimizerCommunication, RankPeers, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
 use crate::ranks::transfer;
+use crate::rows::most_in_flight;
 use crate::stash::WeightVersions;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
@@ -162,7 +163,8 @@ impl Chunk {
 
     /// Bytes of host memory in which values wait for collectives.
     pub(crate) fn staging_bytes(&self) -> u64 {
-        self.exchange.staging_bytes() + self.sharing.bytes() + self.operands.bytes()
+        let in_flight = most_in_flight(self.decoder.programs().map(|(_, program, _)| program));
+        self.exchange.staging_bytes() + self.sharing.bytes() + self.operands.bytes() + in_flight
     }
 
     /// Lets the optimizer act together with the ranks that share the chunk's parameters. They all call this.

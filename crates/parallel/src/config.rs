@@ -2,7 +2,7 @@
 
 use crate::pipeline::Pipeline;
 use bessemer_arch::Annotations;
-use bessemer_mesh::ContextMethod;
+use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -143,10 +143,15 @@ pub struct ParallelConfig {
     /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
     /// some positions and all of the model. Divides `train.seq_len`. Not with `parallel.tensor`.
     pub context: u64,
-    /// What these ranks exchange to compute attention: "all-gather" (each gathers the keys and values of all positions; any
-    /// number of heads, one sequence in a micro-batch) or "ulysses" (all-to-alls give each all positions of some heads; less
-    /// traffic, `parallel.context` divides `model.heads`).
+    /// What these ranks exchange to compute attention: "all-gather" (each gathers the keys and values of all positions), "ulysses"
+    /// (all-to-alls give each all positions of some heads; less traffic, `parallel.context` divides `model.heads`), "ring" (keys and
+    /// values go round, two blocks of them a rank at a time) or "lightseq" (as "ring", with consecutive positions, and ranks with early
+    /// ones compute for others). All but "ulysses" take any number of heads, and one sequence in a micro-batch.
     pub context_method: ContextMethod,
+    /// Which positions each of these ranks has, for "all-gather" and "ring": "auto" (zig-zag where 2 `parallel.context` divides
+    /// `train.seq_len`, consecutive otherwise), "consecutive", "zig-zag" (the i-th stretch of 2 `parallel.context` from the beginning
+    /// and from the end) or "striped" (every `parallel.context`-th). The others have consecutive positions.
+    pub context_order: ContextOrder,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
     /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "breadth-first", "chimera",
@@ -244,10 +249,14 @@ impl ParallelConfig {
         Ok(())
     }
 
-    /// Whether a micro-batch is one sequence: consecutive rows of several are no stretch of each, of which ranks that gather
-    /// keys and values have some.
+    /// Whether a micro-batch is one sequence: consecutive rows of several are no stretch of each.
     pub fn one_sequence(&self) -> bool {
-        self.context > 1 && self.context_method == ContextMethod::AllGather
+        self.context > 1 && self.context_method.one_sequence()
+    }
+
+    /// What ranks that share every sequence exchange, and which positions each has.
+    pub fn context_sharing(&self) -> ContextSharing {
+        ContextSharing { method: self.context_method, order: self.context_order }
     }
 
     /// Checks context parallelism beside other kinds.
@@ -283,6 +292,7 @@ impl Default for ParallelConfig {
             partition_activations: false,
             context: 1,
             context_method: ContextMethod::default(),
+            context_order: ContextOrder::default(),
             pipeline: 1,
             schedule: "1f1b".into(),
             chunks: 0,

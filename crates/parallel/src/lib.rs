@@ -53,7 +53,7 @@ mod tie;
 mod window;
 mod worker;
 
-pub use bessemer_mesh::ContextMethod;
+pub use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
 pub use chunk::Chunk;
 pub use config::{FillChoice, FillConfig, ParallelConfig, Stage};
 pub use error::ParallelError;

@@ -4,7 +4,7 @@ use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, Sharding};
-use bessemer_mesh::{Axis, ContextMethod, Mesh, MeshConfig};
+use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig};
 use bessemer_model::Stream;
 use bessemer_optim::OptimizerChoice;
 
@@ -20,8 +20,8 @@ pub struct Plan {
     pub layer_axis: Axis,
     /// Whether the rows of the residual stream are sharded over that axis.
     pub sequence: bool,
-    /// What ranks of the context axis exchange around attention.
-    pub context_method: ContextMethod,
+    /// What ranks of the context axis exchange around attention, and which positions each has.
+    pub context: ContextSharing,
     /// Whether each rank of that axis keeps some rows of the residual stream for the backward pass where all have it whole.
     pub partition_activations: bool,
     /// Stages and their order.
@@ -53,7 +53,7 @@ impl Plan {
             stage: Stage::Ddp,
             layer_axis: Axis::Tensor,
             sequence: false,
-            context_method: ContextMethod::default(),
+            context: ContextSharing::default(),
             partition_activations: false,
             pipe: Pipeline::none(),
             overlap: false,
@@ -127,14 +127,14 @@ impl Plan {
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
             layer_axis,
             sequence: config.sequence || layer_axis == Axis::Context,
-            context_method: config.context_method,
+            context: config.context_sharing(),
             partition_activations: config.partition_activations,
             pipe: Pipeline::new(config)?,
             overlap: config.overlap,
             annotations: config.annotate.clone(),
         };
         if layer_axis == Axis::Context
-            && let Some(problem) = plan.context_method.problem(tensor, model.heads, model.kv_heads)
+            && let Some(problem) = plan.context.problem(tensor, model.heads, model.kv_heads)
         {
             return wrong(problem);
         }
@@ -207,7 +207,7 @@ impl Plan {
     /// How such a rank holds the residual stream.
     pub fn stream(&self) -> Stream {
         match (self.layer_axis, self.sequence) {
-            (Axis::Context, _) => Stream::Context(self.context_method),
+            (Axis::Context, _) => Stream::Context(self.context),
             (_, true) => Stream::Rows,
             (_, false) if self.partition_activations => Stream::Partitioned,
             (_, false) => Stream::Whole,
@@ -284,7 +284,10 @@ impl Plan {
             let stream = match self.stream() {
                 Stream::Rows => " with sequence".into(),
                 Stream::Partitioned => " with partitioned activations".into(),
-                Stream::Context(method) => format!(" ({})", method.name()),
+                Stream::Context(ContextSharing { method, order: ContextOrder::Auto }) => {
+                    format!(" ({})", method.name())
+                }
+                Stream::Context(sharing) => format!(" ({}, {})", sharing.method.name(), sharing.order.name()),
                 Stream::Whole => String::new(),
             };
             text += &format!(" x {} {}{stream}", self.layer_axis, self.tensor());
@@ -296,6 +299,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_mesh::ContextMethod;
 
     fn plan(config: ParallelConfig, ranks: usize) -> Result<Plan, String> {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
@@ -357,5 +361,18 @@ mod tests {
         let words = ["parallel.context = 8", "query heads that it divides, found 12", "\"all-gather\""];
         assert!(words.iter().all(|words| e.contains(words)), "{e}");
         assert_eq!(plan(by_heads(12), 12).unwrap().summary(), "12 ranks: 1 copies x context 12 (ulysses)");
+        let striped = |context_method| ParallelConfig {
+            context: 8,
+            context_method,
+            context_order: ContextOrder::Striped,
+            ..Default::default()
+        };
+        let e = plan(striped(ContextMethod::LightSeq), 8).unwrap_err();
+        assert!(
+            e.contains("parallel.context_order = \"striped\" with parallel.context_method = \"lightseq\""),
+            "{e}"
+        );
+        let summary = plan(striped(ContextMethod::Ring), 8).unwrap().summary();
+        assert_eq!(summary, "8 ranks: 1 copies x context 8 (ring, striped)");
     }
 }

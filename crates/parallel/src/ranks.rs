@@ -104,9 +104,9 @@ impl Ranks for PassRanks<'_> {
         backend: &mut dyn Backend,
         collective: &Collective,
         src: View,
-        _: View,
+        dst: View,
     ) -> Result<(), TensorError> {
-        let started = self.tensor.start(backend, collective, src);
+        let started = self.tensor.start(backend, collective, (src, dst));
         self.note(started)
     }
 

@@ -12,7 +12,7 @@ use crate::groups::queue;
 use crate::rows::{Flight, Flights};
 use bessemer_arch::{GradientSum, ParamId, TensorShard, TensorShardParam};
 use bessemer_collectives::{
-    Collective, CollectiveError, CollectiveQueue, Communicator, Parts, Pattern, Reduce, ViewStaging,
+    Collective, CollectiveError, CollectiveQueue, Communicator, Message, Parts, Pattern, Reduce, ViewStaging,
     read_view, write_view,
 };
 use bessemer_mesh::{PositionOrder, even};
@@ -121,6 +121,10 @@ impl TensorGroup {
         if c.kind == CollectiveKind::AllToAll {
             return self.all_to_all(backend, c, (src, dst));
         }
+        if c.kind == CollectiveKind::Permute {
+            self.start_permutation(backend, c, (src, dst))?;
+            return self.wait(backend, c.id, dst);
+        }
         self.name.clone_from(&c.name);
         let (rows, ranks) = (c.total_rows(), self.group.size());
         self.parts.set((0..ranks).map(|r| even(rows, ranks, r).len * src.cols));
@@ -176,13 +180,52 @@ impl TensorGroup {
         self.parts.set((0..ranks).map(of));
     }
 
-    /// Starts a collective of some rows of a matrix.
+    /// Starts what this rank does in a permutation: the send is handed over before the receive waits, so the ranks of a cycle do not
+    /// wait for each other.
+    fn start_permutation(
+        &mut self,
+        backend: &mut dyn Backend,
+        c: &bessemer_program::Collective,
+        (src, dst): (View, View),
+    ) -> Result<(), ExchangeError> {
+        self.name.clone_from(&c.name);
+        let me = self.group.rank();
+        let sent = match c.to(me) {
+            None => None,
+            Some(to) => {
+                let mut buffer = self.flights.buffer(src.dtype(), src.len());
+                read_view(backend, src, &mut buffer, 0..src.len())?;
+                Some(self.group.start(&Collective::send(Message::new(&self.name, 0, to)), buffer)?)
+            }
+        };
+        let ticket = match c.from(me) {
+            None => None,
+            Some(from) => {
+                let buffer = self.flights.buffer(dst.dtype(), dst.len());
+                Some(self.group.start(&Collective::receive(Message::new(&self.name, 0, from)), buffer)?)
+            }
+        };
+        self.flights.begin(Flight {
+            id: c.id,
+            kind: c.kind,
+            rows: 0..dst.rows,
+            total: dst.rows,
+            sent,
+            ticket,
+        });
+        Ok(())
+    }
+
+    /// Starts a collective of some rows of a matrix, or a permutation.
     pub(crate) fn start(
         &mut self,
         backend: &mut dyn Backend,
         c: &bessemer_program::Collective,
-        src: View,
+        (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
+        if c.kind == CollectiveKind::Permute {
+            return self.start_permutation(backend, c, (src, dst));
+        }
         self.name.clone_from(&c.name);
         let (rows, total, me) = (&c.rows, c.total_rows(), self.group.rank());
         self.cut_piece((total, src.cols), rows);
@@ -206,8 +249,8 @@ impl TensorGroup {
                 }
             }
         };
-        let ticket = self.group.start(&Collective::new(&self.name, pattern), buffer)?;
-        self.flights.begin(Flight { id: c.id, kind: c.kind, rows: rows.clone(), total, ticket });
+        let ticket = Some(self.group.start(&Collective::new(&self.name, pattern), buffer)?);
+        self.flights.begin(Flight { id: c.id, kind: c.kind, rows: rows.clone(), total, sent: None, ticket });
         Ok(())
     }
 
@@ -218,12 +261,19 @@ impl TensorGroup {
         id: usize,
         dst: View,
     ) -> Result<(), ExchangeError> {
-        let Some(Flight { id: found, kind, rows, total, ticket }) = self.flights.next() else {
+        let Some(Flight { id: found, kind, rows, total, sent, ticket }) = self.flights.next() else {
             let problem = format!("nothing was started under number {id}").into();
             return Err(TensorError::Outside(problem).into());
         };
         debug_assert_eq!(found, id, "collectives are waited for in the order in which they were started");
-        self.cut_piece((total, dst.cols), &rows);
+        if let Some(sent) = sent {
+            let buffer = self.group.finish(sent)?;
+            self.flights.done(buffer);
+        }
+        let Some(ticket) = ticket else { return Ok(()) };
+        if kind != CollectiveKind::Permute {
+            self.cut_piece((total, dst.cols), &rows);
+        }
         let buffer = self.group.finish(ticket)?;
         let (here, first, part) = match kind {
             CollectiveKind::ReduceScatter => {

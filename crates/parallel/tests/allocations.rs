@@ -163,6 +163,8 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let layouts = [
         shared(2, ContextMethod::AllGather, of(ddp, 1, false, true)),
         shared(4, ContextMethod::Ulysses, of(ddp, 1, false, true)),
+        shared(4, ContextMethod::Ring, of(ddp, 1, false, true)),
+        shared(4, ContextMethod::LightSeq, of(ddp, 1, false, false)),
         of(ddp, 1, false, true),
         of(ddp, tensor, false, false),
         of(Stage::Zero1, tensor, true, true),

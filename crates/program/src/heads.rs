@@ -41,7 +41,7 @@ pub(crate) struct ByHeads {
 impl Partition<'_> {
     /// Whether the operator is computed over heads although the rows of its operands are sharded.
     pub(crate) fn exchanges_heads(&self, op: &Op) -> bool {
-        (self.rank.axis, self.rank.method) == (Axis::Context, ContextMethod::Ulysses)
+        (self.rank.axis, self.rank.context.method) == (Axis::Context, ContextMethod::Ulysses)
             && matches!(op, Op::Attention(_) | Op::AttentionBackward(_))
     }
 

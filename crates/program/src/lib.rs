@@ -21,6 +21,7 @@
 //! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
 //! has; a pass that changes bits without saying so.
 
+mod blocks;
 mod compress;
 mod fuse;
 mod heads;
@@ -42,6 +43,7 @@ mod step;
 mod unit;
 mod value;
 mod verify;
+mod verify_blocks;
 mod verify_step;
 mod written;
 mod zero;

@@ -60,6 +60,7 @@ impl Partition<'_> {
             name,
             order: PositionOrder::Consecutive,
             columns: Vec::new(),
+            messages: Vec::new(),
             src: mine,
             dst: parts,
             rows: 0..parts.rows,

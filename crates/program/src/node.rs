@@ -1,6 +1,6 @@
 //! Nodes: the entries of a list.
 
-use bessemer_mesh::{Axis, Block, DimRange, PositionOrder, even};
+use bessemer_mesh::{Axis, Block, DimRange, Messages, PositionOrder, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op};
 use std::ops::Range;
@@ -47,6 +47,10 @@ pub enum CollectiveKind {
     /// Every rank has all rows of its columns, where it had its rows of all columns; or the other way round. `src` and `dst`:
     /// what it had and has.
     AllToAll,
+    /// Some ranks send one other rank some values each: a partial permutation ([`Collective::messages`]). `src` what this rank sends,
+    /// `dst` what it receives; the side that is not there has no rows and names the value of the other one. Ranks that do neither have
+    /// no such node. A send waits for nobody, so in one order on all ranks no permutation ever waits for a later one.
+    Permute,
 }
 
 impl CollectiveKind {
@@ -57,6 +61,7 @@ impl CollectiveKind {
             CollectiveKind::ReduceScatter => "reduce_scatter",
             CollectiveKind::AllGather => "all_gather",
             CollectiveKind::AllToAll => "all_to_all",
+            CollectiveKind::Permute => "permute",
         }
     }
 }
@@ -85,6 +90,8 @@ pub struct Collective {
     pub order: PositionOrder,
     /// Of an all-to-all: the columns, in blocks each of which is sharded by itself. Empty for other kinds.
     pub columns: Vec<Block>,
+    /// Of a permutation: by rank, what it sends. Empty for other kinds.
+    pub messages: Messages,
     /// View that is read.
     pub src: View,
     /// View that is written.
@@ -115,6 +122,16 @@ impl Collective {
             true => whole.columns(part.start, part.len),
             false => whole.rows(part.start, part.len),
         })
+    }
+
+    /// Rank to which rank `index` sends in a permutation.
+    pub fn to(&self, index: usize) -> Option<usize> {
+        self.messages.get(index)?.as_ref().map(|message| message.to)
+    }
+
+    /// Rank from which rank `index` receives in a permutation.
+    pub fn from(&self, index: usize) -> Option<usize> {
+        self.messages.iter().position(|message| message.as_ref().is_some_and(|m| m.to == index))
     }
 
     /// Whether an all-to-all leads from some rows of all columns to all rows of some columns.
@@ -164,7 +181,7 @@ impl Collective {
         })
     }
 
-    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all, what it sends to others.
+    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all or a permutation, what it sends to others.
     pub fn bytes_sent(&self, ranks: usize, index: usize) -> u64 {
         let (total, cols) = (self.total_rows(), self.src.cols);
         let element = self.src.dtype().size();
@@ -184,6 +201,7 @@ impl Collective {
             CollectiveKind::AllToAll => {
                 (0..ranks).filter(|to| *to != index).map(|to| self.exchanged(ranks, index, to)).sum()
             }
+            CollectiveKind::Permute => self.src.len(),
         };
         (elements * element) as u64
     }
@@ -248,6 +266,8 @@ impl Node {
     /// is waited for.
     pub fn touches(&self) -> Vec<Touch> {
         let touch = |operand, view, access| Touch { operand, view, access };
+        // A side of a permutation that is not there is no touch.
+        let sides = |sides: [Touch; 2]| sides.into_iter().filter(|t| t.view.rows > 0).collect();
         match self {
             Node::Launch(launch) => {
                 let operands = launch.op.operands();
@@ -263,11 +283,11 @@ impl Node {
                 vec![touch("values", c.src, Access::Update)]
             }
             Node::Collective(c) | Node::Start(c) => {
-                vec![touch("src", c.src, Access::Read), touch("dst", c.dst, Access::Write)]
+                sides([touch("src", c.src, Access::Read), touch("dst", c.dst, Access::Write)])
             }
             Node::Wait { src, dst, .. } if src == dst => vec![touch("values", *src, Access::Update)],
             Node::Wait { src, dst, .. } => {
-                vec![touch("src", *src, Access::Read), touch("dst", *dst, Access::Update)]
+                sides([touch("src", *src, Access::Read), touch("dst", *dst, Access::Update)])
             }
         }
     }

@@ -241,6 +241,9 @@ impl Partition<'_> {
         if self.exchanges_heads(&launch.op) {
             return self.launch_by_heads(launch);
         }
+        if self.passes_blocks(&launch.op) {
+            return self.launch_by_blocks(&launch.op);
+        }
         let (op, rule) = (&launch.op, launch.op.rule());
         let sharded = self.choose(op, &rule).unwrap_or_default();
         let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
@@ -493,8 +496,9 @@ impl Partition<'_> {
         self.next += 1;
         let (id, axis) = (self.next - 1, self.rank.axis);
         let order = self.rank.order;
-        let (columns, versions) = (Vec::new(), Vec::new());
-        let whole = Collective { id, kind, axis, name, order, columns, src, dst, rows: 0..0, versions };
+        let (columns, messages, versions) = (Vec::new(), Vec::new(), Vec::new());
+        let whole =
+            Collective { id, kind, axis, name, order, columns, messages, src, dst, rows: 0..0, versions };
         Collective { rows: 0..whole.total_rows(), ..whole }
     }
 

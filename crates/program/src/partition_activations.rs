@@ -45,9 +45,9 @@ pub fn partition_activations(unit: &mut UnitProgram, rank: Rank) {
     }
     let id = numbers(list, 1).start;
     let (kind, axis, order) = (CollectiveKind::AllGather, rank.axis, rank.order);
-    let (columns, versions) = (Vec::new(), Vec::new());
-    let gather =
-        Collective { id, kind, axis, name, order, columns, src: part, dst: whole, rows: 0..0, versions };
+    let (columns, messages, versions) = (Vec::new(), Vec::new(), Vec::new());
+    let (src, dst, rows) = (part, whole, 0..0);
+    let gather = Collective { id, kind, axis, name, order, columns, messages, src, dst, rows, versions };
     let gather = Collective { rows: 0..gather.total_rows(), ..gather };
     list.insert(first, Node::Collective(gather));
 }

@@ -10,7 +10,7 @@
 //! R is replicated, S0 and S1 sharded by rows or columns, P a term of a sum. Saved values are marked with `saved`.
 
 use crate::memory::{Home, UnitMemory};
-use crate::node::{Collective, Node};
+use crate::node::{Collective, CollectiveKind, Node};
 use crate::rank::Rank;
 use crate::step::{Action, Message, StepChunk, StepNode, Stream};
 use crate::unit::{Phase, UnitProgram};
@@ -131,9 +131,11 @@ impl Printing<'_> {
             write!(out, "  rank {}={} of {}", rank.axis, rank.index, rank.degree)?;
             if rank.sequence {
                 out.push_str(", rows of the residual stream sharded");
-                if rank.order == PositionOrder::HeadTail {
-                    out.push_str(" by head and tail");
-                }
+                out.push_str(match rank.order {
+                    PositionOrder::Consecutive => "",
+                    PositionOrder::ZigZag => ", zig-zag",
+                    PositionOrder::Striped => ", striped",
+                });
             }
         }
         out.push('\n');
@@ -205,6 +207,14 @@ impl Printing<'_> {
         } else {
             format!(", rows {}..{}", c.rows.start, c.rows.end)
         };
+        if c.kind == CollectiveKind::Permute {
+            let receives = if c.dst.rows > 0 { format!("{to} = ") } else { String::new() };
+            let sent = if c.src.rows > 0 { from } else { String::new() };
+            let peer =
+                |way: &str, peer: Option<usize>| peer.map_or(String::new(), |peer| format!(" {way} {peer}"));
+            let (to, from) = (peer("to", c.to(self.rank.index)), peer("from", c.from(self.rank.index)));
+            return format!("{receives}permute({sent}){to}{from} over {}", c.axis);
+        }
         format!("{to} = {}({from}{rows}) over {}", c.kind.name(), c.axis)
     }
 

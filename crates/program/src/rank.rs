@@ -1,8 +1,8 @@
 //! A rank of one axis, and which rows of a unit's values it has.
 
-use bessemer_mesh::{Axis, ContextMethod, DimRange, PositionOrder};
+use bessemer_mesh::{Axis, BlockSchedule, ContextMethod, ContextSharing, DimRange, PositionOrder};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{AttentionMask, Dropout, DropoutMask, Op};
+use bessemer_tensor::op::{Dropout, DropoutMask, Op, Positions};
 
 /// A rank of one axis, and what the axis does besides sharding parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct Rank {
     pub sequence: bool,
     /// Which rows, if so. Inputs of which every rank has all stand in the order of the ranks then.
     pub order: PositionOrder,
-    /// What ranks of the context axis exchange around attention.
-    pub method: ContextMethod,
+    /// What ranks of the context axis exchange around attention, as it was asked for.
+    pub context: ContextSharing,
     /// Whether each rank keeps some rows of the residual stream between the passes of a micro-batch, although all of them are
     /// on every rank in a pass ([`crate::partition_activations()`]).
     pub partition: bool,
@@ -34,7 +34,7 @@ impl Rank {
             sequence: false,
             order: PositionOrder::Consecutive,
             partition: false,
-            method: ContextMethod::default(),
+            context: ContextSharing::default(),
         }
     }
 
@@ -50,11 +50,15 @@ impl Rank {
             return vec![op];
         }
         match (&mut op, whole) {
-            (Op::Attention(o), Op::Attention(w)) => self.two_stretches(&mut o.mask, w.shape.seq),
+            (Op::Attention(o), Op::Attention(w)) => o.mask.queries = self.positions(w.shape.seq, self.index),
             (Op::AttentionBackward(o), Op::AttentionBackward(w)) => {
-                self.two_stretches(&mut o.mask, w.shape.seq);
+                o.mask.queries = self.positions(w.shape.seq, self.index);
             }
-            // Elements are numbered by row.
+            // Elements are numbered by row. Every n-th row is a row of a matrix with n times as many columns.
+            (Op::Dropout(o), Op::Dropout(w)) if self.order == PositionOrder::Striped => {
+                o.mask.first = w.mask.first.wrapping_add((self.index * w.global_cols) as u64);
+                o.global_cols = w.global_cols * self.degree;
+            }
             (Op::Dropout(o), Op::Dropout(w)) => {
                 let mut at = 0;
                 let stretches = self.order.stretches(w.x.rows, self.degree, self.index);
@@ -72,10 +76,26 @@ impl Rank {
         vec![op]
     }
 
-    /// Queries of a sequence of `seq` that are two stretches of it.
-    fn two_stretches(&self, mask: &mut AttentionMask, seq: usize) {
-        let mut starts = self.order.stretches(seq, self.degree, self.index).map(|s| s.start);
-        mask.queries.first = starts.next().unwrap_or(0);
-        mask.queries.later = starts.next();
+    /// Positions that rank `rank` of the axis has of a sequence of `seq`.
+    pub(crate) fn positions(&self, seq: usize, rank: usize) -> Positions {
+        let (mut stretches, stride) = match self.order {
+            PositionOrder::Striped => {
+                (self.order.stretches(seq, self.degree, rank).take(1).collect(), self.degree)
+            }
+            order => (order.stretches(seq, self.degree, rank).collect::<Vec<_>>(), 1),
+        };
+        let later = if stretches.len() > 1 { stretches.pop() } else { None };
+        let first = stretches.first().map_or(0, |s| s.start);
+        Positions { first, later: later.map(|s| s.start), stride }
+    }
+
+    /// The blocks in which ranks compute the attention to a sequence of `seq`, by a method that has blocks.
+    pub(crate) fn schedule(&self, seq: usize, window: Option<usize>) -> BlockSchedule {
+        let (order, ranks) = (self.order, self.degree);
+        let sees = |query, key| order.sees(seq, ranks, window, query, key);
+        match self.context.method {
+            ContextMethod::LightSeq => BlockSchedule::lightseq(ranks, sees),
+            _ => BlockSchedule::ring(ranks, sees),
+        }
     }
 }

@@ -14,6 +14,7 @@
 //! | dependent nodes exchanged | a version differs |
 //! | a replicated operand of a sharded loop read whole, a bias on every rank | the shape of the operand, or its presence |
 //! | columns of a fused value that nothing has written | a value's columns are written one by one |
+//! | a block of attention with another rank's rows than it is for, left out or taken in twice | see `verify_blocks` |
 //! | scratch values that overlap while both live | memory |
 
 use crate::memory::{Home, UnitMemory};
@@ -22,6 +23,7 @@ use crate::partition::{Loop, dim_of, sharded_loop, unshardable};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
+use crate::verify_blocks::BlockRows;
 use crate::written::WrittenColumns;
 use bessemer_mesh::{Placement, Reduction};
 use bessemer_tensor::View;
@@ -68,13 +70,17 @@ pub struct Violation {
 
 /// State of a value.
 #[derive(Debug, Clone, PartialEq)]
-enum State {
+pub(crate) enum State {
     Undefined,
     Is(Placement),
     /// Terms of a log-sum-exp: this rank's, or those of all ranks.
     LogTerms {
         gathered: bool,
     },
+    /// Rows of another rank, or results and terms of gradients that lack some ranks' part.
+    Block(BlockRows),
+    /// Such rows are on their way here.
+    Coming,
     /// A collective in flight writes or reads the value; rows that have arrived.
     Moving {
         done: Vec<std::ops::Range<usize>>,
@@ -115,12 +121,12 @@ pub fn verify(
     Ok(())
 }
 
-struct Checking<'a> {
-    unit: &'a UnitProgram,
-    rank: Rank,
+pub(crate) struct Checking<'a> {
+    pub(crate) unit: &'a UnitProgram,
+    pub(crate) rank: Rank,
     phase: Phase,
-    states: Vec<State>,
-    written: WrittenColumns,
+    pub(crate) states: Vec<State>,
+    pub(crate) written: WrittenColumns,
     /// By number: collectives that were started.
     under_way: BTreeMap<usize, Collective>,
 }
@@ -161,7 +167,7 @@ impl Checking<'_> {
         }
     }
 
-    fn wrong(&self, node: usize, id: usize, problem: impl Into<String>) -> Box<Violation> {
+    pub(crate) fn wrong(&self, node: usize, id: usize, problem: impl Into<String>) -> Box<Violation> {
         Box::new(Violation {
             unit: self.unit.name.clone(),
             phase: self.phase.name(),
@@ -186,7 +192,12 @@ impl Checking<'_> {
                 return Err(self.wrong(at, touches[i].value(), problem));
             }
             match node {
+                Node::Launch(launch) if self.computes_block(&launch.op) => self.block(at, &launch.op)?,
                 Node::Launch(launch) => self.launch(at, &launch.op)?,
+                Node::Collective(c) if c.kind == CollectiveKind::Permute => {
+                    self.permuted(at, c)?;
+                    self.permutation_arrived(c);
+                }
                 Node::Collective(c) => {
                     self.source(at, c)?;
                     let terms = matches!(self.states[c.src.buffer.id as usize], State::LogTerms { .. });
@@ -216,8 +227,8 @@ impl Checking<'_> {
                 // A list that is not there makes nothing.
                 State::Undefined => list.is_empty() || !self.makes(id),
                 // Scratch that nobody reads any more.
-                State::LogTerms { .. } => value.class == Class::Local,
-                State::Moving { .. } => false,
+                State::LogTerms { .. } | State::Block(_) => value.class == Class::Local,
+                State::Moving { .. } | State::Coming => false,
             };
             if !complete {
                 return Err(self.wrong(end, id, format!("is left {state:?}, wanted {wanted}")));
@@ -232,7 +243,7 @@ impl Checking<'_> {
     }
 
     /// The placement of an operand that is read.
-    fn readable(&self, at: usize, view: &View) -> Result<Placement, Box<Violation>> {
+    pub(crate) fn readable(&self, at: usize, view: &View) -> Result<Placement, Box<Violation>> {
         let id = view.buffer.id as usize;
         let value = &self.unit.values[id];
         let row = view.offset / value.cols.max(1);
@@ -242,6 +253,10 @@ impl Checking<'_> {
             State::LogTerms { .. } => {
                 Err(self.wrong(at, id, "is read, but only terms of its log-sum-exps are here"))
             }
+            State::Block(rows) => {
+                Err(self.wrong(at, id, format!("is read as this rank's rows, but has {rows}")))
+            }
+            State::Coming => Err(self.wrong(at, id, "is read while it is on its way: a wait is missing")),
             State::Is(Placement::Partial { .. }) => {
                 Err(self.wrong(at, id, "is read as the sum, but is one term of it: a reduction is missing"))
             }
@@ -413,6 +428,7 @@ impl Checking<'_> {
                     || (*state == State::Is(Placement::Shard { dim: 1 }) && c.src.rows == 1)
                     || *state == State::LogTerms { gathered: false }
             }
+            CollectiveKind::Permute => return self.permuted(at, c),
             CollectiveKind::AllToAll => {
                 let (from, to) = if c.to_columns() { (0, 1) } else { (1, 0) };
                 *state == State::Is(Placement::Shard { dim: from })
@@ -462,8 +478,14 @@ impl Checking<'_> {
 
     fn start(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         self.source(at, c)?;
-        self.written.add(&self.unit.values[c.dst.buffer.id as usize], &c.dst);
-        for id in [c.src.buffer.id as usize, c.dst.buffer.id as usize] {
+        let permutes = c.kind == CollectiveKind::Permute;
+        if c.dst.rows > 0 {
+            self.written.add(&self.unit.values[c.dst.buffer.id as usize], &c.dst);
+            if permutes {
+                self.states[c.dst.buffer.id as usize] = State::Coming;
+            }
+        }
+        for id in [c.src.buffer.id as usize, c.dst.buffer.id as usize].into_iter().filter(|_| !permutes) {
             // What is gathered is only read.
             let read_only = c.kind == CollectiveKind::AllGather && id == c.src.buffer.id as usize;
             if !read_only && !matches!(self.states[id], State::Moving { .. }) {
@@ -481,6 +503,10 @@ impl Checking<'_> {
             return Err(self.wrong(at, 0, format!("number {id}: nothing was started under this number")));
         };
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
+        if c.kind == CollectiveKind::Permute {
+            self.permutation_arrived(&c);
+            return Ok(());
+        }
         let State::Moving { done, .. } = &mut self.states[dst] else {
             return Err(self.wrong(at, dst, "is not on its way"));
         };
@@ -530,6 +556,7 @@ fn result(c: &Collective) -> Placement {
     match c.kind {
         CollectiveKind::ReduceScatter => Placement::Shard { dim: 0 },
         CollectiveKind::AllToAll => Placement::Shard { dim: usize::from(c.to_columns()) },
+        CollectiveKind::Permute => Placement::Shard { dim: 0 },
         CollectiveKind::AllReduce | CollectiveKind::AllGather => Placement::Replicate,
     }
 }

@@ -90,8 +90,9 @@ impl Recipe {
         let (context, micro, seq) = (self.parallel.context, self.train.micro_batch, self.train.seq_len);
         if self.parallel.one_sequence() && micro > 1 {
             return Err(format!(
-                "parallel.context = {context} by \"all-gather\" shares one sequence at a time, and train.micro_batch = {micro}: \
-                 expected train.micro_batch = 1, or 0 to derive that, or parallel.context_method = \"ulysses\""
+                "parallel.context = {context} by \"{}\" shares one sequence at a time, and train.micro_batch = {micro}: \
+                 expected train.micro_batch = 1, or 0 to derive that, or parallel.context_method = \"ulysses\"",
+                self.parallel.context_method.name()
             ));
         }
         if context > 1 && !seq.is_multiple_of(context) {
@@ -101,7 +102,10 @@ impl Recipe {
                 if near == 0 { context } else { near }
             ));
         }
-        Ok(())
+        match self.parallel.context_sharing().length_problem(seq as usize, context as usize) {
+            Some(problem) if context > 1 => Err(problem),
+            _ => Ok(()),
+        }
     }
 
     fn vocabulary_fits(&self) -> Result<(), String> {

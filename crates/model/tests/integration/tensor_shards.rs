@@ -5,7 +5,7 @@ use crate::group;
 use crate::tiny;
 
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
-use bessemer_mesh::ContextMethod;
+use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
 use bessemer_model::{
     ActivationConfig, Cache, Decoder, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks, StepContext,
     Stream, TokenBatch,
@@ -26,15 +26,27 @@ struct Outcome {
     gradients: Vec<Vec<f32>>,
 }
 
-pub(crate) const GATHERED: Stream = Stream::Context(ContextMethod::AllGather);
-pub(crate) const EXCHANGED: Stream = Stream::Context(ContextMethod::Ulysses);
+pub(crate) const GATHERED: Stream = Stream::Context(ContextSharing::of(ContextMethod::AllGather));
+pub(crate) const EXCHANGED: Stream = Stream::Context(ContextSharing::of(ContextMethod::Ulysses));
+pub(crate) const HELPED: Stream = Stream::Context(ContextSharing::of(ContextMethod::LightSeq));
+/// Attention in blocks, by each method and order; and keys that are gathered in orders that are not their own.
+pub(crate) const BLOCKS: [Stream; 4] =
+    [ring(ContextOrder::ZigZag), ring(ContextOrder::Striped), ring(ContextOrder::Consecutive), HELPED];
+
+pub(crate) const fn ring(order: ContextOrder) -> Stream {
+    Stream::Context(ContextSharing { method: ContextMethod::Ring, order })
+}
+
+/// Whether a micro-batch is one sequence.
+pub(crate) fn one_sequence(stream: Stream) -> bool {
+    matches!(stream, Stream::Context(sharing) if sharing.method.one_sequence())
+}
 
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
 /// The batches on ranks that hold the stream so.
 fn shape(stream: Stream) -> Shape {
-    let one = stream == GATHERED;
-    Shape { sequences: if one { 1 } else { SHAPE.sequences }, ..SHAPE }
+    Shape { sequences: if one_sequence(stream) { 1 } else { SHAPE.sequences }, ..SHAPE }
 }
 
 /// The part of a model on a rank that holds the stream so, if there is one.
@@ -42,7 +54,10 @@ pub(crate) fn part(model: &Model, degree: usize, index: usize, stream: Stream) -
     let shardings =
         if matches!(stream, Stream::Context(_)) { model.context_shardings() } else { model.shardings() };
     let problem = match stream {
-        Stream::Context(method) => method.problem(degree, model.heads, model.kv_heads),
+        Stream::Context(sharing) => {
+            let problem = sharing.problem(degree, model.heads, model.kv_heads);
+            problem.or_else(|| sharing.length_problem(SEQ, degree))
+        }
         _ => None,
     };
     model.tensor_shard_of(shardings, degree, index).ok().filter(|_| problem.is_none())
@@ -198,6 +213,38 @@ fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
     }
 }
 
+/// More ranks than heads, too, and an odd number of them.
+#[test]
+fn ranks_that_compute_blocks_have_the_losses_and_gradients_of_the_whole() {
+    let mut held = 0;
+    for (label, model) in all_kinds() {
+        for (dropout, degrees) in [(0.0, &[2, 4, 8, 16][..]), (0.2, &[2, 4])] {
+            let model = Model { dropout, ..model.clone() };
+            for (degree, stream) in degrees.iter().flat_map(|degree| BLOCKS.map(|stream| (*degree, stream))) {
+                if part(&model, degree, 0, stream).is_none() {
+                    continue;
+                }
+                let what = format!("{label}, dropout {dropout}");
+                hold(&what, &model, degree, stream, ActivationConfig::default(), 2e-5);
+                held += 1;
+            }
+        }
+    }
+    assert!(held > 200, "{held}");
+}
+
+/// Keys are gathered whatever positions a rank has.
+#[test]
+fn gathered_keys_go_with_every_order() {
+    for (label, model) in all_kinds() {
+        for order in [ContextOrder::Consecutive, ContextOrder::Striped] {
+            let stream = Stream::Context(ContextSharing { method: ContextMethod::AllGather, order });
+            let model = Model { dropout: 0.2, ..model.clone() };
+            hold(label, &model, 4, stream, ActivationConfig::default(), 2e-5);
+        }
+    }
+}
+
 /// Fewer key/value heads than ranks, too, and several sequences in a micro-batch.
 #[test]
 fn ranks_with_some_heads_have_the_losses_and_gradients_of_the_whole() {
@@ -227,8 +274,10 @@ fn ranks_with_some_heads_have_the_losses_and_gradients_of_the_whole() {
 #[test]
 fn recomputed_and_rounded_activations_may_be_cut_too() {
     for (label, model) in models() {
-        for stream in [Stream::Whole, Stream::Rows, GATHERED, EXCHANGED] {
-            for recompute in [Recompute::None, Recompute::Attention, Recompute::Full] {
+        for stream in [Stream::Whole, Stream::Rows, GATHERED, EXCHANGED].into_iter().chain(BLOCKS) {
+            for recompute in
+                [Recompute::None, Recompute::Attention, Recompute::AttentionOutput, Recompute::Full]
+            {
                 let kept = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
                 hold(&format!("{label}, {recompute:?}"), &model, 2, stream, kept, 2e-5);
             }

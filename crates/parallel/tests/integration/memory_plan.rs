@@ -78,7 +78,9 @@ fn the_plan_of_ranks_that_share_sequences_is_what_the_device_holds() {
         ..Default::default()
     };
     let (model, optim) = (config.resolve(None).unwrap(), OptimConfig::default());
-    for context_method in [ContextMethod::AllGather, ContextMethod::Ulysses] {
+    for context_method in
+        [ContextMethod::AllGather, ContextMethod::Ulysses, ContextMethod::Ring, ContextMethod::LightSeq]
+    {
         let mut activations = Vec::new();
         for context in [2, 4] {
             let parallel = ParallelConfig { context, context_method, ..ParallelConfig::default() };

@@ -6,7 +6,8 @@ use bessemer_filling::{RankFill, StepFill};
 use bessemer_parallel::{FillChoice, UpdateOps};
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{
-    CollectiveSeconds, MessageSeconds, NodeCosts, RankEvent, RankWriter, Replay, StepEvents, Traffic, replay,
+    CollectiveSeconds, MessageSeconds, NodeCosts, PERMUTATIONS, RankEvent, RankWriter, Replay, StepEvents,
+    Traffic, replay,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
@@ -54,6 +55,9 @@ fn calls(step: &StepEvents, rank: usize) -> BTreeMap<&str, u64> {
             RankEvent::Start { group, .. } | RankEvent::Collective { group, .. } => {
                 step.groups[*group].label.as_str()
             }
+            RankEvent::Send { tag, .. } | RankEvent::Receive { tag, .. } if tag & PERMUTATIONS > 0 => {
+                "context"
+            }
             RankEvent::Send { .. } | RankEvent::Receive { .. } => "pipeline",
             RankEvent::Compute { .. } | RankEvent::Wait { .. } => continue,
         };
@@ -100,19 +104,16 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
             sent += traffic.volume.sent as f64;
         }
         assert_eq!(calls(&step, at), counted, "{}, rank {at}", layout.name);
-        let nodes = match fill.evaluates {
-            true => worker.filled_step_nodes().swap_remove(1),
-            false => worker.step_nodes(),
-        };
-        let messages: f64 = (nodes.iter())
-            .map(|node| match &node.action {
-                bessemer_program::Action::Send(message) => message.bytes as f64,
+        if per_byte > 0.0 {
+            let bytes = |event: &RankEvent| match event {
+                RankEvent::Send { busy, .. } => busy / per_byte,
                 _ => 0.0,
-            })
-            .sum();
-        // Parts of ranks differ by at most an element a collective.
-        let apart = (costs.sent + messages - sent).abs();
-        assert!(apart <= 0.02 * sent, "{}, rank {at}: {sent} sent, {apart} apart", layout.name);
+            };
+            let messages: f64 = step.lists[at].iter().map(bytes).sum();
+            // Parts of ranks differ by at most an element a collective.
+            let apart = (costs.sent + messages - sent).abs();
+            assert!(apart <= 0.02 * sent, "{}, rank {at}: {sent} sent, {apart} apart", layout.name);
+        }
     }
     step
 }

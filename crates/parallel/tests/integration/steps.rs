@@ -73,6 +73,8 @@ pub(crate) fn layouts() -> Vec<Layout> {
         tensor("tensor, sequence, zero3", Stage::Zero3, true),
         shared("context by all-gather, ddp", Stage::Ddp, ContextMethod::AllGather),
         shared("context by ulysses, zero2", Stage::Zero2, ContextMethod::Ulysses),
+        shared("context by ring, zero1", Stage::Zero1, ContextMethod::Ring),
+        shared("context by lightseq, zero3", Stage::Zero3, ContextMethod::LightSeq),
         pipeline("gpipe", "gpipe", 1, 3),
         pipeline("1f1b, zero1", "1f1b", 2, 4),
         pipeline("interleaved", "interleaved", 2, 4),

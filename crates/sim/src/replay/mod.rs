@@ -15,5 +15,5 @@ mod programs;
 mod table;
 
 pub use events::{CollectiveSpan, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
-pub use programs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, RankWriter, Traffic};
+pub use programs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, PERMUTATIONS, RankWriter, Traffic};
 pub use table::{CostTable, LinearSeconds, op_key};

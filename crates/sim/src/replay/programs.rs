@@ -107,12 +107,25 @@ pub struct RankWriter<'a> {
     begun: HashMap<usize, usize>,
     /// Those that are not waited for, by group and the list's number.
     started: HashMap<(usize, usize), Started>,
+    /// Messages of permutations so far, by sender and receiver.
+    permuted: HashMap<(usize, usize), u64>,
 }
+
+/// Bit of a tag that tells messages of permutations from those of a pipeline.
+pub const PERMUTATIONS: u64 = 1 << 63;
 
 impl<'a> RankWriter<'a> {
     /// Appends to the list of `rank`.
     pub fn new(step: &'a mut StepEvents, costs: &'a mut dyn NodeCosts, rank: usize) -> RankWriter<'a> {
-        RankWriter { step, costs, rank, compute: 0.0, begun: HashMap::new(), started: HashMap::new() }
+        RankWriter {
+            step,
+            costs,
+            rank,
+            compute: 0.0,
+            begun: HashMap::new(),
+            started: HashMap::new(),
+            permuted: HashMap::new(),
+        }
     }
 
     /// The number of a group ([`StepEvents::group`]).
@@ -199,6 +212,26 @@ impl<'a> RankWriter<'a> {
         self.compute += self.costs.message(bytes).receive + self.costs.copy(bytes);
     }
 
+    /// Hands over what this rank sends in a permutation. The sender, tag and bytes of what it receives, if it receives something.
+    fn permute(&mut self, group: usize, c: &Collective) -> Option<(usize, u64, u64)> {
+        let ranks = self.step.groups[group].ranks.clone();
+        let me = ranks.iter().position(|rank| *rank == self.rank)?;
+        if let Some(to) = c.to(me) {
+            let (to, bytes) = (ranks[to], c.src.bytes());
+            let tag = self.message_tag(self.rank, to);
+            self.send(to, tag, bytes);
+        }
+        let from = ranks[c.from(me)?];
+        Some((from, self.message_tag(from, self.rank), c.dst.bytes()))
+    }
+
+    /// A tag for the next message of a permutation from one rank to another: both count them alike.
+    fn message_tag(&mut self, from: usize, to: usize) -> u64 {
+        let count = self.permuted.entry((from, to)).or_default();
+        *count += 1;
+        PERMUTATIONS | *count
+    }
+
     /// One phase of a unit. `group` is that of the tensor axis, of `ranks` ranks; `first`: the pass begins the gradients of an
     /// update.
     ///
@@ -211,19 +244,37 @@ impl<'a> RankWriter<'a> {
         first: bool,
         (group, ranks): (usize, usize),
     ) -> Result<(), SimError> {
+        // What permutations that were started bring.
+        let mut coming: HashMap<usize, (usize, u64, u64)> = HashMap::new();
         for node in unit.list(phase) {
             match node {
                 Node::Launch(launch) if launch.first_only && !first => {}
                 Node::Launch(launch) => self.op(&launch.op)?,
+                Node::Collective(c) if c.kind == CollectiveKind::Permute => {
+                    let receive = self.permute(group, c);
+                    receive.into_iter().for_each(|(from, tag, bytes)| self.receive(from, tag, bytes));
+                }
                 Node::Collective(c) => {
                     let (traffic, copied) = of_program(c, ranks);
                     self.collective(group, &c.name, traffic, copied);
+                }
+                Node::Start(c) if c.kind == CollectiveKind::Permute => {
+                    let receive = self.permute(group, c);
+                    // Without a thread a start lasts until what it receives is there.
+                    if self.step.groups[group].progress == Progress::Caller {
+                        receive.into_iter().for_each(|(from, tag, bytes)| self.receive(from, tag, bytes));
+                    } else if let Some(message) = receive {
+                        coming.insert(c.id, message);
+                    }
                 }
                 Node::Start(c) => {
                     let (traffic, copied) = of_program(c, ranks);
                     self.start(group, c.id, &c.name, traffic, copied);
                 }
-                Node::Wait { id, .. } => self.wait(group, *id),
+                Node::Wait { id, .. } => match coming.remove(id) {
+                    Some((from, tag, bytes)) => self.receive(from, tag, bytes),
+                    None => self.wait(group, *id),
+                },
             }
         }
         Ok(())
@@ -240,6 +291,8 @@ fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
         CollectiveKind::AllReduce => (bytes, bytes, bytes),
         CollectiveKind::ReduceScatter => (bytes, bytes, part),
         CollectiveKind::AllGather => (bytes, part, bytes),
+        // Messages ([`RankWriter::permute`]).
+        CollectiveKind::Permute => (bytes, c.src.bytes(), c.dst.bytes()),
         CollectiveKind::AllToAll => {
             let sent: usize = (0..ranks).map(|to| c.exchanged(ranks, 0, to)).sum();
             (sent as u64 * element, sent as u64 * element, c.dst.len() as u64 * element)

@@ -1,6 +1,6 @@
 //! Replays of steps, worked out on paper and by another way of counting.
 
-use bessemer_mesh::{Axis, Dim, PositionOrder};
+use bessemer_mesh::{Axis, Dim, PositionOrder, RowsContents, RowsMessage};
 use bessemer_program::{Class, Collective, CollectiveKind, Node, Phase, Recorder, UnitProgram};
 use bessemer_sim::replay::{
     CollectiveSeconds, CostTable, LinearSeconds, NodeCosts, Progress, RankEvent, RankWriter, ReplayGroup,
@@ -389,6 +389,7 @@ fn unit(overlapped: bool) -> UnitProgram {
         axis: Axis::Tensor,
         order: PositionOrder::Consecutive,
         columns: Vec::new(),
+        messages: Vec::new(),
         name: "layers.0.sum".into(),
         src: sum,
         dst: sum,
@@ -494,4 +495,67 @@ fn measured_times_make_lines_that_never_fall() {
     // A longer one that was faster, and a short one that took nothing.
     assert_eq!(LinearSeconds::through([100, 200], [2.0, 1.0]), LinearSeconds { fixed: 2.0, per_byte: 0.0 });
     assert_eq!(LinearSeconds::through([100, 200], [0.0, 100.0]).fixed, 0.0);
+}
+
+/// Rank 0 sends 16 bytes to rank 1 of a group of ranks 3 and 4, which answers nothing; then both compute, then the receiver waits.
+#[test]
+fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
+    let mut recorder = Recorder::new("layers.0.");
+    let plain = |rows: usize, cols: usize| [Dim::plain(rows), Dim::plain(cols)];
+    let x = recorder.value("x", Class::Local, DType::F32, plain(2, 2));
+    let y = recorder.value("y", Class::Local, DType::F32, plain(2, 2));
+    let made = recorder.value("made", Class::Local, DType::F32, plain(3, 2));
+    recorder.launch(Fill { dst: made, value: 1.0 });
+    let recorded = recorder.finish();
+    let unit = |rank: usize| {
+        let (src, dst) = if rank == 0 { (x, x.rows(0, 0)) } else { (y.rows(0, 0), y) };
+        let message = RowsMessage { to: 1, rows_of: 0, contents: RowsContents::Whole };
+        let collective = Collective {
+            id: 2,
+            kind: CollectiveKind::Permute,
+            axis: Axis::Context,
+            order: PositionOrder::Consecutive,
+            columns: Vec::new(),
+            messages: vec![Some(message), None],
+            name: "layers.0.x".into(),
+            src,
+            dst,
+            rows: 0..0,
+            versions: Vec::new(),
+        };
+        let mut unit = recorded.clone();
+        unit.lists[0].insert(0, Node::Start(collective));
+        unit.lists[0].push(Node::Wait { id: 2, src, dst, versions: Vec::new() });
+        unit
+    };
+    let link = Link { latency: 7.0, bandwidth: 1.0 };
+    let seconds = |progress| {
+        let mut step = StepEvents::new(5);
+        for rank in [3, 4] {
+            let mut costs = table(Some(link));
+            let mut writer = RankWriter::new(&mut step, &mut costs, rank);
+            let group = writer.group(group("context", &[3, 4], progress));
+            writer.unit(&unit(rank - 3), Phase::Forward, false, (group, 2)).unwrap();
+            writer.finish();
+        }
+        let kinds = |rank: usize| -> Vec<&str> {
+            let name = |e: &RankEvent| match e {
+                RankEvent::Send { to: 4, .. } => "send",
+                RankEvent::Receive { from: 3, .. } => "receive",
+                RankEvent::Compute { .. } => "compute",
+                other => panic!("{other:?}"),
+            };
+            step.lists[rank].iter().map(name).collect()
+        };
+        (kinds(3), kinds(4), replay(&step).unwrap().events[4].clone())
+    };
+    let (sender, receiver, events) = seconds(Progress::Thread);
+    assert_eq!(
+        (sender, receiver),
+        (vec!["compute", "send", "compute"], vec!["compute", "receive", "compute"])
+    );
+    // A copy of 16 bytes, 33 s, and as long to hand it over, 16 s; on the link 16 s and 7 s.
+    assert_eq!(events[1].end, 33.0 + 16.0 + 16.0 + 7.0);
+    // Without a thread the receiver waits before it computes.
+    assert_eq!(seconds(Progress::Caller).1, ["receive", "compute"]);
 }

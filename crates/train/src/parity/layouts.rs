@@ -3,7 +3,7 @@
 use super::models::Style;
 use bessemer_arch::Model;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{ContextMethod, ParallelConfig, Stage};
+use bessemer_parallel::{ContextMethod, ContextOrder, ContextSharing, ParallelConfig, Stage};
 use bessemer_units::{ParamDType, ParamStorage};
 
 /// A layout to be held against one rank.
@@ -77,14 +77,19 @@ impl Layout {
 impl Layout {
     /// This layout on `ranks` times as many ranks, of which so many share every sequence.
     #[must_use]
-    pub fn sharing_sequences(mut self, ranks: usize, method: ContextMethod) -> Layout {
-        let context = format!("context {ranks} ({})", method.name());
+    pub fn sharing_sequences(mut self, ranks: usize, sharing: ContextSharing) -> Layout {
+        let ContextSharing { method, order } = sharing;
+        let context = match order {
+            ContextOrder::Auto => format!("context {ranks} ({})", method.name()),
+            _ => format!("context {ranks} ({}, {})", method.name(), order.name()),
+        };
         self.name = if self.ranks == 1 && self.accumulation == 1 {
             context
         } else {
             format!("{}, {context}", self.name)
         };
-        (self.parallel.context, self.parallel.context_method) = (ranks as u64, method);
+        self.parallel.context = ranks as u64;
+        (self.parallel.context_method, self.parallel.context_order) = (method, order);
         self.ranks *= ranks;
         self
     }
@@ -211,7 +216,8 @@ pub fn pipelines(ranks: usize) -> Vec<Layout> {
 }
 
 /// Context parallelism on at most `ranks` ranks, alone and beside copies, ZeRO and pipelines, of steps of `sequences` sequences:
-/// a micro-batch is one sequence. By every method that the ranks' number allows for the 8 heads of the models.
+/// a micro-batch is one sequence. By every method that the ranks' number allows for the 8 heads of the models, in its own order of
+/// positions; in the others alone.
 pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
     let mut list = Vec::new();
     let data = [
@@ -222,21 +228,36 @@ pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
         (Stage::Zero3, (1, 2)),
         (Stage::Zero3, (2, 2)),
     ];
-    let methods = [ContextMethod::AllGather, ContextMethod::Ulysses];
-    let fits = |(ranks, method): &(usize, ContextMethod)| method.problem(*ranks, 8, 8).is_none();
-    let both = [2, 4, 8, 16].into_iter().flat_map(|ranks| methods.map(|method| (ranks, method))).filter(fits);
-    for (context, method) in both {
+    let methods =
+        [ContextMethod::AllGather, ContextMethod::Ulysses, ContextMethod::Ring, ContextMethod::LightSeq]
+            .map(ContextSharing::of);
+    let fits = |(ranks, sharing): &(usize, ContextSharing)| sharing.problem(*ranks, 8, 8).is_none();
+    let all =
+        [2, 4, 8, 16].into_iter().flat_map(|ranks| methods.map(|sharing| (ranks, sharing))).filter(fits);
+    for (context, sharing) in all {
         for (stage, sizes) in data {
             let micro_batches = sequences / (sizes.0 * sizes.1);
-            list.push(Layout::of(stage, sizes, (1, false), micro_batches).sharing_sequences(context, method));
+            list.push(
+                Layout::of(stage, sizes, (1, false), micro_batches).sharing_sequences(context, sharing),
+            );
         }
         for schedule in ["1f1b", "zb-v", "dualpipe"] {
             list.push(
-                Layout::single().pipelined(schedule, 2, sequences, &[]).sharing_sequences(context, method),
+                Layout::single().pipelined(schedule, 2, sequences, &[]).sharing_sequences(context, sharing),
             );
         }
         let both = Layout::of(Stage::Zero1, (1, 2), (1, false), 1).pipelined("zb-h1", 2, sequences / 2, &[]);
-        list.push(both.sharing_sequences(context, method));
+        list.push(both.sharing_sequences(context, sharing));
+    }
+    for context in [2, 4, 8, 16] {
+        for (method, order) in [
+            (ContextMethod::AllGather, ContextOrder::Striped),
+            (ContextMethod::Ring, ContextOrder::Consecutive),
+            (ContextMethod::Ring, ContextOrder::Striped),
+        ] {
+            let alone = Layout::of(Stage::Ddp, (1, 1), (1, false), sequences);
+            list.push(alone.sharing_sequences(context, ContextSharing { method, order }));
+        }
     }
     list.retain(|l| l.ranks <= ranks);
     list.sort_by_key(|l| l.ranks);

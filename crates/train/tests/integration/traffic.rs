@@ -6,10 +6,10 @@
 use bessemer_arch::{MlpKind, Model, NormChoice, Placement, PositionChoice, Span};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{
-    DataParallel, Exchange, Passes, context_parallel_layer, pipeline_micro_batch, ring,
-    tensor_parallel_layer, ulysses_layer,
+    DataParallel, Exchange, Passes, context_parallel_layer, lightseq_layer, pipeline_micro_batch, ring,
+    ring_layer, tensor_parallel_layer, ulysses_layer,
 };
-use bessemer_mesh::{Axis, ContextMethod};
+use bessemer_mesh::{Axis, ContextMethod, PositionOrder};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
@@ -193,25 +193,41 @@ fn expected(
 
     // Besides, the losses of tokens and room for their log-sum-exps are gathered.
     let width = |heads: usize| heads * model.head_dim;
-    let layer = match plan.context_method {
-        ContextMethod::AllGather => context_parallel_layer(tokens, width(model.kv_heads), context),
-        // Where there are fewer key/value heads than ranks, each rank has one.
+    let again = |modes: &[Recompute]| modes.iter().any(|mode| *recompute == RecomputePlan::from(*mode));
+    let (queries, keys) = (width(model.heads), width(model.kv_heads));
+    let layer = match plan.context.method {
+        // What is gathered for a pass that is made again serves the gradients too.
+        ContextMethod::AllGather => activation * context_parallel_layer(tokens, keys, context),
         ContextMethod::Ulysses => {
-            ulysses_layer(tokens, width(model.heads), width(model.kv_heads.max(context)), context)
+            // Where there are fewer key/value heads than ranks, each rank has one.
+            let keys = width(model.kv_heads.max(context));
+            // What is computed again is exchanged again: all of it, all but the result, or the result alone.
+            let of = |queries, keys| activation * ulysses_layer(tokens, queries, keys, context);
+            let more = if again(&[Recompute::Full]) {
+                of(queries, keys) / 2.0
+            } else if again(&[Recompute::AttentionOutput]) {
+                of(queries, 0) / 4.0 + of(0, keys) / 2.0
+            } else if again(&[Recompute::Attention]) {
+                of(queries, 0) / 4.0
+            } else {
+                0.0
+            };
+            of(queries, keys) + more
+        }
+        method => {
+            let order = plan.context.positions(tokens, context);
+            // Of one position a rank, none sees what is behind it.
+            let all = order == PositionOrder::ZigZag || (order == PositionOrder::Striped && tokens > context);
+            let traffic = match method {
+                ContextMethod::LightSeq => lightseq_layer(tokens, queries, model.heads, keys, context),
+                _ => ring_layer(tokens, keys, context, all),
+            };
+            let passes = if again(&[Recompute::Full, Recompute::Attention]) { 2.0 } else { 1.0 };
+            passes * traffic.forward.bytes(activation) + traffic.backward.bytes(activation)
         }
     };
-    // What is computed again is exchanged again; keys and values that are gathered for that serve the gradients too.
-    let queries = ulysses_layer(tokens, width(model.heads), 0, context) / 4.0;
-    let keys_and_values = ulysses_layer(tokens, 0, width(model.kv_heads.max(context)), context) / 2.0;
-    let again = |mode: Recompute| *recompute == RecomputePlan::from(mode);
-    let layer = match plan.context_method {
-        ContextMethod::Ulysses if again(Recompute::Full) => layer + layer / 2.0,
-        ContextMethod::Ulysses if again(Recompute::AttentionOutput) => layer + queries + keys_and_values,
-        ContextMethod::Ulysses if again(Recompute::Attention) => layer + queries,
-        _ => layer,
-    };
     let layers = (model.layers * context) as f64 * layer;
-    send("context", micro_batches * (activation * layers + 4.0 * whole_ring(2 * tokens, context)));
+    send("context", micro_batches * (layers + 4.0 * whole_ring(2 * tokens, context)));
 
     let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();
     let lines = if plan.sequence { 1 } else { tensor };
@@ -228,7 +244,11 @@ fn expected(
     {
         send(label, numbers(1, size));
     }
-    sent.into_iter().filter(|(_, b)| *b > 0.0).map(|(label, b)| (label.to_owned(), b as u64)).collect()
+    // Averages over an odd number of blocks are no whole numbers.
+    sent.into_iter()
+        .filter(|(_, b)| *b > 0.0)
+        .map(|(label, b)| (label.to_owned(), b.round() as u64))
+        .collect()
 }
 
 fn form(stage: Stage) -> DataParallel {

@@ -5,17 +5,42 @@ use bessemer_arch::TensorShardParam;
 use bessemer_model::{Collective, Ranks, StageRanks, Stream};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::{Backend, TensorError, View};
-use std::sync::{Barrier, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Barrier, Condvar, Mutex};
+use std::time::Duration;
 
 /// Where t threads hand each other their values.
 pub(crate) struct Group {
     values: Mutex<Vec<Vec<f32>>>,
     barrier: Barrier,
+    /// By sender and receiver, in the order in which they were sent: names and values.
+    messages: Mutex<HashMap<(usize, usize), VecDeque<(String, Vec<f32>)>>>,
+    came: Condvar,
 }
 
 impl Group {
     pub(crate) fn new(degree: usize) -> Group {
-        Group { values: Mutex::new(vec![Vec::new(); degree]), barrier: Barrier::new(degree) }
+        let (values, barrier) = (Mutex::new(vec![Vec::new(); degree]), Barrier::new(degree));
+        Group { values, barrier, messages: Mutex::default(), came: Condvar::new() }
+    }
+
+    fn send(&self, from: usize, to: usize, name: &str, values: Vec<f32>) {
+        let mut messages = self.messages.lock().unwrap();
+        messages.entry((from, to)).or_default().push_back((name.to_owned(), values));
+        self.came.notify_all();
+    }
+
+    fn receive(&self, from: usize, to: usize, name: &str) -> Vec<f32> {
+        let mut messages = self.messages.lock().unwrap();
+        loop {
+            if let Some((found, values)) = messages.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
+                assert_eq!(found, name, "from {from} to {to}");
+                return values;
+            }
+            let (guard, late) = self.came.wait_timeout(messages, Duration::from_secs(60)).unwrap();
+            assert!(!late.timed_out(), "{name}: nothing from {from} to {to}");
+            messages = guard;
+        }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -81,6 +106,13 @@ impl Ranks for Member<'_> {
                     at += part.len();
                     b.write_f32(part, &all[at - part.len()..at])
                 })
+            }
+            CollectiveKind::Permute => {
+                if let Some(to) = c.to(self.index) {
+                    self.group.send(self.index, to, &c.name, read(b, src)?);
+                }
+                let Some(from) = c.from(self.index) else { return Ok(()) };
+                b.write_f32(dst, &self.group.receive(from, self.index, &c.name))
             }
             CollectiveKind::AllToAll => {
                 let ranks = self.group.size();

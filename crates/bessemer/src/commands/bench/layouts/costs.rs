@@ -184,7 +184,10 @@ fn transport(
                 CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
                 CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&parts, Reduce::Sum),
                 CollectiveKind::AllGather => Pattern::AllGather(&parts),
-                CollectiveKind::AllToAll => Pattern::AllToAll { send: &parts, receive: &own },
+                // Permutations are messages, and cost what these do.
+                CollectiveKind::AllToAll | CollectiveKind::Permute => {
+                    Pattern::AllToAll { send: &parts, receive: &own }
+                }
             };
             values.reset(ElementType::F32, len);
             received.reset(ElementType::F32, own.len());
