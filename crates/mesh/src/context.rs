@@ -87,11 +87,11 @@ pub enum ContextOrder {
     /// The order that gives all ranks equally much work by the method.
     #[default]
     Auto,
-    /// [`PositionOrder::Consecutive`].
+    /// Rank i of n has the i-th of n consecutive stretches.
     Consecutive,
-    /// [`PositionOrder::ZigZag`].
+    /// Rank i of n has stretches i and 2n - 1 - i of 2n.
     ZigZag,
-    /// [`PositionOrder::Striped`].
+    /// Rank i of n has every n-th position from i on.
     Striped,
 }
 

@@ -9,12 +9,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Barrier, Condvar, Mutex};
 use std::time::Duration;
 
+/// Values of a message with their name.
+type Named = (String, Vec<f32>);
+
 /// Where t threads hand each other their values.
 pub(crate) struct Group {
     values: Mutex<Vec<Vec<f32>>>,
     barrier: Barrier,
-    /// By sender and receiver, in the order in which they were sent: names and values.
-    messages: Mutex<HashMap<(usize, usize), VecDeque<(String, Vec<f32>)>>>,
+    /// By sender and receiver, in the order in which they were sent.
+    messages: Mutex<HashMap<(usize, usize), VecDeque<Named>>>,
     came: Condvar,
 }
 
