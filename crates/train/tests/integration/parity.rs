@@ -6,7 +6,7 @@ use bessemer_arch::{Annotations, ParamLayout};
 use bessemer_collectives::ThreadSettings;
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice, StateChoice};
-use bessemer_parallel::{ContextMethod, ParallelConfig, Stage};
+use bessemer_parallel::{ContextSharing, ParallelConfig, Stage};
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
@@ -206,7 +206,7 @@ fn compressed_activations_give_the_losses_of_one_rank() {
                 Layout::of(Stage::Ddp, (2, 1), line, 2),
                 Layout::of(Stage::Zero3, (1, 2), line, 2),
                 Layout::of(Stage::Ddp, (1, 1), line, SEQUENCES)
-                    .sharing_sequences(2, ContextMethod::AllGather),
+                    .sharing_sequences(2, ContextSharing::default()),
             ];
             for layout in rank_alone {
                 let problem = Comparison::new(
