@@ -10,7 +10,7 @@ pub struct ActivationConfig {
     /// Values that the backward pass of each layer recomputes.
     pub recompute: RecomputePlan,
     /// Lengths that the sequences of a micro-batch may have besides [`crate::Shape::seq`], which is the longest; in any order. Each
-    /// has programs of its own, in the memory of the longest.
+    /// has programs of its own, in the memory of the longest. One made to score has none.
     pub lengths: Vec<usize>,
     /// Form in which each layer stores what it keeps for its backward pass.
     pub compression: CompressionPlan,

@@ -65,14 +65,10 @@ impl Arena {
 }
 
 impl<'a> Plan<'a> {
-    /// Whether slots are arenas.
+    /// Whether slots are arenas. A decoder made to score has one length.
     pub(crate) fn has_arenas(&self) -> bool {
-        !self.config.lengths.is_empty() || self.budget().is_some()
-    }
-
-    fn budget(&self) -> Option<Bytes> {
-        let train = self.shape.purpose == crate::Purpose::Train;
-        self.config.recompute.budget().filter(|_| train)
+        let several = !self.config.lengths.is_empty() || self.config.recompute.budget().is_some();
+        several && self.shape.purpose == crate::Purpose::Train
     }
 
     /// The shapes of all lengths, the longest first.
@@ -126,7 +122,7 @@ impl<'a> Plan<'a> {
         let all = |recompute: &RecomputePlan| -> Result<Vec<LengthUnits<'a>>, ModelError> {
             plans.iter().map(|plan| units(plan, recompute)).collect()
         };
-        let Some(budget) = self.budget() else { return all(&self.config.recompute) };
+        let Some(budget) = self.config.recompute.budget() else { return all(&self.config.recompute) };
         let (mut chosen, full) = (all(&Recompute::None.into())?, all(&Recompute::Full.into())?);
         let layers: Vec<usize> = self.stage.span.layers.clone().collect();
         let freed: Vec<Vec<Bytes>> = chosen.iter().zip(&full).map(|(none, full)| freed(none, full)).collect();
@@ -257,7 +253,7 @@ impl Decoder {
     /// Layers of the model that recompute everything under the budget of input-aware recomputation, by length of a micro-batch's
     /// sequences, the longest first. Nothing without a budget.
     pub fn recomputed_by_length(&self) -> Vec<(usize, Vec<usize>)> {
-        if self.config.recompute.budget().is_none() {
+        if self.config.recompute.budget().is_none() || self.shape.purpose == crate::Purpose::Score {
             return Vec::new();
         }
         let layers = |units: &[StageUnit]| -> Vec<usize> {

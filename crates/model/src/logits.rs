@@ -61,6 +61,13 @@ impl Decoder {
     ) -> Result<(), ModelError> {
         self.expect_whole("a row of logits")?;
         self.check_batch(batch)?;
+        if self.length_of_tokens(batch.ids.len())?.is_some() {
+            return Err(ModelError::Shape {
+                what: "batch for logits",
+                wanted: format!("{} tokens, those of the longest length", self.shape.tokens()),
+                found: batch.ids.len().to_string(),
+            });
+        }
         self.fill(backend, ranks, 0, batch, None)?;
         let (Some(most), n) = (self.buffers.logits, self.shape.tokens()) else { return Ok(()) };
         let x = *self.buffers.slots[0].stream.last().unwrap_or(&most);

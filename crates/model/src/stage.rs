@@ -170,6 +170,13 @@ impl Decoder {
         shape.check(&tensor_shard.whole)?;
         stage.check(&tensor_shard.model, shape.purpose)?;
         let rank = rank_of(tensor_shard, stream, shape)?;
+        if shape.purpose == Purpose::Train {
+            // Ranks must be able to share the micro-batches of every length.
+            config
+                .lengths
+                .iter()
+                .try_for_each(|seq| rank_of(tensor_shard, stream, Shape { seq: *seq, ..shape }).map(drop))?;
+        }
         let params = match placed {
             Some(params) => params,
             None => params::alloc(backend, tensor_shard.specs(&stage.span), shape.purpose == Purpose::Train)?,

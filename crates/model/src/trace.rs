@@ -24,7 +24,7 @@ impl Decoder {
     /// Views of what the last forward pass has left, layer by layer; empty for a decoder made to score, whose layers
     /// share their memory.
     pub fn traces(&self) -> Vec<LayerTrace> {
-        let slot = &self.buffers.slots[0];
+        let slot = self.slot(0);
         if self.shape.purpose != Purpose::Train {
             return Vec::new();
         }
@@ -53,6 +53,6 @@ impl Decoder {
     /// `[n, d]`: the gradient of the residual stream (of a stage's first slot). When a layer begins its backward pass it is that
     /// of the stream behind the layer.
     pub fn stream_gradient(&self) -> View {
-        self.buffers.slots[0].gradient
+        self.slot(0).gradient
     }
 }

@@ -32,7 +32,8 @@ impl StepPlace {
         plan: &BatchPlan,
         state: &TrainState,
         worker: &Worker,
-        (loader, seed): (&Loader, u64),
+        loader: &Loader,
+        seed: u64,
     ) -> Result<StepPlace, TrainError> {
         // Documents of a step have the batch's tokens in the mean only.
         let scored = match loader.has_documents() {

@@ -22,8 +22,8 @@ pub(super) fn not_finite() -> String {
 impl Trainer {
     /// The passes of a step, and the seconds spent on data.
     fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
-        let source = (&self.loader, self.input.recipe.run.seed);
-        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, source)?;
+        let seed = self.input.recipe.run.seed;
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
         let wanted = self.step_fill();
         if let Some(fill) = RankFill::of_mut(&mut self.runner.worker) {
             fill.set_step(wanted)?;

@@ -69,8 +69,8 @@ impl Trainer {
         let begun = Instant::now();
         self.runner.set_window(self.plan.accumulation as usize, steps as usize)?;
         self.tracing.runs(&self.runner.worker);
-        let source = (&self.loader, self.input.recipe.run.seed);
-        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, source)?;
+        let seed = self.input.recipe.run.seed;
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
         // Stages leave updates out separately, so there is no count that holds for all of them: every step of a window counts.
         let first = self.state.updates();

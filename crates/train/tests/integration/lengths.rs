@@ -12,12 +12,14 @@ use place::{STEPS, recipe};
 use run::{Run, cpu, numbers};
 use std::sync::Arc;
 
-const BASE: [&str; 5] = [
+const BASE: [&str; 7] = [
     "train.micro_batch=2",
     "train.z_loss=1e-4",
     "optim.lr=3e-3",
     "eval.every_steps=10",
     "eval.max_tokens=500",
+    "eval.samples.at_end=true",
+    "eval.samples.generate.max_tokens=4",
 ];
 
 /// A run directory with documents of 3 to 60 characters.
@@ -181,6 +183,16 @@ fn what_does_not_go_with_documents_is_refused_before_the_first_step() {
             "pipedream",
         ),
         (&["train.batch_tokens=128"], 3, "3 data-parallel ranks"),
+        (
+            &[
+                "parallel.tensor=2",
+                "parallel.sequence=true",
+                "train.micro_batch=1",
+                "train.length_buckets=[5]",
+            ],
+            2,
+            "found 1 x 5 = 5",
+        ),
         (
             &[
                 "parallel.pipeline=2",
