@@ -2,7 +2,7 @@
 
 use crate::tiny;
 
-use bessemer_arch::{Model, Span, named};
+use bessemer_arch::{ActivationChoice, Model, Span, named};
 use bessemer_model::{
     ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream, TokenBatch, Unit,
 };
@@ -67,8 +67,8 @@ fn losses_keep_their_bits_and_gradients_stay_near() {
                 let apart = exact.iter().zip(&gradients).map(off).sum::<f64>().sqrt() / whole;
                 eprintln!("{label} {form} {recompute}: {apart:.1e}");
                 let unit = if form == Compression::Bf16 { 1.0 / 512.0 } else { 1.0 / 254.0 };
-                let changes_sign = label.contains("opt") && recompute == Recompute::Full;
-                let bound = if changes_sign { 0.1 } else { 8.0 * unit };
+                let changes_sign = model.activation == ActivationChoice::Relu && recompute == Recompute::Full;
+                let bound = if changes_sign { 0.2 } else { 8.0 * unit };
                 assert!(apart > 0.0 && apart < bound, "{label} {form} {recompute}: {apart}, bound {bound}");
             }
         }

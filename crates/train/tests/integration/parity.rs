@@ -123,8 +123,8 @@ fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
 
 /// Moments in 8 bits over layouts. Blocks of 256 moments never lie on two data-parallel ranks, and sums are in the order of the ranks:
 /// ZeRO has the bits of DDP. Without clipping, whose norm is summed over the ranks' parts. Tensor shards have blocks of their own, and
-/// other numbers of micro-batches other sums, which the codes amplify: there losses differ by less than the moments of one rank in 8
-/// bits and in f32 make them differ.
+/// other numbers of micro-batches other sums, which the codes amplify: losses differ as two roundings of one run do, each as far from f32 as
+/// that of one rank.
 #[test]
 fn moments_in_8_bits_give_the_losses_of_one_rank() {
     let settings = ThreadSettings::default();
@@ -162,7 +162,7 @@ fn moments_in_8_bits_give_the_losses_of_one_rank() {
                 let found = apart(&run(&short, &layout), &one);
                 eprintln!("{} {state:?} {}: {found:.1e}, f32 {allowed:.1e}", style.name(), layout.name);
                 assert!(
-                    found <= allowed.max(1e-4),
+                    found <= 3.0 * allowed,
                     "{} {}: {found}, allowed {allowed}",
                     style.name(),
                     layout.name
