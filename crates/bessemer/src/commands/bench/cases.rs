@@ -48,6 +48,9 @@ pub(super) enum Kind {
     Fill(usize),
     SumSquares(usize),
     AdamW(usize),
+    AdamWInt8(usize),
+    Quantise(usize, usize),
+    Dequantise(usize, usize),
 }
 
 /// Rows, inputs and outputs of the linear maps of the two reference jobs.
@@ -90,6 +93,8 @@ pub(super) fn all() -> Vec<Case> {
         add("gated gelu erf", &wide, Kind::Gated(ActivationKind::GeluErf, n, 4 * d));
         add("add", &shape, Kind::Add(n, d));
         add("dropout", &shape, Kind::Dropout(n, d));
+        add("quantise", &shape, Kind::Quantise(n, d));
+        add("dequantise", &shape, Kind::Dequantise(n, d));
         add("embedding", &shape, Kind::Embedding(n, d));
         add("embedding backward", &shape, Kind::EmbeddingBackward(n, d));
     }
@@ -99,6 +104,7 @@ pub(super) fn all() -> Vec<Case> {
         ("fill", Kind::Fill(LARGE)),
         ("sum of squares", Kind::SumSquares(LARGE)),
         ("adamw", Kind::AdamW(LARGE)),
+        ("adamw in 8 bits", Kind::AdamWInt8(LARGE)),
     ] {
         list.push(Case::operator(name, &large, kind));
     }

@@ -2,6 +2,7 @@
 
 use super::cases::Kind;
 use bessemer_tensor::op::*;
+use bessemer_tensor::quantise::{ACTIVATION_BLOCK, MOMENT_BLOCK};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
@@ -58,6 +59,15 @@ impl<'a> Maker<'a> {
     fn numbers(&mut self, numbers: &[f32]) -> Result<View, TensorError> {
         let view = self.f32(1, numbers.len())?;
         self.backend.write_f32(view, numbers)?;
+        Ok(view)
+    }
+
+    /// Codes of 8 bits `[rows, cols]`, all of them.
+    fn codes(&mut self, rows: usize, cols: usize) -> Result<View, TensorError> {
+        let spec = BufferSpec { class: "bench", name: "codes", dtype: DType::U8, len: rows * cols };
+        let view = self.backend.alloc(spec)?.matrix(rows, cols);
+        let codes: Vec<f32> = (0..rows * cols).map(|i| (i * 7919 % 256) as f32).collect();
+        self.backend.write_f32(view, &codes)?;
         Ok(view)
     }
 
@@ -199,9 +209,35 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
             weight_decay: 0.1,
         }
         .into(),
+        Kind::AdamWInt8(len) => AdamWInt8 {
+            param: m.f32(1, len)?,
+            master: None,
+            grad: m.f32(1, len)?,
+            m: m.codes(1, len)?,
+            m_scales: m.numbers(&vec![0.1; len.div_ceil(MOMENT_BLOCK)])?,
+            v: m.codes(1, len)?,
+            v_scales: m.numbers(&vec![0.1; len.div_ceil(MOMENT_BLOCK)])?,
+            step: m.numbers(&[1.0, 1.0, 1e-3, 0.1, 0.05])?,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+        }
+        .into(),
+        Kind::Quantise(n, d) => {
+            Quantise { src: m.act(n, d)?, codes: m.codes(n, d)?, scales: m.f32(n, blocks(d))? }.into()
+        }
+        Kind::Dequantise(n, d) => {
+            Dequantise { codes: m.codes(n, d)?, scales: m.f32(n, blocks(d))?, dst: m.act(n, d)? }.into()
+        }
         Kind::Copy(len) => Copy { src: m.f32(1, len)?, dst: m.f32(1, len)? }.into(),
         other => unreachable!("{other:?} is made above"),
     })
+}
+
+/// Blocks of a row of so many columns that activations in 8 bits have.
+fn blocks(cols: usize) -> usize {
+    cols.div_ceil(ACTIVATION_BLOCK)
 }
 
 fn cross_entropy(m: &mut Maker<'_>, n: usize, d: usize, v: usize) -> Result<LinearCrossEntropy, TensorError> {
