@@ -12,7 +12,7 @@
 use crate::model::Model;
 use crate::param_id::ParamRole;
 use crate::params::ParamSpec;
-use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Placement};
+use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Placement, TensorGrid};
 
 /// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
 /// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
@@ -36,14 +36,21 @@ pub struct Sharding {
     pub spec: ParamSpec,
     /// Its dims with the blocks in which they are sharded.
     pub form: Form,
-    /// Over the tensor axis; the other axes replicate it.
+    /// Over the axes of tensor parallelism; the other axes replicate it.
     pub layout: Layout,
-    /// The sum that completes the gradient.
+    /// The sum over the axis of heads that completes the gradient.
     pub gradient: GradientSum,
+    /// Further axes over which the gradient is a sum. Empty but on grids.
+    pub sums: Vec<Axis>,
 }
 
 impl Sharding {
-    /// The dim that the tensor axis shards; `None`: every rank holds all of it.
+    /// Whether some axis shards it.
+    pub fn is_sharded(&self) -> bool {
+        Axis::ALL.iter().any(|axis| matches!(self.layout.at(*axis), Placement::Shard { .. }))
+    }
+
+    /// The dim that the axis of a line of tensor-parallel ranks shards; `None`: every rank of it holds all of it.
     pub fn dim(&self) -> Option<usize> {
         match self.layout.at(Axis::Tensor) {
             Placement::Shard { dim } => Some(dim),
@@ -106,6 +113,64 @@ impl Model {
             | R::FinalNormBias => (None, GradientSum::IfSequenceParallel),
         };
         let placement = dim.map_or(Placement::Replicate, |dim| Placement::Shard { dim });
-        Sharding { spec, form, layout: Layout::replicated().with(Axis::Tensor, placement), gradient }
+        let layout = Layout::replicated().with(Axis::Tensor, placement);
+        Sharding { spec, form, layout, gradient, sums: Vec::new() }
+    }
+
+    /// How each parameter is sharded over a grid, in the order of [`Model::params`].
+    ///
+    /// | parameter | two dimensions: columns, rows | three: rows (j), columns (l), depth (i) |
+    /// |---|---|---|
+    /// | first matrix of a block | dim 0, dim 1 | dim 0, dim 1, dim 1 |
+    /// | second matrix of a block | dim 0, dim 1 | dim 1, dim 0, dim 0 |
+    /// | token table, output projection | dim 0, dim 1 | dim 0, dim 1, dim 1 |
+    /// | bias of a first matrix | dim 0, no | dim 0, no, no |
+    /// | bias of a second matrix, norms | dim 0, no | no, dim 0, no |
+    /// | table of positions | dim 1, no | no, dim 1, no |
+    /// | `q_norm`, `k_norm` | no, no | no, no, no |
+    ///
+    /// Depth in two and a half dimensions replicates everything.
+    pub fn grid_shardings(&self, grid: TensorGrid) -> Vec<Sharding> {
+        self.params().into_iter().map(|spec| self.grid_sharding(spec, grid)).collect()
+    }
+
+    fn grid_sharding(&self, spec: ParamSpec, grid: TensorGrid) -> Sharding {
+        use Axis::{TensorColumn as Column, TensorDepth as Depth, TensorRow as Row};
+        use ParamRole as R;
+        let cube = matches!(grid, TensorGrid::Cube { .. });
+        let line = self.sharding(spec);
+        let second = matches!(line.spec.id.role(), R::AttentionOutWeight | R::DownWeight);
+        let by: &[(Axis, usize)] = match line.spec.id.role() {
+            R::QueryNormWeight | R::KeyNormWeight => &[],
+            R::PositionTable => &[(Column, 1)],
+            R::QkvBias | R::UpBias | R::GateUpBias if cube => &[(Row, 0)],
+            role if line.form.dims.len() == 1 || role == R::PositionTable => &[(Column, 0)],
+            _ if !cube => &[(Column, 0), (Row, 1)],
+            _ if second => &[(Row, 1), (Column, 0), (Depth, 0)],
+            _ => &[(Row, 0), (Column, 1), (Depth, 1)],
+        };
+        let mut form = line.form;
+        if second && !cube {
+            // Its inputs are gathered as they are stored, not by heads.
+            form.dims[1] = Dim::plain(form.dims[1].len());
+        }
+        let with =
+            |layout: Layout, (axis, dim): &(Axis, usize)| layout.with(*axis, Placement::Shard { dim: *dim });
+        let layout = by.iter().fold(Layout::replicated(), with);
+        let sharded = |axis: Axis| by.iter().any(|(by, _)| *by == axis);
+        let heads = line.gradient == GradientSum::All;
+        // Ranks along rows of a cube have other rows of the residual stream, and gather them for its products.
+        let by_rows = heads || line.gradient == GradientSum::IfSequenceParallel;
+        let sum = |axis: &Axis| match axis {
+            Row if cube => by_rows,
+            Column => heads,
+            _ => !sharded(*axis),
+        };
+        let sums = TensorGrid::AXES.into_iter().filter(|axis| grid.degree(*axis) > 1 && sum(axis)).collect();
+        let gradient = match line.gradient {
+            GradientSum::Replicas => GradientSum::Replicas,
+            _ => GradientSum::Nothing,
+        };
+        Sharding { spec: line.spec, form, layout, gradient, sums }
     }
 }

@@ -7,7 +7,8 @@ use crate::params::ParamSpec;
 use crate::sharding::{GradientSum, Sharding};
 use crate::span::Span;
 use bessemer_mesh::{
-    Axis, Block, Coord, DimRange, ElementRun, Mesh, ReplicatedBlocks, even, local_ranges, runs_of, total,
+    Axis, Block, Coord, DimRange, ElementRun, Mesh, Placement, ReplicatedBlocks, TensorGrid, even,
+    local_ranges, runs_of, total,
 };
 use std::ops::Range;
 
@@ -34,6 +35,10 @@ pub struct TensorShard {
     pub degree: usize,
     /// Position in the group.
     pub index: usize,
+    /// The grid that the group is, if it is no line.
+    pub grid: Option<TensorGrid>,
+    /// The axes of the group alone, and this rank's place on them.
+    place: (Mesh, Coord),
     /// Number in the whole model of the part's first query head.
     pub first_head: usize,
     /// Number in the whole model of the part's first key/value head.
@@ -83,17 +88,54 @@ impl Model {
         degree: usize,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
+        self.shard_over((Mesh::along(Axis::Tensor, degree), None), shardings, index)
+    }
+
+    /// The part of this model on rank `index` of a grid.
+    ///
+    /// # Errors
+    /// As [`Model::tensor_shard`], for the axis that shards heads, hidden units and vocabulary; a width that the grid does not divide.
+    pub fn grid_shard(&self, grid: TensorGrid, index: usize) -> Result<TensorShard, TensorShardError> {
+        let (width, inner) = grid.divisors();
+        for (what, key, len, divisor) in [
+            ("width", "model.width", self.width, width),
+            ("attention width", "model.heads", self.attention_width(), inner),
+            ("feed-forward width", "model.ffn_width", self.ffn_width, inner),
+        ] {
+            if !len.is_multiple_of(divisor) {
+                let problem = format!(
+                    "a grid of {grid} wants a {what} that {divisor} divides, found {len}; change {key} or the grid"
+                );
+                return Err(TensorShardError { degree: grid.ranks(), problem });
+            }
+        }
+        self.shard_over((grid.mesh(), Some(grid)), self.grid_shardings(grid), index)
+    }
+
+    fn shard_over(
+        &self,
+        (mesh, grid): (Mesh, Option<TensorGrid>),
+        shardings: Vec<Sharding>,
+        index: usize,
+    ) -> Result<TensorShard, TensorShardError> {
+        let group = mesh.world();
+        let line = grid.map_or(Axis::Tensor, TensorGrid::line);
+        let degree = mesh.degree(line);
         let wrong = |problem: String| Err(TensorShardError { degree, problem });
+        if index >= group {
+            return wrong(format!("there is no rank {index}"));
+        }
+        let place = mesh.coord(index);
+        let (group_index, index) = (index, place.at(line));
         let parts = |roles: &[ParamRole]| {
-            let sharded = |s: &Sharding| roles.contains(&s.spec.id.role()) && s.dim().is_some();
+            let sharded = |s: &Sharding| {
+                roles.contains(&s.spec.id.role()) && matches!(s.layout.at(line), Placement::Shard { .. })
+            };
             if shardings.iter().any(sharded) { degree } else { 1 }
         };
         use ParamRole as R;
         let (of_heads, of_vocabulary) = (parts(&[R::QkvWeight]), parts(&[R::TokenTable, R::HeadWeight]));
         let of_hidden = parts(&[R::DownWeight]);
-        if index >= degree {
-            return wrong(format!("there is no rank {index}"));
-        }
         let (heads, kv_heads, hidden) = (self.heads, self.kv_heads, self.ffn_width);
         if !heads.is_multiple_of(of_heads) {
             return wrong(format!(
@@ -127,8 +169,10 @@ impl Model {
                 ..self.clone()
             },
             whole: self.clone(),
-            degree,
-            index,
+            degree: group,
+            index: group_index,
+            grid,
+            place: (mesh, place),
             first_head: index % of_heads * (heads / of_heads),
             first_kv_head: kv.start,
             kv_replicas: Block::heads(kv_heads, 1).replicas(of_heads),
@@ -165,22 +209,34 @@ impl TensorShard {
 
     /// The model whose heads and widths a parameter of the part has: the whole if every rank has all of the parameter.
     pub fn model_of(&self, id: ParamId) -> &Model {
-        let whole = self.shardings.iter().any(|s| s.spec.id == id && s.dim().is_none());
+        let whole = self.shardings.iter().any(|s| s.spec.id == id && !s.is_sharded());
         if whole { &self.whole } else { &self.model }
     }
 
     fn param(&self, sharding: Sharding) -> TensorShardParam {
-        TensorShardParam::new(sharding, Mesh::along(Axis::Tensor, self.degree), self.index)
+        TensorShardParam::new(sharding, self.place.0.clone(), self.index)
     }
 
-    /// The ranks of the group that hold the same key/value heads as this one, itself included.
+    /// The axis that shards heads, hidden units and the vocabulary.
+    pub fn line(&self) -> Axis {
+        self.grid.map_or(Axis::Tensor, TensorGrid::line)
+    }
+
+    /// Position on an axis of the group.
+    pub fn at(&self, axis: Axis) -> usize {
+        self.place.1.at(axis)
+    }
+
+    /// Positions on [`TensorShard::line`] of the ranks that hold the same key/value heads as this one, itself included.
     pub fn kv_group(&self) -> Range<usize> {
-        let first = self.index - self.index % self.kv_replicas;
+        let at = self.at(self.line());
+        let first = at - at % self.kv_replicas;
         first..first + self.kv_replicas
     }
 
-    /// Over which ranks of the group, and for which elements of its dim 0, the gradient of a parameter is a partial sum
-    /// after the backward pass; `None` if it is complete. `sequence`: the residual stream is sharded by rows.
+    /// Over which ranks of [`TensorShard::line`], and for which elements of its dim 0, the gradient of a parameter is a partial sum
+    /// after the backward pass; `None` if it is complete. `sequence`: the residual stream is sharded by rows. Sums over whole axes of a
+    /// grid are [`Sharding::sums`].
     pub fn gradient_sum(&self, param: &TensorShardParam, sequence: bool) -> Option<(Range<usize>, DimRange)> {
         let all = (0..self.degree, DimRange { start: 0, len: param.shape[0] });
         match param.sharding.gradient {

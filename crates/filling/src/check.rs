@@ -42,6 +42,7 @@ mod tests {
     fn what_does_not_fit_says_why() {
         let of = |pipeline, schedule: &str, fill: FillConfig, tensor, optimizer| {
             let schedule = schedule.into();
+            let tensor = bessemer_parallel::TensorConfig::Line(tensor);
             let config = ParallelConfig { pipeline, schedule, tensor, ..Default::default() };
             let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
             let plan = Plan::new(&config, 4, &model, optimizer).expect("a layout that fits");

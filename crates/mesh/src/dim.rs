@@ -168,6 +168,32 @@ impl Dim {
         self.part_where(parts, index, |block| block.is_first(parts, index))
     }
 
+    /// Returns part `index` as a dim of its own: the blocks, each with the units that are there.
+    pub fn of_part(&self, parts: usize, index: usize) -> Dim {
+        let of = |block: &Block| Block { units: block.part(parts, index).len / block.unit.max(1), ..*block };
+        if self.owners.is_some() {
+            Dim::plain(total(&self.part(parts, index)))
+        } else {
+            Dim::of(self.blocks.iter().map(of))
+        }
+    }
+
+    /// Returns consecutive elements as a dim of its own. A block of which some elements are outside stays one of its kind if whole
+    /// units are left.
+    pub fn of_range(&self, range: DimRange) -> Dim {
+        let mut start = 0;
+        let within = self.blocks.iter().filter_map(|block| {
+            start += block.len();
+            let len = range.common(DimRange { start: start - block.len(), len: block.len() }).len;
+            let kept = match len.is_multiple_of(block.unit.max(1)) {
+                true => Block { units: len / block.unit.max(1), ..*block },
+                false => Block::plain(len),
+            };
+            (len > 0).then_some(kept)
+        });
+        Dim::of(within.collect::<Vec<_>>())
+    }
+
     fn part_where(&self, parts: usize, index: usize, keep: impl Fn(Block) -> bool) -> Vec<DimRange> {
         let mut first = 0;
         let mut next = |len: usize| {

@@ -216,6 +216,78 @@ pub fn lightseq_layer(
     }
 }
 
+/// Elements that a rank of a grid sends along two axes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlaneVolume {
+    /// Along the columns axis: activations, and sums of rows.
+    pub columns: f64,
+    /// Along the rows axis: parameters and their gradients.
+    pub rows: f64,
+}
+
+/// Elements that a rank of a grid of `rows` x `columns` ranks, in `depth` layers, sends for one layer and a micro-batch of `tokens` rows (Xu
+/// et al. 2021, by gathers instead of broadcasts). `products`: inputs and outputs of each matrix. With n = tokens / (rows depth) a rank
+/// gathers the columns of an input forward and backward and reduce-scatters those of its gradient, `3 n I (c-1)/c`; it gathers a
+/// matrix forward and backward and reduce-scatters its gradient, `3 I O/c (r-1)/r`. `row_sums`: numbers that are all-reduced for each
+/// row, `2 n (c-1)/c` for each: of a normalisation 2 for RMSNorm and 4 for LayerNorm, and 1 and 2 more if it is computed again.
+pub fn plane_layer(
+    tokens: usize,
+    products: &[(usize, usize)],
+    [rows, columns, depth]: [usize; 3],
+    row_sums: usize,
+) -> PlaneVolume {
+    let n = tokens as f64 / (rows * depth) as f64;
+    let inputs: usize = products.iter().map(|(inputs, _)| inputs).sum();
+    let parameters: usize = products.iter().map(|(inputs, outputs)| inputs * outputs).sum();
+    PlaneVolume {
+        columns: 3.0 * ring(n * inputs as f64, columns) + 2.0 * ring(n * row_sums as f64, columns),
+        rows: 3.0 * ring(parameters as f64 / columns as f64, rows),
+    }
+}
+
+/// Elements that a rank of a cube of `side`^3 ranks sends for one layer and a micro-batch of `tokens` rows, along i (parameters), j and
+/// l (activations), without normalisations (Bian et al. 2021).
+///
+/// A product of I inputs and O outputs: its matrix is gathered twice and its gradient reduce-scattered once over i, `3 I O/q^2 (q-1)/q`.
+/// Of a first product rows of the input are gathered over j forward and backward and its gradient is reduce-scattered, `3 n I/q^2
+/// (q-1)/q`; its outputs are reduce-scattered over l and their gradients gathered, `2 n O/q^2 (q-1)/q`. Of a second product j and l, inputs and
+/// outputs, change their roles.
+pub fn cube_layer(tokens: usize, products: &[CubeProduct], side: usize) -> CubeVolume {
+    let (n, q2) = (tokens as f64, (side * side) as f64);
+    let mut volume = CubeVolume { parameters: 0.0, rows: 0.0, columns: 0.0 };
+    for product in products {
+        let (inputs, outputs) = (product.inputs as f64, product.outputs as f64);
+        volume.parameters += 3.0 * ring(inputs * outputs / q2, side);
+        let (input, output) = (3.0 * ring(n * inputs / q2, side), 2.0 * ring(n * outputs / q2, side));
+        let (rows, columns) = if product.second { (output, input) } else { (input, output) };
+        volume.rows += rows;
+        volume.columns += columns;
+    }
+    volume
+}
+
+/// A product of a layer on a cube.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CubeProduct {
+    /// Inputs of the matrix.
+    pub inputs: usize,
+    /// Outputs of the matrix.
+    pub outputs: usize,
+    /// Whether it is the second of its block.
+    pub second: bool,
+}
+
+/// Elements that a rank of a cube sends along each axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CubeVolume {
+    /// Along depth, i: parameters and their gradients.
+    pub parameters: f64,
+    /// Along rows, j: activations.
+    pub rows: f64,
+    /// Along columns, l: activations.
+    pub columns: f64,
+}
+
 /// Elements that the ranks of one pipeline send for a micro-batch of `batch` sequences of `tokens` tokens at width `width`:
 /// the residual stream and its gradient, b s h each, over every boundary between stages on different ranks.
 pub fn pipeline_micro_batch(batch: usize, tokens: usize, width: usize, boundaries: usize) -> f64 {
@@ -263,6 +335,13 @@ mod tests {
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, false), 8.0 * 256.0 * 0.75);
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);
         assert_eq!(context_parallel_layer(16, 8, 4), 6.0 * 128.0 * 0.75);
+        // Bian et al. 2021, table 1, and Xu et al. 2021: one square matrix of unit size, all of X and W.
+        let plane = plane_layer(16, &[(16, 16)], [4, 4, 1], 0);
+        assert_eq!(plane, PlaneVolume { columns: 3.0 * 64.0 * 0.75, rows: 3.0 * 64.0 * 0.75 });
+        assert_eq!(plane_layer(16, &[(16, 16)], [4, 4, 2], 0).columns, plane.columns / 2.0);
+        let product = CubeProduct { inputs: 16, outputs: 16, second: false };
+        let cube = cube_layer(16, &[product], 2);
+        assert_eq!((cube.parameters, cube.rows, cube.columns), (96.0, 96.0, 64.0));
         assert_eq!(ulysses_layer(16, 24, 8, 4), 4.0 * 512.0 * 0.75 / 4.0);
         let sent = |stored, f32| BlockElements { stored, f32 };
         let ring = ring_layer(16, 8, 4, true);

@@ -33,7 +33,7 @@ pub struct Decoder {
     /// Which layers are here, and memory for how many micro-batches.
     pub(crate) stage: StageConfig,
     pub(crate) tensor_shard: Option<Box<TensorShard>>,
-    rank: Rank,
+    ranks: Vec<Rank>,
     pub(crate) shape: Shape,
     pub(crate) config: ActivationConfig,
     pub(crate) params: Vec<Param>,
@@ -114,9 +114,9 @@ impl Decoder {
         params: Vec<Param>,
     ) -> Result<Decoder, ModelError> {
         shape.check(model)?;
-        let rank = Rank::alone();
+        let ranks = &[Rank::alone()];
         let (config, stage) = (&config, &StageConfig::whole(model));
-        let parts = Parts { model, tensor_shard: None, rank, shape, config, stage };
+        let parts = Parts { model, tensor_shard: None, ranks, shape, config, stage };
         Decoder::build(backend, &parts, params, None)
     }
 
@@ -127,7 +127,7 @@ impl Decoder {
         params: Vec<Param>,
         beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Decoder, ModelError> {
-        let Parts { model, tensor_shard, rank, shape, config, stage } = *parts;
+        let Parts { model, tensor_shard, ranks, shape, config, stage } = *parts;
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
         let specs = tensor_shard.map_or_else(|| span.params(model), |part| part.specs(span));
         params::check(&params, &specs, train)?;
@@ -139,7 +139,7 @@ impl Decoder {
             shape,
             config,
             stage,
-            rank,
+            ranks,
             branches: false,
             until: Rewrite::default(),
         };
@@ -172,7 +172,7 @@ impl Decoder {
             whole: whole.cloned().map(Box::new),
             stage: stage.clone(),
             tensor_shard: None,
-            rank,
+            ranks: ranks.to_vec(),
             shape,
             config: config.clone(),
             values: params.iter().map(|p| p.value).collect(),
@@ -333,10 +333,10 @@ impl Decoder {
     /// As when the decoder was made.
     pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
         let model = self.whole.as_deref().unwrap_or(&self.model);
-        let (shape, config, stage, rank) = (self.shape, &self.config, &self.stage, self.rank);
+        let (shape, config, stage, ranks) = (self.shape, &self.config, &self.stage, &self.ranks);
         let (shardings, branches) = (&self.shardings(), false);
         let units =
-            Plan { model, shardings, shape, config, stage, rank, branches, until }.units(&self.params)?;
+            Plan { model, shardings, shape, config, stage, ranks, branches, until }.units(&self.params)?;
         Ok(units.into_iter().map(|u| (u.unit, u.program, u.memory)).collect())
     }
 
@@ -350,21 +350,24 @@ impl Decoder {
         phases(self.shape.purpose, &self.stage)
     }
 
-    /// The rank of the tensor axis that it is.
-    pub fn rank(&self) -> Rank {
-        self.rank
+    /// The rank that it is on every axis whose ranks share a micro-batch.
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
     }
 
-    /// Of each of [`Decoder::params`], whether its gradient is a term of a sum over the ranks of the tensor axis after a backward
-    /// pass.
-    pub fn partial_gradients(&self) -> Vec<bool> {
-        let mut partial = vec![false; self.params.len()];
-        for unit in &self.units {
+    /// Of each of [`Decoder::params`], the axes over whose ranks its gradient is a term of a sum after a backward pass.
+    pub fn partial_gradients(&self) -> Vec<Vec<Axis>> {
+        let mut partial: Vec<Vec<Axis>> = vec![Vec::new(); self.params.len()];
+        for (unit, rank) in self.units.iter().flat_map(|unit| self.ranks.iter().map(move |rank| (unit, rank)))
+        {
             for value in &unit.program.values {
                 if let (Class::Gradient(p), Placement::Partial { .. }) =
-                    (value.class, value.placement(self.rank.axis))
+                    (value.class, value.placement(rank.axis))
                 {
-                    partial[unit.parameters[p]] = true;
+                    let axes = &mut partial[unit.parameters[p]];
+                    if !axes.contains(&rank.axis) {
+                        axes.push(rank.axis);
+                    }
                 }
             }
         }
@@ -384,7 +387,7 @@ impl Decoder {
     pub fn verify(&self) -> Result<(), ModelError> {
         let shorter = self.shorter.iter().flat_map(|length| &length.units);
         for unit in self.units.iter().chain(&self.stored).chain(shorter).filter(|unit| unit.distinct) {
-            verify(&unit.program, &unit.memory, self.phases(), self.rank)?;
+            verify(&unit.program, &unit.memory, self.phases(), &self.ranks)?;
         }
         Ok(())
     }
@@ -399,14 +402,14 @@ impl Decoder {
             return Err(ModelError::Stage("branches are kept of micro-batches of one length only".into()));
         }
         let whole = self.whole.as_deref().unwrap_or(&self.model);
-        let (shape, config, rank) = (self.shape, &self.config, self.rank);
+        let (shape, config, ranks) = (self.shape, &self.config, &self.ranks);
         let plan = Plan {
             model: whole,
             shardings: &self.shardings(),
             shape,
             config,
             stage: &self.stage,
-            rank,
+            ranks,
             branches: true,
             until: Rewrite::default(),
         };
@@ -425,10 +428,12 @@ impl Decoder {
 
     /// Which rows of the residual stream are here.
     pub(crate) fn stream(&self) -> Stream {
-        match (self.rank.axis, self.rank.sequence) {
-            (Axis::Context, _) => Stream::Context(self.rank.context),
+        let rank = self.ranks[0];
+        match (rank.axis, rank.sequence) {
+            _ if self.tensor_shard().is_some_and(|part| part.grid.is_some()) => Stream::Grid,
+            (Axis::Context, _) => Stream::Context(rank.context),
             (_, true) => Stream::Rows,
-            (_, false) if self.rank.partition => Stream::Partitioned,
+            (_, false) if rank.partition => Stream::Partitioned,
             (_, false) => Stream::Whole,
         }
     }
@@ -528,7 +533,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) model: &'a Model,
     /// The part of the whole model that `model` is.
     pub(crate) tensor_shard: Option<&'a TensorShard>,
-    pub(crate) rank: Rank,
+    pub(crate) ranks: &'a [Rank],
     pub(crate) shape: Shape,
     pub(crate) config: &'a ActivationConfig,
     pub(crate) stage: &'a StageConfig,

@@ -103,7 +103,7 @@ fn logit_rows(n: usize) -> impl Iterator<Item = usize> {
 
 /// Programs for the logits of a whole model.
 pub(crate) fn logits_units(plan: &Plan<'_>, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
-    if !plan.stage.span.is_whole(plan.model) || plan.rank.degree > 1 {
+    if !plan.stage.span.is_whole(plan.model) || plan.ranks.iter().any(|rank| rank.degree > 1) {
         return Ok(Vec::new());
     }
     let shardings = plan.model.shardings();

@@ -174,12 +174,6 @@ impl<'a> Allocating<'a> {
         }
     }
 
-    /// Rows of the residual stream of a micro-batch on this rank.
-    fn rows(&self) -> usize {
-        let (rank, n) = (self.plan.rank, self.plan.shape.tokens());
-        if rank.sequence { n / rank.degree } else { n }
-    }
-
     fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> Result<View, ModelError> {
         if let Some(arena) = &mut self.arena {
             return Ok(arena.matrix(dtype, rows, cols));
@@ -263,8 +257,7 @@ impl<'a> Allocating<'a> {
     /// Memory for the residual stream between layers whose backward passes do not read it. Layers take turns in it, and so do
     /// all slots.
     pub(crate) fn turns(&mut self) -> Result<Vec<View>, ModelError> {
-        let rows = self.rows();
-        let (width, dtype) = (self.plan.model.width, self.plan.storage());
+        let ([rows, width], dtype) = (self.plan.stream(), self.plan.storage());
         let layers = 0..self.plan.stage.span.layers.len();
         let needed = layers.filter(|layer| self.in_turn(self.units, *layer)).count();
         let view = |_| self.matrix("residual stream, in turn", dtype, rows, width);
@@ -288,14 +281,14 @@ impl<'a> Allocating<'a> {
     }
 
     pub(crate) fn slot(&mut self, units: &[StageUnit], turns: &[View]) -> Result<Slot, ModelError> {
-        let (plan, n, rows) = (self.plan, self.plan.shape.tokens(), self.rows());
+        let (plan, n) = (self.plan, self.plan.shape.tokens());
         let mut indices = |name: &str| self.matrix(name, DType::U32, 1, n);
         let (ids, targets, positions) = (indices("ids")?, indices("targets")?, indices("positions")?);
         let documents = match plan.model.document_end {
             Some(_) => Some(self.matrix("documents", DType::U32, 1, n)?),
             None => None,
         };
-        let (width, dtype) = (plan.model.width, plan.storage());
+        let ([rows, width], dtype) = (plan.stream(), plan.storage());
         let layers = plan.stage.span.layers.len();
         let first = match self.in_turn(units, 0) {
             true => turns[0],
@@ -349,7 +342,7 @@ impl<'a> Allocating<'a> {
             true => Some(self.matrix("counters", DType::U32, places, DropoutMask::WORDS)?),
             false => None,
         };
-        let whole = stage.span.is_whole(plan.model) && plan.rank.degree == 1;
+        let whole = stage.span.is_whole(plan.model) && plan.ranks.iter().all(|rank| rank.degree == 1);
         let logits = match whole {
             true => {
                 let dtype = plan.storage();

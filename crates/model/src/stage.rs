@@ -64,7 +64,7 @@ use crate::params::{self, Param};
 use crate::ranks::StageRanks;
 use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
-use crate::tensor_shard::{Stream, rank_of};
+use crate::tensor_shard::{Stream, ranks_of};
 use bessemer_arch::{Model, Span, TensorShard};
 use bessemer_program::{Phase, StepValues};
 use bessemer_tensor::op::{DropoutMask, IGNORED};
@@ -169,13 +169,19 @@ impl Decoder {
     ) -> Result<Decoder, ModelError> {
         shape.check(&tensor_shard.whole)?;
         stage.check(&tensor_shard.model, shape.purpose)?;
-        let rank = rank_of(tensor_shard, stream, shape)?;
+        if let Some(grid) = tensor_shard.grid.filter(|_| stage.pending > 0) {
+            return Err(ModelError::Stage(format!(
+                "a schedule that splits backward passes, on a grid of {grid} tensor-parallel ranks, whose gradients are reduced within \
+                 their pass; take parallel.schedule = \"1f1b\" or another that does not split, or a number for parallel.tensor"
+            )));
+        }
+        let ranks = &ranks_of(tensor_shard, stream, shape)?;
         if shape.purpose == Purpose::Train {
             // Ranks must be able to share the micro-batches of every length.
             config
                 .lengths
                 .iter()
-                .try_for_each(|seq| rank_of(tensor_shard, stream, Shape { seq: *seq, ..shape }).map(drop))?;
+                .try_for_each(|seq| ranks_of(tensor_shard, stream, Shape { seq: *seq, ..shape }).map(drop))?;
         }
         let params = match placed {
             Some(params) => params,
@@ -184,7 +190,7 @@ impl Decoder {
         let parts = Parts {
             model: &tensor_shard.model,
             tensor_shard: Some(tensor_shard),
-            rank,
+            ranks,
             shape,
             config: &config,
             stage,

@@ -124,7 +124,7 @@ impl Decoder {
         slot: usize,
         batch: &TokenBatch<'_>,
     ) -> Result<(), TensorError> {
-        let (rank, tokens, seq) = (self.rank(), self.tokens_of(slot), self.seq_of(slot));
+        let (rank, tokens, seq) = (self.ranks()[0], self.tokens_of(slot), self.seq_of(slot));
         let mut write = |view: View, values: &[u32]| {
             let mut at = 0;
             let all = |r| rank.order.stretches(tokens, rank.degree, r);

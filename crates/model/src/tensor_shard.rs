@@ -8,8 +8,8 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::TensorShard;
-use bessemer_mesh::{Axis, ContextSharing, PositionOrder};
-use bessemer_program::Rank;
+use bessemer_mesh::{Axis, ContextSharing, PositionOrder, TensorGrid};
+use bessemer_program::{AxisRole, Rank};
 use bessemer_tensor::Backend;
 
 /// How a tensor shard holds the residual stream.
@@ -27,6 +27,8 @@ pub enum Stream {
     /// ([`bessemer_arch::Model::context_shardings`]), and the method relates positions of different ranks. A rank's rows are those
     /// of [`ContextSharing::positions`].
     Context(ContextSharing),
+    /// As the tensor shard's grid says: rows in whole sequences, and columns.
+    Grid,
 }
 
 impl Stream {
@@ -34,13 +36,53 @@ impl Stream {
     pub fn axis(self) -> Axis {
         match self {
             Stream::Context(_) => Axis::Context,
-            Stream::Whole | Stream::Partitioned | Stream::Rows => Axis::Tensor,
+            Stream::Whole | Stream::Partitioned | Stream::Rows | Stream::Grid => Axis::Tensor,
         }
     }
 }
 
-/// The rank of the tensor axis that a tensor shard is.
-pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
+/// The rank that a tensor shard is on every axis of its group, in the order in which programs are rewritten for them.
+pub(crate) fn ranks_of(
+    tensor_shard: &TensorShard,
+    stream: Stream,
+    shape: Shape,
+) -> Result<Vec<Rank>, ModelError> {
+    match (tensor_shard.grid, stream) {
+        (Some(grid), Stream::Grid) => grid_ranks(tensor_shard, grid, shape),
+        (None, Stream::Grid) | (Some(_), _) => Err(ModelError::TensorShard(format!(
+            "{stream:?} for a tensor shard of {}: a grid of tensor-parallel ranks has its own stream, and only it",
+            tensor_shard.grid.map_or("a line".into(), |grid| grid.to_string())
+        ))),
+        (None, _) => Ok(vec![rank_of(tensor_shard, stream, shape)?]),
+    }
+}
+
+/// The rank on the axes of a grid.
+fn grid_ranks(tensor_shard: &TensorShard, grid: TensorGrid, shape: Shape) -> Result<Vec<Rank>, ModelError> {
+    let parts = grid.sequence_parts();
+    if !shape.sequences.is_multiple_of(parts) {
+        return Err(ModelError::TensorShard(format!(
+            "a grid of {grid} shards a micro-batch by whole sequences in {parts} parts: wanted a number of sequences that {parts} \
+             divides, found {}; change train.micro_batch or parallel.tensor",
+            shape.sequences
+        )));
+    }
+    let role = |axis: Axis| match (axis, grid) {
+        (Axis::TensorRow, TensorGrid::Cube { .. }) => AxisRole::Line,
+        (Axis::TensorColumn, TensorGrid::Cube { .. }) => AxisRole::Turned,
+        (Axis::TensorColumn, TensorGrid::Plane { .. }) => AxisRole::Columns,
+        _ => AxisRole::Sequences,
+    };
+    let rank = |axis: Axis| {
+        let (degree, index, role) = (grid.degree(axis), tensor_shard.at(axis), role(axis));
+        Rank { axis, degree, index, role, sequence: !role.shards_columns(), ..Rank::alone() }
+    };
+    let ranks: Vec<Rank> = grid.rewriting().into_iter().map(rank).filter(|rank| rank.degree > 1).collect();
+    Ok(if ranks.is_empty() { vec![Rank::alone()] } else { ranks })
+}
+
+/// The rank of the only axis of a group.
+fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
     let (degree, n) = (tensor_shard.degree, shape.tokens());
     let sequence = matches!(stream, Stream::Rows | Stream::Context(_)) && degree > 1;
     let partition = stream == Stream::Partitioned && degree > 1;
@@ -73,7 +115,8 @@ pub(crate) fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) 
         Stream::Context(sharing) => (sharing.positions(shape.seq, degree), sharing),
         _ => (PositionOrder::Consecutive, ContextSharing::default()),
     };
-    Ok(Rank { axis: stream.axis(), degree, index: tensor_shard.index, sequence, order, context, partition })
+    let (axis, index, role) = (stream.axis(), tensor_shard.index, AxisRole::Line);
+    Ok(Rank { axis, degree, index, role, sequence, order, context, partition })
 }
 
 impl Decoder {

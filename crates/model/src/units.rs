@@ -8,7 +8,7 @@ use crate::record::Recording;
 use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_program::{
-    Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, overlap, partition,
+    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, overlap, partition,
     partition_activations, plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, Recompute, RecomputePlan, RecomputePolicy};
@@ -36,7 +36,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) shape: Shape,
     pub(crate) config: &'a ActivationConfig,
     pub(crate) stage: &'a StageConfig,
-    pub(crate) rank: Rank,
+    pub(crate) ranks: &'a [Rank],
     /// What joins the residual stream stays a value of its own.
     pub(crate) branches: bool,
     /// The last pass.
@@ -72,6 +72,16 @@ impl Plan<'_> {
         }
     }
 
+    /// Rows and columns of the residual stream on this rank.
+    pub(crate) fn stream(&self) -> [usize; 2] {
+        let of = |shards: &dyn Fn(&&Rank) -> bool| {
+            self.ranks.iter().filter(shards).map(|r| r.degree).product::<usize>()
+        };
+        let rows = of(&|rank| rank.sequence);
+        let columns = of(&|rank| rank.role.shards_columns());
+        [self.shape.tokens() / rows, self.model.width / columns]
+    }
+
     /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation,
     /// and only what they store is compressed.
     fn rewrite(
@@ -84,9 +94,9 @@ impl Plan<'_> {
             recompute(&mut unit, policy)?;
         }
         if wanted(Rewrite::Partition) {
-            unit = partition(&unit, self.rank)?;
-            if policy.is_some() && self.rank.partition {
-                partition_activations(&mut unit, self.rank);
+            unit = partition(&unit, self.ranks)?;
+            for rank in self.ranks.iter().filter(|rank| policy.is_some() && rank.partition) {
+                partition_activations(&mut unit, *rank);
             }
         }
         if wanted(Rewrite::Fuse) && !self.branches {
@@ -95,7 +105,10 @@ impl Plan<'_> {
         if wanted(Rewrite::Split) && self.stage.pending > 0 {
             split(&mut unit);
         }
-        if wanted(Rewrite::Overlap) && self.stage.overlap {
+        if wanted(Rewrite::Overlap)
+            && self.stage.overlap
+            && self.ranks.iter().all(|r| r.role == AxisRole::Line)
+        {
             overlap(&mut unit);
         }
         if wanted(Rewrite::Compress) && policy.is_some() && self.shape.purpose == Purpose::Train {

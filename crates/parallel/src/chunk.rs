@@ -19,6 +19,7 @@ use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
+use bessemer_mesh::Axis;
 use bessemer_model::{Decoder, Pending, SlotMemory, StageConfig};
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StateView, StepStats};
 use bessemer_program::{DataRank, PassNode};
@@ -83,9 +84,7 @@ impl Chunk {
         beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
-        let layout = |e: bessemer_arch::TensorShardError| ParallelError::Layout(e.to_string());
-        let shardings = plan.shardings(job.model)?;
-        let part = job.model.tensor_shard_of(shardings, plan.tensor(), coord.tensor).map_err(layout)?;
+        let part = plan.tensor_shard(job.model, coord.tensor)?;
         let specs = part.specs(&place.span);
         let (numbers, tensor_shard): (Vec<usize>, Vec<TensorShardParam>) = part
             .params()
@@ -122,8 +121,13 @@ impl Chunk {
         let gradients: Vec<_> = numbered
             .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
             .collect();
-        let ChunkGroups { tensor, shard, replicate, ends } = groups;
-        let tensor = TensorGroup::new(tensor, &part, (plan.sequence, plan.overlap), &gradients)?;
+        let ChunkGroups { tensor, axes, shard, replicate, ends } = groups;
+        let tensor = TensorGroup::new(
+            (tensor, axes),
+            &part,
+            (plan.sequence, plan.overlap, plan.layer_axis),
+            &gradients,
+        )?;
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
         let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());
@@ -239,10 +243,14 @@ fn decoder(
 /// completed twice: replicas would drift apart without an error.
 fn expect_complete(decoder: &Decoder, tensor: &TensorGroup) -> Result<(), ParallelError> {
     for (param, partial) in decoder.params().iter().zip(decoder.partial_gradients()) {
-        if param.grad.is_some() && partial != tensor.completes(param.spec.id) {
-            let (name, is) = (&param.spec.name, if partial { "a term of a sum" } else { "complete" });
+        let mut completed = tensor.completes(param.spec.id);
+        completed.sort_unstable();
+        let mut partial: Vec<Axis> = partial;
+        partial.sort_unstable();
+        if param.grad.is_some() && partial != completed {
             return Err(ParallelError::Layout(format!(
-                "the gradient of {name} is {is} over the tensor axis, but it is completed as if it were not"
+                "the gradient of {} is a term of a sum over {partial:?}, but it is completed over {completed:?}",
+                param.spec.name
             )));
         }
     }

@@ -1,6 +1,7 @@
 //! `[parallel]`: how a job's ranks share the work.
 
 use crate::pipeline::Pipeline;
+use crate::tensor_config::TensorConfig;
 use bessemer_arch::Annotations;
 use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
 use schemars::JsonSchema;
@@ -130,9 +131,10 @@ pub struct ParallelConfig {
     /// Ranks over which one replica of that is sharded; 0: all data-parallel ranks. Fewer make several replicas, each
     /// sharded over so many ranks (hybrid sharding). Not with "ddp".
     pub shard: u64,
-    /// Ranks that share every layer's matrices (tensor parallelism). Divides heads and the width of the feed-forward
-    /// block.
-    pub tensor: u64,
+    /// Ranks that share every layer's matrices (tensor parallelism): their number, for a line of ranks, which divides heads and the
+    /// width of the feed-forward block; `{ grid = [rows, columns] }` for two dimensions, with `depth` for two and a half; `{ cube =
+    /// side }` for three. On a grid micro-batches are shared by whole sequences too. See docs/parallel.md.
+    pub tensor: TensorConfig,
     /// Cut the residual stream over the tensor-parallel ranks too (sequence parallelism): less memory for activations,
     /// a quarter more traffic.
     pub sequence: bool,
@@ -200,9 +202,8 @@ impl ParallelConfig {
         if self.shard > MOST_RANKS {
             return Err(format!("parallel.shard = {}: expected 0 (all) to {MOST_RANKS}", self.shard));
         }
-        if !(1..=MOST_RANKS).contains(&self.tensor) {
-            return Err(format!("parallel.tensor = {}: expected 1 to {MOST_RANKS}", self.tensor));
-        }
+        self.tensor.check(MOST_RANKS)?;
+        self.grid_fits()?;
         self.context_fits()?;
         self.partition_fits()?;
         if !(1..=MOST_RANKS).contains(&self.pipeline) {
@@ -234,6 +235,33 @@ impl ParallelConfig {
             );
         }
         Ok(())
+    }
+
+    /// Checks what does not go together with a grid of tensor-parallel ranks.
+    pub(crate) fn grid_fits(&self) -> Result<(), String> {
+        if self.tensor.grid().is_none() {
+            return Ok(());
+        }
+        let beside = [
+            ("parallel.sequence = true", self.sequence, "a grid shards the residual stream by itself"),
+            (
+                "parallel.partition_activations = true",
+                self.partition_activations,
+                "a grid keeps parts anyway",
+            ),
+            (
+                "parallel.annotate",
+                !self.annotate.0.is_empty(),
+                "it says how parameters lie on a line of ranks",
+            ),
+        ];
+        match beside.iter().find(|(_, asked, _)| *asked) {
+            Some((key, _, why)) => Err(format!(
+                "{key} with parallel.tensor = {}: {why}; expected a number of ranks, or no {key}",
+                self.tensor
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Checks that partitioned activations are whole on several ranks otherwise.
@@ -287,7 +315,7 @@ impl Default for ParallelConfig {
         ParallelConfig {
             stage: Stage::Ddp,
             shard: 0,
-            tensor: 1,
+            tensor: TensorConfig::Line(1),
             sequence: false,
             partition_activations: false,
             context: 1,

@@ -11,8 +11,10 @@ use bessemer_schedule::{Place, Program};
 /// The groups of one stage on a rank that holds it.
 #[derive(Debug)]
 pub(crate) struct ChunkGroups {
-    /// Ranks that share its layers, of the tensor or the context axis.
+    /// Ranks that share its layers, of the tensor or the context axis, or of all axes of a grid.
     pub(crate) tensor: Box<dyn Communicator>,
+    /// Those of them on one axis of a grid. Empty if they are a line.
+    pub(crate) axes: Vec<(Axis, Box<dyn Communicator>)>,
     /// Ranks that share its state.
     pub(crate) shard: CollectiveQueue,
     /// Ranks that have the same part of it: copies for other data, and mirrored holders.
@@ -59,8 +61,13 @@ impl Groups {
         for stage in 0..program.stages {
             let holders = program.holders(stage);
             for place in holders.iter().filter(|p| p.rank == at.pipeline) {
-                let (label, line) = along(plan.layer_axis);
-                let tensor = world.group(label, &line)?;
+                let axes = plan.layer_axes();
+                let tensor = world.group(&bessemer_mesh::label(axes), &plan.mesh.group(me, axes))?;
+                let axes = axes.iter().filter(|_| plan.grid.is_some()).map(|axis| {
+                    let (label, line) = along(*axis);
+                    Ok((*axis, world.group(label, &line)?))
+                });
+                let axes = axes.collect::<Result<_, CollectiveError>>()?;
                 let (label, line) = along(Axis::Shard);
                 let shard = world.group(label, &line)?;
                 let copies = |p: &Place| {
@@ -71,6 +78,7 @@ impl Groups {
                 let replicate = world.group(Axis::Replicate.name(), &ranks(line))?;
                 chunks[place.chunk] = Some(ChunkGroups {
                     tensor,
+                    axes,
                     shard: queue(shard, plan.overlap)?,
                     replicate: queue(replicate, plan.overlap)?,
                     ends: None,

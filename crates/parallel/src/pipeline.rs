@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn ranks_are_shared_out_over_stages() {
-        let both = ParallelConfig { stage: Stage::Zero1, tensor: 2, ..config("zb-v", 3) };
+        let both = ParallelConfig { stage: Stage::Zero1, tensor: 2.into(), ..config("zb-v", 3) };
         let p = plan(&both, 12).unwrap();
         assert_eq!((p.pipeline(), p.shard(), p.tensor(), p.data_ranks()), (3, 2, 2, 2));
         assert_eq!(p.summary(), "12 ranks: 1 copies x 2 shards (zero1) x pipeline 3 (zb-v) x tensor 2");

@@ -3,8 +3,8 @@
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
-use bessemer_arch::{Annotations, Model, Sharding};
-use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig};
+use bessemer_arch::{Annotations, Model, Sharding, TensorShard};
+use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid};
 use bessemer_model::Stream;
 use bessemer_optim::OptimizerChoice;
 
@@ -18,6 +18,8 @@ pub struct Plan {
     pub stage: Stage,
     /// The axis whose ranks share every layer of a micro-batch: [`Axis::Tensor`], or [`Axis::Context`] if each has some positions of it.
     pub layer_axis: Axis,
+    /// The grid of ranks that share every layer, if they are no line: its axes then take the place of [`Plan::layer_axis`].
+    pub grid: Option<TensorGrid>,
     /// Whether the rows of the residual stream are sharded over that axis.
     pub sequence: bool,
     /// What ranks of the context axis exchange around attention, and which positions each has.
@@ -52,6 +54,7 @@ impl Plan {
             mesh: Mesh::along(Axis::Tensor, 1),
             stage: Stage::Ddp,
             layer_axis: Axis::Tensor,
+            grid: None,
             sequence: false,
             context: ContextSharing::default(),
             partition_activations: false,
@@ -75,13 +78,17 @@ impl Plan {
         let wrong = |text: String| Err(ParallelError::Layout(text));
         config.context_fits().map_err(ParallelError::Layout)?;
         let layer_axis = if config.context > 1 { Axis::Context } else { Axis::Tensor };
-        let (tensor, asked) = (config.tensor.max(config.context) as usize, config.shard as usize);
+        config.grid_fits().map_err(ParallelError::Layout)?;
+        let (tensor, asked) = (config.tensor.ranks().max(config.context) as usize, config.shard as usize);
         if tensor == 0 || ranks == 0 || !ranks.is_multiple_of(tensor) {
+            let found =
+                if config.context > 1 { config.context.to_string() } else { config.tensor.to_string() };
             return wrong(format!(
-                "parallel.{layer_axis} = {tensor} does not divide {ranks} ranks: start another number of ranks, or take a \
+                "parallel.{layer_axis} = {found} does not divide {ranks} ranks: start another number of ranks, or take a \
                  divisor"
             ));
         }
+        let grid = config.tensor.grid();
         let pipeline = config.pipeline as usize;
         if pipeline == 0 || !(ranks / tensor).is_multiple_of(pipeline) {
             return wrong(format!(
@@ -120,12 +127,18 @@ impl Plan {
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
             .with(Axis::Replicate, data / shard)
-            .with(Axis::Shard, shard)
-            .with(layer_axis, tensor);
+            .with(Axis::Shard, shard);
+        let mesh = match grid {
+            Some(grid) => {
+                TensorGrid::AXES.iter().fold(mesh, |mesh, axis| mesh.with(*axis, grid.degree(*axis)))
+            }
+            None => mesh.with(layer_axis, tensor),
+        };
         let plan = Plan {
             mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
             layer_axis,
+            grid,
             sequence: config.sequence || layer_axis == Axis::Context,
             context: config.context_sharing(),
             partition_activations: config.partition_activations,
@@ -138,10 +151,11 @@ impl Plan {
         {
             return wrong(problem);
         }
-        let shardings = plan.shardings(model)?;
         for index in 0..tensor {
-            let part = model.tensor_shard_of(shardings.clone(), tensor, index);
-            part.map_err(|e| ParallelError::Layout(e.to_string()))?;
+            plan.tensor_shard(model, index)?;
+        }
+        if grid.is_some() {
+            grid_runs(config, optimizer)?;
         }
         if optimizer == OptimizerChoice::Kfac && layer_axis == Axis::Context {
             return wrong(format!(
@@ -179,6 +193,26 @@ impl Plan {
         shardings.map_err(|e| ParallelError::Layout(e.to_string()))
     }
 
+    /// The part of the model on rank `index` of those that share its layers.
+    ///
+    /// # Errors
+    /// A model that the layout does not divide; annotations that no program can follow.
+    pub fn tensor_shard(&self, model: &Model, index: usize) -> Result<TensorShard, ParallelError> {
+        let part = match self.grid {
+            Some(grid) => model.grid_shard(grid, index),
+            None => model.tensor_shard_of(self.shardings(model)?, self.tensor(), index),
+        };
+        part.map_err(|e| ParallelError::Layout(e.to_string()))
+    }
+
+    /// The axes whose ranks share every layer of a micro-batch.
+    pub fn layer_axes(&self) -> &[Axis] {
+        match self.grid {
+            Some(_) => &TensorGrid::AXES,
+            None => std::slice::from_ref(&self.layer_axis),
+        }
+    }
+
     /// All ranks: the product of the degrees.
     pub fn ranks(&self) -> usize {
         self.mesh.world()
@@ -201,12 +235,13 @@ impl Plan {
 
     /// Ranks that share every layer of a micro-batch.
     pub fn tensor(&self) -> usize {
-        self.mesh.degree(self.layer_axis)
+        self.mesh.size(self.layer_axes())
     }
 
     /// How such a rank holds the residual stream.
     pub fn stream(&self) -> Stream {
         match (self.layer_axis, self.sequence) {
+            _ if self.grid.is_some() => Stream::Grid,
             (Axis::Context, _) => Stream::Context(self.context),
             (_, true) => Stream::Rows,
             (_, false) if self.partition_activations => Stream::Partitioned,
@@ -244,7 +279,7 @@ impl Plan {
             pipeline: at.at(Axis::Pipeline),
             replicate: at.at(Axis::Replicate),
             shard: at.at(Axis::Shard),
-            tensor: at.at(self.layer_axis),
+            tensor: self.mesh.position(rank, self.layer_axes()),
         }
     }
 
@@ -252,7 +287,8 @@ impl Plan {
     pub fn rank(&self, at: Coord) -> usize {
         let origin = self.mesh.coord(0);
         let place = origin.with(Axis::Pipeline, at.pipeline).with(Axis::Replicate, at.replicate);
-        self.mesh.rank(&place.with(Axis::Shard, at.shard).with(self.layer_axis, at.tensor))
+        let place = place.with(Axis::Shard, at.shard);
+        self.mesh.group(self.mesh.rank(&place), self.layer_axes())[at.tensor]
     }
 
     /// The first of the ranks that share layers, of a pipeline rank that sees share `index` of the batch.
@@ -280,7 +316,9 @@ impl Plan {
         if self.pipeline() > 1 {
             text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());
         }
-        if self.tensor() > 1 {
+        if let Some(grid) = self.grid {
+            text += &format!(" x tensor {grid}");
+        } else if self.tensor() > 1 {
             let stream = match self.stream() {
                 Stream::Rows => " with sequence".into(),
                 Stream::Partitioned => " with partitioned activations".into(),
@@ -288,12 +326,27 @@ impl Plan {
                     format!(" ({})", method.name())
                 }
                 Stream::Context(sharing) => format!(" ({}, {})", sharing.method.name(), sharing.order.name()),
-                Stream::Whole => String::new(),
+                Stream::Whole | Stream::Grid => String::new(),
             };
             text += &format!(" x {} {}{stream}", self.layer_axis, self.tensor());
         }
         text
     }
+}
+
+/// Refuses what does not run on a grid.
+fn grid_runs(config: &ParallelConfig, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
+    let element_wise =
+        matches!(optimizer, OptimizerChoice::AdamW | OptimizerChoice::Lion | OptimizerChoice::Sgd);
+    if !element_wise {
+        return Err(ParallelError::Layout(format!(
+            "optim.optimizer = \"{}\" with parallel.tensor = {}: its update needs whole matrices; take \"adamw\", \"lion\" or \
+             \"sgd\", or a number of ranks for parallel.tensor",
+            optimizer.name(),
+            config.tensor
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -308,7 +361,7 @@ mod tests {
 
     #[test]
     fn ranks_are_shared_out_and_coordinates_go_both_ways() {
-        let hybrid = ParallelConfig { stage: Stage::Zero3, shard: 2, tensor: 3, ..Default::default() };
+        let hybrid = ParallelConfig { stage: Stage::Zero3, shard: 2, tensor: 3.into(), ..Default::default() };
         let p = plan(hybrid, 24).unwrap();
         assert_eq!((p.replicate(), p.shard(), p.tensor(), p.data_ranks()), (4, 2, 3, 8));
         for rank in 0..24 {
@@ -335,9 +388,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_says_why() {
-        let e = plan(ParallelConfig { tensor: 3, ..Default::default() }, 8).unwrap_err();
+        let e = plan(ParallelConfig { tensor: 3.into(), ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("parallel.tensor = 3 does not divide 8 ranks"), "{e}");
-        let e = plan(ParallelConfig { tensor: 8, ..Default::default() }, 8).unwrap_err();
+        let e = plan(ParallelConfig { tensor: 8.into(), ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("found 12"), "{e}");
         let e = plan(ParallelConfig { shard: 2, ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("\"ddp\", which cuts nothing"), "{e}");
@@ -348,9 +401,10 @@ mod tests {
         let partitioned = ParallelConfig { partition_activations: true, ..Default::default() };
         let e = plan(partitioned.clone(), 8).unwrap_err();
         assert!(e.contains("parallel.tensor = 1"), "{e}");
-        let e = plan(ParallelConfig { tensor: 2, sequence: true, ..partitioned.clone() }, 8).unwrap_err();
+        let e =
+            plan(ParallelConfig { tensor: 2.into(), sequence: true, ..partitioned.clone() }, 8).unwrap_err();
         assert!(e.contains("parallel.sequence = true"), "{e}");
-        let p = plan(ParallelConfig { tensor: 2, ..partitioned }, 8).unwrap();
+        let p = plan(ParallelConfig { tensor: 2.into(), ..partitioned }, 8).unwrap();
         assert_eq!(p.summary(), "8 ranks: 4 copies x tensor 2 with partitioned activations");
         let by_heads = |context| ParallelConfig {
             context,

@@ -5,7 +5,7 @@ use crate::chunk::Chunk;
 use crate::flow::{PieceFlow, PieceWork};
 use crate::plan::Coord;
 use crate::worker::Worker;
-use bessemer_mesh::Axis;
+use bessemer_mesh::{Axis, label};
 use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer};
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
@@ -26,6 +26,8 @@ pub struct UpdateOps<'a> {
 #[derive(Debug, Clone, Copy)]
 struct ChunkGroupNumbers {
     tensor: usize,
+    /// By axis of the ranks that share its layers.
+    axes: [Option<(Axis, usize)>; 3],
     shard: usize,
     replicate: usize,
 }
@@ -88,10 +90,16 @@ impl Worker {
     fn group_numbers(&self, chunk: &Chunk, writer: &mut RankWriter<'_>) -> ChunkGroupNumbers {
         let number = chunk.place.stage;
         let progress = if self.plan.overlap { Progress::Thread } else { Progress::Caller };
-        let mut group = |axis: Axis, ranks: Vec<usize>| {
-            writer.group(ReplayGroup { label: axis.name().into(), number, ranks, progress })
-        };
-        let along = |axis: Axis| self.plan.mesh.group(self.world.rank(), &[axis]);
+        let mut group =
+            |label: String, ranks: Vec<usize>| writer.group(ReplayGroup { label, number, ranks, progress });
+        let along = |axes: &[Axis]| self.plan.mesh.group(self.world.rank(), axes);
+        let layer_axes = self.plan.layer_axes();
+        let tensor = group(label(layer_axes), along(layer_axes));
+        let mut axes = [None; 3];
+        for (place, axis) in axes.iter_mut().zip(layer_axes) {
+            let line = layer_axes.len() == 1;
+            *place = Some((*axis, if line { tensor } else { group(label(&[*axis]), along(&[*axis])) }));
+        }
         let copies = |place: &Place| {
             let at = Coord { pipeline: place.rank, ..self.coord };
             (0..self.plan.replicate()).map(move |replicate| Coord { replicate, ..at })
@@ -99,9 +107,10 @@ impl Worker {
         let holders = self.program.holders(number);
         let replicas = holders.iter().flat_map(copies).map(|coord| self.plan.rank(coord)).collect();
         ChunkGroupNumbers {
-            tensor: group(self.plan.layer_axis, along(self.plan.layer_axis)),
-            shard: group(Axis::Shard, along(Axis::Shard)),
-            replicate: group(Axis::Replicate, replicas),
+            tensor,
+            axes,
+            shard: group(label(&[Axis::Shard]), along(&[Axis::Shard])),
+            replicate: group(label(&[Axis::Replicate]), replicas),
         }
     }
 }
@@ -148,7 +157,11 @@ impl<'a> Writing<'_, 'a> {
         // Evaluated batches have no slot of their own; scores are the same in all.
         let slot = self.worker.prepared.slot(micro, chunk).unwrap_or(0);
         let Some(program) = of.decoder.program(unit, slot) else { return Ok(()) };
-        self.writer.unit(program, phase, first, (self.groups[chunk].tensor, of.tensor.size()))
+        let (groups, mesh) = (self.groups[chunk], &self.worker.plan.mesh);
+        self.writer.unit(program, phase, first, &|collective| {
+            let group = groups.axes.iter().flatten().find(|(axis, _)| *axis == collective.axis);
+            (group.map_or(groups.tensor, |group| group.1), mesh.degree(collective.axis))
+        })
     }
 
     /// Sums of gradients over the tensor axis. Ranks that hold the same key/value heads are taken for all of its ranks.

@@ -15,7 +15,7 @@ use bessemer_collectives::{
     Collective, CollectiveError, CollectiveQueue, Communicator, Message, Parts, Pattern, Reduce, ViewStaging,
     read_view, write_view,
 };
-use bessemer_mesh::{PositionOrder, even};
+use bessemer_mesh::{Axis, PositionOrder, even};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::ops::{DerefMut, Range};
@@ -23,14 +23,22 @@ use std::ops::{DerefMut, Range};
 /// Label of the groups of ranks that hold the same key/value heads.
 pub(crate) const COPIES: &str = "tensor copies";
 
-/// A gradient that is one term of a sum over some ranks of the tensor axis.
+/// Ranks over which a gradient is summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SumRanks {
+    /// All ranks of an axis.
+    Axis(Axis),
+    /// The ranks that hold the same key/value heads.
+    Copies,
+}
+
+/// A gradient that is one term of a sum over some ranks of the group.
 #[derive(Debug, Clone, Copy)]
 struct PartialGradient {
     id: ParamId,
     /// Number of the flat unit in which it lies.
     flat: usize,
-    /// True: the sum is over the ranks that hold the same key/value heads, not over all.
-    copies: bool,
+    over: SumRanks,
     gradient: View,
 }
 
@@ -38,6 +46,10 @@ struct PartialGradient {
 #[derive(Debug)]
 pub(crate) struct TensorGroup {
     group: CollectiveQueue,
+    /// The ranks on one axis of a grid; empty if the group is a line.
+    axes: Vec<(Axis, Box<dyn Communicator>)>,
+    /// The axis of a line.
+    line: Axis,
     flights: Flights,
     /// The ranks that hold the same key/value heads, where several do.
     copies: Option<Box<dyn Communicator>>,
@@ -61,15 +73,24 @@ impl TensorGroup {
     /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: the residual stream
     /// is sharded by rows; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
-        mut group: Box<dyn Communicator>,
+        (mut group, mut axes): (Box<dyn Communicator>, Vec<(Axis, Box<dyn Communicator>)>),
         tensor_shard: &TensorShard,
-        (sequence, overlap): (bool, bool),
+        (sequence, overlap, line): (bool, bool, Axis),
         gradients: &[(TensorShardParam, View, usize)],
     ) -> Result<TensorGroup, CollectiveError> {
         let ranks: Vec<usize> = tensor_shard.kv_group().collect();
-        let copies = if tensor_shard.kv_replicas > 1 { Some(group.group(COPIES, &ranks)?) } else { None };
+        // Heads are sharded over the line, or over one axis of a grid.
+        let of_heads = axes.iter_mut().find(|(axis, _)| *axis == tensor_shard.line()).map(|(_, group)| group);
+        let copies = match tensor_shard.kv_replicas {
+            1 => None,
+            _ => Some(of_heads.unwrap_or(&mut group).group(COPIES, &ranks)?),
+        };
         let mut partial = Vec::new();
         for (param, gradient, flat) in gradients {
+            let (id, flat) = (param.id(), *flat);
+            let over_axis =
+                |axis: &Axis| PartialGradient { id, flat, over: SumRanks::Axis(*axis), gradient: *gradient };
+            partial.extend(param.sharding.sums.iter().map(over_axis));
             let Some((_, span)) = tensor_shard.gradient_sum(param, sequence) else { continue };
             // A vector's elements are columns of its view.
             let gradient = match param.shape.len() {
@@ -78,7 +99,8 @@ impl TensorGroup {
             };
             // The ranks that hold the same heads may be all of them.
             let copies = matches!(param.sharding.gradient, GradientSum::Replicas);
-            partial.push(PartialGradient { id: param.id(), flat: *flat, copies, gradient });
+            let over = if copies { SumRanks::Copies } else { SumRanks::Axis(line) };
+            partial.push(PartialGradient { id, flat, over, gradient });
         }
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
         let (group, flights) = (queue(group, overlap)?, Flights::default());
@@ -86,6 +108,8 @@ impl TensorGroup {
         let (stretches, name) = (Default::default(), String::new());
         Ok(TensorGroup {
             group,
+            axes,
+            line,
             flights,
             copies,
             partial,
@@ -126,16 +150,26 @@ impl TensorGroup {
             return self.wait(backend, c.id, dst);
         }
         self.name.clone_from(&c.name);
-        let (rows, ranks) = (c.total_rows(), self.group.size());
-        self.parts.set((0..ranks).map(|r| even(rows, ranks, r).len * src.cols));
+        let mut idle;
+        let group = match self.axes.iter_mut().find(|(axis, _)| *axis == c.axis) {
+            Some((_, group)) => group.as_mut(),
+            None => {
+                idle = self.group.idle()?;
+                &mut *idle
+            }
+        };
+        let (rows, ranks, len) = (c.total_rows(), group.size(), c.row_len());
+        self.parts.set((0..ranks).map(|r| even(rows, ranks, r).len * len));
         let pattern = match c.kind {
             CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
             CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
             _ => Pattern::AllGather(&self.parts),
         };
         let collective = Collective::new(&self.name, pattern);
-        let (group, staging) = (&mut *self.group.idle()?, &mut self.staging);
-        if c.order == PositionOrder::Consecutive {
+        let staging = &mut self.staging;
+        // Columns of one row follow each other, too.
+        let consecutive = c.dim == 0 || (src.rows, dst.rows) == (1, 1) || c.kind == CollectiveKind::AllReduce;
+        if c.order == PositionOrder::Consecutive && consecutive {
             return staging.run(backend, group, &collective, &[src], &[dst]);
         }
         let stretches = &mut self.stretches[0];
@@ -291,10 +325,14 @@ impl TensorGroup {
         Ok(())
     }
 
-    /// Whether some sum completes the gradient of this parameter over all ranks of the axis. Its memory does not tell:
-    /// where layers take turns in it, parameters of two layers may lie in the same place.
-    pub(crate) fn completes(&self, id: ParamId) -> bool {
-        self.partial.iter().any(|p| !p.copies && p.id == id)
+    /// The axes over all of whose ranks sums complete the gradient of this parameter. Its memory does not tell: where layers take
+    /// turns in it, parameters of two layers may lie in the same place.
+    pub(crate) fn completes(&self, id: ParamId) -> Vec<Axis> {
+        let axis = |p: &PartialGradient| match p.over {
+            SumRanks::Axis(axis) if p.id == id => Some(axis),
+            _ => None,
+        };
+        self.partial.iter().filter_map(axis).collect()
     }
 
     /// Elements of a flat unit's gradients that are terms of sums over ranks after a backward pass.
@@ -308,8 +346,9 @@ impl TensorGroup {
         backend: &mut dyn Backend,
         flats: &[usize],
     ) -> Result<(), ExchangeError> {
-        for copies in [false, true] {
-            let chosen = |p: &&PartialGradient| flats.contains(&p.flat) && p.copies == copies;
+        let axes = self.axes.iter().map(|(axis, _)| *axis).chain([self.line]).map(SumRanks::Axis);
+        for over in axes.chain([SumRanks::Copies]).collect::<Vec<_>>() {
+            let chosen = |p: &&PartialGradient| flats.contains(&p.flat) && p.over == over;
             let len: usize = self.partial.iter().filter(chosen).map(|p| p.gradient.len()).sum();
             if len == 0 {
                 continue;
@@ -319,8 +358,12 @@ impl TensorGroup {
             self.gradients.extend(self.partial.iter().filter(chosen).map(|p| p.gradient));
             let collective = Collective::new("partial gradients", Pattern::AllReduce(Reduce::Sum));
             let (views, staging) = (&self.gradients, &mut self.staging);
-            match &mut self.copies {
-                Some(group) if copies => staging.run(backend, group.as_mut(), &collective, views, views)?,
+            let of_axis = self.axes.iter_mut().find(|(axis, _)| over == SumRanks::Axis(*axis));
+            match (&mut self.copies, of_axis) {
+                (Some(group), _) if over == SumRanks::Copies => {
+                    staging.run(backend, group.as_mut(), &collective, views, views)?;
+                }
+                (_, Some((_, group))) => staging.run(backend, group.as_mut(), &collective, views, views)?,
                 _ => staging.run(backend, &mut *self.group.idle()?, &collective, views, views)?,
             }
         }

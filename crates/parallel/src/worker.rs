@@ -182,10 +182,10 @@ impl Worker {
         }
         let mut messages = StreamMessages::default();
         if plan.pipeline() > 1 {
-            // A rank's rows of the stream.
-            let rows =
-                if plan.sequence { job.shape.tokens().div_ceil(plan.tensor()) } else { job.shape.tokens() };
-            messages.reserve(rows * job.model.width, job.activations.storage.dtype());
+            // A rank's part of the stream.
+            let all = job.shape.tokens() * job.model.width;
+            let parts = if plan.sequence || plan.grid.is_some() { plan.tensor() } else { 1 };
+            messages.reserve(all.div_ceil(parts), job.activations.storage.dtype());
         }
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);

@@ -127,7 +127,7 @@ fn rank(
         worker.world().barrier("end").unwrap();
         if round == 1 {
             let pieces = worker.take_notes().calls.iter().any(|call| call.name.contains("some rows"));
-            assert_eq!(pieces, config.tensor > 1 && config.overlap, "rows in pieces: {config:?}");
+            assert_eq!(pieces, config.tensor.ranks() > 1 && config.overlap, "rows in pieces: {config:?}");
         }
         let asked = allocations() - before;
         worker.world().barrier("all have counted").unwrap();
@@ -150,9 +150,9 @@ fn rank(
 fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let model = model();
     let (ddp, tensor) = (Stage::Ddp, 2);
-    let of = |stage, tensor, sequence, overlap| ParallelConfig {
+    let of = |stage, tensor: u64, sequence, overlap| ParallelConfig {
         stage,
-        tensor,
+        tensor: tensor.into(),
         sequence,
         overlap,
         ..ParallelConfig::default()

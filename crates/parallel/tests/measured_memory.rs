@@ -122,7 +122,7 @@ fn measured(job: &Job<'_>) -> Measured {
 fn activations_take_the_predicted_memory_under_every_policy() {
     let (model, optim) = (model(), OptimConfig::default());
     let tensor = |sequence, partition_activations| ParallelConfig {
-        tensor: 2,
+        tensor: 2.into(),
         sequence,
         partition_activations,
         ..ParallelConfig::default()

@@ -390,7 +390,7 @@ impl Partition<'_> {
         let src = src.filter(|_| messages[me].is_some());
         let present = src.or(dst)?;
         let (src, dst) = (src.unwrap_or(present.rows(0, 0)), dst.unwrap_or(present.rows(0, 0)));
-        let mut collective = self.collective(CollectiveKind::Permute, 0, src, dst);
+        let mut collective = self.collective(CollectiveKind::Permute, (0, 0), src, dst);
         collective.name = format!("{}attention.{name}, step {step}", self.global.name);
         collective.messages.clone_from(messages);
         let id = collective.id;
@@ -428,6 +428,7 @@ impl Partition<'_> {
             rows,
             cols,
             residual: false,
+            parameter: None,
         })
     }
 }

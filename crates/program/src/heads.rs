@@ -11,7 +11,7 @@
 
 use crate::localize::Local;
 use crate::node::{CollectiveKind, Launch, Node};
-use crate::partition::{LayoutConflict, Partition, dim_of, key, sharded_loop, sub_view};
+use crate::partition::{LayoutConflict, Partition, dim_of, key, sub_view};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Axis, Block, ContextMethod, Dim, Form, Layout, Placement};
 use bessemer_tensor::View;
@@ -49,9 +49,10 @@ impl Partition<'_> {
     pub(crate) fn launch_by_heads(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
         let (op, rule) = (&launch.op, launch.op.rule());
         let operands: Vec<Operand> = op.operands().iter().copied().collect();
-        let sharded = rule.operand("q").map(|q| sharded_loop(&rule, q, 1)).unwrap_or_default();
+        let sharded = rule.operand("q").map(|q| self.loop_of(&rule, q, 1)).unwrap_or_default();
         let both = || operands.iter().zip(&rule.operands);
-        let by_heads = |by: &OperandRule| dim_of(&rule, by, &sharded) == Some(1);
+        let role = self.rank.role;
+        let by_heads = |by: &OperandRule| dim_of(&rule, by, &sharded, role) == Some(1);
         let mut views: BTreeMap<usize, View> = BTreeMap::new();
         let exchanged = |wanted: &dyn Fn(Access) -> bool| {
             columns_of(both().filter(|(o, by)| by_heads(by) && wanted(o.access)).map(|(o, _)| o), self.global)
@@ -67,7 +68,7 @@ impl Partition<'_> {
             let id = operand.view.buffer.id as usize;
             let view = match by_heads(by) {
                 true => self.heads_of(id, operand.view),
-                false => self.read(op, id, operand.view, (dim_of(&rule, by, &sharded), None))?,
+                false => self.read(op, id, operand.view, (self.dim_of(&rule, by, &sharded), None))?,
             };
             views.insert(key(&operand.view), view);
         }
@@ -81,7 +82,7 @@ impl Partition<'_> {
         }
         for (operand, by) in both().filter(|(o, _)| o.access != Access::Read) {
             let id = operand.view.buffer.id as usize;
-            let view = match dim_of(&rule, by, &sharded) {
+            let view = match self.dim_of(&rule, by, &sharded) {
                 Some(1) => self.heads_of(id, operand.view),
                 Some(dim) => {
                     let made = (Placement::Shard { dim }, false);
@@ -118,7 +119,7 @@ impl Partition<'_> {
         }
         let copy = self.copy_by_heads(id, columns);
         let src = self.some_columns(id, columns.first, copy.columns.len());
-        let mut collective = self.collective(CollectiveKind::AllToAll, id, src, copy.view);
+        let mut collective = self.collective(CollectiveKind::AllToAll, (id, 0), src, copy.view);
         collective.columns.clone_from(&copy.columns.blocks);
         self.push(Node::Collective(collective));
         self.by_heads.insert(id, copy);
@@ -135,7 +136,8 @@ impl Partition<'_> {
             let held = Local::of(&run, Some((ranks, self.rank.index))).len();
             let (src, dst) = (copy.view.columns(here, held), self.some_columns(id, first, run.len()));
             let terms = (replicas > 1).then(|| self.terms_of_replicas(id, &run, replicas));
-            let mut collective = self.collective(CollectiveKind::AllToAll, id, src, terms.unwrap_or(dst));
+            let mut collective =
+                self.collective(CollectiveKind::AllToAll, (id, 0), src, terms.unwrap_or(dst));
             collective.columns = run.blocks.clone();
             after.push(Node::Collective(collective));
             if let Some(terms) = terms {

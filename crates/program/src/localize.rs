@@ -1,6 +1,6 @@
 //! Which elements of a dim are here, and what an operator's own numbers are for them.
 
-use bessemer_mesh::{Dim, DimRange};
+use bessemer_mesh::{Dim, DimRange, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{AttentionDropout, AttentionMask, AttentionShape, Op, VocabularyShard};
 use std::ops::Range;
@@ -16,6 +16,11 @@ impl Local {
             Some((parts, index)) => dim.part(parts, index),
             None => dim.whole(),
         })
+    }
+
+    /// Part `index` of `parts` of all elements, as if there were no blocks.
+    pub(crate) fn consecutive(dim: &Dim, (parts, index): (usize, usize)) -> Local {
+        Local(vec![even(dim.len(), parts, index)])
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -42,15 +47,20 @@ struct AttentionPart {
     head: usize,
     /// Position of its first query.
     query: usize,
+    /// Number of its first sequence, if it has whole ones.
+    sequence: Option<usize>,
 }
 
 impl AttentionPart {
-    /// From the dim by which queries are sharded, and the first element of it that is here.
-    fn new(origin: Option<(usize, usize)>, head_dim: usize) -> AttentionPart {
+    /// From the dim by which queries are sharded, and the first element of it that is here. `by_sequences`: rows are sharded in whole
+    /// sequences.
+    fn new(origin: Option<(usize, usize)>, whole: &AttentionShape, by_sequences: bool) -> AttentionPart {
+        let all = AttentionPart { head: 0, query: 0, sequence: None };
         match origin {
-            Some((0, query)) => AttentionPart { head: 0, query },
-            Some((_, first)) => AttentionPart { head: first / head_dim, query: 0 },
-            None => AttentionPart { head: 0, query: 0 },
+            Some((0, row)) if by_sequences => AttentionPart { sequence: Some(row / whole.seq.max(1)), ..all },
+            Some((0, query)) => AttentionPart { query, ..all },
+            Some((_, first)) => AttentionPart { head: first / whole.head_dim, ..all },
+            None => all,
         }
     }
 
@@ -62,7 +72,17 @@ impl AttentionPart {
         (q, k): (&View, &View),
     ) {
         (shape.heads, shape.kv_heads) = (q.cols / whole.head_dim, k.cols / whole.head_dim);
-        shape.seq = q.rows / whole.batch.max(1);
+        match self.sequence {
+            Some(first) => {
+                shape.batch = q.rows / whole.seq.max(1);
+                // Weights of all heads of the sequences before.
+                if let Some(d) = dropout {
+                    let keys = whole.seq * whole.seq;
+                    d.mask.first = d.mask.first.wrapping_add((first * d.heads * keys) as u64);
+                }
+            }
+            None => shape.seq = q.rows / whole.batch.max(1),
+        }
         mask.queries.first += self.query;
         mask.alibi.iter_mut().for_each(|alibi| alibi.first += self.head);
         dropout.iter_mut().for_each(|dropout| dropout.first += self.head);
@@ -71,15 +91,20 @@ impl AttentionPart {
 
 /// Sets what an operator says about itself besides its views: heads, and where its part of the whole begins. `whole` is the
 /// operator on the whole values; `origins` names, of each operand that is sharded, the dim and its first element.
-pub(crate) fn localize(op: &mut Op, whole: &Op, origins: &[(&'static str, usize, usize)]) {
+pub(crate) fn localize(
+    op: &mut Op,
+    whole: &Op,
+    origins: &[(&'static str, usize, usize)],
+    by_sequences: bool,
+) {
     let origin = |name: &str| origins.iter().find(|o| o.0 == name).map(|o| (o.1, o.2));
     match (op, whole) {
         (Op::Attention(o), Op::Attention(w)) => {
-            let here = AttentionPart::new(origin("q"), w.shape.head_dim);
+            let here = AttentionPart::new(origin("q"), &w.shape, by_sequences);
             here.of((&mut o.shape, &mut o.mask, &mut o.dropout), &w.shape, (&o.q, &o.k));
         }
         (Op::AttentionBackward(o), Op::AttentionBackward(w)) => {
-            let here = AttentionPart::new(origin("q"), w.shape.head_dim);
+            let here = AttentionPart::new(origin("q"), &w.shape, by_sequences);
             here.of((&mut o.shape, &mut o.mask, &mut o.dropout), &w.shape, (&o.q, &o.k));
         }
         (Op::Rope(o), Op::Rope(w)) => o.heads = o.x.cols * w.heads / w.x.cols,
@@ -93,11 +118,13 @@ pub(crate) fn localize(op: &mut Op, whole: &Op, origins: &[(&'static str, usize,
         }
         (Op::Embedding(o), Op::Embedding(w)) => {
             o.tensor_shard = origin("table")
+                .filter(|(dim, _)| *dim == 0)
                 .map(|(_, first)| VocabularyShard { first, of: w.table.rows })
                 .or(w.tensor_shard);
         }
         (Op::EmbeddingBackward(o), Op::EmbeddingBackward(w)) => {
             o.tensor_shard = origin("dtable")
+                .filter(|(dim, _)| *dim == 0)
                 .map(|(_, first)| VocabularyShard { first, of: w.dtable.rows })
                 .or(w.tensor_shard);
         }

@@ -8,14 +8,15 @@
 //! a sum of 2 n numbers would send 6 n (t-1)/t, less for t > 3, in two collectives instead of one; either is far below the
 //! 8 n d (t-1)/t of one layer of width d, and only the first has the bits of a sum in f64.
 
-use crate::localize::Local;
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::partition::{LayoutConflict, Partition};
+use crate::rank::AxisRole;
 use crate::value::{Class, Value};
-use bessemer_mesh::{Dim, Form, Layout, Placement, PositionOrder, Reduction};
+use bessemer_mesh::{Dim, Form, Layout, Placement, PositionOrder, Reduction, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
-    CombineLogSums, LinearCrossEntropy, LinearCrossEntropyShard, LogitSums, Op, VocabularyShard,
+    Access, CombineLogSums, Copy, LinearCrossEntropy, LinearCrossEntropyShard, LogitSums, Op, Operand,
+    VocabularyShard,
 };
 use bessemer_units::DType;
 
@@ -24,20 +25,21 @@ impl Partition<'_> {
     pub(crate) fn loss(&mut self, op: LinearCrossEntropy) -> Result<(), Box<LayoutConflict>> {
         let weight = op.weight.buffer.id as usize;
         let whole = Op::from(op);
-        if self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
+        let by_tokens = self.rank.role == AxisRole::Sequences;
+        if by_tokens || self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
             return self.launch(&Launch { op: whole, first_only: false, versions: Vec::new() });
         }
         let tensor_shard = {
-            let held = Local::of(
-                &self.global.values[weight].form.dims[0],
-                self.sharding(Placement::Shard { dim: 0 }, 0),
-            );
+            let held = self.local(weight, Placement::Shard { dim: 0 }, 0);
             VocabularyShard { first: held.start(), of: op.weight.rows }
         };
         let n = op.x.rows;
-        let mine = self.global_numbers("losses.sums.terms", 2, n);
-        let parts = self.global_numbers("losses.sums.all_terms", 2 * self.rank.degree, n);
-        let sums = self.global_numbers("losses.sums", 2, n);
+        let losses = op.loss.buffer.id as usize;
+        self.place(losses, Placement::Replicate);
+        let layout = self.out.values[losses].layout;
+        let mine = self.numbers("losses.sums.terms", 2, n, layout);
+        let parts = self.numbers("losses.sums.all_terms", 2 * self.rank.degree, n, layout);
+        let sums = self.numbers("losses.sums", 2, n, layout);
         let (lse, target_logit) = (sums.rows(0, 1), sums.rows(1, 1));
         let x = self.read(&whole, op.x.buffer.id as usize, op.x, (None, None))?;
         let weight_here = self.local_view(weight, op.weight, Placement::Shard { dim: 0 });
@@ -58,6 +60,7 @@ impl Partition<'_> {
             kind,
             axis,
             name,
+            dim: 0,
             order: PositionOrder::Consecutive,
             columns: Vec::new(),
             messages: Vec::new(),
@@ -67,7 +70,7 @@ impl Partition<'_> {
             versions: Vec::new(),
         }));
         self.push(Node::launch(CombineLogSums { parts, lse, target_logit }));
-        let loss = self.local_view(op.loss.buffer.id as usize, op.loss, Placement::Replicate);
+        let loss = self.local_view(losses, op.loss, Placement::Replicate);
         let mut after = Vec::new();
         let backward = match op.backward {
             Some(mut b) => {
@@ -90,6 +93,52 @@ impl Partition<'_> {
         Ok(())
     }
 
+    /// The loss where the columns of the rows and of the projection are sharded: each rank gathers both, and makes the losses and
+    /// gradients of some tokens. The gradients of all tokens are then gathered, and each rank keeps its columns.
+    pub(crate) fn loss_of_tokens(&mut self, op: LinearCrossEntropy) -> Result<(), Box<LayoutConflict>> {
+        let whole = Op::from(op);
+        let (x, weight) = (op.x.buffer.id as usize, op.weight.buffer.id as usize);
+        let tokens = even(op.x.rows, self.rank.degree, self.rank.index);
+        let mine = |rows: View| rows.rows(tokens.start, tokens.len);
+        let mut after = Vec::new();
+        let x = mine(self.read(&whole, x, op.x, (None, None))?);
+        let weight = self.read(&whole, weight, op.weight, (None, None))?;
+        let targets = self.sliced(op.targets.buffer.id as usize, op.targets, 1);
+        let losses = (op.loss.buffer.id as usize, op.loss);
+        let loss = self.write(&whole, "loss", losses, (Placement::Shard { dim: 1 }, false), &mut after)?;
+        let backward = match op.backward {
+            Some(mut b) => {
+                b.step = self.read(&whole, b.step.buffer.id as usize, b.step, (None, None))?;
+                let dx = b.dx.buffer.id as usize;
+                let here = self.local_view(dx, b.dx, Placement::Shard { dim: 1 });
+                let all = self.whole_copy(dx, "all_columns", None);
+                let value = &self.out.values[all.buffer.id as usize];
+                let part = Value {
+                    name: format!("{}.of_tokens", self.global.values[dx].name),
+                    rows: tokens.len,
+                    form: Form { dims: vec![Dim::plain(tokens.len), value.form.dims[1].clone()] },
+                    layout: value.layout.with(self.rank.axis, Placement::Shard { dim: 0 }),
+                    ..value.clone()
+                };
+                let part = self.temporary(part);
+                after.push(Node::Collective(self.collective(CollectiveKind::AllGather, (dx, 0), part, all)));
+                let columns = even(all.cols, self.rank.degree, self.rank.index);
+                after.push(Node::launch(Copy { src: all.columns(columns.start, columns.len), dst: here }));
+                self.forget(dx);
+                b.dx = part;
+                let access = if b.accumulate { Access::Update } else { Access::Write };
+                let dweight = Operand { name: "dweight", view: b.dweight, access };
+                let terms = Placement::Partial { reduce: Reduction::Sum };
+                b.dweight = self.write_terms(&dweight, terms, &mut after);
+                Some(b)
+            }
+            None => None,
+        };
+        self.push(Node::launch(LinearCrossEntropy { x, weight, targets, loss, backward }));
+        after.into_iter().for_each(|node| self.push(node));
+        Ok(())
+    }
+
     /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. All rows of the
     /// value are gathered: whether the second has log-sum-exps is decided later, by the weight of the z-loss.
     pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Node>) -> View {
@@ -97,10 +146,12 @@ impl Partition<'_> {
         let part = match self.out.find(&name) {
             Some(part) => part,
             None => {
+                let dims = &self.out.values[id].form.dims;
                 let sharded = Value {
                     name,
                     class: Class::Local,
-                    layout: Layout::replicated().with(self.rank.axis, Placement::Shard { dim: 1 }),
+                    layout: self.out.values[id].layout.with(self.rank.axis, Placement::Shard { dim: 1 }),
+                    form: Form { dims: vec![dims[0].clone(), Dim::plain(all.cols / self.rank.degree)] },
                     cols: all.cols / self.rank.degree,
                     residual: false,
                     ..self.out.values[id].clone()
@@ -111,13 +162,13 @@ impl Partition<'_> {
         let (part, whole) = (self.out.values[part].view(part), self.out.values[id].view(id));
         for row in 0..whole.rows {
             let (src, dst) = (part.rows(row, 1), whole.rows(row, 1));
-            after.push(Node::Collective(self.collective(CollectiveKind::AllGather, id, src, dst)));
+            after.push(Node::Collective(self.collective(CollectiveKind::AllGather, (id, 1), src, dst)));
         }
         part.rows(all.offset / all.stride, all.rows)
     }
 
     /// f32 `[rows, n]`, made by the pass.
-    fn global_numbers(&mut self, name: &str, rows: usize, n: usize) -> View {
+    pub(crate) fn numbers(&mut self, name: &str, rows: usize, n: usize, layout: Layout) -> View {
         if let Some(id) = self.out.find(name) {
             return self.out.values[id].view(id);
         }
@@ -126,10 +177,11 @@ impl Partition<'_> {
             class: Class::Local,
             dtype: DType::F32,
             form: Form { dims: vec![Dim::plain(rows), Dim::plain(n)] },
-            layout: Layout::replicated(),
+            layout,
             rows,
             cols: n,
             residual: false,
+            parameter: None,
         })
     }
 }

@@ -40,9 +40,9 @@ pub struct Launch {
 pub enum CollectiveKind {
     /// Every rank has the sum of all ranks' values: `src` and `dst` are one view.
     AllReduce,
-    /// Every rank has its rows of the sum of all ranks' values: `src` all rows, `dst` this rank's.
+    /// Every rank has its rows, or columns, of the sum of all ranks' values: `src` all of them, `dst` this rank's.
     ReduceScatter,
-    /// Every rank has all ranks' rows: `src` this rank's, `dst` all. Or all ranks' columns of one row.
+    /// Every rank has all ranks' rows, or columns: `src` this rank's, `dst` all.
     AllGather,
     /// Every rank has all rows of its columns, where it had its rows of all columns; or the other way round. `src` and `dst`:
     /// what it had and has.
@@ -86,6 +86,8 @@ pub struct Collective {
     pub axis: Axis,
     /// Whose values, for messages and the flight recorder.
     pub name: String,
+    /// The dim that is gathered or scattered: 0, rows, or 1, columns, of which every rank has equally many. 0 for other kinds.
+    pub dim: usize,
     /// Which rows of the whole each rank has.
     pub order: PositionOrder,
     /// Of an all-to-all: the columns, in blocks each of which is sharded by itself. Empty for other kinds.
@@ -103,20 +105,25 @@ pub struct Collective {
 }
 
 impl Collective {
-    /// Rows of the whole matrix. A row whose columns are gathered counts as as many rows as there are parts.
+    /// Rows of the whole matrix. Where columns are gathered or scattered, a row counts as as many rows as there are parts.
     pub fn total_rows(&self) -> usize {
         match self.kind {
             CollectiveKind::AllGather => self.dst.len() / self.src.cols.max(1),
+            CollectiveKind::ReduceScatter => self.src.len() / self.dst.cols.max(1),
             CollectiveKind::AllToAll => self.src.rows.max(self.dst.rows),
-            _ => self.src.rows,
+            CollectiveKind::AllReduce | CollectiveKind::Permute => self.src.rows,
         }
     }
 
-    /// Rows of the whole matrix, or columns of the one row that is gathered, that each of `ranks` ranks has, rank by rank: views of
-    /// `whole`, which is `src` of a reduction and `dst` of a gather.
+    /// Elements of one of the rows that [`Collective::total_rows`] counts.
+    pub fn row_len(&self) -> usize {
+        if self.kind == CollectiveKind::ReduceScatter { self.dst.cols } else { self.src.cols }
+    }
+
+    /// Rows or columns of the whole matrix that each of `ranks` ranks has, rank by rank: views of `whole`, which is `src` of a
+    /// reduction and `dst` of a gather.
     pub fn parts(&self, whole: View, ranks: usize) -> impl Iterator<Item = View> {
-        let (order, columns) =
-            (self.order, self.kind == CollectiveKind::AllGather && self.src.cols < whole.cols);
+        let (order, columns) = (self.order, self.dim == 1);
         let len = if columns { whole.cols } else { whole.rows };
         (0..ranks).flat_map(move |rank| order.stretches(len, ranks, rank)).map(move |part| match columns {
             true => whole.columns(part.start, part.len),
@@ -183,7 +190,7 @@ impl Collective {
 
     /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all or a permutation, what it sends to others.
     pub fn bytes_sent(&self, ranks: usize, index: usize) -> u64 {
-        let (total, cols) = (self.total_rows(), self.src.cols);
+        let (total, cols) = (self.total_rows(), self.row_len());
         let element = self.src.dtype().size();
         let rows_of = |rank: usize| {
             let part = even(total, ranks, rank);

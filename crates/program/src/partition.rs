@@ -26,12 +26,15 @@
 use crate::heads::ByHeads;
 use crate::localize::{Local, localize};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
-use crate::rank::Rank;
+use crate::rank::{AxisRole, Rank};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Axis, Dim, Layout, Placement, Reduction, even};
+use bessemer_mesh::{Axis, Dim, Placement, Reduction, even};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{Access, FactorKind, Op, OperandRule, Rule, TermReduction};
+use bessemer_tensor::op::{
+    Access, Activation, ActivationBackward, Add, Copy, FactorKind, Fill, Linear, LinearBackwardInput, Op,
+    Operand, OperandRule, Rule, TermReduction,
+};
 use std::collections::BTreeMap;
 
 /// Layouts that do not fit together.
@@ -61,11 +64,20 @@ pub struct LayoutConflict {
     pub key: String,
 }
 
-/// Rewrites the unit for a rank. For one rank alone nothing changes.
+/// Rewrites the unit for a rank of several axes, one axis after the other. For one rank alone nothing changes.
+///
+/// To the pass of a later axis a collective of an earlier one is a node like any other: it works on every element alike, but for
+/// the dim that it gathers or scatters. So rows that two axes shard are divided by the first of them first, and what is gathered of a
+/// parameter is divided by the last one first: as in [`bessemer_mesh::Layout`], where the axis that gathers comes last.
 ///
 /// # Errors
 /// A value that an operator needs in a layout that no collective of this pass leads to.
-pub fn partition(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<LayoutConflict>> {
+pub fn partition(unit: &UnitProgram, ranks: &[Rank]) -> Result<UnitProgram, Box<LayoutConflict>> {
+    ranks.iter().try_fold(unit.clone(), |unit, rank| partition_over(&unit, *rank))
+}
+
+/// Rewrites the unit for a rank of one axis.
+fn partition_over(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<LayoutConflict>> {
     if rank.degree == 1 {
         let mut unit = unit.clone();
         for value in &mut unit.values {
@@ -95,10 +107,11 @@ pub fn partition(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<Layo
         pass.by_heads =
             if phase == Phase::Backward { std::mem::take(&mut of_forward) } else { BTreeMap::new() };
         for node in unit.list(phase) {
-            let Node::Launch(launch) = node else { continue };
-            match &launch.op {
-                Op::LinearCrossEntropy(op) => pass.loss(*op)?,
-                _ => pass.launch(launch)?,
+            match node {
+                Node::Launch(launch) => pass.node(launch)?,
+                Node::Collective(c) => pass.other_axis(c)?,
+                // The pass that starts collectives comes later.
+                Node::Start(_) | Node::Wait { .. } => {}
             }
         }
         if phase == Phase::Forward {
@@ -130,9 +143,13 @@ pub(crate) struct Partition<'a> {
 
 /// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise, but for
 /// those of one iteration before the last.
-pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize) -> Loop {
+pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize, role: AxisRole) -> Loop {
     let factors = if dim == 0 { &operand.rows } else { &operand.cols };
     let named = |name: &str| factors.iter().copied().find(|f| rule.factors[*f].name == name);
+    // Sequences come before their positions and heads.
+    if let Some(factor) = named("b").filter(|_| role.by_sequences()) {
+        return vec![factor];
+    }
     // Groups of heads that share keys come before the heads of a group, blocks with a scale before the elements of a block.
     match named("g").or_else(|| named("h")).or_else(|| named(Rule::BLOCK)) {
         Some(factor) => vec![factor],
@@ -154,17 +171,18 @@ pub(crate) fn unshardable(rule: &Rule, along: &Loop) -> Option<&'static str> {
 }
 
 /// The dim of an operand that has the loop.
-pub(crate) fn dim_of(rule: &Rule, operand: &OperandRule, sharded: &Loop) -> Option<usize> {
-    (0..2).find(|dim| !sharded.is_empty() && sharded_loop(rule, operand, *dim) == *sharded)
+pub(crate) fn dim_of(rule: &Rule, operand: &OperandRule, sharded: &Loop, role: AxisRole) -> Option<usize> {
+    (0..2).find(|dim| !sharded.is_empty() && sharded_loop(rule, operand, *dim, role) == *sharded)
 }
 
 impl Partition<'_> {
     /// The layout that a value has whoever makes it.
     fn declared(&self, id: usize) -> Option<Placement> {
         let value = &self.global.values[id];
+        let (rows, columns) = (self.rank.sequence, self.rank.role.shards_columns());
         match value.class {
-            Class::Parameter(_) | Class::Gradient(_) => Some(value.placement(self.rank.axis)),
-            _ if value.residual && self.rank.sequence => Some(Placement::Shard { dim: 0 }),
+            _ if value.parameter.is_some() => Some(value.placement(self.rank.axis)),
+            _ if value.residual && (rows || columns) => Some(Placement::Shard { dim: usize::from(columns) }),
             Class::Local if !value.residual => None,
             _ => Some(Placement::Replicate),
         }
@@ -173,19 +191,33 @@ impl Partition<'_> {
     /// Sets the placement of a value, and with it its shape here.
     pub(crate) fn place(&mut self, id: usize, placement: Placement) {
         self.placements[id] = Some(placement);
-        let shape = |dim: usize| {
-            Local::of(&self.global.values[id].form.dims[dim], self.sharding(placement, dim)).len()
-        };
-        let (rows, cols) = (shape(0), shape(1));
-        let axis = self.rank.axis;
+        let (rows, cols) = (self.local(id, placement, 0).len(), self.local(id, placement, 1).len());
+        let (axis, sequences) = (self.rank.axis, self.rank.role.by_sequences());
+        let part = (0..2).find_map(|dim| Some((dim, self.sharding(placement, dim)?)));
         let value = &mut self.out.values[id];
         (value.rows, value.cols) = (rows, cols);
+        if let Some((dim, (parts, index))) = part {
+            let whole = &self.global.values[id].form.dims[dim];
+            value.form.dims[dim] = match dim == 0 && sequences {
+                true => whole.of_range(even(whole.len(), parts, index)),
+                false => whole.of_part(parts, index),
+            };
+        }
         value.layout = value.layout.with(axis, placement);
     }
 
     /// (parts, index) if the placement shards the dim.
     pub(crate) fn sharding(&self, placement: Placement, dim: usize) -> Option<(usize, usize)> {
         (placement == Placement::Shard { dim }).then_some((self.rank.degree, self.rank.index))
+    }
+
+    /// The elements of a dim of a value that a rank has in this placement.
+    pub(crate) fn local(&self, id: usize, placement: Placement, dim: usize) -> Local {
+        let all = &self.global.values[id].form.dims[dim];
+        match self.sharding(placement, dim) {
+            Some(part) if dim == 0 && self.rank.role.by_sequences() => Local::consecutive(all, part),
+            part => Local::of(all, part),
+        }
     }
 
     pub(crate) fn conflict(&self, op: &Op, id: usize, wanted: &str, remedy: &str) -> Box<LayoutConflict> {
@@ -206,10 +238,7 @@ impl Partition<'_> {
     /// The recipe key that changes the layout of a value, or of what makes it.
     fn recipe_key(&self, op: &Op, id: usize) -> String {
         let operands: Vec<usize> = op.operands().iter().map(|o| o.view.buffer.id as usize).collect();
-        let number = |id: &usize| match self.global.values[*id].class {
-            Class::Parameter(number) | Class::Gradient(number) => Some(number),
-            _ => None,
-        };
+        let number = |id: &usize| self.global.values[*id].parameter;
         let number = std::iter::once(&id).chain(&operands).find_map(number);
         match number.filter(|_| self.rank.axis == Axis::Tensor) {
             Some(number) => {
@@ -227,14 +256,59 @@ impl Partition<'_> {
                 let id = operand.view.buffer.id as usize;
                 let Some(Placement::Shard { dim }) = self.placements[id] else { return None };
                 let found =
-                    wanted(&self.global.values[id], operand.access).then(|| sharded_loop(rule, by, dim))?;
+                    wanted(&self.global.values[id], operand.access).then(|| self.loop_of(rule, by, dim))?;
                 (unshardable(rule, &found).is_none() && !found.is_empty()).then_some(found)
             })
         };
-        let parameter = |v: &Value| matches!(v.class, Class::Parameter(_) | Class::Gradient(_));
-        of(&|v, _| parameter(v))
+        let parameter = |v: &Value| v.parameter.is_some();
+        let by_parameters = || of(&|v, _| parameter(v));
+        let first = if self.rank.role == AxisRole::Sequences { None } else { by_parameters() };
+        first
             .or_else(|| of(&|v, access| !parameter(v) && access != Access::Read))
             .or_else(|| of(&|v, access| !parameter(v) && access == Access::Read))
+            .or_else(by_parameters)
+    }
+
+    /// The loop that a dim of an operand is sharded by.
+    pub(crate) fn loop_of(&self, rule: &Rule, operand: &OperandRule, dim: usize) -> Loop {
+        sharded_loop(rule, operand, dim, self.rank.role)
+    }
+
+    /// The dim of an operand that has the loop.
+    pub(crate) fn dim_of(&self, rule: &Rule, operand: &OperandRule, sharded: &Loop) -> Option<usize> {
+        dim_of(rule, operand, sharded, self.rank.role)
+    }
+
+    /// An operator, or the composite that it becomes on this axis.
+    pub(crate) fn node(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
+        match &launch.op {
+            Op::LinearCrossEntropy(op) if self.rank.role == AxisRole::Turned => self.loss_of_tokens(*op),
+            Op::LinearCrossEntropy(op) => self.loss(*op),
+            // What follows a product of terms follows their sum.
+            Op::Linear(op) if op.activation.is_some() && self.sums(op.weight, 1) => {
+                let Some((kind, pre)) = op.activation else { return Ok(()) };
+                let product = Linear { activation: None, out: pre, ..*op };
+                self.launch(&Launch { op: product.into(), ..launch.clone() })?;
+                let op = Activation { kind, x: pre, out: op.out };
+                self.launch(&Launch { op: op.into(), ..launch.clone() })
+            }
+            Op::LinearBackwardInput(op) if op.activation.is_some() && self.sums(op.weight, 0) => {
+                let Some((kind, x)) = op.activation else { return Ok(()) };
+                let product = LinearBackwardInput { activation: None, ..*op };
+                self.launch(&Launch { op: product.into(), ..launch.clone() })?;
+                let op = ActivationBackward { kind, x, dout: op.dx, dx: op.dx };
+                self.launch(&Launch { op: op.into(), ..launch.clone() })
+            }
+            Op::Norm(op) if self.normalises_columns(op.weight) => self.norm(launch, op),
+            Op::NormBackward(op) if self.normalises_columns(op.weight) => self.norm_backward(launch, op),
+            _ => self.launch(launch),
+        }
+    }
+
+    /// Whether ranks of an axis that shards columns of the residual stream make terms of a product, by this dim of its matrix.
+    fn sums(&self, weight: View, dim: usize) -> bool {
+        let sharded = self.placements[weight.buffer.id as usize] == Some(Placement::Shard { dim });
+        self.rank.role.shards_columns() && sharded
     }
 
     pub(crate) fn launch(&mut self, launch: &Launch) -> Result<(), Box<LayoutConflict>> {
@@ -256,28 +330,36 @@ impl Partition<'_> {
         }
         for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access == Access::Read) {
             let id = operand.view.buffer.id as usize;
-            let dim = dim_of(&rule, by, &sharded);
+            let dim = self.dim_of(&rule, by, &sharded);
             // Another operand is this rank's rows of the same value.
             let rows_too = operands.iter().zip(&rule.operands).any(|(o, by)| {
-                o.view.buffer == operand.view.buffer && dim_of(&rule, by, &sharded) == Some(0)
+                o.view.buffer == operand.view.buffer && self.dim_of(&rule, by, &sharded) == Some(0)
             });
             let columns = rows_too.then_some(operand.name);
             let view = self.read(op, id, operand.view, (dim, columns))?;
             views.insert(key(&operand.view), view);
         }
         let mut after = Vec::new();
-        for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read) {
+        let written = || operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read);
+        let made = |by: &OperandRule| match dim_of(&rule, by, &sharded, self.rank.role) {
+            Some(dim) => Placement::Shard { dim },
+            None if sums && by.reduce != TermReduction::Equal => {
+                Placement::Partial { reduce: Reduction::Sum }
+            }
+            None => Placement::Replicate,
+        };
+        let made: Vec<Placement> = written().map(|(_, by)| made(by)).collect();
+        let scatters = written().zip(&made).any(|((o, _), made)| self.scatters_gradient(o, *made));
+        for ((operand, _), made) in written().zip(made) {
             let id = operand.view.buffer.id as usize;
-            let made = match dim_of(&rule, by, &sharded) {
-                Some(dim) => Placement::Shard { dim },
-                None if sums && by.reduce != TermReduction::Equal => {
-                    Placement::Partial { reduce: Reduction::Sum }
-                }
-                None => Placement::Replicate,
+            let by_rows = operands
+                .iter()
+                .zip(&rule.operands)
+                .any(|(_, by)| self.dim_of(&rule, by, &sharded) == Some(0));
+            let view = match scatters && self.global.values[id].parameter.is_some() {
+                true => self.write_terms(operand, made, &mut after),
+                false => self.write(op, operand.name, (id, operand.view), (made, by_rows), &mut after)?,
             };
-            let by_rows =
-                operands.iter().zip(&rule.operands).any(|(_, by)| dim_of(&rule, by, &sharded) == Some(0));
-            let view = self.write(op, operand.name, (id, operand.view), (made, by_rows), &mut after)?;
             views.insert(key(&operand.view), view);
             self.forget(id);
         }
@@ -299,7 +381,7 @@ impl Partition<'_> {
                 *view = *bound;
             }
         });
-        localize(&mut local, &launch.op, origins);
+        localize(&mut local, &launch.op, origins, self.rank.role.by_sequences());
         for op in self.rank.stretches(local, &launch.op, origins) {
             self.push(Node::Launch(Launch { op, ..launch.clone() }));
         }
@@ -309,14 +391,13 @@ impl Partition<'_> {
     /// First element, in the whole, of this rank's part of each operand that is sharded.
     pub(crate) fn origins(
         &self,
-        operands: &[bessemer_tensor::op::Operand],
+        operands: &[Operand],
         rule: &Rule,
         sharded: &Loop,
     ) -> Vec<(&'static str, usize, usize)> {
-        let origin = |(operand, by): (&bessemer_tensor::op::Operand, &OperandRule)| {
-            let dim = dim_of(rule, by, sharded)?;
-            let dims = &self.global.values[operand.view.buffer.id as usize].form.dims;
-            let held = Local::of(&dims[dim], Some((self.rank.degree, self.rank.index)));
+        let origin = |(operand, by): (&Operand, &OperandRule)| {
+            let dim = self.dim_of(rule, by, sharded)?;
+            let held = self.local(operand.view.buffer.id as usize, Placement::Shard { dim }, dim);
             Some((operand.name, dim, held.start()))
         };
         operands.iter().zip(&rule.operands).filter_map(origin).collect()
@@ -340,8 +421,9 @@ impl Partition<'_> {
             (Placement::Replicate, Some(dim)) => Ok(self.sliced(id, view, dim)),
             (Placement::Shard { dim: 0 }, None) => Ok(match columns {
                 Some(name) if view.cols < self.global.values[id].cols => self.gather_columns(id, view, name),
-                _ => self.gather(id, view),
+                _ => self.gather(id, view, 0),
             }),
+            (Placement::Shard { dim: 1 }, None) if self.gathers_columns(id) => Ok(self.gather(id, view, 1)),
             (Placement::Shard { .. }, _) => {
                 let remedy = "shard both alike, or replicate one of them";
                 Err(self.conflict(op, id, "it computes along another dim", remedy))
@@ -354,31 +436,35 @@ impl Partition<'_> {
 
     /// A view of a value as it lies here.
     pub(crate) fn local_view(&self, id: usize, view: View, placement: Placement) -> View {
-        let value = &self.global.values[id];
-        let dims = &value.form.dims;
-        let rows = Local::of(&dims[0], self.sharding(placement, 0));
-        let cols = Local::of(&dims[1], self.sharding(placement, 1));
-        sub_view(view, value.cols, (&rows, &cols), self.out.values[id].view(id))
+        let (rows, cols) = (self.local(id, placement, 0), self.local(id, placement, 1));
+        sub_view(view, self.global.values[id].cols, (&rows, &cols), self.out.values[id].view(id))
     }
 
     /// This rank's part, along a dim, of a view of a value that is replicated.
-    fn sliced(&self, id: usize, view: View, dim: usize) -> View {
+    pub(crate) fn sliced(&self, id: usize, view: View, dim: usize) -> View {
         let whole = self.out.values[id].view(id);
         let part = even(if dim == 0 { view.rows } else { view.cols }, self.rank.degree, self.rank.index);
         let view = View { buffer: whole.buffer, ..view };
         if dim == 0 { view.rows(part.start, part.len) } else { view.columns(part.start, part.len) }
     }
 
-    /// All rows of a value of which each rank has some.
-    fn gather(&mut self, id: usize, view: View) -> View {
+    /// Whether columns of a value of which each rank has some, consecutive and equally many ones, may be gathered.
+    fn gathers_columns(&self, id: usize) -> bool {
+        let columns = &self.global.values[id].form.dims[1];
+        let consecutive = matches!(columns.blocks[..], [block] if block.replicas(self.rank.degree) == 1);
+        self.rank.role != AxisRole::Line && consecutive && columns.len().is_multiple_of(self.rank.degree)
+    }
+
+    /// All rows, or all columns, of a value of which each rank has some.
+    pub(crate) fn gather(&mut self, id: usize, view: View, dim: usize) -> View {
         let of = |whole: View| View { buffer: whole.buffer, ..view };
         let all = (id, 0, self.global.values[id].cols);
         if let Some(whole) = self.gathered.get(&all) {
             return of(*whole);
         }
         let src = self.out.values[id].view(id);
-        let dst = self.whole_copy(id, "all_rows", None);
-        let collective = self.collective(CollectiveKind::AllGather, id, src, dst);
+        let dst = self.whole_copy(id, if dim == 0 { "all_rows" } else { "all_columns" }, None);
+        let collective = self.collective(CollectiveKind::AllGather, (id, dim), src, dst);
         self.push(Node::Collective(collective));
         self.gathered.insert(all, dst);
         of(dst)
@@ -392,7 +478,7 @@ impl Partition<'_> {
         }
         let src = self.local_view(id, view, Placement::Shard { dim: 0 });
         let dst = self.whole_copy(id, &format!("{name}.all_rows"), Some(view.cols));
-        let collective = self.collective(CollectiveKind::AllGather, id, src, dst);
+        let collective = self.collective(CollectiveKind::AllGather, (id, 0), src, dst);
         self.push(Node::Collective(collective));
         self.gathered.insert(columns, dst);
         dst
@@ -405,12 +491,12 @@ impl Partition<'_> {
     }
 
     /// A new value with the whole shape of another, or with only so many columns.
-    fn whole_copy(&mut self, id: usize, what: &str, cols: Option<usize>) -> View {
+    pub(crate) fn whole_copy(&mut self, id: usize, what: &str, cols: Option<usize>) -> View {
         let value = &self.global.values[id];
         let mut whole = Value {
             name: format!("{}.{what}", value.name),
             class: Class::Local,
-            layout: Layout::replicated(),
+            layout: value.layout.with(self.rank.axis, Placement::Replicate),
             residual: false,
             ..value.clone()
         };
@@ -449,9 +535,11 @@ impl Partition<'_> {
         let wanted = match self.placements[id] {
             Some(placement) => placement,
             None => {
-                let placement = match made {
-                    Placement::Partial { .. } if by_rows => Placement::Shard { dim: 0 },
-                    Placement::Partial { .. } => Placement::Replicate,
+                let placement = match (made, self.rank.role) {
+                    (Placement::Partial { .. }, AxisRole::Columns) => Placement::Shard { dim: 1 },
+                    (Placement::Partial { .. }, AxisRole::Turned) => Placement::Shard { dim: 0 },
+                    (Placement::Partial { .. }, _) if by_rows => Placement::Shard { dim: 0 },
+                    (Placement::Partial { .. }, _) => Placement::Replicate,
                     _ => made,
                 };
                 self.place(id, placement);
@@ -461,27 +549,39 @@ impl Partition<'_> {
         let here = self.local_view(id, view, wanted);
         match (made, wanted) {
             _ if made == wanted => Ok(here),
-            (Placement::Partial { .. }, Placement::Replicate) if matches!(class, Class::Gradient(_)) => {
+            (Placement::Partial { .. }, Placement::Replicate)
+                if self.global.values[id].parameter.is_some() =>
+            {
                 let axis = self.rank.axis;
                 let layout = &mut self.out.values[id].layout;
                 *layout = layout.with(axis, made);
                 Ok(here)
             }
             (Placement::Partial { .. }, Placement::Replicate) => {
-                after.push(Node::Collective(self.collective(CollectiveKind::AllReduce, id, here, here)));
+                after.push(Node::Collective(self.collective(CollectiveKind::AllReduce, (id, 0), here, here)));
                 Ok(here)
             }
             (Placement::Partial { .. }, Placement::Shard { dim: 0 }) if view.cols < cols => {
                 let terms = self.whole_copy(id, &format!("{name}.terms"), Some(view.cols));
-                after.push(Node::Collective(self.collective(CollectiveKind::ReduceScatter, id, terms, here)));
+                after.push(Node::Collective(self.collective(
+                    CollectiveKind::ReduceScatter,
+                    (id, 0),
+                    terms,
+                    here,
+                )));
                 Ok(terms)
             }
             (Placement::Shard { dim: 1 }, Placement::Replicate) if class == Class::Losses => {
                 Ok(self.losses_of_rows(id, here, after))
             }
-            (Placement::Partial { .. }, Placement::Shard { dim: 0 }) => {
+            (Placement::Partial { .. }, Placement::Shard { dim }) if dim == 0 || self.gathers_columns(id) => {
                 let terms = self.whole_copy(id, "terms", None);
-                after.push(Node::Collective(self.collective(CollectiveKind::ReduceScatter, id, terms, here)));
+                after.push(Node::Collective(self.collective(
+                    CollectiveKind::ReduceScatter,
+                    (id, dim),
+                    terms,
+                    here,
+                )));
                 Ok(View { buffer: terms.buffer, ..view })
             }
             _ => {
@@ -491,14 +591,103 @@ impl Partition<'_> {
         }
     }
 
-    pub(crate) fn collective(&mut self, kind: CollectiveKind, id: usize, src: View, dst: View) -> Collective {
-        let name = format!("{}{}", self.global.name, self.global.values[id].name);
+    /// Whether an operator makes a term of a gradient of which each rank keeps a part.
+    fn scatters_gradient(&self, operand: &Operand, made: Placement) -> bool {
+        let id = operand.view.buffer.id as usize;
+        let sharded = matches!(self.placements[id], Some(Placement::Shard { .. }));
+        sharded && self.global.values[id].parameter.is_some() && matches!(made, Placement::Partial { .. })
+    }
+
+    /// The view in which an operator writes its term of a gradient, or a gradient beside such a one. The terms are reduce-scattered, and
+    /// this rank's part is added to what the gradient holds: nothing, in the pass that begins the gradients of an update.
+    pub(crate) fn write_terms(&mut self, operand: &Operand, made: Placement, after: &mut Vec<Node>) -> View {
+        let (id, view) = (operand.view.buffer.id as usize, operand.view);
+        let terms = self.whole_copy(id, "terms", None);
+        let (own, axis) = (self.placements[id].unwrap_or_default(), self.rank.axis);
+        let of_terms = &mut self.out.values[terms.buffer.id as usize].layout;
+        *of_terms = of_terms.with(axis, made);
+        let here = self.local_view(id, view, own);
+        let part = match own {
+            Placement::Shard { dim } => {
+                let value = &self.out.values[id];
+                let name = format!("{}.part", value.name);
+                let part = Value { name, class: Class::Local, ..value.clone() };
+                let part = self.temporary(part);
+                after.push(Node::Collective(self.collective(
+                    CollectiveKind::ReduceScatter,
+                    (id, dim),
+                    terms,
+                    part,
+                )));
+                part
+            }
+            _ => {
+                let layout = &mut self.out.values[id].layout;
+                *layout = layout.with(axis, made);
+                terms
+            }
+        };
+        let begin = |dst: View| Op::from(Fill { dst, value: 0.0 });
+        let gradient = matches!(self.global.values[id].class, Class::Gradient(_));
+        match operand.access {
+            // The operator adds to what is there.
+            Access::Update => self.push(Node::launch(begin(terms))),
+            _ if gradient => {
+                after.push(Node::Launch(Launch { op: begin(here), first_only: true, versions: Vec::new() }));
+            }
+            // Terms of another axis.
+            _ => {
+                after.push(Node::launch(Copy { src: part, dst: here }));
+                return View { buffer: terms.buffer, ..view };
+            }
+        }
+        after.push(Node::launch(Add { a: here, b: part, out: here }));
+        View { buffer: terms.buffer, ..view }
+    }
+
+    /// A collective that an earlier pass has placed, over another axis: it moves this rank's part of what it has moved.
+    fn other_axis(&mut self, c: &Collective) -> Result<(), Box<LayoutConflict>> {
+        let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
+        let from = self.placements[src].unwrap_or_default();
+        let along = (c.kind != CollectiveKind::AllReduce).then_some(Placement::Shard { dim: c.dim });
+        let to =
+            self.placements[dst].unwrap_or(if Some(from) == along { Placement::Replicate } else { from });
+        self.place(dst, to);
+        let op = Op::from(Copy { src: c.src, dst: c.dst });
+        let wanted = match to {
+            Placement::Shard { dim } => Some(dim),
+            _ => None,
+        };
+        // Parts of a parameter are parts of this rank's part: in other values their order would be another one.
+        if Some(to) == along && self.global.values[dst].parameter.is_none() {
+            let wanted = format!("it is gathered or scattered over {} along the same dim", c.axis);
+            return Err(self.conflict(&op, src, &wanted, "shard another dim"));
+        }
+        let from = self.read(&op, src, c.src, (wanted, None))?;
+        let here = self.local_view(dst, c.dst, to);
+        self.next += 1;
+        let moved = Collective { id: self.next - 1, src: from, dst: here, ..c.clone() };
+        let rows = 0..moved.total_rows();
+        self.push(Node::Collective(Collective { rows, ..moved }));
+        self.forget(dst);
+        Ok(())
+    }
+
+    /// A collective of this axis about a value, along a dim of it.
+    pub(crate) fn collective(
+        &mut self,
+        kind: CollectiveKind,
+        (id, dim): (usize, usize),
+        src: View,
+        dst: View,
+    ) -> Collective {
+        let name = format!("{}{}", self.global.name, self.out.values[id].name);
         self.next += 1;
         let (id, axis) = (self.next - 1, self.rank.axis);
         let order = self.rank.order;
-        let (columns, messages, versions) = (Vec::new(), Vec::new(), Vec::new());
+        let (columns, messages, versions, rows) = (Vec::new(), Vec::new(), Vec::new(), 0..0);
         let whole =
-            Collective { id, kind, axis, name, order, columns, messages, src, dst, rows: 0..0, versions };
+            Collective { id, kind, axis, name, dim, order, columns, messages, src, dst, rows, versions };
         Collective { rows: 0..whole.total_rows(), ..whole }
     }
 

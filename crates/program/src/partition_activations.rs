@@ -44,10 +44,10 @@ pub fn partition_activations(unit: &mut UnitProgram, rank: Rank) {
         });
     }
     let id = numbers(list, 1).start;
-    let (kind, axis, order) = (CollectiveKind::AllGather, rank.axis, rank.order);
+    let (kind, axis, order, dim) = (CollectiveKind::AllGather, rank.axis, rank.order, 0);
     let (columns, messages, versions) = (Vec::new(), Vec::new(), Vec::new());
     let (src, dst, rows) = (part, whole, 0..0);
-    let gather = Collective { id, kind, axis, name, order, columns, messages, src, dst, rows, versions };
+    let gather = Collective { id, kind, axis, name, dim, order, columns, messages, src, dst, rows, versions };
     let gather = Collective { rows: 0..gather.total_rows(), ..gather };
     list.insert(first, Node::Collective(gather));
 }

@@ -11,7 +11,7 @@
 
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, CollectiveKind, Node};
-use crate::rank::Rank;
+use crate::rank::{AxisRole, Rank};
 use crate::step::{Action, Message, StepChunk, StepNode, Stream};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// One list as text, with what its collectives send.
-pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, rank: Rank) -> String {
-    let printing = Printing { unit, memory, phase, rank };
+pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, ranks: &[Rank]) -> String {
+    let printing = Printing { unit, memory, phase, ranks };
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = printing.write(&mut text);
@@ -100,7 +100,7 @@ struct Printing<'a> {
     unit: &'a UnitProgram,
     memory: &'a UnitMemory,
     phase: Phase,
-    rank: Rank,
+    ranks: &'a [Rank],
 }
 
 fn grouped(number: u64) -> String {
@@ -117,19 +117,27 @@ fn grouped(number: u64) -> String {
 
 impl Printing<'_> {
     fn placement(&self, value: &Value) -> String {
-        match value.placement(self.rank.axis) {
+        let over = |rank: &Rank| match value.placement(rank.axis) {
             Placement::Replicate => "R".into(),
             Placement::Shard { dim } => format!("S{dim}"),
             Placement::Partial { .. } => "P".into(),
-        }
+        };
+        self.ranks.iter().map(over).collect::<Vec<String>>().join(",")
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        let Printing { unit, phase, rank, .. } = self;
+        let Printing { unit, phase, ranks, .. } = self;
         write!(out, "program {}{}", unit.name, phase.name())?;
-        if rank.degree > 1 {
-            write!(out, "  rank {}={} of {}", rank.axis, rank.index, rank.degree)?;
-            if rank.sequence {
+        for (at, rank) in ranks.iter().filter(|rank| rank.degree > 1).enumerate() {
+            let rank_or_and = if at == 0 { "  rank" } else { "," };
+            write!(out, "{rank_or_and} {}={} of {}", rank.axis, rank.index, rank.degree)?;
+            match rank.role {
+                AxisRole::Line => {}
+                AxisRole::Sequences => out.push_str(" by sequences"),
+                AxisRole::Columns => out.push_str(" by columns"),
+                AxisRole::Turned => out.push_str(" by columns and, between products, sequences"),
+            }
+            if rank.sequence && rank.role == AxisRole::Line {
                 out.push_str(", rows of the residual stream sharded");
                 out.push_str(match rank.order {
                     PositionOrder::Consecutive => "",
@@ -169,7 +177,10 @@ impl Printing<'_> {
         for (at, node) in list.iter().enumerate() {
             let line = self.node(node);
             let bytes = match node {
-                Node::Collective(c) | Node::Start(c) => c.bytes_sent(rank.degree, rank.index),
+                Node::Collective(c) | Node::Start(c) => {
+                    let rank = ranks.iter().find(|rank| rank.axis == c.axis);
+                    rank.map_or(0, |rank| c.bytes_sent(rank.degree, rank.index))
+                }
                 _ => 0,
             };
             sent += bytes;
@@ -212,7 +223,8 @@ impl Printing<'_> {
             let sent = if c.src.rows > 0 { from } else { String::new() };
             let peer =
                 |way: &str, peer: Option<usize>| peer.map_or(String::new(), |peer| format!(" {way} {peer}"));
-            let (to, from) = (peer("to", c.to(self.rank.index)), peer("from", c.from(self.rank.index)));
+            let index = self.ranks.iter().find(|rank| rank.axis == c.axis).map_or(0, |rank| rank.index);
+            let (to, from) = (peer("to", c.to(index)), peer("from", c.from(index)));
             return format!("{receives}permute({sent}){to}{from} over {}", c.axis);
         }
         format!("{to} = {}({from}{rows}) over {}", c.kind.name(), c.axis)

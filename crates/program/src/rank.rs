@@ -4,6 +4,35 @@ use bessemer_mesh::{Axis, BlockSchedule, ContextMethod, ContextSharing, DimRange
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Dropout, DropoutMask, Op, Positions};
 
+/// How an axis shards what the layers compute.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AxisRole {
+    /// By the loops of the parameters: heads, hidden units, rows of the vocabulary. The residual stream is whole, or its rows are
+    /// sharded ([`Rank::sequence`]).
+    #[default]
+    Line,
+    /// By sequences: all rows are sharded, in whole sequences. Parameters that are sharded are gathered for every use, and their
+    /// gradients reduce-scattered.
+    Sequences,
+    /// By columns: those of the residual stream, and the outputs of every product. A product gathers the columns of its input.
+    Columns,
+    /// By columns of the residual stream, and by sequences in between: the first product of a block is a term of a sum that is
+    /// reduce-scattered to rows, the second gathers rows.
+    Turned,
+}
+
+impl AxisRole {
+    /// Whether rows are sharded in whole sequences.
+    pub(crate) fn by_sequences(self) -> bool {
+        matches!(self, AxisRole::Sequences | AxisRole::Turned)
+    }
+
+    /// Whether the columns of the residual stream are sharded.
+    pub fn shards_columns(self) -> bool {
+        matches!(self, AxisRole::Columns | AxisRole::Turned)
+    }
+}
+
 /// A rank of one axis, and what the axis does besides sharding parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
@@ -13,6 +42,8 @@ pub struct Rank {
     pub degree: usize,
     /// Position of this rank.
     pub index: usize,
+    /// How it shards what the layers compute.
+    pub role: AxisRole,
     /// Whether the rows of the residual stream are sharded.
     pub sequence: bool,
     /// Which rows, if so. Inputs of which every rank has all stand in the order of the ranks then.
@@ -31,6 +62,7 @@ impl Rank {
             axis: Axis::Tensor,
             degree: 1,
             index: 0,
+            role: AxisRole::Line,
             sequence: false,
             order: PositionOrder::Consecutive,
             partition: false,

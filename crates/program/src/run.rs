@@ -7,7 +7,7 @@
 use crate::node::{Collective, Node};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
-use bessemer_tensor::op::{LossBackward, Op};
+use bessemer_tensor::op::{Access, LossBackward, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
 /// Numbers that vary from pass to pass.
@@ -162,7 +162,12 @@ pub fn run(
                 }
                 let mut op = launch.op.clone();
                 op.for_each_view(&mut |view| *view = at(view));
-                fill_in(&mut op, values);
+                match makes_terms(unit, &launch.op) {
+                    true => {
+                        fill_in(&mut op, &StepValues { add_matrices: false, add_others: false, ..*values })
+                    }
+                    false => fill_in(&mut op, values),
+                }
                 backend.launch(Stream(0), &op)?;
             }
             Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
@@ -171,13 +176,21 @@ pub fn run(
         }
         if watches {
             for touch in node.touches() {
-                if touch.access != bessemer_tensor::op::Access::Read {
+                if touch.access != Access::Read {
                     ranks.written(backend, &unit.values[touch.value()].name, at(&touch.view))?;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Whether an operator makes a term of a gradient beside it, which is reduced and then added to the gradient.
+fn makes_terms(unit: &UnitProgram, op: &Op) -> bool {
+    op.operands().iter().filter(|o| o.access != Access::Read).any(|o| {
+        let value = &unit.values[o.view.buffer.id as usize];
+        value.class == Class::Local && value.parameter.is_some()
+    })
 }
 
 /// Puts the values of this step into an operator.
@@ -192,6 +205,7 @@ fn fill_in(op: &mut Op, values: &StepValues) {
         Op::LinearCrossEntropyShard(o) => adds(&mut o.backward),
         Op::LinearBackwardWeight(o) => o.accumulate = values.add_matrices,
         Op::NormBackward(o) => o.accumulate = values.add_others,
+        Op::NormBackwardOfSums(o) => o.accumulate = values.add_others,
         Op::AttentionCached(o) => {
             (o.past, o.capacity) = (values.past, values.capacity);
             o.k_cache.rows = o.shape.batch * values.capacity;

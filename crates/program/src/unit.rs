@@ -2,7 +2,7 @@
 
 use crate::node::{Launch, Node, Random};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Axis, Dim, Form, Layout, Placement};
+use bessemer_mesh::{Dim, Form, Layout};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, DropoutMask, Op};
 use bessemer_units::DType;
@@ -163,6 +163,10 @@ impl Recorder {
             return value.view(id);
         }
         let residual = matches!(class, Class::StreamIn | Class::StreamOut | Class::StreamGradient);
+        let parameter = match class {
+            Class::Parameter(number) | Class::Gradient(number) => Some(number),
+            _ => None,
+        };
         self.unit.add(Value {
             name: name.into(),
             class,
@@ -172,6 +176,7 @@ impl Recorder {
             rows,
             cols,
             residual,
+            parameter,
         })
     }
 
@@ -206,10 +211,9 @@ impl Recorder {
         })
     }
 
-    /// How the value of a view is placed over an axis, whatever its makers give.
-    pub fn declare(&mut self, view: View, axis: Axis, placement: Placement) {
-        let layout = &mut self.unit.values[view.buffer.id as usize].layout;
-        *layout = layout.with(axis, placement);
+    /// Declares the layout of the value of a view, whatever its makers give.
+    pub fn declare(&mut self, view: View, layout: Layout) {
+        self.unit.values[view.buffer.id as usize].layout = layout;
     }
 
     /// Rows of `view` are rows of the residual stream.

@@ -66,6 +66,9 @@ pub struct Value {
     pub cols: usize,
     /// Rows of the residual stream: sequence parallelism shards them.
     pub residual: bool,
+    /// Number of the parameter whose values or gradient it is: the parameter itself, or what a rank has gathered of it or is about
+    /// to reduce. The layout over axes that have not been looked at yet is then that of the parameter.
+    pub parameter: Option<usize>,
 }
 
 impl Value {

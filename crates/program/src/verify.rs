@@ -96,7 +96,18 @@ pub fn verify(
     unit: &UnitProgram,
     memory: &UnitMemory,
     phases: &[Phase],
+    ranks: &[Rank],
+) -> Result<(), Box<Violation>> {
+    (0..ranks.len()).try_for_each(|at| verify_over(unit, memory, phases, ranks[at], &ranks[at + 1..]))
+}
+
+/// Checks every list with regard to one axis: collectives over others are operators that work on every element alike.
+fn verify_over(
+    unit: &UnitProgram,
+    memory: &UnitMemory,
+    phases: &[Phase],
     rank: Rank,
+    later: &[Rank],
 ) -> Result<(), Box<Violation>> {
     let mut after_forward: Option<Vec<State>> = None;
     let mut after_input: Option<Vec<State>> = None;
@@ -104,6 +115,7 @@ pub fn verify(
         let mut check = Checking {
             unit,
             rank,
+            later,
             phase,
             states: vec![State::Undefined; unit.values.len()],
             written: WrittenColumns::none(unit.values.len()),
@@ -124,6 +136,8 @@ pub fn verify(
 pub(crate) struct Checking<'a> {
     pub(crate) unit: &'a UnitProgram,
     pub(crate) rank: Rank,
+    /// Axes that divide a dim after this one, where both do.
+    later: &'a [Rank],
     phase: Phase,
     pub(crate) states: Vec<State>,
     pub(crate) written: WrittenColumns,
@@ -194,6 +208,7 @@ impl Checking<'_> {
             match node {
                 Node::Launch(launch) if self.computes_block(&launch.op) => self.block(at, &launch.op)?,
                 Node::Launch(launch) => self.launch(at, &launch.op)?,
+                Node::Collective(c) if c.axis != self.rank.axis => self.other_axis(at, c)?,
                 Node::Collective(c) if c.kind == CollectiveKind::Permute => {
                     self.permuted(at, c)?;
                     self.permutation_arrived(c);
@@ -208,7 +223,7 @@ impl Checking<'_> {
                     self.written.add(&self.unit.values[c.dst.buffer.id as usize], &c.dst);
                     self.states[c.dst.buffer.id as usize] = match terms {
                         true => State::LogTerms { gathered: true },
-                        false => self.arrived(c),
+                        false => self.arrived(c, result(c)),
                     };
                 }
                 Node::Start(c) => self.start(at, c)?,
@@ -257,6 +272,11 @@ impl Checking<'_> {
                 Err(self.wrong(at, id, format!("is read as this rank's rows, but has {rows}")))
             }
             State::Coming => Err(self.wrong(at, id, "is read while it is on its way: a wait is missing")),
+            State::Is(placement @ Placement::Partial { .. })
+                if value.placement(self.rank.axis) == *placement =>
+            {
+                Ok(*placement)
+            }
             State::Is(Placement::Partial { .. }) => {
                 Err(self.wrong(at, id, "is read as the sum, but is one term of it: a reduction is missing"))
             }
@@ -281,10 +301,17 @@ impl Checking<'_> {
         let axis = self.rank.axis;
         let mut sharded: Option<(Loop, usize)> = None;
         let mut placements = Vec::with_capacity(operands.len());
+        let mut terms = false;
         for (operand, by) in operands.iter().zip(&rule.operands) {
             let id = operand.view.buffer.id as usize;
             let value = &self.unit.values[id];
-            let parameter = matches!(value.class, Class::Gradient(_));
+            // Terms of a gradient that are begun with zeros.
+            let begun = || {
+                let written = self.states[id] != State::Undefined;
+                operand.access == Access::Update && value.parameter.is_some() && written
+            };
+            let parameter = matches!(value.class, Class::Gradient(_)) || begun();
+            let term = || matches!(op, Op::Add(_) | Op::Copy(_)) && value.parameter.is_some();
             let placement = match operand.access {
                 _ if parameter => match value.placement(axis) {
                     Placement::Partial { .. } => Placement::Replicate,
@@ -297,11 +324,22 @@ impl Checking<'_> {
                 {
                     Placement::Replicate
                 }
-                Access::Read | Access::Update => self.readable(at, &operand.view)?,
+                Access::Read | Access::Update => match self.readable(at, &operand.view)? {
+                    // A term of a gradient is added to a term of it.
+                    Placement::Partial { .. } if term() => {
+                        terms = true;
+                        Placement::Replicate
+                    }
+                    Placement::Partial { .. } => {
+                        let problem = "is read as the sum, but is one term of it: a reduction is missing";
+                        return Err(self.wrong(at, id, problem));
+                    }
+                    placement => placement,
+                },
             };
             placements.push(placement);
             let Placement::Shard { dim } = placement else { continue };
-            let found = sharded_loop(&rule, by, dim);
+            let found = sharded_loop(&rule, by, dim, self.rank.role);
             if let Some(name) = unshardable(&rule, &found) {
                 let problem = format!("is sharded along {name}, which {} needs whole", op.name());
                 return Err(self.wrong(at, id, problem));
@@ -319,7 +357,7 @@ impl Checking<'_> {
         let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
         for ((operand, by), placement) in operands.iter().zip(&rule.operands).zip(&placements) {
             let id = operand.view.buffer.id as usize;
-            let has = dim_of(&rule, by, &sharded);
+            let has = dim_of(&rule, by, &sharded, self.rank.role);
             if sums && by.once && self.rank.index > 0 {
                 return Err(self.wrong(at, id, "is added by more than one rank to the terms of one sum"));
             }
@@ -336,7 +374,7 @@ impl Checking<'_> {
         for (operand, by) in operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read) {
             let id = operand.view.buffer.id as usize;
             self.written.add(&self.unit.values[id], &operand.view);
-            let made = match dim_of(&rule, by, &sharded) {
+            let made = match dim_of(&rule, by, &sharded, self.rank.role) {
                 Some(dim) => Placement::Shard { dim },
                 None if sums && by.reduce == TermReduction::Sum => {
                     Placement::Partial { reduce: Reduction::Sum }
@@ -345,11 +383,16 @@ impl Checking<'_> {
                     self.states[id] = State::LogTerms { gathered: false };
                     continue;
                 }
+                None if terms => Placement::Partial { reduce: Reduction::Sum },
                 None => Placement::Replicate,
             };
-            // Zeros are a term of every sum.
-            if !matches!(op, Op::Fill(_)) {
-                self.written(at, id, made, operand.access)?;
+            match op {
+                // Zeros are a term of every sum.
+                Op::Fill(_) if self.states[id] == State::Undefined => {
+                    self.states[id] = State::Is(self.unit.values[id].placement(self.rank.axis));
+                }
+                Op::Fill(_) => {}
+                _ => self.written(at, id, made, operand.access)?,
             }
         }
         Ok(())
@@ -380,7 +423,7 @@ impl Checking<'_> {
                 format!("is written {made}, but the optimizer is told that it is {wanted}"),
             ));
         }
-        if access == Access::Update && partial && !gradient {
+        if access == Access::Update && partial && value.parameter.is_none() {
             return Err(self.wrong(at, id, "is the sum, and a term is added to it"));
         }
         if !partial && made != wanted && !gradient {
@@ -391,11 +434,11 @@ impl Checking<'_> {
     }
 
     /// State of the destination of a collective that is complete: some rows of it may have to come yet.
-    fn arrived(&self, c: &Collective) -> State {
+    fn arrived(&self, c: &Collective, then: Placement) -> State {
         let id = c.dst.buffer.id as usize;
         let value = &self.unit.values[id];
         let row = c.dst.offset / value.cols.max(1);
-        let (then, mut rows) = (result(c), row..row + c.dst.rows);
+        let mut rows = row..row + c.dst.rows;
         let mut done = match &self.states[id] {
             State::Moving { done, .. } => done.clone(),
             _ => Vec::new(),
@@ -410,6 +453,41 @@ impl Checking<'_> {
         State::Moving { done, then }
     }
 
+    /// A collective over another axis: every rank of this axis moves its part, or its terms.
+    fn other_axis(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
+        let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
+        let placement = match &self.states[src] {
+            // Terms of a gradient.
+            State::Is(partial @ Placement::Partial { .. }) if self.unit.values[src].parameter.is_some() => {
+                *partial
+            }
+            _ => self.readable(at, &c.src)?,
+        };
+        let wanted = self.unit.values[dst].placement(self.rank.axis);
+        let along = c.kind != CollectiveKind::AllReduce && placement == Placement::Shard { dim: c.dim };
+        if matches!(placement, Placement::Partial { .. }) && self.unit.values[src].parameter.is_none() {
+            return Err(self.wrong(
+                at,
+                src,
+                "is moved as the sum, but is one term of it: a reduction is missing",
+            ));
+        }
+        // What is gathered along a dim that both axes divide is this rank's part of it only if the other axis divides last.
+        let last =
+            self.unit.values[dst].parameter.is_some() || self.later.iter().any(|rank| rank.axis == c.axis);
+        if placement != wanted || (along && !last) {
+            let problem =
+                format!("is {placement}, which {} over {} does not lead to {wanted}", c.kind.name(), c.axis);
+            return Err(self.wrong(at, src, problem));
+        }
+        if c.kind == CollectiveKind::ReduceScatter {
+            self.undefine(src);
+        }
+        self.written.add(&self.unit.values[dst], &c.dst);
+        self.states[dst] = self.arrived(c, placement);
+        Ok(())
+    }
+
     /// A collective may read what it reads.
     fn source(&self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let id = c.src.buffer.id as usize;
@@ -421,11 +499,10 @@ impl Checking<'_> {
             CollectiveKind::AllReduce => partial || moving,
             CollectiveKind::ReduceScatter => {
                 (partial || moving)
-                    && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: 0 })
+                    && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: c.dim })
             }
             CollectiveKind::AllGather => {
-                *state == State::Is(Placement::Shard { dim: 0 })
-                    || (*state == State::Is(Placement::Shard { dim: 1 }) && c.src.rows == 1)
+                *state == State::Is(Placement::Shard { dim: c.dim })
                     || *state == State::LogTerms { gathered: false }
             }
             CollectiveKind::Permute => return self.permuted(at, c),
@@ -454,7 +531,7 @@ impl Checking<'_> {
             CollectiveKind::ReduceScatter => (c.dst.len() * self.rank.degree, c.src.len()),
             _ => (c.src.len(), c.dst.len()),
         };
-        let row = c.kind == CollectiveKind::AllGather && c.src.rows == 1 && c.dst.rows == 1;
+        let same = if c.dim == 1 { c.src.rows == c.dst.rows } else { c.src.cols == c.dst.cols };
         let fits = match c.kind {
             CollectiveKind::AllToAll => {
                 let (ranks, me) = (self.rank.degree, self.rank.index);
@@ -468,7 +545,7 @@ impl Checking<'_> {
                 };
                 received == c.dst.len() && sends
             }
-            _ => parts.0 == parts.1 && (c.src.cols == c.dst.cols || row),
+            _ => parts.0 == parts.1 && same,
         };
         if !fits {
             return Err(self.wrong(at, id, "has another shape than what the collective leads to"));
@@ -554,7 +631,7 @@ impl Checking<'_> {
 /// Placement of a collective's destination.
 fn result(c: &Collective) -> Placement {
     match c.kind {
-        CollectiveKind::ReduceScatter => Placement::Shard { dim: 0 },
+        CollectiveKind::ReduceScatter => Placement::Shard { dim: c.dim },
         CollectiveKind::AllToAll => Placement::Shard { dim: usize::from(c.to_columns()) },
         CollectiveKind::Permute => Placement::Shard { dim: 0 },
         CollectiveKind::AllReduce | CollectiveKind::AllGather => Placement::Replicate,

@@ -12,6 +12,7 @@ use bessemer_loader::LoaderConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{FillChoice, FillConfig, ParallelConfig};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
+use bessemer_units::ParamStorage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -66,6 +67,7 @@ impl Recipe {
         section("parallel", self.parallel.check());
         section("parallel", self.annotations_fit_model());
         section("parallel", self.context_fits_batch());
+        section("parallel", self.grid_fits());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.precision_fits_optimizer());
@@ -82,8 +84,41 @@ impl Recipe {
     pub fn batch(&self, ranks: u64, train_tokens: Option<u64>) -> Result<BatchPlan, String> {
         match (self.parallel.context, self.train.micro_batch) {
             (2.., 0) => TrainConfig { micro_batch: 1, ..self.train.clone() }.resolve(ranks, train_tokens),
+            (_, 0) if self.sequence_parts() > 1 => {
+                let plan = self.train.resolve(ranks, train_tokens)?;
+                let fits = |m: &u64| {
+                    plan.sequences_per_rank.is_multiple_of(*m) && m.is_multiple_of(self.sequence_parts())
+                };
+                let micro_batch = (1..=plan.micro_batch).rev().find(fits).unwrap_or(self.sequence_parts());
+                TrainConfig { micro_batch, ..self.train.clone() }.resolve(ranks, train_tokens)
+            }
             _ => self.train.resolve(ranks, train_tokens),
         }
+    }
+
+    /// Parts into which ranks of a grid divide the sequences of a micro-batch.
+    fn sequence_parts(&self) -> u64 {
+        self.parallel.tensor.grid().map_or(1, |grid| grid.sequence_parts() as u64)
+    }
+
+    fn grid_fits(&self) -> Result<(), String> {
+        let (tensor, micro, parts) = (self.parallel.tensor, self.train.micro_batch, self.sequence_parts());
+        if tensor.grid().is_none() {
+            return Ok(());
+        }
+        if !micro.is_multiple_of(parts) {
+            return Err(format!(
+                "parallel.tensor = {tensor} shares the sequences of a micro-batch in {parts} parts, and train.micro_batch = {micro}: \
+                 expected a multiple of {parts}, or 0 to derive one"
+            ));
+        }
+        if self.train.types() != ParamStorage::default() {
+            return Err(format!(
+                "parallel.tensor = {tensor} with train.weights or train.gradients of fewer bits, of which a grid's programs gather no \
+                 parts: expected \"f32\" for both, or a number of ranks for parallel.tensor"
+            ));
+        }
+        Ok(())
     }
 
     fn context_fits_batch(&self) -> Result<(), String> {

@@ -78,14 +78,15 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
             continue;
         }
         for &phase in decoder.phases().iter().filter(|p| !program.list(**p).is_empty()) {
-            let mut text = text_of(&program, &memory, phase, decoder.rank());
+            let mut text = text_of(&program, &memory, phase, decoder.ranks());
             if !matches!(unit, Unit::Layer(_)) {
                 text =
                     text.replacen("program ", &format!("program {} ", format!("{unit:?}").to_lowercase()), 1);
             }
             let sent = |node: &Node| match node {
                 Node::Collective(c) | Node::Start(c) => {
-                    c.bytes_sent(decoder.rank().degree, decoder.rank().index)
+                    let rank = decoder.ranks().iter().find(|rank| rank.axis == c.axis);
+                    rank.map_or(0, |rank| c.bytes_sent(rank.degree, rank.index))
                 }
                 Node::Launch(_) | Node::Wait { .. } => 0,
             };

@@ -200,7 +200,7 @@ fn train(layout: &Layout, fill: &FillConfig) -> Vec<Done> {
 
 fn layouts() -> Vec<Layout> {
     let mut tensor = layout("1f1b", 2, 4);
-    (tensor.ranks, tensor.config.tensor, tensor.config.sequence) = (4, 2, true);
+    (tensor.ranks, tensor.config.tensor, tensor.config.sequence) = (4, 2.into(), true);
     let mut zero = layout("zb-h1", 2, 4);
     (zero.ranks, zero.config.stage) = (4, Stage::Zero1);
     let mut settled = layout("interleaved", 2, 4);

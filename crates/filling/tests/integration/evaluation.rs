@@ -198,7 +198,7 @@ fn evaluation_in_bubbles_has_the_bits_of_evaluation_before_the_step() {
     }
     layouts.push(layout("interleaved", 4, 8));
     let mut cut = layout("1f1b", 2, 4);
-    (cut.ranks, cut.config.tensor, cut.config.sequence) = (4, 2, true);
+    (cut.ranks, cut.config.tensor, cut.config.sequence) = (4, 2.into(), true);
     layouts.push(cut);
     let mut room = 0;
     for tied in [true, false] {

@@ -103,7 +103,7 @@ impl Layout {
     }
 
     fn all(&self) -> u64 {
-        let data = self.ranks / (self.config.pipeline * self.config.tensor) as usize;
+        let data = self.ranks / (self.config.pipeline * self.config.tensor.ranks()) as usize;
         SEQUENCES * (self.micro_batches * data) as u64
     }
 }
@@ -369,7 +369,7 @@ fn a_stage_without_layers_has_no_part_in_it() {
 fn tensor_parallel_ranks_keep_the_operands_of_the_whole_matrix() {
     for sequence in [false, true] {
         let mut layout = Layout::new(Kind::OneFOneB, 2, 2);
-        (layout.ranks, layout.config.tensor, layout.config.sequence) = (4, 2, sequence);
+        (layout.ranks, layout.config.tensor, layout.config.sequence) = (4, 2.into(), sequence);
         let found = check(&layout);
         assert_eq!(train(&layout), found);
     }

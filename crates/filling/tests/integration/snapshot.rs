@@ -214,7 +214,7 @@ fn layouts() -> Vec<Layout> {
         [("1f1b", Stage::Zero1, 4, 1), ("chimera", Stage::Ddp, 4, 1), ("gpipe", Stage::Zero1, 8, 2)]
     {
         let mut both = layout(schedule, 2);
-        (both.ranks, both.config.stage, both.config.tensor) = (ranks, stage, tensor);
+        (both.ranks, both.config.stage, both.config.tensor) = (ranks, stage, tensor.into());
         layouts.push(both);
     }
     for types in [ParamStorage::both(ParamDType::Bf16), ParamStorage::weights(ParamDType::Bf16)] {

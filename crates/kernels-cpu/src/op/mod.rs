@@ -23,6 +23,7 @@ mod log_sums;
 mod loss;
 mod loss_shard;
 mod norm;
+mod norm_sums;
 mod quantise;
 mod rope;
 mod scale;
@@ -54,6 +55,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::LinearCrossEntropyShard(o) => loss_shard::loss_workspace(machine, o),
         Op::LogitSums(o) => loss_shard::sums_workspace(machine, o),
         Op::NormBackward(o) => norm::backward_workspace(&o.head(0)),
+        Op::NormBackwardOfSums(o) => norm_sums::backward_workspace(o),
         Op::Rope(o) => rope::workspace(machine, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
         Op::Activation(_)
@@ -79,7 +81,10 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::Lion(_)
         | Op::MomentDirection(_)
         | Op::Norm(_)
+        | Op::NormGradientSums(_)
+        | Op::NormOfSums(_)
         | Op::Quantise(_)
+        | Op::RowSums(_)
         | Op::Scale(_)
         | Op::Sgd(_)
         | Op::TriangularInverse(_) => 0,
@@ -128,7 +133,11 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward(ctx, &o.head(head))),
         Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward(ctx, &o.head(head))),
         Op::Quantise(o) => quantise::quantise(ctx, o),
+        Op::NormBackwardOfSums(o) => norm_sums::backward(ctx, o),
+        Op::NormGradientSums(o) => norm_sums::gradient_sums(ctx, o),
+        Op::NormOfSums(o) => norm_sums::forward(ctx, o),
         Op::Rope(o) => rope::run(ctx, o),
+        Op::RowSums(o) => norm_sums::row_sums(ctx, o),
         Op::Scale(o) => scale::run(ctx, o),
         Op::Sgd(o) => sgd::run(ctx, o),
         Op::SumSquares(o) => sum_squares::run(ctx, o),
@@ -177,7 +186,11 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward_reference(arena, &o.head(head))),
         Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward_reference(arena, &o.head(head))),
         Op::Quantise(o) => quantise::quantise_reference(arena, o),
+        Op::NormBackwardOfSums(o) => norm_sums::backward_reference(arena, o),
+        Op::NormGradientSums(o) => norm_sums::gradient_sums_reference(arena, o),
+        Op::NormOfSums(o) => norm_sums::forward_reference(arena, o),
         Op::Rope(o) => rope::reference(arena, o),
+        Op::RowSums(o) => norm_sums::row_sums_reference(arena, o),
         Op::Scale(o) => scale::reference(arena, o),
         Op::Sgd(o) => sgd::reference(arena, o),
         Op::SumSquares(o) => sum_squares::reference(arena, o),

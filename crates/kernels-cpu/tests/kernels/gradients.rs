@@ -144,6 +144,85 @@ fn norms() {
     }
 }
 
+/// A normalisation whose columns two devices have, of unequal numbers: each one's sums are added up, and the columns of both are those of
+/// the whole.
+#[test]
+fn norms_of_sums() {
+    for mut s in setups() {
+        for kind in [NormKind::Layer, NormKind::Rms] {
+            let (n, d, eps) = (5, 37, 1e-5);
+            let layer = kind == NormKind::Layer;
+            let parts = [(0, 20), (20, 17)];
+            let (x, weight, out, rstd) = (s.mat(n, d), s.mat(1, d), s.mat(n, d), s.mat(1, n));
+            let (bias, mean) = (layer.then(|| s.mat(1, d)), layer.then(|| s.mat(1, n)));
+            let (sums, squares) = (layer.then(|| s.mat(1, n)), s.mat(1, n));
+            let mut forward: Vec<Op> = Vec::new();
+            let total = |list: &mut Vec<Op>,
+                         s: &mut Setup,
+                         rows: usize,
+                         out: View,
+                         of: &dyn Fn(View, usize) -> Op| {
+                let terms = [s.mat(rows, n), s.mat(rows, n)];
+                list.extend((0..2).map(|part| of(terms[part], part)));
+                list.push(Add { a: terms[0], b: terms[1], out }.into());
+            };
+            let columns = |view: View, part: usize| view.columns(parts[part].0, parts[part].1);
+            if let Some(out) = sums {
+                total(&mut forward, &mut s, 1, out, &|out, part| {
+                    RowSums { term: RowTerm::Value, x: columns(x, part), about: None, width: d, out }.into()
+                });
+            }
+            total(&mut forward, &mut s, 1, squares, &|out, part| {
+                RowSums { term: RowTerm::Square, x: columns(x, part), about: sums, width: d, out }.into()
+            });
+            forward.extend((0..2).map(|p| {
+                let (x, weight, bias) = (columns(x, p), columns(weight, p), bias.map(|b| columns(b, p)));
+                let out = columns(out, p);
+                Op::from(NormOfSums { kind, x, sums, squares, width: d, weight, bias, out, mean, rstd, eps })
+            }));
+            forward.iter().for_each(|op| s.launch(op).unwrap());
+            let near =
+                |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5 * (1.0 + b.abs()));
+            let (made, numbers) = (s.read(out), s.read(rstd));
+            s.launch(&Norm { kind, x, weight, bias, out, mean, rstd, eps }.into()).unwrap();
+            assert!(near(&made, &s.read(out)) && near(&numbers, &s.read(rstd)), "{kind:?}");
+            let w = noise("w", n * d);
+            let dout = s.values(n, d, &w);
+            let (dx, dweight, dbias) = (s.mat(n, d), s.mat(1, d), layer.then(|| s.mat(1, d)));
+            let gradient_sums = s.mat(if layer { 2 } else { 1 }, n);
+            let mut backward: Vec<Op> = Vec::new();
+            total(&mut backward, &mut s, gradient_sums.rows, gradient_sums, &|sums, p| {
+                let (x, weight, dout) = (columns(x, p), columns(weight, p), columns(dout, p));
+                NormGradientSums { kind, x, weight, mean, rstd, dout, sums }.into()
+            });
+            backward.extend((0..2).map(|p| {
+                Op::from(NormBackwardOfSums {
+                    kind,
+                    x: columns(x, p),
+                    weight: columns(weight, p),
+                    mean,
+                    rstd,
+                    dout: columns(dout, p),
+                    sums: gradient_sums,
+                    width: d,
+                    dx: columns(dx, p),
+                    accumulate_dx: false,
+                    dweight: columns(dweight, p),
+                    dbias: dbias.map(|b| columns(b, p)),
+                    accumulate: false,
+                })
+            }));
+            backward.iter().for_each(|op| s.launch(op).unwrap());
+            let what = |input: &str| format!("norm of sums, {input} {kind:?}");
+            hold_all(&mut s, &what("x"), &forward, x, out, &w, dx);
+            hold_all(&mut s, &what("weight"), &forward, weight, out, &w, dweight);
+            if let (Some(bias), Some(dbias)) = (bias, dbias) {
+                hold_all(&mut s, &what("bias"), &forward, bias, out, &w, dbias);
+            }
+        }
+    }
+}
+
 #[test]
 fn attention_with_grouped_heads_masks_and_dropout() {
     for mut s in setups() {

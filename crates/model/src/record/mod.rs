@@ -21,7 +21,7 @@ pub(crate) use embedding::sinusoids;
 
 use crate::decoder::{Purpose, Shape};
 use bessemer_arch::{Model, NormChoice, Sharding};
-use bessemer_mesh::{Axis, Dim, Placement};
+use bessemer_mesh::{Axis, Dim, Layout, Placement};
 use bessemer_program::{Class, Input, Phase, Random, Recorder, UnitProgram};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
@@ -152,34 +152,34 @@ impl Writer<'_> {
         self.recorder.value(name, Class::Local, DType::F32, [rows, Dim::plain(n)])
     }
 
-    /// Dims, as a matrix, and placement over the tensor axis of a parameter of the unit, if the model has it.
-    fn spec(&self, name: &str) -> Option<([Dim; 2], Placement)> {
+    /// Dims, as a matrix, and layout of a parameter of the unit, if the model has it.
+    fn spec(&self, name: &str) -> Option<([Dim; 2], Layout)> {
         let full = format!("{}{name}", self.prefix);
         let sharding = self.recording.shardings.iter().find(|s| s.spec.name == full)?;
         let (dims, first) = match &sharding.form.dims[..] {
             [rows, cols] => ([rows.clone(), cols.clone()], 0),
             dims => ([Dim::plain(1), dims[0].clone()], 1),
         };
-        let placement = match sharding.layout.at(Axis::Tensor) {
-            Placement::Shard { dim } => Placement::Shard { dim: dim + first },
-            placement => placement,
+        let of_matrix = |layout: Layout, axis: Axis| match sharding.layout.at(axis) {
+            Placement::Shard { dim } => layout.with(axis, Placement::Shard { dim: dim + first }),
+            placement => layout.with(axis, placement),
         };
-        Some((dims, placement))
+        Some((dims, Axis::ALL.into_iter().fold(Layout::replicated(), of_matrix)))
     }
 
     /// The values of a parameter, if the model has it.
     fn parameter(&mut self, name: &str) -> Option<View> {
-        let (dims, placement) = self.spec(name)?;
+        let (dims, layout) = self.spec(name)?;
         let view = self.recorder.parameter(name, DType::F32, dims);
-        self.recorder.declare(view, Axis::Tensor, placement);
+        self.recorder.declare(view, layout);
         Some(view)
     }
 
     /// The gradient of a parameter, if the model has it.
     fn gradient(&mut self, name: &str) -> Option<View> {
-        let (dims, placement) = self.spec(name)?;
+        let (dims, layout) = self.spec(name)?;
         let view = self.recorder.gradient(name, DType::F32, dims);
-        self.recorder.declare(view, Axis::Tensor, placement);
+        self.recorder.declare(view, layout);
         Some(view)
     }
 

@@ -9,6 +9,7 @@ mod decoding;
 mod dry_run;
 mod golden;
 mod gradients;
+mod grids;
 mod group;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;

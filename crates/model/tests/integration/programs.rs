@@ -1,10 +1,11 @@
 //! Programs of ranks: the verifier takes those that are made and refuses every mutation of them.
 
+use crate::grids::plane;
 use crate::tensor_shards::{BLOCKS, EXCHANGED, GATHERED, HELPED, one_sequence, part, ring};
 use crate::tiny;
 
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
-use bessemer_mesh::{Axis, ContextOrder, Placement};
+use bessemer_mesh::{Axis, ContextOrder, Placement, TensorGrid};
 use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
@@ -156,11 +157,15 @@ fn mutants(unit: &UnitProgram, phase: Phase) -> Vec<(String, UnitProgram)> {
     all
 }
 
-fn refuse(what: &str, d: &Decoder, (unit, program, memory): (Unit, &UnitProgram, &UnitMemory)) -> usize {
+pub(crate) fn refuse(
+    what: &str,
+    d: &Decoder,
+    (unit, program, memory): (Unit, &UnitProgram, &UnitMemory),
+) -> usize {
     let mut count = 0;
     for &phase in d.phases() {
         for (mutation, mutant) in mutants(program, phase) {
-            let verdict = verify(&mutant, memory, d.phases(), d.rank());
+            let verdict = verify(&mutant, memory, d.phases(), d.ranks());
             let Err(e) = verdict else { panic!("{what} {unit:?} {}: {mutation} is accepted", phase.name()) };
             assert!(program.values.iter().any(|v| v.name == e.value), "{e}");
             count += 1;
@@ -272,7 +277,7 @@ fn an_operand_on_every_rank_is_refused() {
     let at = down(&program).unwrap();
     program.lists[Phase::Forward as usize][at] =
         with_bias.list(Phase::Forward)[down(&with_bias).unwrap()].clone();
-    let e = verify(&program, &memory, second.phases(), second.rank()).unwrap_err().to_string();
+    let e = verify(&program, &memory, second.phases(), second.ranks()).unwrap_err().to_string();
     assert!(e.contains("mlp.down.bias is added by more than one rank"), "{e}");
 }
 
@@ -296,7 +301,7 @@ fn collectives_that_are_missing_or_doubled_break_the_rules() {
                             continue;
                         }
                         seal(&mut mutant);
-                        let verdict = verify(&mutant, memory, d.phases(), d.rank());
+                        let verdict = verify(&mutant, memory, d.phases(), d.ranks());
                         assert!(verdict.is_err(), "{label} {layout:?} {unit:?} {}: {mutation}", phase.name());
                         count += 1;
                     }
@@ -362,7 +367,7 @@ fn printed_programs_are_the_golden_files() {
             let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
             let wanted = |p: &&Phase| **p != Phase::Score && (!split || **p != Phase::Backward);
             let texts: Vec<String> =
-                d.phases().iter().filter(wanted).map(|p| print(program, memory, *p, d.rank())).collect();
+                d.phases().iter().filter(wanted).map(|p| print(program, memory, *p, d.ranks())).collect();
             check(&format!("{name}-{what}"), &texts.join("\n"));
         }
         let tensor_shard = part(&model, 2, 0, Stream::Rows).unwrap();
@@ -380,11 +385,21 @@ fn printed_programs_are_the_golden_files() {
         )
         .unwrap();
         let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
-        let of = |phase: Phase| print(program, memory, phase, d.rank());
+        let of = |phase: Phase| print(program, memory, phase, d.ranks());
         check(&format!("{name}-sequence-int8"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));
+        for (what, grid, rank) in [("grid", plane(2, 2, 1), 3), ("cube", TensorGrid::Cube { side: 2 }, 0)] {
+            let part = model.grid_shard(grid, rank).unwrap();
+            let (stage, config) = (StageConfig::whole(&part.model), ActivationConfig::default());
+            let shape = Shape { sequences: 4, ..shape };
+            let null = &mut NullBackend::new();
+            let d = Decoder::of_stage(null, &part, Stream::Grid, shape, config, &stage, None).unwrap();
+            let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
+            let of = |phase: Phase| print(program, memory, phase, d.ranks());
+            check(&format!("{name}-{what}"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));
+        }
         let d = annotated(&model, 0, Stream::Rows, &["layers.0.mlp.*"], shape);
         let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
-        let of = |phase: Phase| print(program, memory, phase, d.rank());
+        let of = |phase: Phase| print(program, memory, phase, d.ranks());
         check(&format!("{name}-sequence-annotated"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));
     }
 }

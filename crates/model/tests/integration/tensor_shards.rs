@@ -19,11 +19,11 @@ use tiny::{SEQ, all_kinds, context, cpu, gradients, models, relative, scored, to
 
 /// What a run leaves: losses of a forward pass, of two micro-batches, and the gradients.
 #[derive(PartialEq)]
-struct Outcome {
-    losses: Vec<f64>,
-    per_token: Vec<f32>,
-    lse_squared: f64,
-    gradients: Vec<Vec<f32>>,
+pub(crate) struct Outcome {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) per_token: Vec<f32>,
+    pub(crate) lse_squared: f64,
+    pub(crate) gradients: Vec<Vec<f32>>,
 }
 
 pub(crate) const GATHERED: Stream = Stream::Context(ContextSharing::of(ContextMethod::AllGather));
@@ -63,7 +63,7 @@ pub(crate) fn part(model: &Model, degree: usize, index: usize, stream: Stream) -
     model.tensor_shard_of(shardings, degree, index).ok().filter(|_| problem.is_none())
 }
 
-fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
+pub(crate) fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
     d.set_z_loss(0.01);
     let (ids, targets) = tokens(5, 4);
     let (n, sequences) = (d.shape().tokens(), d.shape().sequences as u64);
@@ -121,7 +121,7 @@ fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationC
     })
 }
 
-fn of_whole(model: &Model, shape: Shape, config: ActivationConfig) -> Outcome {
+pub(crate) fn of_whole(model: &Model, shape: Shape, config: ActivationConfig) -> Outcome {
     let mut b = cpu(1);
     let mut d = Decoder::with_activations(&mut b, model, shape, config).unwrap();
     for (i, spec) in model.params().iter().enumerate() {

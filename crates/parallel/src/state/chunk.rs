@@ -34,7 +34,7 @@ impl Chunk {
         };
         let number = self.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
         let len = self.tensor_shard[number].len();
-        let param = self.tensor_shard[number].sharding.dim().map(|_| number);
+        let param = Some(number).filter(|_| self.tensor_shard[number].sharding.is_sharded());
         if matches!(of, Of::Value) && plan.keeps_values() {
             let view = Some(self.memory.params[number].value.into());
             return Ok(Reading { param, len, parts: None, view });

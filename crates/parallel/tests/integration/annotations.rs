@@ -38,7 +38,7 @@ fn model() -> Model {
 
 fn config(sequence: bool, annotate: &[(&str, ParamLayout)]) -> ParallelConfig {
     let annotate = Annotations(annotate.iter().map(|(name, layout)| ((*name).to_owned(), *layout)).collect());
-    ParallelConfig { tensor: 2, sequence, annotate, ..ParallelConfig::default() }
+    ParallelConfig { tensor: 2.into(), sequence, annotate, ..ParallelConfig::default() }
 }
 
 /// Bytes that both ranks send over the tensor axis in one step.

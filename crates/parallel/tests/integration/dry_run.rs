@@ -247,8 +247,12 @@ fn pieces_of_rows_send_what_whole_matrices_do() {
     for ranks in [2, 4] {
         for sequence in [false, true] {
             let tensor = |overlap| {
-                let config =
-                    ParallelConfig { tensor: ranks as u64, sequence, overlap, ..ParallelConfig::default() };
+                let config = ParallelConfig {
+                    tensor: (ranks as u64).into(),
+                    sequence,
+                    overlap,
+                    ..ParallelConfig::default()
+                };
                 step(&model, &config, ranks, 256, 1).ledger.of("tensor")
             };
             let (waiting, travelling) = (tensor(false), tensor(true));
@@ -267,7 +271,7 @@ fn matrices_cut_over_the_tensor_axis_are_gathered_for_their_update() {
     let model = model(3, 32, 4, 96, 16);
     let optim = |optimizer| OptimConfig { optimizer, ..OptimConfig::default() };
     for ranks in [2, 4] {
-        let config = ParallelConfig { tensor: ranks as u64, ..ParallelConfig::default() };
+        let config = ParallelConfig { tensor: (ranks as u64).into(), ..ParallelConfig::default() };
         let sent = |optimizer| {
             let found = step_of((0, ranks), &model, &config, &optim(optimizer), (16, 2));
             found.ledger.of("tensor").volume.sent
@@ -384,7 +388,7 @@ fn traffic_of_tensor_parallelism_is_that_of_the_closed_forms() {
             let rows = ring(n * width as f64, ranks);
             let loss = 2.0 * n * (ranks as f64 - 1.0);
             for (sequence, partition_activations) in [(false, false), (true, false), (false, true)] {
-                let tensor = ranks as u64;
+                let tensor = (ranks as u64).into();
                 let config =
                     ParallelConfig { tensor, sequence, partition_activations, ..ParallelConfig::default() };
                 let found = step(&model, &config, ranks, seq, micro_batches).ledger;

@@ -137,7 +137,7 @@ impl Published {
 
     fn config(&self, sequence: bool) -> ParallelConfig {
         ParallelConfig {
-            tensor: self.tensor,
+            tensor: self.tensor.into(),
             sequence,
             pipeline: self.pipeline,
             chunks: self.chunks,

@@ -21,7 +21,7 @@ fn child() {
     let optim = OptimConfig::default();
     let parallel = ParallelConfig {
         stage: Stage::Zero1,
-        tensor: 8,
+        tensor: 8.into(),
         sequence: true,
         pipeline: 2,
         ..ParallelConfig::default()

@@ -99,7 +99,8 @@ fn job(config: &ParallelConfig, ranks: usize, broken: Broken) -> Vec<(f64, bool,
 
 #[test]
 fn one_rank_that_overflows_stops_the_update_of_all() {
-    let of = |stage, tensor| ParallelConfig { stage, tensor, ..ParallelConfig::default() };
+    let of =
+        |stage, tensor: u64| ParallelConfig { stage, tensor: tensor.into(), ..ParallelConfig::default() };
     let hybrid = ParallelConfig { shard: 2, ..of(Stage::Zero3, 1) };
     let pipeline = ParallelConfig { pipeline: 2, ..of(Stage::Ddp, 2) };
     for config in

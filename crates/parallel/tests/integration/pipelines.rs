@@ -211,7 +211,7 @@ impl Layout {
 
     /// The same with every layer cut over two ranks.
     fn with_tensor(mut self, sequence: bool) -> Layout {
-        (self.config.tensor, self.config.sequence) = (2, sequence);
+        (self.config.tensor, self.config.sequence) = (2.into(), sequence);
         self.ranks *= 2;
         self
     }

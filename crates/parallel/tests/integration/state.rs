@@ -59,7 +59,8 @@ fn the_state_is_read_in_as_many_collectives_for_many_layers_as_for_few() {
     for (optimizer, states) in [(OptimizerChoice::AdamW, 1), (OptimizerChoice::Muon, 1)] {
         let optim = OptimConfig { optimizer, ..OptimConfig::default() };
         let read = |layers, pipeline, stage, ranks| {
-            let config = ParallelConfig { stage, shard: 2, tensor: 2, pipeline, ..ParallelConfig::default() };
+            let config =
+                ParallelConfig { stage, shard: 2, tensor: 2.into(), pipeline, ..ParallelConfig::default() };
             collectives(&model(layers), &config, ranks, &optim)
         };
         for stage in [Stage::Zero1, Stage::Zero3] {

@@ -37,7 +37,7 @@ pub(crate) fn layouts() -> Vec<Layout> {
     };
     let tensor = |name, stage, sequence| {
         let mut layout = data(name, stage, 0, 4);
-        (layout.config.tensor, layout.config.sequence) = (2, sequence);
+        (layout.config.tensor, layout.config.sequence) = (2.into(), sequence);
         layout
     };
     let shared = |name, stage, method| {

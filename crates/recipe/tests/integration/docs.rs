@@ -339,7 +339,21 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["{\"layers.*.mpl.*\"=\"replicate\"}", "{\"*\"=\"shard(1)\"}", "{\"*\"=\"rows\"}"],
     ),
     ("train.stored_micro_batches", "0 to 2^20", &["0", "1048576"], &["1048577"]),
-    ("parallel.tensor", "1 to 2^20", &["1", "2", "1048576"], &["0", "1048577"]),
+    (
+        "parallel.tensor",
+        "1 to 2^20, a grid or a cube",
+        &["1", "2", "1048576", "{grid=[2,2]}", "{grid=[1,2],depth=2}", "{cube=2}"],
+        &[
+            "0",
+            "1048577",
+            "{grid=[0,2]}",
+            "{grid=[2]}",
+            "{grid=[2,2],depth=0}",
+            "{cube=0}",
+            "{cube=1025}",
+            "{tube=2}",
+        ],
+    ),
     (
         "parallel.context",
         "1 to 2^20; divides `train.seq_len`; not with `tensor`",
@@ -477,9 +491,16 @@ fn cell(text: &str) -> String {
 
 fn kind(root: &Json, schema: &Json) -> &'static str {
     if let Some(several) = alternatives(schema) {
-        let kinds: Vec<&str> = several.iter().map(|one| kind(root, settled(root, one))).collect();
-        assert_eq!(kinds, ["name", "list of texts"], "kinds of one value that this page cannot name");
-        return "name, or list of texts";
+        let of = |one: &Json| {
+            let one = settled(root, one);
+            if properties(one).is_some() { "table" } else { kind(root, one) }
+        };
+        let kinds: Vec<&str> = several.iter().map(of).collect();
+        return match kinds[..] {
+            ["name", "list of texts"] => "name, or list of texts",
+            ["integer", "table", "table"] => "integer, or table",
+            _ => panic!("kinds of one value that this page cannot name: {kinds:?}"),
+        };
     }
     if values(root, schema).is_some() {
         return "name";

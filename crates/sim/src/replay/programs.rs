@@ -8,7 +8,7 @@ use super::{Progress, RankEvent, ReplayGroup, StepEvents};
 use crate::SimError;
 use bessemer_program::{Collective, CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::op::Op;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A collective, as far as its cost depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -232,8 +232,8 @@ impl<'a> RankWriter<'a> {
         PERMUTATIONS | *count
     }
 
-    /// One phase of a unit. `group` is that of the tensor axis, of `ranks` ranks; `first`: the pass begins the gradients of an
-    /// update.
+    /// One phase of a unit. `group_of` gives the group of a collective and the number of its ranks; `first`: the pass begins the
+    /// gradients of an update.
     ///
     /// # Errors
     /// [`SimError::Cost`].
@@ -242,23 +242,27 @@ impl<'a> RankWriter<'a> {
         unit: &UnitProgram,
         phase: Phase,
         first: bool,
-        (group, ranks): (usize, usize),
+        group_of: &dyn Fn(&Collective) -> (usize, usize),
     ) -> Result<(), SimError> {
         // What permutations that were started bring.
         let mut coming: HashMap<usize, (usize, u64, u64)> = HashMap::new();
+        let mut in_flight = BTreeMap::new();
         for node in unit.list(phase) {
             match node {
                 Node::Launch(launch) if launch.first_only && !first => {}
                 Node::Launch(launch) => self.op(&launch.op)?,
                 Node::Collective(c) if c.kind == CollectiveKind::Permute => {
+                    let (group, _) = group_of(c);
                     let receive = self.permute(group, c);
                     receive.into_iter().for_each(|(from, tag, bytes)| self.receive(from, tag, bytes));
                 }
                 Node::Collective(c) => {
+                    let (group, ranks) = group_of(c);
                     let (traffic, copied) = of_program(c, ranks);
                     self.collective(group, &c.name, traffic, copied);
                 }
                 Node::Start(c) if c.kind == CollectiveKind::Permute => {
+                    let (group, _) = group_of(c);
                     let receive = self.permute(group, c);
                     // Without a thread a start lasts until what it receives is there.
                     if self.step.groups[group].progress == Progress::Caller {
@@ -268,12 +272,14 @@ impl<'a> RankWriter<'a> {
                     }
                 }
                 Node::Start(c) => {
+                    let (group, ranks) = group_of(c);
                     let (traffic, copied) = of_program(c, ranks);
+                    in_flight.insert(c.id, group);
                     self.start(group, c.id, &c.name, traffic, copied);
                 }
                 Node::Wait { id, .. } => match coming.remove(id) {
                     Some((from, tag, bytes)) => self.receive(from, tag, bytes),
-                    None => self.wait(group, *id),
+                    None => in_flight.get(id).into_iter().for_each(|group| self.wait(*group, *id)),
                 },
             }
         }
@@ -285,7 +291,7 @@ impl<'a> RankWriter<'a> {
 /// not: they may all be one rank's, which then sends to all others.
 fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
     let element = c.src.dtype().size() as u64;
-    let bytes = (c.rows.len() * c.src.cols) as u64 * element;
+    let bytes = (c.rows.len() * c.row_len()) as u64 * element;
     let part = bytes / ranks as u64;
     let (bytes, read, written) = match c.kind {
         CollectiveKind::AllReduce => (bytes, bytes, bytes),

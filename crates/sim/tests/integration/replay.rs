@@ -391,6 +391,7 @@ fn unit(overlapped: bool) -> UnitProgram {
         columns: Vec::new(),
         messages: Vec::new(),
         name: "layers.0.sum".into(),
+        dim: 0,
         src: sum,
         dst: sum,
         rows: 0..4,
@@ -414,7 +415,7 @@ fn written(link: Option<Link>, overlapped: bool, progress: Progress) -> StepEven
         let mut costs = table(link);
         let mut writer = RankWriter::new(&mut step, &mut costs, rank);
         let group = writer.group(group("tensor", &[0, 1], progress));
-        writer.unit(&unit(overlapped), Phase::Forward, rank == 1, (group, 2)).unwrap();
+        writer.unit(&unit(overlapped), Phase::Forward, rank == 1, &|_| (group, 2)).unwrap();
         writer.finish();
     }
     step
@@ -484,7 +485,7 @@ fn an_operator_that_was_not_measured_is_named() {
     let mut step = StepEvents::new(1);
     let mut costs = CostTable::default();
     let mut writer = RankWriter::new(&mut step, &mut costs, 0);
-    let error = writer.unit(&unit(false), Phase::Forward, true, (0, 1)).unwrap_err().to_string();
+    let error = writer.unit(&unit(false), Phase::Forward, true, &|_| (0, 1)).unwrap_err().to_string();
     assert!(error.contains("fill") && error.contains("3x4 F32"), "{error}");
 }
 
@@ -514,6 +515,7 @@ fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
             id: 2,
             kind: CollectiveKind::Permute,
             axis: Axis::Context,
+            dim: 0,
             order: PositionOrder::Consecutive,
             columns: Vec::new(),
             messages: vec![Some(message), None],
@@ -535,7 +537,7 @@ fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
             let mut costs = table(Some(link));
             let mut writer = RankWriter::new(&mut step, &mut costs, rank);
             let group = writer.group(group("context", &[3, 4], progress));
-            writer.unit(&unit(rank - 3), Phase::Forward, false, (group, 2)).unwrap();
+            writer.unit(&unit(rank - 3), Phase::Forward, false, &|_| (group, 2)).unwrap();
             writer.finish();
         }
         let kinds = |rank: usize| -> Vec<&str> {

@@ -25,8 +25,9 @@ fn is_f32(views: &[View]) -> bool {
 /// Names of the operands that hold activations or gradients of activations.
 fn activations(op: &Op) -> &'static [&'static str] {
     match op {
-        Op::Activation(_) | Op::Dropout(_) | Op::Norm(_) | Op::Scale(_) => &["x", "out"],
-        Op::ActivationBackward(_) | Op::NormBackward(_) => &["x", "dout", "dx"],
+        Op::Activation(_) | Op::Dropout(_) | Op::Norm(_) | Op::NormOfSums(_) | Op::Scale(_) => &["x", "out"],
+        Op::ActivationBackward(_) | Op::NormBackward(_) | Op::NormBackwardOfSums(_) => &["x", "dout", "dx"],
+        Op::NormGradientSums(_) => &["x", "dout"],
         Op::Add(_) => &["a", "b", "out"],
         Op::Attention(o) if is_f32(&[o.out]) => &["q", "k", "v"],
         Op::Attention(_) => &["q", "k", "v", "out"],
@@ -41,7 +42,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::LinearBackwardInput(_) => &["dy", "pre", "dx"],
         Op::LinearBackwardWeight(_) => &["x", "dy"],
         Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyShard(_) => &["x", "dx"],
-        Op::LogitSums(_) | Op::Rope(_) => &["x"],
+        Op::LogitSums(_) | Op::Rope(_) | Op::RowSums(_) => &["x"],
         Op::Quantise(_) => &["src"],
         _ => &[],
     }
@@ -53,12 +54,12 @@ fn parameters(op: &Op) -> &'static [&'static str] {
         Op::AdamW(_) | Op::AdamWInt8(_) => &["param", "grad"],
         Op::Embedding(_) => &["table", "positions.table"],
         Op::EmbeddingBackward(_) => &["dtable", "positions.table"],
-        Op::Linear(_) | Op::Norm(_) => &["weight", "bias"],
-        Op::LinearBackwardInput(_) | Op::LogitSums(_) => &["weight"],
+        Op::Linear(_) | Op::Norm(_) | Op::NormOfSums(_) => &["weight", "bias"],
+        Op::LinearBackwardInput(_) | Op::LogitSums(_) | Op::NormGradientSums(_) => &["weight"],
         Op::LinearBackwardWeight(_) => &["dweight", "dbias"],
         Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyShard(_) => &["weight", "dweight"],
         Op::Lion(_) | Op::Sgd(_) => &["grad"],
-        Op::NormBackward(_) => &["weight", "dweight", "dbias"],
+        Op::NormBackward(_) | Op::NormBackwardOfSums(_) => &["weight", "dweight", "dbias"],
         Op::SumSquares(_) => &["x"],
         _ => &[],
     }

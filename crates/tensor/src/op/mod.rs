@@ -19,6 +19,7 @@ mod loss;
 mod loss_shard;
 mod matrix;
 mod norm;
+mod norm_sums;
 mod optimizer;
 mod quantise;
 mod rope;
@@ -42,6 +43,7 @@ pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
 pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
+pub use norm_sums::{NormBackwardOfSums, NormGradientSums, NormOfSums, RowSums, RowTerm};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
 pub use quantise::{Dequantise, Quantise};
 pub use rope::{Rope, RopeScaling};
@@ -206,8 +208,12 @@ ops!(
     MomentDirection,
     Norm,
     NormBackward,
+    NormBackwardOfSums,
+    NormGradientSums,
+    NormOfSums,
     Quantise,
     Rope,
+    RowSums,
     Scale,
     Sgd,
     SumSquares,

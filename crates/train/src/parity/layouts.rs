@@ -3,7 +3,11 @@
 use super::models::Style;
 use bessemer_arch::Model;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{ContextMethod, ContextOrder, ContextSharing, ParallelConfig, Stage};
+
+use bessemer_parallel::{
+    ContextMethod, ContextOrder, ContextSharing, CubeConfig, ParallelConfig, PlaneConfig, Stage,
+    TensorConfig, TensorGrid,
+};
 use bessemer_units::{ParamDType, ParamStorage};
 
 /// A layout to be held against one rank.
@@ -65,7 +69,7 @@ impl Layout {
         let parallel = ParallelConfig {
             stage,
             shard: if shard > 1 { shard as u64 } else { 0 },
-            tensor: tensor as u64,
+            tensor: (tensor as u64).into(),
             sequence,
             ..ParallelConfig::default()
         };
@@ -94,10 +98,23 @@ impl Layout {
         self
     }
 
+    /// This layout on as many times more ranks as the grid has.
+    #[must_use]
+    pub fn on_grid(mut self, tensor: TensorConfig) -> Layout {
+        let grid = format!("tensor {tensor}");
+        self.name = match self.ranks == 1 && self.accumulation == 1 {
+            true => grid,
+            false => format!("{}, {grid}", self.name),
+        };
+        self.parallel.tensor = tensor;
+        self.ranks *= tensor.ranks() as usize;
+        self
+    }
+
     /// Ranks that see different data.
     pub fn data_ranks(&self) -> usize {
         let parallel = &self.parallel;
-        self.ranks / (parallel.tensor * parallel.context * parallel.pipeline) as usize
+        self.ranks / (parallel.tensor.ranks() * parallel.context * parallel.pipeline) as usize
     }
 
     /// Whether stages step while micro-batches are in flight.
@@ -118,6 +135,10 @@ impl Layout {
 
     /// Whether an optimizer goes with the layout: K-FAC wants whole sequences, one stage a rank, and a norm over all of them.
     pub fn goes_with(&self, optimizer: OptimizerChoice) -> bool {
+        use OptimizerChoice::{AdamW, Lion, Sgd};
+        if self.parallel.tensor.grid().is_some() {
+            return matches!(optimizer, AdamW | Lion | Sgd);
+        }
         let one_stage = ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-auto"];
         if self.parallel.context > 1 {
             return optimizer != OptimizerChoice::Kfac;
@@ -260,6 +281,37 @@ pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
         }
     }
     list.retain(|l| l.ranks <= ranks);
+    list.sort_by_key(|l| l.ranks);
+    list
+}
+
+/// Grids of tensor-parallel ranks on at most `ranks` ranks, alone and beside copies, ZeRO and a pipeline, for steps of `sequences`
+/// sequences.
+pub fn grids(ranks: usize, sequences: usize) -> Vec<Layout> {
+    let plane = |rows, columns, depth| TensorConfig::Plane(PlaneConfig { grid: [rows, columns], depth });
+    let mut list = Vec::new();
+    for tensor in [
+        plane(2, 1, 1),
+        plane(1, 2, 1),
+        plane(1, 1, 2),
+        plane(2, 2, 1),
+        plane(2, 2, 2),
+        plane(4, 4, 1),
+        TensorConfig::Cube(CubeConfig { cube: 2 }),
+    ] {
+        for (stage, sizes, accumulation) in [
+            (Stage::Ddp, (1, 1), 1),
+            (Stage::Ddp, (2, 1), 2),
+            (Stage::Zero1, (1, 2), 1),
+            (Stage::Zero2, (1, 2), 2),
+            (Stage::Zero3, (1, 2), 2),
+        ] {
+            list.push(Layout::of(stage, sizes, (1, false), accumulation).on_grid(tensor));
+        }
+        list.push(Layout::single().pipelined("1f1b", 2, 4, &[]).on_grid(tensor));
+    }
+    let parts = |l: &Layout| l.parallel.tensor.grid().map_or(1, TensorGrid::sequence_parts);
+    list.retain(|l| l.ranks <= ranks && sequences.is_multiple_of(l.data_ranks() * l.accumulation * parts(l)));
     list.sort_by_key(|l| l.ranks);
     list
 }

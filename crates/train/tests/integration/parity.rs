@@ -11,7 +11,7 @@ use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
-    asynchronous, contexts, in_process, matrix, pipelines, stale_reference,
+    asynchronous, contexts, grids, in_process, matrix, pipelines, stale_reference,
 };
 use bessemer_units::{Compression, ParamDType, ParamStorage, Recompute, Storage};
 
@@ -228,6 +228,18 @@ fn compressed_activations_give_the_losses_of_one_rank() {
             let problem =
                 Comparison::new(&run(&deep, &layout), &run(&deep, &Layout::single()), &bounds).problem;
             assert_eq!(problem, None, "{} {form} {}", style.name(), layout.name);
+        }
+    }
+}
+
+#[test]
+fn grids_give_the_losses_of_one_rank() {
+    for style in Style::ALL {
+        let layouts = grids(8, SEQUENCES);
+        assert!(layouts.len() > 12);
+        for layout in layouts {
+            let model = layout.model(style, SEQ).expect("a model that fits together");
+            check_job(style, &ParityJob { model, ..job(style, 3) }, &[layout]);
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -
     let types = types(&args.weights, &args.gradients)?;
     let config = ParallelConfig {
         stage,
-        tensor: args.tensor,
+        tensor: args.tensor.into(),
         sequence: args.sequence,
         overlap: !args.blocking,
         ..ParallelConfig::default()

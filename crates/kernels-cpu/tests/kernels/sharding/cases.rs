@@ -258,6 +258,39 @@ fn norms(m: &mut Maker) {
             m.case(&format!("{kind:?} {accumulate}"), op);
         }
     }
+    for (kind, layer) in [(NormKind::Layer, true), (NormKind::Rms, false)] {
+        let width = d + 4;
+        let (bias, dbias, mean) = (layer.then_some(bias), layer.then_some(dbias), layer.then_some(mean));
+        let (sums, squares) = (layer.then(|| m.normal(1, n)), m.positive(1, n));
+        let term = if layer { RowTerm::Value } else { RowTerm::Square };
+        let row_sums = m.normal(1, n);
+        m.case(&format!("{term:?}"), RowSums { term, x, about: None, width, out: row_sums });
+        let about = m.normal(1, n);
+        let op = RowSums { term: RowTerm::Square, x, about: Some(about), width, out: row_sums };
+        m.case("of squares about means", op);
+        let op = NormOfSums { kind, x, sums, squares, width, weight, bias, out, mean, rstd, eps };
+        m.case(&format!("{kind:?}"), op);
+        let sums = m.normal(if layer { 2 } else { 1 }, n);
+        m.case(&format!("{kind:?}"), NormGradientSums { kind, x, weight, mean, rstd, dout, sums });
+        for (accumulate_dx, accumulate) in [(false, true), (true, false)] {
+            let op = NormBackwardOfSums {
+                kind,
+                x,
+                weight,
+                mean,
+                rstd,
+                dout,
+                sums,
+                width,
+                dx,
+                accumulate_dx,
+                dweight,
+                dbias,
+                accumulate,
+            };
+            m.case(&format!("{kind:?} {accumulate}"), op);
+        }
+    }
     // Heads of a row with one weight.
     let (kind, mean, bias, dbias, heads) = (NormKind::Rms, None, None, None, 3);
     let [x, out, dout, dx] = std::array::from_fn(|_| m.normal(n, heads * d));

@@ -58,8 +58,8 @@ impl LayoutCase {
             "zero1" => ParallelConfig { stage: Stage::Zero1, ..default },
             "zero2" => ParallelConfig { stage: Stage::Zero2, ..default },
             "zero3" => ParallelConfig { stage: Stage::Zero3, ..default },
-            "tensor" => ParallelConfig { tensor: ranks, ..default },
-            "sequence" => ParallelConfig { tensor: ranks, sequence: true, ..default },
+            "tensor" => ParallelConfig { tensor: ranks.into(), ..default },
+            "sequence" => ParallelConfig { tensor: ranks.into(), sequence: true, ..default },
             schedule if SYNCHRONOUS.contains(&schedule) => {
                 ParallelConfig { pipeline: ranks, schedule: schedule.into(), ..default }
             }
