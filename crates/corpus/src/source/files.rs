@@ -3,7 +3,8 @@
 use super::folder::FileEntry;
 use super::location::SourceLocation;
 use super::{Listing, Source};
-use bessemer_dataflow::{Result, Scan};
+use arrow_array::RecordBatch;
+use bessemer_dataflow::{Morsel, Result, Scan};
 use bessemer_documents::Origin;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +20,70 @@ pub(super) trait FileFormat: Send + Sync + 'static {
     /// Reads the rest of a run from a [`Scan::resume_point`]; none where that is not possible.
     fn resume(&self, _files: Arc<Vec<FileEntry>>, _run: Range<usize>, _point: &str) -> Option<Box<dyn Scan>> {
         None
+    }
+}
+
+/// A format whose files are read one after the other, each by itself.
+pub(super) trait ByFile: Clone + Send + Sync + 'static {
+    /// What the files are called in the description of the source.
+    const FILES: &'static str;
+
+    /// An open file.
+    type Reader: Send;
+    /// Part of a file that a morsel makes rows of.
+    type Chunk: Send + 'static;
+
+    /// Opens a file. The error is a chunk that stands for what is wrong with it.
+    fn open(&self, file: &FileEntry) -> std::result::Result<Self::Reader, Self::Chunk>;
+
+    /// Reads on: the next chunk, if there is one, and whether the file ends with it.
+    fn next(&self, file: &FileEntry, reader: &mut Self::Reader) -> (Option<Self::Chunk>, bool);
+
+    /// The rows of a chunk of the `ordinal`-th file.
+    fn rows(&self, file: &FileEntry, ordinal: usize, chunk: Self::Chunk) -> Result<RecordBatch>;
+}
+
+impl<F: ByFile> FileFormat for F {
+    const FILES: &'static str = <F as ByFile>::FILES;
+
+    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
+        Box::new(ByFileScan { format: self.clone(), files, run, open: None })
+    }
+}
+
+struct ByFileScan<F: ByFile> {
+    format: F,
+    files: Arc<Vec<FileEntry>>,
+    /// Files that are not opened yet.
+    run: Range<usize>,
+    open: Option<(usize, F::Reader)>,
+}
+
+impl<F: ByFile> Scan for ByFileScan<F> {
+    fn next(&mut self) -> Result<Option<Morsel>> {
+        loop {
+            let (ordinal, chunk, has_ended) = if let Some((ordinal, reader)) = &mut self.open {
+                let (chunk, has_ended) = self.format.next(&self.files[*ordinal], reader);
+                (*ordinal, chunk, has_ended)
+            } else {
+                let Some(ordinal) = self.run.next() else { return Ok(None) };
+                match self.format.open(&self.files[ordinal]) {
+                    Ok(reader) => {
+                        self.open = Some((ordinal, reader));
+                        continue;
+                    }
+                    Err(fault) => (ordinal, Some(fault), true),
+                }
+            };
+            if has_ended {
+                self.open = None;
+                self.files[ordinal].reached()?;
+            }
+            if let Some(chunk) = chunk {
+                let (format, files) = (self.format.clone(), self.files.clone());
+                return Ok(Some(Box::new(move || format.rows(&files[ordinal], ordinal, chunk))));
+            }
+        }
     }
 }
 

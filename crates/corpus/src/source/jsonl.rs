@@ -6,17 +6,16 @@
 //! is damaged or is a decompression bomb gives the lines before that place and one dropped row that names it; reading continues
 //! with the next file.
 
-use super::files::{FileFormat, FileSource};
+use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::json_line::{Parsed, parse};
 use super::location::SourceLocation;
 use super::{FieldNames, MORSEL_BYTES, compressed, repair_json};
 use crate::error::{Error, Result};
-use bessemer_dataflow::{Morsel, Scan};
+use arrow_array::RecordBatch;
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Endings of the files that are read from a folder, before that of a compressed file.
@@ -76,36 +75,16 @@ fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result
     Ok(())
 }
 
-impl FileFormat for Jsonl {
-    const FILES: &'static str = "JSON-lines files";
-
-    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
-        Box::new(JsonlScan {
-            files,
-            format: self.clone(),
-            file: run.start,
-            end: run.end,
-            reader: None,
-            line: 0,
-        })
-    }
-}
-
-struct JsonlScan {
-    files: Arc<Vec<FileEntry>>,
-    format: Jsonl,
-    /// Ordinal of the file being read.
-    file: usize,
-    /// End of the run of files.
-    end: usize,
-    reader: Option<Box<dyn BufRead + Send>>,
-    /// Lines of it read so far.
+/// An open file.
+pub(super) struct Lines {
+    reader: Box<dyn BufRead + Send>,
+    /// Lines read so far.
     line: u64,
 }
 
 /// A run of lines of one file.
 #[derive(Default)]
-struct Chunk {
+pub(super) struct Chunk {
     bytes: Vec<u8>,
     /// (line number, end in `bytes`, bytes of the line in the file)
     lines: Vec<(u64, usize, u64)>,
@@ -113,27 +92,27 @@ struct Chunk {
     fault: Option<(u64, &'static str, String)>,
 }
 
-impl JsonlScan {
-    /// Reads a chunk; none at the end of the file.
-    fn chunk(&mut self) -> Option<Chunk> {
+impl ByFile for Jsonl {
+    const FILES: &'static str = "JSON-lines files";
+    type Reader = Lines;
+    type Chunk = Chunk;
+
+    fn open(&self, file: &FileEntry) -> std::result::Result<Lines, Chunk> {
+        let fault =
+            |error: Error| Chunk { fault: Some((1, "unreadable", error.to_string())), ..Chunk::default() };
+        compressed::open(file).map(|reader| Lines { reader, line: 0 }).map_err(fault)
+    }
+
+    fn next(&self, _: &FileEntry, lines: &mut Lines) -> (Option<Chunk>, bool) {
         let mut chunk = Chunk::default();
-        if self.reader.is_none() {
-            match compressed::open(&self.files[self.file]) {
-                Ok(reader) => self.reader = Some(reader),
-                Err(error) => {
-                    chunk.fault = Some((self.line + 1, "unreadable", error.to_string()));
-                    return Some(chunk);
-                }
-            }
-        }
-        let reader = self.reader.as_mut()?;
+        let Lines { reader, line } = lines;
+        let limit = self.max_line as u64;
         while chunk.bytes.len() < MORSEL_BYTES {
             let start = chunk.bytes.len();
-            let limit = self.format.max_line as u64;
             match reader.by_ref().take(limit).read_until(b'\n', &mut chunk.bytes) {
                 Ok(0) => break,
                 Ok(read) => {
-                    self.line += 1;
+                    *line += 1;
                     let mut length = read as u64;
                     if length == limit && chunk.bytes.last() != Some(&b'\n') {
                         // Too long to hold: keep the head, pass over the rest.
@@ -142,22 +121,28 @@ impl JsonlScan {
                             Ok(skipped) => length += skipped,
                             Err(cause) => {
                                 chunk.fault =
-                                    Some((self.line, compressed::fault_reason(&cause), cause.to_string()));
+                                    Some((*line, compressed::fault_reason(&cause), cause.to_string()));
                                 break;
                             }
                         }
                     }
-                    chunk.lines.push((self.line, chunk.bytes.len(), length));
+                    chunk.lines.push((*line, chunk.bytes.len(), length));
                 }
                 Err(cause) => {
                     // The line in which it broke is incomplete.
                     chunk.bytes.truncate(start);
-                    chunk.fault = Some((self.line + 1, compressed::fault_reason(&cause), cause.to_string()));
+                    chunk.fault = Some((*line + 1, compressed::fault_reason(&cause), cause.to_string()));
                     break;
                 }
             }
         }
-        (!chunk.lines.is_empty() || chunk.fault.is_some()).then_some(chunk)
+        let has_ended = chunk.fault.is_some() || chunk.lines.is_empty();
+        let is_some = chunk.fault.is_some() || !chunk.lines.is_empty();
+        (is_some.then_some(chunk), has_ended)
+    }
+
+    fn rows(&self, file: &FileEntry, ordinal: usize, chunk: Chunk) -> bessemer_dataflow::Result<RecordBatch> {
+        rows(file, ordinal, &chunk, self)
     }
 }
 
@@ -181,32 +166,13 @@ pub(super) fn skip_line(reader: &mut dyn BufRead) -> std::io::Result<u64> {
     }
 }
 
-impl Scan for JsonlScan {
-    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
-        while self.file < self.end {
-            let ordinal = self.file;
-            let Some(chunk) = self.chunk() else {
-                (self.file, self.reader, self.line) = (self.file + 1, None, 0);
-                continue;
-            };
-            if chunk.fault.is_some() {
-                self.files[ordinal].reached()?;
-                (self.file, self.reader, self.line) = (self.file + 1, None, 0);
-            }
-            let (files, format) = (self.files.clone(), self.format.clone());
-            return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal, &chunk, &format))));
-        }
-        Ok(None)
-    }
-}
-
 /// Parses the lines of a chunk.
 fn rows(
     file: &FileEntry,
     ordinal: usize,
     chunk: &Chunk,
     Jsonl { fields, max_line: limit }: &Jsonl,
-) -> bessemer_dataflow::Result<arrow_array::RecordBatch> {
+) -> bessemer_dataflow::Result<RecordBatch> {
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(chunk.lines.len(), chunk.bytes.len());
     let mut start = 0;

@@ -4,7 +4,7 @@
 //! binary are understood, plain or dictionary-encoded; nulls become dropped rows. A file that is not Parquet or is damaged in the
 //! middle gives one dropped row that names it, and reading continues with the next file.
 
-use super::files::{FileFormat, FileSource};
+use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::location::SourceLocation;
 use super::{FieldNames, MetadataColumns};
@@ -13,13 +13,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
-use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{CheckedParquet, RowBuilder, json_value};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -28,6 +26,7 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// Most rows of a batch.
 const BATCH_ROWS: u64 = 1024;
 
+#[derive(Clone)]
 pub(super) struct Parquet {
     columns: Arc<FieldNames>,
 }
@@ -37,7 +36,7 @@ pub(crate) fn is_parquet(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".parquet")
 }
 
-type Reader = ParquetRecordBatchReader;
+pub(super) type Reader = ParquetRecordBatchReader;
 
 /// Runs the Parquet library on a file that may be damaged; a panic there is an error of the file.
 fn shielded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
@@ -119,70 +118,53 @@ pub(super) fn open(place: &SourceLocation<'_>, columns: FieldNames) -> Result<Fi
     Ok(FileSource::new(place, files, listing, Parquet { columns: Arc::new(columns) }))
 }
 
-impl FileFormat for Parquet {
-    const FILES: &'static str = "Parquet files";
-
-    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
-        let columns = self.columns.clone();
-        Box::new(ParquetScan { files, columns, file: run.start, end: run.end, reader: None, row: 0 })
-    }
-}
-
-struct ParquetScan {
-    files: Arc<Vec<FileEntry>>,
-    columns: Arc<FieldNames>,
-    file: usize,
-    /// End of the run of files.
-    end: usize,
-    reader: Option<Box<Reader>>,
-    /// Rows of the file read so far.
+/// A batch of a file behind its first `row` rows, or what is wrong with the file there.
+pub(super) struct Found {
     row: u64,
+    batch: std::result::Result<RecordBatch, String>,
 }
 
-impl ParquetScan {
-    /// The next batch of the current file; none at its end.
-    fn batch(&mut self) -> std::result::Result<Option<RecordBatch>, String> {
-        if self.reader.is_none() {
-            match start(&self.files[self.file], &self.columns)? {
-                Opened::Reader(reader) => self.reader = Some(reader),
-                Opened::Without(found) => return Err(format!("the column vanished; there are: {found}")),
-            }
-        }
-        let Some(reader) = self.reader.as_mut() else { return Ok(None) };
-        shielded(|| reader.next().transpose().map_err(|cause| cause.to_string()))
+impl ByFile for Parquet {
+    const FILES: &'static str = "Parquet files";
+    /// The file and its rows that were read so far.
+    type Reader = (Box<Reader>, u64);
+    type Chunk = Found;
+
+    fn open(&self, file: &FileEntry) -> std::result::Result<Self::Reader, Found> {
+        let opened = start(file, &self.columns).and_then(|opened| match opened {
+            Opened::Reader(reader) => Ok((reader, 0)),
+            Opened::Without(found) => Err(format!("the column vanished; there are: {found}")),
+        });
+        opened.map_err(|problem| Found { row: 0, batch: Err(problem) })
     }
-}
 
-impl Scan for ParquetScan {
-    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
-        while self.file < self.end {
-            let (ordinal, row) = (self.file, self.row);
-            let files = self.files.clone();
-            match self.batch() {
-                Ok(Some(batch)) => {
-                    self.row += batch.num_rows() as u64;
-                    let columns = self.columns.clone();
-                    let rows = move || rows(&files[ordinal], ordinal, row, &batch, &columns);
-                    return Ok(Some(Box::new(rows)));
-                }
-                Ok(None) => (self.file, self.reader, self.row) = (self.file + 1, None, 0),
-                Err(problem) => {
-                    self.files[ordinal].reached()?;
-                    (self.file, self.reader, self.row) = (self.file + 1, None, 0);
-                    return Ok(Some(Box::new(move || {
-                        let file = &files[ordinal];
-                        let (name, row) = (&file.relative, row + 1);
-                        let mut rows = RowBuilder::default();
-                        let id = format!("{name}#{row}");
-                        let reason = if row == 1 { "unreadable" } else { "truncated-input" };
-                        let detail = format!("{name} row {row}: {problem}; the rows before it are kept");
-                        rows.refuse(&file.origin(ordinal, row, &id), reason, &detail, &[]);
-                        rows.finish()
-                    })));
-                }
-            }
+    fn next(&self, _: &FileEntry, (reader, row): &mut Self::Reader) -> (Option<Found>, bool) {
+        let first = *row;
+        let batch = shielded(|| reader.next().transpose().map_err(|cause| cause.to_string())).transpose();
+        let has_ended = !matches!(batch, Some(Ok(_)));
+        if let Some(Ok(batch)) = &batch {
+            *row += batch.num_rows() as u64;
         }
-        Ok(None)
+        (batch.map(|batch| Found { row: first, batch }), has_ended)
+    }
+
+    fn rows(
+        &self,
+        file: &FileEntry,
+        ordinal: usize,
+        Found { row, batch }: Found,
+    ) -> bessemer_dataflow::Result<RecordBatch> {
+        let problem = match batch {
+            Ok(batch) => return rows(file, ordinal, row, &batch, &self.columns),
+            Err(problem) => problem,
+        };
+        let (name, row) = (&file.relative, row + 1);
+        let mut rows = RowBuilder::default();
+        let id = format!("{name}#{row}");
+        let reason = if row == 1 { "unreadable" } else { "truncated-input" };
+        let detail = format!("{name} row {row}: {problem}; the rows before it are kept");
+        rows.refuse(&file.origin(ordinal, row, &id), reason, &detail, &[]);
+        rows.finish()
     }
 }
 

@@ -206,7 +206,8 @@ fn max_bytes(config: &CorpusConfig) -> u64 {
 
 /// What a file of this name holds, if it is not just text.
 fn by_name(name: &str) -> Option<SourceKind> {
-    let kinds: [(fn(&str) -> bool, SourceKind); 6] = [
+    type IsOfKind = fn(&str) -> bool;
+    let kinds: [(IsOfKind, SourceKind); 6] = [
         (jsonl::is_jsonl, SourceKind::Jsonl),
         (parquet::is_parquet, SourceKind::Parquet),
         (warc::is_warc, SourceKind::Warc),

@@ -5,21 +5,19 @@
 //! questions are taken in runs, each with an index of its own, so memory stays below 64 MiB however large the dump is. Questions without an answer are
 //! dropped rows; posts that are no part of a thread leave no row.
 
-use super::files::{FileFormat, FileSource};
+use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::location::{Opened, SourceLocation};
 use super::{MORSEL_BYTES, max_page_bytes};
 use crate::dialogue::DialogueConfig;
 use crate::error::Result;
 use arrow_array::RecordBatch;
-use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_markup::MarkupLimits;
 use bessemer_markup::stack_exchange::{Post, PostKind};
 use bessemer_web::extract::{Extractor, Plain};
 use bessemer_web::html::HtmlLimits;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Answers of an index.
@@ -32,6 +30,7 @@ pub(crate) fn is_posts(name: &str) -> bool {
     name.rsplit('/').next() == Some("Posts.xml")
 }
 
+#[derive(Clone)]
 pub(super) struct StackExchange {
     reading: Arc<Reading>,
 }
@@ -56,23 +55,9 @@ pub(super) fn open(
     Ok(FileSource::new(place, files, listing, StackExchange { reading: Arc::new(reading) }))
 }
 
-impl FileFormat for StackExchange {
-    const FILES: &'static str = "Stack Exchange dumps";
-
-    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
-        Box::new(PostsScan {
-            files,
-            reading: self.reading.clone(),
-            next: run.start,
-            end: run.end,
-            dump: None,
-        })
-    }
-}
-
 /// Position of an answer in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct AnswerEntry {
+pub(super) struct AnswerEntry {
     question: u64,
     /// Negated, so that the best answer comes first.
     score: i32,
@@ -82,7 +67,7 @@ struct AnswerEntry {
 }
 
 /// Answers of a run of questions, in order.
-struct AnswerIndex {
+pub(super) struct AnswerIndex {
     entries: Vec<AnswerEntry>,
     /// The last question of the run.
     last_question: u64,
@@ -98,7 +83,7 @@ struct Line {
 }
 
 /// Reads lines, of a long one only the beginning.
-struct Lines {
+pub(super) struct Lines {
     reader: BufReader<Opened>,
     offset: u64,
     number: u64,
@@ -190,8 +175,7 @@ impl AnswerIndex {
 }
 
 /// A dump that is being read.
-struct Dump {
-    ordinal: usize,
+pub(super) struct Dump {
     index: AnswerIndex,
     /// First question of the run.
     first_question: u64,
@@ -199,7 +183,7 @@ struct Dump {
 }
 
 /// A question with where its answers stand, or what stands in its place.
-enum Item {
+pub(super) enum Item {
     Thread {
         line: Vec<u8>,
         answers: Vec<AnswerEntry>,
@@ -208,34 +192,24 @@ enum Item {
     Fault(&'static str, String, Vec<u8>),
 }
 
-struct PostsScan {
-    files: Arc<Vec<FileEntry>>,
-    reading: Arc<Reading>,
-    next: usize,
-    end: usize,
-    dump: Option<Dump>,
-}
-
-impl PostsScan {
-    fn open(&self, ordinal: usize, first_question: u64) -> io::Result<Dump> {
-        let (file, max_bytes) = (&self.files[ordinal], self.reading.limits.max_bytes);
+impl StackExchange {
+    /// The dump from `first_question` on.
+    fn dump(&self, file: &FileEntry, first_question: u64) -> io::Result<Dump> {
+        let max_bytes = self.reading.limits.max_bytes;
         let index = AnswerIndex::read(file, first_question, self.reading.index_answers, max_bytes)?;
-        Ok(Dump { ordinal, index, first_question, lines: Lines::open(file, max_bytes)? })
+        Ok(Dump { index, first_question, lines: Lines::open(file, max_bytes)? })
     }
 
-    /// The items of the next morsel of the open dump; the dump is closed at the end of its last run.
-    fn items(&mut self) -> io::Result<Vec<(u64, Item)>> {
+    /// The items of the next morsel, and whether the last run of questions ends with them.
+    fn items(&self, file: &FileEntry, dump: &mut Dump) -> io::Result<(Vec<(u64, Item)>, bool)> {
         let (mut items, mut bytes) = (Vec::new(), 0);
-        while bytes < MORSEL_BYTES
-            && let Some(dump) = &mut self.dump
-        {
+        while bytes < MORSEL_BYTES {
             let Some(line) = dump.lines.next()? else {
-                let (ordinal, last) = (dump.ordinal, dump.index.last_question);
-                self.dump = None;
+                let last = dump.index.last_question;
                 if last < u64::MAX {
-                    self.dump = Some(self.open(ordinal, last + 1)?);
+                    *dump = self.dump(file, last + 1)?;
                 }
-                break;
+                return Ok((items, last == u64::MAX));
             };
             let run = dump.first_question..=dump.index.last_question;
             let id = attribute(&line.bytes, "Id").map(|id| id as u64);
@@ -268,40 +242,37 @@ impl PostsScan {
             };
             items.push((line.number, item));
         }
-        Ok(items)
+        Ok((items, false))
     }
 }
 
-impl Scan for PostsScan {
-    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
-        loop {
-            let ordinal = match &self.dump {
-                Some(dump) => dump.ordinal,
-                None if self.next < self.end => self.next,
-                None => return Ok(None),
-            };
-            let read = match self.dump {
-                Some(_) => self.items(),
-                None => {
-                    self.next += 1;
-                    self.open(ordinal, 0).map(|dump| {
-                        self.dump = Some(dump);
-                        Vec::new()
-                    })
-                }
-            };
-            let items = read.unwrap_or_else(|cause| {
-                self.dump = None;
-                vec![(0, Item::Fault("unreadable", cause.to_string(), Vec::new()))]
-            });
-            if self.dump.is_none() {
-                self.files[ordinal].reached()?;
-            }
-            if !items.is_empty() {
-                let (files, reading) = (self.files.clone(), self.reading.clone());
-                return Ok(Some(Box::new(move || rows(&files[ordinal], ordinal, items, &reading))));
-            }
-        }
+/// The item of a dump that cannot be read.
+fn unreadable(cause: &io::Error) -> Vec<(u64, Item)> {
+    vec![(0, Item::Fault("unreadable", cause.to_string(), Vec::new()))]
+}
+
+impl ByFile for StackExchange {
+    const FILES: &'static str = "Stack Exchange dumps";
+    type Reader = Dump;
+    type Chunk = Vec<(u64, Item)>;
+
+    fn open(&self, file: &FileEntry) -> std::result::Result<Dump, Self::Chunk> {
+        self.dump(file, 0).map_err(|cause| unreadable(&cause))
+    }
+
+    fn next(&self, file: &FileEntry, dump: &mut Dump) -> (Option<Self::Chunk>, bool) {
+        let read = self.items(file, dump);
+        let (items, has_ended) = read.unwrap_or_else(|cause| (unreadable(&cause), true));
+        ((!items.is_empty()).then_some(items), has_ended)
+    }
+
+    fn rows(
+        &self,
+        file: &FileEntry,
+        ordinal: usize,
+        items: Self::Chunk,
+    ) -> bessemer_dataflow::Result<RecordBatch> {
+        rows(file, ordinal, items, &self.reading)
     }
 }
 

@@ -4,18 +4,16 @@
 //! Pages are parsed in the morsels. A redirect, a page of another namespace or of another content model is a dropped row; so is a
 //! damaged or too large one, and reading continues after it. The title is the document's first paragraph and its path.
 
-use super::files::{FileFormat, FileSource};
+use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::location::SourceLocation;
 use super::{MORSEL_BYTES, MetadataColumns, compressed, max_page_bytes};
 use crate::error::Result;
 use arrow_array::RecordBatch;
-use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_markup::MarkupLimits;
 use bessemer_markup::wikipedia::{Namespaces, WikiPage, plain_text};
 use std::io::{self, BufRead};
-use std::ops::Range;
 use std::sync::Arc;
 
 const PAGE_START: &[u8] = b"<page>";
@@ -55,123 +53,83 @@ pub(super) fn open(
     Ok(FileSource::new(place, files, listing, Wikipedia { limits, metadata: metadata.clone() }))
 }
 
-impl FileFormat for Wikipedia {
-    const FILES: &'static str = "MediaWiki dumps";
-
-    fn scan(&self, files: Arc<Vec<FileEntry>>, run: Range<usize>) -> Box<dyn Scan> {
-        Box::new(WikiScan { files, reading: self.clone(), next: run.start, end: run.end, dump: None })
-    }
-}
-
-struct WikiScan {
-    files: Arc<Vec<FileEntry>>,
-    reading: Wikipedia,
-    /// Ordinal of the file that is opened next.
-    next: usize,
-    end: usize,
-    dump: Option<Dump>,
-}
-
 /// A dump that is being read.
-struct Dump {
-    ordinal: usize,
+pub(super) struct Dump {
     pages: PageReader,
     namespaces: Arc<Namespaces>,
     row: u64,
 }
 
 /// A page, or what stands in its place.
-enum Item {
+pub(super) enum Item {
     Page(Vec<u8>),
     /// Reason and detail.
     Fault(&'static str, String),
 }
 
-impl WikiScan {
-    /// The items of the next morsel of the open dump.
-    fn items(&mut self) -> Vec<(u64, Item)> {
-        let (mut items, mut bytes) = (Vec::new(), 0);
-        while bytes < MORSEL_BYTES
-            && let Some(dump) = &mut self.dump
-        {
-            let item = match dump.pages.next() {
-                Ok(Some(Ok(page))) => Item::Page(page),
-                Ok(Some(Err(length))) => Item::Fault(
-                    "too-large",
-                    format!("a page of {length} bytes, at most {}", self.reading.limits.max_bytes),
-                ),
-                Ok(None) => {
-                    self.dump = None;
-                    break;
-                }
-                Err(cause) => Item::Fault(
-                    compressed::fault_reason(&cause),
-                    format!("{cause}; the pages before it are kept"),
-                ),
-            };
-            dump.row += 1;
-            let row = dump.row;
-            match &item {
-                Item::Page(page) => bytes += page.len(),
-                Item::Fault("too-large", _) => {}
-                Item::Fault(..) => self.dump = None,
-            }
-            items.push((row, item));
-        }
-        items
-    }
+/// Pages of a dump with their numbers.
+pub(super) struct Pages {
+    items: Vec<(u64, Item)>,
+    namespaces: Arc<Namespaces>,
 }
 
-impl Scan for WikiScan {
-    fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
-        loop {
-            if self.dump.is_none() {
-                if self.next == self.end {
-                    return Ok(None);
+impl ByFile for Wikipedia {
+    const FILES: &'static str = "MediaWiki dumps";
+    type Reader = Dump;
+    type Chunk = Pages;
+
+    fn open(&self, file: &FileEntry) -> std::result::Result<Dump, Pages> {
+        Dump::open(file, self.limits.max_bytes).map_err(|cause| {
+            let fault = Item::Fault(compressed::fault_reason(&cause), cause.to_string());
+            Pages { items: vec![(1, fault)], namespaces: Arc::default() }
+        })
+    }
+
+    fn next(&self, _: &FileEntry, dump: &mut Dump) -> (Option<Pages>, bool) {
+        let (mut items, mut bytes, mut has_ended) = (Vec::new(), 0, false);
+        while bytes < MORSEL_BYTES && !has_ended {
+            let item = match dump.pages.next() {
+                Ok(Some(Ok(page))) => {
+                    bytes += page.len();
+                    Item::Page(page)
                 }
-                let ordinal = self.next;
-                self.next += 1;
-                match Dump::open(&self.files[ordinal], ordinal, self.reading.limits.max_bytes) {
-                    Ok(dump) => self.dump = Some(dump),
-                    Err(cause) => {
-                        self.files[ordinal].reached()?;
-                        let (files, reading) = (self.files.clone(), self.reading.clone());
-                        let items =
-                            vec![(1, Item::Fault(compressed::fault_reason(&cause), cause.to_string()))];
-                        let namespaces = Namespaces::default();
-                        return Ok(Some(Box::new(move || {
-                            rows(&files[ordinal], ordinal, &items, &namespaces, &reading)
-                        })));
-                    }
+                Ok(Some(Err(length))) => Item::Fault(
+                    "too-large",
+                    format!("a page of {length} bytes, at most {}", self.limits.max_bytes),
+                ),
+                Ok(None) => {
+                    has_ended = true;
+                    break;
                 }
-            }
-            let Some(dump) = &self.dump else { continue };
-            let (ordinal, namespaces) = (dump.ordinal, dump.namespaces.clone());
-            let items = self.items();
-            if self.dump.is_none() {
-                self.files[ordinal].reached()?;
-            }
-            if !items.is_empty() {
-                let (files, reading) = (self.files.clone(), self.reading.clone());
-                return Ok(Some(Box::new(move || {
-                    rows(&files[ordinal], ordinal, &items, &namespaces, &reading)
-                })));
-            }
+                Err(cause) => {
+                    has_ended = true;
+                    let detail = format!("{cause}; the pages before it are kept");
+                    Item::Fault(compressed::fault_reason(&cause), detail)
+                }
+            };
+            dump.row += 1;
+            items.push((dump.row, item));
         }
+        let pages = Pages { items, namespaces: dump.namespaces.clone() };
+        ((!pages.items.is_empty()).then_some(pages), has_ended)
+    }
+
+    fn rows(&self, file: &FileEntry, ordinal: usize, pages: Pages) -> bessemer_dataflow::Result<RecordBatch> {
+        rows(file, ordinal, &pages.items, &pages.namespaces, self)
     }
 }
 
 impl Dump {
-    fn open(file: &FileEntry, ordinal: usize, max_bytes: usize) -> io::Result<Dump> {
+    fn open(file: &FileEntry, max_bytes: usize) -> io::Result<Dump> {
         let mut pages = PageReader { reader: compressed::open_io(file)?, max_bytes, in_page: false };
         let head = pages.head()?;
         let namespaces = Namespaces::of_head(&String::from_utf8_lossy(&head));
-        Ok(Dump { ordinal, pages, namespaces: Arc::new(namespaces), row: 0 })
+        Ok(Dump { pages, namespaces: Arc::new(namespaces), row: 0 })
     }
 }
 
 /// Finds the pages of a dump, holding one at a time.
-struct PageReader {
+pub(super) struct PageReader {
     reader: Box<dyn BufRead + Send>,
     max_bytes: usize,
     /// The mark of the next page was read with the head.
