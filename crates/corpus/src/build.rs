@@ -267,7 +267,7 @@ pub fn build_on(
         match &target {
             Target::Remote(engine) => {
                 let text = remote::text(config, source.listing())?;
-                engine.run(&text, &remote_parts.join(&key), &mut held_out)?;
+                engine.run(&text, &remote_parts.join(parts::folder_name(&key)), &mut held_out)?;
             }
             Target::Local(plan) => executor.run(plan, &mut held_out)?,
         }

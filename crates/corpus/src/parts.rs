@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Version of the files here: of their columns too.
 const VERSION: u32 = 5;
@@ -47,6 +48,11 @@ const WORTH_BYTES: u64 = 8 << 20;
 const PIECES: u64 = 256;
 /// Limits of the bytes of a part: what is lost at most, and what is worth two files.
 const PART_BYTES: (u64, u64) = (2 << 20, 64 << 20);
+
+/// Name of the folder of the parts that another engine makes: parts of another version are other files.
+pub(crate) fn folder_name(key: &str) -> String {
+    format!("{:032x}", xxh3_128(format!("parts {VERSION} {key}").as_bytes()))
+}
 
 /// Whether rows of this source are kept as parts.
 pub(crate) fn worth(source: &dyn Source) -> bool {

@@ -57,7 +57,7 @@ pub fn with_columns(batch: &RecordBatch, new: Vec<(Field, ArrayRef)>) -> Result<
 /// Those of the columns `names` that the batch has, in the order of the names.
 ///
 /// # Errors
-/// None that a valid batch can cause.
+/// Columns of a batch that do not fit each other.
 pub fn select(batch: &RecordBatch, names: &[String]) -> Result<RecordBatch> {
     let schema = batch.schema();
     let indices: Vec<usize> = names.iter().filter_map(|name| schema.index_of(name).ok()).collect();

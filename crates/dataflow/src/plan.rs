@@ -8,7 +8,7 @@
 //! | [`Stage::Sort`] | orders the rows of each partition by key columns | sorted runs, in memory or on disk |
 //! | [`Stage::Reduce`] | folds runs of equal key into rows | one batch and the fold's state |
 //! | [`Stage::PipelineBreaker`] | a function of the whole stream, in order, once | what it is granted, and its own files |
-//! | [`Stage::PerPartition`] | the same for each partition by itself | a share of that for each partition under way |
+//! | [`Stage::PerPartition`] | the same for each partition by itself | a share of that for each partition that runs |
 //! | [`Stage::SideJoin`] | runs a side plan on some columns and joins its result back by (file, row) | the rows, in memory or on disk |
 //! | sink | takes the rows in order | one batch |
 //!
@@ -133,7 +133,7 @@ pub enum Stage {
     },
     /// A function that sees all rows before it answers.
     PipelineBreaker(Arc<dyn PipelineBreaker>),
-    /// The same, once for each partition: it sees the rows of that partition alone, and its result is the partition behind it.
+    /// The same, once for each partition: it sees the rows of that partition alone, and its result replaces that partition.
     /// Partitions are worked on by different threads, or on different machines.
     PerPartition(Arc<dyn PipelineBreaker>),
     /// The columns `project` of all rows, as far as they have them, run through `side`, whose result has the columns `file` and `row`,

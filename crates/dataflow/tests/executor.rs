@@ -6,8 +6,8 @@ use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::*;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Rows (file, row, text) in batches of `size`.
 fn rows(count: u64, size: usize) -> Vec<RecordBatch> {
@@ -468,4 +468,178 @@ fn a_plan_says_what_it_does() {
     };
     let expected = "source rows (2 batches)\nflat-map thirds\nside join sums from (file, row)\n  pipeline breaker running-sum\n";
     assert_eq!(plan.explain(), expected);
+}
+
+/// Rows that can be read again; each scan is noted with its columns.
+struct Kept {
+    batches: Vec<RecordBatch>,
+    scans: Mutex<Vec<Option<Vec<String>>>>,
+}
+
+impl KeptRows for Kept {
+    fn scan(&self, columns: Option<&[String]>) -> Result<Box<dyn Scan>> {
+        self.scans.lock().unwrap().push(columns.map(<[String]>::to_vec));
+        let batches = self.batches.iter().map(|batch| match columns {
+            Some(columns) => select(batch, columns),
+            None => Ok(batch.clone()),
+        });
+        Batches::new("kept", batches.collect::<Result<Vec<_>>>()?).scan()
+    }
+}
+
+struct KeptSource(Arc<Kept>);
+
+impl Source for KeptSource {
+    fn describe(&self) -> String {
+        "kept rows".into()
+    }
+
+    fn scan(&self) -> Result<Box<dyn Scan>> {
+        self.0.scan(None)
+    }
+
+    fn kept(&self) -> Option<Arc<dyn KeptRows>> {
+        Some(self.0.clone())
+    }
+}
+
+/// Adds the column `next` = row + 1, and counts the rows that it sees.
+struct Next {
+    states_columns: bool,
+    rows: AtomicUsize,
+}
+
+impl BatchMap for Next {
+    fn name(&self) -> &str {
+        "next"
+    }
+
+    fn reads(&self) -> Option<&[&str]> {
+        if self.states_columns { Some(&["row"]) } else { None }
+    }
+
+    fn apply(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        self.rows.fetch_add(batch.num_rows(), Ordering::Relaxed);
+        let rows: &UInt64Array = column(self.name(), &batch, "row")?;
+        let next: UInt64Array = rows.values().iter().map(|row| row + 1).collect();
+        with_columns(&batch, vec![(Field::new("next", DataType::UInt64, false), Arc::new(next))])
+    }
+}
+
+fn running_sums(project: &[&str]) -> Stage {
+    Stage::SideJoin {
+        name: "sums".into(),
+        project: names(project),
+        side: vec![Stage::FlatMap(Arc::new(Odd)), Stage::PipelineBreaker(Arc::new(RunningSum))],
+        adds: Arc::new(Schema::new(vec![Field::new("sum", DataType::UInt64, true)])),
+    }
+}
+
+#[test]
+fn kept_rows_are_read_again_by_columns_and_other_maps_run_once() {
+    let count = 500;
+    for states_columns in [true, false] {
+        let next = || Arc::new(Next { states_columns, rows: AtomicUsize::new(0) });
+        let stages = |next: &Arc<Next>| {
+            let [first, second] =
+                [running_sums(&["file", "row"]), running_sums(&["file", "row", "next", "none"])];
+            [first, Stage::Map(next.clone()), second]
+        };
+        let expected = run(rows(count, 64), &stages(&next()), 1, 1 << 30).unwrap();
+        assert_eq!(expected[3], "0|3|word3 3|4|4");
+        for threads in [1, 3] {
+            let (kept, next) = (Kept { batches: rows(count, 7), scans: Mutex::default() }, next());
+            let kept = Arc::new(kept);
+            let (spill, stop) = (tempfile::TempDir::new().unwrap(), AtomicBool::new(false));
+            let plan = Plan { source: Arc::new(KeptSource(kept.clone())), stages: stages(&next).to_vec() };
+            let (executor, mut sink) =
+                (Executor::new(threads, 1 << 30, spill.path(), &stop, &|| {}), Collect::default());
+            executor.run(&plan, &mut sink).unwrap();
+            assert!(sink.0 == expected, "{threads} threads");
+            let scans = kept.scans.lock().unwrap();
+            let whole = scans.iter().filter(|columns| columns.is_none()).count();
+            assert_eq!(
+                whole, 1,
+                "texts are read once, for the result or to keep the rows behind the map: {scans:?}"
+            );
+            let narrow = scans.iter().flatten().flatten();
+            assert!(narrow.clone().count() > 0 && narrow.clone().all(|name| name != "text"), "{scans:?}");
+            // Behind the side join once more, where it may.
+            let times = if states_columns { 2 } else { 1 };
+            assert_eq!(next.rows.load(Ordering::Relaxed), times * count as usize);
+        }
+    }
+}
+
+#[test]
+fn columns_of_a_file_are_read_apart_and_come_back_as_they_were() {
+    use arrow_array::builder::{ListBuilder, MapBuilder, StringBuilder, UInt64Builder};
+    use arrow_array::{BinaryArray, BooleanArray, FixedSizeBinaryArray, StructArray};
+    let batch = |count: u64| {
+        let some = |row: u64| (row % 3 > 0).then_some(row);
+        let mut lists = ListBuilder::new(UInt64Builder::new());
+        let mut maps = MapBuilder::new(None, StringBuilder::new(), UInt64Builder::new());
+        for row in 0..count {
+            (0..row % 4).for_each(|value| lists.values().append_option(some(value)));
+            lists.append(row % 5 > 0);
+            (0..row % 2).for_each(|value| maps.keys().append_value(format!("key {value}")));
+            (0..row % 2).for_each(|value| maps.values().append_value(value));
+            maps.append(row % 7 > 0).unwrap();
+        }
+        let numbers: ArrayRef = Arc::new((0..count).map(some).collect::<UInt64Array>());
+        let fixed = (0..count).map(|row| some(row).map(|row| row.to_be_bytes()));
+        let texts: StringArray = (0..count).map(|row| some(row).map(|row| format!("é {row}"))).collect();
+        let pairs =
+            StructArray::from(vec![(Arc::new(Field::new("inner", DataType::UInt64, true)), numbers.clone())]);
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("number", numbers),
+            ("text", Arc::new(texts)),
+            ("bytes", Arc::new(BinaryArray::from_iter((0..count).map(|row| some(row).map(|_| b"x"))))),
+            (
+                "flag",
+                Arc::new((0..count).map(|row| some(row).map(|row| row % 2 == 0)).collect::<BooleanArray>()),
+            ),
+            ("fixed", Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(fixed, 8).unwrap())),
+            ("list", Arc::new(lists.finish())),
+            ("map", Arc::new(maps.finish())),
+            ("pair", Arc::new(pairs)),
+            ("last", Arc::new(UInt32Array::from_iter_values(0..count as u32))),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
+            .unwrap()
+    };
+    let batches = [batch(40), batch(0), batch(90).slice(11, 33), batch(1)];
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("batches");
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = arrow_ipc::writer::StreamWriter::try_new(file, &batches[0].schema()).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.finish().unwrap();
+    let read = |columns: Option<&[&str]>| {
+        let columns = columns.map(names);
+        let mut scan = scan_files([path.clone(), path.clone()], columns.as_deref());
+        let mut found = Vec::new();
+        while let Some(morsel) = scan.next().unwrap() {
+            found.push(morsel().unwrap());
+        }
+        found
+    };
+    assert_eq!(read(None), [batches.clone(), batches.clone()].concat());
+    for name in ["number", "text", "bytes", "flag", "fixed", "list", "map", "pair", "last"] {
+        let wanted: Vec<RecordBatch> =
+            batches.iter().map(|batch| select(batch, &names(&[name, "last"])).unwrap()).collect();
+        let found: Vec<RecordBatch> = read(Some(&["last", name, "absent"]))
+            .iter()
+            .map(|batch| select(batch, &names(&[name, "last"])).unwrap())
+            .collect();
+        assert_eq!(found, [wanted.clone(), wanted].concat(), "{name}");
+    }
+    // A file that is cut off is an error, not a short result.
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let mut scan = scan_files([path], None);
+    let ended = std::iter::from_fn(|| {
+        scan.next().and_then(|morsel| morsel.map(|morsel| morsel()).transpose()).transpose()
+    });
+    assert!(ended.last().unwrap().is_err());
 }

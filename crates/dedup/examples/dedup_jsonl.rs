@@ -1,4 +1,4 @@
-//! Deduplicates a JSONL file of {"text": …} and tells what it took:
+//! Deduplicates a JSONL file of {"text": …} and reports time and memory:
 //! `cargo run --release -p bessemer-dedup --example dedup_jsonl -- IN.jsonl DROPPED.txt [THREADS] [MEMORY_MIB] [CONFIG]`
 //!
 //! CONFIG is the JSON of `DedupConfig`, for example `{"methods": ["minhash"], "minhash": {"profile": "fineweb"}}`.

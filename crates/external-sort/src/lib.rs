@@ -4,7 +4,7 @@
 //! [`SpillFile`], and a [`Merge`] reads the runs back. [`Merge`] and [`merge_in_groups`] also serve owners of other kinds of
 //! runs, whose keys may have any length: the sort of Arrow batches in `bessemer-dataflow` is one.
 //!
-//! A record is its own key: bytes or words, compared one after the other, so equal records cannot be told apart and the result
+//! A record is its own key: bytes or words, compared one after the other, so equal records cannot be distinguished and the result
 //! depends neither on the memory nor on the number of threads.
 //!
 //! | resource | bound |

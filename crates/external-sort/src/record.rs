@@ -76,7 +76,7 @@ pub(crate) fn add_count(to: &mut [u8], more: &[u8]) -> bool {
     equal
 }
 
-/// Makes one record of neighbours among sorted ones that `add` adds up.
+/// Makes one record of neighbours among sorted ones that `add` merges.
 pub(crate) fn add_neighbors<U: RecordUnit>(records: &mut Vec<U>, width: usize, add: AddRecord<U>) {
     let mut end = 0;
     for at in (0..records.len()).step_by(width) {

@@ -322,7 +322,7 @@ impl Sorter<'_, u8> {
     }
 }
 
-/// Makes room for `units` more; `false` if memory must be given back first. Capacity is counted, because capacity is
+/// Reserves memory for `units` more; `false` if memory must be freed first. Capacity is counted, because capacity is
 /// what the process holds.
 fn grow<U>(buffer: &mut Vec<U>, units: usize, held: &HeldBytes<'_>, one_bucket: bool) -> bool {
     let capacity = buffer.capacity();

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// Text bytes of a row group: what a reader holds at once.
 const GROUP_BYTES: usize = 8 << 20;
-/// Bytes made ready beyond a row group's, as room for its last document. Grown by doubling instead, the buffer would
+/// Share of a row group by which its buffer is larger, for the last document. Grown by doubling instead, the buffer would
 /// pass through 8 and 16 MiB at once, and leave holes of these sizes in the allocator.
-const GROUP_ROOM: usize = 8;
+const GROUP_RESERVE: usize = 8;
 /// Rows of a row group.
 pub(super) const GROUP_ROWS: usize = 8192;
 /// Text bytes of a file.
@@ -119,7 +119,7 @@ impl Series {
         let pending = &mut self.pending;
         if pending.rows == 0 {
             pending.strings[5] =
-                StringBuilder::with_capacity(0, self.group_bytes + self.group_bytes / GROUP_ROOM);
+                StringBuilder::with_capacity(0, self.group_bytes + self.group_bytes / GROUP_RESERVE);
         }
         pending.strings[0].append_value(rows.id.value(index));
         pending.strings[1].append_value(rows.source.value(index));

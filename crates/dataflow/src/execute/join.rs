@@ -45,6 +45,13 @@ struct Joined {
     adds: SchemaRef,
 }
 
+/// Side rows of a batch of rows.
+struct Matches {
+    batches: Vec<RecordBatch>,
+    /// For each row the batch and the row in it, if there is one.
+    places: Vec<Option<(usize, usize)>>,
+}
+
 fn next_batch(scan: &mut dyn Scan) -> Result<Option<RecordBatch>> {
     scan.next()?.map(|morsel| morsel()).transpose()
 }
@@ -79,7 +86,7 @@ impl Joined {
     }
 
     /// The side row of each row of a batch.
-    fn matches(&mut self, ids: &RecordBatch) -> Result<(Vec<RecordBatch>, Vec<Option<(usize, usize)>>)> {
+    fn matches(&mut self, ids: &RecordBatch) -> Result<Matches> {
         let (mut batches, mut places) = (Vec::new(), Vec::with_capacity(ids.num_rows()));
         let name = self.name.clone();
         let file: &UInt32Array = column(&name, ids, "file")?;
@@ -94,7 +101,7 @@ impl Joined {
             self.last = Some(id);
             places.push(if self.peek()? == Some(id) { self.take(&mut batches) } else { None });
         }
-        Ok((batches, places))
+        Ok(Matches { batches, places })
     }
 }
 
@@ -102,9 +109,9 @@ impl Scan for Joined {
     fn next(&mut self) -> Result<Option<Morsel>> {
         match (self.rows.next()?, next_batch(&mut *self.ids)?) {
             (Some(rows), Some(ids)) => {
-                let (batches, places) = self.matches(&ids)?;
+                let matches = self.matches(&ids)?;
                 let adds = self.adds.clone();
-                Ok(Some(Box::new(move || append(&rows()?, &batches, &places, &adds))))
+                Ok(Some(Box::new(move || append(&rows()?, &matches, &adds))))
             }
             _ => match self.peek()? {
                 None => Ok(None),
@@ -119,22 +126,20 @@ impl Scan for Joined {
 }
 
 /// Appends the columns of the side rows, null where there is none.
-fn append(
-    batch: &RecordBatch,
-    side_rows: &[RecordBatch],
-    places: &[Option<(usize, usize)>],
-    adds: &SchemaRef,
-) -> Result<RecordBatch> {
+fn append(batch: &RecordBatch, matches: &Matches, adds: &SchemaRef) -> Result<RecordBatch> {
     let mut new = Vec::with_capacity(adds.fields().len());
     for field in adds.fields() {
         let null = new_null_array(field.data_type(), 1);
         let mut arrays: Vec<&dyn arrow_array::Array> = vec![&null];
-        for batch in side_rows {
+        for batch in &matches.batches {
             let index = batch.schema().index_of(field.name())?;
             arrays.push(batch.column(index).as_ref());
         }
-        let indices: Vec<(usize, usize)> =
-            places.iter().map(|place| place.map_or((0, 0), |(batch, row)| (batch + 1, row))).collect();
+        let indices: Vec<(usize, usize)> = matches
+            .places
+            .iter()
+            .map(|place| place.map_or((0, 0), |(batch, row)| (batch + 1, row)))
+            .collect();
         new.push((Field::new(field.name(), field.data_type().clone(), true), interleave(&arrays, &indices)?));
     }
     with_columns(batch, new)

@@ -4,7 +4,7 @@
 //! lazy and fuse with what follows. Shuffles, sorts, pipeline breakers and side joins drive their input to the end and hold the
 //! rows in spools, which go to disk as Arrow IPC when the budget is spent. What is held outside the budget is
 //! bounded: (2 threads + 2) morsels of about a megabyte, or of one document where that is larger; a run of 16 MiB
-//! per thread while a sort is under way; a row group of 8 MiB per output file.
+//! per thread during a sort; a row group of 8 MiB per output file.
 
 mod budget;
 mod drive;

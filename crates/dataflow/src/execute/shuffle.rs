@@ -26,7 +26,7 @@ pub fn partitions_of(batch: &RecordBatch, key: &[String], partitions: usize) -> 
 /// The rows of a batch that go to each partition, in order, for partitions that get any. `partitions` has that of each row.
 ///
 /// # Errors
-/// None that a valid batch can cause.
+/// A partition for a row that does not exist.
 pub fn scatter(batch: &RecordBatch, partitions: &[u32]) -> Result<Vec<(u32, RecordBatch)>> {
     let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     // A batch holds fewer than 2^31 rows, because Arrow's offsets are 32 bits wide.

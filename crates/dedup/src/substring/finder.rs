@@ -1,4 +1,4 @@
-//! The search: anchors, repeated anchors, fingerprints of the windows behind them, groups, verification.
+//! The search: anchors, repeated anchors, fingerprints of the windows after them, groups, verification.
 //!
 //! | step | sorted by | records of 16 bytes |
 //! |---|---|---|
@@ -51,8 +51,6 @@ pub struct Finder {
     length: usize,
     limits: Limits,
     store: Store,
-    /// Bytes of the reference documents, in the form across corpora.
-    reference: Option<u64>,
     fingerprint: fn(&[u8], u64) -> u128,
 }
 
@@ -84,7 +82,6 @@ struct Search<'a> {
     threads: usize,
     memory: usize,
     store: &'a Store,
-    reference: Option<u64>,
     seed: u64,
     fingerprint: fn(&[u8], u64) -> u128,
 }
@@ -107,18 +104,12 @@ impl Finder {
             return Err(Error::Config("substring search with 0 threads: expected at least 1".into()));
         }
         let store = Store::new(limits.memory / 4, &limits.spill);
-        Ok(Finder { length, limits, store, reference: None, fingerprint: xxh3_128_with_seed })
+        Ok(Finder { length, limits, store, fingerprint: xxh3_128_with_seed })
     }
 
     /// Adds a document.
     pub fn push(&mut self, document: &[u8]) -> Result<()> {
         self.store.push(document)
-    }
-
-    /// Says that the documents pushed so far are the reference: what later documents share with them is removed from
-    /// the later ones, repeats within either side stay.
-    pub fn end_of_reference(&mut self) {
-        self.reference = Some(self.store.len());
     }
 
     /// Finds the ranges.
@@ -139,7 +130,6 @@ impl Finder {
                 threads: self.limits.threads,
                 memory: self.limits.memory / 4 / self.limits.threads,
                 store: &self.store,
-                reference: self.reference,
                 seed,
                 fingerprint: self.fingerprint,
             };
@@ -336,16 +326,9 @@ impl Search<'_> {
                 self.drain(windows, bucket, |[high, rest]| {
                     let (print, position) = ([high, rest >> POSITION_BITS], rest & low);
                     match &mut group {
-                        Some((known, first, told)) if *known == print => {
-                            let wanted = match self.reference {
-                                None => true,
-                                Some(border) => *first < border && position >= border,
-                            };
-                            if wanted {
-                                put(&mut pair_feed, position, *first)?;
-                            }
-                            if !*told && self.reference.is_none() {
-                                *told = true;
+                        Some((known, first, is_put)) if *known == print => {
+                            put(&mut pair_feed, position, *first)?;
+                            if !std::mem::replace(is_put, true) {
                                 put(&mut first_feed, *first, 0)?;
                             }
                         }

@@ -11,7 +11,7 @@ const AHEAD: usize = 256 << 10;
 pub(super) struct Store {
     held: Vec<u8>,
     file: Option<SpillFile>,
-    /// Bytes in the file; what is held comes behind them.
+    /// Bytes in the file; what is held comes after them.
     written: u64,
     limit: usize,
     folder: PathBuf,

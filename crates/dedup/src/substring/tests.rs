@@ -138,19 +138,6 @@ fn repeats_far_apart_in_one_long_document_are_found() {
     assert_eq!(removed, [vec![range(border, 300), range(target, 500)]]);
 }
 
-#[test]
-fn across_corpora_only_what_the_reference_holds_is_removed() {
-    let limits = Limits { threads: 1, memory: 1 << 20, spill: ".".into() };
-    let mut finder = Finder::new(10, limits).unwrap();
-    finder.push(b"held-out answer, held-out answer").unwrap();
-    finder.end_of_reference();
-    finder.push(b"train: the held-out answer, twice twice twice twice").unwrap();
-    finder.push(b"twice twice twice twice").unwrap();
-    let found = finder.finish(&AtomicBool::new(false)).unwrap();
-    let [(ordinal, ranges)] = found.documents() else { panic!("one document") };
-    assert_eq!((*ordinal, ranges.as_slice()), (1, std::slice::from_ref(&(10..28))));
-}
-
 /// Equal fingerprints of different windows are found out and another seed is taken.
 #[test]
 fn a_collision_of_fingerprints_does_not_reach_the_result() {

@@ -18,7 +18,7 @@ pub struct Run {
 /// One thread, all in memory.
 pub const PLAIN: Run = Run { threads: 1, memory: 1 << 30, batch: 1000 };
 
-/// What became of a document.
+/// The verdict on a document, and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fate {
     pub text: String,
@@ -86,7 +86,7 @@ pub fn run_batches(batches: Vec<RecordBatch>, stages: Vec<Stage>, run: Run) -> (
     (sink.0, executor.spilled_bytes())
 }
 
-/// What becomes of documents.
+/// The verdicts on documents, in order.
 pub fn fates(batches: &[RecordBatch]) -> Vec<Fate> {
     let mut fates = Vec::new();
     for batch in batches {
