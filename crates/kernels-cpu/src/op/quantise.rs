@@ -51,18 +51,15 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// The integer of a value that is not 0 and was rounded to it.
-#[inline(always)]
-fn least(x: f32) -> u8 {
-    if x < 0.0 { u8::MAX } else { 1 }
-}
-
-/// The code of a value. Where the scale is not a number, any code is as good.
+/// The code of a value. Where the scale is not a number, any code is as good. Without branches, so that it is computed for several
+/// values at once.
 #[inline(always)]
 fn code(x: f32, factor: f32) -> u8 {
     let integer = (x * factor + TO_INTEGER).to_bits() as u8;
-    let integer = if integer == 0 && x != 0.0 { least(x) } else { integer };
-    integer.wrapping_add(ZERO)
+    // 1 or -1.
+    let sign = 1u8.wrapping_sub(2 * (x.to_bits() >> 31) as u8);
+    let lost = u8::from(integer == 0) & u8::from(x != 0.0);
+    integer.wrapping_add(lost.wrapping_mul(sign)).wrapping_add(ZERO)
 }
 
 impl<T: Element> Kernel for Quantising<'_, T> {
