@@ -133,7 +133,7 @@ fn merged_results_agree_with_the_reference() {
                 // Near each other, far apart beyond what an exponential can hold, and sides that have seen nothing.
                 let of = |j: usize| match (j + i) % 5 {
                     0 => f32::NEG_INFINITY,
-                    1 if j % 3 == 0 => 300.0,
+                    1 if j.is_multiple_of(3) => 300.0,
                     1 => -300.0,
                     other => other as f32 / 7.0,
                 };
@@ -228,13 +228,13 @@ fn hold_blocks(what: &str, rung: Rung, case: Case, order: Order, whole: &Whole) 
     let lse_at = |rank: usize| -> Vec<f32> {
         (0..heads).flat_map(|h| some(&whole.lse[h * seq..][..seq], 1, &at(rank), n)).collect()
     };
-    let sums: [Vec<View>; 2] =
-        std::array::from_fn(|_| (0..ranks).map(|_| s.values(n, hk, &vec![0.0; n * hk])).collect());
+    let zeros = vec![0.0; n * hk];
+    let sums: Vec<[View; 2]> = (0..ranks).map(|_| std::array::from_fn(|_| s.values(n, hk, &zeros))).collect();
     for a in 0..ranks {
         let [out, lse] =
             [s.values(n, hq, &vec![0.0; n * hq]), s.values(heads, n, &vec![f32::NEG_INFINITY; n * heads])];
         let dq_sum = s.values(n, hq, &vec![0.0; n * hq]);
-        for b in 0..ranks {
+        for (b, key_sums) in sums.iter().enumerate() {
             let mut op = block(&mut s, case, order, (a, b));
             // Alike in memory without gaps.
             let of = |s: &mut Setup, values: &[f32], cols, rank| {
@@ -264,7 +264,7 @@ fn hold_blocks(what: &str, rung: Rung, case: Case, order: Order, whole: &Whole) 
                 dropout: op.dropout,
             };
             s.launch(&back.into()).unwrap();
-            for (sum, term) in [(dq_sum, dq), (sums[0][b], dk), (sums[1][b], dv)] {
+            for (sum, term) in [(dq_sum, dq), (key_sums[0], dk), (key_sums[1], dv)] {
                 s.launch(&Add { a: sum, b: term, out: sum }.into()).unwrap();
             }
         }
@@ -272,9 +272,9 @@ fn hold_blocks(what: &str, rung: Rung, case: Case, order: Order, whole: &Whole) 
         close(&format!("{what} lse"), &s.read(lse), &lse_at(a), 2e-6);
         close(&format!("{what} dq"), &s.read(dq_sum), &some(&whole.dq, hq, &at(a), n), 3e-5);
     }
-    for b in 0..ranks {
-        close(&format!("{what} dk"), &s.read(sums[0][b]), &some(&whole.dk, hk, &at(b), n), 5e-5);
-        close(&format!("{what} dv"), &s.read(sums[1][b]), &some(&whole.dv, hk, &at(b), n), 5e-5);
+    for (b, key_sums) in sums.iter().enumerate() {
+        close(&format!("{what} dk"), &s.read(key_sums[0]), &some(&whole.dk, hk, &at(b), n), 5e-5);
+        close(&format!("{what} dv"), &s.read(key_sums[1]), &some(&whole.dv, hk, &at(b), n), 5e-5);
     }
 }
 
