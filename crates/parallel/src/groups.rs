@@ -8,13 +8,16 @@ use bessemer_collectives::{CollectiveError, CollectiveQueue, Communicator};
 use bessemer_mesh::Axis;
 use bessemer_schedule::{Place, Program};
 
+/// The ranks on each axis of a grid.
+pub(crate) type AxisGroups = Vec<(Axis, Box<dyn Communicator>)>;
+
 /// The groups of one stage on a rank that holds it.
 #[derive(Debug)]
 pub(crate) struct ChunkGroups {
     /// Ranks that share its layers, of the tensor or the context axis, or of all axes of a grid.
     pub(crate) tensor: Box<dyn Communicator>,
     /// Those of them on one axis of a grid. Empty if they are a line.
-    pub(crate) axes: Vec<(Axis, Box<dyn Communicator>)>,
+    pub(crate) axes: AxisGroups,
     /// Ranks that share its state.
     pub(crate) shard: CollectiveQueue,
     /// Ranks that have the same part of it: copies for other data, and mirrored holders.

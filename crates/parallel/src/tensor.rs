@@ -8,7 +8,7 @@
 
 use crate::exchange::ExchangeError;
 use crate::flat::common;
-use crate::groups::queue;
+use crate::groups::{AxisGroups, queue};
 use crate::rows::{Flight, Flights};
 use bessemer_arch::{GradientSum, ParamId, TensorShard, TensorShardParam};
 use bessemer_collectives::{
@@ -47,7 +47,7 @@ struct PartialGradient {
 pub(crate) struct TensorGroup {
     group: CollectiveQueue,
     /// The ranks on one axis of a grid; empty if the group is a line.
-    axes: Vec<(Axis, Box<dyn Communicator>)>,
+    axes: AxisGroups,
     /// The axis of a line.
     line: Axis,
     flights: Flights,
@@ -73,7 +73,7 @@ impl TensorGroup {
     /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: the residual stream
     /// is sharded by rows; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
-        (mut group, mut axes): (Box<dyn Communicator>, Vec<(Axis, Box<dyn Communicator>)>),
+        (mut group, mut axes): (Box<dyn Communicator>, AxisGroups),
         tensor_shard: &TensorShard,
         (sequence, overlap, line): (bool, bool, Axis),
         gradients: &[(TensorShardParam, View, usize)],
