@@ -88,6 +88,9 @@ impl Model {
         degree: usize,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
+        if index >= degree {
+            return Err(TensorShardError { degree, problem: format!("there is no rank {index}") });
+        }
         self.shard_over((Mesh::along(Axis::Tensor, degree), None), shardings, index)
     }
 
