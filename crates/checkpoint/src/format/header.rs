@@ -60,9 +60,9 @@ impl StoredType {
         self.row().2
     }
 
-    /// The same type among those that Bessemer computes with.
+    /// The same type among those that a checkpoint's tensors may have. U8 is none: codes mean nothing without their scales.
     pub fn dtype(self) -> Option<DType> {
-        DType::from_safetensors_name(self.name())
+        DType::from_safetensors_name(self.name()).filter(|dtype| *dtype != DType::U8)
     }
 }
 

@@ -80,7 +80,7 @@ impl SafetensorsFile {
         };
         let dtype = entry.stored.dtype().ok_or_else(|| {
             wrong(format!(
-                "stored as {}, wanted F32, F16, BF16, U32 or U8; convert it first",
+                "stored as {}, wanted F32, F16, BF16 or U32; convert it first",
                 entry.stored.name()
             ))
         })?;
