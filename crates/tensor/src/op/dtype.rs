@@ -17,9 +17,9 @@ const INDICES: [&str; 5] = ["counters", "documents", "ids", "positions", "target
 /// Names of the operands that hold codes of block-quantised values.
 const CODES: [&str; 3] = ["codes", "m_codes", "v_codes"];
 
-/// Whether these are all f32, as partial results and terms of gradients are whatever activations are stored in.
-fn is_f32(views: &[View]) -> bool {
-    views.iter().all(|view| view.dtype() == DType::F32)
+/// Whether these are all f32 beside activations that are not: partial results, and terms of gradients.
+fn is_wider(views: &[View], activation: &View) -> bool {
+    activation.dtype() != DType::F32 && views.iter().all(|view| view.dtype() == DType::F32)
 }
 
 /// Names of the operands that hold activations or gradients of activations.
@@ -29,9 +29,9 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::ActivationBackward(_) | Op::NormBackward(_) | Op::NormBackwardOfSums(_) => &["x", "dout", "dx"],
         Op::NormGradientSums(_) => &["x", "dout"],
         Op::Add(_) => &["a", "b", "out"],
-        Op::Attention(o) if is_f32(&[o.out]) => &["q", "k", "v"],
+        Op::Attention(o) if is_wider(&[o.out], &o.q) => &["q", "k", "v"],
         Op::Attention(_) => &["q", "k", "v", "out"],
-        Op::AttentionBackward(o) if is_f32(&[o.dq, o.dk, o.dv]) => &["q", "k", "v", "out", "dout"],
+        Op::AttentionBackward(o) if is_wider(&[o.dq, o.dk, o.dv], &o.q) => &["q", "k", "v", "out", "dout"],
         Op::AttentionBackward(_) => &["q", "k", "v", "out", "dout", "dq", "dk", "dv"],
         Op::Dequantise(_) => &["dst"],
         Op::Embedding(_) => &["out"],

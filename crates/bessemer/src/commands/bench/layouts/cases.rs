@@ -1,7 +1,7 @@
 //! The layouts that `bessemer bench layouts` knows, by name.
 
 use crate::failure::Failure;
-use bessemer_parallel::{ParallelConfig, Stage};
+use bessemer_parallel::{ContextMethod, ContextOrder, ParallelConfig, Stage};
 use bessemer_train::parity::SYNCHRONOUS;
 
 /// All of [`USUAL`].
@@ -53,6 +53,12 @@ impl LayoutCase {
         let (slow, rest) = name.strip_prefix(SLOW).map_or((false, name), |rest| (true, rest));
         let (overlap, kind) = rest.strip_suffix(BLOCKING).map_or((true, rest), |kind| (false, kind));
         let default = ParallelConfig { overlap, ..ParallelConfig::default() };
+        let shared = |context_method, context_order| ParallelConfig {
+            context: ranks,
+            context_method,
+            context_order,
+            ..default.clone()
+        };
         let config = match kind {
             "ddp" => default,
             "zero1" => ParallelConfig { stage: Stage::Zero1, ..default },
@@ -60,13 +66,19 @@ impl LayoutCase {
             "zero3" => ParallelConfig { stage: Stage::Zero3, ..default },
             "tensor" => ParallelConfig { tensor: ranks.into(), ..default },
             "sequence" => ParallelConfig { tensor: ranks.into(), sequence: true, ..default },
+            "all-gather" => shared(ContextMethod::AllGather, ContextOrder::Auto),
+            "ulysses" => shared(ContextMethod::Ulysses, ContextOrder::Auto),
+            "ring" => shared(ContextMethod::Ring, ContextOrder::Auto),
+            "ring-consecutive" => shared(ContextMethod::Ring, ContextOrder::Consecutive),
+            "ring-striped" => shared(ContextMethod::Ring, ContextOrder::Striped),
+            "lightseq" => shared(ContextMethod::LightSeq, ContextOrder::Auto),
             schedule if SYNCHRONOUS.contains(&schedule) => {
                 ParallelConfig { pipeline: ranks, schedule: schedule.into(), ..default }
             }
             _ => {
                 return Err(Failure::usage(format!(
-                    "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, {}; perhaps \
-                     with {SLOW:?} before it and {BLOCKING:?} behind it",
+                    "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, all-gather, ulysses, \
+                     ring, ring-consecutive, ring-striped, lightseq, {}; perhaps with {SLOW:?} before it and {BLOCKING:?} behind it",
                     SYNCHRONOUS.join(", ")
                 )));
             }
