@@ -346,8 +346,14 @@ impl TensorGroup {
         backend: &mut dyn Backend,
         flats: &[usize],
     ) -> Result<(), ExchangeError> {
-        let axes = self.axes.iter().map(|(axis, _)| *axis).chain([self.line]).map(SumRanks::Axis);
-        for over in axes.chain([SumRanks::Copies]).collect::<Vec<_>>() {
+        // The axes of a grid, a line of ranks, and then copies. By number: a warm step asks for no memory.
+        let line = self.axes.len();
+        for number in 0..line + 2 {
+            let over = match self.axes.get(number) {
+                Some((axis, _)) => SumRanks::Axis(*axis),
+                None if number == line => SumRanks::Axis(self.line),
+                None => SumRanks::Copies,
+            };
             let chosen = |p: &&PartialGradient| flats.contains(&p.flat) && p.over == over;
             let len: usize = self.partial.iter().filter(chosen).map(|p| p.gradient.len()).sum();
             if len == 0 {
