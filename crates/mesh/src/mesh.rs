@@ -198,6 +198,14 @@ impl Mesh {
         position
     }
 
+    /// A coordinate moved to a position along these axes: the inverse of [`Mesh::position`].
+    pub fn moved(&self, coord: Coord, axes: &[Axis], position: usize) -> Coord {
+        let step = |(coord, rest): (Coord, usize), axis| {
+            (coord.with(axis, rest % self.degree(axis)), rest / self.degree(axis))
+        };
+        self.fastest_first(axes).fold((coord, position), step).0
+    }
+
     /// Every group along these axes, by their first ranks.
     pub fn groups(&self, axes: &[Axis]) -> Vec<Vec<usize>> {
         (0..self.world()).filter(|r| self.position(*r, axes) == 0).map(|r| self.group(r, axes)).collect()

@@ -288,7 +288,7 @@ impl Plan {
         let origin = self.mesh.coord(0);
         let place = origin.with(Axis::Pipeline, at.pipeline).with(Axis::Replicate, at.replicate);
         let place = place.with(Axis::Shard, at.shard);
-        self.mesh.group(self.mesh.rank(&place), self.layer_axes())[at.tensor]
+        self.mesh.rank(&self.mesh.moved(place, self.layer_axes(), at.tensor))
     }
 
     /// The first of the ranks that share layers, of a pipeline rank that sees share `index` of the batch.

@@ -93,6 +93,7 @@ proptest! {
                 met[*rank] += 1;
                 prop_assert_eq!(m.rank(&m.coord(*rank)), *rank);
                 prop_assert_eq!(m.position(*rank, &axes), i);
+                prop_assert_eq!(m.rank(&m.moved(m.coord(group[0]), &axes, i)), *rank);
                 prop_assert_eq!(&m.group(*rank, &axes), &group);
             }
         }

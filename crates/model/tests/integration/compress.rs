@@ -61,10 +61,9 @@ fn losses_keep_their_bits_and_gradients_stay_near() {
             for recompute in [Recompute::None, Recompute::Selective, Recompute::Attention, Recompute::Full] {
                 let (found, gradients) = run(&model, config(recompute, form));
                 assert_eq!(loss.to_bits(), found.to_bits(), "{label} {form} {recompute}");
-                let off = |(a, b): (&(String, Vec<f32>), &(String, Vec<f32>))| {
-                    norm(a.1.iter().zip(&b.1).map(|(a, b)| a - b)).powi(2)
-                };
-                let apart = exact.iter().zip(&gradients).map(off).sum::<f64>().sqrt() / whole;
+                let pairs = exact.iter().zip(&gradients);
+                let apart = pairs.map(|(a, b)| norm(a.1.iter().zip(&b.1).map(|(a, b)| a - b)).powi(2));
+                let apart = apart.sum::<f64>().sqrt() / whole;
                 eprintln!("{label} {form} {recompute}: {apart:.1e}");
                 let unit = if form == Compression::Bf16 { 1.0 / 512.0 } else { 1.0 / 254.0 };
                 let changes_sign = model.activation == ActivationChoice::Relu && recompute == Recompute::Full;

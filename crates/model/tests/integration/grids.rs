@@ -26,9 +26,12 @@ fn shape(grid: TensorGrid) -> Shape {
     Shape { sequences: grid.sequence_parts().max(2), seq: SEQ, purpose: Purpose::Train }
 }
 
+/// The groups along one axis, each with its ranks.
+type AlongAxis = Vec<(Vec<usize>, Group)>;
+
 /// The groups of a grid, along each axis.
 struct Groups {
-    of: Vec<(Axis, Vec<(Vec<usize>, Group)>)>,
+    of: Vec<(Axis, AlongAxis)>,
 }
 
 impl Groups {

@@ -56,11 +56,11 @@ fn steps(records: &[Record]) -> Vec<Step> {
 }
 
 fn training(records: &[Record]) -> &Training {
-    let of = |record| match record {
-        &Record::Training(ref training) => Some(training),
+    let mut all = records.iter().filter_map(|record| match record {
+        Record::Training(training) => Some(training),
         _ => None,
-    };
-    records.iter().find_map(of).unwrap()
+    });
+    all.next().unwrap()
 }
 
 /// The error of the first rank of a run that cannot begin.
