@@ -10,8 +10,10 @@
 //! come back to the rows side by side and are added in the order of the ranks.
 
 use crate::localize::Local;
+use crate::loops::dim_of;
 use crate::node::{CollectiveKind, Launch, Node};
-use crate::partition::{LayoutConflict, Partition, dim_of, key, sub_view};
+use crate::operands::{key, sub_view};
+use crate::partition::{LayoutConflict, Partition};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Axis, Block, ContextMethod, Dim, Form, Layout, Placement};
 use bessemer_tensor::View;

@@ -17,13 +17,14 @@
 //! | a block of attention with another rank's rows than it is for, left out or taken in twice | see `verify_blocks` |
 //! | scratch values that overlap while both live | memory |
 
+use crate::loops::{Loop, dim_of, sharded_loop, unshardable};
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, CollectiveKind, Node, Version};
-use crate::partition::{Loop, dim_of, sharded_loop, unshardable};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use crate::verify_blocks::BlockRows;
+use crate::verify_collectives::result;
 use crate::written::WrittenColumns;
 use bessemer_mesh::{Placement, Reduction};
 use bessemer_tensor::View;
@@ -137,12 +138,12 @@ pub(crate) struct Checking<'a> {
     pub(crate) unit: &'a UnitProgram,
     pub(crate) rank: Rank,
     /// Axes that divide a dim after this one, where both do.
-    later: &'a [Rank],
-    phase: Phase,
+    pub(crate) later: &'a [Rank],
+    pub(crate) phase: Phase,
     pub(crate) states: Vec<State>,
     pub(crate) written: WrittenColumns,
     /// By number: collectives that were started.
-    under_way: BTreeMap<usize, Collective>,
+    pub(crate) under_way: BTreeMap<usize, Collective>,
 }
 
 impl Checking<'_> {
@@ -252,7 +253,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    fn undefine(&mut self, id: usize) {
+    pub(crate) fn undefine(&mut self, id: usize) {
         self.states[id] = State::Undefined;
         self.written.clear(id);
     }
@@ -433,174 +434,6 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// State of the destination of a collective that is complete: some rows of it may have to come yet.
-    fn arrived(&self, c: &Collective, then: Placement) -> State {
-        let id = c.dst.buffer.id as usize;
-        let value = &self.unit.values[id];
-        let row = c.dst.offset / value.cols.max(1);
-        let mut rows = row..row + c.dst.rows;
-        let mut done = match &self.states[id] {
-            State::Moving { done, .. } => done.clone(),
-            _ => Vec::new(),
-        };
-        if let Some(last) = done.pop_if(|last| last.end == rows.start) {
-            rows.start = last.start;
-        }
-        if rows == (0..value.rows) {
-            return State::Is(then);
-        }
-        done.push(rows);
-        State::Moving { done, then }
-    }
-
-    /// A collective over another axis: every rank of this axis moves its part, or its terms.
-    fn other_axis(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
-        let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
-        let placement = match &self.states[src] {
-            // Terms of a gradient.
-            State::Is(partial @ Placement::Partial { .. }) if self.unit.values[src].parameter.is_some() => {
-                *partial
-            }
-            _ => self.readable(at, &c.src)?,
-        };
-        let wanted = self.unit.values[dst].placement(self.rank.axis);
-        let along = c.kind != CollectiveKind::AllReduce && placement == Placement::Shard { dim: c.dim };
-        if matches!(placement, Placement::Partial { .. }) && self.unit.values[src].parameter.is_none() {
-            return Err(self.wrong(
-                at,
-                src,
-                "is moved as the sum, but is one term of it: a reduction is missing",
-            ));
-        }
-        // What is gathered along a dim that both axes divide is this rank's part of it only if the other axis divides last.
-        let last =
-            self.unit.values[dst].parameter.is_some() || self.later.iter().any(|rank| rank.axis == c.axis);
-        if placement != wanted || (along && !last) {
-            let problem =
-                format!("is {placement}, which {} over {} does not lead to {wanted}", c.kind.name(), c.axis);
-            return Err(self.wrong(at, src, problem));
-        }
-        if c.kind == CollectiveKind::ReduceScatter {
-            self.undefine(src);
-        }
-        self.written.add(&self.unit.values[dst], &c.dst);
-        self.states[dst] = self.arrived(c, placement);
-        Ok(())
-    }
-
-    /// A collective may read what it reads.
-    fn source(&self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
-        let id = c.src.buffer.id as usize;
-        let state = &self.states[id];
-        let dst = c.dst.buffer.id as usize;
-        let partial = matches!(state, State::Is(Placement::Partial { .. }));
-        let moving = matches!(state, State::Moving { .. });
-        let fits = match c.kind {
-            CollectiveKind::AllReduce => partial || moving,
-            CollectiveKind::ReduceScatter => {
-                (partial || moving)
-                    && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: c.dim })
-            }
-            CollectiveKind::AllGather => {
-                *state == State::Is(Placement::Shard { dim: c.dim })
-                    || *state == State::LogTerms { gathered: false }
-            }
-            CollectiveKind::Permute => return self.permuted(at, c),
-            CollectiveKind::AllToAll => {
-                let (from, to) = if c.to_columns() { (0, 1) } else { (1, 0) };
-                *state == State::Is(Placement::Shard { dim: from })
-                    && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: to })
-            }
-        };
-        if !fits {
-            let problem = format!("is {state:?}, which {} over {} does not take", c.kind.name(), c.axis);
-            return Err(self.wrong(at, id, problem));
-        }
-        if !self.written.has(&self.unit.values[id], &c.src) {
-            return Err(self.wrong(at, id, "is sent before anything has written some of its columns"));
-        }
-        if c.axis != self.rank.axis {
-            return Err(self.wrong(
-                at,
-                id,
-                format!("is reduced or gathered over {}, not {}", c.axis, self.rank.axis),
-            ));
-        }
-        let parts = match c.kind {
-            CollectiveKind::AllGather => (c.src.len() * self.rank.degree, c.dst.len()),
-            CollectiveKind::ReduceScatter => (c.dst.len() * self.rank.degree, c.src.len()),
-            _ => (c.src.len(), c.dst.len()),
-        };
-        let same = if c.dim == 1 { c.src.rows == c.dst.rows } else { c.src.cols == c.dst.cols };
-        let fits = match c.kind {
-            CollectiveKind::AllToAll => {
-                let (ranks, me) = (self.rank.degree, self.rank.index);
-                let sent: usize = (0..ranks).map(|to| c.exchanged(ranks, me, to)).sum();
-                let received: usize = (0..ranks).map(|from| c.exchanged(ranks, from, me)).sum();
-                let all: usize = c.columns.iter().map(|block| block.len()).sum();
-                // Heads of which several ranks have copies are sent to each of them.
-                let sends = match c.to_columns() {
-                    true => (c.src.rows * ranks, c.src.cols) == (c.dst.rows, all),
-                    false => sent == c.src.len(),
-                };
-                received == c.dst.len() && sends
-            }
-            _ => parts.0 == parts.1 && same,
-        };
-        if !fits {
-            return Err(self.wrong(at, id, "has another shape than what the collective leads to"));
-        }
-        Ok(())
-    }
-
-    fn start(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
-        self.source(at, c)?;
-        let permutes = c.kind == CollectiveKind::Permute;
-        if c.dst.rows > 0 {
-            self.written.add(&self.unit.values[c.dst.buffer.id as usize], &c.dst);
-            if permutes {
-                self.states[c.dst.buffer.id as usize] = State::Coming;
-            }
-        }
-        for id in [c.src.buffer.id as usize, c.dst.buffer.id as usize].into_iter().filter(|_| !permutes) {
-            // What is gathered is only read.
-            let read_only = c.kind == CollectiveKind::AllGather && id == c.src.buffer.id as usize;
-            if !read_only && !matches!(self.states[id], State::Moving { .. }) {
-                self.states[id] = State::Moving { done: Vec::new(), then: result(c) };
-            }
-        }
-        if self.under_way.insert(c.id, c.clone()).is_some() {
-            return Err(self.wrong(at, c.dst.buffer.id as usize, "is started twice under one number"));
-        }
-        Ok(())
-    }
-
-    fn wait(&mut self, at: usize, id: usize) -> Result<(), Box<Violation>> {
-        let Some(c) = self.under_way.remove(&id) else {
-            return Err(self.wrong(at, 0, format!("number {id}: nothing was started under this number")));
-        };
-        let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
-        if c.kind == CollectiveKind::Permute {
-            self.permutation_arrived(&c);
-            return Ok(());
-        }
-        let State::Moving { done, .. } = &mut self.states[dst] else {
-            return Err(self.wrong(at, dst, "is not on its way"));
-        };
-        match done.last_mut() {
-            Some(last) if last.end == c.rows.start => last.end = c.rows.end,
-            _ => done.push(c.rows.clone()),
-        }
-        let all = |rows: &std::ops::Range<usize>| rows.start == 0 && rows.end == c.total_rows();
-        if done.len() == 1 && done.iter().all(all) {
-            self.states[dst] = State::Is(result(&c));
-            if src != dst && c.kind == CollectiveKind::ReduceScatter {
-                self.undefine(src);
-            }
-        }
-        Ok(())
-    }
-
     /// Scratch values that live at one time do not overlap.
     fn scratch(&self, memory: &UnitMemory) -> Result<(), Box<Violation>> {
         let mut lives: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
@@ -625,15 +458,5 @@ impl Checking<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Placement of a collective's destination.
-fn result(c: &Collective) -> Placement {
-    match c.kind {
-        CollectiveKind::ReduceScatter => Placement::Shard { dim: c.dim },
-        CollectiveKind::AllToAll => Placement::Shard { dim: usize::from(c.to_columns()) },
-        CollectiveKind::Permute => Placement::Shard { dim: 0 },
-        CollectiveKind::AllReduce | CollectiveKind::AllGather => Placement::Replicate,
     }
 }
