@@ -288,4 +288,16 @@ mod tests {
             Ok(clocks) => panic!("device {} should not exist: {clocks:?}", u32::MAX),
         }
     }
+
+    /// Reads and changes nothing.
+    #[test]
+    #[ignore = "needs an NVIDIA device and its driver"]
+    fn clocks_of_a_device_that_is_there() {
+        let clocks = crate::open(&[0]).unwrap();
+        let device = &clocks.devices()[0];
+        println!("{}: {} clocks, {:?}", device.name, device.clocks.len(), device.clocks);
+        assert!(!device.name.is_empty() && device.clocks.is_sorted_by(|a, b| a > b));
+        assert!(device.clocks.iter().all(|mhz| (100..5000).contains(mhz)));
+        assert_eq!(device.at_least(f64::from(device.clocks[0])), Ok(device.clocks[0]));
+    }
 }
