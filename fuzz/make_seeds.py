@@ -99,7 +99,6 @@ put("hugging_face", "gpt2", json.dumps(gpt2).encode() + b"\0" + safetensors)
 put("run_files", "metrics", '{"type":"step","version":1,"step":1,"loss":2.5}\n')
 put("run_files", "trace", '{"traceEvents":[{"name":"F0","ph":"X","ts":1,"dur":2,"pid":0,"tid":0,"args":{}}]}')
 put("recipe", "set", '#--set train.steps=3\n[corpus]\nsource = "embedded"\n[train]\nsteps = 10\n')
-put("dedup_files", "signatures", b"\x02" + struct.pack("<QQI", 1, 2, 3) * 2)
 put("schedule", "v", """bessemer-schedule 1
 name a V of two ranks
 micro-batches 2

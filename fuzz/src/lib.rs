@@ -35,7 +35,6 @@ targets! {
     audio: ["crates/media/tests/golden"],
     corpus_files: [],
     corpus_sources: [],
-    dedup_files: [],
     evaluation_set: [],
     fasttext: ["crates/score/tests/data/fasttext"],
     html: [],

@@ -1,16 +1,12 @@
-//! Data selection by importance resampling (Xie, Santurkar, Ma, Liang 2023, arXiv:2302.03169): how much more likely a
-//! document is under the n-grams of a target than under those of the source, and a sample in proportion to that.
+//! Importance of documents (Xie, Santurkar, Ma, Liang 2023, DSIR, arXiv:2302.03169): how much more likely a document is under the
+//! n-grams of a target than under those of the source.
 //!
-//! Features: words and pairs of neighbouring words of the lower-cased text, hashed into [`BUCKETS`] buckets. Weight of
-//! a document = sum over its features of log(p_target / p_source), each bucket smoothed by one count. Adding
-//! independent Gumbel noise to the weights and taking the highest is sampling without replacement in proportion to
-//! exp(weight); the noise is a function of seed and document key, so the sample does not depend on order or threads.
+//! Features: words and pairs of neighbouring words of the lower-cased text, hashed into [`BUCKETS`] buckets. Weight of a document: the
+//! sum over its features of log(p_target / p_source), each bucket smoothed by one count.
 
-use crate::error::{Result, ScoreError};
-use crate::random::Uniform;
+use crate::error::Result;
 use crate::source::{ModelFile, Source};
 use bessemer_text::hash::xxh3;
-use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 
 /// Buckets of hashed n-grams.
@@ -109,11 +105,6 @@ impl Importance {
         if count == 0 { 0.0 } else { sum / count as f64 }
     }
 
-    /// The weight with the noise of the document `key`: the documents with the highest are the sample.
-    pub fn noisy_weight(&self, text: &str, seed: u64, key: u64) -> f64 {
-        self.weight(text) - (-Uniform::new(seed, key).unit().ln()).ln()
-    }
-
     /// Writes the model: 16 bytes of magic with the version, then [`BUCKETS`] little-endian f32.
     ///
     /// # Errors
@@ -150,54 +141,6 @@ impl Importance {
     }
 }
 
-/// The `k` documents with the highest noisy weights, kept while they stream by; samples of parts may be merged in any
-/// order.
-#[derive(Debug, Clone)]
-pub struct Sample {
-    k: usize,
-    /// Order-preserving bits of the weight, then the key, which orders equal weights.
-    kept: BTreeSet<(u64, u64)>,
-}
-
-impl Sample {
-    /// An empty sample of up to `k` documents.
-    pub fn new(k: usize) -> Sample {
-        Sample { k, kept: BTreeSet::new() }
-    }
-
-    /// Offers a document.
-    ///
-    /// # Errors
-    /// A weight that is not a number.
-    pub fn offer(&mut self, noisy_weight: f64, key: u64) -> Result<()> {
-        if noisy_weight.is_nan() {
-            return Err(ScoreError::Training(format!("document {key} has a weight that is not a number")));
-        }
-        let bits = noisy_weight.to_bits();
-        let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
-        self.kept.insert((ordered, key));
-        if self.kept.len() > self.k {
-            self.kept.pop_first();
-        }
-        Ok(())
-    }
-
-    /// Takes in the sample of another part.
-    pub fn merge(&mut self, other: Sample) {
-        self.kept.extend(other.kept);
-        while self.kept.len() > self.k {
-            self.kept.pop_first();
-        }
-    }
-
-    /// Keys of the documents, in rising order.
-    pub fn keys(&self) -> Vec<u64> {
-        let mut keys: Vec<u64> = self.kept.iter().map(|&(_, key)| key).collect();
-        keys.sort_unstable();
-        keys
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,25 +166,5 @@ mod tests {
         assert!(Importance::read(&bytes[..99], 99, "m").is_err());
         bytes[20..24].copy_from_slice(&f32::NAN.to_le_bytes());
         assert!(Importance::read(&bytes[..], bytes.len() as u64, "m").is_err());
-    }
-
-    #[test]
-    fn the_sample_does_not_depend_on_order_and_follows_the_weights() {
-        let weights: Vec<f64> = (0..1000).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
-        let noisy = |i: u64| weights[i as usize] - (-Uniform::new(7, i).unit().ln()).ln();
-        let mut forward = Sample::new(200);
-        let mut parts = [Sample::new(200), Sample::new(200)];
-        for i in 0..1000 {
-            forward.offer(noisy(i), i).expect("a number");
-        }
-        for i in (0..1000).rev() {
-            parts[i as usize % 2].offer(noisy(i), i).expect("a number");
-        }
-        let [mut a, b] = parts;
-        a.merge(b);
-        assert_eq!(a.keys(), forward.keys());
-        // Odds of e^2 to 1, falling slightly as the sample draws down the even ones.
-        let even = forward.keys().iter().filter(|key| *key % 2 == 0).count();
-        assert!((160..190).contains(&even), "{even} of 200");
     }
 }

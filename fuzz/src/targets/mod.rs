@@ -3,7 +3,6 @@
 pub mod audio;
 pub mod corpus_files;
 pub mod corpus_sources;
-pub mod dedup_files;
 pub mod evaluation_set;
 pub mod fasttext;
 pub mod html;

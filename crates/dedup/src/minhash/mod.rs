@@ -5,7 +5,6 @@
 //! documents share at least one whole band with probability 1 − (1 − s^r)^b: those are candidates. A candidate is no
 //! duplicate yet: with 14 bands of 8, one pair in nineteen at s = 0.5 is one. [`Verify`](crate::Verify) says how the sets are compared.
 
-pub mod datatrove;
 pub mod lsh;
 pub mod mt19937;
 pub mod permutations;

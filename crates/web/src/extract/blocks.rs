@@ -1,7 +1,7 @@
 //! The lines of a page: each block of text with what it is and how much of it is links.
 
 use super::measure::{Measures, State, visible_chars};
-use crate::html::{Deadline, Document, HtmlError, Node, NodeKind, Tag, decode_references};
+use crate::html::{Document, Node, NodeKind, Tag, decode_references};
 
 /// Kind of a block of text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -150,11 +150,7 @@ struct Open {
 }
 
 /// All visible blocks of a page in their order.
-pub(super) fn collect(
-    document: &Document<'_>,
-    measures: &Measures<'_, '_>,
-    deadline: &Deadline,
-) -> Result<Vec<Block>, HtmlError> {
+pub(super) fn collect(document: &Document<'_>, measures: &Measures<'_, '_>) -> Vec<Block> {
     let nodes = &document.nodes;
     let mut c = Collector::default();
     let mut open: Vec<Open> = Vec::new();
@@ -162,9 +158,6 @@ pub(super) fn collect(
     let (mut pre, mut row) = (false, false);
     let mut i = 0;
     while i < nodes.len() {
-        if i % 4096 == 0 {
-            deadline.check()?;
-        }
         while let Some(top) = open.pop_if(|o| o.end as usize <= i) {
             if top.block && !(row && top.row) {
                 c.flush();
@@ -198,7 +191,7 @@ pub(super) fn collect(
         c.kind = top.kind;
     }
     c.flush();
-    Ok(c.blocks)
+    c.blocks
 }
 
 /// Takes a start tag.

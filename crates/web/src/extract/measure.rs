@@ -1,7 +1,7 @@
 //! What each element of a page holds: letters, letters in links, prose; and whether it is seen at all.
 
 use super::names::{Role, role};
-use crate::html::{Deadline, Document, HtmlError, NodeKind, Tag};
+use crate::html::{Document, NodeKind, Tag};
 
 /// Sums over the visible text of an element.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,7 +72,7 @@ const TECHNICAL_SPACING: f64 = 1000.0;
 const TOO_MUCH_TO_DROP: f64 = 0.6;
 
 impl<'d, 'a> Measures<'d, 'a> {
-    pub(super) fn new(document: &'d Document<'a>, deadline: &Deadline) -> Result<Self, HtmlError> {
+    pub(super) fn new(document: &'d Document<'a>) -> Self {
         let nodes = &document.nodes;
         let mut roles = Vec::with_capacity(nodes.len());
         let plain = State::default();
@@ -80,9 +80,6 @@ impl<'d, 'a> Measures<'d, 'a> {
         let mut sums = vec![Sum::default(); nodes.len()];
         let mut heading_chars = 0;
         for (i, node) in nodes.iter().enumerate() {
-            if i % 4096 == 0 {
-                deadline.check()?;
-            }
             let above = if i == 0 { plain } else { states[node.parent as usize] };
             let mut state = State { content: false, around: false, ..above };
             let mut r = Role::Unknown;
@@ -157,7 +154,7 @@ impl<'d, 'a> Measures<'d, 'a> {
         let running = (all - f64::from(heading_chars)).max(1.0);
         let technical =
             code >= TECHNICAL_CODE && f64::from(code + definitions) * TECHNICAL_SPACING >= running;
-        Ok(Measures { document, sums, states, technical })
+        Measures { document, sums, states, technical }
     }
 
     /// `<html lang>`.

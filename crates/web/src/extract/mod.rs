@@ -75,10 +75,9 @@ fn extract(
     limits: &HtmlLimits,
     choose: impl Fn(&Measures<'_, '_>, &mut Vec<Block>),
 ) -> Result<Extraction, HtmlError> {
-    let deadline = crate::html::Deadline::new(limits.max_time);
-    let document = Document::parse_until(page, limits, &deadline)?;
-    let measures = Measures::new(&document, &deadline)?;
-    let mut blocks = collect(&document, &measures, &deadline)?;
+    let document = Document::parse(page, limits)?;
+    let measures = Measures::new(&document);
+    let mut blocks = collect(&document, &measures);
     choose(&measures, &mut blocks);
     let title = document
         .title

@@ -14,5 +14,4 @@ mod tree;
 pub use references::decode_references;
 pub use tag::Tag;
 pub use tokenizer::{Attributes, Token, Tokenizer};
-pub(crate) use tree::Deadline;
 pub use tree::{Document, HtmlError, HtmlLimits, Node, NodeKind};

@@ -3,9 +3,8 @@
 
 use super::tag::Tag;
 use super::tokenizer::{Attributes, Token, Tokenizer};
-use std::time::{Duration, Instant};
 
-/// Limits on the cost of a page.
+/// Limits on the cost of a page. All work is linear in bytes and nodes, and results never depend on how busy a machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HtmlLimits {
     /// Bytes of the page.
@@ -14,14 +13,11 @@ pub struct HtmlLimits {
     pub max_depth: usize,
     /// Elements and texts.
     pub max_nodes: usize,
-    /// Time for one page; none by default, so that results never depend on how busy a machine is: all work is
-    /// linear in bytes and nodes, which are bounded.
-    pub max_time: Option<Duration>,
 }
 
 impl Default for HtmlLimits {
     fn default() -> Self {
-        HtmlLimits { max_bytes: 16 << 20, max_depth: 10_000, max_nodes: 2_000_000, max_time: None }
+        HtmlLimits { max_bytes: 16 << 20, max_depth: 10_000, max_nodes: 2_000_000 }
     }
 }
 
@@ -37,9 +33,6 @@ pub enum HtmlError {
     /// More nodes than allowed.
     #[error("the page has more than {0} elements and texts")]
     TooMany(usize),
-    /// The time is over.
-    #[error("the page took longer than {0:?}")]
-    Timeout(Duration),
 }
 
 impl HtmlError {
@@ -48,24 +41,6 @@ impl HtmlError {
         match self {
             HtmlError::TooLarge(..) | HtmlError::TooMany(_) => "extract-too-large",
             HtmlError::TooDeep(_) => "extract-too-deep",
-            HtmlError::Timeout(_) => "extract-timeout",
-        }
-    }
-}
-
-/// The clock of one page.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline(Option<(Instant, Duration)>);
-
-impl Deadline {
-    pub(crate) fn new(limit: Option<Duration>) -> Self {
-        Deadline(limit.map(|l| (Instant::now(), l)))
-    }
-
-    pub(crate) fn check(&self) -> Result<(), HtmlError> {
-        match self.0 {
-            Some((begun, limit)) if begun.elapsed() > limit => Err(HtmlError::Timeout(limit)),
-            _ => Ok(()),
         }
     }
 }
@@ -254,15 +229,6 @@ impl<'a> Document<'a> {
     /// # Errors
     /// The page exceeds a limit.
     pub fn parse(page: &'a str, limits: &HtmlLimits) -> Result<Document<'a>, HtmlError> {
-        let deadline = Deadline::new(limits.max_time);
-        Self::parse_until(page, limits, &deadline)
-    }
-
-    pub(crate) fn parse_until(
-        page: &'a str,
-        limits: &HtmlLimits,
-        deadline: &Deadline,
-    ) -> Result<Document<'a>, HtmlError> {
         // Node numbers are u32, and a page has at most one node a byte.
         let most = limits.max_bytes.min(u32::MAX as usize - 1);
         if page.len() > most {
@@ -282,10 +248,7 @@ impl<'a> Document<'a> {
         builder.stack.push((0, Tag::Other));
         builder.open[Tag::Other as usize] += 1;
         let mut title = None;
-        for (count, token) in Tokenizer::new(page).enumerate() {
-            if count % 1024 == 0 {
-                deadline.check()?;
-            }
+        for token in Tokenizer::new(page) {
             match token {
                 Token::Start { tag, attributes, self_closing } => {
                     builder.start(tag, attributes, self_closing)?
@@ -373,8 +336,6 @@ mod tests {
         assert_eq!(Document::parse(&"<br>".repeat(10), &few), Err(HtmlError::TooMany(10)));
         let small = HtmlLimits { max_bytes: 10, ..HtmlLimits::default() };
         assert_eq!(Document::parse("12345678901", &small), Err(HtmlError::TooLarge(11, 10)));
-        let now = HtmlLimits { max_time: Some(Duration::ZERO), ..HtmlLimits::default() };
-        assert_eq!(Document::parse(&deep, &now).unwrap_err().verdict(), "extract-timeout");
     }
 
     /// Any order of tags and scraps of markup.
