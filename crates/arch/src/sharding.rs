@@ -40,7 +40,7 @@ pub struct Sharding {
     pub layout: Layout,
     /// The sum over the axis of heads that completes the gradient.
     pub gradient: GradientSum,
-    /// Further axes over which the gradient is a sum. Empty but on grids.
+    /// Further axes over which the gradient is a sum: those of a grid, and of ranks that share sequences.
     pub sums: Vec<Axis>,
 }
 
@@ -57,23 +57,21 @@ impl Sharding {
             _ => None,
         }
     }
+
+    /// The parameter on ranks each of which computes some positions of every sequence (context parallelism), `line` of them for each
+    /// position: its gradient is a sum over them.
+    pub(crate) fn over_positions(self, line: usize) -> Sharding {
+        let layout = if line > 1 { self.layout } else { Layout::replicated() };
+        let mut sums = self.sums;
+        sums.push(Axis::Context);
+        Sharding { layout, sums, ..self }
+    }
 }
 
 impl Model {
     /// How each parameter is sharded over any number of ranks without annotations, in the order of [`Model::params`].
     pub fn shardings(&self) -> Vec<Sharding> {
         self.params().into_iter().map(|spec| self.sharding(spec)).collect()
-    }
-
-    /// How each parameter lies on ranks each of which computes some positions of every sequence (context parallelism): all
-    /// of it on each, with a gradient that is a sum over them.
-    pub fn context_shardings(&self) -> Vec<Sharding> {
-        let whole = |sharding: Sharding| Sharding {
-            layout: Layout::replicated(),
-            gradient: GradientSum::IfSequenceParallel,
-            ..sharding
-        };
-        self.shardings().into_iter().map(whole).collect()
     }
 
     fn sharding(&self, spec: ParamSpec) -> Sharding {

@@ -91,7 +91,26 @@ impl Model {
         if index >= degree {
             return Err(TensorShardError { degree, problem: format!("there is no rank {index}") });
         }
-        self.shard_over((Mesh::along(Axis::Tensor, degree), None), shardings, index)
+        self.layer_shard(&Mesh::along(Axis::Tensor, degree), shardings, index)
+    }
+
+    /// The part of this model on rank `index` of those that share its layers: a line of tensor parallelism, ranks that share sequences
+    /// ([`Axis::Context`]), or a line for each part of a sequence. `mesh` has no other axes. Parameters are sharded over the line as
+    /// `shardings` says, and all of them are on every rank of the context axis.
+    ///
+    /// # Errors
+    /// As [`Model::tensor_shard`].
+    pub fn layer_shard(
+        &self,
+        mesh: &Mesh,
+        mut shardings: Vec<Sharding>,
+        index: usize,
+    ) -> Result<TensorShard, TensorShardError> {
+        if mesh.degree(Axis::Context) > 1 {
+            let line = mesh.degree(Axis::Tensor);
+            shardings = shardings.into_iter().map(|sharding| sharding.over_positions(line)).collect();
+        }
+        self.shard_over((mesh.clone(), None), shardings, index)
     }
 
     /// The part of this model on rank `index` of a grid.
@@ -230,6 +249,11 @@ impl TensorShard {
         self.place.1.at(axis)
     }
 
+    /// The group alone.
+    pub fn mesh(&self) -> &Mesh {
+        &self.place.0
+    }
+
     /// Positions on [`TensorShard::line`] of the ranks that hold the same key/value heads as this one, itself included.
     pub fn kv_group(&self) -> Range<usize> {
         let at = self.at(self.line());
@@ -238,12 +262,13 @@ impl TensorShard {
     }
 
     /// Over which ranks of [`TensorShard::line`], and for which elements of its dim 0, the gradient of a parameter is a partial sum
-    /// after the backward pass; `None` if it is complete. `sequence`: the residual stream is sharded by rows. Sums over whole axes of a
-    /// grid are [`Sharding::sums`].
+    /// after the backward pass; `None` if it is complete. `sequence`: these ranks shard the rows of the residual stream. Sums over
+    /// other axes are [`Sharding::sums`].
     pub fn gradient_sum(&self, param: &TensorShardParam, sequence: bool) -> Option<(Range<usize>, DimRange)> {
-        let all = (0..self.degree, DimRange { start: 0, len: param.shape[0] });
+        let line = self.place.0.degree(self.line());
+        let all = (0..line, DimRange { start: 0, len: param.shape[0] });
         match param.sharding.gradient {
-            _ if self.is_whole() => None,
+            _ if line == 1 => None,
             GradientSum::Nothing => None,
             GradientSum::IfSequenceParallel => sequence.then_some(all),
             GradientSum::All => Some(all),
@@ -269,6 +294,15 @@ impl TensorShardParam {
     /// If there is no such rank.
     pub fn on(&self, index: usize) -> TensorShardParam {
         TensorShardParam::new(self.sharding.clone(), self.place.0.clone(), index)
+    }
+
+    /// Returns the parameter's shard at another position of one axis.
+    ///
+    /// # Panics
+    /// If there is no such position.
+    pub fn along(&self, axis: Axis, at: usize) -> TensorShardParam {
+        let (mesh, coord) = &self.place;
+        self.on(mesh.rank(&coord.with(axis, at)))
     }
 
     /// Unit and role.

@@ -37,6 +37,10 @@ impl Axis {
         Axis::TensorDepth,
     ];
 
+    /// The axes whose ranks share every layer of a micro-batch.
+    pub const LAYER: [Axis; 5] =
+        [Axis::Tensor, Axis::TensorRow, Axis::TensorColumn, Axis::TensorDepth, Axis::Context];
+
     /// Name in labels, recipes and messages.
     pub fn name(self) -> &'static str {
         match self {

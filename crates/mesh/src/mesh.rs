@@ -140,6 +140,22 @@ impl Mesh {
         Mesh { degrees, order: FASTEST_FIRST.to_vec() }
     }
 
+    /// The mesh of the ranks that differ on these axes only.
+    pub fn along_axes(&self, axes: &[Axis]) -> Mesh {
+        let mut mesh = self.clone();
+        for (degree, axis) in mesh.degrees.iter_mut().zip(Axis::ALL) {
+            *degree = if axes.contains(&axis) { *degree } else { 1 };
+        }
+        mesh
+    }
+
+    /// Those of `axes` that have several ranks, or the first one if none has.
+    pub fn dividing<'a>(&'a self, axes: &'a [Axis]) -> impl Iterator<Item = Axis> + 'a {
+        let several = |axis: &Axis| self.degree(*axis) > 1;
+        let none = axes.first().copied().filter(|_| !axes.iter().any(several));
+        axes.iter().copied().filter(several).chain(none)
+    }
+
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.degrees.iter().product()

@@ -11,7 +11,7 @@ pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
 use crate::stage::{SlotMemory, StageConfig};
 use crate::step::{LossSum, StepContext, TokenBatch};
-use crate::tensor_shard::Stream;
+use crate::tensor_shard::{LineStream, Stream};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Sharding, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
@@ -428,14 +428,13 @@ impl Decoder {
 
     /// Which rows of the residual stream are here.
     pub(crate) fn stream(&self) -> Stream {
-        let rank = self.ranks[0];
-        match (rank.axis, rank.sequence) {
-            _ if self.tensor_shard().is_some_and(|part| part.grid.is_some()) => Stream::Grid,
-            (Axis::Context, _) => Stream::Context(rank.context),
-            (_, true) => Stream::Rows,
-            (_, false) if rank.partition => Stream::Partitioned,
-            (_, false) => Stream::Whole,
-        }
+        let on = |axis: Axis| self.ranks.iter().find(|rank| rank.axis == axis);
+        let line = match on(Axis::Tensor) {
+            Some(rank) if rank.sequence => LineStream::Rows,
+            Some(rank) if rank.partition => LineStream::Partitioned,
+            _ => LineStream::Whole,
+        };
+        Stream { line, context: on(Axis::Context).map(|rank| rank.context).unwrap_or_default() }
     }
 
     /// Vocabulary of the whole model.

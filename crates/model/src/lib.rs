@@ -53,6 +53,6 @@ pub use ranks::StageRanks;
 pub use slots::Pending;
 pub use stage::{SlotMemory, StageConfig};
 pub use step::{Accumulate, LossSum, StepContext, TokenBatch};
-pub use tensor_shard::Stream;
+pub use tensor_shard::{LineStream, Stream};
 pub use trace::LayerTrace;
 pub use units::Rewrite;

@@ -3,6 +3,7 @@
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::memory::Slot;
+use bessemer_mesh::Axis;
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, TensorError, View};
 
@@ -124,7 +125,10 @@ impl Decoder {
         slot: usize,
         batch: &TokenBatch<'_>,
     ) -> Result<(), TensorError> {
-        let (rank, tokens, seq) = (self.ranks()[0], self.tokens_of(slot), self.seq_of(slot));
+        let (tokens, seq) = (self.tokens_of(slot), self.seq_of(slot));
+        // Ranks that share sequences say in which order positions lie.
+        let ranks = self.ranks();
+        let rank = *ranks.iter().find(|rank| rank.axis == Axis::Context).unwrap_or(&ranks[0]);
         let mut write = |view: View, values: &[u32]| {
             let mut at = 0;
             let all = |r| rank.order.stretches(tokens, rank.degree, r);

@@ -8,36 +8,48 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::TensorShard;
-use bessemer_mesh::{Axis, ContextSharing, PositionOrder, TensorGrid};
+use bessemer_mesh::{Axis, ContextMethod, ContextSharing, TensorGrid};
 use bessemer_program::{AxisRole, Rank};
 use bessemer_tensor::Backend;
 
-/// How a tensor shard holds the residual stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+/// How the ranks of a line of tensor parallelism hold the residual stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum LineStream {
     /// All rows, the same on every tensor shard.
+    #[default]
     Whole,
-    /// As [`Stream::Whole`] in a pass. Between the forward and the backward pass of a micro-batch tensor shard i of t keeps
+    /// As [`LineStream::Whole`] in a pass. Between the forward and the backward pass of a micro-batch tensor shard i of t keeps
     /// rows `i n / t ..` of what enters each layer (Rajbhandari et al. 2020, ZeRO: P_a).
     Partitioned,
     /// Of the n rows of a micro-batch, tensor shard i of t holds rows `i n / t ..` of the stream and of all that is done row by
     /// row (sequence parallelism).
     Rows,
-    /// As [`Stream::Rows`], on ranks of the context axis: no parameter is sharded
-    /// ([`bessemer_arch::Model::context_shardings`]), and the method relates positions of different ranks. A rank's rows are those
-    /// of [`ContextSharing::positions`].
-    Context(ContextSharing),
-    /// As the tensor shard's grid says: rows in whole sequences, and columns.
-    Grid,
+}
+
+/// How a tensor shard holds the residual stream. On a grid the grid says it: rows in whole sequences, and columns.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    /// Along the axis of tensor parallelism. The rows are those of this rank's positions, if ranks share sequences.
+    pub line: LineStream,
+    /// What ranks that share sequences exchange around attention, and which positions each has. Each holds the rows of its positions.
+    pub context: ContextSharing,
 }
 
 impl Stream {
-    /// The axis whose ranks share a micro-batch.
-    pub fn axis(self) -> Axis {
-        match self {
-            Stream::Context(_) => Axis::Context,
-            Stream::Whole | Stream::Partitioned | Stream::Rows | Stream::Grid => Axis::Tensor,
-        }
+    /// All rows of a micro-batch, or of this rank's positions, on every tensor shard.
+    pub const WHOLE: Stream = Stream::of(LineStream::Whole);
+    /// [`LineStream::Partitioned`].
+    pub const PARTITIONED: Stream = Stream::of(LineStream::Partitioned);
+    /// [`LineStream::Rows`].
+    pub const ROWS: Stream = Stream::of(LineStream::Rows);
+
+    const fn of(line: LineStream) -> Stream {
+        Stream { line, context: ContextSharing::of(ContextMethod::AllGather) }
+    }
+
+    /// [`Stream::WHOLE`] on ranks that share sequences so.
+    pub const fn shared(context: ContextSharing) -> Stream {
+        Stream { line: LineStream::Whole, context }
     }
 }
 
@@ -47,18 +59,28 @@ pub(crate) fn ranks_of(
     stream: Stream,
     shape: Shape,
 ) -> Result<Vec<Rank>, ModelError> {
-    match (tensor_shard.grid, stream) {
-        (Some(grid), Stream::Grid) => grid_ranks(tensor_shard, grid, shape),
-        (None, Stream::Grid) | (Some(_), _) => Err(ModelError::TensorShard(format!(
-            "{stream:?} for a tensor shard of {}: a grid of tensor-parallel ranks has its own stream, and only it",
-            tensor_shard.grid.map_or("a line".into(), |grid| grid.to_string())
-        ))),
-        (None, _) => Ok(vec![rank_of(tensor_shard, stream, shape)?]),
+    if let Some(grid) = tensor_shard.grid {
+        return grid_ranks(tensor_shard, grid, stream, shape);
     }
+    let ranks =
+        [line_rank(tensor_shard, stream.line, shape)?, context_rank(tensor_shard, stream.context, shape)?];
+    let several: Vec<Rank> = ranks.into_iter().filter(|rank| rank.degree > 1).collect();
+    Ok(if several.is_empty() { vec![Rank::alone()] } else { several })
 }
 
 /// The rank on the axes of a grid.
-fn grid_ranks(tensor_shard: &TensorShard, grid: TensorGrid, shape: Shape) -> Result<Vec<Rank>, ModelError> {
+fn grid_ranks(
+    tensor_shard: &TensorShard,
+    grid: TensorGrid,
+    stream: Stream,
+    shape: Shape,
+) -> Result<Vec<Rank>, ModelError> {
+    if stream.line != LineStream::Whole {
+        return Err(ModelError::TensorShard(format!(
+            "{:?} for a tensor shard of {grid}: a grid of tensor-parallel ranks has its own stream, and only it",
+            stream.line
+        )));
+    }
     let parts = grid.sequence_parts();
     if !shape.sequences.is_multiple_of(parts) {
         return Err(ModelError::TensorShard(format!(
@@ -81,42 +103,62 @@ fn grid_ranks(tensor_shard: &TensorShard, grid: TensorGrid, shape: Shape) -> Res
     Ok(if ranks.is_empty() { vec![Rank::alone()] } else { ranks })
 }
 
-/// The rank of the only axis of a group.
-fn rank_of(tensor_shard: &TensorShard, stream: Stream, shape: Shape) -> Result<Rank, ModelError> {
-    let (degree, n) = (tensor_shard.degree, shape.tokens());
-    let sequence = matches!(stream, Stream::Rows | Stream::Context(_)) && degree > 1;
-    let partition = stream == Stream::Partitioned && degree > 1;
-    if let Stream::Context(sharing) = stream
-        && degree > 1
-    {
-        let whole = &tensor_shard.whole;
-        let problem = sharing.problem(degree, whole.heads, whole.kv_heads);
-        if let Some(problem) = problem.or_else(|| sharing.length_problem(shape.seq, degree)) {
-            return Err(ModelError::TensorShard(problem));
-        }
-    }
-    let one_sequence = matches!(stream, Stream::Context(sharing) if sharing.method.one_sequence());
-    if one_sequence && degree > 1 && (shape.sequences != 1 || !shape.seq.is_multiple_of(degree)) {
-        return Err(ModelError::TensorShard(format!(
-            "context parallelism over {degree} ranks wants one sequence in a micro-batch, of a length that {degree} divides; found \
-             {} of {}; set train.micro_batch = 1 and change train.seq_len or parallel.context",
-            shape.sequences, shape.seq
-        )));
-    }
-    if (sequence || partition) && !n.is_multiple_of(degree) {
-        let what = if partition { "a partition of activations" } else { "sequence parallelism" };
+/// The rank on the axis of a line of tensor parallelism.
+fn line_rank(tensor_shard: &TensorShard, stream: LineStream, shape: Shape) -> Result<Rank, ModelError> {
+    let axis = Axis::Tensor;
+    let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
+    let rows = shape.tokens() / tensor_shard.mesh().degree(Axis::Context);
+    if stream != LineStream::Whole && !rows.is_multiple_of(degree) {
+        let what = match stream {
+            LineStream::Partitioned => "a partition of activations",
+            LineStream::Rows | LineStream::Whole => "sequence parallelism",
+        };
         return Err(ModelError::TensorShard(format!(
             "{what} over {degree} tensor shards wants a number of tokens of a micro-batch that {degree} divides, \
-             found {} x {} = {n}; change the sequences or their length",
+             found {} x {} = {rows}; change the sequences or their length",
+            shape.sequences,
+            rows / shape.sequences
+        )));
+    }
+    let (sequence, partition) = (stream == LineStream::Rows, stream == LineStream::Partitioned);
+    Ok(Rank { axis, degree, index, sequence, partition, ..Rank::alone() })
+}
+
+/// The rank among those that share sequences.
+fn context_rank(
+    tensor_shard: &TensorShard,
+    context: ContextSharing,
+    shape: Shape,
+) -> Result<Rank, ModelError> {
+    let axis = Axis::Context;
+    let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
+    let order = context.positions(shape.seq, degree);
+    let rank = Rank { axis, degree, index, sequence: true, order, context, ..Rank::alone() };
+    if degree == 1 {
+        return Ok(rank);
+    }
+    // The heads of this rank's line.
+    let (heads, kv_heads) = (tensor_shard.model.heads, tensor_shard.model.kv_heads);
+    let problem = context.problem(degree, heads, kv_heads);
+    if let Some(problem) = problem.or_else(|| context.length_problem(shape.seq, degree)) {
+        return Err(ModelError::TensorShard(problem));
+    }
+    let one_sequence = context.method.one_sequence();
+    if (one_sequence && shape.sequences != 1)
+        || !(if one_sequence { shape.seq } else { shape.tokens() }).is_multiple_of(degree)
+    {
+        let sequences = if one_sequence {
+            "one sequence in a micro-batch, of a length"
+        } else {
+            "a micro-batch of tokens"
+        };
+        return Err(ModelError::TensorShard(format!(
+            "context parallelism over {degree} ranks wants {sequences} that {degree} divides; found {} of {}; set \
+             train.micro_batch = 1 and change train.seq_len or parallel.context",
             shape.sequences, shape.seq
         )));
     }
-    let (order, context) = match stream {
-        Stream::Context(sharing) => (sharing.positions(shape.seq, degree), sharing),
-        _ => (PositionOrder::Consecutive, ContextSharing::default()),
-    };
-    let (axis, index, role) = (stream.axis(), tensor_shard.index, AxisRole::Line);
-    Ok(Rank { axis, degree, index, role, sequence, order, context, partition })
+    Ok(rank)
 }
 
 impl Decoder {
@@ -126,7 +168,7 @@ impl Decoder {
     /// [`crate::StageRanks`] that run the collectives of its program, and all report the same losses.
     ///
     /// # Errors
-    /// As [`Decoder::with_params`]; with [`Stream::Rows`] and [`Stream::Context`], tokens that the ranks do not divide evenly; with
+    /// As [`Decoder::with_params`]; with [`LineStream::Rows`] and on ranks that share sequences, tokens that they do not divide evenly; with
     /// methods that share one sequence ([`bessemer_mesh::ContextMethod::one_sequence`]), several; heads or an order that do not fit
     /// ([`ContextSharing::problem`]). What a tensor shard cannot do is refused where it is asked: logits, and decoding with a cache.
     pub fn of_tensor_shard(

@@ -33,7 +33,7 @@ fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
     let config = ActivationConfig::default();
     let make = |span| {
         let stage = StageConfig { span, slots: 2, pending: 1, overlap: false };
-        Decoder::of_stage(b, &tensor_shard, Stream::Whole, shape, config.clone(), &stage, None).unwrap()
+        Decoder::of_stage(b, &tensor_shard, Stream::WHOLE, shape, config.clone(), &stage, None).unwrap()
     };
     model.split(2).unwrap().into_iter().map(make).collect()
 }

@@ -121,13 +121,8 @@ impl Chunk {
         let gradients: Vec<_> = numbered
             .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
             .collect();
-        let ChunkGroups { tensor, axes, shard, replicate, ends } = groups;
-        let tensor = TensorGroup::new(
-            (tensor, axes),
-            &part,
-            (plan.sequence, plan.overlap, plan.layer_axis),
-            &gradients,
-        )?;
+        let ChunkGroups { layers, shard, replicate, ends } = groups;
+        let tensor = TensorGroup::new(layers, &part, (plan.sequence, plan.overlap), &gradients)?;
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
         let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());

@@ -104,7 +104,7 @@ impl Columns {
         self.parts.set(spans.iter().map(|s| rows * total(s)));
         let gather = Collective::new("columns", Pattern::AllGather(&self.parts));
         let gathered = self.gathered.columns(0, self.parts.len());
-        self.staging.run(backend, &mut *tensor.idle()?, &gather, &[cut], &[gathered])?;
+        self.staging.run(backend, &mut *tensor.line().idle()?, &gather, &[cut], &[gathered])?;
         let whole = View { rows, cols: *width, stride: *width, ..self.whole };
         for (rank, own) in spans.iter().enumerate() {
             let across = total(own);

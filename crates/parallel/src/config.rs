@@ -143,7 +143,8 @@ pub struct ParallelConfig {
     /// of its input on each rank. Wants `parallel.tensor` above 1; with `parallel.sequence` the rows are sharded anyway.
     pub partition_activations: bool,
     /// Ranks that share every sequence (context parallelism), for sequences whose activations one rank cannot hold: each has
-    /// some positions and all of the model. Divides `train.seq_len`. Not with `parallel.tensor`.
+    /// some positions, and all of the model or, with `parallel.tensor` above 1, a line of tensor-parallel ranks for these positions.
+    /// Divides `train.seq_len`.
     pub context: u64,
     /// What these ranks exchange to compute attention: "all-gather" (each gathers the keys and values of all positions), "ulysses"
     /// (all-to-alls give each all positions of some heads; less traffic, `parallel.context` divides `model.heads`), "ring" (keys and
@@ -277,6 +278,11 @@ impl ParallelConfig {
         Ok(())
     }
 
+    /// Ranks that share every layer of a micro-batch.
+    pub fn layer_ranks(&self) -> u64 {
+        self.tensor.ranks().saturating_mul(self.context)
+    }
+
     /// Whether a micro-batch is one sequence: consecutive rows of several are no stretch of each.
     pub fn one_sequence(&self) -> bool {
         self.context > 1 && self.context_method.one_sequence()
@@ -292,10 +298,10 @@ impl ParallelConfig {
         if !(1..=MOST_RANKS).contains(&self.context) {
             return Err(format!("parallel.context = {}: expected 1 to {MOST_RANKS}", self.context));
         }
-        if self.context > 1 && self.tensor > 1 {
+        if self.context > 1 && self.tensor.grid().is_some() {
             return Err(format!(
-                "parallel.context = {} with parallel.tensor = {}: a rank's part of a layer is either some positions of it or some heads and \
-                 hidden units; expected one of them to be 1",
+                "parallel.context = {} with parallel.tensor = {}: ranks of a grid share a micro-batch by whole sequences; expected a number \
+                 of ranks for parallel.tensor, or parallel.context = 1",
                 self.context, self.tensor
             ));
         }

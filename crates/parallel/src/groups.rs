@@ -8,16 +8,20 @@ use bessemer_collectives::{CollectiveError, CollectiveQueue, Communicator};
 use bessemer_mesh::Axis;
 use bessemer_schedule::{Place, Program};
 
-/// The ranks on each axis of a grid.
-pub(crate) type AxisGroups = Vec<(Axis, Box<dyn Communicator>)>;
+/// The ranks that share layers.
+#[derive(Debug)]
+pub(crate) struct LayerGroups {
+    /// All of them, if they differ on several axes.
+    pub(crate) all: Option<Box<dyn Communicator>>,
+    /// Those that differ on one axis only, for each axis; at least one.
+    pub(crate) axes: Vec<(Axis, Box<dyn Communicator>)>,
+}
 
 /// The groups of one stage on a rank that holds it.
 #[derive(Debug)]
 pub(crate) struct ChunkGroups {
-    /// Ranks that share its layers, of the tensor or the context axis, or of all axes of a grid.
-    pub(crate) tensor: Box<dyn Communicator>,
-    /// Those of them on one axis of a grid. Empty if they are a line.
-    pub(crate) axes: AxisGroups,
+    /// Ranks that share its layers.
+    pub(crate) layers: LayerGroups,
     /// Ranks that share its state.
     pub(crate) shard: CollectiveQueue,
     /// Ranks that have the same part of it: copies for other data, and mirrored holders.
@@ -64,11 +68,15 @@ impl Groups {
         for stage in 0..program.stages {
             let holders = program.holders(stage);
             for place in holders.iter().filter(|p| p.rank == at.pipeline) {
-                let axes = plan.layer_axes();
-                let tensor = world.group(&bessemer_mesh::label(axes), &plan.mesh.group(me, axes))?;
-                let axes = axes.iter().filter(|_| plan.grid.is_some()).map(|axis| {
-                    let (label, line) = along(*axis);
-                    Ok((*axis, world.group(label, &line)?))
+                let axes: Vec<Axis> = plan.layer_axes().collect();
+                let mut all = None;
+                if axes.len() > 1 {
+                    let ranks = plan.mesh.group(me, &axes);
+                    all = Some(world.group(&bessemer_mesh::label(&axes), &ranks)?);
+                }
+                let axes = axes.into_iter().map(|axis| {
+                    let (label, line) = along(axis);
+                    Ok((axis, world.group(label, &line)?))
                 });
                 let axes = axes.collect::<Result<_, CollectiveError>>()?;
                 let (label, line) = along(Axis::Shard);
@@ -80,8 +88,7 @@ impl Groups {
                 let line = holders.iter().flat_map(copies).collect();
                 let replicate = world.group(Axis::Replicate.name(), &ranks(line))?;
                 chunks[place.chunk] = Some(ChunkGroups {
-                    tensor,
-                    axes,
+                    layers: LayerGroups { all, axes },
                     shard: queue(shard, plan.overlap)?,
                     replicate: queue(replicate, plan.overlap)?,
                     ends: None,

@@ -23,7 +23,7 @@ use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::TensorShardParam;
 use bessemer_collectives::{CollectiveError, Parts, Reduce};
-use bessemer_mesh::ElementRun;
+use bessemer_mesh::{Axis, ElementRun};
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
 use bessemer_tensor::{Backend, TensorError, View};
 use std::ops::Range;
@@ -98,9 +98,9 @@ pub(crate) fn share(
     tensor_shard: &[TensorShardParam],
 ) -> Result<(OptimizerCommunication, Operands), ParallelError> {
     let plan = job.plan;
-    let ranks = plan.tensor();
+    let ranks = plan.mesh.degree(Axis::Tensor);
     let tensor_shards =
-        |param: usize| (0..ranks).map(|rank| tensor_shard[param].on(rank)).collect::<Vec<_>>();
+        |param: usize| (0..ranks).map(|at| tensor_shard[param].along(Axis::Tensor, at)).collect::<Vec<_>>();
     let curved = job.optim.optimizer == OptimizerChoice::Kfac;
     let mut factor = 0;
     let mut numbers = vec![None; tensor_shard.len()];
@@ -202,8 +202,9 @@ impl RankPeers<'_> {
         let OptimizerCommunication { params, values, whole, .. } = &mut *self.sharing;
         let Shared { name, runs, parts, .. } = &params[param];
         values.resize(parts.len(), 0.0);
-        backend.read_f32(part, &mut values[parts.range(self.tensor.rank())])?;
-        self.tensor.idle()?.all_gather(name, &mut *values, parts)?;
+        let line = self.tensor.line();
+        backend.read_f32(part, &mut values[parts.range(line.rank())])?;
+        line.idle()?.all_gather(name, &mut *values, parts)?;
         whole.resize(to.len(), 0.0);
         for (rank, list) in runs.iter().enumerate() {
             let part = &values[parts.range(rank)];
@@ -265,7 +266,7 @@ impl Peers for RankPeers<'_> {
         whole: View,
         part: View,
     ) -> Result<(), TensorError> {
-        let rank = self.tensor.rank();
+        let rank = self.tensor.line().rank();
         let OptimizerCommunication { params, values, whole: host, .. } = &mut *self.sharing;
         let Some(list) = params[param].runs.get(rank) else { return Ok(()) };
         host.resize(whole.len(), 0.0);

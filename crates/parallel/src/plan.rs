@@ -3,9 +3,9 @@
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
-use bessemer_arch::{Annotations, Model, Sharding, TensorShard};
+use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid};
-use bessemer_model::Stream;
+use bessemer_model::{LineStream, Stream};
 use bessemer_optim::OptimizerChoice;
 
 /// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a
@@ -16,15 +16,13 @@ pub struct Plan {
     pub mesh: Mesh,
     /// What data-parallel ranks shard.
     pub stage: Stage,
-    /// The axis whose ranks share every layer of a micro-batch: [`Axis::Tensor`], or [`Axis::Context`] if each has some positions of it.
-    pub layer_axis: Axis,
-    /// The grid of ranks that share every layer, if they are no line: its axes then take the place of [`Plan::layer_axis`].
+    /// The grid of tensor-parallel ranks, if they are no line.
     pub grid: Option<TensorGrid>,
-    /// Whether the rows of the residual stream are sharded over that axis.
+    /// Whether a line of tensor-parallel ranks shards the rows of the residual stream.
     pub sequence: bool,
     /// What ranks of the context axis exchange around attention, and which positions each has.
     pub context: ContextSharing,
-    /// Whether each rank of that axis keeps some rows of the residual stream for the backward pass where all have it whole.
+    /// Whether each rank of a line keeps some rows of the residual stream for the backward pass where all have it whole.
     pub partition_activations: bool,
     /// Stages and their order.
     pub pipe: Pipeline,
@@ -43,7 +41,7 @@ pub struct Coord {
     pub replicate: usize,
     /// On the shard axis.
     pub shard: usize,
-    /// On the axis whose ranks share every layer ([`Plan::layer_axis`]).
+    /// Among the ranks that share every layer ([`Plan::layer_axes`]).
     pub tensor: usize,
 }
 
@@ -53,7 +51,6 @@ impl Plan {
         Plan {
             mesh: Mesh::along(Axis::Tensor, 1),
             stage: Stage::Ddp,
-            layer_axis: Axis::Tensor,
             grid: None,
             sequence: false,
             context: ContextSharing::default(),
@@ -77,22 +74,23 @@ impl Plan {
     ) -> Result<Plan, ParallelError> {
         let wrong = |text: String| Err(ParallelError::Layout(text));
         config.context_fits().map_err(ParallelError::Layout)?;
-        let layer_axis = if config.context > 1 { Axis::Context } else { Axis::Tensor };
         config.grid_fits().map_err(ParallelError::Layout)?;
-        let (tensor, asked) = (config.tensor.ranks().max(config.context) as usize, config.shard as usize);
+        let (tensor, asked) = (config.layer_ranks() as usize, config.shard as usize);
+        let layers = match (config.context > 1, config.tensor > 1) {
+            (true, true) => format!("parallel.tensor = {} x context = {}", config.tensor, config.context),
+            (true, false) => format!("parallel.context = {}", config.context),
+            (false, _) => format!("parallel.tensor = {}", config.tensor),
+        };
         if tensor == 0 || ranks == 0 || !ranks.is_multiple_of(tensor) {
-            let found =
-                if config.context > 1 { config.context.to_string() } else { config.tensor.to_string() };
             return wrong(format!(
-                "parallel.{layer_axis} = {found} does not divide {ranks} ranks: start another number of ranks, or take a \
-                 divisor"
+                "{layers} does not divide {ranks} ranks: start another number of ranks, or take a divisor"
             ));
         }
         let grid = config.tensor.grid();
         let pipeline = config.pipeline as usize;
         if pipeline == 0 || !(ranks / tensor).is_multiple_of(pipeline) {
             return wrong(format!(
-                "parallel.pipeline = {pipeline} does not divide {} ({ranks} ranks / {layer_axis} = {tensor}): start a multiple \
+                "parallel.pipeline = {pipeline} does not divide {} ({ranks} ranks / {layers}): start a multiple \
                  of {} ranks, or take a divisor",
                 ranks / tensor,
                 pipeline.max(1) * tensor
@@ -112,11 +110,11 @@ impl Plan {
         };
         if !data.is_multiple_of(shard) {
             return wrong(format!(
-                "parallel.shard = {shard} does not divide the {data} data-parallel ranks ({ranks} ranks / {layer_axis} = \
-                 {tensor} / pipeline = {pipeline}): take a divisor, or 0 for all of them"
+                "parallel.shard = {shard} does not divide the {data} data-parallel ranks ({ranks} ranks / {layers} / \
+                 pipeline = {pipeline}): take a divisor, or 0 for all of them"
             ));
         }
-        if config.sequence && tensor == 1 {
+        if config.sequence && config.tensor == 1 {
             return wrong(
                 "parallel.sequence = true cuts the stream over tensor-parallel ranks, and parallel.tensor is 1: \
                  take tensor > 1 or sequence = false"
@@ -132,34 +130,43 @@ impl Plan {
             Some(grid) => {
                 TensorGrid::AXES.iter().fold(mesh, |mesh, axis| mesh.with(*axis, grid.degree(*axis)))
             }
-            None => mesh.with(layer_axis, tensor),
+            None => mesh
+                .with(Axis::Tensor, config.tensor.ranks() as usize)
+                .with(Axis::Context, config.context as usize),
         };
         let plan = Plan {
             mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
-            layer_axis,
             grid,
-            sequence: config.sequence || layer_axis == Axis::Context,
+            sequence: config.sequence,
             context: config.context_sharing(),
             partition_activations: config.partition_activations,
             pipe: Pipeline::new(config)?,
             overlap: config.overlap,
             annotations: config.annotate.clone(),
         };
-        if layer_axis == Axis::Context
-            && let Some(problem) = plan.context.problem(tensor, model.heads, model.kv_heads)
-        {
-            return wrong(problem);
-        }
         for index in 0..tensor {
             plan.tensor_shard(model, index)?;
+        }
+        let context = plan.mesh.degree(Axis::Context);
+        if context > 1 {
+            let line = plan.tensor_shard(model, 0)?.model;
+            if let Some(problem) = plan.context.problem(context, line.heads, line.kv_heads) {
+                return wrong(match config.tensor > 1 {
+                    true => format!(
+                        "{problem}; each of parallel.tensor = {} ranks has some of the heads",
+                        config.tensor
+                    ),
+                    false => problem,
+                });
+            }
         }
         if grid.is_some() {
             grid_runs(config, optimizer)?;
         }
-        if optimizer == OptimizerChoice::Kfac && layer_axis == Axis::Context {
+        if optimizer == OptimizerChoice::Kfac && context > 1 {
             return wrong(format!(
-                "optim.optimizer = \"kfac\" with parallel.context = {tensor}: its factors are sums over all positions of a sequence, of \
+                "optim.optimizer = \"kfac\" with parallel.context = {context}: its factors are sums over all positions of a sequence, of \
                  which each rank has some; take another optimizer, or parallel.context = 1"
             ));
         }
@@ -181,18 +188,6 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How the parameters of the model lie on the ranks that share its layers.
-    ///
-    /// # Errors
-    /// Annotations that no program can follow.
-    pub fn shardings(&self, model: &Model) -> Result<Vec<Sharding>, ParallelError> {
-        if self.layer_axis == Axis::Context {
-            return Ok(model.context_shardings());
-        }
-        let shardings = model.annotated_shardings(&self.annotations, self.sequence);
-        shardings.map_err(|e| ParallelError::Layout(e.to_string()))
-    }
-
     /// The part of the model on rank `index` of those that share its layers.
     ///
     /// # Errors
@@ -200,17 +195,18 @@ impl Plan {
     pub fn tensor_shard(&self, model: &Model, index: usize) -> Result<TensorShard, ParallelError> {
         let part = match self.grid {
             Some(grid) => model.grid_shard(grid, index),
-            None => model.tensor_shard_of(self.shardings(model)?, self.tensor(), index),
+            None => {
+                let shardings = model.annotated_shardings(&self.annotations, self.sequence);
+                let shardings = shardings.map_err(|e| ParallelError::Layout(e.to_string()))?;
+                model.layer_shard(&self.mesh.along_axes(&Axis::LAYER), shardings, index)
+            }
         };
         part.map_err(|e| ParallelError::Layout(e.to_string()))
     }
 
-    /// The axes whose ranks share every layer of a micro-batch.
-    pub fn layer_axes(&self) -> &[Axis] {
-        match self.grid {
-            Some(_) => &TensorGrid::AXES,
-            None => std::slice::from_ref(&self.layer_axis),
-        }
+    /// The axes over which ranks share every layer of a micro-batch: at least one, and all that have several ranks.
+    pub fn layer_axes(&self) -> impl Iterator<Item = Axis> + '_ {
+        self.mesh.dividing(&Axis::LAYER)
     }
 
     /// All ranks: the product of the degrees.
@@ -235,17 +231,24 @@ impl Plan {
 
     /// Ranks that share every layer of a micro-batch.
     pub fn tensor(&self) -> usize {
-        self.mesh.size(self.layer_axes())
+        self.mesh.size(&Axis::LAYER)
     }
 
     /// How such a rank holds the residual stream.
     pub fn stream(&self) -> Stream {
-        match (self.layer_axis, self.sequence) {
-            _ if self.grid.is_some() => Stream::Grid,
-            (Axis::Context, _) => Stream::Context(self.context),
-            (_, true) => Stream::Rows,
-            (_, false) if self.partition_activations => Stream::Partitioned,
-            (_, false) => Stream::Whole,
+        let line = match (self.sequence, self.partition_activations) {
+            (true, _) => LineStream::Rows,
+            (false, true) => LineStream::Partitioned,
+            (false, false) => LineStream::Whole,
+        };
+        Stream { line, context: self.context }
+    }
+
+    /// Parts of the residual stream of a micro-batch, of which a rank has one.
+    pub fn stream_parts(&self) -> usize {
+        match self.grid {
+            None if !self.sequence => self.mesh.degree(Axis::Context),
+            _ => self.tensor(),
         }
     }
 
@@ -279,7 +282,7 @@ impl Plan {
             pipeline: at.at(Axis::Pipeline),
             replicate: at.at(Axis::Replicate),
             shard: at.at(Axis::Shard),
-            tensor: self.mesh.position(rank, self.layer_axes()),
+            tensor: self.mesh.position(rank, &Axis::LAYER),
         }
     }
 
@@ -288,7 +291,7 @@ impl Plan {
         let origin = self.mesh.coord(0);
         let place = origin.with(Axis::Pipeline, at.pipeline).with(Axis::Replicate, at.replicate);
         let place = place.with(Axis::Shard, at.shard);
-        self.mesh.rank(&self.mesh.moved(place, self.layer_axes(), at.tensor))
+        self.mesh.rank(&self.mesh.moved(place, &Axis::LAYER, at.tensor))
     }
 
     /// The first of the ranks that share layers, of a pipeline rank that sees share `index` of the batch.
@@ -318,17 +321,19 @@ impl Plan {
         }
         if let Some(grid) = self.grid {
             text += &format!(" x tensor {grid}");
-        } else if self.tensor() > 1 {
-            let stream = match self.stream() {
-                Stream::Rows => " with sequence".into(),
-                Stream::Partitioned => " with partitioned activations".into(),
-                Stream::Context(ContextSharing { method, order: ContextOrder::Auto }) => {
-                    format!(" ({})", method.name())
-                }
-                Stream::Context(sharing) => format!(" ({}, {})", sharing.method.name(), sharing.order.name()),
-                Stream::Whole | Stream::Grid => String::new(),
+        } else if self.mesh.degree(Axis::Tensor) > 1 {
+            let stream = match self.stream().line {
+                LineStream::Rows => " with sequence",
+                LineStream::Partitioned => " with partitioned activations",
+                LineStream::Whole => "",
             };
-            text += &format!(" x {} {}{stream}", self.layer_axis, self.tensor());
+            text += &format!(" x tensor {}{stream}", self.mesh.degree(Axis::Tensor));
+        }
+        if self.mesh.degree(Axis::Context) > 1 {
+            let ContextSharing { method, order } = self.context;
+            let order =
+                if order == ContextOrder::Auto { String::new() } else { format!(", {}", order.name()) };
+            text += &format!(" x context {} ({}{order})", self.mesh.degree(Axis::Context), method.name());
         }
         text
     }

@@ -25,8 +25,9 @@ pub struct UpdateOps<'a> {
 /// Numbers of a chunk's groups.
 #[derive(Debug, Clone, Copy)]
 struct ChunkGroupNumbers {
+    /// All ranks that share its layers.
     tensor: usize,
-    /// By axis of the ranks that share its layers.
+    /// By axis of these ranks.
     axes: [Option<(Axis, usize)>; 3],
     shard: usize,
     replicate: usize,
@@ -93,10 +94,10 @@ impl Worker {
         let mut group =
             |label: String, ranks: Vec<usize>| writer.group(ReplayGroup { label, number, ranks, progress });
         let along = |axes: &[Axis]| self.plan.mesh.group(self.world.rank(), axes);
-        let layer_axes = self.plan.layer_axes();
-        let tensor = group(label(layer_axes), along(layer_axes));
+        let layer_axes: Vec<Axis> = self.plan.layer_axes().collect();
+        let tensor = group(label(&layer_axes), along(&layer_axes));
         let mut axes = [None; 3];
-        for (place, axis) in axes.iter_mut().zip(layer_axes) {
+        for (place, axis) in axes.iter_mut().zip(&layer_axes) {
             let line = layer_axes.len() == 1;
             *place = Some((*axis, if line { tensor } else { group(label(&[*axis]), along(&[*axis])) }));
         }
@@ -164,17 +165,19 @@ impl<'a> Writing<'_, 'a> {
         })
     }
 
-    /// Sums of gradients over the tensor axis. Ranks that hold the same key/value heads are taken for all of its ranks.
+    /// Sums of gradients over ranks that share layers. Ranks that hold the same key/value heads are taken for all of their axis.
     fn complete(&mut self, chunk: usize, flats: &[usize]) {
         let of = &self.worker.chunks[chunk];
-        let size = |flat: &usize| {
-            let flat = &of.lists.data.flats[*flat];
-            (flat.partial * flat.gradients.dtype.size()) as u64
-        };
-        let bytes = flats.iter().map(size).sum();
-        let traffic = Traffic::even(CollectiveKind::AllReduce, bytes, of.tensor.size());
-        let copied = Copied { read: bytes, written: bytes };
-        self.writer.collective(self.groups[chunk].tensor, "partial gradients", traffic, copied);
+        let element = of.types.gradients.dtype().size();
+        for (axis, group) in self.groups[chunk].axes.into_iter().flatten() {
+            let bytes = (of.tensor.partial_along(axis, flats) * element) as u64;
+            if bytes > 0 {
+                let ranks = self.worker.plan.mesh.degree(axis);
+                let traffic = Traffic::even(CollectiveKind::AllReduce, bytes, ranks);
+                let copied = Copied { read: bytes, written: bytes };
+                self.writer.collective(group, "partial gradients", traffic, copied);
+            }
+        }
     }
 
     /// The pieces of a chunk's transfers that are in flight, and how others are written.

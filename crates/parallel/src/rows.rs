@@ -46,9 +46,9 @@ impl Flights {
         self.under_way.push_back(flight);
     }
 
-    /// The oldest.
-    pub(crate) fn next(&mut self) -> Option<Flight> {
-        self.under_way.pop_front()
+    /// The oldest, if it has this number.
+    pub(crate) fn take(&mut self, id: usize) -> Option<Flight> {
+        self.under_way.pop_front_if(|flight| flight.id == id)
     }
 
     /// A buffer that has been read.

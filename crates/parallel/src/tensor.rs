@@ -1,4 +1,5 @@
-//! The collectives of a rank's programs over the tensor axis (Shoeybi et al. 2019; Korthikanti et al. 2022).
+//! The collectives of a rank's programs over the axes whose ranks share layers (tensor parallelism: Shoeybi et al. 2019; Korthikanti et
+//! al. 2022).
 //!
 //! Where they stand is not decided here: [`bessemer_program::partition()`] puts them into the programs, and
 //! [`bessemer_program::overlap()`] makes pieces of rows of them. With n rows of width d a rank sends 8 n d (t-1)/t elements a layer
@@ -8,7 +9,7 @@
 
 use crate::exchange::ExchangeError;
 use crate::flat::common;
-use crate::groups::{AxisGroups, queue};
+use crate::groups::{LayerGroups, queue};
 use crate::rows::{Flight, Flights};
 use bessemer_arch::{GradientSum, ParamId, TensorShard, TensorShardParam};
 use bessemer_collectives::{
@@ -42,15 +43,23 @@ struct PartialGradient {
     gradient: View,
 }
 
-/// The tensor-parallel group of one rank.
+/// The ranks along one axis.
+#[derive(Debug)]
+struct AxisGroup {
+    axis: Axis,
+    group: CollectiveQueue,
+    flights: Flights,
+}
+
+/// The ranks that share layers with one rank.
 #[derive(Debug)]
 pub(crate) struct TensorGroup {
-    group: CollectiveQueue,
-    /// The ranks on one axis of a grid; empty if the group is a line.
-    axes: AxisGroups,
-    /// The axis of a line.
+    /// All of them, if they differ on several axes.
+    all: Option<CollectiveQueue>,
+    /// By axis; at least one.
+    axes: Vec<AxisGroup>,
+    /// The axis over which heads, hidden units and the vocabulary are sharded.
     line: Axis,
-    flights: Flights,
     /// The ranks that hold the same key/value heads, where several do.
     copies: Option<Box<dyn Communicator>>,
     partial: Vec<PartialGradient>,
@@ -70,21 +79,17 @@ fn range_of(of: bessemer_mesh::DimRange) -> Range<usize> {
 }
 
 impl TensorGroup {
-    /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: the residual stream
-    /// is sharded by rows; `overlap`: pieces of rows travel while others are computed.
+    /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: a line of tensor
+    /// parallelism shards the rows of the residual stream; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
-        (mut group, mut axes): (Box<dyn Communicator>, AxisGroups),
+        LayerGroups { all, mut axes }: LayerGroups,
         tensor_shard: &TensorShard,
-        (sequence, overlap, line): (bool, bool, Axis),
+        (sequence, overlap): (bool, bool),
         gradients: &[(TensorShardParam, View, usize)],
     ) -> Result<TensorGroup, CollectiveError> {
-        let ranks: Vec<usize> = tensor_shard.kv_group().collect();
-        // Heads are sharded over the line, or over one axis of a grid.
-        let of_heads = axes.iter_mut().find(|(axis, _)| *axis == tensor_shard.line()).map(|(_, group)| group);
-        let copies = match tensor_shard.kv_replicas {
-            1 => None,
-            _ => Some(of_heads.unwrap_or(&mut group).group(COPIES, &ranks)?),
-        };
+        let (ranks, line): (Vec<usize>, Axis) = (tensor_shard.kv_group().collect(), tensor_shard.line());
+        let of_heads = axes.iter_mut().find(|(axis, _)| *axis == line && tensor_shard.kv_replicas > 1);
+        let copies = of_heads.map(|(_, group)| group.group(COPIES, &ranks)).transpose()?;
         let mut partial = Vec::new();
         for (param, gradient, flat) in gradients {
             let (id, flat) = (param.id(), *flat);
@@ -103,14 +108,19 @@ impl TensorGroup {
             partial.push(PartialGradient { id, flat, over, gradient });
         }
         let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
-        let (group, flights) = (queue(group, overlap)?, Flights::default());
+        // Nothing travels beside the computation on a grid.
+        let overlap = overlap && tensor_shard.grid.is_none();
+        let axis = |(axis, group)| {
+            Ok(AxisGroup { axis, group: queue(group, overlap)?, flights: Flights::default() })
+        };
+        let axes = axes.into_iter().map(axis).collect::<Result<_, CollectiveError>>()?;
+        let all = all.map(CollectiveQueue::blocking);
         let (parts, received) = (Parts::default(), Parts::default());
         let (stretches, name) = (Default::default(), String::new());
         Ok(TensorGroup {
-            group,
+            all,
             axes,
             line,
-            flights,
             copies,
             partial,
             gradients,
@@ -124,15 +134,23 @@ impl TensorGroup {
 
     /// The communicator itself, for calls while no collective is in flight.
     pub(crate) fn idle(&mut self) -> Result<impl DerefMut<Target = dyn Communicator> + '_, CollectiveError> {
-        self.group.idle()
+        self.all.as_mut().unwrap_or(&mut self.axes[0].group).idle()
     }
 
-    pub(crate) fn rank(&self) -> usize {
-        self.group.rank()
+    /// The ranks over which heads, hidden units and the vocabulary are sharded; any others if they are not.
+    pub(crate) fn line(&mut self) -> &mut CollectiveQueue {
+        let at = self.axes.iter().position(|group| group.axis == self.line);
+        &mut self.axes[at.unwrap_or(0)].group
     }
 
-    pub(crate) fn size(&self) -> usize {
-        self.group.size()
+    /// The ranks along an axis of a program.
+    fn along(&mut self, axis: Axis) -> Result<usize, ExchangeError> {
+        self.axes.iter().position(|group| group.axis == axis).ok_or_else(|| {
+            let problem =
+                format!("a collective over {axis}, along which this rank shares its layers with no other")
+                    .into();
+            TensorError::Outside(problem).into()
+        })
     }
 
     /// Runs a collective to its end.
@@ -150,14 +168,8 @@ impl TensorGroup {
             return self.wait(backend, c.id, dst);
         }
         self.name.clone_from(&c.name);
-        let mut idle;
-        let group = match self.axes.iter_mut().find(|(axis, _)| *axis == c.axis) {
-            Some((_, group)) => group.as_mut(),
-            None => {
-                idle = self.group.idle()?;
-                &mut *idle
-            }
-        };
+        let at = self.along(c.axis)?;
+        let group = &mut *self.axes[at].group.idle()?;
         let (rows, ranks, len) = (c.total_rows(), group.size(), c.row_len());
         self.parts.set((0..ranks).map(|r| even(rows, ranks, r).len * len));
         let pattern = match c.kind {
@@ -194,7 +206,9 @@ impl TensorGroup {
         (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
         self.name.clone_from(&c.name);
-        let (ranks, me) = (self.group.size(), self.group.rank());
+        let at = self.along(c.axis)?;
+        let group = &mut self.axes[at].group;
+        let (ranks, me) = (group.size(), group.rank());
         self.parts.set((0..ranks).map(|to| c.exchanged(ranks, me, to)));
         self.received.set((0..ranks).map(|from| c.exchanged(ranks, from, me)));
         let [sent, received] = &mut self.stretches;
@@ -203,13 +217,12 @@ impl TensorGroup {
             stretches.extend(c.exchange(view, ranks, me));
         }
         let pattern = Pattern::AllToAll { send: &self.parts, receive: &self.received };
-        let (group, collective) = (&mut *self.group.idle()?, Collective::new(&self.name, pattern));
+        let (group, collective) = (&mut *group.idle()?, Collective::new(&self.name, pattern));
         self.staging.run(backend, group, &collective, sent, received)
     }
 
-    /// The parts of some rows of a matrix of `total` rows: each rank's rows among them.
-    fn cut_piece(&mut self, (total, cols): (usize, usize), rows: &Range<usize>) {
-        let ranks = self.group.size();
+    /// The parts of some rows of a matrix of `total` rows: each of `ranks` ranks' rows among them.
+    fn cut_piece(&mut self, ranks: usize, (total, cols): (usize, usize), rows: &Range<usize>) {
         let of = |r| common(rows, &range_of(even(total, ranks, r))).len() * cols;
         self.parts.set((0..ranks).map(of));
     }
@@ -223,30 +236,25 @@ impl TensorGroup {
         (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
         self.name.clone_from(&c.name);
-        let me = self.group.rank();
+        let at = self.along(c.axis)?;
+        let AxisGroup { group, flights, .. } = &mut self.axes[at];
+        let me = group.rank();
         let sent = match c.to(me) {
             None => None,
             Some(to) => {
-                let mut buffer = self.flights.buffer(src.dtype(), src.len());
+                let mut buffer = flights.buffer(src.dtype(), src.len());
                 read_view(backend, src, &mut buffer, 0..src.len())?;
-                Some(self.group.start(&Collective::send(Message::new(&self.name, 0, to)), buffer)?)
+                Some(group.start(&Collective::send(Message::new(&self.name, 0, to)), buffer)?)
             }
         };
         let ticket = match c.from(me) {
             None => None,
             Some(from) => {
-                let buffer = self.flights.buffer(dst.dtype(), dst.len());
-                Some(self.group.start(&Collective::receive(Message::new(&self.name, 0, from)), buffer)?)
+                let buffer = flights.buffer(dst.dtype(), dst.len());
+                Some(group.start(&Collective::receive(Message::new(&self.name, 0, from)), buffer)?)
             }
         };
-        self.flights.begin(Flight {
-            id: c.id,
-            kind: c.kind,
-            rows: 0..dst.rows,
-            total: dst.rows,
-            sent,
-            ticket,
-        });
+        flights.begin(Flight { id: c.id, kind: c.kind, rows: 0..dst.rows, total: dst.rows, sent, ticket });
         Ok(())
     }
 
@@ -261,12 +269,15 @@ impl TensorGroup {
             return self.start_permutation(backend, c, (src, dst));
         }
         self.name.clone_from(&c.name);
-        let (rows, total, me) = (&c.rows, c.total_rows(), self.group.rank());
-        self.cut_piece((total, src.cols), rows);
-        let mut buffer = self.flights.buffer(src.dtype(), rows.len() * src.cols);
+        let at = self.along(c.axis)?;
+        let (ranks, me) = (self.axes[at].group.size(), self.axes[at].group.rank());
+        let (rows, total) = (&c.rows, c.total_rows());
+        self.cut_piece(ranks, (total, src.cols), rows);
+        let AxisGroup { group, flights, .. } = &mut self.axes[at];
+        let mut buffer = flights.buffer(src.dtype(), rows.len() * src.cols);
         let pattern = match c.kind {
             CollectiveKind::AllGather => {
-                let mine = range_of(even(total, self.group.size(), me));
+                let mine = range_of(even(total, ranks, me));
                 let here = common(rows, &mine);
                 if !here.is_empty() {
                     let from = src.rows(here.start - mine.start, here.len());
@@ -283,35 +294,38 @@ impl TensorGroup {
                 }
             }
         };
-        let ticket = Some(self.group.start(&Collective::new(&self.name, pattern), buffer)?);
-        self.flights.begin(Flight { id: c.id, kind: c.kind, rows: rows.clone(), total, sent: None, ticket });
+        let ticket = Some(group.start(&Collective::new(&self.name, pattern), buffer)?);
+        flights.begin(Flight { id: c.id, kind: c.kind, rows: rows.clone(), total, sent: None, ticket });
         Ok(())
     }
 
-    /// Waits for the collective that was started first, and puts what has come into `dst`.
+    /// Waits for the collective that was started first along its axis, and puts what has come into `dst`.
     pub(crate) fn wait(
         &mut self,
         backend: &mut dyn Backend,
         id: usize,
         dst: View,
     ) -> Result<(), ExchangeError> {
-        let Some(Flight { id: found, kind, rows, total, sent, ticket }) = self.flights.next() else {
-            let problem = format!("nothing was started under number {id}").into();
+        let first =
+            self.axes.iter_mut().enumerate().find_map(|(at, axis)| Some((at, axis.flights.take(id)?)));
+        let Some((at, Flight { kind, rows, total, sent, ticket, .. })) = first else {
+            let problem =
+                format!("number {id} is not the collective that was started first along its axis").into();
             return Err(TensorError::Outside(problem).into());
         };
-        debug_assert_eq!(found, id, "collectives are waited for in the order in which they were started");
+        let (ranks, me) = (self.axes[at].group.size(), self.axes[at].group.rank());
+        if kind != CollectiveKind::Permute && ticket.is_some() {
+            self.cut_piece(ranks, (total, dst.cols), &rows);
+        }
+        let AxisGroup { group, flights, .. } = &mut self.axes[at];
         if let Some(sent) = sent {
-            let buffer = self.group.finish(sent)?;
-            self.flights.done(buffer);
+            let buffer = group.finish(sent)?;
+            flights.done(buffer);
         }
         let Some(ticket) = ticket else { return Ok(()) };
-        if kind != CollectiveKind::Permute {
-            self.cut_piece((total, dst.cols), &rows);
-        }
-        let buffer = self.group.finish(ticket)?;
+        let buffer = group.finish(ticket)?;
         let (here, first, part) = match kind {
             CollectiveKind::ReduceScatter => {
-                let (ranks, me) = (self.group.size(), self.group.rank());
                 let mine = range_of(even(total, ranks, me));
                 (common(&rows, &mine), mine.start, self.parts.range(me))
             }
@@ -321,7 +335,7 @@ impl TensorGroup {
             let to = dst.rows(here.start - first, here.len());
             write_view(backend, to, &buffer, part)?;
         }
-        self.flights.done(buffer);
+        flights.done(buffer);
         Ok(())
     }
 
@@ -340,20 +354,24 @@ impl TensorGroup {
         self.partial.iter().filter(|p| p.flat == flat).map(|p| p.gradient.len()).sum()
     }
 
+    /// Elements of gradients in these flat units that are summed over ranks of an axis: all of them, or some that hold the same heads.
+    pub(crate) fn partial_along(&self, axis: Axis, flats: &[usize]) -> usize {
+        let along = |p: &&PartialGradient| match p.over {
+            SumRanks::Axis(over) => over == axis,
+            SumRanks::Copies => axis == self.line,
+        };
+        self.partial.iter().filter(|p| flats.contains(&p.flat)).filter(along).map(|p| p.gradient.len()).sum()
+    }
+
     /// Completes the gradients in these flat units that are terms of sums over ranks.
     pub(crate) fn complete(
         &mut self,
         backend: &mut dyn Backend,
         flats: &[usize],
     ) -> Result<(), ExchangeError> {
-        // The axes of a grid, a line of ranks, and then copies. By number: a warm step asks for no memory.
-        let line = self.axes.len();
-        for number in 0..line + 2 {
-            let over = match self.axes.get(number) {
-                Some((axis, _)) => SumRanks::Axis(*axis),
-                None if number == line => SumRanks::Axis(self.line),
-                None => SumRanks::Copies,
-            };
+        // The axes, and then copies. By number: a warm step asks for no memory.
+        for number in 0..=self.axes.len() {
+            let over = self.axes.get(number).map_or(SumRanks::Copies, |group| SumRanks::Axis(group.axis));
             let chosen = |p: &&PartialGradient| flats.contains(&p.flat) && p.over == over;
             let len: usize = self.partial.iter().filter(chosen).map(|p| p.gradient.len()).sum();
             if len == 0 {
@@ -364,13 +382,12 @@ impl TensorGroup {
             self.gradients.extend(self.partial.iter().filter(chosen).map(|p| p.gradient));
             let collective = Collective::new("partial gradients", Pattern::AllReduce(Reduce::Sum));
             let (views, staging) = (&self.gradients, &mut self.staging);
-            let of_axis = self.axes.iter_mut().find(|(axis, _)| over == SumRanks::Axis(*axis));
-            match (&mut self.copies, of_axis) {
-                (Some(group), _) if over == SumRanks::Copies => {
-                    staging.run(backend, group.as_mut(), &collective, views, views)?;
+            match (self.axes.get_mut(number), &mut self.copies) {
+                (Some(axis), _) => {
+                    staging.run(backend, &mut *axis.group.idle()?, &collective, views, views)?
                 }
-                (_, Some((_, group))) => staging.run(backend, group.as_mut(), &collective, views, views)?,
-                _ => staging.run(backend, &mut *self.group.idle()?, &collective, views, views)?,
+                (None, Some(copies)) => staging.run(backend, copies.as_mut(), &collective, views, views)?,
+                (None, None) => {}
             }
         }
         Ok(())

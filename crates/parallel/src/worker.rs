@@ -184,8 +184,7 @@ impl Worker {
         if plan.pipeline() > 1 {
             // A rank's part of the stream.
             let all = job.shape.tokens() * job.model.width;
-            let parts = if plan.sequence || plan.grid.is_some() { plan.tensor() } else { 1 };
-            messages.reserve(all.div_ceil(parts), job.activations.storage.dtype());
+            messages.reserve(all.div_ceil(plan.stream_parts()), job.activations.storage.dtype());
         }
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);

@@ -12,9 +12,7 @@
 use crate::node::{CollectiveKind, Node};
 use crate::partition::{LayoutConflict, Partition};
 use crate::value::{Class, Value};
-use bessemer_mesh::{
-    Axis, BlockSchedule, BlockTask, Dim, Form, Layout, Messages, Placement, RowsContents, even,
-};
+use bessemer_mesh::{BlockSchedule, BlockTask, Dim, Form, Messages, Placement, RowsContents, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
     Access, Add, Attention, AttentionBackward, AttentionMask, AttentionMerge, AttentionShape, Copy, Op,
@@ -71,9 +69,7 @@ const QUERIES: [&str; 4] = ["q", "out", "lse", "dout"];
 impl Partition<'_> {
     /// Whether the operator is computed in blocks, by several ranks.
     pub(crate) fn passes_blocks(&self, op: &Op) -> bool {
-        self.rank.axis == Axis::Context
-            && self.rank.context.method.by_blocks()
-            && matches!(op, Op::Attention(_) | Op::AttentionBackward(_))
+        self.rank.context.method.by_blocks() && matches!(op, Op::Attention(_) | Op::AttentionBackward(_))
     }
 
     /// An attention in blocks.
@@ -412,9 +408,9 @@ impl Partition<'_> {
 
     /// A value of one rank's rows, with as many rows and columns as `like`, and sharded as it is.
     fn block_value(&mut self, name: &str, like: &View, dtype: DType) -> View {
-        let (rows, cols, ranks, axis) = (like.rows, like.cols, self.rank.degree, self.rank.axis);
-        let placement = self.out.values[like.buffer.id as usize].placement(axis);
-        let whole = match placement {
+        let (rows, cols, ranks) = (like.rows, like.cols, self.rank.degree);
+        let layout = self.out.values[like.buffer.id as usize].layout;
+        let whole = match layout.at(self.rank.axis) {
             // Log-sum-exps have a column for each row of the others.
             Placement::Shard { dim: 1 } => [rows, cols * ranks],
             _ => [rows * ranks, cols],
@@ -424,7 +420,7 @@ impl Partition<'_> {
             class: Class::Local,
             dtype,
             form: Form { dims: whole.map(Dim::plain).to_vec() },
-            layout: Layout::replicated().with(axis, placement),
+            layout,
             rows,
             cols,
             residual: false,

@@ -15,7 +15,7 @@ use crate::node::{CollectiveKind, Launch, Node};
 use crate::operands::{key, sub_view};
 use crate::partition::{LayoutConflict, Partition};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Axis, Block, ContextMethod, Dim, Form, Layout, Placement};
+use bessemer_mesh::{Block, ContextMethod, Dim, Form, Placement};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Add, Op, Operand, OperandRule};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(crate) struct ByHeads {
 impl Partition<'_> {
     /// Whether the operator is computed over heads although the rows of its operands are sharded.
     pub(crate) fn exchanges_heads(&self, op: &Op) -> bool {
-        (self.rank.axis, self.rank.context.method) == (Axis::Context, ContextMethod::Ulysses)
+        self.rank.context.method == ContextMethod::Ulysses
             && matches!(op, Op::Attention(_) | Op::AttentionBackward(_))
     }
 
@@ -170,7 +170,7 @@ impl Partition<'_> {
         let copy = Value {
             name,
             class: Class::Local,
-            layout: Layout::replicated().with(self.rank.axis, Placement::Shard { dim: 1 }),
+            layout: value.layout.with(self.rank.axis, Placement::Shard { dim: 1 }),
             form: Form { dims: vec![value.form.dims[0].clone(), dim.clone()] },
             cols,
             residual: false,
@@ -186,7 +186,7 @@ impl Partition<'_> {
         let terms = Value {
             name: format!("{}.terms", value.name),
             class: Class::Local,
-            layout: Layout::replicated().with(self.rank.axis, Placement::Shard { dim: 0 }),
+            layout: value.layout.with(self.rank.axis, Placement::Shard { dim: 0 }),
             form: Form { dims: vec![value.form.dims[0].clone(), Dim::plain(cols)] },
             cols,
             residual: false,

@@ -54,6 +54,11 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
+    /// Whether parts of a dim become all of it, or the other way round.
+    pub(crate) fn moves_dim(self) -> bool {
+        matches!(self, CollectiveKind::AllGather | CollectiveKind::ReduceScatter)
+    }
+
     /// As it is printed.
     pub fn name(self) -> &'static str {
         match self {

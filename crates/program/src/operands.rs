@@ -53,8 +53,13 @@ impl Partition<'_> {
     /// This rank's part, along a dim, of a view of a value that is replicated.
     pub(crate) fn sliced(&self, id: usize, view: View, dim: usize) -> View {
         let whole = self.out.values[id].view(id);
-        let part = even(if dim == 0 { view.rows } else { view.cols }, self.rank.degree, self.rank.index);
-        let view = View { buffer: whole.buffer, ..view };
+        let mut part = even(if dim == 0 { view.rows } else { view.cols }, self.rank.degree, self.rank.index);
+        let mut view = View { buffer: whole.buffer, ..view };
+        if self.rank.divides_rows_first() && matches!(self.global.values[id].class, Class::Input(_)) {
+            // The view is a part that axes before have left, as if they divided all tokens: they divide this rank's.
+            part.start = self.rank.index * (whole.cols / self.rank.degree) + view.offset / self.rank.degree;
+            view = View { cols: whole.cols, offset: 0, ..view };
+        }
         if dim == 0 { view.rows(part.start, part.len) } else { view.columns(part.start, part.len) }
     }
 
@@ -107,7 +112,8 @@ impl Partition<'_> {
             name: format!("{}.{what}", value.name),
             class: Class::Local,
             layout: value.layout.with(self.rank.axis, Placement::Replicate),
-            residual: false,
+            // Ranks of a later axis have some of its rows too.
+            residual: value.residual && self.rank.role == AxisRole::Line,
             ..value.clone()
         };
         if let Some(cols) = cols {

@@ -28,7 +28,7 @@ use crate::localize::{Local, localize};
 use crate::loops::{Loop, dim_of, sharded_loop, unshardable};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::operands::key;
-use crate::rank::{AxisRole, Rank};
+use crate::rank::{AxisRole, Rank, RowsPart};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Axis, Placement, Reduction, even};
@@ -69,17 +69,24 @@ pub struct LayoutConflict {
 /// Rewrites the unit for a rank of several axes, one axis after the other. For one rank alone nothing changes.
 ///
 /// To the pass of a later axis a collective of an earlier one is a node like any other: it works on every element alike, but for
-/// the dim that it gathers or scatters. So rows that two axes shard are divided by the first of them first, and what is gathered of a
+/// the dim that it gathers or scatters. So rows that two axes of a grid shard are divided by the first of them first, and what is gathered of a
 /// parameter is divided by the last one first: as in [`bessemer_mesh::Layout`], where the axis that gathers comes last.
+///
+/// The context axis comes last. Its ranks have the heads that a line of tensor-parallel ranks has left them, and of rows they divide first:
+/// a line with sequence parallelism shards the rows of its ranks' positions.
 ///
 /// # Errors
 /// A value that an operator needs in a layout that no collective of this pass leads to.
 pub fn partition(unit: &UnitProgram, ranks: &[Rank]) -> Result<UnitProgram, Box<LayoutConflict>> {
-    ranks.iter().try_fold(unit.clone(), |unit, rank| partition_over(&unit, *rank))
+    (0..ranks.len()).try_fold(unit.clone(), |unit, at| partition_over(&unit, ranks[at], &ranks[..at]))
 }
 
-/// Rewrites the unit for a rank of one axis.
-fn partition_over(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<LayoutConflict>> {
+/// Rewrites the unit for a rank of one axis. It has been rewritten for the axes `before`.
+fn partition_over(
+    unit: &UnitProgram,
+    rank: Rank,
+    before: &[Rank],
+) -> Result<UnitProgram, Box<LayoutConflict>> {
     if rank.degree == 1 {
         let mut unit = unit.clone();
         for value in &mut unit.values {
@@ -90,6 +97,7 @@ fn partition_over(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<Lay
     let mut pass = Partition {
         global: unit,
         rank,
+        before,
         placements: vec![None; unit.values.len()],
         out: UnitProgram { lists: std::array::from_fn(|_| Vec::new()), again: Vec::new(), ..unit.clone() },
         gathered: BTreeMap::new(),
@@ -126,6 +134,8 @@ fn partition_over(unit: &UnitProgram, rank: Rank) -> Result<UnitProgram, Box<Lay
 pub(crate) struct Partition<'a> {
     pub(crate) global: &'a UnitProgram,
     pub(crate) rank: Rank,
+    /// Axes for which the unit has been rewritten.
+    before: &'a [Rank],
     /// By value of the global unit, once it is known.
     pub(crate) placements: Vec<Option<Placement>>,
     pub(crate) out: UnitProgram,
@@ -347,10 +357,25 @@ impl Partition<'_> {
             }
         });
         localize(&mut local, &launch.op, origins, self.rank.role.by_sequences());
-        for op in self.rank.stretches(local, &launch.op, origins) {
+        let inner = match &launch.op {
+            Op::Dropout(o) if self.rank.divides_rows_first() => self.inner_rows(o.x),
+            _ => RowsPart { parts: 1, index: 0 },
+        };
+        for op in self.rank.stretches(local, &launch.op, origins, inner) {
             self.push(Node::Launch(Launch { op, ..launch.clone() }));
         }
         after.into_iter().for_each(|node| self.push(node));
+    }
+
+    /// The part of the rows of a value's view that the axes before have left.
+    fn inner_rows(&self, view: View) -> RowsPart {
+        let value = &self.global.values[view.buffer.id as usize];
+        let shards = |rank: &&Rank| value.placement(rank.axis) == Placement::Shard { dim: 0 };
+        // A later axis divides first.
+        self.before.iter().rev().filter(shards).fold(RowsPart { parts: 1, index: 0 }, |of, rank| RowsPart {
+            parts: of.parts * rank.degree,
+            index: of.index * rank.degree + rank.index,
+        })
     }
 
     /// First element, in the whole, of this rank's part of each operand that is sharded.
@@ -372,17 +397,18 @@ impl Partition<'_> {
     fn other_axis(&mut self, c: &Collective) -> Result<(), Box<LayoutConflict>> {
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
         let from = self.placements[src].unwrap_or_default();
-        let along = (c.kind != CollectiveKind::AllReduce).then_some(Placement::Shard { dim: c.dim });
-        let to =
-            self.placements[dst].unwrap_or(if Some(from) == along { Placement::Replicate } else { from });
+        let last = self.rank.divides_rows_first() || self.global.values[dst].parameter.is_some();
+        let along = c.kind.moves_dim().then_some(Placement::Shard { dim: c.dim });
+        let whole = Some(from) == along && !last;
+        let to = self.placements[dst].unwrap_or(if whole { Placement::Replicate } else { from });
         self.place(dst, to);
         let op = Op::from(Copy { src: c.src, dst: c.dst });
         let wanted = match to {
             Placement::Shard { dim } => Some(dim),
             _ => None,
         };
-        // Parts of a parameter are parts of this rank's part: in other values their order would be another one.
-        if Some(to) == along && self.global.values[dst].parameter.is_none() {
+        // What the other axis moves are parts of this rank's part if it divides last: in other values their order would be another one.
+        if Some(to) == along && !last {
             let wanted = format!("it is gathered or scattered over {} along the same dim", c.axis);
             return Err(self.conflict(&op, src, &wanted, "shard another dim"));
         }

@@ -33,6 +33,13 @@ impl AxisRole {
     }
 }
 
+/// One of several equal parts of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowsPart {
+    pub(crate) parts: usize,
+    pub(crate) index: usize,
+}
+
 /// A rank of one axis, and what the axis does besides sharding parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
@@ -70,15 +77,23 @@ impl Rank {
         }
     }
 
-    /// The operator as launches, where its rows are several stretches of the whole. `whole`: the operator on the whole values.
+    /// Whether this axis divides rows before the axes do that are rewritten before it: each of those shards the rows that a rank of
+    /// this axis has.
+    pub(crate) fn divides_rows_first(&self) -> bool {
+        self.axis == Axis::Context
+    }
+
+    /// The operator as launches, where its rows are several stretches of the whole. `whole`: the operator on the whole values;
+    /// `inner`: the part of its rows that axes have left which divide them after this one.
     pub(crate) fn stretches(
         &self,
         mut op: Op,
         whole: &Op,
         origins: &[(&'static str, usize, usize)],
+        inner: RowsPart,
     ) -> Vec<Op> {
         let by_rows = origins.iter().any(|(_, dim, _)| *dim == 0);
-        if self.order == PositionOrder::Consecutive || !by_rows {
+        if !by_rows || (self.order == PositionOrder::Consecutive && inner.parts == 1) {
             return vec![op];
         }
         match (&mut op, whole) {
@@ -87,21 +102,30 @@ impl Rank {
                 o.mask.queries = self.positions(w.shape.seq, self.index);
             }
             // Elements are numbered by row. Every n-th row is a row of a matrix with n times as many columns.
-            (Op::Dropout(o), Op::Dropout(w)) if self.order == PositionOrder::Striped => {
-                o.mask.first = w.mask.first.wrapping_add((self.index * w.global_cols) as u64);
-                o.global_cols = w.global_cols * self.degree;
-            }
             (Op::Dropout(o), Op::Dropout(w)) => {
-                let mut at = 0;
-                let stretches = self.order.stretches(w.x.rows, self.degree, self.index);
-                let part = |stretch: DimRange| {
-                    let first = w.mask.first.wrapping_add((stretch.start * w.global_cols) as u64);
-                    at += stretch.len;
-                    let rows = |view: View| view.rows(at - stretch.len, stretch.len);
-                    let mask = DropoutMask { first, ..o.mask };
-                    Op::from(Dropout { x: rows(o.x), out: rows(o.out), mask, ..*o })
+                let first_of = |row: usize| {
+                    let before = inner.index * w.x.rows * w.global_cols;
+                    let whole = w.mask.first.wrapping_sub(before as u64);
+                    whole.wrapping_add((row * w.global_cols) as u64)
                 };
-                return stretches.map(part).collect();
+                // Of the rows of this rank's positions.
+                let mine = DimRange { start: inner.index * o.x.rows, len: o.x.rows };
+                if self.order == PositionOrder::Striped {
+                    o.mask.first = first_of(self.index + mine.start * self.degree);
+                    o.global_cols = w.global_cols * self.degree;
+                    return vec![op];
+                }
+                let mut at = 0;
+                let part = |stretch: DimRange| {
+                    at += stretch.len;
+                    let here = DimRange { start: at - stretch.len, len: stretch.len }.common(mine);
+                    let first = first_of(stretch.start + here.start - (at - stretch.len));
+                    let rows = |view: View| view.rows(here.start - mine.start, here.len);
+                    let mask = DropoutMask { first, ..o.mask };
+                    (here.len > 0).then(|| Op::from(Dropout { x: rows(o.x), out: rows(o.out), mask, ..*o }))
+                };
+                let all = self.order.stretches(w.x.rows * inner.parts, self.degree, self.index);
+                return all.filter_map(part).collect();
             }
             _ => {}
         }

@@ -29,7 +29,7 @@ use crate::written::WrittenColumns;
 use bessemer_mesh::{Placement, Reduction};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, FactorKind, Op, TermReduction};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Writes into every node the versions of the values that it touches: the last pass.
 pub fn seal(unit: &mut UnitProgram) {
@@ -121,6 +121,7 @@ fn verify_over(
             states: vec![State::Undefined; unit.values.len()],
             written: WrittenColumns::none(unit.values.len()),
             under_way: BTreeMap::new(),
+            elsewhere: BTreeSet::new(),
         };
         check.begin(memory, (&after_forward, &after_input));
         check.list()?;
@@ -137,13 +138,15 @@ fn verify_over(
 pub(crate) struct Checking<'a> {
     pub(crate) unit: &'a UnitProgram,
     pub(crate) rank: Rank,
-    /// Axes that divide a dim after this one, where both do.
+    /// Axes for which the unit was rewritten after this one.
     pub(crate) later: &'a [Rank],
     pub(crate) phase: Phase,
     pub(crate) states: Vec<State>,
     pub(crate) written: WrittenColumns,
     /// By number: collectives that were started.
     pub(crate) under_way: BTreeMap<usize, Collective>,
+    /// Numbers of those that ranks of other axes have started.
+    pub(crate) elsewhere: BTreeSet<usize>,
 }
 
 impl Checking<'_> {
@@ -210,6 +213,11 @@ impl Checking<'_> {
                 Node::Launch(launch) if self.computes_block(&launch.op) => self.block(at, &launch.op)?,
                 Node::Launch(launch) => self.launch(at, &launch.op)?,
                 Node::Collective(c) if c.axis != self.rank.axis => self.other_axis(at, c)?,
+                Node::Start(c) if c.axis != self.rank.axis => {
+                    self.elsewhere.insert(c.id);
+                    self.other_axis(at, c)?;
+                }
+                Node::Wait { id, .. } if self.elsewhere.remove(id) => {}
                 Node::Collective(c) if c.kind == CollectiveKind::Permute => {
                     self.permuted(at, c)?;
                     self.permutation_arrived(c);

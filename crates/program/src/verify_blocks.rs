@@ -53,6 +53,9 @@ fn mask_of(unit: &UnitProgram) -> Option<&AttentionMask> {
 impl Checking<'_> {
     /// Whether the operator computes a block, or with results of blocks.
     pub(crate) fn computes_block(&self, op: &Op) -> bool {
+        if !self.rank.context.method.by_blocks() {
+            return false;
+        }
         let block = |view: &View| matches!(self.states[view.buffer.id as usize], State::Block(_));
         match op {
             Op::AttentionMerge(_) => true,

@@ -30,6 +30,8 @@ impl Checking<'_> {
     pub(crate) fn other_axis(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
         let placement = match &self.states[src] {
+            // This rank only receives.
+            _ if c.src.is_empty() => self.unit.values[dst].placement(self.rank.axis),
             // Terms of a gradient.
             State::Is(partial @ Placement::Partial { .. }) if self.unit.values[src].parameter.is_some() => {
                 *partial
@@ -37,7 +39,7 @@ impl Checking<'_> {
             _ => self.readable(at, &c.src)?,
         };
         let wanted = self.unit.values[dst].placement(self.rank.axis);
-        let along = c.kind != CollectiveKind::AllReduce && placement == Placement::Shard { dim: c.dim };
+        let along = c.kind.moves_dim() && placement == Placement::Shard { dim: c.dim };
         if matches!(placement, Placement::Partial { .. }) && self.unit.values[src].parameter.is_none() {
             return Err(self.wrong(
                 at,
@@ -46,8 +48,11 @@ impl Checking<'_> {
             ));
         }
         // What is gathered along a dim that both axes divide is this rank's part of it only if the other axis divides last.
-        let last =
-            self.unit.values[dst].parameter.is_some() || self.later.iter().any(|rank| rank.axis == c.axis);
+        let last = match self.later.iter().find(|rank| rank.axis == c.axis) {
+            _ if self.unit.values[dst].parameter.is_some() => true,
+            Some(other) => !other.divides_rows_first(),
+            None => self.rank.divides_rows_first(),
+        };
         if placement != wanted || (along && !last) {
             let problem =
                 format!("is {placement}, which {} over {} does not lead to {wanted}", c.kind.name(), c.axis);
@@ -56,8 +61,10 @@ impl Checking<'_> {
         if c.kind == CollectiveKind::ReduceScatter {
             self.undefine(src);
         }
-        self.written.add(&self.unit.values[dst], &c.dst);
-        self.states[dst] = self.arrived(c, placement);
+        if !c.dst.is_empty() {
+            self.written.add(&self.unit.values[dst], &c.dst);
+            self.states[dst] = self.arrived(c, placement);
+        }
         Ok(())
     }
 

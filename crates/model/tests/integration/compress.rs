@@ -105,7 +105,7 @@ fn slot(storage: Storage, recompute: Recompute, compression: CompressionPlan, pe
         let config = ActivationConfig { storage, ..config(recompute, compression.clone()) };
         let mut b = NullBackend::new();
         let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
-        Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap();
+        Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config, &stage, None).unwrap();
         b.memory().classes.iter().find(|c| c.0 == "activations").unwrap().1.0
     };
     of(2) - of(1)
@@ -149,7 +149,7 @@ fn split_backward_passes_keep_compressed_values_for_their_weight_part() {
     let stage = StageConfig { pending: 1, ..StageConfig::whole(&tensor_shard.model) };
     let config = config(Recompute::None, Compression::Int8);
     let d =
-        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, Stream::Whole, shape, config, &stage, None)
+        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, Stream::WHOLE, shape, config, &stage, None)
             .unwrap();
     d.verify().unwrap();
     let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();

@@ -1,20 +1,16 @@
 //! A model on a grid of ranks, each a decoder of its own on a thread of its own, against the whole model: the losses and every gradient.
 
-use crate::group::{Group, Member, part_of, sum};
+use crate::group::{Groups, part_of};
 use crate::programs::refuse;
-use crate::tensor_shards::{Outcome, of_whole, outcome};
+use crate::tensor_shards::{Outcome, completed, of_whole, outcome};
 use crate::tiny::{self, SEQ, all_kinds, cpu, models, relative};
 
 use bessemer_arch::{ActivationChoice, Model, TensorShard, Unit};
 use bessemer_mesh::formulas::{CubeProduct, cube_layer, plane_layer, ring};
-use bessemer_mesh::{Axis, Mesh, TensorGrid};
-use bessemer_model::{
-    ActivationConfig, Collective, Decoder, ModelError, Phase, Purpose, Ranks, Shape, StageConfig, StageRanks,
-    Stream,
-};
+use bessemer_mesh::{Axis, TensorGrid};
+use bessemer_model::{ActivationConfig, Decoder, ModelError, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::Node;
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::{Recompute, Storage};
 
 pub(crate) const fn plane(rows: usize, columns: usize, depth: usize) -> TensorGrid {
@@ -26,88 +22,27 @@ fn shape(grid: TensorGrid) -> Shape {
     Shape { sequences: grid.sequence_parts().max(2), seq: SEQ, purpose: Purpose::Train }
 }
 
-/// The groups along one axis, each with its ranks.
-type AlongAxis = Vec<(Vec<usize>, Group)>;
-
-/// The groups of a grid, along each axis.
-struct Groups {
-    of: Vec<(Axis, AlongAxis)>,
-}
-
-impl Groups {
-    fn new(grid: TensorGrid) -> Groups {
-        let mesh = grid.mesh();
-        let along = |axis: Axis| {
-            let all = mesh.groups(&[axis]).into_iter();
-            (axis, all.map(|ranks| (ranks.clone(), Group::new(ranks.len()))).collect())
-        };
-        let of = TensorGrid::AXES.into_iter().map(along).collect();
-        Groups { of }
-    }
-}
-
-/// One rank of the grid.
-struct GridMember<'a> {
-    rank: usize,
-    groups: &'a Groups,
-}
-
-impl Ranks for GridMember<'_> {
-    fn collective(
-        &mut self,
-        b: &mut dyn Backend,
-        c: &Collective,
-        src: View,
-        dst: View,
-    ) -> Result<(), TensorError> {
-        let (_, along) = self.groups.of.iter().find(|(axis, _)| *axis == c.axis).unwrap();
-        let (ranks, group) = along.iter().find(|(ranks, _)| ranks.contains(&self.rank)).unwrap();
-        let index = ranks.iter().position(|rank| *rank == self.rank).unwrap();
-        Member { index, group, stream: Stream::Grid }.collective(b, c, src, dst)
-    }
-}
-
-impl StageRanks for GridMember<'_> {}
-
 fn on_grid(model: &Model, grid: TensorGrid, config: &ActivationConfig) -> Vec<Outcome> {
-    let groups = Groups::new(grid);
+    let groups = Groups::new(&grid.mesh());
     std::thread::scope(|s| {
         let run = |rank: usize| {
             let part = model.grid_shard(grid, rank).unwrap();
             let (groups, config) = (&groups, config.clone());
             s.spawn(move || {
                 let mut b = cpu(1);
-                let d = Decoder::of_tensor_shard(&mut b, &part, Stream::Grid, shape(grid), config, None);
+                let d = Decoder::of_tensor_shard(&mut b, &part, Stream::WHOLE, shape(grid), config, None);
                 let mut d = d.unwrap_or_else(|e| panic!("{grid}, rank {rank}: {e}"));
                 d.verify().unwrap_or_else(|e| panic!("{grid}, rank {rank}: {e}"));
                 for (i, (param, spec)) in part.params().iter().zip(model.params()).enumerate() {
                     let values = part_of(param, &tiny::values(i, &spec));
                     d.write_param(&mut b, &spec.name, &values).unwrap();
                 }
-                outcome(&mut b, &mut d, &mut GridMember { rank, groups })
+                outcome(&mut b, &mut d, &mut groups.member(rank))
             })
         };
         let threads: Vec<_> = (0..grid.ranks()).map(run).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
-}
-
-/// A gradient with the sums over axes of the grid that it still lacks, and those over ranks that hold the same heads.
-fn completed(part: &TensorShard, mesh: &Mesh, rank: usize, i: usize, all: &[Outcome]) -> Vec<f32> {
-    let param = &part.params()[i];
-    let over_axes = |rank: usize| {
-        let group = mesh.group(rank, &param.sharding.sums);
-        sum(&group.iter().map(|r| all[*r].gradients[i].clone()).collect::<Vec<_>>())
-    };
-    let mut mine = over_axes(rank);
-    if let Some((positions, span)) = part.gradient_sum(param, true) {
-        let coord = mesh.coord(rank);
-        let terms: Vec<_> = positions.map(|at| over_axes(mesh.rank(&coord.with(part.line(), at)))).collect();
-        let width = param.len() / param.shape[0];
-        let range = span.start * width..span.end() * width;
-        mine[range.clone()].copy_from_slice(&sum(&terms)[range]);
-    }
-    mine
 }
 
 fn hold(what: &str, model: &Model, grid: TensorGrid, config: ActivationConfig, tolerance: f64) {
@@ -123,7 +58,7 @@ fn hold(what: &str, model: &Model, grid: TensorGrid, config: ActivationConfig, t
         let part = model.grid_shard(grid, rank).unwrap();
         for (i, param) in part.params().iter().enumerate() {
             let wanted = part_of(param, &whole.gradients[i]);
-            let difference = relative(&completed(&part, &mesh, rank, i, &all), &wanted);
+            let difference = relative(&completed(&part, i, true, &all), &wanted);
             assert!(difference < tolerance, "{what}: {} differs by {difference}", param.name());
         }
     }
@@ -157,7 +92,7 @@ fn counted(model: &Model, grid: TensorGrid, rank: usize, recompute: Recompute) -
     let part = model.grid_shard(grid, rank).unwrap();
     let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
     let stage = StageConfig::whole(&part.model);
-    Decoder::of_stage(&mut NullBackend::new(), &part, Stream::Grid, shape(grid), config, &stage, None)
+    Decoder::of_stage(&mut NullBackend::new(), &part, Stream::WHOLE, shape(grid), config, &stage, None)
         .unwrap()
 }
 
@@ -290,12 +225,12 @@ fn what_a_grid_does_not_divide_is_refused_with_what_to_change() {
             other => panic!("{other:?}"),
         }
     };
-    let e = of(Stream::Grid);
+    let e = of(Stream::WHOLE);
     assert!(
         e.contains("wanted a number of sequences that 4 divides, found 2; change train.micro_batch"),
         "{e}"
     );
-    assert!(of(Stream::Whole).contains("has its own stream"));
+    assert!(of(Stream::ROWS).contains("has its own stream"));
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn stages_have_the_bits_of_the_whole_model() {
                 let mut d = Decoder::of_stage(
                     &mut b,
                     &tensor_shard,
-                    Stream::Whole,
+                    Stream::WHOLE,
                     SHAPE,
                     config.clone(),
                     &stage,
@@ -346,7 +346,7 @@ fn what_does_not_go_with_several_lengths_is_refused() {
         let recompute = RecomputePlan { stored_micro_batches, ..RecomputePlan::default() };
         let config = ActivationConfig { lengths: lengths.to_vec(), recompute, ..ActivationConfig::default() };
         let stage = StageConfig { span: Span::whole(model), slots: 1, pending, overlap: false };
-        Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config, &stage, None).map(drop)
+        Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, SHAPE, config, &stage, None).map(drop)
     };
     made(&[SEQ, 5, 5], 0, 0).unwrap();
     for (lengths, pending, stored, named) in [

@@ -1,12 +1,14 @@
 //! Programs of ranks: the verifier takes those that are made and refuses every mutation of them.
 
 use crate::grids::plane;
-use crate::tensor_shards::{BLOCKS, EXCHANGED, GATHERED, HELPED, one_sequence, part, ring};
+use crate::tensor_shards::{
+    BLOCKS, EXCHANGED, GATHERED, HELPED, PARTITIONED, ROWS, Sharing, WHOLE, one_sequence, part, ring,
+};
 use crate::tiny;
 
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
 use bessemer_mesh::{Axis, ContextOrder, Placement, TensorGrid};
-use bessemer_model::{ActivationConfig, Decoder, Phase, Purpose, Shape, StageConfig, Stream};
+use bessemer_model::{ActivationConfig, Decoder, LineStream, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Access;
@@ -16,13 +18,13 @@ use tiny::all_kinds;
 /// Rows enough for products in pieces.
 const SHAPE: Shape = Shape { sequences: 16, seq: 16, purpose: Purpose::Train };
 
-/// A rank of a layout: (degree, index, stream, overlap, split backward passes, recomputation).
-type LayoutOfRank = (usize, usize, Stream, bool, bool, Recompute);
+/// A rank of a layout: (degree, index, sharing, overlap, split backward passes, recomputation).
+type LayoutOfRank = (usize, usize, Sharing, bool, bool, Recompute);
 
 fn layouts() -> Vec<LayoutOfRank> {
     let mut all = Vec::new();
     for (degree, index) in [(2, 0), (2, 1), (4, 3)] {
-        for stream in [Stream::Whole, Stream::Rows, GATHERED, EXCHANGED].into_iter().chain(BLOCKS) {
+        for stream in [WHOLE, ROWS, GATHERED, EXCHANGED].into_iter().chain(BLOCKS) {
             for (overlap, split, recompute) in [
                 (false, false, Recompute::Selective),
                 (true, false, Recompute::None),
@@ -36,15 +38,27 @@ fn layouts() -> Vec<LayoutOfRank> {
             }
         }
         for (overlap, recompute) in [(false, Recompute::None), (true, Recompute::Full)] {
-            all.push((degree, index, Stream::Partitioned, overlap, overlap, recompute));
+            all.push((degree, index, PARTITIONED, overlap, overlap, recompute));
+        }
+    }
+    let rows = LineStream::Rows;
+    for (index, sharing) in [
+        (3, GATHERED.with_line(2, rows)),
+        (1, EXCHANGED.with_line(2, rows)),
+        (2, ring(ContextOrder::ZigZag).with_line(2, rows)),
+        (3, ring(ContextOrder::Striped).with_line(2, LineStream::Whole)),
+        (3, HELPED.with_line(2, LineStream::Partitioned)),
+    ] {
+        for (overlap, recompute) in [(false, Recompute::Selective), (true, Recompute::Full)] {
+            all.push((4, index, sharing, overlap, overlap, recompute));
         }
     }
     all
 }
 
 /// Whether the model of this number is tried with every mutation: programs of blocks are long, and differ little from model to model.
-fn is_mutated(kind: usize, stream: Stream) -> bool {
-    let blocks = matches!(stream, Stream::Context(sharing) if sharing.method.by_blocks());
+fn is_mutated(kind: usize, sharing: Sharing) -> bool {
+    let blocks = sharing.context().is_some_and(|context| context.method.by_blocks());
     !blocks || kind.is_multiple_of(12)
 }
 
@@ -67,7 +81,7 @@ fn compressed(
         ..ActivationConfig::default()
     };
     Some(
-        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream, shape, config, &stage, None)
+        Decoder::of_stage(&mut NullBackend::new(), &tensor_shard, stream.stream, shape, config, &stage, None)
             .unwrap(),
     )
 }
@@ -215,7 +229,7 @@ fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
 fn annotated(model: &Model, index: usize, stream: Stream, patterns: &[&str], shape: Shape) -> Decoder {
     let replicate = |pattern: &&str| ((*pattern).to_owned(), ParamLayout::Replicate);
     let annotations = Annotations(patterns.iter().map(replicate).collect());
-    let shardings = model.annotated_shardings(&annotations, stream == Stream::Rows).unwrap();
+    let shardings = model.annotated_shardings(&annotations, stream == Stream::ROWS).unwrap();
     let part = model.tensor_shard_of(shardings, 2, index).unwrap();
     let (config, stage) = (ActivationConfig::default(), StageConfig::whole(&part.model));
     Decoder::of_stage(&mut NullBackend::new(), &part, stream, shape, config, &stage, None).unwrap()
@@ -230,9 +244,9 @@ fn every_mutation_of_an_annotated_program_is_refused_by_name() {
             continue;
         }
         for (stream, patterns) in [
-            (Stream::Rows, &["*.mlp.*"][..]),
-            (Stream::Whole, &["*.attention.*", "embed.tokens"]),
-            (Stream::Whole, &["*.mlp.*"]),
+            (Stream::ROWS, &["*.mlp.*"][..]),
+            (Stream::WHOLE, &["*.attention.*", "embed.tokens"]),
+            (Stream::WHOLE, &["*.mlp.*"]),
         ] {
             let d = annotated(&model, 1, stream, patterns, SHAPE);
             d.verify().unwrap_or_else(|e| panic!("{label} {stream:?} {patterns:?}: {e}"));
@@ -254,7 +268,7 @@ fn a_layout_conflict_names_the_recipe_key() {
     let part = model.tensor_shard_of(shardings, 2, 0).unwrap();
     let (config, stage) = (ActivationConfig::default(), StageConfig::whole(&part.model));
     let decoder =
-        Decoder::of_stage(&mut NullBackend::new(), &part, Stream::Whole, SHAPE, config, &stage, None);
+        Decoder::of_stage(&mut NullBackend::new(), &part, Stream::WHOLE, SHAPE, config, &stage, None);
     let e = decoder.map(drop).unwrap_err().to_string();
     for words in ["linear", "over the tensor axis", "change parallel.annotate.\"layers.0.mlp.down.weight\""] {
         assert!(e.contains(words), "{words} is missing in {e}");
@@ -265,7 +279,7 @@ fn a_layout_conflict_names_the_recipe_key() {
 #[test]
 fn an_operand_on_every_rank_is_refused() {
     let (_, model) = all_kinds().swap_remove(0);
-    let layout = (2, 1, Stream::Whole, false, false, Recompute::Selective);
+    let layout = (2, 1, WHOLE, false, false, Recompute::Selective);
     let (first, second) =
         (decoder(&model, (2, 0, layout.2, false, false, layout.5)), decoder(&model, layout));
     let (first, second) = (first.unwrap(), second.unwrap());
@@ -333,18 +347,23 @@ fn printed_programs_are_the_golden_files() {
         let none = Recompute::None;
         let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
         for (what, layout) in [
-            ("one-device", (1, 0, Stream::Whole, false, false, none)),
-            ("recompute", (1, 0, Stream::Whole, false, false, Recompute::Selective)),
-            ("tensor", (2, 0, Stream::Whole, false, false, none)),
-            ("tensor-partitioned", (2, 0, Stream::Partitioned, false, false, Recompute::Full)),
-            ("sequence", (2, 0, Stream::Rows, false, false, none)),
-            ("sequence-recompute-full", (2, 0, Stream::Rows, false, false, Recompute::Full)),
+            ("one-device", (1, 0, WHOLE, false, false, none)),
+            ("recompute", (1, 0, WHOLE, false, false, Recompute::Selective)),
+            ("tensor", (2, 0, WHOLE, false, false, none)),
+            ("tensor-partitioned", (2, 0, PARTITIONED, false, false, Recompute::Full)),
+            ("sequence", (2, 0, ROWS, false, false, none)),
+            ("sequence-recompute-full", (2, 0, ROWS, false, false, Recompute::Full)),
             ("context", (2, 1, GATHERED, false, false, none)),
             ("context-ulysses", (2, 1, EXCHANGED, false, false, none)),
             ("context-ring", (4, 2, ring(ContextOrder::ZigZag), false, false, none)),
             ("context-lightseq", (4, 3, HELPED, false, false, none)),
-            ("sequence-overlap", (2, 0, Stream::Rows, true, false, none)),
-            ("split", (1, 0, Stream::Whole, false, true, none)),
+            (
+                "context-tensor",
+                (4, 3, ring(ContextOrder::ZigZag).with_line(2, LineStream::Rows), false, false, none),
+            ),
+            ("context-tensor-ulysses", (4, 3, EXCHANGED.with_line(2, LineStream::Whole), false, false, none)),
+            ("sequence-overlap", (2, 0, ROWS, true, false, none)),
+            ("split", (1, 0, WHOLE, false, true, none)),
         ] {
             let (degree, index, stream, overlap, split, recompute) = layout;
             let tensor_shard = part(&model, degree, index, stream).unwrap();
@@ -357,7 +376,7 @@ fn printed_programs_are_the_golden_files() {
             let d = Decoder::of_stage(
                 &mut NullBackend::new(),
                 &tensor_shard,
-                stream,
+                stream.stream,
                 shape,
                 config,
                 &stage,
@@ -370,14 +389,14 @@ fn printed_programs_are_the_golden_files() {
                 d.phases().iter().filter(wanted).map(|p| print(program, memory, *p, d.ranks())).collect();
             check(&format!("{name}-{what}"), &texts.join("\n"));
         }
-        let tensor_shard = part(&model, 2, 0, Stream::Rows).unwrap();
+        let tensor_shard = part(&model, 2, 0, ROWS).unwrap();
         let config =
             ActivationConfig { compression: Compression::Int8.into(), ..ActivationConfig::default() };
         let stage = StageConfig::whole(&tensor_shard.model);
         let d = Decoder::of_stage(
             &mut NullBackend::new(),
             &tensor_shard,
-            Stream::Rows,
+            Stream::ROWS,
             shape,
             config,
             &stage,
@@ -392,12 +411,12 @@ fn printed_programs_are_the_golden_files() {
             let (stage, config) = (StageConfig::whole(&part.model), ActivationConfig::default());
             let shape = Shape { sequences: 4, ..shape };
             let null = &mut NullBackend::new();
-            let d = Decoder::of_stage(null, &part, Stream::Grid, shape, config, &stage, None).unwrap();
+            let d = Decoder::of_stage(null, &part, Stream::WHOLE, shape, config, &stage, None).unwrap();
             let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
             let of = |phase: Phase| print(program, memory, phase, d.ranks());
             check(&format!("{name}-{what}"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));
         }
-        let d = annotated(&model, 0, Stream::Rows, &["layers.0.mlp.*"], shape);
+        let d = annotated(&model, 0, Stream::ROWS, &["layers.0.mlp.*"], shape);
         let (_, program, memory) = d.programs().find(|p| p.0 == Unit::Layer(0)).unwrap();
         let of = |phase: Phase| print(program, memory, phase, d.ranks());
         check(&format!("{name}-sequence-annotated"), &[of(Phase::Forward), of(Phase::Backward)].join("\n"));

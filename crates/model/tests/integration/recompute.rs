@@ -80,7 +80,7 @@ fn slot(storage: Storage, recompute: &RecomputePlan, (degree, stream): (usize, S
 }
 
 /// One rank.
-const ONE: (usize, Stream) = (1, Stream::Whole);
+const ONE: (usize, Stream) = (1, Stream::WHOLE);
 
 /// Korthikanti et al. 2022, table 2, without dropout and with a flash attention, whose log-sum-exps take 4 a s b bytes: s b h
 /// elements of a layer are its input 1, queries, keys and values 3, attention's result 1, the stream between the blocks 1
@@ -117,11 +117,11 @@ fn memory_of_a_micro_batch_is_that_of_the_formulas() {
             for (policy, whole) in
                 [(Recompute::Full, size * sbh), (Recompute::AttentionOutput, 2 * size * sbh + lse)]
             {
-                let found = slot(storage, &policy.into(), (degree, Stream::Rows)) - rest(size, degree as u64);
+                let found = slot(storage, &policy.into(), (degree, Stream::ROWS)) - rest(size, degree as u64);
                 assert_eq!(found, 4 * whole / degree as u64, "{policy} over {degree} ranks");
             }
             // Rajbhandari et al. 2020, section 6.1: 1/t of each layer's input. What enters and leaves the stage is whole.
-            let found = slot(storage, &Recompute::Full.into(), (degree, Stream::Partitioned));
+            let found = slot(storage, &Recompute::Full.into(), (degree, Stream::PARTITIONED));
             let ends = rest(size, 1) + size * sbh;
             assert_eq!(found - ends, 4 * size * sbh / degree as u64, "partitioned over {degree} ranks");
         }
@@ -177,7 +177,7 @@ fn stored_micro_batches_take_the_memory_and_the_work_of_no_recomputation() {
         let recompute = RecomputePlan { stored_micro_batches, ..policy.into() };
         let config = ActivationConfig { recompute, ..ActivationConfig::default() };
         let stage = StageConfig { slots, pending, ..StageConfig::whole(&model) };
-        Decoder::of_stage(b, &tensor_shard, Stream::Whole, shape, config, &stage, None)
+        Decoder::of_stage(b, &tensor_shard, Stream::WHOLE, shape, config, &stage, None)
     };
     let bytes = |policy, stored, slots| {
         let mut b = NullBackend::new();
@@ -215,7 +215,7 @@ fn stored_micro_batches_take_the_memory_and_the_work_of_no_recomputation() {
 fn collectives_of_a_layer_that_is_computed_again_are_counted() {
     let model = Model { layers: 1, ..named("llama-1b").unwrap() };
     let tensor_shard = model.tensor_shard(2, 0).unwrap();
-    for (stream, none, full) in [(Stream::Whole, 4, 6), (Stream::Partitioned, 5, 7), (Stream::Rows, 6, 7)] {
+    for (stream, none, full) in [(Stream::WHOLE, 4, 6), (Stream::PARTITIONED, 5, 7), (Stream::ROWS, 6, 7)] {
         for (policy, wanted) in [(Recompute::None, none), (Recompute::Full, full)] {
             let config = ActivationConfig { recompute: policy.into(), ..ActivationConfig::default() };
             let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };

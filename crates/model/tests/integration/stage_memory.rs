@@ -20,7 +20,7 @@ fn activations(model: &Model, layers: std::ops::Range<usize>, slots: usize, pend
     let stage = StageConfig { span, slots, pending, overlap: false };
     let mut b = NullBackend::new();
     let config = ActivationConfig::default();
-    Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap();
+    Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config, &stage, None).unwrap();
     class(&b, "activations").0
 }
 
@@ -58,7 +58,7 @@ fn products_of_each_part_are_those_of_the_span() {
             let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
             let (mut b, config) = (NullBackend::new(), ActivationConfig::default());
             let mut d =
-                Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config, &stage, None).unwrap();
+                Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config, &stage, None).unwrap();
             let products = |b: &mut NullBackend| {
                 let names =
                     ["linear", "linear_backward_input", "linear_backward_weight", "linear_cross_entropy"];

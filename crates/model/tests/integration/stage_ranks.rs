@@ -79,7 +79,7 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
     for span in spans(model) {
         let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
         let mut d =
-            Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, SHAPE, config.clone(), &stage, None)
+            Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, SHAPE, config.clone(), &stage, None)
                 .unwrap();
         for (i, p) in model.params().iter().enumerate().filter(|(_, p)| span.uses(model, p.id)) {
             d.write_param(&mut b, &p.name, &values(i, p)).unwrap();

@@ -4,13 +4,14 @@ use crate::group;
 use crate::tiny;
 
 use bessemer_arch::{Model, Span, TensorShard};
+use bessemer_mesh::{Axis, Mesh};
 use bessemer_model::{
     Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Shape,
     SlotMemory, StageConfig, StageRanks, StepContext, Stream, TokenBatch,
 };
 use bessemer_tensor::{Backend, View};
 use bessemer_units::{Recompute, RecomputePlan, Storage};
-use group::{Group, Member, part_of};
+use group::{Groups, part_of};
 use tiny::{SEQ, all_kinds, context, cpu, models, relative, scored, tokens, values};
 
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
@@ -215,9 +216,9 @@ fn whole_and_split_passes_mix_in_any_order() {
         let model = Model { layers: 4, ..plain };
         let (mut b, config) = (cpu(1), ActivationConfig::default());
         let tensor_shard = model.tensor_shard(1, 0).unwrap();
-        let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config.clone());
+        let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::WHOLE, config.clone());
         let spans = model.split_layers(&[2, 2]).unwrap();
-        let from = (&tensor_shard, Stream::Whole);
+        let from = (&tensor_shard, Stream::WHOLE);
         let found = chain(&mut b, &mut OneDevice, from, config.clone(), &spans, Split::NotSecond);
         assert_eq!(found.losses, wanted.losses, "{label}");
         // The matrices' terms are added in another order: that of the weight parts.
@@ -234,11 +235,11 @@ const CHAINS: [&[usize]; 5] = [&[4], &[3, 1], &[1, 1, 1, 1], &[0, 2, 2, 0], &[0,
 fn hold_chains(label: &str, model: &Model, config: ActivationConfig, splits: &[Split]) {
     let mut b = cpu(1);
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
-    let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::Whole, config.clone());
+    let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::WHOLE, config.clone());
     for counts in CHAINS {
         let spans = model.split_layers(counts).unwrap();
         for &split in splits {
-            let from = (&tensor_shard, Stream::Whole);
+            let from = (&tensor_shard, Stream::WHOLE);
             let found = chain(&mut b, &mut OneDevice, from, config.clone(), &spans, split);
             hold(&format!("{label}, dropout {}, {counts:?}, {split:?}", model.dropout), &found, &wanted);
         }
@@ -295,14 +296,13 @@ fn members(
     model: &Model,
     degree: usize,
     run: impl Fn(&mut dyn Backend, &mut dyn StageRanks, &TensorShard) -> Outcome + Sync,
-    stream: Stream,
 ) -> Vec<Outcome> {
-    let group = Group::new(degree);
+    let groups = Groups::new(&Mesh::along(Axis::Tensor, degree));
     std::thread::scope(|s| {
-        let (group, run) = (&group, &run);
+        let (groups, run) = (&groups, &run);
         let member = |index: usize| {
             let tensor_shard = model.tensor_shard(degree, index).unwrap();
-            s.spawn(move || run(&mut cpu(1), &mut Member { index, group, stream }, &tensor_shard))
+            s.spawn(move || run(&mut cpu(1), &mut groups.member(index), &tensor_shard))
         };
         let threads: Vec<_> = (0..degree).map(member).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
@@ -316,18 +316,17 @@ fn portions_may_be_cut_into_stages() {
         if model.tensor_shard(2, 0).is_err() {
             continue;
         }
-        for stream in [Stream::Whole, Stream::Partitioned, Stream::Rows] {
+        for stream in [Stream::WHOLE, Stream::PARTITIONED, Stream::ROWS] {
             for recompute in [Recompute::Selective, Recompute::None, Recompute::Full] {
                 let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
-                let wanted =
-                    members(&model, 2, |b, ranks, p| whole(b, ranks, p, stream, config.clone()), stream);
+                let wanted = members(&model, 2, |b, ranks, p| whole(b, ranks, p, stream, config.clone()));
                 for counts in &CHAINS[..4] {
                     let spans = model.split_layers(counts).unwrap();
                     for split in [Split::None, Split::All] {
                         let run = |b: &mut dyn Backend, ranks: &mut dyn StageRanks, p: &TensorShard| {
                             chain(b, ranks, (p, stream), config.clone(), &spans, split)
                         };
-                        let found = members(&model, 2, run, stream);
+                        let found = members(&model, 2, run);
                         for (found, wanted) in found.iter().zip(&wanted) {
                             let what = format!("{label}, {stream:?}, {recompute:?}, {counts:?}, {split:?}");
                             hold(&what, found, wanted);
@@ -358,7 +357,7 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
                 let d = Decoder::of_stage(
                     &mut b,
                     &tensor_shard,
-                    Stream::Whole,
+                    Stream::WHOLE,
                     shape,
                     config.clone(),
                     &stage,
@@ -433,7 +432,7 @@ fn stages_start_from_the_bits_of_the_whole() {
             let Ok(tensor_shard) = model.tensor_shard(degree, degree - 1) else { continue };
             let (mut b, config) = (cpu(1), ActivationConfig::default());
             let whole =
-                Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config.clone(), None)
+                Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::WHOLE, SHAPE, config.clone(), None)
                     .unwrap();
             whole.init(&mut b, 7).unwrap();
             let wanted = whole.read_params(&mut b).unwrap();
@@ -443,7 +442,7 @@ fn stages_start_from_the_bits_of_the_whole() {
                 let d = Decoder::of_stage(
                     &mut b,
                     &tensor_shard,
-                    Stream::Whole,
+                    Stream::WHOLE,
                     SHAPE,
                     config.clone(),
                     &stage,
@@ -475,7 +474,7 @@ fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
     let mut make = |span: &Span, slots, pending, purpose| {
         let stage = StageConfig { span: span.clone(), slots, pending, overlap: false };
         let shape = Shape { purpose, ..SHAPE };
-        Decoder::of_stage(&mut b, &tensor_shard, Stream::Whole, shape, config.clone(), &stage, None)
+        Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config.clone(), &stage, None)
     };
     assert!(message(make(&first, 0, 0, Purpose::Train)).contains("at least one slot"));
     assert!(message(make(&first, 1, 1, Purpose::Score)).contains("no backward pass to split"));

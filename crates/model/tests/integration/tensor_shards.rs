@@ -5,16 +5,16 @@ use crate::group;
 use crate::tiny;
 
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
-use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
+use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing, Mesh, MeshConfig};
 use bessemer_model::{
-    ActivationConfig, Cache, Decoder, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks, StepContext,
-    Stream, TokenBatch,
+    ActivationConfig, Cache, Decoder, LineStream, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks,
+    StepContext, Stream, TokenBatch,
 };
 use bessemer_program::Node;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{Recompute, Storage};
-use group::{Group, Member, part_of, sum};
+use group::{Groups, part_of, sum};
 use tiny::{SEQ, all_kinds, context, cpu, gradients, models, relative, scored, tokens};
 
 /// What a run leaves: losses of a forward pass, of two micro-batches, and the gradients.
@@ -26,41 +26,85 @@ pub(crate) struct Outcome {
     pub(crate) gradients: Vec<Vec<f32>>,
 }
 
-pub(crate) const GATHERED: Stream = Stream::Context(ContextSharing::of(ContextMethod::AllGather));
-pub(crate) const EXCHANGED: Stream = Stream::Context(ContextSharing::of(ContextMethod::Ulysses));
-pub(crate) const HELPED: Stream = Stream::Context(ContextSharing::of(ContextMethod::LightSeq));
+/// The axes of the ranks that share layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Along {
+    Tensor,
+    Context,
+    /// Lines of so many ranks that share heads, each for some positions.
+    Both(usize),
+}
+
+/// How ranks share layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    pub(crate) along: Along,
+    pub(crate) stream: Stream,
+}
+
+pub(crate) const WHOLE: Sharing = Sharing { along: Along::Tensor, stream: Stream::WHOLE };
+pub(crate) const ROWS: Sharing = Sharing { along: Along::Tensor, stream: Stream::ROWS };
+pub(crate) const PARTITIONED: Sharing = Sharing { along: Along::Tensor, stream: Stream::PARTITIONED };
+pub(crate) const GATHERED: Sharing = by(ContextMethod::AllGather, ContextOrder::Auto);
+pub(crate) const EXCHANGED: Sharing = by(ContextMethod::Ulysses, ContextOrder::Auto);
+pub(crate) const HELPED: Sharing = by(ContextMethod::LightSeq, ContextOrder::Auto);
 /// Attention in blocks, by each method and order; and keys that are gathered in orders that are not their own.
-pub(crate) const BLOCKS: [Stream; 4] =
+pub(crate) const BLOCKS: [Sharing; 4] =
     [ring(ContextOrder::ZigZag), ring(ContextOrder::Striped), ring(ContextOrder::Consecutive), HELPED];
 
-pub(crate) const fn ring(order: ContextOrder) -> Stream {
-    Stream::Context(ContextSharing { method: ContextMethod::Ring, order })
+pub(crate) const fn ring(order: ContextOrder) -> Sharing {
+    by(ContextMethod::Ring, order)
+}
+
+const fn by(method: ContextMethod, order: ContextOrder) -> Sharing {
+    Sharing { along: Along::Context, stream: Stream::shared(ContextSharing { method, order }) }
+}
+
+impl Sharing {
+    /// The same in lines of so many ranks.
+    pub(crate) const fn with_line(self, tensor: usize, line: LineStream) -> Sharing {
+        Sharing { along: Along::Both(tensor), stream: Stream { line, ..self.stream } }
+    }
+
+    pub(crate) fn mesh(self, degree: usize) -> Mesh {
+        let config = match self.along {
+            Along::Tensor => MeshConfig::new().with(Axis::Tensor, degree),
+            Along::Context => MeshConfig::new().with(Axis::Context, degree),
+            Along::Both(line) => {
+                MeshConfig::new().with(Axis::Tensor, line).with(Axis::Context, degree / line)
+            }
+        };
+        Mesh::new(&config, degree).unwrap()
+    }
+
+    /// The method by which positions are shared, if they are.
+    pub(crate) fn context(self) -> Option<ContextSharing> {
+        (self.along != Along::Tensor).then_some(self.stream.context)
+    }
 }
 
 /// Whether a micro-batch is one sequence.
-pub(crate) fn one_sequence(stream: Stream) -> bool {
-    matches!(stream, Stream::Context(sharing) if sharing.method.one_sequence())
+pub(crate) fn one_sequence(sharing: Sharing) -> bool {
+    sharing.context().is_some_and(|context| context.method.one_sequence())
 }
 
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 
-/// The batches on ranks that hold the stream so.
-fn shape(stream: Stream) -> Shape {
-    Shape { sequences: if one_sequence(stream) { 1 } else { SHAPE.sequences }, ..SHAPE }
+/// The batches on ranks that share layers so.
+fn shape(sharing: Sharing) -> Shape {
+    Shape { sequences: if one_sequence(sharing) { 1 } else { SHAPE.sequences }, ..SHAPE }
 }
 
-/// The part of a model on a rank that holds the stream so, if there is one.
-pub(crate) fn part(model: &Model, degree: usize, index: usize, stream: Stream) -> Option<TensorShard> {
-    let shardings =
-        if matches!(stream, Stream::Context(_)) { model.context_shardings() } else { model.shardings() };
-    let problem = match stream {
-        Stream::Context(sharing) => {
-            let problem = sharing.problem(degree, model.heads, model.kv_heads);
-            problem.or_else(|| sharing.length_problem(SEQ, degree))
-        }
-        _ => None,
-    };
-    model.tensor_shard_of(shardings, degree, index).ok().filter(|_| problem.is_none())
+/// The part of a model on a rank that shares layers so, if there is one.
+pub(crate) fn part(model: &Model, degree: usize, index: usize, sharing: Sharing) -> Option<TensorShard> {
+    let mesh = sharing.mesh(degree);
+    let part = model.layer_shard(&mesh, model.shardings(), index).ok()?;
+    let ranks = mesh.degree(Axis::Context);
+    let problem = sharing.context().and_then(|context| {
+        let problem = context.problem(ranks, part.model.heads, part.model.kv_heads);
+        problem.or_else(|| context.length_problem(SEQ, ranks))
+    });
+    Some(part).filter(|_| problem.is_none())
 }
 
 pub(crate) fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
@@ -82,12 +126,17 @@ pub(crate) fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn Stag
     Outcome { losses, per_token, lse_squared, gradients: gradients(b, d) }
 }
 
-/// A gradient with the sum over tensor shards that it still lacks.
-fn completed(tensor_shard: &TensorShard, i: usize, stream: Stream, all: &[Outcome]) -> Vec<f32> {
-    let param = &tensor_shard.params()[i];
-    let mut mine = all[tensor_shard.index].gradients[i].clone();
-    if let Some((group, span)) = tensor_shard.gradient_sum(param, stream != Stream::Whole) {
-        let terms: Vec<_> = all[group].iter().map(|o| o.gradients[i].clone()).collect();
+/// A gradient with the sums over ranks that it still lacks.
+pub(crate) fn completed(part: &TensorShard, i: usize, rows: bool, all: &[Outcome]) -> Vec<f32> {
+    let (param, mesh) = (&part.params()[i], part.mesh());
+    let over_axes = |rank: usize| {
+        let group = mesh.group(rank, &param.sharding.sums);
+        sum(&group.iter().map(|r| all[*r].gradients[i].clone()).collect::<Vec<_>>())
+    };
+    let mut mine = over_axes(part.index);
+    if let Some((positions, span)) = part.gradient_sum(param, rows) {
+        let coord = mesh.coord(part.index);
+        let terms: Vec<_> = positions.map(|at| over_axes(mesh.rank(&coord.with(part.line(), at)))).collect();
         let width = param.len() / param.shape[0];
         let range = span.start * width..span.end() * width;
         mine[range.clone()].copy_from_slice(&sum(&terms)[range]);
@@ -95,25 +144,23 @@ fn completed(tensor_shard: &TensorShard, i: usize, stream: Stream, all: &[Outcom
     mine
 }
 
-fn of_portions(model: &Model, degree: usize, stream: Stream, config: ActivationConfig) -> Vec<Outcome> {
-    let group = Group::new(degree);
+fn of_portions(model: &Model, degree: usize, sharing: Sharing, config: ActivationConfig) -> Vec<Outcome> {
+    let groups = Groups::new(&sharing.mesh(degree));
     std::thread::scope(|s| {
         let run = |index: usize| {
-            let tensor_shard = part(model, degree, index, stream).unwrap();
-            let (group, config) = (&group, config.clone());
+            let tensor_shard = part(model, degree, index, sharing).unwrap();
+            let (groups, config) = (&groups, config.clone());
             s.spawn(move || {
                 let mut b = cpu(1);
-                let shape = shape(stream);
+                let (shape, stream) = (shape(sharing), sharing.stream);
                 let mut d =
                     Decoder::of_tensor_shard(&mut b, &tensor_shard, stream, shape, config, None).unwrap();
-                d.verify().unwrap();
+                d.verify().unwrap_or_else(|e| panic!("rank {index} of {degree}, {sharing:?}: {e}"));
                 for (i, (param, spec)) in tensor_shard.params().iter().zip(model.params()).enumerate() {
                     let values = part_of(param, &tiny::values(i, &spec));
                     d.write_param(&mut b, &spec.name, &values).unwrap();
                 }
-                // One tensor shard has all rows.
-                let stream = if degree == 1 { Stream::Whole } else { stream };
-                outcome(&mut b, &mut d, &mut Member { index, group, stream })
+                outcome(&mut b, &mut d, &mut groups.member(index))
             })
         };
         let threads: Vec<_> = (0..degree).map(run).collect();
@@ -130,20 +177,28 @@ pub(crate) fn of_whole(model: &Model, shape: Shape, config: ActivationConfig) ->
     outcome(&mut b, &mut d, &mut OneDevice)
 }
 
-fn hold(what: &str, model: &Model, degree: usize, stream: Stream, config: ActivationConfig, tolerance: f64) {
-    let whole = of_whole(model, shape(stream), config.clone());
-    let all = of_portions(model, degree, stream, config.clone());
+fn hold(
+    what: &str,
+    model: &Model,
+    degree: usize,
+    sharing: Sharing,
+    config: ActivationConfig,
+    tolerance: f64,
+) {
+    let whole = of_whole(model, shape(sharing), config.clone());
+    let all = of_portions(model, degree, sharing, config.clone());
     for (index, found) in all.iter().enumerate() {
-        let what = format!("{what}, tensor shard {index} of {degree}, {stream:?}");
+        let what = format!("{what}, rank {index} of {degree}, {sharing:?}");
         for (found, wanted) in found.losses.iter().zip(&whole.losses) {
             assert!((found / wanted - 1.0).abs() < tolerance, "{what}: loss {found}, wanted {wanted}");
         }
         assert!((found.lse_squared / whole.lse_squared - 1.0).abs() < tolerance, "{what}");
         assert!(relative(&found.per_token, &whole.per_token) < tolerance, "{what}");
-        let tensor_shard = part(model, degree, index, stream).unwrap();
+        let tensor_shard = part(model, degree, index, sharing).unwrap();
+        let rows = sharing.stream.line == LineStream::Rows;
         for (i, param) in tensor_shard.params().iter().enumerate() {
             let wanted = part_of(param, &whole.gradients[i]);
-            let difference = relative(&completed(&tensor_shard, i, stream, &all), &wanted);
+            let difference = relative(&completed(&tensor_shard, i, rows, &all), &wanted);
             assert!(difference < tolerance, "{what}: {} differs by {difference}", param.name());
         }
     }
@@ -159,16 +214,49 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
                 if model.tensor_shard(degree, 0).is_err() {
                     continue;
                 }
-                for stream in [Stream::Whole, Stream::Rows] {
+                for sharing in [WHOLE, ROWS] {
                     let what = format!("{label}, dropout {dropout}");
                     // One tensor shard has nobody to talk to: its products are terms of sums of one.
-                    hold(&what, &model, degree, stream, ActivationConfig::default(), 2e-5);
+                    hold(&what, &model, degree, sharing, ActivationConfig::default(), 2e-5);
                     held += 1;
                 }
             }
         }
     }
     assert!(held > 200, "{held}");
+}
+
+/// Every method in lines of ranks, with the rows of a rank's positions whole in a line, sharded over it, and kept in parts.
+pub(crate) fn lines() -> impl Iterator<Item = (usize, Sharing)> {
+    let methods = [GATHERED, EXCHANGED].into_iter().chain(BLOCKS);
+    let of_line = |method: Sharing| {
+        [(2, LineStream::Whole), (2, LineStream::Rows), (2, LineStream::Partitioned), (4, LineStream::Rows)]
+            .map(|(tensor, line)| (2 * tensor, method.with_line(tensor, line)))
+    };
+    let more = |method: Sharing| {
+        [(8, method.with_line(2, LineStream::Whole)), (8, method.with_line(2, LineStream::Rows))]
+    };
+    methods.clone().flat_map(of_line).chain(methods.flat_map(more))
+}
+
+/// Heads over the ranks of a line, positions over the lines.
+#[test]
+fn lines_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
+    let mut held = 0;
+    for (label, model) in all_kinds() {
+        for dropout in [0.0, 0.2] {
+            let model = Model { dropout, ..model.clone() };
+            for (degree, sharing) in lines().filter(|(degree, _)| (*degree == 4) == (dropout > 0.0)) {
+                if part(&model, degree, 0, sharing).is_none() {
+                    continue;
+                }
+                let what = format!("{label}, dropout {dropout}");
+                hold(&what, &model, degree, sharing, ActivationConfig::default(), 2e-5);
+                held += 1;
+            }
+        }
+    }
+    assert!(held > 150, "{held}");
 }
 
 /// Operations of attention of one micro-batch, forward and backward, on each of the ranks that share its sequence.
@@ -179,7 +267,7 @@ fn ranks_with_some_positions_have_equally_much_to_compute() {
         let part = part(&model, degree, index, GATHERED).unwrap();
         let (shape, config) = (shape(GATHERED), ActivationConfig::default());
         let null = &mut NullBackend::new();
-        let d = Decoder::of_tensor_shard(null, &part, GATHERED, shape, config, None).unwrap();
+        let d = Decoder::of_tensor_shard(null, &part, GATHERED.stream, shape, config, None).unwrap();
         let lists = d.programs().flat_map(|(_, unit, _)| {
             [Phase::Forward, Phase::Backward].into_iter().flat_map(|phase| unit.list(phase))
         });
@@ -238,7 +326,7 @@ fn ranks_that_compute_blocks_have_the_losses_and_gradients_of_the_whole() {
 fn gathered_keys_go_with_every_order() {
     for (label, model) in all_kinds() {
         for order in [ContextOrder::Consecutive, ContextOrder::Striped] {
-            let stream = Stream::Context(ContextSharing { method: ContextMethod::AllGather, order });
+            let stream = by(ContextMethod::AllGather, order);
             let model = Model { dropout: 0.2, ..model.clone() };
             hold(label, &model, 4, stream, ActivationConfig::default(), 2e-5);
         }
@@ -274,7 +362,7 @@ fn ranks_with_some_heads_have_the_losses_and_gradients_of_the_whole() {
 #[test]
 fn recomputed_and_rounded_activations_may_be_cut_too() {
     for (label, model) in models() {
-        for stream in [Stream::Whole, Stream::Rows, GATHERED, EXCHANGED].into_iter().chain(BLOCKS) {
+        for stream in [WHOLE, ROWS, GATHERED, EXCHANGED].into_iter().chain(BLOCKS) {
             for recompute in
                 [Recompute::None, Recompute::Attention, Recompute::AttentionOutput, Recompute::Full]
             {
@@ -301,8 +389,8 @@ fn partitioned_activations_have_the_bits_of_whole_ones() {
             }
             for recompute in [Recompute::None, Recompute::AttentionOutput, Recompute::Full] {
                 let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
-                let whole = of_portions(&model, degree, Stream::Whole, config.clone());
-                let found = of_portions(&model, degree, Stream::Partitioned, config);
+                let whole = of_portions(&model, degree, WHOLE, config.clone());
+                let found = of_portions(&model, degree, PARTITIONED, config);
                 assert!(found == whole, "{label}, {degree} tensor shards, {recompute}");
             }
         }
@@ -330,7 +418,7 @@ fn a_portion_starts_from_the_elements_of_the_whole() {
                     let d = Decoder::of_tensor_shard(
                         &mut b,
                         &tensor_shard,
-                        Stream::Whole,
+                        Stream::WHOLE,
                         SHAPE,
                         config.clone(),
                         None,
@@ -354,7 +442,7 @@ fn what_a_portion_cannot_do_is_refused() {
     let config = ActivationConfig::default();
     let mut b = cpu(1);
     let mut d =
-        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Whole, SHAPE, config.clone(), None).unwrap();
+        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::WHOLE, SHAPE, config.clone(), None).unwrap();
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let message = |r: Result<(), ModelError>| match r {
@@ -371,26 +459,26 @@ fn what_a_portion_cannot_do_is_refused() {
     assert!(message(cache).contains("decoding with a cache needs the whole model"));
     let odd = Shape { sequences: 1, seq: 15, ..SHAPE };
     let cut =
-        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, odd, config.clone(), None).map(drop);
+        Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::ROWS, odd, config.clone(), None).map(drop);
     assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
-    let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Partitioned, odd, config.clone(), None);
+    let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::PARTITIONED, odd, config.clone(), None);
     assert!(message(cut.map(drop)).contains("a partition of activations over 2 tensor shards wants"));
     let all = part(&model, 2, 1, GATHERED).unwrap();
     for shape in [odd, SHAPE] {
-        let cut = Decoder::of_tensor_shard(&mut b, &all, GATHERED, shape, config.clone(), None);
+        let cut = Decoder::of_tensor_shard(&mut b, &all, GATHERED.stream, shape, config.clone(), None);
         let found = format!("found {} of {}; set train.micro_batch = 1", shape.sequences, shape.seq);
         assert!(message(cut.map(drop)).contains(&found));
     }
-    let three = model.tensor_shard_of(model.context_shardings(), 3, 0).unwrap();
+    let three = model.layer_shard(&EXCHANGED.mesh(3), model.shardings(), 0).unwrap();
     let shape = Shape { seq: 15, ..SHAPE };
-    let cut = Decoder::of_tensor_shard(&mut b, &three, EXCHANGED, shape, config.clone(), None);
+    let cut = Decoder::of_tensor_shard(&mut b, &three, EXCHANGED.stream, shape, config.clone(), None);
     let refused = message(cut.map(drop));
     assert!(
         refused.contains("a number of query heads that it divides, found 4; take another parallel.context"),
         "{refused}"
     );
     let whole = model.tensor_shard(1, 0).unwrap();
-    let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::Rows, odd, config.clone(), None).unwrap();
+    let mut d = Decoder::of_tensor_shard(&mut b, &whole, Stream::ROWS, odd, config.clone(), None).unwrap();
     d.logits(&mut b, &TokenBatch { ids: &ids[..15], targets: &targets[..15], positions: None }, |_, _| {})
         .unwrap();
 }
@@ -405,7 +493,7 @@ fn activations_of_a_stream_sharded_by_rows_take_no_more_than_a_plan_by_hand() {
             let Ok(tensor_shard) = model.tensor_shard(degree, degree - 1) else { continue };
             let config = ActivationConfig { recompute: recompute.into(), ..ActivationConfig::default() };
             let mut b = NullBackend::new();
-            Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::Rows, SHAPE, config.clone(), None)
+            Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::ROWS, SHAPE, config.clone(), None)
                 .unwrap();
             let m = &tensor_shard.model;
             let (n, r, l, d) = (SHAPE.tokens(), SHAPE.tokens() / degree, m.layers, m.width);

@@ -168,9 +168,9 @@ fn a_layer_keeps_the_bytes_of_the_closed_forms() {
     for of in [GPT_22B, GPT_175B] {
         let (sbh, sb, t) = (of.sbh(), of.tokens * of.sequences, of.tensor);
         for (stream, rows, selective) in [
-            (Stream::Whole, 1, 10 * sbh + 24 * sbh / t),
-            (Stream::Partitioned, 1, 8 * sbh + 26 * sbh / t),
-            (Stream::Rows, t, 34 * sbh / t),
+            (Stream::WHOLE, 1, 10 * sbh + 24 * sbh / t),
+            (Stream::PARTITIONED, 1, 8 * sbh + 26 * sbh / t),
+            (Stream::ROWS, t, 34 * sbh / t),
         ] {
             let stored = of.layer(stream, Recompute::None);
             assert_eq!(stored.inputs + stored.masks, selective, "{stream:?}");
@@ -190,10 +190,10 @@ fn a_layer_keeps_the_bytes_of_the_closed_forms() {
             (Recompute::AttentionOutput, 2 * sbh, 2 * sbh / t + lse),
             (Recompute::Full, 2 * sbh, 0),
         ] {
-            assert_eq!(kept(Stream::Whole, recompute), whole + sharded, "{recompute}");
-            assert_eq!(kept(Stream::Rows, recompute), whole / t + sharded, "{recompute}");
+            assert_eq!(kept(Stream::WHOLE, recompute), whole + sharded, "{recompute}");
+            assert_eq!(kept(Stream::ROWS, recompute), whole / t + sharded, "{recompute}");
             let input = 2 * sbh - 2 * sbh / t;
-            assert_eq!(kept(Stream::Partitioned, recompute), whole + sharded - input, "{recompute}");
+            assert_eq!(kept(Stream::PARTITIONED, recompute), whole + sharded - input, "{recompute}");
         }
     }
 }
@@ -206,13 +206,13 @@ fn shares_of_each_technique_are_the_published_ones() {
             let layer = of.layer(stream, Recompute::None);
             layer.inputs + layer.masks
         };
-        let scores = of.layer(Stream::Whole, Recompute::None).scores;
-        let all = (selective(Stream::Whole) + scores) as f64;
+        let scores = of.layer(Stream::WHOLE, Recompute::None).scores;
+        let all = (selective(Stream::WHOLE) + scores) as f64;
         let found = [
-            selective(Stream::Rows) + scores,
-            selective(Stream::Whole),
-            selective(Stream::Rows),
-            of.layer(Stream::Whole, Recompute::Full).inputs,
+            selective(Stream::ROWS) + scores,
+            selective(Stream::WHOLE),
+            selective(Stream::ROWS),
+            of.layer(Stream::WHOLE, Recompute::Full).inputs,
         ];
         for (found, published) in found.iter().zip(published) {
             let percent = 100.0 * *found as f64 / all;

@@ -45,6 +45,12 @@ pub(crate) fn layouts() -> Vec<Layout> {
         (layout.config.context, layout.config.context_method) = (2, method);
         layout
     };
+    let lines = |name, stage, method, sequence| {
+        let mut layout = shared(name, stage, method);
+        (layout.config.tensor, layout.config.sequence) = (2.into(), sequence);
+        layout.ranks = if stage == Stage::Ddp { 4 } else { 8 };
+        layout
+    };
     let pipeline = |name, schedule: &str, data_ranks: usize, micro_batches| {
         let mut layout =
             data(name, if data_ranks > 1 { Stage::Zero1 } else { Stage::Ddp }, 0, 2 * data_ranks);
@@ -75,6 +81,9 @@ pub(crate) fn layouts() -> Vec<Layout> {
         shared("context by ulysses, zero2", Stage::Zero2, ContextMethod::Ulysses),
         shared("context by ring, zero1", Stage::Zero1, ContextMethod::Ring),
         shared("context by lightseq, zero3", Stage::Zero3, ContextMethod::LightSeq),
+        lines("tensor, context by all-gather, ddp", Stage::Ddp, ContextMethod::AllGather, true),
+        lines("tensor, context by ulysses, zero1", Stage::Zero1, ContextMethod::Ulysses, false),
+        lines("tensor, context by ring, zero3", Stage::Zero3, ContextMethod::Ring, true),
         pipeline("gpipe", "gpipe", 1, 3),
         pipeline("1f1b, zero1", "1f1b", 2, 4),
         pipeline("interleaved", "interleaved", 2, 4),

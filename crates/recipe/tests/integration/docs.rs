@@ -356,9 +356,9 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ),
     (
         "parallel.context",
-        "1 to 2^20; divides `train.seq_len`; not with `tensor`",
-        &["1", "2"],
-        &["0", "1048577", "2 parallel.tensor=2"],
+        "1 to 2^20; divides `train.seq_len`; not with a grid of `tensor`",
+        &["1", "2", "2 parallel.tensor=2"],
+        &["0", "1048577", "2 parallel.tensor={cube=2}"],
     ),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),

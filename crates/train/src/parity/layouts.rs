@@ -236,7 +236,7 @@ pub fn pipelines(ranks: usize) -> Vec<Layout> {
     list
 }
 
-/// Context parallelism on at most `ranks` ranks, alone and beside copies, ZeRO and pipelines, of steps of `sequences` sequences:
+/// Context parallelism on at most `ranks` ranks, alone and beside copies, ZeRO, pipelines and tensor parallelism, of steps of `sequences` sequences:
 /// a micro-batch is one sequence. By every method that the ranks' number allows for the 8 heads of the models, in its own order of
 /// positions; in the others alone.
 pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
@@ -278,6 +278,22 @@ pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
         ] {
             let alone = Layout::of(Stage::Ddp, (1, 1), (1, false), sequences);
             list.push(alone.sharing_sequences(context, ContextSharing { method, order }));
+        }
+    }
+    // Lines of tensor-parallel ranks, each for some positions.
+    for (line, context) in [((2, false), 2), ((2, true), 2), ((2, true), 4), ((4, true), 2)] {
+        let orders = methods
+            .into_iter()
+            .chain([ContextSharing { method: ContextMethod::Ring, order: ContextOrder::Striped }]);
+        let heads = 8 / line.0;
+        for sharing in orders.filter(|sharing| sharing.problem(context, heads, heads).is_none()) {
+            for (stage, sizes) in [(Stage::Ddp, (1, 1)), (Stage::Zero1, (1, 2)), (Stage::Zero3, (1, 2))] {
+                let micro_batches = sequences / (sizes.0 * sizes.1);
+                let layout = Layout::of(stage, sizes, line, micro_batches);
+                list.push(layout.sharing_sequences(context, sharing));
+            }
+            let stages = Layout::of(Stage::Ddp, (1, 1), line, 1).pipelined("zb-h1", 2, sequences, &[]);
+            list.push(stages.sharing_sequences(context, sharing));
         }
     }
     list.retain(|l| l.ranks <= ranks);

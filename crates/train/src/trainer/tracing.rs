@@ -223,12 +223,13 @@ impl File {
         let plan = worker.plan();
         for rank in 0..plan.ranks() {
             let at = plan.coord(rank);
-            let axes = [
+            let mut axes = vec![
                 (plan.replicate(), "replica", at.replicate),
                 (plan.shard(), "shard", at.shard),
                 (plan.pipeline(), "pipeline", at.pipeline),
-                (plan.tensor(), plan.layer_axis.name(), at.tensor),
             ];
+            let place = plan.mesh.coord(rank);
+            axes.extend(plan.layer_axes().map(|axis| (plan.mesh.degree(axis), axis.name(), place.at(axis))));
             let several = axes.iter().filter(|(size, ..)| *size > 1);
             let places: Vec<String> = several.map(|(_, name, place)| format!("{name} {place}")).collect();
             let name = match places.is_empty() {

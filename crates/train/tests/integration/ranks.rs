@@ -91,9 +91,13 @@ fn a_run_goes_on_in_another_layout() {
     let annotated: Vec<String> =
         ["parallel.tensor=2"].iter().chain(&annotated).map(|s| (*s).into()).collect();
     records.extend(run.train(&with(&annotated), 4, Some(17)));
-    records.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(19)));
+    records.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(18)));
+    let lines = ["tensor=2", "sequence=true", "context=2", "context_method=\"ring\""];
+    let lines: Vec<String> = lines.iter().map(|set| format!("parallel.{set}")).collect();
+    records.extend(run.train(&with(&lines), 4, Some(19)));
     records.extend(run.train(&with(&[]), 1, None));
-    assert_near(&records, &single, "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2 annotated, tensor 2 x 2, 1");
+    let layouts = "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2 annotated, tensor 2 x 2, tensor 2 x context 2, 1";
+    assert_near(&records, &single, layouts);
     // In one layout, stops do not change a bit.
     let (whole, parts) = (Run::new(false), Run::new(false));
     let wanted = whole.train(&zero3, 2, None);

@@ -162,10 +162,11 @@ fn expected(
             partial +=
                 if span.embedding { all.positions } else { 0 } + if span.head { all.final_norm } else { 0 };
         }
-        send("tensor", times * 2.0 * gradient * whole_ring(partial / tensor, tensor));
+        let lines = context as f64 * times;
+        send("tensor", lines * 2.0 * gradient * whole_ring(partial / tensor, tensor));
         let sharers = (tensor / model.kv_heads).max(1);
         let shared = span.layers.len() * all.keys_and_values / sharers;
-        send("tensor copies", times * 2.0 * gradient * whole_ring(shared, sharers));
+        send("tensor copies", lines * 2.0 * gradient * whole_ring(shared, sharers));
     }
     if model.tied_embeddings {
         let apart = program.routes.iter().filter(|r| r[0].rank != r[r.len() - 1].rank).count();
@@ -194,13 +195,15 @@ fn expected(
     // Besides, the losses of tokens and room for their log-sum-exps are gathered.
     let width = |heads: usize| heads * model.head_dim;
     let again = |modes: &[Recompute]| modes.iter().any(|mode| *recompute == RecomputePlan::from(*mode));
-    let (queries, keys) = (width(model.heads), width(model.kv_heads));
+    // Those of a tensor-parallel rank.
+    let (heads, kv_heads) = (model.heads / tensor, model.kv_heads.max(tensor) / tensor);
+    let (queries, keys) = (width(heads), width(kv_heads));
     let layer = match plan.context.method {
         // What is gathered for a pass that is made again serves the gradients too.
         ContextMethod::AllGather => activation * context_parallel_layer(tokens, keys, context),
         ContextMethod::Ulysses => {
             // Where there are fewer key/value heads than ranks, each rank has one.
-            let keys = width(model.kv_heads.max(context));
+            let keys = width(kv_heads.max(context));
             // What is computed again is exchanged again: all of it, all but the result, or the result alone.
             let of = |queries, keys| activation * ulysses_layer(tokens, queries, keys, context);
             let more = if again(&[Recompute::Full]) {
@@ -219,7 +222,7 @@ fn expected(
             // Of one position a rank, none sees what is behind it.
             let all = order == PositionOrder::ZigZag || (order == PositionOrder::Striped && tokens > context);
             let traffic = match method {
-                ContextMethod::LightSeq => lightseq_layer(tokens, queries, model.heads, keys, context),
+                ContextMethod::LightSeq => lightseq_layer(tokens, queries, heads, keys, context),
                 _ => ring_layer(tokens, keys, context, all),
             };
             let passes = if again(&[Recompute::Full, Recompute::Attention]) { 2.0 } else { 1.0 };
@@ -227,7 +230,7 @@ fn expected(
         }
     };
     let layers = (model.layers * context) as f64 * layer;
-    send("context", micro_batches * (layers + 4.0 * whole_ring(2 * tokens, context)));
+    send("context", (tensor as f64) * micro_batches * (layers + 4.0 * whole_ring(2 * tokens, context)));
 
     let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();
     let lines = if plan.sequence { 1 } else { tensor };
@@ -236,12 +239,16 @@ fn expected(
         send("pipeline", (data * lines) as f64 * activation * elements);
     }
 
-    // Control messages of 64-bit numbers: three of the losses, one of the norm along each axis.
+    // Control messages of 64-bit numbers: three of the losses, one of the norm along the axes of data and stages, and among ranks that share layers.
     let ranks = layout.ranks;
     let numbers = |count: usize, size: usize| 8.0 * (ranks / size) as f64 * whole_ring(count * size, size);
     send("world", numbers(3, ranks));
-    for (label, size) in [("shard", shard), ("tensor", tensor), ("context", context), ("pipeline", pipeline)]
-    {
+    let layers = match (tensor, context) {
+        (2.., 2..) => "context+tensor",
+        (_, 2..) => "context",
+        _ => "tensor",
+    };
+    for (label, size) in [("shard", shard), (layers, tensor * context), ("pipeline", pipeline)] {
         send(label, numbers(1, size));
     }
     // Averages over an odd number of blocks are no whole numbers.

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::TensorShardParam;
-use bessemer_model::{Collective, Ranks, StageRanks, Stream};
+use bessemer_mesh::{Axis, Mesh};
+use bessemer_model::{Collective, Ranks, StageRanks};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::collections::{HashMap, VecDeque};
@@ -74,15 +75,61 @@ fn read(b: &mut dyn Backend, view: View) -> Result<Vec<f32>, TensorError> {
     Ok(values)
 }
 
-/// One tensor shard of the group.
-pub(crate) struct Member<'a> {
-    pub(crate) index: usize,
-    pub(crate) group: &'a Group,
-    pub(crate) stream: Stream,
+/// The groups along one axis, each with its ranks.
+type AlongAxis = Vec<(Vec<usize>, Group)>;
+
+/// The groups of ranks that share layers, along each axis.
+pub(crate) struct Groups {
+    mesh: Mesh,
+    of: Vec<(Axis, AlongAxis)>,
 }
 
-impl Member<'_> {
-    pub(crate) fn all(&self, b: &mut dyn Backend, view: View) -> Result<Vec<Vec<f32>>, TensorError> {
+impl Groups {
+    pub(crate) fn new(mesh: &Mesh) -> Groups {
+        let along = |axis: Axis| {
+            let all = mesh.groups(&[axis]).into_iter();
+            (axis, all.map(|ranks| (ranks.clone(), Group::new(ranks.len()))).collect())
+        };
+        Groups { mesh: mesh.clone(), of: Axis::LAYER.into_iter().map(along).collect() }
+    }
+
+    /// A rank that does its part in the collectives over every axis.
+    pub(crate) fn member(&self, rank: usize) -> Member<'_> {
+        Member { rank, groups: self }
+    }
+}
+
+/// One rank of several that share layers.
+pub(crate) struct Member<'a> {
+    rank: usize,
+    groups: &'a Groups,
+}
+
+impl Ranks for Member<'_> {
+    fn collective(
+        &mut self,
+        b: &mut dyn Backend,
+        c: &Collective,
+        src: View,
+        dst: View,
+    ) -> Result<(), TensorError> {
+        let (_, along) = self.groups.of.iter().find(|(axis, _)| *axis == c.axis).unwrap();
+        let (_, group) = along.iter().find(|(ranks, _)| ranks.contains(&self.rank)).unwrap();
+        let index = self.groups.mesh.position(self.rank, &[c.axis]);
+        AxisMember { index, group }.collective(b, c, src, dst)
+    }
+}
+
+impl StageRanks for Member<'_> {}
+
+/// One rank of the group along an axis.
+struct AxisMember<'a> {
+    index: usize,
+    group: &'a Group,
+}
+
+impl AxisMember<'_> {
+    fn all(&self, b: &mut dyn Backend, view: View) -> Result<Vec<Vec<f32>>, TensorError> {
         Ok(self.group.all(self.index, read(b, view)?))
     }
 
@@ -90,11 +137,9 @@ impl Member<'_> {
         let sum = sum(&self.all(b, view)?);
         b.write_f32(view, &sum)
     }
-}
 
-impl Ranks for Member<'_> {
     fn collective(
-        &mut self,
+        &self,
         b: &mut dyn Backend,
         c: &Collective,
         src: View,
@@ -137,7 +182,6 @@ impl Ranks for Member<'_> {
                 Ok(())
             }
             CollectiveKind::ReduceScatter => {
-                assert_ne!(self.stream, Stream::Whole);
                 let mut terms = Vec::new();
                 for part in c.parts(src, self.group.size()) {
                     terms.extend(read(b, part)?);
@@ -150,8 +194,6 @@ impl Ranks for Member<'_> {
         }
     }
 }
-
-impl StageRanks for Member<'_> {}
 
 /// The elements of a part, from those of the whole.
 pub(crate) fn part_of(param: &TensorShardParam, whole: &[f32]) -> Vec<f32> {
