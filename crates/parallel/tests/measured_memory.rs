@@ -7,10 +7,13 @@ use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, T
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, StateChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::{Bytes, Compression, ParamStorage, Recompute, RecomputePlan, Storage};
+use bessemer_units::{Bytes, Compression, Offload, ParamStorage, Recompute, RecomputePlan, Storage};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 
 const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
@@ -42,6 +45,32 @@ impl BatchSource for Same {
     fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale: 1e-4, accumulate: false };
         Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
+    }
+}
+
+/// A second memory without a name.
+struct Unnamed(File);
+
+impl Unnamed {
+    fn create(rank: usize) -> Unnamed {
+        let path = std::env::temp_dir().join(format!("offload-{}-{rank}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        Unnamed(file)
+    }
+}
+
+impl SecondMemory for Unnamed {
+    fn name(&self) -> String {
+        "a file".into()
+    }
+
+    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, at)
+    }
+
+    fn read_at(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(bytes, at)
     }
 }
 
@@ -94,6 +123,9 @@ fn measured(job: &Job<'_>) -> Measured {
         let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
         let mut worker = Worker::new(&mut cpu, job, world).unwrap();
         worker.init(&mut cpu, 1).unwrap();
+        if worker.second_memory_bytes() > 0 {
+            worker.set_second_memory(Box::new(Unnamed::create(worker.rank()))).unwrap();
+        }
         let planned = cpu.memory();
         let ids = (0..SHAPE.tokens() as u32).map(|i| i % VOCABULARY).collect();
         worker.gradients(&mut cpu, &mut Same(ids)).unwrap();
@@ -157,14 +189,14 @@ fn activations_take_the_predicted_memory_under_every_policy() {
     let budget = RecomputePlan { activation_memory: Some(BUDGET), ..Recompute::InputAware.into() };
     let policies = policies.chain([budget]);
     // What layers store compressed, and the moments of the optimizer.
-    let (none, f32) = (Compression::None, StateChoice::F32);
+    let (none, f32, here) = (Compression::None, StateChoice::F32, Offload::None);
     let mut cases = Vec::new();
     for (ranks, config, every) in &layouts {
         let policies = policies.clone().map(|policy| (policy, Storage::F32));
         for (recompute, storage) in policies.chain([(Recompute::None.into(), Storage::Bf16)]) {
             let named = [Recompute::None, Recompute::Full].map(RecomputePlan::from);
             if *every || named.contains(&recompute) {
-                cases.push((*ranks, config, recompute, storage, none, f32));
+                cases.push((*ranks, config, recompute, storage, none, f32, here));
             }
         }
         for (recompute, storage, form, state) in [
@@ -172,17 +204,29 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             (Recompute::None, Storage::F32, Compression::Int8, f32),
             (Recompute::Selective, Storage::Bf16, Compression::Int8, StateChoice::Int8Embeddings),
         ] {
-            cases.push((*ranks, config, recompute.into(), storage, form, state));
+            cases.push((*ranks, config, recompute.into(), storage, form, state, here));
+        }
+        for (recompute, storage, form) in [
+            (Recompute::None, Storage::F32, none),
+            (Recompute::Full, Storage::F32, none),
+            (Recompute::Selective, Storage::Bf16, Compression::Int8),
+        ] {
+            cases.push((*ranks, config, recompute.into(), storage, form, f32, Offload::Disk));
         }
     }
     let mut wrong = Vec::new();
-    for (ranks, config, recompute, storage, form, state) in cases {
+    for (ranks, config, recompute, storage, form, state, offload) in cases {
         let optim = OptimConfig { state, ..optim.clone() };
         let plan = Plan::new(config, ranks, &model, optim.optimizer).unwrap();
         let several = recompute.budget().is_some();
         let lengths = if several { vec![32] } else { Vec::new() };
-        let activations =
-            ActivationConfig { storage, recompute: recompute.clone(), lengths, compression: form.into() };
+        let activations = ActivationConfig {
+            storage,
+            recompute: recompute.clone(),
+            lengths,
+            compression: form.into(),
+            offload: offload.into(),
+        };
         let job = Job {
             model: &model,
             shape: SHAPE,
@@ -196,7 +240,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         let (wanted, found) = (predicted(&job), measured(&job));
         let planned = wanted.activations + wanted.rest + found.workspace;
         let line = format!(
-            "{} {recompute} {storage} {form} {state:?}: planned {wanted:?}, found {found:?}",
+            "{} {recompute} {storage} {form} {offload} {state:?}: planned {wanted:?}, found {found:?}",
             plan.summary()
         );
         eprintln!("{line} {:.4}", found.touched as f64 / planned as f64);
