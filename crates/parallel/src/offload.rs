@@ -56,7 +56,7 @@ pub(crate) struct Offloading {
     begun: VecDeque<Reload>,
     /// Reloads of the planned passes that follow.
     planned: VecDeque<Reload>,
-    /// What the passes have moved so far.
+    /// Bytes that the passes have moved so far.
     moved: OffloadTraffic,
 }
 

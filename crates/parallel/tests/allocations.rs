@@ -80,11 +80,11 @@ impl BatchSource for Same<'_> {
 }
 
 /// A second memory in memory.
-struct Shelf(Vec<u8>);
+struct HostMemory(Vec<u8>);
 
-impl SecondMemory for Shelf {
+impl SecondMemory for HostMemory {
     fn name(&self) -> String {
-        "the shelf".into()
+        "host memory".into()
     }
 
     fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -142,7 +142,7 @@ fn rank(
     let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
     if offload != Offload::None {
         let bytes = vec![0; worker.second_memory_bytes() as usize];
-        worker.set_second_memory(Box::new(Shelf(bytes))).unwrap();
+        worker.set_second_memory(Box::new(HostMemory(bytes))).unwrap();
     }
     worker.init(&mut cpu, 1).unwrap();
     let ids: Vec<u32> = (0..SEQ as u32).map(|i| i % VOCABULARY).collect();

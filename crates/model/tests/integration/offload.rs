@@ -46,8 +46,8 @@ impl Ranks for Second {
 
 impl StageRanks for Second {}
 
-/// Loss and gradients of two micro-batches.
-fn run(model: &Model, config: ActivationConfig) -> (Vec<u64>, Vec<Vec<f32>>) {
+/// Losses of micro-batches of two sequences of these lengths, and the gradients of the last.
+fn run(model: &Model, config: ActivationConfig, lengths: &[usize]) -> (Vec<u64>, Vec<Vec<f32>>) {
     let (mut b, mut second) = (cpu(2), Second::default());
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let offloads = config.offload.is_on();
@@ -57,15 +57,19 @@ fn run(model: &Model, config: ActivationConfig) -> (Vec<u64>, Vec<Vec<f32>>) {
         d.write_param(&mut b, &p.spec.name, &values(i, &p.spec)).unwrap();
     }
     let mut losses = Vec::new();
-    for step in 0..2 {
-        let (ids, targets) = tokens(5 + step, 2);
-        let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
-        let ctx = context(step, scored(&targets));
+    for (step, seq) in lengths.iter().enumerate() {
+        let (ids, targets) = tokens(5 + step as u64, 2);
+        let (ids, targets) = (&ids[..2 * seq], &targets[..2 * seq]);
+        let batch = TokenBatch { ids, targets, positions: None };
+        let ctx = context(step as u64, scored(targets));
         losses.push(d.forward_backward_through(&mut b, &mut second, &batch, &ctx).unwrap().nats.to_bits());
         assert!(second.held.is_empty(), "what has been written has been read");
     }
+    let all = lengths.len() as u64;
     let [written, read] = [Phase::Forward, Phase::Backward].map(|phase| d.offload_traffic(phase));
-    assert_eq!((second.written, second.read), (2 * written, 2 * read));
+    if lengths.iter().all(|seq| *seq == SEQ) {
+        assert_eq!((second.written, second.read), (all * written, all * read));
+    }
     assert_eq!((written, written > 0), (read, offloads));
     assert!(second.end <= d.offload_layout().bytes());
     (losses, gradients(&mut b, &d))
@@ -88,13 +92,27 @@ fn losses_and_gradients_keep_their_bits() {
                     offload,
                     ..ActivationConfig::default()
                 };
-                let here = run(&model, config(OffloadPlan::default()));
+                let here = run(&model, config(OffloadPlan::default()), &[SEQ; 2]);
                 for layers in [0, 1] {
-                    let away = run(&model, config(OffloadPlan { to: Offload::Disk, layers }));
+                    let away = run(&model, config(OffloadPlan { to: Offload::Disk, layers }), &[SEQ; 2]);
                     assert!(here == away, "{label} {storage} {form} {recompute} {layers}");
                 }
             }
         }
+    }
+}
+
+#[test]
+fn micro_batches_of_several_lengths_keep_their_bits() {
+    for (label, model) in all_kinds() {
+        let config = |offload: Offload| ActivationConfig {
+            lengths: vec![SEQ / 2],
+            offload: offload.into(),
+            ..ActivationConfig::default()
+        };
+        let lengths = [SEQ, SEQ / 2, SEQ, SEQ / 2];
+        let [here, away] = [Offload::None, Offload::Disk].map(|to| run(&model, config(to), &lengths));
+        assert!(here == away, "{label}");
     }
 }
 

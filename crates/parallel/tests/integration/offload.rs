@@ -31,16 +31,16 @@ enum Fault {
 }
 
 /// A second memory in memory, and the bytes that have come and gone.
-struct Shelf {
+struct HostMemory {
     bytes: Vec<u8>,
     fault: Option<Fault>,
     copies: (u64, u64),
     moved: &'static (AtomicU64, AtomicU64),
 }
 
-impl SecondMemory for Shelf {
+impl SecondMemory for HostMemory {
     fn name(&self) -> String {
-        "the shelf".into()
+        "host memory".into()
     }
 
     fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -49,7 +49,7 @@ impl SecondMemory for Shelf {
             Some(Fault::Write(number)) if number == self.copies.0 => {
                 return Err(io::Error::from(io::ErrorKind::StorageFull));
             }
-            Some(Fault::Panic(number)) if number == self.copies.0 => panic!("the shelf breaks"),
+            Some(Fault::Panic(number)) if number == self.copies.0 => panic!("the memory breaks"),
             _ => {}
         }
         self.moved.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn rank(
     assert_eq!(bytes > 0, job.activations.offload.is_on());
     if bytes > 0 {
         let fault = fault.filter(|_| worker.rank() == 0);
-        worker.set_second_memory(Box::new(Shelf {
+        worker.set_second_memory(Box::new(HostMemory {
             bytes: vec![0; bytes as usize],
             fault,
             copies: (0, 0),
@@ -142,7 +142,8 @@ fn rank(
 
 fn train(
     model: &Model,
-    (ranks, config): (usize, &ParallelConfig),
+    ranks: usize,
+    config: &ParallelConfig,
     activations: &ActivationConfig,
     fault: Option<Fault>,
 ) -> Vec<Result<Done, ParallelError>> {
@@ -206,7 +207,7 @@ fn every_layout_has_the_bits_that_it_has_without() {
                 ..ActivationConfig::default()
             };
             let run = |offload| -> Vec<Done> {
-                let ranks = train(&model, (layout.0, &layout.1), &config(offload), None);
+                let ranks = train(&model, layout.0, &layout.1, &config(offload), None);
                 ranks.into_iter().map(|rank| rank.unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
             };
             let here = run(OffloadPlan::default());
@@ -228,11 +229,11 @@ fn a_second_memory_that_fails_ends_the_job_with_its_error() {
             (Fault::Read(23), "read of"),
             (Fault::Panic(5), "the thread that copies to the second memory ended"),
         ] {
-            let ranks = train(&model(false), (layout.0, &layout.1), &activations, Some(fault));
+            let ranks = train(&model(false), layout.0, &layout.1, &activations, Some(fault));
             assert!(ranks.iter().all(Result::is_err), "{layout:?} {fault:?}");
             let e = ranks[0].as_ref().unwrap_err().to_string();
             let advice = wanted.starts_with("the thread")
-                || e.contains("the shelf") && e.contains("train.offload_dir");
+                || e.contains("host memory") && e.contains("train.offload_dir");
             assert!(e.contains(wanted) && advice, "{layout:?} {fault:?}: {e}");
         }
     }
