@@ -28,7 +28,7 @@ impl AwayValues {
         self.0.values().any(|away| away.value == id)
     }
 
-    /// The node and the value that have left in vain.
+    /// Returns the node and the value that no list has read back.
     pub(crate) fn forgotten(&self) -> Option<(usize, usize)> {
         self.0.values().find(|away| !away.reloaded).map(|away| (away.node, away.value))
     }
