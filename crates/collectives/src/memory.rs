@@ -1,6 +1,7 @@
 //! Memory that a collective works on: slices of host memory with their element type, and buffers that own some.
 
 use crate::{Element, ElementType};
+use std::ops::Range;
 
 /// Host memory that a collective only reads.
 #[derive(Debug, Clone, Copy)]
@@ -154,6 +155,24 @@ impl HostBuffer {
     pub fn as_mut_slice<E: Element>(&mut self) -> &mut [E] {
         assert_eq!(self.element, E::TYPE, "elements are read as another type than they have");
         E::of_words_mut(&mut self.words, self.len)
+    }
+
+    /// The bytes of some elements.
+    ///
+    /// # Panics
+    /// If they are of another type, or there are fewer.
+    pub(crate) fn bytes(&self, element: ElementType, of: Range<usize>) -> &[u8] {
+        assert_eq!(self.element, element, "elements are read as another type than they have");
+        &bytemuck::cast_slice(&self.words)[of.start * element.size()..of.end * element.size()]
+    }
+
+    /// The bytes of some elements, to be changed.
+    ///
+    /// # Panics
+    /// As [`HostBuffer::bytes`].
+    pub(crate) fn bytes_mut(&mut self, element: ElementType, of: Range<usize>) -> &mut [u8] {
+        assert_eq!(self.element, element, "elements are read as another type than they have");
+        &mut bytemuck::cast_slice_mut(&mut self.words)[of.start * element.size()..of.end * element.size()]
     }
 
     /// The elements as memory of a collective.

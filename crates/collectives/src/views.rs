@@ -7,8 +7,6 @@ use crate::error::CallSite;
 use crate::{Collective, CollectiveError, CollectiveKind, Communicator, HostBuffer, Memory, Pattern};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_units::DType;
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Errors of a collective over views.
@@ -134,39 +132,25 @@ impl ViewStaging {
 /// Copies a view from the device to elements `to` of a buffer of its type.
 ///
 /// # Errors
-/// An error of the device; a view of u32 or u8, which no collective carries.
+/// An error of the device.
 pub fn read_view(
     backend: &mut dyn Backend,
     from: View,
     buffer: &mut HostBuffer,
     to: Range<usize>,
 ) -> Result<(), TensorError> {
-    match from.dtype() {
-        DType::F32 => backend.read_f32(from, &mut buffer.as_mut_slice()[to]),
-        DType::Bf16 => backend.read_bits(from, buffer.as_mut_slice::<bf16>()[to].reinterpret_cast_mut()),
-        DType::F16 => backend.read_bits(from, buffer.as_mut_slice::<f16>()[to].reinterpret_cast_mut()),
-        DType::U32 | DType::U8 => {
-            let text = format!("views of {} cannot be read back from a device", from.dtype());
-            Err(TensorError::Outside(text.into()))
-        }
-    }
+    backend.read_bytes(from, buffer.bytes_mut(from.dtype().into(), to))
 }
 
 /// Copies elements `from` of a buffer to a view of its type on the device.
 ///
 /// # Errors
-/// An error of the device; a view of u8, which no collective carries.
+/// An error of the device.
 pub fn write_view(
     backend: &mut dyn Backend,
     to: View,
     buffer: &HostBuffer,
     from: Range<usize>,
 ) -> Result<(), TensorError> {
-    match to.dtype() {
-        DType::F32 => backend.write_f32(to, &buffer.as_slice()[from]),
-        DType::Bf16 => backend.write_bits(to, buffer.as_slice::<bf16>()[from].reinterpret_cast()),
-        DType::F16 => backend.write_bits(to, buffer.as_slice::<f16>()[from].reinterpret_cast()),
-        DType::U32 => backend.write_u32(to, &buffer.as_slice()[from]),
-        DType::U8 => Err(TensorError::Outside("views of u8 cannot be written to a device as bytes".into())),
-    }
+    backend.write_bytes(to, buffer.bytes(to.dtype().into(), from))
 }

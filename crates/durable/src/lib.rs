@@ -5,13 +5,16 @@
 //! with the right length and nothing but zeros. A file that is dropped before [`NewFile::commit`] leaves nothing.
 //!
 //! Beside it the other things that every writer of files needs: [`ConfinedDir`] removes files without following
-//! a symbolic link, [`open_regular`] never waits for a FIFO, and [`FileLock`] keeps other processes out.
+//! a symbolic link, [`open_regular`] never waits for a FIFO, [`FileLock`] keeps other processes out, and an [`UnnamedFile`] is
+//! gone with its process.
 
 mod confined;
 mod lock;
+mod unnamed;
 
 pub use confined::{ConfinedDir, EntryKind, IsOurs, foreign_entries};
 pub use lock::FileLock;
+pub use unnamed::UnnamedFile;
 
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};

@@ -62,15 +62,19 @@ impl CpuBackend {
         self.pool.threads()
     }
 
-    /// Address of a view of `count` elements of 16 bits.
-    fn bits(&self, what: &'static str, view: &View, count: usize) -> Result<*mut u16, TensorError> {
+    /// Address of a view whose elements take `bytes` bytes.
+    fn checked_address(&self, what: &'static str, view: &View, bytes: usize) -> Result<*mut u8, TensorError> {
         self.arena.contains(view)?;
-        check_count(what, view, count)?;
-        if !matches!(view.dtype(), DType::Bf16 | DType::F16) {
-            let (operand, wanted, found) = ("view", "bf16 or f16", view.dtype());
-            return Err(TensorError::DType { op: what, operand, wanted, found });
+        let wanted = (view.rows, view.cols, view.dtype().size());
+        if wanted.0.checked_mul(wanted.1).and_then(|len| len.checked_mul(wanted.2)) != Some(bytes) {
+            return Err(TensorError::Shape {
+                op: what,
+                operand: "bytes",
+                wanted: format!("{} x {} values of {} bytes", wanted.0, wanted.1, wanted.2),
+                found: bytes.to_string(),
+            });
         }
-        Ok(self.arena.address(view).cast())
+        Ok(self.arena.address(view))
     }
 }
 
@@ -180,20 +184,26 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
-        let base = self.bits("read_bits", &src, bits.len())?;
-        for (r, row) in bits.chunks_exact_mut(src.cols.max(1)).enumerate() {
-            // SAFETY: row r of a view of elements of 16 bits that lies inside its buffer; host memory cannot overlap it.
-            unsafe { std::ptr::copy_nonoverlapping(base.add(r * src.stride), row.as_mut_ptr(), row.len()) };
+    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        let base = self.checked_address("read_bytes", &src, bytes.len())?;
+        let size = src.dtype().size();
+        for (r, row) in bytes.chunks_exact_mut((src.cols * size).max(1)).enumerate() {
+            // SAFETY: row r of a view that lies inside its buffer; host memory cannot overlap it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(base.add(r * src.stride * size), row.as_mut_ptr(), row.len())
+            };
         }
         Ok(())
     }
 
-    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
-        let base = self.bits("write_bits", &dst, bits.len())?;
-        for (r, row) in bits.chunks_exact(dst.cols.max(1)).enumerate() {
-            // SAFETY: as above.
-            unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), base.add(r * dst.stride), row.len()) };
+    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        let base = self.checked_address("write_bytes", &dst, bytes.len())?;
+        let size = dst.dtype().size();
+        for (r, row) in bytes.chunks_exact((dst.cols * size).max(1)).enumerate() {
+            // SAFETY: as above; every pattern of bits is a value of every element type.
+            unsafe {
+                std::ptr::copy_nonoverlapping(row.as_ptr(), base.add(r * dst.stride * size), row.len())
+            };
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! How activations are kept.
 
-use bessemer_units::{CompressionPlan, RecomputePlan, Storage};
+use bessemer_units::{CompressionPlan, OffloadPlan, RecomputePlan, Storage};
 
 /// How a decoder made to train keeps its activations. One made to score keeps f32, and nothing longer than a layer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -14,6 +14,9 @@ pub struct ActivationConfig {
     pub lengths: Vec<usize>,
     /// Form in which each layer stores what it keeps for its backward pass.
     pub compression: CompressionPlan,
+    /// Layers whose stored activations wait for the backward pass in a second memory, which [`crate::Ranks::offload`] and
+    /// [`crate::Ranks::reload`] stand for.
+    pub offload: OffloadPlan,
 }
 
 /// Rows of logits made at a time by [`crate::Decoder::logits`].

@@ -5,6 +5,7 @@ use crate::error::ModelError;
 use crate::lengths::{LengthUnits, ShorterLength};
 use crate::logits::logits_units;
 use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
+use crate::offload::OffloadLayout;
 use crate::params::{self, Param};
 use crate::ranks::StageRanks;
 pub use crate::shape::{Purpose, Shape};
@@ -45,7 +46,7 @@ pub struct Decoder {
     /// Units and slots of shorter micro-batches, the longest first.
     pub(crate) shorter: Vec<ShorterLength>,
     /// The same units without recomputation, for slots that keep everything beside others that do not.
-    stored: Vec<StageUnit>,
+    pub(crate) stored: Vec<StageUnit>,
     /// Logits of a few rows, and of what is left of a batch after those.
     pub(crate) logits: Vec<StageUnit>,
     pub(crate) buffers: StageBuffers,
@@ -63,6 +64,8 @@ pub struct Decoder {
     pub(crate) documents: Vec<u32>,
     /// Host copy of the token losses, and of the log-sum-exps where there are such.
     pub(crate) losses: Vec<f32>,
+    /// Where offloaded values are.
+    pub(crate) second_memory: OffloadLayout,
 }
 
 /// The memory of one pass through the units.
@@ -190,7 +193,9 @@ impl Decoder {
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
+            second_memory: OffloadLayout::default(),
         };
+        decoder.lay_out_second_memory();
         decoder.buffers.scratch =
             ScratchBuffers::alloc(backend, "activations", &logits_scratch, &decoder.buffers.scratch)?;
         decoder.reserve(backend)?;
@@ -289,6 +294,7 @@ impl Decoder {
         for at in order {
             self.binding(at, phase, memory).fill(&mut table);
             let StageUnit { unit, program, parameters, .. } = self.unit(at, memory.slot);
+            let values = &StepValues { second_memory: self.second_memory_of(at, memory), ..*values };
             result = ranks
                 .unit_begins(backend, *unit, phase)
                 .and_then(|()| run(program, phase, (&table, parameters), values, backend, &mut *ranks))
@@ -385,8 +391,7 @@ impl Decoder {
     /// # Errors
     /// The first node that is wrong, with the value's name.
     pub fn verify(&self) -> Result<(), ModelError> {
-        let shorter = self.shorter.iter().flat_map(|length| &length.units);
-        for unit in self.units.iter().chain(&self.stored).chain(shorter).filter(|unit| unit.distinct) {
+        for unit in self.all_units().filter(|unit| unit.distinct) {
             verify(&unit.program, &unit.memory, self.phases(), &self.ranks)?;
         }
         Ok(())
@@ -417,6 +422,7 @@ impl Decoder {
         let wanted = crate::memory::scratch_of(units.iter().chain(&stored).map(|u| &u.memory));
         self.buffers.scratch = ScratchBuffers::alloc(backend, "activations", &wanted, &self.buffers.scratch)?;
         (self.units, self.stored) = (units, stored);
+        self.lay_out_second_memory();
         self.set_z_loss(self.z_loss);
         self.reserve(backend)
     }

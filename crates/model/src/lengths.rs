@@ -115,6 +115,12 @@ impl<'a> Plan<'a> {
                  of activations do not provide for: expected 0",
             );
         }
+        if self.config.recompute.budget().is_some() && self.config.offload.is_on() {
+            return refused(
+                "train.recompute = \"input-aware\" chooses the layers that recompute by what they keep in the memory of the device, and \
+                 train.offload leaves nothing there: expected another train.recompute, or train.offload = \"none\"",
+            );
+        }
         let plans = self.of_lengths()?;
         let units = |plan: &Plan<'a>, recompute: &RecomputePlan| -> Result<LengthUnits<'a>, ModelError> {
             Ok(LengthUnits { units: plan.units_with(recompute, params)?, plan: plan.clone() })

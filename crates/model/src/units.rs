@@ -8,7 +8,7 @@ use crate::record::Recording;
 use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_program::{
-    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, overlap, partition,
+    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, offload, overlap, partition,
     partition_activations, plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, Recompute, RecomputePlan, RecomputePolicy};
@@ -58,9 +58,11 @@ pub enum Rewrite {
     Split,
     /// Collectives beside products.
     Overlap,
-    /// Stored activations in fewer bits: what runs.
-    #[default]
+    /// Stored activations in fewer bits.
     Compress,
+    /// Stored activations in a second memory: what runs.
+    #[default]
+    Offload,
 }
 
 impl Plan<'_> {
@@ -83,11 +85,12 @@ impl Plan<'_> {
     }
 
     /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation,
-    /// and only what they store is compressed.
+    /// and only what they store is compressed or offloaded.
     fn rewrite(
         &self,
         mut unit: UnitProgram,
         policy: Option<&RecomputePolicy>,
+        offloads: bool,
     ) -> Result<(UnitProgram, UnitMemory), ModelError> {
         let wanted = |pass: Rewrite| pass <= self.until;
         if let Some(policy) = policy.filter(|_| wanted(Rewrite::Recompute)) {
@@ -113,6 +116,9 @@ impl Plan<'_> {
         }
         if wanted(Rewrite::Compress) && policy.is_some() && self.shape.purpose == Purpose::Train {
             compress(&mut unit, &self.config.compression)?;
+        }
+        if wanted(Rewrite::Offload) && offloads && self.shape.purpose == Purpose::Train {
+            offload(&mut unit);
         }
         seal(&mut unit);
         let memory = plan_memory(&unit, phases(self.shape.purpose, self.stage));
@@ -168,16 +174,17 @@ impl Plan<'_> {
             program.parameters.iter().map(find).collect()
         };
         if span.embedding {
-            let (program, memory) = self.rewrite(recording.embedding(), None)?;
+            let (program, memory) = self.rewrite(recording.embedding(), None, false)?;
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Embedding, program, memory, distinct: true, parameters });
         }
-        // Layers of one policy and layout differ in nothing but their number.
-        let mut recorded: HashMap<(&RecomputePolicy, Vec<Option<usize>>), usize> = HashMap::new();
+        // Layers of one policy, one memory and one layout differ in nothing but their number.
+        let mut recorded: HashMap<(&RecomputePolicy, bool, Vec<Option<usize>>), usize> = HashMap::new();
         for layer in span.layers.clone() {
             let policy = recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
-            let kind = (policy, of_layer.map(Sharding::dim).collect());
+            let offloads = self.config.offload.has(layer, &span.layers);
+            let kind = (policy, offloads, of_layer.map(Sharding::dim).collect());
             let like = recorded.get(&kind).copied();
             let (program, memory) = match like {
                 Some(at) => {
@@ -186,7 +193,7 @@ impl Plan<'_> {
                 }
                 None => {
                     recorded.insert(kind, units.len());
-                    self.rewrite(recording.layer(layer), Some(policy))?
+                    self.rewrite(recording.layer(layer), Some(policy), offloads)?
                 }
             };
             let parameters = number(&layer_prefix(layer), &program);
@@ -194,7 +201,7 @@ impl Plan<'_> {
             units.push(StageUnit { unit: Unit::Layer(layer), program, memory, distinct, parameters });
         }
         if span.head {
-            let (program, memory) = self.rewrite(recording.head(), None)?;
+            let (program, memory) = self.rewrite(recording.head(), None, false)?;
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Head, program, memory, distinct: true, parameters });
         }

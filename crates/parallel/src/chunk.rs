@@ -295,7 +295,7 @@ pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> V
         policies(a) == policies(b)
             && job.plan.annotations.0.is_empty()
             // Between the embedding and a layer the stream may take turns.
-            && (!job.plan.partition_activations || a.embedding == b.embedding)
+            && (!(job.plan.partition_activations || job.activations.offload.is_on()) || a.embedding == b.embedding)
     };
     let shares = |chunk: usize, other: usize| {
         splits(other) == splits(chunk) && alike(&places[other].span, &places[chunk].span)

@@ -16,6 +16,7 @@ use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::fill::FillerWork;
 use crate::notes::OrderSpan;
+use crate::offload::PassOffload;
 use crate::operands::GradientPass;
 use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
 use crate::ranks::PassRanks;
@@ -84,6 +85,7 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let mut sum = LossSum::default();
         self.next = 0;
+        self.forget_reloads();
         while let Some(&order) = self.ops().get(self.next) {
             if is_update(&order) {
                 break;
@@ -103,6 +105,7 @@ impl Worker {
     ) -> Result<LossSum, ParallelError> {
         let begun = self.intervals.is_some().then(Instant::now);
         let mut sum = LossSum::default();
+        self.begin_reloads(&order)?;
         match order {
             ExecOp::Forward { run, from } => {
                 if from.is_some() {
@@ -137,6 +140,7 @@ impl Worker {
             ExecOp::Fill(fill) => self.fill(backend, fill)?,
             ExecOp::Gather { .. } | ExecOp::Step { .. } => {}
         }
+        self.plan_next_reloads(&order)?;
         self.note(begun, &order);
         Ok(sum)
     }
@@ -245,7 +249,8 @@ impl Worker {
         }
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        chunk.pass(backend, ChunkPass::of(Phase::Forward), &mut None, |backend, decoder, ranks| {
+        let offload = self.offloading.as_mut().map(|offloading| offloading.of_pass(run.chunk));
+        chunk.pass(backend, ChunkPass::of(Phase::Forward), &mut None, offload, |backend, decoder, ranks| {
             decoder.stage_forward(backend, ranks, run.slot, batch, Some(ctx))
         })
     }
@@ -275,8 +280,9 @@ impl Worker {
             _ => None,
         };
         let fill = &mut self.fillers.work;
+        let offload = self.offloading.as_mut().map(|offloading| offloading.of_pass(run.chunk));
         let (sum, left) =
-            chunk.pass(backend, pass, fill, |backend, decoder, ranks| match (part, pending) {
+            chunk.pass(backend, pass, fill, offload, |backend, decoder, ranks| match (part, pending) {
                 (Part::Whole, _) => Ok((decoder.stage_backward(backend, ranks, run.slot, add)?, None)),
                 (Part::Input, _) => {
                     let (sum, left) = decoder.stage_backward_input(backend, ranks, run.slot, add.input)?;
@@ -319,14 +325,19 @@ impl Worker {
         let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
         losses.resize(chunk.decoder.shape().tokens(), 0.0);
         let batch = source.evaluation(unit)?;
-        let sum =
-            chunk.pass(backend, ChunkPass::of(Phase::Score), &mut None, |backend, decoder, ranks| {
+        let sum = chunk.pass(
+            backend,
+            ChunkPass::of(Phase::Score),
+            &mut None,
+            None,
+            |backend, decoder, ranks| {
                 decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
                 match has_head {
                     true => decoder.stage_loss(backend, ranks, at.slot, Some(losses)),
                     false => Ok(LossSum::default()),
                 }
-            })?;
+            },
+        )?;
         match to {
             Some(Onward::Message(message)) => self.send(backend, &message)?,
             Some(Onward::Chunk(next)) => {
@@ -404,12 +415,14 @@ impl Chunk {
         backend: &mut dyn Backend,
         of: ChunkPass,
         fill: &mut Option<Box<dyn FillerWork>>,
+        offload: Option<PassOffload<'_>>,
         pass: impl FnOnce(&mut dyn Backend, &mut Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
     ) -> Result<T, ParallelError> {
         let mut ranks = PassRanks {
             exchange: &mut self.exchange,
             tensor: &mut self.tensor,
             reader: of.reads.and_then(|pass| self.operands.reader(&mut self.optimizer, fill, pass)),
+            offload,
             list: self.lists.pass(of.phase, of.traffic),
             failed: None,
             span: &self.place.span,

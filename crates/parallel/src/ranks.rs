@@ -2,6 +2,7 @@
 
 use crate::exchange::{Exchange, ExchangeError};
 use crate::lists::unit_number;
+use crate::offload::PassOffload;
 use crate::operands::{LinearOperands, PassOperands};
 use crate::tensor::TensorGroup;
 use bessemer_arch::Span;
@@ -17,6 +18,8 @@ pub(crate) struct PassRanks<'a> {
     pub(crate) tensor: &'a mut TensorGroup,
     /// Reader of operands, if there is one.
     pub(crate) reader: Option<PassOperands<'a>>,
+    /// The second memory, if the rank has one.
+    pub(crate) offload: Option<PassOffload<'a>>,
     /// Entries of the pass's list that have not run.
     pub(crate) list: &'a [PassNode],
     /// The error of another rank, of which the model only has the text.
@@ -67,6 +70,11 @@ impl PassRanks<'_> {
     }
 }
 
+fn no_second_memory() -> TensorError {
+    let problem = "the rank offloads activations (train.offload) and was given no second memory (Worker::set_second_memory)";
+    TensorError::Outside(problem.into())
+}
+
 fn outside(problem: String) -> ExchangeError {
     TensorError::Outside(problem.into()).into()
 }
@@ -113,6 +121,20 @@ impl Ranks for PassRanks<'_> {
     fn wait(&mut self, backend: &mut dyn Backend, id: usize, dst: View) -> Result<(), TensorError> {
         let done = self.tensor.wait(backend, id, dst);
         self.note(done)
+    }
+
+    fn offload(&mut self, backend: &mut dyn Backend, at: u64, src: View) -> Result<(), TensorError> {
+        match &mut self.offload {
+            Some(offload) => offload.offload(backend, at, src),
+            None => Err(no_second_memory()),
+        }
+    }
+
+    fn reload(&mut self, backend: &mut dyn Backend, at: u64, dst: View) -> Result<(), TensorError> {
+        match &mut self.offload {
+            Some(offload) => offload.reload(backend, at, dst),
+            None => Err(no_second_memory()),
+        }
     }
 
     fn weight_gradient(

@@ -76,7 +76,7 @@ pub(crate) fn most_in_flight<'p>(programs: impl Iterator<Item = &'p UnitProgram>
                     sum += host_bytes(c);
                 }
                 Node::Wait { id, .. } => sum -= held.remove(id).unwrap_or(0),
-                Node::Launch(_) | Node::Collective(_) => {}
+                Node::Launch(_) | Node::Collective(_) | Node::Offload(_) | Node::Reload(_) => {}
             }
             most = most.max(sum);
         }

@@ -39,6 +39,7 @@ impl Worker {
         let mut updates = vec![Update::default(); self.program.updates];
         let mut squares = vec![0.0f64; self.program.updates];
         self.next = 0;
+        self.forget_reloads();
         while let Some(&order) = self.prepared.ops.get(self.next) {
             match order {
                 ExecOp::Step { chunk, update, stash } => {

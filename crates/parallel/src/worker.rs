@@ -8,6 +8,7 @@ use crate::fill::{AnyRank, FillSupplier, Fillers};
 use crate::groups::Groups;
 use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
+use crate::offload::Offloading;
 use crate::plan::{Coord, Plan};
 use crate::prepare::{ExecOp, Prepared, prepare, prepare_evaluation};
 use crate::tie::Tie;
@@ -84,7 +85,7 @@ pub struct Worker {
     pub(crate) program: Program,
     pub(crate) prepared: Prepared,
     /// By chunk: number of the first chunk with which it shares its slots.
-    pools: Vec<usize>,
+    pub(crate) pools: Vec<usize>,
     /// Passes of a batch that is evaluated between steps.
     pub(crate) evaluation: Vec<ExecOp>,
     /// Other work, in its bubbles.
@@ -112,6 +113,8 @@ pub struct Worker {
     /// Losses of an evaluated batch.
     pub(crate) evaluated: Vec<f32>,
     pub(crate) control: ControlMessages,
+    /// The second memory of offloaded activations.
+    pub(crate) offloading: Option<Offloading>,
     /// Records when collectives and messages ran, while it is switched on.
     pub(crate) watch: Stopwatch,
     /// Times of the instructions, if they are recorded.
@@ -210,6 +213,7 @@ impl Worker {
             loss_scale: 1.0,
             evaluated: Vec::new(),
             control: ControlMessages::default(),
+            offloading: None,
             watch,
             intervals: None,
         };
@@ -294,9 +298,10 @@ impl Worker {
         (0..self.plan.shard()).map(|r| parts().map(|parts| parts.range(r).len()).sum()).collect()
     }
 
-    /// Bytes of host memory in which values wait for collectives.
+    /// Bytes of host memory in which values wait for collectives, or for copies to and from the second memory.
     pub fn staging_bytes(&self) -> u64 {
-        self.messages.bytes() + self.tie.bytes() + self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>()
+        let of_chunks = self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>();
+        self.messages.bytes() + self.tie.bytes() + of_chunks + self.offload_buffer_bytes()
     }
 
     /// Runs the program up to its first update: loss and gradients of every micro-batch. Gradients are then complete, over

@@ -12,9 +12,10 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
+    BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Stage, Worker,
 };
-use bessemer_units::{ParamDType, ParamStorage};
+use bessemer_units::{Offload, ParamDType, ParamStorage};
+use std::io;
 use std::sync::{Arc, Mutex};
 
 #[global_allocator]
@@ -78,6 +79,35 @@ impl BatchSource for Same<'_> {
     }
 }
 
+/// A second memory in memory.
+struct HostMemory(Vec<u8>);
+
+impl SecondMemory for HostMemory {
+    fn name(&self) -> String {
+        "host memory".into()
+    }
+
+    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read_at(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        bytes.copy_from_slice(&self.0[at as usize..][..bytes.len()]);
+        Ok(())
+    }
+}
+
+/// What differs from job to job besides the layout.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    optimizer: OptimizerChoice,
+    types: ParamStorage,
+    /// Micro-batches have several lengths.
+    several: bool,
+    offload: Offload,
+}
+
 /// Whether the last two rounds, both warm, asked for nothing.
 fn is_quiet(counts: &[u64]) -> bool {
     counts.len() >= WARM + 2 && counts.ends_with(&[0, 0])
@@ -86,10 +116,11 @@ fn is_quiet(counts: &[u64]) -> bool {
 /// Allocations of all ranks in each of some steps, until they are quiet.
 fn rank(
     model: &Model,
-    (config, optimizer, types, several): (&ParallelConfig, OptimizerChoice, ParamStorage, bool),
+    (config, settings): (&ParallelConfig, Settings),
     world: Box<dyn Communicator>,
     counts: &Mutex<Vec<u64>>,
 ) {
+    let Settings { optimizer, types, several, offload } = settings;
     let kfac = KfacConfig { inverse_every: 1, ..KfacConfig::default() };
     let optim = OptimConfig { optimizer, kfac, ..OptimConfig::default() };
     let plan = Plan::new(config, RANKS, model, optim.optimizer).unwrap();
@@ -99,6 +130,7 @@ fn rank(
         shape: Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train },
         activations: ActivationConfig {
             lengths: if several { LENGTHS.to_vec() } else { Vec::new() },
+            offload: offload.into(),
             ..ActivationConfig::default()
         },
         types,
@@ -108,6 +140,10 @@ fn rank(
         program: &plan.program(MICRO_BATCHES, 1, None).unwrap(),
     };
     let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
+    if offload != Offload::None {
+        let bytes = vec![0; worker.second_memory_bytes() as usize];
+        worker.set_second_memory(Box::new(HostMemory(bytes))).unwrap();
+    }
     worker.init(&mut cpu, 1).unwrap();
     let ids: Vec<u32> = (0..SEQ as u32).map(|i| i % VOCABULARY).collect();
     let scale = 1.0 / (MICRO_BATCHES * SEQ * plan.data_ranks()) as f32;
@@ -183,31 +219,36 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let mut wrong = Vec::new();
     use OptimizerChoice::{Adafactor, AdamW, Kfac, Muon};
     let (wide, narrow) = (ParamStorage::default(), ParamStorage::both(ParamDType::Bf16));
-    let element_wise = layouts.iter().map(|l| (l, AdamW, wide, false));
-    let short = layouts.iter().map(|l| (l, AdamW, narrow, false));
+    let of = |optimizer, types, several| Settings { optimizer, types, several, offload: Offload::None };
+    let element_wise = layouts.iter().map(|l| (l, of(AdamW, wide, false)));
+    let short = layouts.iter().map(|l| (l, of(AdamW, narrow, false)));
     // Not with context parallelism, and not with schedules that split backward passes.
-    let several = [2, 3, 4, 6, 8, 10].map(|at| (&layouts[at], AdamW, wide, true));
+    let several = [2, 3, 4, 6, 8, 10].map(|at| (&layouts[at], of(AdamW, wide, true)));
+    let disk = |settings: Settings| Settings { offload: Offload::Disk, ..settings };
+    let away = layouts
+        .iter()
+        .map(|l| (l, disk(of(AdamW, wide, false))))
+        .chain([(&layouts[2], disk(of(AdamW, wide, true)))]);
     // Matrices that are owned and cut.
-    let whole = [Muon, Adafactor, Kfac]
-        .into_iter()
-        .flat_map(|o| [(&layouts[2], o, wide, false), (&layouts[4], o, wide, false)]);
-    let all: Vec<_> = element_wise.chain(whole).chain(short).chain(several).collect();
+    let whole =
+        [Muon, Adafactor, Kfac].into_iter().flat_map(|o| [2, 4].map(|at| (&layouts[at], of(o, wide, false))));
+    let all: Vec<_> = element_wise.chain(whole).chain(short).chain(several).chain(away).collect();
     for messages in [false, true] {
         // Buffers of messages move to the receiver, and by this method ranks send more than they receive, or less.
-        let kept = |(config, ..): &&(&ParallelConfig, _, _, _)| {
+        let kept = |(config, _): &&(&ParallelConfig, Settings)| {
             !messages || config.context == 1 || config.context_method != ContextMethod::LightSeq
         };
-        for &(config, optimizer, types, several) in all.iter().filter(kept) {
+        for &(config, settings) in all.iter().filter(kept) {
             let counts = Mutex::new(Vec::with_capacity(ROUNDS));
             std::thread::scope(|scope| {
                 for c in world(messages) {
                     let (model, counts) = (&model, &counts);
-                    scope.spawn(move || rank(model, (config, optimizer, types, several), c, counts));
+                    scope.spawn(move || rank(model, (config, settings), c, counts));
                 }
             });
             let counts = counts.into_inner().unwrap();
             if !is_quiet(&counts) {
-                wrong.push(format!("messages: {messages}, {optimizer:?}, {types}, several lengths: {several}, {config:?}: {counts:?}"));
+                wrong.push(format!("messages: {messages}, {settings:?}, {config:?}: {counts:?}"));
             }
         }
     }

@@ -7,10 +7,14 @@ use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, T
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, StateChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::{Bytes, Compression, ParamStorage, Recompute, RecomputePlan, Storage};
+use bessemer_units::{Bytes, Compression, Offload, ParamStorage, Recompute, RecomputePlan, Storage};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::Barrier;
 
 const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
@@ -45,6 +49,32 @@ impl BatchSource for Same {
     }
 }
 
+/// A second memory without a name.
+struct Unnamed(File);
+
+impl Unnamed {
+    fn create(rank: usize) -> Unnamed {
+        let path = std::env::temp_dir().join(format!("offload-{}-{rank}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        Unnamed(file)
+    }
+}
+
+impl SecondMemory for Unnamed {
+    fn name(&self) -> String {
+        "a file".into()
+    }
+
+    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, at)
+    }
+
+    fn read_at(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(bytes, at)
+    }
+}
+
 /// Memory of all ranks, in bytes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Held {
@@ -75,6 +105,22 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// Number of the one case that a process measures.
+const ALONE: &str = "BESSEMER_MEASURED_CASE";
+
+/// Measures a case in a process of its own. Returns what it has written, if it has failed.
+fn in_a_process(case: usize) -> Option<String> {
+    let mut test = Command::new(std::env::current_exe().unwrap());
+    let done = test.args(["--exact", NAME, "--nocapture"]).env(ALONE, case.to_string()).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    eprint!("{text}");
+    let ran = String::from_utf8_lossy(&done.stdout).contains("1 passed");
+    (!done.status.success() || !ran).then_some(text)
+}
+
+/// Name of the test.
+const NAME: &str = "activations_take_the_predicted_memory_under_every_policy";
+
 /// What one step of all ranks takes.
 #[derive(Debug, Default)]
 struct Measured {
@@ -94,6 +140,9 @@ fn measured(job: &Job<'_>) -> Measured {
         let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
         let mut worker = Worker::new(&mut cpu, job, world).unwrap();
         worker.init(&mut cpu, 1).unwrap();
+        if worker.second_memory_bytes() > 0 {
+            worker.set_second_memory(Box::new(Unnamed::create(worker.rank()))).unwrap();
+        }
         let planned = cpu.memory();
         let ids = (0..SHAPE.tokens() as u32).map(|i| i % VOCABULARY).collect();
         worker.gradients(&mut cpu, &mut Same(ids)).unwrap();
@@ -157,14 +206,14 @@ fn activations_take_the_predicted_memory_under_every_policy() {
     let budget = RecomputePlan { activation_memory: Some(BUDGET), ..Recompute::InputAware.into() };
     let policies = policies.chain([budget]);
     // What layers store compressed, and the moments of the optimizer.
-    let (none, f32) = (Compression::None, StateChoice::F32);
+    let (none, f32, here) = (Compression::None, StateChoice::F32, Offload::None);
     let mut cases = Vec::new();
     for (ranks, config, every) in &layouts {
         let policies = policies.clone().map(|policy| (policy, Storage::F32));
         for (recompute, storage) in policies.chain([(Recompute::None.into(), Storage::Bf16)]) {
             let named = [Recompute::None, Recompute::Full].map(RecomputePlan::from);
             if *every || named.contains(&recompute) {
-                cases.push((*ranks, config, recompute, storage, none, f32));
+                cases.push((*ranks, config, recompute, storage, none, f32, here));
             }
         }
         for (recompute, storage, form, state) in [
@@ -172,17 +221,40 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             (Recompute::None, Storage::F32, Compression::Int8, f32),
             (Recompute::Selective, Storage::Bf16, Compression::Int8, StateChoice::Int8Embeddings),
         ] {
-            cases.push((*ranks, config, recompute.into(), storage, form, state));
+            cases.push((*ranks, config, recompute.into(), storage, form, state, here));
+        }
+        for (recompute, storage, form) in [
+            (Recompute::None, Storage::F32, none),
+            (Recompute::Full, Storage::F32, none),
+            (Recompute::Selective, Storage::Bf16, Compression::Int8),
+        ] {
+            cases.push((*ranks, config, recompute.into(), storage, form, f32, Offload::Disk));
         }
     }
+    // What the system's allocator keeps of buffers that are dropped would hide those of the next case, so each case with offloaded
+    // activations is a process of its own.
+    let alone: Option<usize> = std::env::var(ALONE).ok().map(|case| case.parse().unwrap());
     let mut wrong = Vec::new();
-    for (ranks, config, recompute, storage, form, state) in cases {
+    for (number, (ranks, config, recompute, storage, form, state, offload)) in cases.into_iter().enumerate() {
+        let apart = offload != Offload::None;
+        if alone.is_some_and(|alone| alone != number) {
+            continue;
+        }
+        if apart && alone.is_none() {
+            wrong.extend(in_a_process(number));
+            continue;
+        }
         let optim = OptimConfig { state, ..optim.clone() };
         let plan = Plan::new(config, ranks, &model, optim.optimizer).unwrap();
         let several = recompute.budget().is_some();
         let lengths = if several { vec![32] } else { Vec::new() };
-        let activations =
-            ActivationConfig { storage, recompute: recompute.clone(), lengths, compression: form.into() };
+        let activations = ActivationConfig {
+            storage,
+            recompute: recompute.clone(),
+            lengths,
+            compression: form.into(),
+            offload: offload.into(),
+        };
         let job = Job {
             model: &model,
             shape: SHAPE,
@@ -196,7 +268,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         let (wanted, found) = (predicted(&job), measured(&job));
         let planned = wanted.activations + wanted.rest + found.workspace;
         let line = format!(
-            "{} {recompute} {storage} {form} {state:?}: planned {wanted:?}, found {found:?}",
+            "{} {recompute} {storage} {form} {offload} {state:?}: planned {wanted:?}, found {found:?}",
             plan.summary()
         );
         eprintln!("{line} {:.4}", found.touched as f64 / planned as f64);
@@ -204,7 +276,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         let rows = (4 * SHAPE.tokens() * model.width) as u64;
         let beside = ranks as u64 * (HOST + if config.tensor > 1 { 6 * rows } else { 0 });
         let most = 1.02 * planned as f64 + beside as f64;
-        // A schedule that splits its backward passes uses fewer of the sets that it may need.
+        // A schedule that splits its backward passes uses fewer of the sets that it may need, and of the buffers of both parts.
         let least = if config.schedule == "zb-h1" { 0.8 } else { 0.98 } * planned as f64;
         if several && found.activations > ranks as u64 * BUDGET.0 {
             wrong.push(format!("{line}: above the budget"));

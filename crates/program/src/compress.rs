@@ -34,7 +34,7 @@ pub struct CompressionError {
     pub known: String,
 }
 
-/// Compresses stored activations of a unit that is otherwise finished: it is the last pass before [`crate::seal()`].
+/// Compresses stored activations of a unit that is otherwise finished: after it only [`crate::offload()`] adds nodes.
 ///
 /// # Errors
 /// An unknown name in the plan: the unit has no such value.
@@ -76,14 +76,8 @@ fn is_stored_activation(unit: &UnitProgram, id: usize) -> bool {
     };
     let touches = |node: &&Node| node.touches().iter().any(|t| t.value() == id);
     made && unit.values[id].dtype.is_float()
-        && BACKWARD.iter().any(|phase| finds(unit, *phase, id))
+        && BACKWARD.iter().any(|phase| unit.finds_stored(*phase, id))
         && unit.lists.iter().flatten().filter(touches).all(activation)
-}
-
-/// Whether a backward list reads the value before it writes it, and no list between it and the forward list has written it.
-fn finds(unit: &UnitProgram, phase: Phase, id: usize) -> bool {
-    let pending = phase == Phase::BackwardWeight && unit.writes(Phase::BackwardInput, id);
-    unit.reads_first(phase, id) && !pending
 }
 
 /// A compressed value.
@@ -137,7 +131,7 @@ impl Packed {
 fn store(unit: &mut UnitProgram, id: usize, packed: Packed) {
     let value = unit.values[id].clone();
     let all = value.view(id);
-    let lists: Vec<Phase> = BACKWARD.into_iter().filter(|phase| finds(unit, *phase, id)).collect();
+    let lists: Vec<Phase> = BACKWARD.into_iter().filter(|phase| unit.finds_stored(*phase, id)).collect();
     let touches = |node: &Node| node.touches().iter().any(|t| t.value() == id);
     // A value of the unit's own takes its old name in the backward lists; the stream that has entered is another unit's by then.
     let restored = match value.class {

@@ -12,6 +12,7 @@
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
 //! | [`overlap()`] | collectives beside products that are made in pieces of rows |
 //! | [`compress()`] | activations are stored in fewer bits between the forward and the backward pass |
+//! | [`offload()`] | stored values wait for the backward pass in a second memory |
 //! | [`seal()`] | versions of what each node touches, for the verifier |
 //! | [`plan_memory()`] | which values outlive their list, and where the others lie |
 //!
@@ -32,6 +33,7 @@ mod loss;
 mod memory;
 mod node;
 mod norm;
+mod offload;
 mod operands;
 mod overlap;
 mod partition;
@@ -48,6 +50,7 @@ mod value;
 mod verify;
 mod verify_blocks;
 mod verify_collectives;
+mod verify_offload;
 mod verify_step;
 mod written;
 mod zero;
@@ -56,7 +59,8 @@ pub use compress::{CompressionError, compress};
 pub use fuse::fuse;
 pub use input_aware::choose_layers;
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
-pub use node::{Collective, CollectiveKind, Launch, Node, Random, Touch, Version};
+pub use node::{Collective, CollectiveKind, Launch, Node, OffloadedValue, Random, Touch, Version};
+pub use offload::{OFFLOAD_ALIGNMENT, offload, offloaded_bytes, offloads, reloads, transfer_buffers};
 pub use overlap::{LEAST_ROWS, overlap};
 pub use partition::{LayoutConflict, partition};
 pub use partition_activations::partition_activations;

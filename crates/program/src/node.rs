@@ -219,6 +219,34 @@ impl Collective {
     }
 }
 
+/// A value that is copied to or from the second memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OffloadedValue {
+    /// First byte of the copy, counted from the first one that the unit has for the micro-batch.
+    pub offset: u64,
+    /// The value, as a whole.
+    pub view: View,
+    /// As in [`Launch::versions`].
+    pub versions: Vec<Version>,
+}
+
+impl OffloadedValue {
+    /// Number of the value.
+    pub fn value(&self) -> usize {
+        self.view.buffer.id as usize
+    }
+
+    /// Bytes of the value.
+    pub fn bytes(&self) -> usize {
+        self.view.len() * self.view.dtype().size()
+    }
+
+    /// One past the last byte of the copy.
+    pub fn end(&self) -> u64 {
+        self.offset + self.bytes() as u64
+    }
+}
+
 /// One entry of a list. The list order alone is correct on one device stream.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all nodes are operators")]
@@ -240,6 +268,10 @@ pub enum Node {
         /// As in [`Launch::versions`].
         versions: Vec<Version>,
     },
+    /// A value begins its way to the second memory. Its own memory may be written after this.
+    Offload(OffloadedValue),
+    /// A value is back from the second memory after this.
+    Reload(OffloadedValue),
 }
 
 /// A view that a node touches.
@@ -301,6 +333,8 @@ impl Node {
             Node::Wait { src, dst, .. } => {
                 sides([touch("src", *src, Access::Read), touch("dst", *dst, Access::Update)])
             }
+            Node::Offload(moved) => vec![touch("src", moved.view, Access::Read)],
+            Node::Reload(moved) => vec![touch("dst", moved.view, Access::Write)],
         }
     }
 
@@ -309,6 +343,7 @@ impl Node {
         match self {
             Node::Launch(Launch { versions, .. }) | Node::Wait { versions, .. } => versions,
             Node::Collective(c) | Node::Start(c) => &c.versions,
+            Node::Offload(moved) | Node::Reload(moved) => &moved.versions,
         }
     }
 
@@ -316,6 +351,7 @@ impl Node {
         match self {
             Node::Launch(Launch { versions, .. }) | Node::Wait { versions, .. } => *versions = of,
             Node::Collective(c) | Node::Start(c) => c.versions = of,
+            Node::Offload(moved) | Node::Reload(moved) => moved.versions = of,
         }
     }
 
@@ -331,6 +367,7 @@ impl Node {
                 f(src);
                 f(dst);
             }
+            Node::Offload(moved) | Node::Reload(moved) => f(&mut moved.view),
         }
     }
 }

@@ -70,7 +70,7 @@ fn product(node: &Node, reads: Option<View>, makes: Option<View>) -> Option<usiz
 pub(crate) fn numbers(list: &[Node], count: usize) -> Range<usize> {
     let id = |node: &Node| match node {
         Node::Collective(c) | Node::Start(c) => c.id + 1,
-        Node::Launch(_) | Node::Wait { .. } => 0,
+        Node::Launch(_) | Node::Wait { .. } | Node::Offload(_) | Node::Reload(_) => 0,
     };
     let first = list.iter().map(id).max().unwrap_or(0);
     first..first + count

@@ -120,8 +120,8 @@ fn partition_over(
             match node {
                 Node::Launch(launch) => pass.node(launch)?,
                 Node::Collective(c) => pass.other_axis(c)?,
-                // The pass that starts collectives comes later.
-                Node::Start(_) | Node::Wait { .. } => {}
+                // The passes that start collectives and offload values come later.
+                Node::Start(_) | Node::Wait { .. } | Node::Offload(_) | Node::Reload(_) => {}
             }
         }
         if phase == Phase::Forward {

@@ -243,6 +243,8 @@ impl Printing<'_> {
             Node::Collective(c) => self.collective(c),
             Node::Start(c) => format!("start {}: {}", c.id, self.collective(c)),
             Node::Wait { id, .. } => format!("wait {id}"),
+            Node::Offload(m) => format!("offload {}  {} B", self.view(&m.view), grouped(m.bytes() as u64)),
+            Node::Reload(m) => format!("{} = reload  {} B", self.view(&m.view), grouped(m.bytes() as u64)),
             Node::Launch(launch) => {
                 let touches = node.touches();
                 let names = |read: bool| -> Vec<String> {

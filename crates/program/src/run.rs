@@ -21,6 +21,8 @@ pub struct StepValues {
     pub past: usize,
     /// Capacity of the cache in positions, from the first visible one on; 0 in a pass without a cache.
     pub capacity: usize,
+    /// First byte that the unit has in the second memory for the micro-batch.
+    pub second_memory: u64,
 }
 
 impl StepValues {
@@ -69,6 +71,23 @@ pub trait Ranks {
     /// As [`Ranks::collective`].
     fn wait(&mut self, _backend: &mut dyn Backend, _id: usize, _dst: View) -> Result<(), TensorError> {
         Ok(())
+    }
+
+    /// Copies a value to the second memory, from byte `at` on. `src` may be written when this returns; what is read back is what it
+    /// holds now.
+    ///
+    /// # Errors
+    /// What the second memory or the backend answers; that there is no second memory, where nobody says otherwise.
+    fn offload(&mut self, _backend: &mut dyn Backend, _at: u64, _src: View) -> Result<(), TensorError> {
+        Err(TensorError::Outside("a value is offloaded, and there is no second memory".into()))
+    }
+
+    /// Copies a value back from byte `at` of the second memory on.
+    ///
+    /// # Errors
+    /// As [`Ranks::offload`].
+    fn reload(&mut self, _backend: &mut dyn Backend, _at: u64, _dst: View) -> Result<(), TensorError> {
+        Err(TensorError::Outside("an offloaded value is read back, and there is no second memory".into()))
     }
 
     /// The gradient of matrix number `parameter` is about to be made from its inputs `x` and the gradients `dy` of its
@@ -173,6 +192,12 @@ pub fn run(
             Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
             Node::Start(c) => ranks.start(backend, c, at(&c.src), at(&c.dst))?,
             Node::Wait { id, dst, .. } => ranks.wait(backend, *id, at(dst))?,
+            Node::Offload(moved) => {
+                ranks.offload(backend, values.second_memory + moved.offset, at(&moved.view))?;
+            }
+            Node::Reload(moved) => {
+                ranks.reload(backend, values.second_memory + moved.offset, at(&moved.view))?;
+            }
         }
         if watches {
             for touch in node.touches() {

@@ -94,7 +94,7 @@ impl UnitProgram {
         for node in unit.lists.iter_mut().flatten() {
             match node {
                 Node::Collective(c) | Node::Start(c) => rename(&mut c.name),
-                Node::Launch(_) | Node::Wait { .. } => {}
+                Node::Launch(_) | Node::Wait { .. } | Node::Offload(_) | Node::Reload(_) => {}
             }
         }
         unit
@@ -111,6 +111,12 @@ impl UnitProgram {
     pub(crate) fn reads_first(&self, phase: Phase, value: usize) -> bool {
         let mut touches = self.list(phase).iter().flat_map(Node::touches);
         touches.find(|t| t.value() == value).is_some_and(|t| t.access != Access::Write)
+    }
+
+    /// Whether a backward list reads the value before it writes it, and no list between it and the forward list has written it.
+    pub(crate) fn finds_stored(&self, phase: Phase, value: usize) -> bool {
+        let pending = phase == Phase::BackwardWeight && self.writes(Phase::BackwardInput, value);
+        self.reads_first(phase, value) && !pending
     }
 
     /// Whether a node of the phase writes the value.

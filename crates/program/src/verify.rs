@@ -15,6 +15,7 @@
 //! | a replicated operand of a sharded loop read whole, a bias on every rank | the shape of the operand, or its presence |
 //! | columns of a fused value that nothing has written | a value's columns are written one by one |
 //! | a block of attention with another rank's rows than it is for, left out or taken in twice | see `verify_blocks` |
+//! | a value read while it is in the second memory, left there, or written after it has left | see `verify_offload` |
 //! | scratch values that overlap while both live | memory |
 
 use crate::loops::{Loop, dim_of, sharded_loop, unshardable};
@@ -25,6 +26,7 @@ use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use crate::verify_blocks::BlockRows;
 use crate::verify_collectives::result;
+use crate::verify_offload::AwayValues;
 use crate::written::WrittenColumns;
 use bessemer_mesh::{Placement, Reduction};
 use bessemer_tensor::View;
@@ -112,6 +114,7 @@ fn verify_over(
 ) -> Result<(), Box<Violation>> {
     let mut after_forward: Option<Vec<State>> = None;
     let mut after_input: Option<Vec<State>> = None;
+    let mut away = AwayValues::default();
     for &phase in phases {
         let mut check = Checking {
             unit,
@@ -122,17 +125,28 @@ fn verify_over(
             written: WrittenColumns::none(unit.values.len()),
             under_way: BTreeMap::new(),
             elsewhere: BTreeSet::new(),
+            away: std::mem::take(&mut away),
         };
         check.begin(memory, (&after_forward, &after_input));
         check.list()?;
         check.scratch(memory)?;
+        away = std::mem::take(&mut check.away);
         match phase {
             Phase::Forward => after_forward = Some(check.states),
             Phase::BackwardInput => after_input = Some(check.states),
             _ => {}
         }
     }
-    Ok(())
+    match away.forgotten() {
+        Some((node, id)) => Err(Box::new(Violation {
+            unit: unit.name.clone(),
+            phase: Phase::Forward.name(),
+            node,
+            value: unit.values[id].name.clone(),
+            problem: "is offloaded, and no backward list reloads it".into(),
+        })),
+        None => Ok(()),
+    }
 }
 
 pub(crate) struct Checking<'a> {
@@ -147,6 +161,8 @@ pub(crate) struct Checking<'a> {
     pub(crate) under_way: BTreeMap<usize, Collective>,
     /// Numbers of those that ranks of other axes have started.
     pub(crate) elsewhere: BTreeSet<usize>,
+    /// Values in the second memory.
+    pub(crate) away: AwayValues,
 }
 
 impl Checking<'_> {
@@ -209,7 +225,13 @@ impl Checking<'_> {
                     format!("has been written {} times; the node was made for {wanted}", found[i].writes);
                 return Err(self.wrong(at, touches[i].value(), problem));
             }
+            let written = touches.iter().filter(|t| t.access != Access::Read).map(|t| t.value());
+            if let Some(id) = written.filter(|id| self.phase == Phase::Forward && self.away.has(*id)).next() {
+                return Err(self.wrong(at, id, "is written after it has been offloaded"));
+            }
             match node {
+                Node::Offload(moved) => self.offload(at, moved)?,
+                Node::Reload(moved) => self.reload(at, moved)?,
                 Node::Launch(launch) if self.computes_block(&launch.op) => self.block(at, &launch.op)?,
                 Node::Launch(launch) => self.launch(at, &launch.op)?,
                 Node::Collective(c) if c.axis != self.rank.axis => self.other_axis(at, c)?,
@@ -273,6 +295,9 @@ impl Checking<'_> {
         let row = view.offset / value.cols.max(1);
         let rows = row..row + view.rows;
         match &self.states[id] {
+            State::Undefined if self.phase != Phase::Forward && self.away.has(id) => {
+                Err(self.wrong(at, id, "is read while it is in the second memory: a reload is missing"))
+            }
             State::Undefined => Err(self.wrong(at, id, "is read before anything has written it")),
             State::LogTerms { .. } => {
                 Err(self.wrong(at, id, "is read, but only terms of its log-sum-exps are here"))

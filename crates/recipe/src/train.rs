@@ -13,8 +13,8 @@
 use crate::lengths::SequenceLengths;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
-    Compression, CompressionPlan, MatmulPrecision, ParamDType, ParamStorage, RecomputeLayers, RecomputePlan,
-    RecomputePolicy, Storage, Tokens,
+    Compression, CompressionPlan, MatmulPrecision, Offload, OffloadPlan, ParamDType, ParamStorage, Recompute,
+    RecomputeLayers, RecomputePlan, RecomputePolicy, Storage, Tokens,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,14 @@ pub struct TrainConfig {
     /// What `compress` is about: values as `bessemer program show` names them, such as ["mlp.pre"], or how they begin; [] for all
     /// that a layer stores.
     pub compress_values: Vec<String>,
+    /// Memory in which the activations that a layer stores wait for its backward pass: "none" (that of the device) or "disk" (a file,
+    /// written and read beside the computation, a layer ahead). Numbers keep their bits. Not with `recompute = "input-aware"`.
+    pub offload: Offload,
+    /// Layers that `offload` is about: the first so many of each pipeline stage; 0 for all.
+    pub offload_layers: u64,
+    /// Folder on whose disk the file of `offload = "disk"` is, relative to the current directory; empty for the run directory. The
+    /// file has no name, and its space is reserved before the first step.
+    pub offload_dir: String,
     /// Weight of the z-loss: the mean of lse^2, lse the log-sum-exp of a token's logits, is added to what is minimised
     /// (PaLM: 1e-4). The loss that is reported stays the cross-entropy. 0 leaves it out.
     pub z_loss: f64,
@@ -148,6 +156,9 @@ impl Default for TrainConfig {
             stored_micro_batches: 0,
             compress: Compression::None,
             compress_values: Vec::new(),
+            offload: Offload::None,
+            offload_layers: 0,
+            offload_dir: String::new(),
             z_loss: 0.0,
             spike_action: SpikeAction::Off,
             spike_sigma: 6.0,
@@ -169,6 +180,9 @@ const LONGEST_SEQUENCE: u64 = 1 << 24;
 
 /// Most micro-batches in flight.
 const MOST_STORED: u64 = 1 << 20;
+
+/// Most layers to offload, far above any model.
+const MOST_LAYERS: u64 = 1 << 20;
 
 /// Most steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
@@ -234,6 +248,7 @@ impl TrainConfig {
                 self.compress_values
             ));
         }
+        self.check_offload()?;
         if self.compress == Compression::Bf16 && self.storage == Storage::Bf16 {
             return Err(
                 "train.compress = \"bf16\" with train.storage = \"bf16\": activations are in bf16 already; expected \"none\" or \"int8\""
@@ -260,6 +275,40 @@ impl TrainConfig {
     /// What of a layer's stored activations is compressed, and how.
     pub fn compression_plan(&self) -> CompressionPlan {
         CompressionPlan { form: self.compress, values: self.compress_values.clone() }
+    }
+
+    /// Which layers offload what they store, and where to.
+    pub fn offload_plan(&self) -> OffloadPlan {
+        OffloadPlan { to: self.offload, layers: self.offload_layers as usize }
+    }
+
+    fn check_offload(&self) -> Result<(), String> {
+        if self.offload == Offload::None {
+            for (key, found, given) in [
+                ("offload_layers", self.offload_layers.to_string(), self.offload_layers > 0),
+                ("offload_dir", format!("{:?}", self.offload_dir), !self.offload_dir.is_empty()),
+            ] {
+                if given {
+                    return Err(format!(
+                        "train.{key} = {found} with train.offload = \"none\": expected offload = \"disk\", or no {key}"
+                    ));
+                }
+            }
+        }
+        if self.offload_layers > MOST_LAYERS {
+            return Err(format!(
+                "train.offload_layers = {}: expected 0 (all) to {MOST_LAYERS}",
+                self.offload_layers
+            ));
+        }
+        if self.offload != Offload::None && self.recompute == Recompute::InputAware.into() {
+            return Err(
+                "train.offload = \"disk\" with train.recompute = \"input-aware\", which chooses layers by what they keep in the memory \
+                 of the device: expected another train.recompute, or train.offload = \"none\""
+                    .into(),
+            );
+        }
+        Ok(())
     }
 
     /// What each layer computes again.

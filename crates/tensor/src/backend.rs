@@ -80,11 +80,11 @@ pub trait Backend: Send {
     /// Named copy device -> host, converted to f32, row-major without gaps.
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError>;
 
-    /// Named copy device -> host of elements of 16 bits (bf16, f16) as they are, row-major without gaps.
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError>;
+    /// Named copy device -> host of elements of any type as they are, row-major without gaps, in the byte order of the host.
+    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError>;
 
-    /// Named copy host -> device of elements of 16 bits as they are.
-    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError>;
+    /// Named copy host -> device of elements of any type as they are.
+    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError>;
 
     /// Memory held now.
     fn memory(&self) -> MemoryUse;

@@ -117,13 +117,13 @@ impl Backend for NullBackend {
         Ok(())
     }
 
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
+    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
         self.inside(&src)?;
-        bits.fill(0);
+        bytes.fill(0);
         Ok(())
     }
 
-    fn write_bits(&mut self, dst: View, _bits: &[u16]) -> Result<(), TensorError> {
+    fn write_bytes(&mut self, dst: View, _bytes: &[u8]) -> Result<(), TensorError> {
         self.inside(&dst)
     }
 

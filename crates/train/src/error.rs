@@ -12,6 +12,17 @@ pub enum TrainError {
     /// The run would not fit into memory.
     #[error(transparent)]
     Memory(#[from] bessemer_parallel::MemoryShortage),
+    /// Offloaded activations have no place.
+    #[error(
+        "train.offload = \"disk\" needs a file of {bytes} on this rank, and {problem}; take another train.offload_dir, offload fewer layers \
+         (train.offload_layers), recompute or compress more (train.recompute, train.compress), or take train.offload = \"none\""
+    )]
+    Offload {
+        /// Bytes of the file.
+        bytes: bessemer_units::Bytes,
+        /// The system's error, with the folder.
+        problem: std::io::Error,
+    },
     /// The run directory holds a checkpoint of something else.
     #[error(
         "the newest checkpoint in {place} belongs to another run: {what} is {found} there and {wanted} in this \

@@ -36,6 +36,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         recompute: train.recompute_plan(),
         lengths: train.shorter_lengths().into_iter().map(|length| length as usize).collect(),
         compression: train.compression_plan(),
+        offload: train.offload_plan(),
     }
 }
 
@@ -76,7 +77,13 @@ pub fn refuse_what_cannot_fit(
         let job = Job {
             model: &model,
             shape,
-            activations: ActivationConfig { recompute, lengths: Vec::new(), ..activations(&recipe.train) },
+            activations: ActivationConfig {
+                recompute,
+                lengths: Vec::new(),
+                // Of all layers, where some stay: a lower bound.
+                offload: recipe.train.offload.into(),
+                ..activations(&recipe.train)
+            },
             types: recipe.train.types(),
             optim: &recipe.optim,
             z_loss: recipe.train.z_loss as f32,
@@ -164,6 +171,29 @@ mod tests {
             for class in ["parameters", "gradients", "optimizer state", "activations", "arenas"] {
                 assert!(e.contains(class), "{class} is missing in {e}");
             }
+        }
+    }
+
+    /// All layers offload in the bound, where in the run some stay: a run that fits is never refused.
+    #[test]
+    fn the_bound_before_any_data_is_at_most_the_plan_of_offloaded_layers() {
+        for sets in [&["train.offload=disk"][..], &["train.offload=disk", "train.offload_layers=2"]] {
+            let recipe = recipe(&[&["model.layers=6"], sets].concat());
+            let model = recipe.model.resolve(Some(4096)).unwrap();
+            let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
+            let job = Job {
+                model: &model,
+                shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
+                activations: activations(&recipe.train),
+                types: recipe.train.types(),
+                optim: &recipe.optim,
+                z_loss: 0.0,
+                plan: &layout,
+                program: &layout.program(1, 1, None).unwrap(),
+            };
+            let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
+            refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
+            refuse_what_cannot_fit(&recipe, 1, &[], Bytes(exact.0 / 2)).unwrap_err();
         }
     }
 

@@ -4,6 +4,7 @@ use crate::evaluation::{self, Evaluator};
 use crate::input::TrainerInput;
 use crate::memory::activations;
 use crate::observer::Observer;
+use crate::offload::give_second_memory;
 use crate::runner::{Runner, world_of_one};
 use crate::spikes::{SpikeDetector, SpikeState};
 use crate::state::checkpoints;
@@ -170,6 +171,7 @@ impl Trainer {
         if worker.broadcast_from_root("recipe", digest)? != digest {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
+        give_second_memory(worker, &recipe.train.offload_dir, &input.directory)?;
         let copying = Copying::set_up(worker, recipe, fill.as_ref())?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);

@@ -48,4 +48,5 @@ pub(crate) enum PassChoice {
     Split,
     Overlap,
     Compress,
+    Offload,
 }

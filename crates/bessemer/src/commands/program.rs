@@ -64,7 +64,8 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         Some(PassChoice::Fuse) => Rewrite::Fuse,
         Some(PassChoice::Split) => Rewrite::Split,
         Some(PassChoice::Overlap) => Rewrite::Overlap,
-        Some(PassChoice::Compress) | None => Rewrite::Compress,
+        Some(PassChoice::Compress) => Rewrite::Compress,
+        Some(PassChoice::Offload) | None => Rewrite::Offload,
     };
     let mut list = Vec::new();
     for (unit, program, memory) in decoder.programs_after(after)? {
@@ -88,7 +89,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
                     let rank = decoder.ranks().iter().find(|rank| rank.axis == c.axis);
                     rank.map_or(0, |rank| c.bytes_sent(rank.degree, rank.index))
                 }
-                Node::Launch(_) | Node::Wait { .. } => 0,
+                Node::Launch(_) | Node::Wait { .. } | Node::Offload(_) | Node::Reload(_) => 0,
             };
             let bytes: u64 = program.list(phase).iter().map(sent).sum();
             let nodes = program.list(phase).len();

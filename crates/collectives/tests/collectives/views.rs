@@ -91,12 +91,18 @@ impl Backend for Memory {
         self.each(src, |i, word| values[i] = f32::from_bits(*word))
     }
 
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
-        self.each(src, |i, word| bits[i] = *word as u16)
+    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        let size = src.dtype().size();
+        self.each(src, |i, word| bytes[i * size..][..size].copy_from_slice(&word.to_le_bytes()[..size]))
     }
 
-    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
-        self.each(dst, |i, word| *word = bits[i].into())
+    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        let size = dst.dtype().size();
+        self.each(dst, |i, word| {
+            let mut whole = [0; 4];
+            whole[..size].copy_from_slice(&bytes[i * size..][..size]);
+            *word = u32::from_le_bytes(whole);
+        })
     }
 
     fn memory(&self) -> MemoryUse {

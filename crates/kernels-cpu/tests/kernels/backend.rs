@@ -50,14 +50,14 @@ fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_
         b.launch(Stream(0), &Copy { src: x, dst: wide }.into()).unwrap();
         let mut back = [0.0; 4];
         b.read_f32(wide, &mut back).unwrap();
-        let mut bits = [0; 4];
-        b.read_bits(x, &mut bits).unwrap();
-        b.write_bits(y, &bits).unwrap();
+        let mut bytes = [0; 8];
+        b.read_bytes(x, &mut bytes).unwrap();
+        b.write_bytes(y, &bytes).unwrap();
         let mut same = [0.0; 4];
         b.read_f32(y, &mut same).unwrap();
         assert_eq!(same, back);
-        assert!(matches!(b.read_bits(wide, &mut bits), Err(TensorError::DType { op: "read_bits", .. })));
-        assert!(matches!(b.write_bits(x, &bits[..3]), Err(TensorError::Shape { op: "write_bits", .. })));
+        assert!(matches!(b.read_bytes(wide, &mut bytes), Err(TensorError::Shape { op: "read_bytes", .. })));
+        assert!(matches!(b.write_bytes(x, &bytes[..7]), Err(TensorError::Shape { op: "write_bytes", .. })));
         let third = if dtype == DType::F16 { 1.001_953_1 } else { 1.0 };
         assert_eq!(back[..3], [1.0, -2.5, third]);
         assert_eq!(back[3].is_infinite(), dtype == DType::F16, "{}", back[3]);
@@ -69,6 +69,14 @@ fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_
         Err(TensorError::DType { .. })
     ));
     b.write_u32(ids, &[1, 2, 3, 4]).unwrap();
+    let mut bytes = [0; 8];
+    b.read_bytes(ids.columns(1, 2), &mut bytes).unwrap();
+    assert_eq!(bytes, [2u32.to_ne_bytes(), 3u32.to_ne_bytes()].as_flattened());
+    let codes = b.alloc(BufferSpec { class: "test", name: "u8", dtype: DType::U8, len: 6 }).unwrap();
+    b.write_bytes(codes.matrix(2, 3).columns(1, 2), &[1, 2, 3, 4]).unwrap();
+    let mut back = [9; 6];
+    b.read_bytes(codes.vector(), &mut back).unwrap();
+    assert_eq!(back, [0, 1, 2, 0, 3, 4]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod group;
 mod instruction_set;
 mod ladder;
 mod lengths;
+mod offload;
 mod programs;
 mod recompute;
 mod short_parameters;

@@ -9,10 +9,13 @@ use crate::tiny;
 use bessemer_arch::{Annotations, Model, ParamLayout, Unit};
 use bessemer_mesh::{Axis, ContextOrder, Placement, TensorGrid};
 use bessemer_model::{ActivationConfig, Decoder, LineStream, Phase, Purpose, Shape, StageConfig, Stream};
-use bessemer_program::{CollectiveKind, Node, UnitMemory, UnitProgram, print, seal, verify};
+use bessemer_program::{
+    CollectiveKind, Home, Node, OFFLOAD_ALIGNMENT, OffloadedValue, UnitMemory, UnitProgram, Value, offloads,
+    print, seal, verify,
+};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Access;
-use bessemer_units::{Compression, Recompute};
+use bessemer_units::{Compression, Offload, Recompute};
 use tiny::all_kinds;
 
 /// Rows enough for products in pieces.
@@ -63,13 +66,15 @@ fn is_mutated(kind: usize, sharing: Sharing) -> bool {
 }
 
 fn decoder(model: &Model, layout: LayoutOfRank) -> Option<Decoder> {
-    compressed(model, layout, Compression::None)
+    storing(model, layout, Compression::None, Offload::None)
 }
 
-fn compressed(
+/// A decoder whose layers store activations in this form and this memory.
+fn storing(
     model: &Model,
     (degree, index, stream, overlap, split, recompute): LayoutOfRank,
     form: Compression,
+    offload: Offload,
 ) -> Option<Decoder> {
     let tensor_shard = part(model, degree, index, stream)?;
     let shape = if one_sequence(stream) { Shape { sequences: 1, ..SHAPE } } else { SHAPE };
@@ -78,6 +83,7 @@ fn compressed(
     let config = ActivationConfig {
         recompute: recompute.into(),
         compression: form.into(),
+        offload: offload.into(),
         ..ActivationConfig::default()
     };
     Some(
@@ -93,9 +99,14 @@ fn programs_of_every_layout_are_accepted() {
         for layout in layouts() {
             let model = Model { dropout: if layout.3 { 0.1 } else { 0.0 }, ..model.clone() };
             for form in [Compression::None, Compression::Bf16, Compression::Int8] {
-                if let Some(d) = compressed(&model, layout, form) {
-                    d.verify().unwrap_or_else(|e| panic!("{label} {layout:?} {form}: {e}"));
-                    held += 1;
+                let offload = if form == Compression::Bf16 { Offload::None } else { Offload::Disk };
+                for offload in
+                    [Offload::None, offload].into_iter().take(1 + usize::from(offload != Offload::None))
+                {
+                    if let Some(d) = storing(&model, layout, form, offload) {
+                        d.verify().unwrap_or_else(|e| panic!("{label} {layout:?} {form} {offload}: {e}"));
+                        held += 1;
+                    }
                 }
             }
         }
@@ -146,6 +157,53 @@ fn mutants(unit: &UnitProgram, phase: Phase) -> Vec<(String, UnitProgram)> {
                             c.dst.buffer.id = other as u32;
                         }
                     });
+                }
+            }
+            Node::Offload(moved) | Node::Reload(moved) => {
+                let name = &unit.values[moved.value()].name;
+                with(format!("{at}: transfer of {name} removed"), &|l| drop(l.remove(at)));
+                with(format!("{at}: transfer of {name} doubled"), &|l| l.insert(at, list[at].clone()));
+                let change = |l: &mut Vec<Node>, change: &dyn Fn(&mut OffloadedValue)| {
+                    if let Node::Offload(moved) | Node::Reload(moved) = &mut l[at] {
+                        change(moved);
+                    }
+                };
+                with(format!("{at}: {name} elsewhere in the second memory"), &|l| {
+                    change(l, &|moved| moved.offset += OFFLOAD_ALIGNMENT / 2);
+                });
+                with(format!("{at}: a row less of {name}"), &|l| change(l, &|moved| moved.view.rows -= 1));
+                let value = &unit.values[moved.value()];
+                let alike = |v: &Value| (v.rows, v.cols, v.dtype) == (value.rows, value.cols, value.dtype);
+                for other in (0..unit.values.len()).filter(|o| *o != moved.value() && alike(&unit.values[*o]))
+                {
+                    let other_name = &unit.values[other].name;
+                    with(format!("{at}: transfer of {other_name} instead of {name}"), &|l| {
+                        change(l, &|moved| moved.view.buffer.id = other as u32);
+                    });
+                }
+                let users = |node: &Node| node.touches().iter().any(|t| t.value() == moved.value());
+                match node {
+                    // Before the last node that writes the value, or behind its first reader.
+                    Node::Offload(_) => {
+                        let writes = |node: &Node| {
+                            let mut touches = node.touches().into_iter();
+                            touches.any(|t| t.value() == moved.value() && t.access != Access::Read)
+                        };
+                        if let Some(last) = list[..at].iter().rposition(writes) {
+                            with(format!("{at}: {name} leaves before {last}"), &|l| {
+                                let node = l.remove(at);
+                                l.insert(last, node);
+                            });
+                        }
+                    }
+                    Node::Reload(_) => {
+                        let reader = at + 1 + list[at + 1..].iter().position(users).unwrap_or(0);
+                        with(format!("{at}: {name} comes behind {reader}"), &|l| {
+                            let node = l.remove(at);
+                            l.insert(reader, node);
+                        });
+                    }
+                    _ => {}
                 }
             }
             Node::Wait { id, .. } => with(format!("{at}: wait for {id} removed"), &|l| drop(l.remove(at))),
@@ -211,9 +269,8 @@ fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
     let (label, model) = all_kinds().into_iter().next().unwrap();
     let mut count = 0;
     for layout in layouts().into_iter().filter(|layout| (layout.0, layout.1) == (2, 0)) {
-        let Some(d) = compressed(&Model { layers: 1, ..model.clone() }, layout, Compression::Int8) else {
-            continue;
-        };
+        let layer = Model { layers: 1, ..model.clone() };
+        let Some(d) = storing(&layer, layout, Compression::Int8, Offload::None) else { continue };
         let layer = d.programs().find(|p| matches!(p.0, Unit::Layer(_))).unwrap();
         let launches = |op: &str| {
             let nodes = d.phases().iter().flat_map(|phase| layer.1.list(*phase)).filter_map(Node::op);
@@ -223,6 +280,25 @@ fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
         count += refuse(&format!("{label} {layout:?}"), &d, layer);
     }
     assert!(count > 200, "{count}");
+}
+
+/// Offloading adds nodes of its own to a layer. What they move is as it is, or compressed.
+#[test]
+fn every_mutation_of_an_offloaded_layer_is_refused_by_name() {
+    let (label, model) = all_kinds().into_iter().next().unwrap();
+    let mut count = 0;
+    for layout in layouts().into_iter().filter(|layout| (layout.0, layout.1) == (2, 0)) {
+        for form in [Compression::None, Compression::Int8] {
+            let layer = Model { layers: 1, ..model.clone() };
+            let Some(d) = storing(&layer, layout, form, Offload::Disk) else { continue };
+            let layer = d.programs().find(|p| matches!(p.0, Unit::Layer(_))).unwrap();
+            let saved = layer.2.homes.iter().filter(|home| matches!(home, Home::Saved | Home::Kept)).count();
+            assert_eq!(saved, 0, "{layout:?} {form}: everything waits in the second memory");
+            assert!(offloads(layer.1).count() > 0, "{layout:?}");
+            count += refuse(&format!("{label} {layout:?} {form}"), &d, layer);
+        }
+    }
+    assert!(count > 400, "{count}");
 }
 
 /// Rank `index` of two, with these parameters on both.

@@ -346,11 +346,11 @@ impl Backend for Named {
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.null.read_f32(src, values)
     }
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
-        self.null.read_bits(src, bits)
+    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.null.read_bytes(src, bytes)
     }
-    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
-        self.null.write_bits(dst, bits)
+    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        self.null.write_bytes(dst, bytes)
     }
     fn memory(&self) -> MemoryUse {
         self.null.memory()

@@ -9,6 +9,7 @@ mod golden_memory;
 mod instruction_set;
 mod large_dry_run;
 mod memory_plan;
+mod offload;
 mod overflow;
 mod pipelines;
 mod replay;

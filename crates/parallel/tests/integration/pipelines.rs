@@ -11,12 +11,12 @@ use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const SEQ: usize = 8;
+pub(crate) const SEQ: usize = 8;
 const VOCAB: usize = 37;
-const STEPS: u64 = 3;
+pub(crate) const STEPS: u64 = 3;
 
 /// Eight layers, tied tables and dropout, or neither.
-fn model(tied: bool) -> Model {
+pub(crate) fn model(tied: bool) -> Model {
     ModelConfig {
         architecture: if tied { "gpt2" } else { "llama" }.into(),
         vocab_size: VOCAB as u64,
@@ -33,13 +33,13 @@ fn model(tied: bool) -> Model {
 }
 
 /// Made-up text: sequence `first + i` of every step, `sequences` at a time.
-struct Text {
-    step: u64,
-    share: u64,
-    sequences: u64,
-    all: u64,
-    ids: Vec<u32>,
-    targets: Vec<u32>,
+pub(crate) struct Text {
+    pub(crate) step: u64,
+    pub(crate) share: u64,
+    pub(crate) sequences: u64,
+    pub(crate) all: u64,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) targets: Vec<u32>,
 }
 
 impl BatchSource for Text {

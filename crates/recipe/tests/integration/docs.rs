@@ -295,6 +295,24 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["[]", "[\"mlp\"] train.compress=int8"],
         &["[\"mlp\"]"],
     ),
+    (
+        "train.offload",
+        "not with `input-aware`",
+        &["none", "disk"],
+        &["file", "disk train.recompute=input-aware train.activation_memory=1GiB"],
+    ),
+    (
+        "train.offload_layers",
+        "0 to 2^20; 0 with `train.offload` = `none`",
+        &["0", "3 train.offload=disk"],
+        &["3", "1048577 train.offload=disk"],
+    ),
+    (
+        "train.offload_dir",
+        "empty with `train.offload` = `none`",
+        &["''", "scratch train.offload=disk"],
+        &["scratch"],
+    ),
     ("train.z_loss", "0 to 1", &["0", "1"], &["-0.1", "1.1"]),
     (
         "train.weights",

@@ -277,6 +277,10 @@ impl<'a> RankWriter<'a> {
                     in_flight.insert(c.id, group);
                     self.start(group, c.id, &c.name, traffic, copied);
                 }
+                // The copy to or from a buffer of the host; what goes on between that and the second memory has no cost here.
+                Node::Offload(moved) | Node::Reload(moved) => {
+                    self.compute += self.costs.copy(moved.bytes() as u64);
+                }
                 Node::Wait { id, .. } => match coming.remove(id) {
                     Some((from, tag, bytes)) => self.receive(from, tag, bytes),
                     None => in_flight.get(id).into_iter().for_each(|group| self.wait(*group, *id)),

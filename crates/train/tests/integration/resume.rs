@@ -4,7 +4,7 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::OptimizerChoice;
 use bessemer_recipe::{Recipe, SpikeAction};
 use bessemer_runlog::{Record, Step};
-use bessemer_train::{Observer, Outcome, Trainer, TrainerInput};
+use bessemer_train::{Observer, Outcome, TrainError, Trainer, TrainerInput};
 use bessemer_units::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,6 +171,41 @@ fn compressed_activations_learn_and_go_on_exactly() {
             assert!((found - wanted).abs() < 0.02 * wanted, "{form}: {found} for {wanted}");
         }
     }
+}
+
+/// The bits of a run whose activations stay, whether or not it was stopped; the file never has a name.
+#[test]
+fn offloaded_activations_change_no_bit_and_leave_no_file() {
+    let full = train(&recipe(&[]), false, &[], 1);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let folder = format!("train.offload_dir={}", elsewhere.path().display());
+    for sets in [&["train.offload=disk"][..], &["train.offload=disk", "train.offload_layers=1", &folder]] {
+        assert!(full == train(&recipe(sets), false, &[], 1), "{sets:?}");
+        assert!(full == train(&recipe(sets), false, &[3, 13], 2), "{sets:?}: other bits after stops");
+    }
+    assert!(std::fs::read_dir(elsewhere.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn a_missing_folder_for_offloaded_activations_ends_a_run_before_its_first_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tokenizer, train) = data(&dir.path().join("shards"), "train", false);
+    let missing = dir.path().join("missing");
+    let folder = format!("train.offload_dir={}", missing.display());
+    let input = TrainerInput {
+        recipe: recipe(&["train.offload=disk", &folder]),
+        recipe_text: String::new(),
+        tokenizer,
+        train,
+        validation: None,
+        directory: dir.path().to_owned(),
+        memory_available: Bytes(1 << 30),
+        peak: None,
+    };
+    let e = Trainer::new(input, crate::run::cpu()).err().unwrap();
+    assert!(matches!(&e, TrainError::Offload { bytes, .. } if bytes.0 > 0), "{e}");
+    let text = e.to_string();
+    assert!(text.contains("missing") && text.contains("train.offload_dir"), "{text}");
 }
 
 #[test]

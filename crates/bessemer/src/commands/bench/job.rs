@@ -15,6 +15,8 @@ pub(super) struct Job {
     pub(super) shape: Shape,
     pub(super) optim: OptimConfig,
     pub(super) activations: ActivationConfig,
+    /// Folder for offloaded activations; empty for the current directory.
+    pub(super) offload_dir: String,
     pub(super) matmul: MatmulPrecision,
 }
 
@@ -42,6 +44,7 @@ impl Job {
             shape: Shape { sequences: 4, seq: 256, purpose: Purpose::Train },
             optim: OptimConfig { lr: 3e-4, beta2: 0.95, clip: 0.0, ..OptimConfig::default() },
             activations: ActivationConfig::default(),
+            offload_dir: String::new(),
             matmul: MatmulPrecision::Highest,
         })
     }
@@ -60,6 +63,7 @@ impl Job {
             },
             optim: recipe.optim,
             activations: bessemer_train::activations(&recipe.train),
+            offload_dir: recipe.train.offload_dir,
             matmul: recipe.train.matmul_precision,
         })
     }
@@ -88,6 +92,7 @@ impl Job {
             "seq": self.shape.seq,
             "dtype": self.activations.storage.to_string(),
             "recompute": self.activations.recompute.to_string(),
+            "offload": self.activations.offload.to.to_string(),
             "matmul": self.matmul.to_string(),
             "lr": self.optim.lr,
             "clip": self.optim.clip,

@@ -16,9 +16,10 @@ use bessemer_collectives::{CallSpan, Communicator};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::Shape;
 use bessemer_parallel::{MemoryPlan, Notes, ParallelConfig, ParallelError, Plan, Stage};
-use bessemer_train::{Passes, Runner, TrainError, on_threads};
+use bessemer_train::{Passes, Runner, TrainError, give_second_memory, on_threads};
 use bessemer_units::{ParamDType, ParamStorage};
 use serde_json::json;
+use std::path::Path;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -213,6 +214,7 @@ fn steps(turn: &Turn<'_>, world: Box<dyn Communicator>) -> Result<Block, TrainEr
     let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
     let mut backend = CpuBackend::new(config).map_err(|e| TrainError::Recipe(e.to_string()))?;
     let mut runner = described(turn, |job| Runner::new(&mut backend, job, world))?;
+    give_second_memory(&mut runner.worker, &job.offload_dir, Path::new("."))?;
     runner.worker.init(&mut backend, SEED)?;
     runner.worker.keep_notes(true);
     let shape = shape(turn);

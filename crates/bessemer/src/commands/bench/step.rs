@@ -14,7 +14,7 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
 use bessemer_model::Decoder;
 use bessemer_parallel::MemoryPlan;
 use bessemer_tensor::Backend;
-use bessemer_train::Runner;
+use bessemer_train::{Runner, give_second_memory};
 use bessemer_units::{Bytes, DType};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -147,6 +147,7 @@ fn measure(
     console: &mut Console,
 ) -> Result<(Vec<f64>, Times), Failure> {
     let mut runner = Runner::alone(backend, &job.model, job.shape, job.activations.clone(), &job.optim)?;
+    give_second_memory(&mut runner.worker, &job.offload_dir, Path::new("."))?;
     runner.worker.init(backend, SEED)?;
     let mut text = RandomText::new(job, job.tokens(), job.shape, 0);
     if let Some(dir) = &args.dump {

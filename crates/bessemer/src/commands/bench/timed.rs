@@ -144,12 +144,12 @@ impl Backend for Timed {
         self.inner.read_f32(src, values)
     }
 
-    fn read_bits(&mut self, src: View, bits: &mut [u16]) -> Result<(), TensorError> {
-        self.inner.read_bits(src, bits)
+    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.inner.read_bytes(src, bytes)
     }
 
-    fn write_bits(&mut self, dst: View, bits: &[u16]) -> Result<(), TensorError> {
-        self.inner.write_bits(dst, bits)
+    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        self.inner.write_bytes(dst, bytes)
     }
 
     fn memory(&self) -> MemoryUse {

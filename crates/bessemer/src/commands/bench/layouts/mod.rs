@@ -26,12 +26,13 @@ use bessemer_schedule::Program;
 use bessemer_sim::Link;
 use bessemer_sim::replay::{CostTable, replay};
 use bessemer_tensor::Backend;
-use bessemer_train::{Runner, TrainError, on_threads};
+use bessemer_train::{Runner, TrainError, give_second_memory, on_threads};
 use bessemer_units::ParamStorage;
 use cases::LayoutCase;
 use paced::Paced;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A layout of a step.
@@ -177,7 +178,8 @@ impl<'a> Setup<'a> {
         backend: &mut dyn Backend,
         world: Box<dyn Communicator>,
     ) -> Result<(Runner, RandomText), TrainError> {
-        let runner = Runner::new(backend, &self.described(), world)?;
+        let mut runner = Runner::new(backend, &self.described(), world)?;
+        give_second_memory(&mut runner.worker, &self.job.offload_dir, Path::new("."))?;
         let shape: Shape = self.job.shape;
         let sequences = self.micro_batches * shape.sequences;
         let first = self.plan.data_index(runner.worker.coord()) * sequences;

@@ -1,0 +1,124 @@
+//! The pass `offload`: values that wait for the backward pass in a second, larger memory (Rajbhandari et al. 2021, ZeRO-Infinity,
+//! section 5.1.2; torchtune's and Megatron-LM's activation offloading).
+//!
+//! A value that a backward list finds stored leaves for the second memory behind the last node of the forward list that touches it,
+//! and is back before the first node of each backward list that does. In between it takes no memory here: the value itself lives
+//! within one list, in scratch. The residual stream that enters a unit leaves when the unit begins, so the memory between units is
+//! free for the next one. Values are copied as they are, so bits are unchanged.
+//!
+//! [`Node::Offload`] ends when the value has been read, not when it has been written: a copy of it is then on its way, in a
+//! buffer of the host. [`Node::Reload`] ends when the value is here. Whoever runs the lists knows from them what the next
+//! reload is ([`reloads`]) and begins it ahead; [`transfer_buffers`] says which buffers suffice.
+
+use crate::node::{Node, OffloadedValue};
+use crate::unit::{Phase, UnitProgram};
+use crate::value::{Class, Value};
+use bessemer_tensor::View;
+use std::collections::BTreeMap;
+
+/// The lists that may find a value stored.
+const BACKWARD: [Phase; 3] = [Phase::Backward, Phase::BackwardInput, Phase::BackwardWeight];
+
+/// Bytes of which the places of values in the second memory are multiples: a page.
+pub const OFFLOAD_ALIGNMENT: u64 = 4096;
+
+/// Offloads all values that a unit stores. The unit is otherwise finished: it is the last pass before [`crate::seal()`].
+pub fn offload(unit: &mut UnitProgram) {
+    let mut offset = 0;
+    for id in 0..unit.values.len() {
+        let lists: Vec<Phase> = BACKWARD.into_iter().filter(|phase| unit.finds_stored(*phase, id)).collect();
+        let made = match unit.values[id].class {
+            Class::Local => unit.writes(Phase::Forward, id),
+            class => class == Class::StreamIn,
+        };
+        if made && !lists.is_empty() {
+            let bytes = unit.values[id].bytes();
+            move_value(unit, id, &lists, offset);
+            offset += bytes.next_multiple_of(OFFLOAD_ALIGNMENT);
+        }
+    }
+}
+
+/// Puts value `id` at `offset` of the second memory.
+fn move_value(unit: &mut UnitProgram, id: usize, lists: &[Phase], offset: u64) {
+    let value = unit.values[id].clone();
+    let all = value.view(id);
+    let touches = |node: &Node| node.touches().iter().any(|t| t.value() == id);
+    // A value of the unit's own takes its old name in the backward lists; the stream that has entered is another unit's by then.
+    let restored = match value.class {
+        Class::Local => all,
+        _ => {
+            let name = format!("{}.reloaded", value.name);
+            unit.add(Value { name, class: Class::Local, residual: false, ..value.clone() })
+        }
+    };
+    for phase in lists {
+        let list = &mut unit.lists[phase.index()];
+        let first = list.iter().position(touches).unwrap_or(0);
+        for node in &mut list[first..] {
+            node.for_each_view(&mut |view| {
+                if view.buffer == all.buffer {
+                    view.buffer = restored.buffer;
+                }
+            });
+        }
+        list.insert(first, Node::Reload(moved(restored, offset)));
+    }
+    let list = &mut unit.lists[Phase::Forward.index()];
+    let after = match value.class {
+        Class::Local => list.iter().rposition(touches).map_or(0, |last| last + 1),
+        _ => 0,
+    };
+    list.insert(after, Node::Offload(moved(all, offset)));
+}
+
+fn moved(view: View, offset: u64) -> OffloadedValue {
+    OffloadedValue { offset, view, versions: Vec::new() }
+}
+
+/// The values that leave in a unit's forward list, in its order.
+pub fn offloads(unit: &UnitProgram) -> impl Iterator<Item = &OffloadedValue> {
+    unit.list(Phase::Forward).iter().filter_map(|node| match node {
+        Node::Offload(moved) => Some(moved),
+        _ => None,
+    })
+}
+
+/// The values that come back in a list, in its order.
+pub fn reloads(unit: &UnitProgram, phase: Phase) -> impl Iterator<Item = &OffloadedValue> {
+    unit.list(phase).iter().filter_map(|node| match node {
+        Node::Reload(moved) => Some(moved),
+        _ => None,
+    })
+}
+
+/// Bytes that a unit has in the second memory for one micro-batch.
+pub fn offloaded_bytes(unit: &UnitProgram) -> u64 {
+    offloads(unit).map(|moved| moved.end().next_multiple_of(OFFLOAD_ALIGNMENT)).max().unwrap_or(0)
+}
+
+/// Buffers of the host by their bytes, so that what `layers_ahead` units have written is on its way while the next one runs. With
+/// `reads`: for values that come back, `layers_ahead` units before they are read. Values of one size share their buffers.
+pub fn transfer_buffers<'p>(
+    units: impl Iterator<Item = &'p UnitProgram>,
+    layers_ahead: usize,
+    reads: bool,
+) -> BTreeMap<usize, usize> {
+    let mut most = BTreeMap::new();
+    for unit in units {
+        let phases: &[Phase] = if reads { &BACKWARD } else { &[Phase::Forward] };
+        for phase in phases {
+            let mut of_list: BTreeMap<usize, usize> = BTreeMap::new();
+            let mut add = |moved: &OffloadedValue| *of_list.entry(moved.bytes()).or_default() += layers_ahead;
+            match reads {
+                true => reloads(unit, *phase).for_each(&mut add),
+                false => offloads(unit).for_each(&mut add),
+            }
+            for (bytes, count) in of_list {
+                let of_all = most.entry(bytes).or_default();
+                *of_all = count.max(*of_all);
+            }
+        }
+    }
+    most
+}
