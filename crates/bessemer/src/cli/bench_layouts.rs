@@ -12,7 +12,8 @@ pub(crate) struct BenchLayoutsArgs {
     /// Ranks of every layout.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..=64))]
     pub(crate) ranks: u64,
-    /// Layouts, separated by commas: ddp, zero1, zero2, zero3, tensor, sequence, ranks that share every sequence by all-gather, ulysses,
+    /// Layouts, separated by commas: ddp, zero1, zero2, zero3, tensor, sequence, grids of tensor-parallel ranks as
+    /// grid-ROWSxCOLUMNS, grid-ROWSxCOLUMNSxDEPTH and cube-SIDE, ranks that share every sequence by all-gather, ulysses,
     /// ring (zig-zag), ring-consecutive, ring-striped, lightseq (--batch 1), with "-blocking" where collectives run on the
     /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links; "usual": those that
     /// docs/parallel.md has figures of.

@@ -85,15 +85,17 @@ impl AttentionShape {
 
     /// Multiply-adds counted twice of one product over the visible pairs of query and key. `keys`: those of a sequence at hand.
     fn product(&self, mask: &AttentionMask, keys: usize) -> f64 {
-        let position = |t| mask.queries.at(t, self.seq);
-        let pairs = match mask.keys {
-            None => (0..self.seq).map(|t| mask.window.unwrap_or(usize::MAX).min(position(t) + 1)).sum(),
-            Some(some) => {
-                let before = |position| some.positions.before(position, keys);
-                let first = |t| (position(t) + 1).saturating_sub(mask.window.unwrap_or(usize::MAX));
-                (0..self.seq).map(|t| before(position(t) + 1) - before(first(t))).sum::<usize>()
-            }
+        let keys = match mask.keys {
+            None => Positions::from(0).stretches(mask.queries.end(self.seq).unwrap_or_default()),
+            Some(some) => some.positions.stretches(keys),
         };
+        let queries = mask.queries.stretches(self.seq);
+        let both = queries.iter().flat_map(|queries| keys.map(|keys| (queries, keys)));
+        let pairs = both.map(|(queries, keys)| {
+            let outside = mask.window.map_or(0, |window| queries.pairs(keys, window as i64));
+            queries.pairs(keys, 0) - outside
+        });
+        let pairs = pairs.sum::<i64>();
         2.0 * self.batch as f64 * self.heads as f64 * pairs as f64 * self.head_dim as f64
     }
 }

@@ -47,6 +47,17 @@ impl Positions {
         }
     }
 
+    /// The stretches of `count` positions; the second may be empty.
+    pub(super) fn stretches(&self, count: usize) -> [Stretch; 2] {
+        let of = |first: usize, count: usize| Stretch {
+            first: first as i64,
+            stride: self.stride.max(1) as i64,
+            count: count as i64,
+        };
+        let half = if self.later.is_some() { count / 2 } else { count };
+        [of(self.first, half), of(self.later.unwrap_or_default(), count - half)]
+    }
+
     /// How many of `count` positions, from number `i` on, follow each other without a gap.
     #[inline]
     pub fn run(&self, i: usize, count: usize) -> usize {
@@ -76,6 +87,38 @@ impl Positions {
             _ => format!("two stretches of {count} positions, the second behind position {}", self.first),
         })
     }
+}
+
+/// Positions `first + i stride` for i below `count`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stretch {
+    pub(super) first: i64,
+    pub(super) stride: i64,
+    pub(super) count: i64,
+}
+
+impl Stretch {
+    /// Pairs of a query of `self` and a key of `keys` that stands at least `back` positions before the one behind the query.
+    pub(super) fn pairs(self, keys: Stretch, back: i64) -> i64 {
+        let before = |i: i64| {
+            let away = self.first + i * self.stride + 1 - back - keys.first;
+            // Rounded up.
+            -(-away).div_euclid(keys.stride)
+        };
+        if self.stride % keys.stride == 0 {
+            return clamped_sum(before(0), self.stride / keys.stride, self.count, keys.count);
+        }
+        (0..self.count).map(|i| before(i).clamp(0, keys.count)).sum()
+    }
+}
+
+/// The sum of `first + i step`, each at least 0 and at most `most`, over i below `count`; `step` is at least 1.
+fn clamped_sum(first: i64, step: i64, count: i64, most: i64) -> i64 {
+    let reaches = |value: i64| -(first - value).div_euclid(step);
+    let positive = reaches(0).clamp(0, count);
+    let full = reaches(most).clamp(positive, count);
+    let between = full - positive;
+    between * first + step * between * (positive + full - 1) / 2 + (count - full) * most
 }
 
 /// The keys of a launch that has some of those of a sequence.

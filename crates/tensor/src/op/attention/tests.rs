@@ -89,6 +89,34 @@ fn flops_count_the_visible_pairs() {
     assert_eq!(of(None, 8.into()), 0.0);
 }
 
+/// Every pair of stretches, with strides that divide each other and that do not, and windows.
+#[test]
+fn visible_pairs_are_those_that_are_counted_one_by_one() {
+    let of = |first, later, stride| Positions { first, later, stride };
+    let all = [
+        of(0, None, 1),
+        of(5, None, 1),
+        of(1, Some(9), 1),
+        of(2, None, 4),
+        of(3, None, 2),
+        of(2, Some(20), 3),
+        of(40, None, 1),
+    ];
+    for (queries, keys) in all.iter().flat_map(|q| all.iter().map(move |k| (*q, *k))) {
+        for window in [None, Some(1), Some(4), Some(17), Some(100)] {
+            let shape = AttentionShape { batch: 2, seq: 6, heads: 3, kv_heads: 1, head_dim: 5, scale: 1.0 };
+            let positions = |p: Positions| (0..6).map(move |i| p.at(i, 6));
+            let sees = |p: usize, s: usize| s <= p && window.is_none_or(|w| s + w > p);
+            let visible = |p| positions(keys).filter(move |s| sees(p, *s)).count();
+            let counted: usize = positions(queries).map(visible).sum();
+            let some = Some(SomeKeys { positions: keys, seq: 64 });
+            let mask = AttentionMask { queries, keys: some, window, ..AttentionMask::default() };
+            let found = shape.product(&mask, 6);
+            assert_eq!(found, (2 * 2 * 3 * 5 * counted) as f64, "{queries:?} {keys:?} {window:?}");
+        }
+    }
+}
+
 #[test]
 fn positions_are_counted_and_checked() {
     for positions in [

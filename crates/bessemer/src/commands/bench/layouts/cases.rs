@@ -1,7 +1,9 @@
 //! The layouts that `bessemer bench layouts` knows, by name.
 
 use crate::failure::Failure;
-use bessemer_parallel::{ContextMethod, ContextOrder, ParallelConfig, Stage};
+use bessemer_parallel::{
+    ContextMethod, ContextOrder, CubeConfig, ParallelConfig, PlaneConfig, Stage, TensorConfig,
+};
 use bessemer_train::parity::SYNCHRONOUS;
 
 /// All of [`USUAL`].
@@ -75,16 +77,41 @@ impl LayoutCase {
             schedule if SYNCHRONOUS.contains(&schedule) => {
                 ParallelConfig { pipeline: ranks, schedule: schedule.into(), ..default }
             }
-            _ => {
-                return Err(Failure::usage(format!(
-                    "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, all-gather, ulysses, \
-                     ring, ring-consecutive, ring-striped, lightseq, {}; perhaps with {SLOW:?} before it and {BLOCKING:?} behind it",
-                    SYNCHRONOUS.join(", ")
-                )));
-            }
+            _ => match grid(kind) {
+                Some(tensor) if tensor == ranks => ParallelConfig { tensor, ..default },
+                Some(tensor) => {
+                    return Err(Failure::usage(format!(
+                        "--layouts {name}: its {} ranks are not the {ranks} of --ranks",
+                        tensor.ranks()
+                    )));
+                }
+                None => {
+                    return Err(Failure::usage(format!(
+                        "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, grid-2x2 (rows x \
+                         columns), grid-2x2x2 (x depth), cube-2, all-gather, ulysses, ring, ring-consecutive, ring-striped, \
+                         lightseq, {}; perhaps with {SLOW:?} before it and {BLOCKING:?} behind it",
+                        SYNCHRONOUS.join(", ")
+                    )));
+                }
+            },
         };
         Ok(LayoutCase { name: name.into(), config, slow })
     }
+}
+
+/// The grid of a name: "grid-2x4" of 2 rows and 4 columns, "grid-2x4x2" of that in 2 layers, "cube-2" of 8 ranks.
+fn grid(name: &str) -> Option<TensorConfig> {
+    if let Some(side) = name.strip_prefix("cube-") {
+        return Some(TensorConfig::Cube(CubeConfig { cube: side.parse().ok()? }));
+    }
+    let sides: Vec<u64> =
+        name.strip_prefix("grid-")?.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let (rows, columns, depth) = match sides[..] {
+        [rows, columns] => (rows, columns, 1),
+        [rows, columns, depth] => (rows, columns, depth),
+        _ => return None,
+    };
+    Some(TensorConfig::Plane(PlaneConfig { grid: [rows, columns], depth }))
 }
 
 /// The layouts of these names.
