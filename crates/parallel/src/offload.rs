@@ -2,7 +2,7 @@
 //!
 //! A value that leaves is copied to a buffer of the host, from which the thread of [`crate::second_memory`] writes it; there are buffers
 //! for the values of [`LAYERS_AHEAD`] layers. What a backward pass will read stands in its lists. The reads are begun in that order, as
-//! many as there are buffers for, that is [`LAYERS_AHEAD`] layers ahead; the first ones while the instruction before the pass still runs.
+//! many as there are buffers for, that is [`LAYERS_AHEAD`] layers ahead; the first ones when the backward pass before it has ended.
 //! Neither numbers nor their order depend on when a copy ends.
 
 use crate::chunk::Chunk;
@@ -113,7 +113,8 @@ impl Worker {
     /// The system's, if there can be no thread.
     pub fn set_second_memory(&mut self, memory: Box<dyn SecondMemory>) -> Result<(), ParallelError> {
         let made = |reads: bool| -> Buffers {
-            let of = |(bytes, count): (usize, usize)| (bytes, vec![vec![0; bytes]; count]);
+            // Not of zeros, whose memory the system would give only in the step that first writes it.
+            let of = |(bytes, count): (usize, usize)| (bytes, vec![vec![u8::MAX; bytes]; count]);
             self.transfer_buffers(reads).into_iter().map(of).collect()
         };
         let (writes, free) = (made(false), made(true));

@@ -225,8 +225,8 @@ impl Checking<'_> {
                     format!("has been written {} times; the node was made for {wanted}", found[i].writes);
                 return Err(self.wrong(at, touches[i].value(), problem));
             }
-            let written = touches.iter().filter(|t| t.access != Access::Read).map(|t| t.value());
-            if let Some(id) = written.filter(|id| self.phase == Phase::Forward && self.away.has(*id)).next() {
+            let mut written = touches.iter().filter(|t| t.access != Access::Read).map(|t| t.value());
+            if let Some(id) = written.find(|id| self.phase == Phase::Forward && self.away.has(*id)) {
                 return Err(self.wrong(at, id, "is written after it has been offloaded"));
             }
             match node {
