@@ -1,7 +1,7 @@
 //! State that the threads of a rank share with the progress thread: commands one way, arrived messages the other way.
 
 use crate::MpiError;
-use bessemer_collectives::{Transport, TransportError};
+use bessemer_collectives::{SpareBuffers, Transport, TransportError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -67,6 +67,8 @@ pub(crate) struct Exchange {
     state: Mutex<State>,
     changed: Condvar,
     progress_thread: OnceLock<Thread>,
+    /// Memory of finished messages.
+    spare: Mutex<SpareBuffers>,
     /// Number of rounds of the progress thread; it stands still while that thread hangs inside MPI.
     pulse: AtomicU64,
 }
@@ -75,6 +77,20 @@ impl Exchange {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A thread that panicked while it held the lock left plain values; the world is torn down through `broken`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spare(&self) -> MutexGuard<'_, SpareBuffers> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`SpareBuffers::take`].
+    pub(crate) fn take(&self, length: usize) -> Result<Vec<u8>, String> {
+        self.spare().take(length)
+    }
+
+    /// As [`SpareBuffers::give`].
+    pub(crate) fn give(&self, buffer: Vec<u8>) {
+        self.spare().give(buffer);
     }
 
     pub(crate) fn announce(&self) {
@@ -208,5 +224,13 @@ impl Transport for MpiTransport {
             })
         })?;
         found.unwrap_or_else(|| Err(TransportError::Timeout { from, waited: began.elapsed() }))
+    }
+
+    fn buffer(&self, length: usize) -> Vec<u8> {
+        self.exchange.take(length).unwrap_or_default()
+    }
+
+    fn keep(&self, message: Vec<u8>) {
+        self.exchange.give(message);
     }
 }

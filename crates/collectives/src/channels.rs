@@ -1,6 +1,6 @@
 //! Messages between threads of one process: for tests, and what a foreign engine is held against.
 
-use crate::{Transport, TransportError};
+use crate::{SpareBuffers, Transport, TransportError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ impl Mailbox {
 pub struct ChannelTransport {
     rank: usize,
     mailboxes: Arc<Vec<Mailbox>>,
+    /// Of all ranks: a message's memory goes to its receiver.
+    spare: Arc<Mutex<SpareBuffers>>,
 }
 
 impl ChannelTransport {
@@ -40,7 +42,14 @@ impl ChannelTransport {
             Mailbox { queues: Mutex::new(queues), came: Condvar::new() }
         };
         let mailboxes: Arc<Vec<Mailbox>> = Arc::new(std::iter::repeat_with(mailbox).take(ranks).collect());
-        (0..ranks).map(|rank| ChannelTransport { rank, mailboxes: Arc::clone(&mailboxes) }).collect()
+        let spare = Arc::default();
+        let end =
+            |rank| ChannelTransport { rank, mailboxes: Arc::clone(&mailboxes), spare: Arc::clone(&spare) };
+        (0..ranks).map(end).collect()
+    }
+
+    fn spare(&self) -> MutexGuard<'_, SpareBuffers> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,5 +98,13 @@ impl Transport for ChannelTransport {
             };
             queues = mailbox.came.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn buffer(&self, length: usize) -> Vec<u8> {
+        self.spare().take(length).unwrap_or_default()
+    }
+
+    fn keep(&self, message: Vec<u8>) {
+        self.spare().give(message);
     }
 }

@@ -145,4 +145,12 @@ impl Transport for FaultyTransport {
     fn receive(&self, from: usize, channel: u32, patience: Duration) -> Result<Vec<u8>, TransportError> {
         self.inner.receive(from, channel, patience)
     }
+
+    fn buffer(&self, length: usize) -> Vec<u8> {
+        self.inner.buffer(length)
+    }
+
+    fn keep(&self, message: Vec<u8>) {
+        self.inner.keep(message);
+    }
 }

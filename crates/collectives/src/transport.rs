@@ -47,4 +47,14 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Those of [`Transport::send`], and a message that does not come.
     fn receive(&self, from: usize, channel: u32, patience: Duration) -> Result<Vec<u8>, TransportError>;
+
+    /// Returns memory for a message of `length` bytes, with unspecified contents: that of an earlier message if the transport keeps it.
+    fn buffer(&self, length: usize) -> Vec<u8> {
+        Vec::with_capacity(length)
+    }
+
+    /// Takes the memory of a message that was received, for later ones. By default it is dropped.
+    fn keep(&self, message: Vec<u8>) {
+        drop(message);
+    }
 }

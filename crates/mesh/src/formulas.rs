@@ -216,13 +216,15 @@ pub fn lightseq_layer(
     }
 }
 
-/// Elements that a rank of a grid sends along two axes.
+/// Elements that a rank of a grid sends along each axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlaneVolume {
     /// Along the columns axis: activations, and sums of rows.
     pub columns: f64,
-    /// Along the rows axis: parameters and their gradients.
+    /// Along the rows axis: parameters and their gradients, and losses.
     pub rows: f64,
+    /// Along the depth axis: losses, and sums of gradients.
+    pub depth: f64,
 }
 
 /// Elements that a rank of a grid of `rows` x `columns` ranks, in `depth` layers, sends for one layer and a micro-batch of `tokens` rows (Xu
@@ -242,6 +244,58 @@ pub fn plane_layer(
     PlaneVolume {
         columns: 3.0 * ring(n * inputs as f64, columns) + 2.0 * ring(n * row_sums as f64, columns),
         rows: 3.0 * ring(parameters as f64 / columns as f64, rows),
+        depth: 0.0,
+    }
+}
+
+/// Elements that a rank of a grid sends for embedding, head and loss of a micro-batch of `tokens` rows, a vocabulary of V tokens and width d.
+/// With n as in [`plane_layer`]: the table of tokens is gathered for the embedding and its gradient reduce-scattered, as are those
+/// of the output projection, `4 V d/c (r-1)/r`; along columns the embedding reduce-scatters rows and gathers their gradients, the head the
+/// other way round, `4 n d (c-1)/c`, and gathers two numbers of each token from every column, `2 n (c-1)`. `row_sums` are those of the
+/// last normalisation. Two numbers of each token are gathered along rows and then along depth.
+pub fn plane_ends(
+    tokens: usize,
+    (vocabulary, width): (usize, usize),
+    [rows, columns, depth]: [usize; 3],
+    row_sums: usize,
+) -> PlaneVolume {
+    let n = tokens as f64 / (rows * depth) as f64;
+    let table = (vocabulary * width) as f64 / columns as f64;
+    let sums = 2.0 * n * columns as f64;
+    PlaneVolume {
+        columns: 4.0 * ring(n * width as f64, columns)
+            + ring(sums, columns)
+            + 2.0 * ring(n * row_sums as f64, columns),
+        rows: 4.0 * ring(table, rows) + ring(2.0 * n * rows as f64, rows),
+        depth: ring(2.0 * tokens as f64, depth),
+    }
+}
+
+/// Elements of parameters, by how a grid shards them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GridElements {
+    /// Matrices of products, the table of tokens and the output projection.
+    pub matrices: f64,
+    /// Biases of the first products of blocks.
+    pub first_biases: f64,
+    /// Biases of the second ones.
+    pub second_biases: f64,
+    /// Normalisations of the residual stream, and the table of positions.
+    pub vectors: f64,
+    /// Normalisations of queries and keys, which every rank has whole.
+    pub head_norms: f64,
+}
+
+/// Elements that a rank of a grid sends to complete the gradients of a stage: all-reduces over the axes that do not shard a parameter, or not
+/// its gradient's rows. Along rows of what the columns alone shard, along depth of everything, along columns of `q_norm` and `k_norm`, whose
+/// gradients come from this rank's heads.
+pub fn plane_gradients(of: GridElements, [rows, columns, depth]: [usize; 3]) -> PlaneVolume {
+    let (r, c) = (rows as f64, columns as f64);
+    let by_columns = (of.first_biases + of.second_biases + of.vectors) / c + of.head_norms;
+    PlaneVolume {
+        columns: 2.0 * ring(of.head_norms, columns),
+        rows: 2.0 * ring(by_columns, rows),
+        depth: 2.0 * ring(of.matrices / (r * c) + by_columns, depth),
     }
 }
 
@@ -264,6 +318,43 @@ pub fn cube_layer(tokens: usize, products: &[CubeProduct], side: usize) -> CubeV
         volume.columns += columns;
     }
     volume
+}
+
+/// Elements that a rank of a cube sends for embedding, head and loss of a micro-batch of `tokens` rows, a vocabulary of V tokens and width d.
+///
+/// Along i the table of tokens and the output projection are gathered once each and their gradients reduce-scattered,
+/// `4 V d/q^2 (q-1)/q`. The embedding reduce-scatters rows over j and gathers their gradients, `2 n d/q^2 (q-1)/q`. In the head ranks along l
+/// divide the tokens: rows are gathered over l, `n d/q^2`, and over j, `n d/q`; the projection over l, `V d/q`, and its gradient is
+/// reduce-scattered; gradients of rows are all-reduced over j, `n d/q^2`, and gathered over l, `n d/q`, all times (q-1)/q. Two
+/// numbers of each token are gathered: from every j, over l, and over i. `row_sums` are those of the last normalisation.
+pub fn cube_ends(
+    tokens: usize,
+    (vocabulary, width): (usize, usize),
+    side: usize,
+    row_sums: usize,
+) -> CubeVolume {
+    let (n, q) = (tokens as f64, side as f64);
+    let (table, stream) = ((vocabulary * width) as f64 / q, n * width as f64 / q);
+    CubeVolume {
+        parameters: 4.0 * ring(table / q, side) + ring(2.0 * n, side),
+        rows: 4.0 * ring(stream / q, side) + ring(stream, side) + ring(2.0 * n / q, side),
+        columns: ring(stream / q, side)
+            + ring(stream, side)
+            + 2.0 * ring(table, side)
+            + ring(2.0 * n / q, side)
+            + 2.0 * ring(n / (q * q) * row_sums as f64, side),
+    }
+}
+
+/// Elements that a rank of a cube sends to complete the gradients of a stage: all-reduces along i of all but matrices, along j of what is made
+/// from this rank's rows of the residual stream alone, along l of `q_norm` and `k_norm`.
+pub fn cube_gradients(of: GridElements, side: usize) -> CubeVolume {
+    let q = side as f64;
+    CubeVolume {
+        parameters: 2.0 * ring((of.first_biases + of.second_biases + of.vectors) / q + of.head_norms, side),
+        rows: 2.0 * ring(of.vectors / q + of.head_norms, side),
+        columns: 2.0 * ring(of.head_norms, side),
+    }
 }
 
 /// A product of a layer on a cube.
@@ -337,7 +428,7 @@ mod tests {
         assert_eq!(context_parallel_layer(16, 8, 4), 6.0 * 128.0 * 0.75);
         // Bian et al. 2021, table 1, and Xu et al. 2021: one square matrix of unit size, all of X and W.
         let plane = plane_layer(16, &[(16, 16)], [4, 4, 1], 0);
-        assert_eq!(plane, PlaneVolume { columns: 3.0 * 64.0 * 0.75, rows: 3.0 * 64.0 * 0.75 });
+        assert_eq!(plane, PlaneVolume { columns: 3.0 * 64.0 * 0.75, rows: 3.0 * 64.0 * 0.75, depth: 0.0 });
         assert_eq!(plane_layer(16, &[(16, 16)], [4, 4, 2], 0).columns, plane.columns / 2.0);
         let product = CubeProduct { inputs: 16, outputs: 16, second: false };
         let cube = cube_layer(16, &[product], 2);

@@ -242,6 +242,26 @@ fn processes_of_mpirun_have_the_bits_of_threads_in_layouts_of_every_kind() {
     assert!(sharded(false) > 0 && sharded(true) > 1);
 }
 
+/// Grids of tensor-parallel ranks, and ranks that share sequences by messages of which some send more than they receive.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_have_the_bits_of_threads_on_grids_and_in_lightseq() {
+    let place = Workplace::new(LLAMA);
+    for (processes, only) in
+        [("4", "tensor { grid = [2, 2] }"), ("8", "tensor { cube = 2 }"), ("4", "context 4 (lightseq)")]
+    {
+        let words = ["parity", "--models", "llama", "--steps", "2", "--only", only, "--json"];
+        let done = crate::workplace::finished(mpirun(&place, processes, &words)).json();
+        let layouts = done["layouts"].as_array().unwrap();
+        assert!(!layouts.is_empty(), "{only}: {done}");
+        for layout in layouts {
+            assert_eq!(layout["ranks"].to_string(), processes);
+            assert_eq!(layout["same_bits_as_threads"], true, "{layout}");
+            assert_eq!(layout["problem"], serde_json::Value::Null, "{layout}");
+        }
+    }
+}
+
 /// What every process finds wrong is told by the first, with the number of the others.
 #[cfg(feature = "mpi")]
 #[test]

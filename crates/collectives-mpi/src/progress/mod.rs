@@ -2,7 +2,6 @@
 
 mod peer;
 mod shutdown;
-mod spare;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -16,7 +15,6 @@ use crate::wire::{ControlKind, HEADER, Header, INLINE, notice, read_notice};
 use bessemer_collectives::TransportError;
 use peer::{Due, Peer};
 use shutdown::Exit;
-use spare::Spare;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,8 +25,6 @@ const SPIN: Duration = Duration::from_micros(100);
 const TAKEN: usize = 64;
 /// Most long messages to one rank that the engine has at once.
 const ON_THEIR_WAY: usize = 4;
-/// Number of buffers kept for later messages, besides four for each rank.
-const SPARE: usize = 64;
 
 /// State of the thread.
 pub(crate) struct ProgressThread<E: Engine> {
@@ -40,8 +36,6 @@ pub(crate) struct ProgressThread<E: Engine> {
     exit: Exit,
     /// Copy of whether the exchange is broken.
     broken: bool,
-    /// Memory of finished messages.
-    spare: Spare,
     /// Commands that are being carried out.
     commands: VecDeque<Command>,
     looked: Instant,
@@ -72,7 +66,6 @@ impl<E: Engine> ProgressThread<E> {
             silence,
             exit: Exit::No,
             broken: false,
-            spare: Spare::new(SPARE + 4 * size),
             commands: VecDeque::new(),
             looked: now,
             checked: now,
@@ -174,7 +167,7 @@ impl<E: Engine> ProgressThread<E> {
         if self.peers[rank].lost {
             return;
         }
-        let Ok(mut message) = self.spare.take(HEADER + body.len()) else {
+        let Ok(mut message) = self.exchange.take(HEADER + body.len()) else {
             return self.lose(rank, "there is no memory for a message to it");
         };
         header.write(body, &mut message);
@@ -190,7 +183,7 @@ impl<E: Engine> ProgressThread<E> {
         let length = message.len() as u64;
         if message.len() <= INLINE {
             self.control(to, &Header { kind: ControlKind::Short, channel, number, length }, &message);
-            self.spare.give(message);
+            self.exchange.give(message);
         } else {
             self.control(to, &Header { kind: ControlKind::Long, channel, number, length }, &[]);
             self.peers[to].payloads.push_back(message);
@@ -209,7 +202,7 @@ impl<E: Engine> ProgressThread<E> {
             match self.engine.poll_send(&mut out) {
                 Ok(Some(buffer)) => {
                     busy = true;
-                    self.spare.give(buffer);
+                    self.exchange.give(buffer);
                 }
                 Ok(None) => self.peers[rank].small.push_back(out),
                 Err(fault) => self.fault(rank, &fault),
@@ -220,7 +213,7 @@ impl<E: Engine> ProgressThread<E> {
                 Ok(Some(buffer)) => {
                     busy = true;
                     self.peers[rank].sending.pop_front();
-                    self.spare.give(buffer);
+                    self.exchange.give(buffer);
                 }
                 Ok(None) => break,
                 Err(fault) => {
@@ -252,7 +245,7 @@ impl<E: Engine> ProgressThread<E> {
             match self.engine.probe() {
                 Ok(Some((from, length))) => {
                     // A length that no control message has is refused when it is read.
-                    match self.spare.take(length.min(HEADER + INLINE + 1)) {
+                    match self.exchange.take(length.min(HEADER + INLINE + 1)) {
                         Ok(mut buffer) => {
                             // An engine that calls it received without writing it must not show an old message.
                             let head = buffer.len().min(HEADER);
@@ -290,7 +283,7 @@ impl<E: Engine> ProgressThread<E> {
                             &format!("its message of {} bytes is refused: {problem}", message.len()),
                         );
                     }
-                    self.spare.give(message);
+                    self.exchange.give(message);
                 }
                 Ok(_) => break,
                 Err(fault) => {
@@ -391,11 +384,11 @@ impl<E: Engine> ProgressThread<E> {
     /// Queues an announced message; starts to receive a long one.
     fn expect(&mut self, rank: usize, header: &Header, body: &[u8]) -> Result<(), String> {
         let (body, incoming) = if header.kind == ControlKind::Short {
-            let mut own = self.spare.take(body.len())?;
+            let mut own = self.exchange.take(body.len())?;
             own.copy_from_slice(body);
             (own, None)
         } else {
-            let mut buffer = self.spare.take(header.length as usize)?;
+            let mut buffer = self.exchange.take(header.length as usize)?;
             marks::set(&mut buffer, rank, header.number);
             match self.engine.receive(rank, Lane::Payload, buffer) {
                 Ok(incoming) => (Vec::new(), Some(incoming)),

@@ -45,8 +45,8 @@ fn code<T: PartialEq>(all: &[T], value: Option<T>) -> u8 {
     value.and_then(|v| all.iter().position(|a| *a == v)).map_or(NONE, |at| at as u8)
 }
 
-/// Writes a frame into `bytes`. `payload` appends its values.
-pub(super) fn write(header: &Header, name: &str, bytes: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
+/// Writes a frame into `bytes`.
+pub(super) fn write(header: &Header, name: &str, bytes: &mut Vec<u8>, payload: &[u8]) {
     let s = &header.signature;
     bytes.clear();
     bytes.extend(MAGIC);
@@ -60,7 +60,7 @@ pub(super) fn write(header: &Header, name: &str, bytes: &mut Vec<u8>, payload: i
         bytes.extend(word.to_le_bytes());
     }
     bytes.extend(name.as_bytes());
-    payload(bytes);
+    bytes.extend_from_slice(payload);
     let length = (bytes.len() - HEADER - name.len()) as u64;
     bytes[HEADER - 16..HEADER - 8].copy_from_slice(&length.to_le_bytes());
     let sum = checksum(bytes);
@@ -157,7 +157,7 @@ mod tests {
         let header =
             Header { shutdown: false, signature, channel: 5, sender: 2, sequence, step: 9, tag, not_before };
         let mut bytes = vec![1, 2, 3];
-        write(&header, "wté", &mut bytes, |b| b.extend([10, 20, 30, 40]));
+        write(&header, "wté", &mut bytes, &[10, 20, 30, 40]);
         (header, bytes)
     }
 

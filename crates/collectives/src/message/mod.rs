@@ -68,16 +68,10 @@ pub struct MessageCommunicator {
     sent: Vec<u64>,
     /// Messages from each peer.
     p2p: Vec<P2pQueue>,
-    /// Number of message frames sent less those received.
-    in_flight: i64,
-    /// Largest value of `in_flight` so far: the memory of so many frames is kept.
-    most_in_flight: i64,
     last_frames: Vec<LastFrame>,
     failed: Option<CollectiveError>,
     broken: Arc<Mutex<Option<String>>>,
     groups: HashMap<(String, Vec<usize>), u64>,
-    /// Received frames, whose memory is used again.
-    spare: Vec<Vec<u8>>,
     /// Accumulator of the part that this rank reduces ([`crate::reduce`]).
     sums: Vec<u32>,
 }
@@ -121,13 +115,10 @@ impl MessageCommunicator {
             sequence: 0,
             sent: vec![0; size],
             p2p: std::iter::repeat_with(P2pQueue::default).take(size).collect(),
-            in_flight: 0,
-            most_in_flight: 0,
             last_frames: vec![LastFrame::default(); size],
             failed: None,
             broken: Arc::default(),
             groups: HashMap::new(),
-            spare: Vec::new(),
             sums: Vec::new(),
         }
     }
@@ -161,7 +152,7 @@ impl MessageCommunicator {
                 let header =
                     Header { shutdown: true, signature, channel, sender, sequence, step, tag, not_before };
                 let mut bytes = Vec::new();
-                frame::write(&header, "", &mut bytes, |b| b.extend(why.as_bytes()));
+                frame::write(&header, "", &mut bytes, why.as_bytes());
                 // Whoever cannot be told is gone, or will notice by itself.
                 let _ = self.transport.send(self.members[peer], channel, bytes);
             }
@@ -185,10 +176,11 @@ impl MessageCommunicator {
         call: &Call<'_>,
         to: usize,
         header: &Header,
-        payload: impl FnOnce(&mut Vec<u8>),
+        payload: &[u8],
     ) -> Result<(), CollectiveError> {
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        frame::write(header, if header.step == 0 { call.name } else { "" }, &mut bytes, payload);
+        let name = if header.step == 0 { call.name } else { "" };
+        let mut bytes = self.transport.buffer(frame::HEADER + name.len() + payload.len());
+        frame::write(header, name, &mut bytes, payload);
         let sent = self.transport.send(self.members[to], header.channel, bytes);
         sent.map_err(|e| self.transport_error(call, e))
     }
@@ -198,13 +190,6 @@ impl MessageCommunicator {
         let [channel, _] = MessageCommunicator::channels_of(self.id);
         let (sender, sequence) = (self.rank as u32, self.sequence);
         Header { shutdown: false, signature, channel, sender, sequence, step, tag: 0, not_before: 0 }
-    }
-
-    /// Keeps the memory of a frame for a later one.
-    fn keep(&mut self, bytes: Vec<u8>) {
-        if self.spare.len() < (4 * self.members.len()).max(self.most_in_flight as usize) {
-            self.spare.push(bytes);
-        }
     }
 
     /// Takes the next frame of a rank, which must be this one; `work` gets its values.
@@ -236,7 +221,7 @@ impl MessageCommunicator {
             let (site, problem) = (call.site(&self.label, self.rank), problem.into());
             CollectiveError::Engine { site, problem }
         })?;
-        self.keep(bytes);
+        self.transport.keep(bytes);
         Ok(())
     }
 

@@ -54,10 +54,8 @@ impl MessageCommunicator {
         };
         for step in 0..self.frames(call.len, call.element) {
             let now = piece(&(0..values.len()), step as usize, most);
-            self.post(call, to, &Header { step, ..header }, |bytes| bytes.extend_from_slice(&values[now]))?;
-            self.in_flight += 1;
+            self.post(call, to, &Header { step, ..header }, &values[now])?;
         }
-        self.most_in_flight = self.most_in_flight.max(self.in_flight);
         self.sent[to] += 1;
         Ok(())
     }
@@ -86,8 +84,7 @@ impl MessageCommunicator {
                 let site = call.site(&self.label, self.rank);
                 CollectiveError::Engine { site, problem: problem.into() }
             })?;
-            self.in_flight -= 1;
-            self.keep(std::mem::take(&mut bytes));
+            self.transport.keep(std::mem::take(&mut bytes));
         }
         still_in_flight(header.not_before).into_iter().for_each(std::thread::sleep);
         Ok(())

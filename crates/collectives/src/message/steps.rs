@@ -42,17 +42,17 @@ impl MessageCommunicator {
     }
 
     /// Sends a frame of the collective to every other rank.
-    fn post_all(
+    fn post_all<'a>(
         &mut self,
         call: &Call<'_>,
         signature: Signature,
         step: u32,
-        mut payload: impl FnMut(usize, &mut Vec<u8>),
+        payload: impl Fn(usize) -> &'a [u8],
     ) -> Result<(), CollectiveError> {
         let rank = self.rank;
         for peer in (0..self.members.len()).filter(|p| *p != rank) {
             let header = self.header(signature, step);
-            self.post(call, peer, &header, |bytes| payload(peer, bytes)).or_else(unless_gone)?;
+            self.post(call, peer, &header, payload(peer)).or_else(unless_gone)?;
         }
         Ok(())
     }
@@ -115,9 +115,9 @@ impl MessageCommunicator {
         let steps = (0..size).map(|q| part(q).len()).max().unwrap_or(0).div_ceil(most).max(1);
         for k in 0..=steps {
             if k < steps {
-                self.post_all(call, signature, first + k as u32, |peer, bytes| {
-                    bytes.extend_from_slice(&values[piece(&part(peer), k, most)]);
-                })?;
+                let values: &[u8] = values;
+                let of = |peer| &values[piece(&part(peer), k, most)];
+                self.post_all(call, signature, first + k as u32, of)?;
             }
             // One step behind, so that frames are under way while this rank sums.
             if k > 0 {
@@ -142,9 +142,8 @@ impl MessageCommunicator {
         let rank = self.rank;
         for k in 0..=steps {
             if k < steps {
-                self.post_all(call, signature, first + k as u32, |_, bytes| {
-                    bytes.extend_from_slice(&values[piece(&part(rank), k, most)]);
-                })?;
+                let own = &values[piece(&part(rank), k, most)];
+                self.post_all(call, signature, first + k as u32, |_| own)?;
             }
             for peer in (0..size).filter(|p| k > 0 && *p != rank) {
                 let to = piece(&part(peer), k - 1, most);
@@ -168,8 +167,9 @@ impl MessageCommunicator {
         };
         if len * size <= AT_ONCE && values.len() <= self.piece_bytes(element) {
             let signature = call.signature();
-            self.post_all(call, signature, 0, |_, bytes| bytes.extend_from_slice(values))
-                .and_then(|()| self.reduce(call, signature, 0, values, reduce))
+            let own: &[u8] = values;
+            self.post_all(call, signature, 0, |_| own)?;
+            self.reduce(call, signature, 0, values, reduce)
         } else {
             self.scatter(call, values, part, 0, reduce)
                 .and_then(|next| self.gather(call, values, part, next))
@@ -197,8 +197,7 @@ impl MessageCommunicator {
             for q in peers().filter(|q| k < steps(*q)) {
                 let from = piece(&send(q), k, most);
                 let header = self.header(with(send(q).len()), k as u32);
-                let posted = self.post(call, q, &header, |bytes| bytes.extend_from_slice(&values[from]));
-                posted.or_else(unless_gone)?;
+                self.post(call, q, &header, &values[from]).or_else(unless_gone)?;
             }
             for q in peers().filter(|q| k > 0 && k <= steps(*q)) {
                 let to = piece(&receive(q), k - 1, most);
@@ -208,7 +207,7 @@ impl MessageCommunicator {
         }
         for q in peers() {
             let header = self.header(with(send(q).len()), steps(q) as u32);
-            self.post(call, q, &header, |_| ()).or_else(unless_gone)?;
+            self.post(call, q, &header, &[]).or_else(unless_gone)?;
         }
         for q in peers() {
             let wanted = with(receive(q).len());

@@ -23,7 +23,6 @@ mod log_sums;
 mod loss;
 mod loss_shard;
 mod norm;
-mod norm_sums;
 mod quantise;
 mod rope;
 mod scale;
@@ -54,8 +53,8 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::LinearCrossEntropy(o) => loss::workspace(machine, o),
         Op::LinearCrossEntropyShard(o) => loss_shard::loss_workspace(machine, o),
         Op::LogitSums(o) => loss_shard::sums_workspace(machine, o),
-        Op::NormBackward(o) => norm::backward_workspace(&o.head(0)),
-        Op::NormBackwardOfSums(o) => norm_sums::backward_workspace(o),
+        Op::NormBackward(o) => norm::backward_workspace(&(&o.head(0)).into()),
+        Op::NormBackwardOfSums(o) => norm::backward_workspace(&o.into()),
         Op::Rope(o) => rope::workspace(machine, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
         Op::Activation(_)
@@ -130,14 +129,14 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LogitSums(o) => return loss_shard::sums(ctx, o),
         Op::Lion(o) => lion::run(ctx, o),
         Op::MomentDirection(o) => adafactor::moment(ctx, o),
-        Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward(ctx, &o.head(head))),
-        Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward(ctx, &o.head(head))),
+        Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward(ctx, &(&o.head(head)).into())),
+        Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward(ctx, &(&o.head(head)).into())),
         Op::Quantise(o) => quantise::quantise(ctx, o),
-        Op::NormBackwardOfSums(o) => norm_sums::backward(ctx, o),
-        Op::NormGradientSums(o) => norm_sums::gradient_sums(ctx, o),
-        Op::NormOfSums(o) => norm_sums::forward(ctx, o),
+        Op::NormBackwardOfSums(o) => norm::backward(ctx, &o.into()),
+        Op::NormGradientSums(o) => norm::gradient_sums(ctx, o),
+        Op::NormOfSums(o) => norm::forward(ctx, &o.into()),
         Op::Rope(o) => rope::run(ctx, o),
-        Op::RowSums(o) => norm_sums::row_sums(ctx, o),
+        Op::RowSums(o) => norm::row_sums(ctx, o),
         Op::Scale(o) => scale::run(ctx, o),
         Op::Sgd(o) => sgd::run(ctx, o),
         Op::SumSquares(o) => sum_squares::run(ctx, o),
@@ -183,14 +182,18 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LogitSums(o) => return loss_shard::sums_reference(arena, o),
         Op::Lion(o) => lion::reference(arena, o),
         Op::MomentDirection(o) => adafactor::moment_reference(arena, o),
-        Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward_reference(arena, &o.head(head))),
-        Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward_reference(arena, &o.head(head))),
+        Op::Norm(o) => {
+            (0..o.heads()).for_each(|head| norm::forward_reference(arena, &(&o.head(head)).into()))
+        }
+        Op::NormBackward(o) => {
+            (0..o.heads()).for_each(|head| norm::backward_reference(arena, &(&o.head(head)).into()))
+        }
         Op::Quantise(o) => quantise::quantise_reference(arena, o),
-        Op::NormBackwardOfSums(o) => norm_sums::backward_reference(arena, o),
-        Op::NormGradientSums(o) => norm_sums::gradient_sums_reference(arena, o),
-        Op::NormOfSums(o) => norm_sums::forward_reference(arena, o),
+        Op::NormBackwardOfSums(o) => norm::backward_reference(arena, &o.into()),
+        Op::NormGradientSums(o) => norm::gradient_sums_reference(arena, o),
+        Op::NormOfSums(o) => norm::forward_reference(arena, &o.into()),
         Op::Rope(o) => rope::reference(arena, o),
-        Op::RowSums(o) => norm_sums::row_sums_reference(arena, o),
+        Op::RowSums(o) => norm::row_sums_reference(arena, o),
         Op::Scale(o) => scale::reference(arena, o),
         Op::Sgd(o) => sgd::reference(arena, o),
         Op::SumSquares(o) => sum_squares::reference(arena, o),

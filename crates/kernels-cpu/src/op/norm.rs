@@ -1,10 +1,14 @@
-//! LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over rows.
+//! LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over rows, and over rows of which only some columns are here.
 //!
 //! Forward: `xhat = (x - mean) rstd`, `out = xhat weight + bias`, `rstd = 1/sqrt(var + eps)`; RMSNorm has mean 0 and
 //! var = mean(x^2). Backward with g = dout weight: LayerNorm `dx (+)= rstd (g - mean(g) - xhat mean(g xhat))`, RMSNorm
 //! `dx (+)= rstd (g - xhat mean(g xhat))`; `dweight (+)= sum_n dout xhat`, `dbias (+)= sum_n dout`.
 //!
-//! Saved for the backward pass: x, mean, rstd. Cost: forward one read and one write, backward two reads and a write.
+//! Where some columns are here, operators of their own make the sums over them, `sum x`, `sum (x - mean)^2`, `sum g` and `sum g xhat`, and
+//! the normalisation and its gradients take the sums over all columns.
+//!
+//! Saved for the backward pass: x, mean, rstd. Cost: forward one read and one write, backward two reads and a write; each sum that is an
+//! operator of its own another read.
 #![allow(unsafe_code)] // rows by address
 
 use super::column_sums::add_partials;
@@ -13,15 +17,170 @@ use crate::ctx::{Ctx, Span, padded};
 use crate::element::{Element, with_element};
 use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
-use bessemer_tensor::op::{Norm, NormBackward, NormKind};
+use bessemer_tensor::View;
+use bessemer_tensor::op::{
+    Norm, NormBackward, NormBackwardOfSums, NormGradientSums, NormKind, NormOfSums, RowSums, RowTerm,
+};
+use std::ops::Range;
 
 /// Rows of a tile. Each tile of the backward pass leaves one partial row of dweight and of dbias.
 const ROWS: usize = 32;
 
-struct Forward<'a, T> {
-    kind: NormKind,
-    eps: f32,
+fn rows_of(tile: usize, rows: usize) -> Range<usize> {
+    tile * ROWS..((tile + 1) * ROWS).min(rows)
+}
+
+/// Sums over all columns of the rows.
+#[derive(Clone, Copy)]
+struct Given<V> {
+    /// Of the values; LayerNorm only.
+    sums: Option<V>,
+    /// Of the squares of the distances from the mean.
+    squares: V,
+}
+
+/// [`Norm`] of a head, or [`NormOfSums`].
+pub(crate) struct Normalisation {
+    norm: Norm,
+    given: Option<Given<View>>,
+    /// Columns of a whole row.
+    width: usize,
+}
+
+impl From<&Norm> for Normalisation {
+    fn from(op: &Norm) -> Normalisation {
+        Normalisation { norm: *op, given: None, width: op.x.cols }
+    }
+}
+
+impl From<&NormOfSums> for Normalisation {
+    fn from(op: &NormOfSums) -> Normalisation {
+        let NormOfSums { kind, x, sums, squares, width, weight, bias, out, mean, rstd, eps } = *op;
+        let norm = Norm { kind, x, weight, bias, out, mean, rstd, eps };
+        Normalisation { norm, given: Some(Given { sums, squares }), width }
+    }
+}
+
+impl Normalisation {
+    /// The mean of a row, from its sum.
+    fn mean(&self, sum: Option<f64>) -> f64 {
+        sum.filter(|_| self.norm.kind == NormKind::Layer).map_or(0.0, |sum| sum / self.width as f64)
+    }
+
+    /// The reciprocal deviation of a row, from the sum of its squares.
+    fn rstd(&self, squares: f64) -> f64 {
+        1.0 / (squares / self.width as f64 + f64::from(self.norm.eps)).sqrt()
+    }
+}
+
+/// [`NormBackward`] of a head, or [`NormBackwardOfSums`].
+pub(crate) struct NormGradients {
+    norm: NormBackward,
+    /// Sums over all columns, as [`NormGradientSums`] has them.
+    sums: Option<View>,
+    /// Columns of a whole row.
+    width: usize,
+}
+
+impl From<&NormBackward> for NormGradients {
+    fn from(op: &NormBackward) -> NormGradients {
+        NormGradients { norm: *op, sums: None, width: op.x.cols }
+    }
+}
+
+impl From<&NormBackwardOfSums> for NormGradients {
+    fn from(op: &NormBackwardOfSums) -> NormGradients {
+        let NormBackwardOfSums { kind, x, weight, mean, rstd, dout, sums, width, dx, .. } = *op;
+        let NormBackwardOfSums { accumulate_dx, dweight, dbias, accumulate, .. } = *op;
+        let norm =
+            NormBackward { kind, x, weight, mean, rstd, dout, dx, accumulate_dx, dweight, dbias, accumulate };
+        NormGradients { norm, sums: Some(sums), width }
+    }
+}
+
+/// The sum of a row.
+///
+/// # Safety
+/// `d` elements at `from`, and the instructions of S.
+#[inline(always)]
+unsafe fn sum_of_values<S: Simd, T: Element>(from: *const T, d: usize) -> f32 {
+    // SAFETY: by contract.
+    unsafe {
+        let mut sum = S::splat(0.0);
+        for c in (0..d).step_by(S::LANES) {
+            sum = S::add(sum, load_part::<S>(from.add(c), S::LANES.min(d - c)));
+        }
+        S::sum(sum)
+    }
+}
+
+/// The sum of the squares of a row's distances from a mean.
+///
+/// # Safety
+/// As [`sum_of_values`].
+#[inline(always)]
+unsafe fn sum_of_squares<S: Simd, T: Element>(from: *const T, d: usize, mean: f32) -> f32 {
+    // SAFETY: by contract. Whole vectors first: past the end an element is not the mean.
+    unsafe {
+        let (m, mut squares, mut c) = (S::splat(mean), S::splat(0.0), 0);
+        while c + S::LANES <= d {
+            let y = S::sub(T::load::<S>(from.add(c)), m);
+            squares = S::fma(y, y, squares);
+            c += S::LANES;
+        }
+        let mut sum = S::sum(squares);
+        while c < d {
+            let y = (*from.add(c)).to_f32() - mean;
+            sum += y * y;
+            c += 1;
+        }
+        sum
+    }
+}
+
+struct Sums<'a, T> {
+    term: RowTerm,
     x: &'a Mat<T>,
+    about: Option<&'a Mat>,
+    width: usize,
+    out: &'a Mat,
+    tile: usize,
+}
+
+impl<T: Element> Kernel for Sums<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Sums { x, out, .. } = self;
+        for row in rows_of(self.tile, x.rows) {
+            let mean = self.about.map_or(0.0, |about| about.get(0, row) / self.width as f32);
+            // SAFETY: a row of x.
+            let sum = unsafe {
+                match self.term {
+                    RowTerm::Value => sum_of_values::<S, T>(x.row(row), x.cols),
+                    RowTerm::Square => sum_of_squares::<S, T>(x.row(row), x.cols, mean),
+                }
+            };
+            out.set(0, row, sum);
+        }
+    }
+}
+
+pub(crate) fn row_sums(ctx: &Ctx<'_>, op: &RowSums) {
+    with_element!(op.x.dtype(), T => {
+        let (x, out, about) = (ctx.mat::<T>(&op.x), ctx.f32(&op.out), op.about.map(|a| ctx.f32(&a)));
+        ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
+            let k = Sums { term: op.term, x: &x, about: about.as_ref(), width: op.width, out: &out, tile };
+            // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
+            unsafe { dispatch(ctx.rung, k) }
+        });
+    });
+}
+
+struct Forward<'a, T> {
+    op: &'a Normalisation,
+    x: &'a Mat<T>,
+    given: Option<Given<Mat>>,
     weight: &'a AnyMat,
     bias: Option<&'a AnyMat>,
     out: &'a Mat<T>,
@@ -34,40 +193,28 @@ impl<T: Element> Kernel for Forward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Forward { x, weight, bias, out, .. } = self;
-        let d = x.cols;
-        for row in self.tile * ROWS..((self.tile + 1) * ROWS).min(x.rows) {
-            let from = x.row(row);
+        let Forward { op, x, weight, bias, out, .. } = self;
+        let (d, layer) = (x.cols, op.norm.kind == NormKind::Layer);
+        for row in rows_of(self.tile, x.rows) {
+            let (from, to) = (x.row(row), out.row(row));
             // SAFETY: columns c .. c + n of a row of each operand; statistics of this row.
             unsafe {
-                let mut mean = 0.0;
-                if self.kind == NormKind::Layer {
-                    let mut sum = S::splat(0.0);
-                    for c in (0..d).step_by(S::LANES) {
-                        sum = S::add(sum, load_part::<S>(from.add(c), S::LANES.min(d - c)));
+                let (mean, rstd) = match self.given {
+                    None => {
+                        let mean = if layer { sum_of_values::<S, T>(from, d) / d as f32 } else { 0.0 };
+                        let var = sum_of_squares::<S, T>(from, d, mean) / d as f32;
+                        (mean, 1.0 / (var + op.norm.eps).sqrt())
                     }
-                    mean = S::sum(sum) / d as f32;
-                }
-                let m = S::splat(mean);
-                let mut squares = S::splat(0.0);
-                let mut c = 0;
-                while c + S::LANES <= d {
-                    let y = S::sub(T::load::<S>(from.add(c)), m);
-                    squares = S::fma(y, y, squares);
-                    c += S::LANES;
-                }
-                let mut var = S::sum(squares);
-                while c < d {
-                    let y = (*from.add(c)).to_f32() - mean;
-                    var += y * y;
-                    c += 1;
-                }
-                let rstd = 1.0 / (var / d as f32 + self.eps).sqrt();
+                    Some(Given { sums, squares }) => {
+                        let mean = op.mean(sums.map(|sums| f64::from(sums.get(0, row))));
+                        (mean as f32, op.rstd(f64::from(squares.get(0, row))) as f32)
+                    }
+                };
                 self.rstd.set(0, row, rstd);
-                if let (Some(all), NormKind::Layer) = (self.mean, self.kind) {
+                if let (Some(all), true) = (self.mean, layer) {
                     all.set(0, row, mean);
                 }
-                let (s, to) = (S::splat(rstd), out.row(row));
+                let (m, s) = (S::splat(mean), S::splat(rstd));
                 for c in (0..d).step_by(S::LANES) {
                     let n = S::LANES.min(d - c);
                     let xhat = S::mul(S::sub(load_part::<S>(from.add(c), n), m), s);
@@ -83,19 +230,21 @@ impl<T: Element> Kernel for Forward<'_, T> {
     }
 }
 
-pub(crate) fn forward(ctx: &Ctx<'_>, op: &Norm) {
-    with_element!(op.x.dtype(), T => typed_forward::<T>(ctx, op));
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Normalisation) {
+    with_element!(op.norm.x.dtype(), T => typed_forward::<T>(ctx, op));
 }
 
-fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Norm) {
-    let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
-    let (weight, rstd) = (ctx.any(&op.weight), ctx.f32(&op.rstd));
-    let (bias, mean) = (op.bias.map(|b| ctx.any(&b)), op.mean.map(|m| ctx.f32(&m)));
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Normalisation) {
+    let norm = &op.norm;
+    let (x, out) = (ctx.mat::<T>(&norm.x), ctx.mat::<T>(&norm.out));
+    let (weight, rstd) = (ctx.any(&norm.weight), ctx.f32(&norm.rstd));
+    let (bias, mean) = (norm.bias.map(|b| ctx.any(&b)), norm.mean.map(|m| ctx.f32(&m)));
+    let given = op.given.map(|g| Given { sums: g.sums.map(|s| ctx.f32(&s)), squares: ctx.f32(&g.squares) });
     ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
         let k = Forward {
-            kind: op.kind,
-            eps: op.eps,
+            op,
             x: &x,
+            given,
             weight: &weight,
             bias: bias.as_ref(),
             out: &out,
@@ -108,13 +257,92 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Norm) {
     });
 }
 
-struct Backward<'a, T> {
-    op: &'a NormBackward,
+/// A row in the backward pass: x, dout, mean and rstd.
+struct Row<T, V> {
+    from: *const T,
+    grad: *const T,
+    m: V,
+    s: V,
+}
+
+/// `sum g` and `sum g xhat` over the `d` columns of a row.
+///
+/// # Safety
+/// `d` elements at both addresses, and the instructions of S.
+#[inline(always)]
+unsafe fn sums_of_gradients<S: Simd, T: Element>(
+    row: &Row<T, S::V>,
+    weight: &AnyMat,
+    d: usize,
+) -> (f32, f32) {
+    // SAFETY: by contract. Past the end the gradient is 0.
+    unsafe {
+        let (mut sum_g, mut sum_gx) = (S::splat(0.0), S::splat(0.0));
+        for c in (0..d).step_by(S::LANES) {
+            let n = S::LANES.min(d - c);
+            let xhat = S::mul(S::sub(load_part::<S>(row.from.add(c), n), row.m), row.s);
+            let g = S::mul(load_part::<S>(row.grad.add(c), n), weight.load::<S>(0, c, n));
+            sum_g = S::add(sum_g, g);
+            sum_gx = S::fma(g, xhat, sum_gx);
+        }
+        (S::sum(sum_g), S::sum(sum_gx))
+    }
+}
+
+struct GradientSums<'a, T> {
+    layer: bool,
     x: &'a Mat<T>,
     weight: &'a AnyMat,
     mean: Option<&'a Mat>,
     rstd: &'a Mat,
     dout: &'a Mat<T>,
+    sums: &'a Mat,
+    tile: usize,
+}
+
+impl<T: Element> Kernel for GradientSums<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let GradientSums { layer, x, weight, mean, rstd, dout, sums, .. } = self;
+        for n in rows_of(self.tile, x.rows) {
+            // SAFETY: a row of each operand.
+            let (sum_g, sum_gx) = unsafe {
+                let m = S::splat(mean.map_or(0.0, |m| m.get(0, n)));
+                let row = Row { from: x.row(n), grad: dout.row(n), m, s: S::splat(rstd.get(0, n)) };
+                sums_of_gradients::<S, T>(&row, weight, x.cols)
+            };
+            if layer {
+                sums.set(0, n, sum_g);
+            }
+            sums.set(usize::from(layer), n, sum_gx);
+        }
+    }
+}
+
+pub(crate) fn gradient_sums(ctx: &Ctx<'_>, op: &NormGradientSums) {
+    with_element!(op.x.dtype(), T => {
+        let (x, weight, rstd) = (ctx.mat::<T>(&op.x), ctx.any(&op.weight), ctx.f32(&op.rstd));
+        let (dout, sums, layer) = (ctx.mat::<T>(&op.dout), ctx.f32(&op.sums), op.kind == NormKind::Layer);
+        let mean = op.mean.filter(|_| layer).map(|m| ctx.f32(&m));
+        let (mean, weight) = (mean.as_ref(), &weight);
+        ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
+            let k =
+                GradientSums { layer, x: &x, weight, mean, rstd: &rstd, dout: &dout, sums: &sums, tile };
+            // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
+            unsafe { dispatch(ctx.rung, k) }
+        });
+    });
+}
+
+struct Backward<'a, T> {
+    op: &'a NormGradients,
+    x: &'a Mat<T>,
+    weight: &'a AnyMat,
+    mean: Option<&'a Mat>,
+    rstd: &'a Mat,
+    dout: &'a Mat<T>,
+    sums: Option<&'a Mat>,
     dx: &'a Mat<T>,
     partials: Span,
     tiles: usize,
@@ -125,42 +353,36 @@ impl<T: Element> Kernel for Backward<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Backward { op, x, weight, mean, rstd, dout, dx, .. } = self;
-        let (d, layer) = (x.cols, op.kind == NormKind::Layer);
+        let Backward { op, x, weight, mean, rstd, dout, sums, dx, .. } = self;
+        let (d, layer, width) = (x.cols, op.norm.kind == NormKind::Layer, op.width as f32);
         let dw = self.partials.at(self.tile * d, d);
-        let db = op.dbias.map(|_| self.partials.at((self.tiles + self.tile) * d, d));
+        let db = op.norm.dbias.map(|_| self.partials.at((self.tiles + self.tile) * d, d));
         // SAFETY: columns c .. c + n of a row of each operand, and of the partial rows that only this tile writes.
         unsafe {
             std::ptr::write_bytes(dw, 0, d);
             if let Some(db) = db {
                 std::ptr::write_bytes(db, 0, d);
             }
-            for row in self.tile * ROWS..((self.tile + 1) * ROWS).min(x.rows) {
-                let (from, grad, to) = (x.row(row), dout.row(row), dx.row(row));
-                let m = S::splat(if layer { mean.map_or(0.0, |m| m.get(0, row)) } else { 0.0 });
-                let s = S::splat(rstd.get(0, row));
-                let (mut sum_g, mut sum_gx) = (S::splat(0.0), S::splat(0.0));
+            for n in rows_of(self.tile, x.rows) {
+                let (m, s) = (S::splat(mean.map_or(0.0, |m| m.get(0, n))), S::splat(rstd.get(0, n)));
+                let (row, to) = (Row { from: x.row(n), grad: dout.row(n), m, s }, dx.row(n));
+                let (sum_g, sum_gx) = match sums {
+                    Some(sums) => (sums.get(0, n), sums.get(usize::from(layer), n)),
+                    None => sums_of_gradients::<S, T>(&row, weight, d),
+                };
+                let mean_g = S::splat(if layer { sum_g / width } else { 0.0 });
+                let mean_gx = S::splat(sum_gx / width);
                 for c in (0..d).step_by(S::LANES) {
                     let n = S::LANES.min(d - c);
-                    let xhat = S::mul(S::sub(load_part::<S>(from.add(c), n), m), s);
-                    let y = load_part::<S>(grad.add(c), n);
-                    // Past the end y is 0, and so is g.
+                    let xhat = S::mul(S::sub(load_part::<S>(row.from.add(c), n), m), s);
+                    let y = load_part::<S>(row.grad.add(c), n);
                     let g = S::mul(y, weight.load::<S>(0, c, n));
-                    sum_g = S::add(sum_g, g);
-                    sum_gx = S::fma(g, xhat, sum_gx);
                     store_part::<S>(dw.add(c), S::fma(y, xhat, load_part::<S>(dw.add(c), n)), n);
                     if let Some(db) = db {
                         store_part::<S>(db.add(c), S::add(y, load_part::<S>(db.add(c), n)), n);
                     }
-                }
-                let mean_g = S::splat(if layer { S::sum(sum_g) / d as f32 } else { 0.0 });
-                let mean_gx = S::splat(S::sum(sum_gx) / d as f32);
-                for c in (0..d).step_by(S::LANES) {
-                    let n = S::LANES.min(d - c);
-                    let xhat = S::mul(S::sub(load_part::<S>(from.add(c), n), m), s);
-                    let g = S::mul(load_part::<S>(grad.add(c), n), weight.load::<S>(0, c, n));
                     let mut v = S::mul(s, S::sub(S::sub(g, mean_g), S::mul(xhat, mean_gx)));
-                    if op.accumulate_dx {
+                    if op.norm.accumulate_dx {
                         v = S::add(v, load_part::<S>(to.add(c), n));
                     }
                     store_part::<S>(to.add(c), v, n);
@@ -170,18 +392,20 @@ impl<T: Element> Kernel for Backward<'_, T> {
     }
 }
 
-pub(crate) fn backward_workspace(op: &NormBackward) -> usize {
-    let rows = op.x.rows.div_ceil(ROWS) * if op.dbias.is_some() { 2 } else { 1 };
-    padded(rows * op.x.cols)
+pub(crate) fn backward_workspace(op: &NormGradients) -> usize {
+    let NormBackward { x, dbias, .. } = &op.norm;
+    padded(x.rows.div_ceil(ROWS) * if dbias.is_some() { 2 } else { 1 } * x.cols)
 }
 
-pub(crate) fn backward(ctx: &Ctx<'_>, op: &NormBackward) {
-    with_element!(op.x.dtype(), T => typed_backward::<T>(ctx, op));
+pub(crate) fn backward(ctx: &Ctx<'_>, op: &NormGradients) {
+    with_element!(op.norm.x.dtype(), T => typed_backward::<T>(ctx, op));
 }
 
-fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormBackward) {
-    let (x, weight, rstd) = (ctx.mat::<T>(&op.x), ctx.any(&op.weight), ctx.f32(&op.rstd));
-    let (dout, dx, mean) = (ctx.mat(&op.dout), ctx.mat(&op.dx), op.mean.map(|m| ctx.f32(&m)));
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormGradients) {
+    let norm = &op.norm;
+    let (x, weight, rstd) = (ctx.mat::<T>(&norm.x), ctx.any(&norm.weight), ctx.f32(&norm.rstd));
+    let (dout, dx, sums) = (ctx.mat(&norm.dout), ctx.mat(&norm.dx), op.sums.map(|s| ctx.f32(&s)));
+    let mean = norm.mean.filter(|_| norm.kind == NormKind::Layer).map(|m| ctx.f32(&m));
     let tiles = x.rows.div_ceil(ROWS);
     let mut scratch = ctx.scratch();
     let all = scratch.take(backward_workspace(op));
@@ -193,6 +417,7 @@ fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormBackward) {
             mean: mean.as_ref(),
             rstd: &rstd,
             dout: &dout,
+            sums: sums.as_ref(),
             dx: &dx,
             partials: all,
             tiles,
@@ -201,73 +426,129 @@ fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormBackward) {
         // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
         unsafe { dispatch(ctx.rung, k) }
     });
-    add_partials(ctx, all, 0, tiles, &ctx.any(&op.dweight), op.accumulate);
-    if let Some(db) = op.dbias {
-        add_partials(ctx, all, tiles * x.cols, tiles, &ctx.any(&db), op.accumulate);
+    add_partials(ctx, all, 0, tiles, &ctx.any(&norm.dweight), norm.accumulate);
+    if let Some(db) = norm.dbias {
+        add_partials(ctx, all, tiles * x.cols, tiles, &ctx.any(&db), norm.accumulate);
     }
 }
 
-pub(crate) fn forward_reference(arena: &Arena, op: &Norm) {
-    with_element!(op.x.dtype(), T => typed_forward_reference::<T>(arena, op));
+pub(crate) fn row_sums_reference(arena: &Arena, op: &RowSums) {
+    with_element!(op.x.dtype(), T => {
+        let (x, out) = (arena.mat::<T>(&op.x), arena.f32(&op.out));
+        for n in 0..x.rows {
+            let mean = op.about.map_or(0.0, |a| f64::from(arena.f32(&a).get(0, n)) / op.width as f64);
+            let term = |c: usize| {
+                let y = f64::from(x.get(n, c)) - mean;
+                if op.term == RowTerm::Value { y } else { y * y }
+            };
+            out.set(0, n, (0..x.cols).map(term).sum::<f64>() as f32);
+        }
+    });
 }
 
-fn typed_forward_reference<T: Element>(arena: &Arena, op: &Norm) {
-    let (x, w, out) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.mat::<T>(&op.out));
-    let (bias, rstd_n) = (op.bias.map(|b| arena.any(&b)), arena.f32(&op.rstd));
-    let d = x.cols as f64;
-    for n in 0..x.rows {
-        let mean = match op.kind {
-            NormKind::Layer => (0..x.cols).map(|c| f64::from(x.get(n, c))).sum::<f64>() / d,
-            NormKind::Rms => 0.0,
-        };
-        let var = (0..x.cols).map(|c| (f64::from(x.get(n, c)) - mean).powi(2)).sum::<f64>() / d;
-        let rstd = 1.0 / (var + f64::from(op.eps)).sqrt();
-        rstd_n.set(0, n, rstd as f32);
-        if let (Some(m), NormKind::Layer) = (op.mean, op.kind) {
-            arena.f32(&m).set(0, n, mean as f32);
+pub(crate) fn forward_reference(arena: &Arena, op: &Normalisation) {
+    let norm = &op.norm;
+    with_element!(norm.x.dtype(), T => {
+        let (x, w, out) = (arena.mat::<T>(&norm.x), arena.any(&norm.weight), arena.mat::<T>(&norm.out));
+        let (bias, rstd_n) = (norm.bias.map(|b| arena.any(&b)), arena.f32(&norm.rstd));
+        for n in 0..x.rows {
+            let number = |view: &View| f64::from(arena.f32(view).get(0, n));
+            let values = (0..x.cols).map(|c| f64::from(x.get(n, c)));
+            let sum = match op.given {
+                Some(Given { sums, .. }) => sums.as_ref().map(number),
+                None => Some(values.clone().sum()),
+            };
+            let mean = op.mean(sum);
+            let own = || values.map(|value| (value - mean).powi(2)).sum();
+            let rstd = op.rstd(op.given.map_or_else(own, |given| number(&given.squares)));
+            rstd_n.set(0, n, rstd as f32);
+            if let (Some(m), NormKind::Layer) = (norm.mean, norm.kind) {
+                arena.f32(&m).set(0, n, mean as f32);
+            }
+            for c in 0..x.cols {
+                let y = (f64::from(x.get(n, c)) - mean) * rstd * f64::from(w.get(0, c));
+                out.set(n, c, (y + bias.as_ref().map_or(0.0, |b| f64::from(b.get(0, c)))) as f32);
+            }
         }
-        for c in 0..x.cols {
-            let y = (f64::from(x.get(n, c)) - mean) * rstd * f64::from(w.get(0, c));
-            out.set(n, c, (y + bias.map_or(0.0, |b| f64::from(b.get(0, c)))) as f32);
-        }
+    });
+}
+
+/// The normalised element and the gradient before the weight.
+struct Plain<T> {
+    x: Mat<T>,
+    weight: AnyMat,
+    mean: Option<Mat>,
+    rstd: Mat,
+    dout: Mat<T>,
+}
+
+impl<T: Element> Plain<T> {
+    fn new(
+        arena: &Arena,
+        kind: NormKind,
+        [x, weight, rstd, dout]: [&View; 4],
+        mean: Option<View>,
+    ) -> Plain<T> {
+        let mean = mean.filter(|_| kind == NormKind::Layer).map(|m| arena.f32(&m));
+        let (x, dout) = (arena.mat(x), arena.mat(dout));
+        Plain { x, weight: arena.any(weight), mean, rstd: arena.f32(rstd), dout }
+    }
+
+    fn xhat(&self, n: usize, c: usize) -> f64 {
+        let mean = self.mean.map_or(0.0, |m| f64::from(m.get(0, n)));
+        (f64::from(self.x.get(n, c)) - mean) * f64::from(self.rstd.get(0, n))
+    }
+
+    fn g(&self, n: usize, c: usize) -> f64 {
+        f64::from(self.dout.get(n, c)) * f64::from(self.weight.get(0, c))
+    }
+
+    /// `sum g` and `sum g xhat` of a row.
+    fn sums(&self, n: usize) -> (f64, f64) {
+        let columns = || 0..self.x.cols;
+        (columns().map(|c| self.g(n, c)).sum(), columns().map(|c| self.g(n, c) * self.xhat(n, c)).sum())
     }
 }
 
-pub(crate) fn backward_reference(arena: &Arena, op: &NormBackward) {
-    with_element!(op.x.dtype(), T => typed_backward_reference::<T>(arena, op));
+pub(crate) fn gradient_sums_reference(arena: &Arena, op: &NormGradientSums) {
+    with_element!(op.x.dtype(), T => {
+        let row = Plain::<T>::new(arena, op.kind, [&op.x, &op.weight, &op.rstd, &op.dout], op.mean);
+        let (sums, layer) = (arena.f32(&op.sums), op.kind == NormKind::Layer);
+        for n in 0..row.x.rows {
+            let (sum_g, sum_gx) = row.sums(n);
+            if layer {
+                sums.set(0, n, sum_g as f32);
+            }
+            sums.set(usize::from(layer), n, sum_gx as f32);
+        }
+    });
 }
 
-fn typed_backward_reference<T: Element>(arena: &Arena, op: &NormBackward) {
-    let (x, w) = (arena.mat::<T>(&op.x), arena.any(&op.weight));
-    let (dout, dx) = (arena.mat::<T>(&op.dout), arena.mat::<T>(&op.dx));
-    let (rstd_n, dw) = (arena.f32(&op.rstd), arena.any(&op.dweight));
-    let mean_n = op.mean.filter(|_| op.kind == NormKind::Layer).map(|m| arena.f32(&m));
-    let d = x.cols as f64;
-    let xhat = |n: usize, c: usize| {
-        let mean = mean_n.map_or(0.0, |m| f64::from(m.get(0, n)));
-        (f64::from(x.get(n, c)) - mean) * f64::from(rstd_n.get(0, n))
-    };
-    for n in 0..x.rows {
-        let g = |c: usize| f64::from(dout.get(n, c)) * f64::from(w.get(0, c));
-        let mean_g = match op.kind {
-            NormKind::Layer => (0..x.cols).map(g).sum::<f64>() / d,
-            NormKind::Rms => 0.0,
-        };
-        let mean_gx = (0..x.cols).map(|c| g(c) * xhat(n, c)).sum::<f64>() / d;
-        for c in 0..x.cols {
-            let v = f64::from(rstd_n.get(0, n)) * (g(c) - mean_g - xhat(n, c) * mean_gx);
-            dx.put(n, c, v as f32, op.accumulate_dx);
+pub(crate) fn backward_reference(arena: &Arena, op: &NormGradients) {
+    let norm = &op.norm;
+    with_element!(norm.x.dtype(), T => {
+        let row = Plain::<T>::new(arena, norm.kind, [&norm.x, &norm.weight, &norm.rstd, &norm.dout], norm.mean);
+        let (dx, dw, sums) = (arena.mat::<T>(&norm.dx), arena.any(&norm.dweight), op.sums.map(|s| arena.f32(&s)));
+        let (layer, width) = (norm.kind == NormKind::Layer, op.width as f64);
+        let (rows, cols) = (row.x.rows, row.x.cols);
+        for n in 0..rows {
+            let (sum_g, sum_gx) = match &sums {
+                Some(s) => (f64::from(s.get(0, n)), f64::from(s.get(usize::from(layer), n))),
+                None => row.sums(n),
+            };
+            let mean_g = if layer { sum_g / width } else { 0.0 };
+            for c in 0..cols {
+                let v = f64::from(row.rstd.get(0, n)) * (row.g(n, c) - mean_g - row.xhat(n, c) * (sum_gx / width));
+                dx.put(n, c, v as f32, norm.accumulate_dx);
+            }
         }
-    }
-    for c in 0..x.cols {
-        let sum: f64 = (0..x.rows).map(|n| f64::from(dout.get(n, c)) * xhat(n, c)).sum();
-        dw.put(0, c, sum as f32, op.accumulate);
-    }
-    if let Some(db) = op.dbias {
-        let db = arena.any(&db);
-        for c in 0..x.cols {
-            let sum: f64 = (0..x.rows).map(|n| f64::from(dout.get(n, c))).sum();
-            db.put(0, c, sum as f32, op.accumulate);
+        for c in 0..cols {
+            let sum: f64 = (0..rows).map(|n| f64::from(row.dout.get(n, c)) * row.xhat(n, c)).sum();
+            dw.put(0, c, sum as f32, norm.accumulate);
+            if let Some(db) = norm.dbias {
+                let sum: f64 = (0..rows).map(|n| f64::from(row.dout.get(n, c))).sum();
+                arena.any(&db).put(0, c, sum as f32, norm.accumulate);
+            }
         }
-    }
+    });
 }

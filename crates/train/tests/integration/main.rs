@@ -18,4 +18,5 @@ mod ranks;
 mod resume;
 mod run;
 mod traffic;
+mod traffic_grids;
 mod updates;

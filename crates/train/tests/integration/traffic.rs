@@ -20,7 +20,7 @@ use bessemer_units::{ParamDType, Recompute, RecomputePlan};
 use std::collections::BTreeMap;
 
 /// Bytes by label of the group.
-type Traffic = BTreeMap<String, u64>;
+pub(crate) type Traffic = BTreeMap<String, u64>;
 
 /// A micro-batch of the same token again and again.
 struct Zeros(Vec<u32>);
@@ -36,7 +36,7 @@ impl BatchSource for Zeros {
 const WINDOW: usize = 2;
 
 /// What all ranks of a layout send in the steps of `program`, of micro-batches of this shape.
-fn counted(
+pub(crate) fn counted(
     model: &Model,
     layout: &Layout,
     (plan, program): (&Plan, &Program),
@@ -258,7 +258,7 @@ fn expected(
         .collect()
 }
 
-fn form(stage: Stage) -> DataParallel {
+pub(crate) fn form(stage: Stage) -> DataParallel {
     match stage {
         Stage::Ddp => DataParallel::Ddp,
         Stage::Zero1 => DataParallel::Zero1,

@@ -1,21 +1,24 @@
 //! Memory of finished messages for later ones: once warm, a job that sends what it sent before allocates nothing.
 
-/// Unused buffers.
+/// Unused buffers of messages: at most as many as were ever in use at once.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub struct SpareBuffers {
     buffers: Vec<Vec<u8>>,
+    /// Number of buffers that are in use.
+    used: usize,
     /// Number of buffers that are kept.
     most: usize,
 }
 
-impl Spare {
-    pub(super) fn new(most: usize) -> Spare {
-        Spare { buffers: Vec::with_capacity(most), most }
-    }
-
+impl SpareBuffers {
     /// Returns a buffer of this length with unspecified contents: the smallest that is large enough, else the largest, which
     /// grows.
-    pub(super) fn take(&mut self, length: usize) -> Result<Vec<u8>, String> {
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    pub fn take(&mut self, length: usize) -> Result<Vec<u8>, String> {
+        self.used += 1;
+        self.most = self.most.max(self.used);
         let capacity = |i: &usize| self.buffers[*i].capacity();
         let fits = (0..self.buffers.len()).filter(|i| capacity(i) >= length).min_by_key(capacity);
         // While there are few buffers, they are needed for messages of their own length.
@@ -32,7 +35,8 @@ impl Spare {
     }
 
     /// Keeps a buffer, in place of the smallest if there are enough.
-    pub(super) fn give(&mut self, buffer: Vec<u8>) {
+    pub fn give(&mut self, buffer: Vec<u8>) {
+        self.used = self.used.saturating_sub(1);
         if buffer.capacity() == 0 {
             return;
         }
@@ -52,11 +56,11 @@ mod tests {
 
     #[test]
     fn the_smallest_that_holds_it_is_taken() {
-        let mut spare = Spare::new(4);
+        let mut spare = SpareBuffers { most: 4, ..SpareBuffers::default() };
         for length in [100, 10, 1000] {
             spare.give(vec![7; length]);
         }
-        let taken = |spare: &mut Spare, length| {
+        let taken = |spare: &mut SpareBuffers, length| {
             let buffer = spare.take(length).unwrap();
             assert_eq!(buffer.len(), length);
             buffer.capacity()
@@ -67,8 +71,17 @@ mod tests {
     }
 
     #[test]
+    fn as_many_are_kept_as_were_in_use_at_once() {
+        let mut spare = SpareBuffers::default();
+        let three: Vec<_> = (0..3).map(|_| spare.take(8).unwrap()).collect();
+        three.into_iter().for_each(|buffer| spare.give(buffer));
+        spare.give(vec![0; 8]);
+        assert_eq!(spare.buffers.len(), 3);
+    }
+
+    #[test]
     fn no_more_are_kept_than_wanted_and_the_largest_of_them() {
-        let mut spare = Spare::new(2);
+        let mut spare = SpareBuffers { most: 2, ..SpareBuffers::default() };
         for length in [10, 20, 30, 5] {
             spare.give(vec![0; length]);
         }
