@@ -255,7 +255,8 @@ pub fn plane_layer(
 /// last normalisation. Two numbers of each token are gathered along rows and then along depth.
 pub fn plane_ends(
     tokens: usize,
-    (vocabulary, width): (usize, usize),
+    vocabulary: usize,
+    width: usize,
     [rows, columns, depth]: [usize; 3],
     row_sums: usize,
 ) -> PlaneVolume {
@@ -327,12 +328,7 @@ pub fn cube_layer(tokens: usize, products: &[CubeProduct], side: usize) -> CubeV
 /// divide the tokens: rows are gathered over l, `n d/q^2`, and over j, `n d/q`; the projection over l, `V d/q`, and its gradient is
 /// reduce-scattered; gradients of rows are all-reduced over j, `n d/q^2`, and gathered over l, `n d/q`, all times (q-1)/q. Two
 /// numbers of each token are gathered: from every j, over l, and over i. `row_sums` are those of the last normalisation.
-pub fn cube_ends(
-    tokens: usize,
-    (vocabulary, width): (usize, usize),
-    side: usize,
-    row_sums: usize,
-) -> CubeVolume {
+pub fn cube_ends(tokens: usize, vocabulary: usize, width: usize, side: usize, row_sums: usize) -> CubeVolume {
     let (n, q) = (tokens as f64, side as f64);
     let (table, stream) = ((vocabulary * width) as f64 / q, n * width as f64 / q);
     CubeVolume {

@@ -88,10 +88,10 @@ impl OnGrid<'_> {
             + self.grid.ranks() as f64 * of.head_norms
     }
 
-    /// What a rank sends for a micro-batch.
+    /// Elements that a rank sends for a micro-batch.
     fn micro_batch(&self, tokens: usize) -> ByAxis {
         let (m, sums) = (self.model, self.sums());
-        let ends = (m.vocab_size, m.width);
+        let (vocabulary, width) = (m.vocab_size, m.width);
         let products = [
             (m.width, self.qkv_width()),
             (m.attention_width(), m.width),
@@ -103,7 +103,7 @@ impl OnGrid<'_> {
             TensorGrid::Plane { rows, columns, depth } => {
                 let sides = [rows, columns, depth];
                 let of = [
-                    plane_ends(tokens, ends, sides, 2 * sums),
+                    plane_ends(tokens, vocabulary, width, sides, 2 * sums),
                     plane_layer(tokens, &products, sides, row_sums),
                 ];
                 of.map(|v| [v.rows, v.columns, v.depth]).into()
@@ -111,7 +111,10 @@ impl OnGrid<'_> {
             TensorGrid::Cube { side } => {
                 let product = |(i, (inputs, outputs))| CubeProduct { inputs, outputs, second: i % 2 == 1 };
                 let products: Vec<CubeProduct> = products.into_iter().enumerate().map(product).collect();
-                let of = [cube_ends(tokens, ends, side, 2 * sums), cube_layer(tokens, &products, side)];
+                let of = [
+                    cube_ends(tokens, vocabulary, width, side, 2 * sums),
+                    cube_layer(tokens, &products, side),
+                ];
                 let [ends, mut layer] = of.map(|v| [v.rows, v.columns, v.parameters]);
                 layer[1] += 2.0 * ring(tokens as f64 / (side * side) as f64 * row_sums as f64, side);
                 (ends, layer)
@@ -120,7 +123,7 @@ impl OnGrid<'_> {
         plus(ends, m.layers as f64, layer)
     }
 
-    /// What a rank sends to complete the gradients of a stage.
+    /// Elements that a rank sends to complete the gradients of a stage.
     fn gradients(&self, of: GridElements) -> ByAxis {
         match self.grid {
             TensorGrid::Plane { rows, columns, depth } => {
@@ -135,7 +138,7 @@ impl OnGrid<'_> {
     }
 }
 
-/// What ranks of a ring send together.
+/// Elements that the ranks of a ring send together.
 fn whole_ring(elements: f64, ranks: usize) -> f64 {
     ranks as f64 * ring(elements, ranks)
 }
