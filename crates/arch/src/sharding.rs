@@ -12,7 +12,7 @@
 use crate::model::Model;
 use crate::param_id::ParamRole;
 use crate::params::ParamSpec;
-use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Placement, TensorGrid};
+use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Mesh, Placement, TensorGrid};
 
 /// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
 /// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
@@ -58,12 +58,12 @@ impl Sharding {
         }
     }
 
-    /// The parameter on ranks each of which computes some positions of every sequence (context parallelism), `line` of them for each
-    /// position: its gradient is a sum over them.
-    pub(crate) fn over_positions(self, line: usize) -> Sharding {
-        let layout = if line > 1 { self.layout } else { Layout::replicated() };
+    /// The parameter on ranks of a mesh each of which computes some positions of every sequence (context parallelism): its gradient is
+    /// a sum over them.
+    pub(crate) fn over_positions(self, mesh: &Mesh) -> Sharding {
+        let layout = if mesh.degree(Axis::Tensor) > 1 { self.layout } else { Layout::replicated() };
         let mut sums = self.sums;
-        sums.push(Axis::Context);
+        sums.extend(Axis::SEQUENCES.into_iter().filter(|axis| mesh.degree(*axis) > 1));
         Sharding { layout, sums, ..self }
     }
 }

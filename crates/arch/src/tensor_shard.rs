@@ -95,8 +95,8 @@ impl Model {
     }
 
     /// The part of this model on rank `index` of those that share its layers: a line of tensor parallelism, ranks that share sequences
-    /// ([`Axis::Context`]), or a line for each part of a sequence. `mesh` has no other axes. Parameters are sharded over the line as
-    /// `shardings` says, and all of them are on every rank of the context axis.
+    /// ([`Axis::SEQUENCES`]), or a line for each part of a sequence. `mesh` has no other axes. Parameters are sharded over the line as
+    /// `shardings` says, and all of them are at every part of a sequence.
     ///
     /// # Errors
     /// As [`Model::tensor_shard`].
@@ -106,9 +106,8 @@ impl Model {
         mut shardings: Vec<Sharding>,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
-        if mesh.degree(Axis::Context) > 1 {
-            let line = mesh.degree(Axis::Tensor);
-            shardings = shardings.into_iter().map(|sharding| sharding.over_positions(line)).collect();
+        if mesh.size(&Axis::SEQUENCES) > 1 {
+            shardings = shardings.into_iter().map(|sharding| sharding.over_positions(mesh)).collect();
         }
         self.shard_over((mesh.clone(), None), shardings, index)
     }

@@ -11,6 +11,8 @@ pub enum Axis {
     Shard,
     /// Parts of a sequence.
     Context,
+    /// Parts of such a part, on ranks that exchange them for heads where positions are related (Ulysses within another method).
+    ContextHeads,
     /// Tensor parallelism in one dimension.
     Tensor,
     /// Rows of a grid of tensor parallelism in two or more dimensions.
@@ -26,20 +28,30 @@ pub enum Axis {
 
 impl Axis {
     /// Every axis that multiplies the number of ranks, in the order of the labels.
-    pub const ALL: [Axis; 8] = [
+    pub const ALL: [Axis; 9] = [
         Axis::Pipeline,
         Axis::Replicate,
         Axis::Shard,
         Axis::Context,
+        Axis::ContextHeads,
         Axis::Tensor,
         Axis::TensorRow,
         Axis::TensorColumn,
         Axis::TensorDepth,
     ];
 
+    /// The axes whose ranks share sequences.
+    pub const SEQUENCES: [Axis; 2] = [Axis::ContextHeads, Axis::Context];
+
     /// The axes whose ranks share every layer of a micro-batch.
-    pub const LAYER: [Axis; 5] =
-        [Axis::Tensor, Axis::TensorRow, Axis::TensorColumn, Axis::TensorDepth, Axis::Context];
+    pub const LAYER: [Axis; 6] = [
+        Axis::Tensor,
+        Axis::TensorRow,
+        Axis::TensorColumn,
+        Axis::TensorDepth,
+        Axis::ContextHeads,
+        Axis::Context,
+    ];
 
     /// Name in labels, recipes and messages.
     pub fn name(self) -> &'static str {
@@ -48,6 +60,7 @@ impl Axis {
             Axis::Replicate => "replicate",
             Axis::Shard => "shard",
             Axis::Context => "context",
+            Axis::ContextHeads => "context-heads",
             Axis::Tensor => "tensor",
             Axis::TensorRow => "tensor-row",
             Axis::TensorColumn => "tensor-column",
@@ -58,11 +71,12 @@ impl Axis {
 
     /// The order in which axes shard a dim that several of them shard: those that must keep heads whole first, so that what
     /// they leave can be divided anywhere.
-    pub(crate) const SHARDING: [Axis; 8] = [
+    pub(crate) const SHARDING: [Axis; 9] = [
         Axis::Tensor,
         Axis::TensorRow,
         Axis::TensorColumn,
         Axis::TensorDepth,
+        Axis::ContextHeads,
         Axis::Context,
         Axis::Shard,
         Axis::Replicate,

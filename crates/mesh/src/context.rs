@@ -154,17 +154,8 @@ impl ContextSharing {
                  much of consecutive positions: wanted \"auto\" or \"consecutive\", or parallel.context_method = \"ring\" or \"all-gather\""
             ));
         }
-        let wanted = match self.method {
-            ContextMethod::Ulysses if !heads.is_multiple_of(ranks) => {
-                format!("a number of query heads that it divides, found {heads}")
-            }
-            ContextMethod::Ulysses if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) => {
-                format!(
-                    "key/value heads that it divides, or that divide it (they are copied then), found {kv_heads}"
-                )
-            }
-            _ => return None,
-        };
+        let wanted =
+            heads_wanted(ranks, heads, kv_heads).filter(|_| self.method == ContextMethod::Ulysses)?;
         Some(format!(
             "parallel.context = {ranks} with parallel.context_method = \"{method}\", which gives each rank some heads: wanted {wanted}; \
              take another parallel.context, or parallel.context_method = \"lightseq\", \"ring\" or \"all-gather\"",
@@ -197,6 +188,27 @@ impl ContextSharing {
             }
         }
     }
+}
+
+/// What ranks that exchange heads want instead of so many, if they cannot share these.
+fn heads_wanted(ranks: usize, heads: usize, kv_heads: usize) -> Option<String> {
+    if !heads.is_multiple_of(ranks) {
+        return Some(format!("a number of query heads that it divides, found {heads}"));
+    }
+    let copies = kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads);
+    (!copies).then(|| {
+        format!("key/value heads that it divides, or that divide it (they are copied then), found {kv_heads}")
+    })
+}
+
+/// Why `ranks` ranks of [`crate::Axis::ContextHeads`] cannot share the attention of a layer of so many heads, and what to change.
+pub fn exchange_problem(ranks: usize, heads: usize, kv_heads: usize) -> Option<String> {
+    heads_wanted(ranks, heads, kv_heads).map(|wanted| {
+        format!(
+            "parallel.context_heads = {ranks} gives each rank of a group some heads: wanted {wanted}; take another \
+             parallel.context_heads, or 1"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Form {
 /// shard, replicate and pipeline, each of which divides what the ones before have left as consecutive elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
-    placements: [Placement; 8],
+    placements: [Placement; Axis::ALL.len()],
     /// Refused by [`Layout::check`] unless replicated: the ranks of the expert axis are those of other axes.
     expert: Placement,
 }

@@ -16,7 +16,7 @@ mod runs;
 
 pub use axis::Axis;
 pub use blocks::{BlockSchedule, BlockTask, Messages, RowsContents, RowsMessage};
-pub use context::{ContextMethod, ContextOrder, ContextSharing, PositionOrder};
+pub use context::{ContextMethod, ContextOrder, ContextSharing, PositionOrder, exchange_problem};
 pub use dim::{Block, Dim, DimRange, OwnedChunk, even, total};
 pub use grid::TensorGrid;
 pub use layout::{Form, Layout, LayoutError, Placement, Reduction, ReplicatedBlocks, require};

@@ -2,13 +2,17 @@
 
 use crate::axis::Axis;
 
+/// Axes that multiply the number of ranks.
+const AXES: usize = Axis::ALL.len();
+
 /// Axes from the fastest link outward: ranks that differ only on the first are neighbours. Tensor parallelism talks
 /// most and waits for every word, data parallelism least (Llama 3: tensor, context, pipeline, data).
-const FASTEST_FIRST: [Axis; 8] = [
+const FASTEST_FIRST: [Axis; AXES] = [
     Axis::TensorColumn,
     Axis::TensorRow,
     Axis::TensorDepth,
     Axis::Tensor,
+    Axis::ContextHeads,
     Axis::Context,
     Axis::Shard,
     Axis::Pipeline,
@@ -57,7 +61,7 @@ impl MeshConfig {
 /// A rank's place on each axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Coord {
-    at: [usize; 8],
+    at: [usize; AXES],
 }
 
 impl Coord {
@@ -78,7 +82,7 @@ impl Coord {
 /// A grid of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mesh {
-    degrees: [usize; 8],
+    degrees: [usize; AXES],
     order: Vec<Axis>,
 }
 
@@ -114,7 +118,7 @@ impl Mesh {
         if ranks == 0 {
             return wrong("wanted at least one rank, found 0".into());
         }
-        let mut degrees = [1; 8];
+        let mut degrees = [1; AXES];
         for (axis, degree) in &config.degrees {
             if let Some(slot) = axis.slot() {
                 degrees[slot] = *degree;
@@ -133,7 +137,7 @@ impl Mesh {
 
     /// Ranks along one axis; a mesh of one rank if that is the expert axis, which has none of its own, or `degree` is 0.
     pub fn along(axis: Axis, degree: usize) -> Mesh {
-        let mut degrees = [1; 8];
+        let mut degrees = [1; AXES];
         if let Some(slot) = axis.slot() {
             degrees[slot] = degree.max(1);
         }
@@ -177,7 +181,7 @@ impl Mesh {
     /// If there is no such rank.
     pub fn coord(&self, rank: usize) -> Coord {
         assert!(rank < self.world(), "rank {rank} of {}", self.world());
-        let mut coord = Coord { at: [0; 8] };
+        let mut coord = Coord { at: [0; AXES] };
         let mut rest = rank;
         for axis in &self.order {
             coord = coord.with(*axis, rest % self.degree(*axis));
@@ -278,10 +282,10 @@ pub fn label(axes: &[Axis]) -> String {
 }
 
 /// Sets the degree that is 0 and holds the product against the ranks.
-fn fill(degrees: &mut [usize; 8], ranks: usize) -> Result<(), MeshError> {
-    let open: Vec<usize> = (0..8).filter(|s| degrees[*s] == 0).collect();
-    let product = |d: &[usize; 8]| d.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
-    let named = |d: &[usize; 8]| {
+fn fill(degrees: &mut [usize; AXES], ranks: usize) -> Result<(), MeshError> {
+    let open: Vec<usize> = (0..AXES).filter(|s| degrees[*s] == 0).collect();
+    let product = |d: &[usize; AXES]| d.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
+    let named = |d: &[usize; AXES]| {
         let list: Vec<String> =
             (Axis::ALL.iter().zip(d).filter(|(_, n)| **n != 1)).map(|(a, n)| format!("{a} {n}")).collect();
         if list.is_empty() { "every axis 1".to_string() } else { list.join(" x ") }
@@ -316,12 +320,13 @@ fn fill(degrees: &mut [usize; 8], ranks: usize) -> Result<(), MeshError> {
 }
 
 /// Which single axis to change. `open` takes what is left, so for any other a divisor will do.
-fn advice(degrees: &[usize; 8], ranks: usize, open: Option<usize>) -> String {
+fn advice(degrees: &[usize; AXES], ranks: usize, open: Option<usize>) -> String {
     let mut ways = Vec::new();
     // Data axes first: they change the least of a run.
     for axis in [Axis::Replicate, Axis::Shard, Axis::Pipeline, Axis::Context, Axis::Tensor] {
         let slot = Axis::ALL.iter().position(|a| *a == axis);
-        let others = (0..8).filter(|s| Some(*s) != slot).try_fold(1usize, |p, s| p.checked_mul(degrees[s]));
+        let others =
+            (0..AXES).filter(|s| Some(*s) != slot).try_fold(1usize, |p, s| p.checked_mul(degrees[s]));
         let (Some(slot), Some(others)) = (slot, others) else { continue };
         let changes = open.is_none() || degrees[slot] > 1;
         if Some(slot) != open && changes && others <= ranks && ranks.is_multiple_of(others) {

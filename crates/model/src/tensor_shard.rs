@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::TensorShard;
-use bessemer_mesh::{Axis, ContextMethod, ContextSharing, TensorGrid};
+use bessemer_mesh::{Axis, ContextMethod, ContextSharing, TensorGrid, exchange_problem};
 use bessemer_program::{AxisRole, Rank};
 use bessemer_tensor::Backend;
 
@@ -62,8 +62,8 @@ pub(crate) fn ranks_of(
     if let Some(grid) = tensor_shard.grid {
         return grid_ranks(tensor_shard, grid, stream, shape);
     }
-    let ranks =
-        [line_rank(tensor_shard, stream.line, shape)?, context_rank(tensor_shard, stream.context, shape)?];
+    let line = line_rank(tensor_shard, stream.line, shape)?;
+    let ranks = [line, heads_rank(tensor_shard)?, context_rank(tensor_shard, stream.context, shape)?];
     let several: Vec<Rank> = ranks.into_iter().filter(|rank| rank.degree > 1).collect();
     Ok(if several.is_empty() { vec![Rank::alone()] } else { several })
 }
@@ -107,7 +107,7 @@ fn grid_ranks(
 fn line_rank(tensor_shard: &TensorShard, stream: LineStream, shape: Shape) -> Result<Rank, ModelError> {
     let axis = Axis::Tensor;
     let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
-    let rows = shape.tokens() / tensor_shard.mesh().degree(Axis::Context);
+    let rows = shape.tokens() / tensor_shard.mesh().size(&Axis::SEQUENCES);
     if stream != LineStream::Whole && !rows.is_multiple_of(degree) {
         let what = match stream {
             LineStream::Partitioned => "a partition of activations",
@@ -124,7 +124,18 @@ fn line_rank(tensor_shard: &TensorShard, stream: LineStream, shape: Shape) -> Re
     Ok(Rank { axis, degree, index, sequence, partition, ..Rank::alone() })
 }
 
-/// The rank among those that share sequences.
+/// The rank among those that exchange heads for the positions of their group.
+fn heads_rank(tensor_shard: &TensorShard) -> Result<Rank, ModelError> {
+    let axis = Axis::ContextHeads;
+    let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
+    if let Some(problem) = exchange_problem(degree, tensor_shard.model.heads, tensor_shard.model.kv_heads) {
+        return Err(ModelError::TensorShard(problem));
+    }
+    let context = ContextSharing::of(ContextMethod::Ulysses);
+    Ok(Rank { axis, degree, index, sequence: true, context, ..Rank::alone() })
+}
+
+/// The rank among those that share sequences, or groups of them.
 fn context_rank(
     tensor_shard: &TensorShard,
     context: ContextSharing,
@@ -143,17 +154,15 @@ fn context_rank(
     if let Some(problem) = problem.or_else(|| context.length_problem(shape.seq, degree)) {
         return Err(ModelError::TensorShard(problem));
     }
-    let one_sequence = context.method.one_sequence();
-    if (one_sequence && shape.sequences != 1)
-        || !(if one_sequence { shape.seq } else { shape.tokens() }).is_multiple_of(degree)
-    {
-        let sequences = if one_sequence {
-            "one sequence in a micro-batch, of a length"
-        } else {
-            "a micro-batch of tokens"
+    let (one_sequence, all) = (context.method.one_sequence(), tensor_shard.mesh().size(&Axis::SEQUENCES));
+    let shared = if one_sequence { shape.seq } else { shape.tokens() };
+    if (one_sequence && shape.sequences != 1) || !shared.is_multiple_of(all) {
+        let wanted = match one_sequence {
+            true => "one sequence in a micro-batch, of a length",
+            false => "a number of tokens of a micro-batch",
         };
         return Err(ModelError::TensorShard(format!(
-            "context parallelism over {degree} ranks wants {sequences} that {degree} divides; found {} of {}; set \
+            "context parallelism over {all} ranks wants {wanted} that {all} divides; found {} of {}; set \
              train.micro_batch = 1 and change train.seq_len or parallel.context",
             shape.sequences, shape.seq
         )));

@@ -146,6 +146,10 @@ pub struct ParallelConfig {
     /// some positions, and all of the model or, with `parallel.tensor` above 1, a line of tensor-parallel ranks for these positions.
     /// Divides `train.seq_len`.
     pub context: u64,
+    /// Ranks of a group within those of `parallel.context` that exchange heads for the positions of their group, by all-to-alls;
+    /// `parallel.context_method` works between the groups (ring attention inside Ulysses). 1: no groups. Divides `parallel.context`,
+    /// and `model.heads`; only with the methods other than "ulysses".
+    pub context_heads: u64,
     /// What these ranks exchange to compute attention: "all-gather" (each gathers the keys and values of all positions), "ulysses"
     /// (all-to-alls give each all positions of some heads; less traffic, `parallel.context` divides `model.heads`), "ring" (keys and
     /// values go round, two blocks of them a rank at a time) or "lightseq" (as "ring", with consecutive positions, and ranks with early
@@ -278,6 +282,11 @@ impl ParallelConfig {
         Ok(())
     }
 
+    /// Groups of ranks among which [`ParallelConfig::context_method`] works: all ranks that share sequences, or groups that exchange heads.
+    pub fn context_groups(&self) -> u64 {
+        self.context / self.context_heads.max(1)
+    }
+
     /// Ranks that share every layer of a micro-batch.
     pub fn layer_ranks(&self) -> u64 {
         self.tensor.ranks().saturating_mul(self.context)
@@ -297,6 +306,19 @@ impl ParallelConfig {
     pub(crate) fn context_fits(&self) -> Result<(), String> {
         if !(1..=MOST_RANKS).contains(&self.context) {
             return Err(format!("parallel.context = {}: expected 1 to {MOST_RANKS}", self.context));
+        }
+        let (context, heads) = (self.context, self.context_heads);
+        if heads == 0 || !context.is_multiple_of(heads) || (heads > 1 && heads == context) {
+            return Err(format!(
+                "parallel.context_heads = {heads} with parallel.context = {context}: groups of so many of these ranks exchange heads; expected \
+                 a divisor of {context} below it, or parallel.context_method = \"ulysses\" where all of them shall"
+            ));
+        }
+        if heads > 1 && self.context_method == ContextMethod::Ulysses {
+            return Err(format!(
+                "parallel.context_heads = {heads} with parallel.context_method = \"ulysses\", by which all {context} ranks exchange heads: \
+                 expected parallel.context_heads = 1, or \"ring\", \"lightseq\" or \"all-gather\" between the groups"
+            ));
         }
         if self.context > 1 && self.tensor.grid().is_some() {
             return Err(format!(
@@ -325,6 +347,7 @@ impl Default for ParallelConfig {
             sequence: false,
             partition_activations: false,
             context: 1,
+            context_heads: 1,
             context_method: ContextMethod::default(),
             context_order: ContextOrder::default(),
             pipeline: 1,

@@ -26,7 +26,7 @@ pub(crate) fn check(
     let plan = job.plan;
     let problem = if plan.pipe.asynchronous() && plan.pipeline() > 1 {
         Some(format!("schedule {:?}, whose steps share micro-batches in flight", job.program.name))
-    } else if plan.mesh.degree(bessemer_mesh::Axis::Context) > 1 {
+    } else if plan.context_ranks() > 1 {
         Some("context parallelism, whose ranks share the positions of sequences of one length".into())
     } else if job.optim.optimizer == OptimizerChoice::Kfac {
         Some("K-FAC, whose curvature would weigh padding as tokens".into())

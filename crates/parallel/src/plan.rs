@@ -4,7 +4,7 @@ use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, TensorShard};
-use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid};
+use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
 use bessemer_model::{LineStream, Stream};
 use bessemer_optim::OptimizerChoice;
 
@@ -132,7 +132,8 @@ impl Plan {
             }
             None => mesh
                 .with(Axis::Tensor, config.tensor.ranks() as usize)
-                .with(Axis::Context, config.context as usize),
+                .with(Axis::ContextHeads, config.context_heads as usize)
+                .with(Axis::Context, config.context_groups() as usize),
         };
         let plan = Plan {
             mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
@@ -148,10 +149,12 @@ impl Plan {
         for index in 0..tensor {
             plan.tensor_shard(model, index)?;
         }
-        let context = plan.mesh.degree(Axis::Context);
+        let context = plan.context_ranks();
         if context > 1 {
             let line = plan.tensor_shard(model, 0)?.model;
-            if let Some(problem) = plan.context.problem(context, line.heads, line.kv_heads) {
+            let (groups, within) = (plan.mesh.degree(Axis::Context), plan.mesh.degree(Axis::ContextHeads));
+            let problem = plan.context.problem(groups, line.heads, line.kv_heads);
+            if let Some(problem) = problem.or_else(|| exchange_problem(within, line.heads, line.kv_heads)) {
                 return wrong(match config.tensor > 1 {
                     true => format!(
                         "{problem}; each of parallel.tensor = {} ranks has some of the heads",
@@ -234,6 +237,11 @@ impl Plan {
         self.mesh.size(&Axis::LAYER)
     }
 
+    /// Ranks that share every sequence.
+    pub fn context_ranks(&self) -> usize {
+        self.mesh.size(&Axis::SEQUENCES)
+    }
+
     /// How such a rank holds the residual stream.
     pub fn stream(&self) -> Stream {
         let line = match (self.sequence, self.partition_activations) {
@@ -247,7 +255,7 @@ impl Plan {
     /// Parts of the residual stream of a micro-batch, of which a rank has one.
     pub fn stream_parts(&self) -> usize {
         match self.grid {
-            None if !self.sequence => self.mesh.degree(Axis::Context),
+            None if !self.sequence => self.context_ranks(),
             _ => self.tensor(),
         }
     }
@@ -329,11 +337,15 @@ impl Plan {
             };
             text += &format!(" x tensor {}{stream}", self.mesh.degree(Axis::Tensor));
         }
-        if self.mesh.degree(Axis::Context) > 1 {
+        if self.context_ranks() > 1 {
             let ContextSharing { method, order } = self.context;
             let order =
                 if order == ContextOrder::Auto { String::new() } else { format!(", {}", order.name()) };
-            text += &format!(" x context {} ({}{order})", self.mesh.degree(Axis::Context), method.name());
+            let groups = match self.mesh.degree(Axis::ContextHeads) {
+                1 => String::new(),
+                ranks => format!(" of groups of {ranks} by heads"),
+            };
+            text += &format!(" x context {} ({}{order}{groups})", self.context_ranks(), method.name());
         }
         text
     }
@@ -433,5 +445,45 @@ mod tests {
         );
         let summary = plan(striped(ContextMethod::Ring), 8).unwrap().summary();
         assert_eq!(summary, "8 ranks: 1 copies x context 8 (ring, striped)");
+    }
+
+    #[test]
+    fn lines_and_groups_share_sequences_of_their_heads() {
+        let ring = |tensor: u64, context, context_heads| ParallelConfig {
+            tensor: tensor.into(),
+            context,
+            context_heads,
+            context_method: ContextMethod::Ring,
+            ..Default::default()
+        };
+        let p = plan(ring(2, 4, 2), 16).unwrap();
+        assert_eq!(p.summary(), "16 ranks: 2 copies x tensor 2 x context 4 (ring of groups of 2 by heads)");
+        // The line first, then its group, then the groups.
+        let at = |rank| p.mesh.coord(rank);
+        assert_eq!(
+            (at(1).at(Axis::Tensor), at(2).at(Axis::ContextHeads), at(4).at(Axis::Context)),
+            (1, 1, 1)
+        );
+        assert!((0..16).all(|rank| p.rank(p.coord(rank)) == rank));
+        assert_eq!((p.tensor(), p.context_ranks(), p.stream_parts(), p.data_ranks()), (8, 4, 4, 2));
+        let e = plan(ring(2, 3, 1), 8).unwrap_err();
+        assert!(e.contains("parallel.tensor = 2 x context = 3 does not divide 8 ranks"), "{e}");
+        // Six heads on each rank of a line.
+        let e = plan(ring(2, 8, 4), 16).unwrap_err();
+        let words = [
+            "parallel.context_heads = 4",
+            "found 6",
+            "each of parallel.tensor = 2 ranks has some of the heads",
+        ];
+        assert!(words.iter().all(|words| e.contains(words)), "{e}");
+        let by_heads = ParallelConfig { context_method: ContextMethod::Ulysses, ..ring(2, 4, 1) };
+        let e = plan(by_heads.clone(), 8).unwrap_err();
+        assert!(e.contains("parallel.context = 4") && e.contains("found 6"), "{e}");
+        let e = plan(ParallelConfig { context_heads: 2, ..by_heads }, 8).unwrap_err();
+        assert!(e.contains("by which all 4 ranks exchange heads"), "{e}");
+        for context_heads in [0, 3, 4] {
+            let e = plan(ring(1, 4, context_heads), 8).unwrap_err();
+            assert!(e.contains("a divisor of 4 below it"), "{e}");
+        }
     }
 }

@@ -171,7 +171,9 @@ impl Partition<'_> {
             name,
             class: Class::Local,
             layout: value.layout.with(self.rank.axis, Placement::Shard { dim: 1 }),
-            form: Form { dims: vec![value.form.dims[0].clone(), dim.clone()] },
+            form: Form {
+                dims: vec![value.form.dims[0].clone(), dim.of_part(self.rank.degree, self.rank.index)],
+            },
             cols,
             residual: false,
             ..value.clone()

@@ -139,10 +139,14 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. All rows of the
-    /// value are gathered: whether the second has log-sum-exps is decided later, by the weight of the z-loss.
-    pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, after: &mut Vec<Node>) -> View {
-        let name = format!("{}.of_rows", self.global.values[id].name);
+    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. An operator's are
+    /// gathered in all rows of the value: whether the second has log-sum-exps is decided later, by the weight of the z-loss. Of
+    /// what ranks of another axis have gathered (`one`), only that row is.
+    pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, one: bool, after: &mut Vec<Node>) -> View {
+        let mut name = format!("{}.of_rows", self.global.values[id].name);
+        if self.global.find(&name).is_some() {
+            name = format!("{}.of_{}_rows", self.global.values[id].name, self.rank.axis);
+        }
         let part = match self.out.find(&name) {
             Some(part) => part,
             None => {
@@ -160,11 +164,12 @@ impl Partition<'_> {
             }
         };
         let (part, whole) = (self.out.values[part].view(part), self.out.values[id].view(id));
-        for row in 0..whole.rows {
+        let row = all.offset / all.stride;
+        for row in if one { row..row + 1 } else { 0..whole.rows } {
             let (src, dst) = (part.rows(row, 1), whole.rows(row, 1));
             after.push(Node::Collective(self.collective(CollectiveKind::AllGather, (id, 1), src, dst)));
         }
-        part.rows(all.offset / all.stride, all.rows)
+        part.rows(row, all.rows)
     }
 
     /// f32 `[rows, n]`, made by the pass.

@@ -188,7 +188,7 @@ impl Partition<'_> {
                 Ok(terms)
             }
             (Placement::Shard { dim: 1 }, Placement::Replicate) if class == Class::Losses => {
-                Ok(self.losses_of_rows(id, here, after))
+                Ok(self.losses_of_rows(id, here, false, after))
             }
             (Placement::Partial { .. }, Placement::Shard { dim }) if dim == 0 || self.gathers_columns(id) => {
                 let terms = self.whole_copy(id, "terms", None);

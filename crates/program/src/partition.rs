@@ -72,8 +72,9 @@ pub struct LayoutConflict {
 /// the dim that it gathers or scatters. So rows that two axes of a grid shard are divided by the first of them first, and what is gathered of a
 /// parameter is divided by the last one first: as in [`bessemer_mesh::Layout`], where the axis that gathers comes last.
 ///
-/// The context axis comes last. Its ranks have the heads that a line of tensor-parallel ranks has left them, and of rows they divide first:
-/// a line with sequence parallelism shards the rows of its ranks' positions.
+/// Axes whose ranks share sequences come last, the one of blocks after the one of heads. Their ranks have the heads that a line of
+/// tensor-parallel ranks has left them. Of rows the last axis divides first: a line with sequence parallelism shards the rows of its ranks'
+/// positions, and ranks that exchange heads do so for the positions of their group.
 ///
 /// # Errors
 /// A value that an operator needs in a layout that no collective of this pass leads to.
@@ -402,8 +403,9 @@ impl Partition<'_> {
         let whole = Some(from) == along && !last;
         let to = self.placements[dst].unwrap_or(if whole { Placement::Replicate } else { from });
         self.place(dst, to);
+        let losses = self.global.values[dst].class == Class::Losses && from != to;
         let op = Op::from(Copy { src: c.src, dst: c.dst });
-        let wanted = match to {
+        let wanted = match if losses { from } else { to } {
             Placement::Shard { dim } => Some(dim),
             _ => None,
         };
@@ -413,11 +415,16 @@ impl Partition<'_> {
             return Err(self.conflict(&op, src, &wanted, "shard another dim"));
         }
         let from = self.read(&op, src, c.src, (wanted, None))?;
-        let here = self.local_view(dst, c.dst, to);
+        let mut after = Vec::new();
+        let here = match losses {
+            true => self.losses_of_rows(dst, self.local_view(dst, c.dst, to), true, &mut after),
+            false => self.local_view(dst, c.dst, to),
+        };
         self.next += 1;
         let moved = Collective { id: self.next - 1, src: from, dst: here, ..c.clone() };
         let rows = 0..moved.total_rows();
         self.push(Node::Collective(Collective { rows, ..moved }));
+        after.into_iter().for_each(|node| self.push(node));
         self.forget(dst);
         Ok(())
     }

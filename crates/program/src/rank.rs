@@ -80,7 +80,7 @@ impl Rank {
     /// Whether this axis divides rows before the axes do that are rewritten before it: each of those shards the rows that a rank of
     /// this axis has.
     pub(crate) fn divides_rows_first(&self) -> bool {
-        self.axis == Axis::Context
+        Axis::SEQUENCES.contains(&self.axis)
     }
 
     /// The operator as launches, where its rows are several stretches of the whole. `whole`: the operator on the whole values;

@@ -82,7 +82,8 @@ impl Checking<'_> {
                     && self.unit.values[dst].placement(self.rank.axis) == (Placement::Shard { dim: c.dim })
             }
             CollectiveKind::AllGather => {
-                *state == State::Is(Placement::Shard { dim: c.dim })
+                // Rows that have arrived may be gathered further.
+                self.readable(at, &c.src).is_ok_and(|found| found == Placement::Shard { dim: c.dim })
                     || *state == State::LogTerms { gathered: false }
             }
             CollectiveKind::Permute => return self.permuted(at, c),

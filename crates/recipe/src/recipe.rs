@@ -137,7 +137,11 @@ impl Recipe {
                 if near == 0 { context } else { near }
             ));
         }
-        match self.parallel.context_sharing().length_problem(seq as usize, context as usize) {
+        match self
+            .parallel
+            .context_sharing()
+            .length_problem(seq as usize, self.parallel.context_groups() as usize)
+        {
             Some(problem) if context > 1 => Err(problem),
             _ => Ok(()),
         }

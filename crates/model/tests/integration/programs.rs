@@ -51,6 +51,8 @@ fn layouts() -> Vec<LayoutOfRank> {
         (2, ring(ContextOrder::ZigZag).with_line(2, rows)),
         (3, ring(ContextOrder::Striped).with_line(2, LineStream::Whole)),
         (3, HELPED.with_line(2, LineStream::Partitioned)),
+        (1, GATHERED.with_heads(2)),
+        (3, ring(ContextOrder::ZigZag).with_heads(2)),
     ] {
         for (overlap, recompute) in [(false, Recompute::Selective), (true, Recompute::Full)] {
             all.push((4, index, sharing, overlap, overlap, recompute));
@@ -437,6 +439,7 @@ fn printed_programs_are_the_golden_files() {
                 "context-tensor",
                 (4, 3, ring(ContextOrder::ZigZag).with_line(2, LineStream::Rows), false, false, none),
             ),
+            ("context-heads", (4, 3, ring(ContextOrder::ZigZag).with_heads(2), false, false, none)),
             ("context-tensor-ulysses", (4, 3, EXCHANGED.with_line(2, LineStream::Whole), false, false, none)),
             ("sequence-overlap", (2, 0, ROWS, true, false, none)),
             ("split", (1, 0, WHOLE, false, true, none)),

@@ -5,7 +5,7 @@ use crate::group;
 use crate::tiny;
 
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
-use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing, Mesh, MeshConfig};
+use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing, Mesh, MeshConfig, exchange_problem};
 use bessemer_model::{
     ActivationConfig, Cache, Decoder, LineStream, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks,
     StepContext, Stream, TokenBatch,
@@ -33,6 +33,8 @@ pub(crate) enum Along {
     Context,
     /// Lines of so many ranks that share heads, each for some positions.
     Both(usize),
+    /// Lines of so many ranks, of which groups of so many exchange heads for the positions that they share.
+    Groups(usize, usize),
 }
 
 /// How ranks share layers.
@@ -66,6 +68,15 @@ impl Sharing {
         Sharing { along: Along::Both(tensor), stream: Stream { line, ..self.stream } }
     }
 
+    /// The same between groups of so many ranks that exchange heads.
+    pub(crate) const fn with_heads(self, heads: usize) -> Sharing {
+        let line = match self.along {
+            Along::Both(line) => line,
+            _ => 1,
+        };
+        Sharing { along: Along::Groups(line, heads), ..self }
+    }
+
     pub(crate) fn mesh(self, degree: usize) -> Mesh {
         let config = match self.along {
             Along::Tensor => MeshConfig::new().with(Axis::Tensor, degree),
@@ -73,6 +84,10 @@ impl Sharing {
             Along::Both(line) => {
                 MeshConfig::new().with(Axis::Tensor, line).with(Axis::Context, degree / line)
             }
+            Along::Groups(line, heads) => MeshConfig::new()
+                .with(Axis::Tensor, line)
+                .with(Axis::ContextHeads, heads)
+                .with(Axis::Context, degree / line / heads),
         };
         Mesh::new(&config, degree).unwrap()
     }
@@ -100,11 +115,12 @@ pub(crate) fn part(model: &Model, degree: usize, index: usize, sharing: Sharing)
     let mesh = sharing.mesh(degree);
     let part = model.layer_shard(&mesh, model.shardings(), index).ok()?;
     let ranks = mesh.degree(Axis::Context);
-    let problem = sharing.context().and_then(|context| {
+    let exchange = exchange_problem(mesh.degree(Axis::ContextHeads), part.model.heads, part.model.kv_heads);
+    let problem = sharing.context().filter(|_| exchange.is_none()).and_then(|context| {
         let problem = context.problem(ranks, part.model.heads, part.model.kv_heads);
         problem.or_else(|| context.length_problem(SEQ, ranks))
     });
-    Some(part).filter(|_| problem.is_none())
+    Some(part).filter(|_| problem.is_none() && exchange.is_none())
 }
 
 pub(crate) fn outcome(b: &mut dyn Backend, d: &mut Decoder, ranks: &mut dyn StageRanks) -> Outcome {
@@ -226,6 +242,11 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
     assert!(held > 200, "{held}");
 }
 
+/// Whether the model of a number is tried in the layout of a number: every third pair of them, and each with every third of the others.
+fn is_tried(kind: usize, layout: usize) -> bool {
+    (kind + layout).is_multiple_of(3)
+}
+
 /// Every method in lines of ranks, with the rows of a rank's positions whole in a line, sharded over it, and kept in parts.
 pub(crate) fn lines() -> impl Iterator<Item = (usize, Sharing)> {
     let methods = [GATHERED, EXCHANGED].into_iter().chain(BLOCKS);
@@ -243,11 +264,12 @@ pub(crate) fn lines() -> impl Iterator<Item = (usize, Sharing)> {
 #[test]
 fn lines_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
     let mut held = 0;
-    for (label, model) in all_kinds() {
+    for (kind, (label, model)) in all_kinds().into_iter().enumerate() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
-            for (degree, sharing) in lines().filter(|(degree, _)| (*degree == 4) == (dropout > 0.0)) {
-                if part(&model, degree, 0, sharing).is_none() {
+            let all = lines().filter(|(degree, _)| (*degree == 4) == (dropout > 0.0));
+            for (number, (degree, sharing)) in all.enumerate() {
+                if !is_tried(kind, number) || part(&model, degree, 0, sharing).is_none() {
                     continue;
                 }
                 let what = format!("{label}, dropout {dropout}");
@@ -256,7 +278,35 @@ fn lines_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
             }
         }
     }
-    assert!(held > 150, "{held}");
+    assert!(held > 60, "{held}");
+}
+
+/// Heads over the ranks of a group, positions in blocks over the groups; more ranks than heads, an odd number of groups, and lines.
+#[test]
+fn groups_that_exchange_heads_have_the_losses_and_gradients_of_the_whole() {
+    let mut held = 0;
+    let methods = || [GATHERED].into_iter().chain(BLOCKS).map(|method| method.with_heads(2));
+    let lines =
+        [ring(ContextOrder::ZigZag).with_line(2, LineStream::Rows), HELPED.with_line(2, LineStream::Whole)];
+    for (kind, (label, model)) in all_kinds().into_iter().enumerate() {
+        for dropout in [0.0, 0.2] {
+            let model = Model { dropout, ..model.clone() };
+            let (degree, more) =
+                if dropout > 0.0 { (4, None) } else { (8, Some(ring(ContextOrder::ZigZag))) };
+            let all =
+                methods().map(|sharing| (degree, sharing)).chain(lines.map(|line| (8, line.with_heads(2))));
+            let wide = more.into_iter().map(|sharing| (8, sharing.with_heads(4)));
+            for (number, (degree, sharing)) in all.chain(wide).enumerate() {
+                if !is_tried(kind, number) || part(&model, degree, 0, sharing).is_none() {
+                    continue;
+                }
+                let what = format!("{label}, dropout {dropout}");
+                hold(&what, &model, degree, sharing, ActivationConfig::default(), 2e-5);
+                held += 1;
+            }
+        }
+    }
+    assert!(held > 60, "{held}");
 }
 
 /// Operations of attention of one micro-batch, forward and backward, on each of the ranks that share its sequence.

@@ -378,6 +378,18 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["1", "2", "2 parallel.tensor=2"],
         &["0", "1048577", "2 parallel.tensor={cube=2}"],
     ),
+    (
+        "parallel.context_heads",
+        "1, or a divisor of `context` below it; not with \"ulysses\"",
+        &["1", "2 parallel.context=4", "2 parallel.context=4 parallel.context_method=\"ring\""],
+        &[
+            "0",
+            "2",
+            "2 parallel.context=2",
+            "3 parallel.context=4",
+            "2 parallel.context=4 parallel.context_method=\"ulysses\"",
+        ],
+    ),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),

@@ -98,6 +98,14 @@ impl Layout {
         self
     }
 
+    /// This layout with groups of so many of the ranks that share sequences, which exchange heads.
+    #[must_use]
+    pub fn exchanging_heads(mut self, ranks: usize) -> Layout {
+        self.name += &format!(" of groups of {ranks} by heads");
+        self.parallel.context_heads = ranks as u64;
+        self
+    }
+
     /// This layout on as many times more ranks as the grid has.
     #[must_use]
     pub fn on_grid(mut self, tensor: TensorConfig) -> Layout {
@@ -294,6 +302,17 @@ pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
             }
             let stages = Layout::of(Stage::Ddp, (1, 1), line, 1).pipelined("zb-h1", 2, sequences, &[]);
             list.push(stages.sharing_sequences(context, sharing));
+        }
+    }
+    // Groups that exchange heads, and blocks or gathered keys between them.
+    for (heads, context, line) in [(2, 4, 1), (2, 8, 1), (4, 8, 1), (2, 16, 1), (2, 4, 2)] {
+        for sharing in methods.into_iter().filter(|sharing| sharing.method != ContextMethod::Ulysses) {
+            for (stage, sizes) in [(Stage::Ddp, (1, 1)), (Stage::Zero3, (1, 2))] {
+                let layout = Layout::of(stage, sizes, (line, line > 1), sequences / (sizes.0 * sizes.1));
+                list.push(layout.sharing_sequences(context, sharing).exchanging_heads(heads));
+            }
+            let stages = Layout::single().pipelined("zb-v", 2, sequences, &[]);
+            list.push(stages.sharing_sequences(context, sharing).exchanging_heads(heads));
         }
     }
     list.retain(|l| l.ranks <= ranks);

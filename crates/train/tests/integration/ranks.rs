@@ -93,7 +93,8 @@ fn a_run_goes_on_in_another_layout() {
     records.extend(run.train(&with(&annotated), 4, Some(17)));
     records.extend(run.train(&with(&["parallel.tensor=2".into()]), 4, Some(18)));
     let lines = ["tensor=2", "sequence=true", "context=2", "context_method=\"ring\""];
-    let lines: Vec<String> = lines.iter().map(|set| format!("parallel.{set}")).collect();
+    let mut lines: Vec<String> = lines.iter().map(|set| format!("parallel.{set}")).collect();
+    lines.push("train.micro_batch=1".into());
     records.extend(run.train(&with(&lines), 4, Some(19)));
     records.extend(run.train(&with(&[]), 1, None));
     let layouts = "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2 annotated, tensor 2 x 2, tensor 2 x context 2, 1";

@@ -9,7 +9,7 @@ use bessemer_mesh::formulas::{
     DataParallel, Exchange, Passes, context_parallel_layer, lightseq_layer, pipeline_micro_batch, ring,
     ring_layer, tensor_parallel_layer, ulysses_layer,
 };
-use bessemer_mesh::{Axis, ContextMethod, PositionOrder};
+use bessemer_mesh::{Axis, ContextMethod, PositionOrder, label};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
@@ -126,15 +126,28 @@ fn expected(
     shape: Shape,
 ) -> Traffic {
     let spans = plan.spans(model, program.stages).expect("stages");
-    let (tensor, context) = (plan.mesh.degree(Axis::Tensor), plan.mesh.degree(Axis::Context));
+    let (tensor, context) = (plan.mesh.degree(Axis::Tensor), plan.context_ranks());
+    // Ranks of a group that exchange heads, and groups.
+    let (within, groups) = (plan.mesh.degree(Axis::ContextHeads), plan.mesh.degree(Axis::Context));
     let (pipeline, micro) = (plan.pipeline(), layout.accumulation);
     let (replicas, shard, data) = (plan.replicate(), plan.shard(), plan.data_ranks());
     let size = |of: ParamDType| of.dtype().size() as f64;
     let (value, gradient, activation) = (size(layout.types.weights), size(layout.types.gradients), 4.0);
     let all = Elements::of(model, tensor);
+    let layer_label = label(&plan.layer_axes().collect::<Vec<_>>());
     let mut sent = BTreeMap::from(
-        ["replicate", "shard", "tensor", "tensor copies", "context", "pipeline", "tied table", "world"]
-            .map(|l| (l, 0.0)),
+        [
+            "replicate",
+            "shard",
+            "tensor",
+            "tensor copies",
+            "context",
+            "context-heads",
+            "pipeline",
+            "tied table",
+            "world",
+        ]
+        .map(|l| (l, 0.0)),
     );
     let mut send =
         |label, of_a_step: f64| *sent.entry(label).or_default() += program.updates as f64 * of_a_step;
@@ -155,7 +168,8 @@ fn expected(
 
         // Gradients that are terms of a sum over the tensor axis are added up before they leave.
         let times = (data * holders) as f64 * if plan.stage >= Stage::Zero2 { reduce_scatters } else { 1.0 };
-        send("context", times * 2.0 * gradient * whole_ring(elements, context));
+        send("context", within as f64 * times * 2.0 * gradient * whole_ring(elements, groups));
+        send("context-heads", groups as f64 * times * 2.0 * gradient * whole_ring(elements, within));
         let mut partial = span.layers.len() * all.qk_norm;
         if plan.sequence {
             partial += span.layers.len() * 2 * all.norm;
@@ -197,40 +211,47 @@ fn expected(
     let again = |modes: &[Recompute]| modes.iter().any(|mode| *recompute == RecomputePlan::from(*mode));
     // Those of a tensor-parallel rank.
     let (heads, kv_heads) = (model.heads / tensor, model.kv_heads.max(tensor) / tensor);
-    let (queries, keys) = (width(heads), width(kv_heads));
+    let queries = width(heads);
+    // What is computed again is exchanged again: all of it, all but the result, or the result alone.
+    let exchanged = |ranks: usize| {
+        // Where there are fewer key/value heads than ranks, each rank has one.
+        let keys = width(kv_heads.max(ranks));
+        let of = |queries, keys| activation * ulysses_layer(tokens, queries, keys, ranks);
+        let more = if again(&[Recompute::Full]) {
+            of(queries, keys) / 2.0
+        } else if again(&[Recompute::AttentionOutput]) {
+            of(queries, 0) / 4.0 + of(0, keys) / 2.0
+        } else if again(&[Recompute::Attention]) {
+            of(queries, 0) / 4.0
+        } else {
+            0.0
+        };
+        of(queries, keys) + more
+    };
+    let exchange = if within > 1 { (model.layers * within) as f64 * exchanged(within) } else { 0.0 };
+    let losses = 4.0 * whole_ring(2 * tokens, within);
+    send("context-heads", tensor as f64 * micro_batches * (exchange + losses));
+    // Those of a rank of a group.
+    let (queries, keys) = (queries / within, width(kv_heads.max(within) / within));
+    let context = groups;
     let layer = match plan.context.method {
         // What is gathered for a pass that is made again serves the gradients too.
         ContextMethod::AllGather => activation * context_parallel_layer(tokens, keys, context),
-        ContextMethod::Ulysses => {
-            // Where there are fewer key/value heads than ranks, each rank has one.
-            let keys = width(kv_heads.max(context));
-            // What is computed again is exchanged again: all of it, all but the result, or the result alone.
-            let of = |queries, keys| activation * ulysses_layer(tokens, queries, keys, context);
-            let more = if again(&[Recompute::Full]) {
-                of(queries, keys) / 2.0
-            } else if again(&[Recompute::AttentionOutput]) {
-                of(queries, 0) / 4.0 + of(0, keys) / 2.0
-            } else if again(&[Recompute::Attention]) {
-                of(queries, 0) / 4.0
-            } else {
-                0.0
-            };
-            of(queries, keys) + more
-        }
+        ContextMethod::Ulysses => exchanged(context),
         method => {
             let order = plan.context.positions(tokens, context);
             // Of one position a rank, none sees what is behind it.
             let all = order == PositionOrder::ZigZag || (order == PositionOrder::Striped && tokens > context);
             let traffic = match method {
-                ContextMethod::LightSeq => lightseq_layer(tokens, queries, heads, keys, context),
+                ContextMethod::LightSeq => lightseq_layer(tokens, queries, heads / within, keys, context),
                 _ => ring_layer(tokens, keys, context, all),
             };
             let passes = if again(&[Recompute::Full, Recompute::Attention]) { 2.0 } else { 1.0 };
             passes * traffic.forward.bytes(activation) + traffic.backward.bytes(activation)
         }
     };
-    let layers = (model.layers * context) as f64 * layer;
-    send("context", (tensor as f64) * micro_batches * (layers + 4.0 * whole_ring(2 * tokens, context)));
+    let (layers, lines) = ((model.layers * context) as f64 * layer, (tensor * within) as f64);
+    send("context", lines * micro_batches * (layers + 4.0 * whole_ring(2 * tokens, context)));
 
     let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();
     let lines = if plan.sequence { 1 } else { tensor };
@@ -243,12 +264,7 @@ fn expected(
     let ranks = layout.ranks;
     let numbers = |count: usize, size: usize| 8.0 * (ranks / size) as f64 * whole_ring(count * size, size);
     send("world", numbers(3, ranks));
-    let layers = match (tensor, context) {
-        (2.., 2..) => "context+tensor",
-        (_, 2..) => "context",
-        _ => "tensor",
-    };
-    for (label, size) in [("shard", shard), (layers, tensor * context), ("pipeline", pipeline)] {
+    for (label, size) in [("shard", shard), (&*layer_label, plan.tensor()), ("pipeline", pipeline)] {
         send(label, numbers(1, size));
     }
     // Averages over an odd number of blocks are no whole numbers.
