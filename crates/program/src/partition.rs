@@ -403,7 +403,9 @@ impl Partition<'_> {
         let whole = Some(from) == along && !last;
         let to = self.placements[dst].unwrap_or(if whole { Placement::Replicate } else { from });
         self.place(dst, to);
-        let losses = self.global.values[dst].class == Class::Losses && from != to;
+        // On a grid this rank's part is gathered before the other axis moves it.
+        let losses =
+            self.rank.divides_rows_first() && self.global.values[dst].class == Class::Losses && from != to;
         let op = Op::from(Copy { src: c.src, dst: c.dst });
         let wanted = match if losses { from } else { to } {
             Placement::Shard { dim } => Some(dim),
