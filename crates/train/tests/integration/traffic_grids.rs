@@ -188,7 +188,8 @@ fn expected(of: &OnGrid<'_>, (plan, program): (&Plan, &Program), micro: usize, s
     send("world", numbers(3, world));
     send("shard", numbers(1, shard));
     send("pipeline", numbers(1, plan.pipeline()));
-    send(&bessemer_mesh::label(&TensorGrid::AXES), numbers(1, grid.ranks()));
+    let layer: Vec<Axis> = plan.layer_axes().collect();
+    send(&bessemer_mesh::label(&layer), numbers(1, grid.ranks()));
     let mut traffic = std::collections::BTreeMap::<String, f64>::new();
     for (label, bytes) in sent.into_iter().filter(|(_, bytes)| *bytes > 0.0) {
         *traffic.entry(label).or_default() += bytes;
