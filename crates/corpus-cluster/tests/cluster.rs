@@ -29,6 +29,9 @@ use std::time::Duration;
 const PARTS: usize = 24;
 const ROWS: u64 = 50;
 
+/// Time for all tests.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// Rows of one part: a key that repeats across parts, and a text.
 fn part(number: usize) -> RecordBatch {
     let file = number as u32;
@@ -405,6 +408,12 @@ fn main() {
             serve_executor(&options, planner).unwrap();
         }
         _ => {
+            // A job that the scheduler has lost never ends: the test fails instead.
+            std::thread::spawn(|| {
+                std::thread::sleep(PATIENCE);
+                eprintln!("no end after {PATIENCE:?}: a job hangs");
+                std::process::exit(1);
+            });
             let folder = tempfile::tempdir().unwrap();
             let spill = folder.path().join("spill");
             std::fs::create_dir(&spill).unwrap();

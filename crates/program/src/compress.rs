@@ -11,16 +11,13 @@
 //! normalisations and of softmax) are stored as they are: they are few, and errors in them would not stay small.
 
 use crate::node::Node;
-use crate::unit::{Phase, UnitProgram};
+use crate::unit::UnitProgram;
 use crate::value::{Class, Value};
 use bessemer_mesh::{Dim, Form};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Copy, Dequantise, Op, Quantise};
 use bessemer_tensor::quantise::ACTIVATION_BLOCK;
 use bessemer_units::{Compression, CompressionPlan, DType};
-
-/// The lists that may find a value stored.
-const BACKWARD: [Phase; 3] = [Phase::Backward, Phase::BackwardInput, Phase::BackwardWeight];
 
 /// An unknown name in a plan: the unit has no such value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,17 +52,13 @@ pub fn compress(unit: &mut UnitProgram, plan: &CompressionPlan) -> Result<(), Bo
     let wanted: Vec<usize> = stored.into_iter().filter(named).collect();
     for id in wanted {
         let Some(packed) = Packed::of(unit, id, plan.form) else { continue };
-        store(unit, id, packed);
+        unit.put_away(id, "restored", |src| packed.pack(src), |dst| packed.unpack(dst));
     }
     Ok(())
 }
 
 /// Whether a backward list finds the value as the forward list has left it, and all operators treat it as activations.
 fn is_stored_activation(unit: &UnitProgram, id: usize) -> bool {
-    let made = match unit.values[id].class {
-        Class::Local => unit.writes(Phase::Forward, id),
-        class => class == Class::StreamIn,
-    };
     let activation = |node: &Node| match node.op() {
         // Collectives and copies move a value, whatever it is.
         None | Some(Op::Copy(_)) => true,
@@ -75,8 +68,8 @@ fn is_stored_activation(unit: &UnitProgram, id: usize) -> bool {
         }
     };
     let touches = |node: &&Node| node.touches().iter().any(|t| t.value() == id);
-    made && unit.values[id].dtype.is_float()
-        && BACKWARD.iter().any(|phase| unit.finds_stored(*phase, id))
+    unit.is_stored(id)
+        && unit.values[id].dtype.is_float()
         && unit.lists.iter().flatten().filter(touches).all(activation)
 }
 
@@ -125,38 +118,4 @@ impl Packed {
             Packed::Int8 { codes, scales } => Node::launch(Dequantise { codes, scales, dst }),
         }
     }
-}
-
-/// Stores the compressed value in place of value `id`.
-fn store(unit: &mut UnitProgram, id: usize, packed: Packed) {
-    let value = unit.values[id].clone();
-    let all = value.view(id);
-    let lists: Vec<Phase> = BACKWARD.into_iter().filter(|phase| unit.finds_stored(*phase, id)).collect();
-    let touches = |node: &Node| node.touches().iter().any(|t| t.value() == id);
-    // A value of the unit's own takes its old name in the backward lists; the stream that has entered is another unit's by then.
-    let restored = match value.class {
-        Class::Local => all,
-        _ => {
-            let name = format!("{}.restored", value.name);
-            unit.add(Value { name, class: Class::Local, residual: false, ..value.clone() })
-        }
-    };
-    for phase in lists {
-        let list = &mut unit.lists[phase.index()];
-        let first = list.iter().position(touches).unwrap_or(0);
-        for node in &mut list[first..] {
-            node.for_each_view(&mut |view| {
-                if view.buffer == all.buffer {
-                    view.buffer = restored.buffer;
-                }
-            });
-        }
-        list.insert(first, packed.unpack(restored));
-    }
-    let list = &mut unit.lists[Phase::Forward.index()];
-    let after = match value.class {
-        Class::Local => list.iter().rposition(touches).map_or(0, |last| last + 1),
-        _ => 0,
-    };
-    list.insert(after, packed.pack(all));
 }

@@ -45,6 +45,7 @@ mod recompute;
 mod run;
 mod split;
 mod step;
+mod stored;
 mod unit;
 mod value;
 mod verify;

@@ -12,7 +12,6 @@
 
 use crate::node::{Node, OffloadedValue};
 use crate::unit::{Phase, UnitProgram};
-use crate::value::{Class, Value};
 use bessemer_tensor::View;
 use std::collections::BTreeMap;
 
@@ -25,51 +24,17 @@ pub const OFFLOAD_ALIGNMENT: u64 = 4096;
 /// Offloads all values that a unit stores. The unit is otherwise finished: it is the last pass before [`crate::seal()`].
 pub fn offload(unit: &mut UnitProgram) {
     let mut offset = 0;
-    for id in 0..unit.values.len() {
-        let lists: Vec<Phase> = BACKWARD.into_iter().filter(|phase| unit.finds_stored(*phase, id)).collect();
-        let made = match unit.values[id].class {
-            Class::Local => unit.writes(Phase::Forward, id),
-            class => class == Class::StreamIn,
-        };
-        if made && !lists.is_empty() {
-            let bytes = unit.values[id].bytes();
-            move_value(unit, id, &lists, offset);
-            offset += bytes.next_multiple_of(OFFLOAD_ALIGNMENT);
-        }
+    let stored: Vec<usize> = (0..unit.values.len()).filter(|id| unit.is_stored(*id)).collect();
+    for id in stored {
+        let bytes = unit.values[id].bytes();
+        unit.put_away(
+            id,
+            "reloaded",
+            |all| Node::Offload(moved(all, offset)),
+            |all| Node::Reload(moved(all, offset)),
+        );
+        offset += bytes.next_multiple_of(OFFLOAD_ALIGNMENT);
     }
-}
-
-/// Puts value `id` at `offset` of the second memory.
-fn move_value(unit: &mut UnitProgram, id: usize, lists: &[Phase], offset: u64) {
-    let value = unit.values[id].clone();
-    let all = value.view(id);
-    let touches = |node: &Node| node.touches().iter().any(|t| t.value() == id);
-    // A value of the unit's own takes its old name in the backward lists; the stream that has entered is another unit's by then.
-    let restored = match value.class {
-        Class::Local => all,
-        _ => {
-            let name = format!("{}.reloaded", value.name);
-            unit.add(Value { name, class: Class::Local, residual: false, ..value.clone() })
-        }
-    };
-    for phase in lists {
-        let list = &mut unit.lists[phase.index()];
-        let first = list.iter().position(touches).unwrap_or(0);
-        for node in &mut list[first..] {
-            node.for_each_view(&mut |view| {
-                if view.buffer == all.buffer {
-                    view.buffer = restored.buffer;
-                }
-            });
-        }
-        list.insert(first, Node::Reload(moved(restored, offset)));
-    }
-    let list = &mut unit.lists[Phase::Forward.index()];
-    let after = match value.class {
-        Class::Local => list.iter().rposition(touches).map_or(0, |last| last + 1),
-        _ => 0,
-    };
-    list.insert(after, Node::Offload(moved(all, offset)));
 }
 
 fn moved(view: View, offset: u64) -> OffloadedValue {

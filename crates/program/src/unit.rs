@@ -113,12 +113,6 @@ impl UnitProgram {
         touches.find(|t| t.value() == value).is_some_and(|t| t.access != Access::Write)
     }
 
-    /// Whether a backward list reads the value before it writes it, and no list between it and the forward list has written it.
-    pub(crate) fn finds_stored(&self, phase: Phase, value: usize) -> bool {
-        let pending = phase == Phase::BackwardWeight && self.writes(Phase::BackwardInput, value);
-        self.reads_first(phase, value) && !pending
-    }
-
     /// Whether a node of the phase writes the value.
     pub(crate) fn writes(&self, phase: Phase, value: usize) -> bool {
         let mut touches = self.list(phase).iter().flat_map(Node::touches);

@@ -141,6 +141,24 @@ mod tests {
         bessemer_recipe::parse_recipe("r.toml", text, &sets).unwrap().value
     }
 
+    /// The model, and all bytes that one rank will hold.
+    fn planned(recipe: &Recipe) -> (Model, Bytes) {
+        let model = recipe.model.resolve(Some(4096)).unwrap();
+        let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
+        let job = Job {
+            model: &model,
+            shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
+            activations: activations(&recipe.train),
+            types: recipe.train.types(),
+            optim: &recipe.optim,
+            z_loss: 0.0,
+            plan: &layout,
+            program: &layout.program(1, 1, None).unwrap(),
+        };
+        let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
+        (model, exact)
+    }
+
     #[test]
     fn the_bound_before_any_data_is_the_plan_of_one_rank() {
         for sets in [
@@ -152,19 +170,7 @@ mod tests {
             &["model.layers=5", "train.recompute_layers.'stage 0-1'=full"],
         ] {
             let recipe = recipe(sets);
-            let model = recipe.model.resolve(Some(4096)).unwrap();
-            let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
-            let job = Job {
-                model: &model,
-                shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
-                activations: activations(&recipe.train),
-                types: recipe.train.types(),
-                optim: &recipe.optim,
-                z_loss: 0.0,
-                plan: &layout,
-                program: &layout.program(1, 1, None).unwrap(),
-            };
-            let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
+            let (_, exact) = planned(&recipe);
             refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
             let e =
                 refuse_what_cannot_fit(&recipe, 1, &[("arenas", Bytes(1))], exact).unwrap_err().to_string();
@@ -179,19 +185,7 @@ mod tests {
     fn the_bound_before_any_data_is_at_most_the_plan_of_offloaded_layers() {
         for sets in [&["train.offload=disk"][..], &["train.offload=disk", "train.offload_layers=2"]] {
             let recipe = recipe(&[&["model.layers=6"], sets].concat());
-            let model = recipe.model.resolve(Some(4096)).unwrap();
-            let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
-            let job = Job {
-                model: &model,
-                shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
-                activations: activations(&recipe.train),
-                types: recipe.train.types(),
-                optim: &recipe.optim,
-                z_loss: 0.0,
-                plan: &layout,
-                program: &layout.program(1, 1, None).unwrap(),
-            };
-            let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
+            let (_, exact) = planned(&recipe);
             refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
             refuse_what_cannot_fit(&recipe, 1, &[], Bytes(exact.0 / 2)).unwrap_err();
         }
@@ -202,19 +196,7 @@ mod tests {
     fn the_bound_before_any_data_is_at_most_the_plan_of_compressed_layers() {
         for form in ["bf16", "int8"] {
             let recipe = recipe(&["model.layers=6", &format!("train.compress={form}")]);
-            let model = recipe.model.resolve(Some(4096)).unwrap();
-            let layout = Plan::new(&recipe.parallel, 1, &model, recipe.optim.optimizer).unwrap();
-            let job = Job {
-                model: &model,
-                shape: Shape { sequences: 16, seq: 128, purpose: Purpose::Train },
-                activations: activations(&recipe.train),
-                types: recipe.train.types(),
-                optim: &recipe.optim,
-                z_loss: 0.0,
-                plan: &layout,
-                program: &layout.program(1, 1, None).unwrap(),
-            };
-            let exact = MemoryPlan::of_rank(&job, None, None).unwrap().buffers.total();
+            let (model, exact) = planned(&recipe);
             refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
             let turn = 4 * 16 * 128 * model.width as u64;
             refuse_what_cannot_fit(&recipe, 1, &[], Bytes(exact.0 - turn - 1)).unwrap_err();
