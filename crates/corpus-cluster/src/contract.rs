@@ -26,7 +26,7 @@ pub trait Planner: Send + Sync {
 pub struct ExecutorOptions {
     /// Address of the scheduler, HOST:PORT.
     pub scheduler: String,
-    /// Address that this executor listens on for rows, IP:PORT; the port after it is taken for control.
+    /// Address that this executor listens on for rows, IP:PORT.
     pub listen: String,
     /// Tasks that it runs at once.
     pub slots: usize,

@@ -6,7 +6,7 @@ use crate::contract::ExecutorOptions;
 use crate::node::{StepCodec, StepExec, TaskRunner};
 use crate::shuffle_block;
 use arrow_array::RecordBatch;
-use ballista_core::config::BallistaConfig;
+use ballista_core::config::{BallistaConfig, TaskSchedulingPolicy};
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
@@ -28,10 +28,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Seconds between an executor's heartbeats.
-const HEARTBEAT_S: u64 = 2;
-/// Seconds without a heartbeat after which an executor counts as dead and its tasks go to others.
-const DEAD_AFTER_S: u64 = 10;
+/// How tasks reach executors: each asks for as many as it has free slots. Ballista's other policy, in which the scheduler keeps the
+/// count of free slots, does not return the slots of tasks whose stage is rolled back when an executor is lost, so that executors
+/// stand idle for ever (apache/datafusion-ballista issue 2418 describes the same for cancelled jobs).
+const POLICY: TaskSchedulingPolicy = TaskSchedulingPolicy::PullStaged;
+/// Seconds without a question for tasks after which an executor counts as dead and its tasks go to others. One without a free slot
+/// still asks every 5 seconds.
+const DEAD_AFTER_S: u64 = 15;
+/// Seconds between two looks for dead executors.
+const LOOK_EVERY_S: u64 = 2;
 
 fn failed(action: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
     move |cause| Error::Cluster { action, cause: cause.to_string() }
@@ -69,9 +74,10 @@ pub(crate) fn scheduler(address: &str, runner: &Arc<dyn TaskRunner>) -> Result<(
     let config = SchedulerConfig {
         bind_host: socket.ip().to_string(),
         bind_port: socket.port(),
+        scheduling_policy: POLICY,
         external_host: socket.ip().to_string(),
         executor_timeout_seconds: DEAD_AFTER_S,
-        expire_dead_executor_interval_seconds: HEARTBEAT_S,
+        expire_dead_executor_interval_seconds: LOOK_EVERY_S,
         no_executors_grace_period_seconds: 60,
         min_ready_executors: 1,
         override_physical_codec: Some(codec(runner)),
@@ -101,16 +107,12 @@ pub(crate) fn executor(options: &ExecutorOptions, runner: &Arc<dyn TaskRunner>) 
         bind_host: host.clone(),
         external_host: Some(host),
         port,
-        grpc_port: port.checked_add(1).ok_or_else(|| Error::Address {
-            found: options.listen.clone(),
-            problem: "the port after it is needed too; wanted at most 65534".into(),
-        })?,
+        task_scheduling_policy: POLICY,
         scheduler_host,
         scheduler_port,
         scheduler_connect_timeout_seconds: 30,
         vcores: options.slots.max(1),
         work_dir: Some(work_dir.to_string()),
-        executor_heartbeat_interval_seconds: HEARTBEAT_S,
         override_physical_codec: Some(codec(runner)),
         ..ExecutorProcessConfig::default()
     };

@@ -291,13 +291,7 @@ fn wait_for(port: u16) {
 
 /// Starts an executor with a work folder of its own.
 fn executor(scheduler: &str, folder: &Path, number: usize) -> Process {
-    // The port after it is taken for control.
-    let port = loop {
-        let port = free_port();
-        if port < 65535 && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            break port;
-        }
-    };
+    let port = free_port();
     let work = folder.join(format!("executor-{number}"));
     let process = start("executor", &[scheduler, &format!("127.0.0.1:{port}"), work.to_str().unwrap()]);
     wait_for(port);

@@ -22,7 +22,7 @@ pub(crate) struct ExecutorArgs {
     /// Address of the scheduler.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50050")]
     pub(crate) scheduler: String,
-    /// Address to listen on, which others reach this executor at; the port after it is used too.
+    /// Address to listen on, which others reach this executor at.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:50051")]
     pub(crate) listen: String,
     /// Steps to work on at once; 0 takes one a core.
