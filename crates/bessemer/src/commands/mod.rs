@@ -18,6 +18,7 @@ pub(crate) mod media;
 mod meeting;
 mod pages;
 pub(crate) mod parity;
+pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod ranks;
 pub(crate) mod report;

@@ -184,6 +184,7 @@ fn a_fifo_device_or_socket_in_place_of_a_file_is_refused_at_once() {
         &["corpus", "train-lm", "FILE", "--order", "2", "--out", "lm.bin"],
         &["corpus", "media", "inspect", "FILE"],
         &["corpus", "delete", "runs/t", "--ids", "FILE"],
+        &["plan", "validate", "FILE"],
         &["schedule", "show", "FILE"],
         &["schedule", "show", "1f1b", "--stages", "2", "--micro-batches", "2", "--trace", "FILE"],
         &["schedule", "energy", "1f1b", "--stages", "2", "--micro-batches", "2", "--profile", "FILE"],

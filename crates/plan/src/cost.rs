@@ -1,0 +1,263 @@
+//! Time of a step in closed form: what a layer's products, other kernels and collectives take, and how a pipeline, data-parallel
+//! ranks and the optimizer add to it.
+//!
+//! A product of (M, K) by (K, N) is cut into tiles of 256 x 128, or of 128 x 128 or 64 x 64 where that is faster; each multiprocessor
+//! computes one at a time, so that time goes in whole waves:
+//! `ceil(tiles / multiprocessors) 2 tile (K + depth) / (peak share / multiprocessors)`, and never less than the operands' bytes take.
+//! Other kernels take their bytes. A layer takes at least what its host needs to launch it, joined smoothly: `(a^8 + b^8)^(1/8)`.
+//!
+//! Pipelines are 1F1B with equal stages: `(m + (p - 1)/v) (f + b)` (Narayanan et al. 2021, section 2.2). Tensor-parallel ranks sum two
+//! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring), ZeRO-3 gathers parameters twice and
+//! scatters gradients once a micro-batch (Rajbhandari et al. 2020, section 7).
+
+use crate::{Efficiency, Job, Machine, Recompute, Zero};
+use serde::Serialize;
+
+/// Seconds of a step by part; `total` is their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Default)]
+pub struct StepTime {
+    /// Layers and output projection, all micro-batches.
+    pub compute: f64,
+    /// Collectives of tensor-parallel ranks.
+    pub tensor: f64,
+    /// Messages between pipeline stages.
+    pub messages: f64,
+    /// Waiting while the pipeline fills and drains.
+    pub bubble: f64,
+    /// What the last stage adds by the output projection.
+    pub last_stage: f64,
+    /// Collectives of data-parallel ranks that nothing hides.
+    pub data: f64,
+    /// The optimizer.
+    pub optimizer: f64,
+    /// What every step takes.
+    pub constant: f64,
+    /// The whole step.
+    pub total: f64,
+}
+
+impl StepTime {
+    /// All parts times `factor`.
+    pub(crate) fn scaled(self, factor: f64) -> StepTime {
+        StepTime {
+            compute: self.compute * factor,
+            tensor: self.tensor * factor,
+            messages: self.messages * factor,
+            bubble: self.bubble * factor,
+            last_stage: self.last_stage * factor,
+            data: self.data * factor,
+            optimizer: self.optimizer * factor,
+            constant: self.constant * factor,
+            total: self.total * factor,
+        }
+    }
+}
+
+/// Bytes of an activation, a parameter on its way and an element of an operand: bf16.
+const ELEMENT: f64 = 2.0;
+/// Bytes of an element of a gradient's sum.
+const GRADIENT: f64 = 4.0;
+/// Seconds of a message over the network besides its bytes.
+const HOP: f64 = 2e-5;
+/// Exponent that joins the time of a device and of its host.
+const JOIN: i32 = 8;
+
+/// Returns the time of a step.
+pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepTime {
+    let cost = Cost { job, machine, efficiency };
+    let layout = &job.layout;
+    let (pipeline, chunks) = (layout.pipeline as f64, layout.chunks as f64);
+    let micro_batches = job.micro_batches() as f64;
+    let layers = job.model.layers as f64 / pipeline;
+
+    let pass = cost.layer();
+    let logits = cost.logits();
+    let sends = if layout.pipeline > 1 { 2.0 * chunks * cost.send() } else { 0.0 };
+    let stage = layers * (pass.compute + pass.tensor) + sends;
+
+    let mut time = StepTime {
+        compute: micro_batches * layers * pass.compute,
+        tensor: micro_batches * layers * pass.tensor,
+        messages: micro_batches * sends,
+        bubble: (pipeline - 1.0) / chunks * stage,
+        optimizer: cost.parameters() * efficiency.optimizer_bytes / machine.memory_bandwidth,
+        constant: efficiency.step_seconds,
+        ..StepTime::default()
+    };
+    if layout.pipeline > 1 {
+        time.last_stage = micro_batches * logits * efficiency.last_stage;
+    } else {
+        time.compute += micro_batches * logits;
+    }
+    let traffic = cost.data_traffic();
+    time.data = if layout.zero == Zero::Parameters {
+        // Gathers and scatters go on while the layers compute.
+        let (long, short) = (time.compute.max(traffic), time.compute.min(traffic));
+        (long + efficiency.exposed * short) - time.compute
+    } else {
+        traffic
+    };
+    if matches!(layout.zero, Zero::State | Zero::Gradients | Zero::Parameters) {
+        time.optimizer /= layout.data as f64;
+    }
+    time.total = time.compute
+        + time.tensor
+        + time.messages
+        + time.bubble
+        + time.last_stage
+        + time.data
+        + time.optimizer
+        + time.constant;
+    time
+}
+
+/// Seconds of a layer's forward and backward pass over a micro-batch.
+struct Pass {
+    compute: f64,
+    tensor: f64,
+}
+
+struct Cost<'a> {
+    job: &'a Job,
+    machine: &'a Machine,
+    efficiency: &'a Efficiency,
+}
+
+impl Cost<'_> {
+    fn tokens(&self) -> f64 {
+        (self.job.layout.micro_batch * self.job.seq) as f64
+    }
+
+    fn ranks(&self) -> f64 {
+        self.job.layout.tensor as f64
+    }
+
+    /// Seconds of `count` products of (M, K) by (K, N).
+    fn products(&self, count: f64, m: f64, n: f64, k: f64) -> f64 {
+        let (machine, efficiency) = (self.machine, self.efficiency);
+        let processors = machine.multiprocessors as f64;
+        let rate = machine.matrix_flops * efficiency.product_share / processors;
+        let tiled = |rows: f64, columns: f64, speed: f64| {
+            let tiles = (m / rows).ceil() * (n / columns).ceil() * count;
+            (tiles / processors).ceil() * 2.0 * rows * columns * (k + efficiency.tile_depth) / (rate * speed)
+        };
+        let fastest = tiled(256.0, 128.0, 1.0).min(tiled(128.0, 128.0, efficiency.small_tile)).min(tiled(
+            64.0,
+            64.0,
+            efficiency.small_tile * 2.0 / 3.0,
+        ));
+        let bytes = count * ELEMENT * (m * k + k * n + m * n);
+        fastest.max(bytes / machine.memory_bandwidth) + efficiency.kernel_seconds
+    }
+
+    /// Seconds of the scores of attention and what is made of them.
+    fn attention(&self) -> f64 {
+        let (model, seq) = (&self.job.model, self.job.seq as f64);
+        let heads = self.job.layout.micro_batch as f64 * model.heads as f64 / self.ranks();
+        let head = (model.width / model.heads) as f64;
+        if self.job.fused_attention {
+            // Half of the square is not computed.
+            let flops = 2.0 * heads * seq * seq * head;
+            return flops / (self.machine.matrix_flops * self.efficiency.attention_share);
+        }
+        let products = self.products(heads, seq, seq, head) + self.products(heads, seq, head, seq);
+        products + heads * seq * seq * self.efficiency.score_bytes / self.machine.memory_bandwidth
+    }
+
+    fn layer(&self) -> Pass {
+        let (model, layout, efficiency) = (&self.job.model, &self.job.layout, self.efficiency);
+        let (tokens, ranks, width) = (self.tokens(), self.ranks(), model.width as f64);
+        let inner = model.ffn_width as f64 / ranks;
+        let opening = if model.gated { 2.0 } else { 1.0 };
+
+        let linear = self.products(1.0, tokens, model.qkv_width() as f64 / ranks, width)
+            + self.products(1.0, tokens, width, width / ranks)
+            + self.products(1.0, tokens, opening * inner, width)
+            + self.products(1.0, tokens, width, inner);
+        let attention = self.attention();
+        let stream = if layout.sequence { tokens * width / ranks } else { tokens * width };
+        let other = (stream * efficiency.stream_bytes + tokens * opening * inner * efficiency.inner_bytes)
+            / self.machine.memory_bandwidth;
+
+        let slowdown = 1.0 + efficiency.group_slowdown * (ranks.log2() - 1.0).max(0.0);
+        let join = |device: f64, host: f64| {
+            (device.powi(JOIN) + (host * slowdown).powi(JOIN)).powf(1.0 / f64::from(JOIN))
+        };
+        // A backward pass of fused attention computes the scores again: five products instead of two.
+        let attention_backward = if self.job.fused_attention { 2.5 } else { 2.0 } * attention;
+        let forward = join(linear + attention + other, efficiency.forward_seconds);
+        let backward = join(
+            2.0 * linear + attention_backward + efficiency.backward_bytes * other,
+            efficiency.backward_seconds,
+        );
+        let (again, sums) = match layout.recompute {
+            Recompute::None => (0.0, 4.0),
+            Recompute::Selective => (attention, 4.0),
+            Recompute::Full => (forward, 6.0),
+        };
+        Pass { compute: forward + backward + again, tensor: sums * self.tensor_sum() }
+    }
+
+    /// Seconds of one sum of activations over the tensor-parallel ranks.
+    fn tensor_sum(&self) -> f64 {
+        let bytes = self.tokens() * self.job.model.width as f64 * ELEMENT;
+        let (ranks, node) = (self.job.layout.tensor, self.machine.node);
+        let within =
+            self.machine.all_reduce.seconds(ranks.min(node), bytes) * self.efficiency.all_reduce_factor;
+        if ranks <= node {
+            return within;
+        }
+        let nodes = ranks as f64 / node as f64;
+        let network = self.machine.network_bandwidth * self.efficiency.tensor_network;
+        within + 2.0 * (nodes - 1.0) * (HOP + bytes / nodes / network)
+    }
+
+    /// Seconds of the output projection and the loss, both passes.
+    fn logits(&self) -> f64 {
+        let (model, tokens) = (&self.job.model, self.tokens());
+        let columns = model.vocab as f64 / self.ranks();
+        3.0 * self.products(1.0, tokens, columns, model.width as f64)
+            + tokens * columns * self.efficiency.logit_bytes / self.machine.memory_bandwidth
+    }
+
+    /// Seconds of a message between two stages. All devices of a node send at the same time where stages lie on different nodes.
+    fn send(&self) -> f64 {
+        let bytes = self.tokens() * self.job.model.width as f64 * ELEMENT;
+        if self.job.devices() / self.job.layout.pipeline < self.machine.node {
+            return self.machine.all_reduce.seconds(2, bytes);
+        }
+        let network =
+            self.machine.network_bandwidth * self.efficiency.pipeline_network / self.machine.node as f64;
+        HOP + bytes / network
+    }
+
+    /// Parameters of a rank.
+    fn parameters(&self) -> f64 {
+        let (model, layout) = (&self.job.model, &self.job.layout);
+        let layers = model.layer_parameters() * model.layers as f64 / layout.pipeline as f64;
+        (layers + model.table_parameters()) / self.ranks()
+    }
+
+    /// Seconds of the collectives over data-parallel ranks, as if nothing hid them.
+    fn data_traffic(&self) -> f64 {
+        let layout = &self.job.layout;
+        if layout.data == 1 {
+            return 0.0;
+        }
+        let parameters = self.parameters();
+        let (data, node) = (layout.data as f64, self.machine.node);
+        let passes = match layout.zero {
+            Zero::None | Zero::State => 2.0 * parameters * GRADIENT,
+            Zero::Gradients => 2.0 * parameters * ELEMENT,
+            Zero::Parameters => 3.0 * parameters * ELEMENT * self.job.micro_batches() as f64,
+        };
+        if self.job.devices() <= node {
+            return self.machine.all_reduce.seconds(layout.data, passes / 2.0);
+        }
+        // Ranks of a node that belong to different groups share its interfaces; those of one group send once.
+        let groups = layout.tensor.min(node) as f64;
+        let within = (node / layout.tensor.min(node)).min(layout.data);
+        let network = self.machine.network_bandwidth * self.efficiency.data_network / groups;
+        (data - 1.0) / data * passes / network + self.machine.all_reduce.seconds(within, passes / 2.0)
+    }
+}

@@ -1,0 +1,117 @@
+//! What a software stack makes of a machine: the constants of the cost model that no data sheet gives, to be fitted to measured
+//! steps. Their first values are those of a plain stack; none is a claim about any.
+
+use serde::Serialize;
+
+/// Constants of the cost model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Efficiency {
+    /// Share of a device's peak that whole tiles of matrix products reach.
+    pub product_share: f64,
+    /// Speed of tiles of 128 x 128 beside those of 256 x 128.
+    pub small_tile: f64,
+    /// Work of a tile besides its products, as elements of their inner dim.
+    pub tile_depth: f64,
+    /// Seconds between two products.
+    pub kernel_seconds: f64,
+    /// Share of the peak that fused attention reaches.
+    pub attention_share: f64,
+    /// Bytes moved for each element of the residual stream in a layer's forward pass, outside the products.
+    pub stream_bytes: f64,
+    /// Bytes moved for each element of the feed-forward block's inside.
+    pub inner_bytes: f64,
+    /// Bytes moved for each score of attention that is not fused.
+    pub score_bytes: f64,
+    /// Bytes of a backward pass beside those of the forward pass.
+    pub backward_bytes: f64,
+    /// Seconds that the host needs to launch a layer's forward pass; a device that is done earlier waits.
+    pub forward_seconds: f64,
+    /// The same of a backward pass.
+    pub backward_seconds: f64,
+    /// Growth of both with each doubling of tensor-parallel ranks beyond two, which wait for the slowest host.
+    pub group_slowdown: f64,
+    /// Time of all-reduces within training beside the time alone.
+    pub all_reduce_factor: f64,
+    /// Share of a node's network bandwidth that all-reduces of tensor-parallel ranks on several nodes reach.
+    pub tensor_network: f64,
+    /// The same of messages between pipeline stages.
+    pub pipeline_network: f64,
+    /// The same of sums of gradients and gathers of parameters.
+    pub data_network: f64,
+    /// Part of the shorter of computation and traffic of ZeRO-3 that is not hidden behind the longer.
+    pub exposed: f64,
+    /// Bytes of the optimizer's step for each parameter of a rank.
+    pub optimizer_bytes: f64,
+    /// Bytes moved for each logit, both passes together.
+    pub logit_bytes: f64,
+    /// Part of the output projection's time that the last pipeline stage adds to each micro-batch.
+    pub last_stage: f64,
+    /// Seconds of a step that do not depend on anything.
+    pub step_seconds: f64,
+}
+
+impl Default for Efficiency {
+    fn default() -> Self {
+        Efficiency {
+            product_share: 0.75,
+            small_tile: 0.9,
+            tile_depth: 64.0,
+            kernel_seconds: 3e-6,
+            attention_share: 0.5,
+            stream_bytes: 24.0,
+            inner_bytes: 8.0,
+            score_bytes: 12.0,
+            backward_bytes: 1.5,
+            forward_seconds: 4e-4,
+            backward_seconds: 8e-4,
+            group_slowdown: 0.02,
+            all_reduce_factor: 1.2,
+            tensor_network: 0.3,
+            pipeline_network: 0.3,
+            data_network: 0.3,
+            exposed: 0.15,
+            optimizer_bytes: 20.0,
+            logit_bytes: 8.0,
+            last_stage: 0.3,
+            step_seconds: 0.01,
+        }
+    }
+}
+
+/// A constant: its name, and where it lies.
+type Constant = (&'static str, fn(&mut Efficiency) -> &mut f64);
+
+impl Efficiency {
+    /// All constants.
+    pub(crate) const CONSTANTS: [Constant; 21] = [
+        ("product_share", |e| &mut e.product_share),
+        ("small_tile", |e| &mut e.small_tile),
+        ("tile_depth", |e| &mut e.tile_depth),
+        ("kernel_seconds", |e| &mut e.kernel_seconds),
+        ("attention_share", |e| &mut e.attention_share),
+        ("stream_bytes", |e| &mut e.stream_bytes),
+        ("inner_bytes", |e| &mut e.inner_bytes),
+        ("score_bytes", |e| &mut e.score_bytes),
+        ("backward_bytes", |e| &mut e.backward_bytes),
+        ("forward_seconds", |e| &mut e.forward_seconds),
+        ("backward_seconds", |e| &mut e.backward_seconds),
+        ("group_slowdown", |e| &mut e.group_slowdown),
+        ("all_reduce_factor", |e| &mut e.all_reduce_factor),
+        ("tensor_network", |e| &mut e.tensor_network),
+        ("pipeline_network", |e| &mut e.pipeline_network),
+        ("data_network", |e| &mut e.data_network),
+        ("exposed", |e| &mut e.exposed),
+        ("optimizer_bytes", |e| &mut e.optimizer_bytes),
+        ("logit_bytes", |e| &mut e.logit_bytes),
+        ("last_stage", |e| &mut e.last_stage),
+        ("step_seconds", |e| &mut e.step_seconds),
+    ];
+
+    /// The constants times the exponentials of `factors`.
+    pub(crate) fn scaled(mut self, factors: &[f64]) -> Efficiency {
+        for ((_, constant), factor) in Self::CONSTANTS.iter().zip(factors) {
+            *constant(&mut self) *= factor.exp();
+        }
+        self
+    }
+}

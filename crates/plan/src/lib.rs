@@ -1,0 +1,30 @@
+//! Predicts how long a step takes on machines that are not here, and holds predictions against measured steps.
+//!
+//! - [`Job`] is a model, its batch and its [`Layout`]; [`Machine`] what devices, nodes and networks can do, each figure with a source.
+//! - [`step_time`] is the time of a step in closed form, by part; [`Efficiency`] the constants in it that depend on the software.
+//! - [`Calibration`] holds these constants, [`fit`]ted to a few measured steps that [`choose`] picks from a [table](read_table);
+//!   [`validate`] predicts other steps and says how wrong that was.
+//!
+//! This crate is pure: no file, clock, thread or random source.
+
+mod calibration;
+mod cost;
+mod efficiency;
+mod error;
+mod errors;
+mod fit;
+mod job;
+mod machine;
+mod table;
+mod validate;
+
+pub use calibration::{Calibration, MOST_FITTED, choose};
+pub use cost::{StepTime, step_time};
+pub use efficiency::Efficiency;
+pub use error::PlanError;
+pub use errors::{Errors, best_constant, errors, ranking};
+pub use fit::{Measurement, fit};
+pub use job::{Job, Layout, Recompute, Transformer, Zero};
+pub use machine::{AllReduce, Machine, Measured};
+pub use table::{Table, read_table};
+pub use validate::{Group, Prediction, Validation, validate};

@@ -1,0 +1,188 @@
+//! Machines: devices, nodes and networks as figures, each with its source.
+
+use crate::PlanError;
+use serde::Deserialize;
+
+/// A kind of device, and how devices are joined.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Name under which it is chosen.
+    pub name: String,
+    /// Matrix products in bf16 without sparsity, FLOP/s.
+    pub matrix_flops: f64,
+    /// Bytes a second between the device and its memory.
+    pub memory_bandwidth: f64,
+    /// Bytes of memory of a device.
+    pub memory: f64,
+    /// Multiprocessors: tiles of a product that are computed at once.
+    pub multiprocessors: usize,
+    /// Devices of a node, which reach each other without the network.
+    pub node: usize,
+    /// Bytes a second that a node sends into the network, all its interfaces together.
+    pub network_bandwidth: f64,
+    /// Where each figure is from.
+    pub sources: Vec<String>,
+    /// All-reduces inside a node.
+    pub all_reduce: AllReduce,
+}
+
+/// Times of an all-reduce inside a node.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum AllReduce {
+    /// Measured.
+    Measured {
+        /// Bytes that were summed, ascending.
+        bytes: Vec<f64>,
+        /// Times by the number of ranks, ascending.
+        microseconds: Vec<Measured>,
+    },
+    /// A ring: base + 2 (n - 1) hop + 2 (n - 1)/n bytes / bandwidth.
+    Ring {
+        /// Bytes a second that a rank sends.
+        bus_bandwidth: f64,
+        /// Microseconds before the first message.
+        base_microseconds: f64,
+        /// Microseconds of a message from a rank to the next.
+        hop_microseconds: f64,
+    },
+}
+
+/// Measured times of a group of ranks.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Ranks of the group.
+    pub ranks: usize,
+    /// Microseconds, for each size.
+    pub times: Vec<f64>,
+}
+
+impl AllReduce {
+    /// Seconds of an all-reduce of `bytes` bytes over `ranks` ranks of one node. Measured times are interpolated in the logarithms of
+    /// both, beyond the largest message by its bandwidth, before the smallest by its time. A group that was not measured takes the
+    /// next larger one, a group above all the largest.
+    pub fn seconds(&self, ranks: usize, bytes: f64) -> f64 {
+        if ranks <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let microseconds = match self {
+            AllReduce::Ring { bus_bandwidth, base_microseconds, hop_microseconds } => {
+                let steps = 2.0 * (ranks - 1) as f64;
+                base_microseconds + steps * (hop_microseconds + bytes / ranks as f64 / bus_bandwidth * 1e6)
+            }
+            AllReduce::Measured { bytes: sizes, microseconds } => {
+                let group = microseconds.iter().find(|group| group.ranks >= ranks);
+                group.or(microseconds.last()).map_or(0.0, |group| group.interpolate(sizes, bytes))
+            }
+        };
+        microseconds * 1e-6
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (bytes, groups) = match self {
+            AllReduce::Measured { bytes, microseconds } => (bytes, microseconds),
+            AllReduce::Ring { bus_bandwidth, base_microseconds, hop_microseconds } => {
+                let right =
+                    [*bus_bandwidth, *base_microseconds, *hop_microseconds].iter().all(|&value| value > 0.0);
+                return if right { Ok(()) } else { Err("all_reduce: wanted figures above 0".into()) };
+            }
+        };
+        if bytes.len() < 2 || bytes[0] <= 0.0 || bytes.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err("all_reduce.bytes: wanted at least two sizes above 0, ascending".into());
+        }
+        if groups.is_empty() || groups.windows(2).any(|pair| pair[0].ranks >= pair[1].ranks) {
+            return Err("all_reduce.microseconds: wanted at least one group, ascending ranks".into());
+        }
+        match groups
+            .iter()
+            .find(|group| group.times.len() != bytes.len() || group.times.iter().any(|&time| time <= 0.0))
+        {
+            None => Ok(()),
+            Some(group) => Err(format!(
+                "all_reduce.microseconds of {} ranks has {} times; wanted {}, each above 0",
+                group.ranks,
+                group.times.len(),
+                bytes.len()
+            )),
+        }
+    }
+}
+
+impl Measured {
+    fn interpolate(&self, sizes: &[f64], bytes: f64) -> f64 {
+        let last = sizes.len() - 1;
+        if bytes <= sizes[0] {
+            self.times[0]
+        } else if bytes >= sizes[last] {
+            self.times[last] * bytes / sizes[last]
+        } else {
+            let next = sizes.partition_point(|&size| size < bytes);
+            let share = (bytes / sizes[next - 1]).ln() / (sizes[next] / sizes[next - 1]).ln();
+            self.times[next - 1] * (self.times[next] / self.times[next - 1]).powf(share)
+        }
+    }
+}
+
+/// The machines that come with the program.
+const CATALOGUE: [&str; 3] = [
+    include_str!("../machines/a100-80gb.toml"),
+    include_str!("../machines/a100-40gb.toml"),
+    include_str!("../machines/h100-80gb.toml"),
+];
+
+impl Machine {
+    /// Reads a machine from TOML.
+    ///
+    /// # Errors
+    /// Text that is no TOML, a missing or unknown key, a figure that is not above 0, a table whose rows differ in length.
+    pub fn parse(text: &str) -> Result<Machine, PlanError> {
+        let machine: Machine = toml::from_str(text)
+            .map_err(|cause| PlanError::Machine { problem: cause.message().to_string() })?;
+        machine.check()?;
+        Ok(machine)
+    }
+
+    /// Machines of the catalogue.
+    ///
+    /// # Errors
+    /// None in a released program: its tests read each file.
+    pub fn catalogue() -> Result<Vec<Machine>, PlanError> {
+        CATALOGUE.iter().map(|text| Machine::parse(text)).collect()
+    }
+
+    /// A machine of the catalogue.
+    ///
+    /// # Errors
+    /// A name that is not in it, with those that are.
+    pub fn named(name: &str) -> Result<Machine, PlanError> {
+        let machines = Machine::catalogue()?;
+        let known = machines.iter().map(|machine| machine.name.clone()).collect::<Vec<_>>().join(", ");
+        machines
+            .into_iter()
+            .find(|machine| machine.name == name)
+            .ok_or_else(|| PlanError::UnknownMachine { name: name.to_string(), known })
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        let wrong = |problem: String| Err(PlanError::Machine { problem });
+        let figures = [
+            ("matrix_flops", self.matrix_flops),
+            ("memory_bandwidth", self.memory_bandwidth),
+            ("memory", self.memory),
+            ("multiprocessors", self.multiprocessors as f64),
+            ("node", self.node as f64),
+            ("network_bandwidth", self.network_bandwidth),
+        ];
+        for (key, value) in figures {
+            if !(value > 0.0 && value.is_finite()) {
+                return wrong(format!("{key} is {value}; wanted a number above 0"));
+            }
+        }
+        if self.sources.is_empty() {
+            return wrong("sources is empty; wanted where each figure is from".into());
+        }
+        self.all_reduce.check().or_else(wrong)
+    }
+}

@@ -1,0 +1,122 @@
+//! Times of steps: parts, what they grow with, closed forms.
+
+use crate::job;
+use bessemer_plan::{AllReduce, Efficiency, Job, Layout, Machine, Recompute, Zero, step_time};
+use proptest::prelude::*;
+
+fn a100() -> Machine {
+    Machine::named("a100-80gb").unwrap()
+}
+
+fn total(job: &Job, machine: &Machine) -> f64 {
+    step_time(job, machine, &Efficiency::default()).total
+}
+
+fn jobs() -> impl Strategy<Value = Job> {
+    let layout = (0u32..4, 0u32..4, 0u32..3, 0u32..4, 0usize..3, 0usize..4, any::<bool>());
+    (layout, any::<bool>(), 1u32..4).prop_map(
+        |((t, d, p, mb, again, zero, sequence), fused_attention, rounds)| {
+            let layout = Layout {
+                tensor: 1 << t,
+                data: 1 << d,
+                pipeline: 1 << p,
+                chunks: 1,
+                micro_batch: 1 << mb,
+                zero: [Zero::None, Zero::State, Zero::Gradients, Zero::Parameters][zero],
+                recompute: [Recompute::None, Recompute::Selective, Recompute::Full][again],
+                sequence,
+            };
+            let global_batch = (layout.data * layout.micro_batch) << rounds;
+            Job { layout, global_batch, fused_attention, ..job() }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn parts_add_up_and_none_is_negative(job in jobs()) {
+        let time = step_time(&job, &a100(), &Efficiency::default());
+        let parts = [
+            time.compute, time.tensor, time.messages, time.bubble, time.last_stage, time.data, time.optimizer, time.constant,
+        ];
+        prop_assert!(parts.iter().all(|&part| part >= 0.0), "{time:?}");
+        prop_assert!((parts.iter().sum::<f64>() / time.total - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_faster_machine_is_never_slower(job in jobs(), which in 0usize..4) {
+        let slow = a100();
+        let mut fast = slow.clone();
+        match which {
+            0 => fast.matrix_flops *= 2.0,
+            1 => fast.memory_bandwidth *= 2.0,
+            2 => fast.network_bandwidth *= 2.0,
+            _ => {
+                fast.all_reduce =
+                    AllReduce::Ring { bus_bandwidth: 1e15, base_microseconds: 1e-6, hop_microseconds: 1e-6 };
+            }
+        }
+        prop_assert!(total(&job, &fast) <= total(&job, &slow) * (1.0 + 1e-12));
+    }
+
+    #[test]
+    fn computing_more_again_takes_longer(job in jobs()) {
+        let with = |recompute| total(&Job { layout: Layout { recompute, ..job.layout }, ..job }, &a100());
+        prop_assert!(with(Recompute::None) < with(Recompute::Selective));
+        prop_assert!(with(Recompute::Selective) < with(Recompute::Full));
+    }
+}
+
+#[test]
+fn the_bubble_is_that_of_1f1b() {
+    for (chunks, share) in [(1, 3.0 / 64.0), (2, 1.5 / 64.0), (5, 0.6 / 64.0)] {
+        let layout = Layout { chunks, ..job().layout };
+        let time = step_time(&Job { layout, ..job() }, &a100(), &Efficiency::default());
+        let work = time.compute + time.tensor + time.messages;
+        assert!((time.bubble / work - share).abs() < 1e-12, "{chunks} chunks: {}", time.bubble / work);
+    }
+}
+
+#[test]
+fn waves_of_tiles_are_whole() {
+    // 108 multiprocessors and one tile each: one column of tiles more is one wave more.
+    let machine = Machine { memory_bandwidth: 1e18, ..a100() };
+    let efficiency = Efficiency { logit_bytes: 0.0, ..Efficiency::default() };
+    let layers = |vocab| {
+        let layout = Layout { tensor: 1, data: 1, pipeline: 1, micro_batch: 1, ..job().layout };
+        let model = bessemer_plan::Transformer { vocab, ..job().model };
+        step_time(&Job { model, seq: 256, global_batch: 1, layout, ..job() }, &machine, &efficiency).compute
+    };
+    let (whole, one_more) = (layers(108 * 128), layers(108 * 128 + 1));
+    assert_eq!(whole, layers(107 * 128 + 1), "the last tile of a wave is free");
+    assert!(one_more > whole, "a tile beyond it is not");
+}
+
+#[test]
+fn zero_3_hides_what_is_shorter() {
+    let layout =
+        Layout { tensor: 1, pipeline: 1, data: 256, micro_batch: 4, zero: Zero::Parameters, ..job().layout };
+    let job = Job { layout, ..job() };
+    let slow = Machine { network_bandwidth: 1e9, ..a100() };
+    let fast = Machine { network_bandwidth: 1e15, ..a100() };
+    let efficiency = Efficiency::default();
+    let (bound, free) = (step_time(&job, &slow, &efficiency), step_time(&job, &fast, &efficiency));
+    assert!(bound.total > 10.0 * free.total);
+    assert!(free.data < 0.01 * free.total, "{free:?}");
+    assert_eq!(bound.compute, free.compute);
+}
+
+#[test]
+fn operations_are_those_of_the_paper() {
+    // Narayanan et al. 2021, table 1: GPT of 1.7, 39.1 and 529.6 billion parameters; seconds that their rates imply.
+    for (width, heads, layers, batch, devices, rate, seconds) in [
+        (2304, 24, 24, 512, 32, 137e12, 3.528),
+        (8192, 64, 48, 1536, 512, 138e12, 14.453),
+        (20480, 128, 105, 2520, 2520, 163e12, 54.085),
+    ] {
+        let layout = Layout { tensor: 1, data: devices, pipeline: 1, micro_batch: 1, ..job().layout };
+        let model = bessemer_plan::Transformer::gpt(width, heads, layers, 51_200);
+        let job = Job { model, global_batch: batch, layout, ..job() };
+        assert!((job.hardware_flops() / rate - seconds).abs() < 6e-4, "{} s", job.hardware_flops() / rate);
+    }
+}

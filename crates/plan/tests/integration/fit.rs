@@ -1,0 +1,85 @@
+//! Constants from measured steps.
+
+use crate::job;
+use bessemer_plan::{
+    Calibration, Efficiency, Job, Layout, MOST_FITTED, Machine, Measurement, choose, fit, step_time,
+};
+
+/// Steps of a stack with these constants, in many layouts.
+fn steps(efficiency: &Efficiency) -> Vec<Measurement> {
+    let machine = Machine::named("a100-80gb").unwrap();
+    let mut steps = Vec::new();
+    for (tensor, pipeline) in [(1, 1), (2, 2), (4, 1), (8, 1), (8, 4), (4, 8), (16, 1)] {
+        for micro_batch in [1, 2, 4, 8] {
+            let layout =
+                Layout { tensor, pipeline, data: 256 / tensor / pipeline, micro_batch, ..job().layout };
+            let job = Job { layout, global_batch: 2048, ..job() };
+            let seconds = step_time(&job, &machine, efficiency).total;
+            steps.push(Measurement { row: steps.len() + 1, job, machine: machine.clone(), seconds });
+        }
+    }
+    steps
+}
+
+fn stack() -> Efficiency {
+    Efficiency {
+        product_share: 0.6,
+        all_reduce_factor: 1.6,
+        data_network: 0.1,
+        pipeline_network: 0.5,
+        tensor_network: 0.15,
+        step_seconds: 0.2,
+        stream_bytes: 40.0,
+        ..Efficiency::default()
+    }
+}
+
+#[test]
+fn a_stack_is_found_from_sixteen_of_its_steps() {
+    let table = steps(&stack());
+    let fitted = choose(&table);
+    assert_eq!(fitted.len(), MOST_FITTED);
+    let calibration = Calibration::of(&fitted);
+    for step in table.iter().filter(|step| !fitted.contains(step)) {
+        let before = step_time(&step.job, &step.machine, &Efficiency::default()).total / step.seconds - 1.0;
+        let after = calibration.predict(&step.job, &step.machine).total / step.seconds - 1.0;
+        assert!(after.abs() < 0.02, "row {}: {after} (before {before})", step.row);
+    }
+    assert!(Calibration::leave_one_out(&fitted).iter().all(|error| error.abs() < 0.1));
+}
+
+#[test]
+fn a_stack_that_is_known_stays_as_it_is() {
+    let table = steps(&Efficiency::default());
+    assert_eq!(fit(&table, Efficiency::default(), 5.0), Efficiency::default());
+}
+
+#[test]
+fn one_wild_measurement_changes_little() {
+    let mut table = steps(&stack());
+    let clean = Calibration::of(&table);
+    table[5].seconds *= 3.0;
+    let wild = Calibration::of(&table);
+    let (a, b) = (clean.efficiency.product_share, wild.efficiency.product_share);
+    assert!((a / b - 1.0).abs() < 0.02, "{a} {b}");
+}
+
+#[test]
+fn the_choice_does_not_look_at_times_and_is_always_the_same() {
+    let table = steps(&stack());
+    let rows = |table: &[Measurement]| choose(table).iter().map(|step| step.row).collect::<Vec<_>>();
+    let mut slow = table.clone();
+    for step in &mut slow {
+        step.seconds *= step.row as f64;
+    }
+    assert_eq!(rows(&table), rows(&slow));
+    assert_eq!(rows(&table[..5]), [1, 2, 3, 4, 5]);
+    assert!(choose(&[]).is_empty());
+}
+
+#[test]
+fn nothing_fitted_predicts_by_the_first_constants() {
+    let step = &steps(&stack())[3];
+    let predicted = Calibration::none().predict(&step.job, &step.machine);
+    assert_eq!(predicted, step_time(&step.job, &step.machine, &Efficiency::default()));
+}

@@ -1,0 +1,84 @@
+//! Tables of measured steps.
+
+use bessemer_plan::{Machine, PlanError, Recompute, Zero, read_table};
+
+fn read(text: &str, only: bool) -> Result<bessemer_plan::Table, PlanError> {
+    read_table(text, &Machine::named("a100-80gb").unwrap(), only)
+}
+
+#[test]
+fn what_a_table_leaves_out_is_filled_in() {
+    let table = read("hidden,heads,layers,seq,tp,pp,gpus,micro_batch,global_batch,time_ms\n4096,32,36,2048,4,1,128,16,512,3696\n", false).unwrap();
+    let step = &table.steps[0];
+    assert_eq!((step.row, step.seconds), (1, 3.696));
+    assert_eq!(
+        (step.job.model.vocab, step.job.model.ffn_width, step.job.model.kv_heads),
+        (51_200, 16_384, 32)
+    );
+    let layout = step.job.layout;
+    assert_eq!(
+        (layout.data, layout.chunks, layout.zero, layout.recompute),
+        (32, 1, Zero::None, Recompute::Full)
+    );
+    assert!(!step.job.fused_attention);
+}
+
+#[test]
+fn tokens_a_second_and_rates_become_times() {
+    let head = "hidden,heads,layers,seq,gpus,micro_batch,grad_accum,zero,recompute";
+    let table = read(&format!("{head},tokens_per_s\n1024,16,24,2048,8,4,2,3,none,65536\n"), false).unwrap();
+    let step = &table.steps[0];
+    assert_eq!((step.job.global_batch, step.seconds), (64, 2.0));
+    assert!(step.job.fused_attention && step.job.layout.zero == Zero::Parameters);
+    let table = read(&format!("{head},tflops_per_gpu\n1024,16,24,2048,8,4,2,0,full,100\n"), false).unwrap();
+    let step = &table.steps[0];
+    assert!((step.job.hardware_flops() / step.seconds - 1e14).abs() < 1e3);
+}
+
+#[test]
+fn rows_of_other_machines_and_types_are_left_out() {
+    let text = "gpu,precision,hidden,heads,layers,seq,gpus,global_batch,time_s\n\
+                a100-40gb,bf16,1024,16,24,2048,8,8,1\nh100-80gb,fp8,1024,16,24,2048,8,8,1\na100-80gb,bf16,1024,16,24,2048,8,8,1\n";
+    let table = read(text, false).unwrap();
+    assert_eq!((table.steps.len(), table.left_out), (2, 1));
+    assert_eq!(table.steps[0].machine.name, "a100-40gb");
+    assert_eq!(read(text, true).unwrap().steps.len(), 1);
+}
+
+#[test]
+fn wrong_tables_say_the_line_and_what_was_wanted() {
+    let head = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,time_ms";
+    for (row, said) in [
+        ("4096,32,36,2048,4,1,8,1,64", "9 cells under 10 names"),
+        ("4096,32,36,2048,x,1,8,1,64,1", "tp is \"x\"; wanted a number above 0"),
+        ("4096,32,36,2048,1.5,1,8,1,64,1", "tp is 1.5; wanted a whole number"),
+        ("4096,32,36,2048,3,1,8,1,64,1", "heads 32 is not divided by tensor ranks 3"),
+        ("4096,32,36,2048,4,5,8,1,64,1", "layers 36 is not divided by pipeline stages times chunks 5"),
+        ("4096,32,36,2048,4,1,8,3,64,1", "global batch 64 is not divided by data ranks times micro-batch 24"),
+        ("4096,32,36,2048,4,1,8,1,64,-1", "time_ms is \"-1\"; wanted a number above 0"),
+        ("4096,32,36,2048,4,1,8,1,64,", "there is no measurement"),
+        (",32,36,2048,4,1,8,1,64,1", "there is no hidden"),
+        ("4096,32,36,2048,4,1,99999999999999999999,1,64,1", "wanted a whole number"),
+    ] {
+        let error = read(&format!("{head}\n{row}\n"), false).unwrap_err().to_string();
+        assert!(error.starts_with("line 2: ") && error.contains(said), "{row}: {error}");
+    }
+    assert!(read("", false).unwrap_err().to_string().contains("column names"));
+    assert!(read(head, false).unwrap_err().to_string().contains("no row"));
+    let gpu = "gpu,hidden,heads,layers,seq,gpus,global_batch,time_s\nabacus,1024,16,24,2048,8,8,1\n";
+    assert!(read(gpu, false).unwrap_err().to_string().contains("there is no machine \"abacus\""));
+    assert!(read(gpu, true).unwrap_err().to_string().contains("no row of a100-80gb"));
+    let recompute =
+        "hidden,heads,layers,seq,gpus,global_batch,recompute,time_s\n1024,16,24,2048,8,8,some,1\n";
+    assert!(read(recompute, false).unwrap_err().to_string().contains("wanted one of none, selective, full"));
+}
+
+#[test]
+fn a_row_may_hold_two_steps() {
+    let table = read(include_str!("../tables/korthikanti_2022.csv"), false).unwrap();
+    assert_eq!(table.steps.len(), 4);
+    let (full, selective) = (&table.steps[0], &table.steps[1]);
+    assert_eq!((full.row, full.seconds, selective.row, selective.seconds), (1, 1.42, 1, 1.1));
+    assert!(!full.job.layout.sequence && selective.job.layout.sequence);
+    assert_eq!(selective.job.layout.recompute, Recompute::Selective);
+}
