@@ -25,7 +25,7 @@ pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, Tok
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use parity::ParityArgs;
-pub(crate) use plan::{PlanCommand, PlanValidateArgs};
+pub(crate) use plan::{PlanArgs, PlanCommand, PlanValidateArgs};
 pub(crate) use program::{ProgramCommand, ProgramShowArgs};
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
 pub(crate) use study::{StudyCommand, StudyCoordCheckArgs, StudyInitArgs};
@@ -200,9 +200,8 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// Train small models under every layout and hold the losses against those of one rank.
     Parity(ParityArgs),
-    /// Predict how long steps take on machines that are not here.
-    #[command(subcommand)]
-    Plan(PlanCommand),
+    /// Find the fastest layouts of a training on machines that are not here; hold such predictions against measurements.
+    Plan(PlanArgs),
     /// Look at what one rank runs: operators, shapes, layouts, collectives, bytes.
     #[command(subcommand)]
     Program(ProgramCommand),

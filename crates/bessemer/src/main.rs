@@ -76,7 +76,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Doctor => commands::doctor::run(cli.json),
         Command::Bench(command) => commands::bench::run(command, cli.json, console),
         Command::Parity(args) => commands::parity::run(args, cli.json, console),
-        Command::Plan(command) => commands::plan::run(command, cli.json, console),
+        Command::Plan(args) => commands::plan::run(args, cli.json, console),
         Command::Program(command) => commands::program::run(command, cli.json),
         Command::Schedule(command) => commands::schedule::run(command, cli.json, console),
         Command::Study(command) => commands::study::run(command, cli.json, console),

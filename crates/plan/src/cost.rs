@@ -7,8 +7,8 @@
 //! Other kernels take their bytes. A layer takes at least what its host needs to launch it, joined smoothly: `(a^8 + b^8)^(1/8)`.
 //!
 //! Pipelines are 1F1B with equal stages: `(m + (p - 1)/v) (f + b)` (Narayanan et al. 2021, section 2.2). Tensor-parallel ranks sum two
-//! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring), ZeRO-3 gathers parameters twice and
-//! scatters gradients once a micro-batch (Rajbhandari et al. 2020, section 7).
+//! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring). ZeRO-2 scatters gradients in each
+//! micro-batch and gathers parameters once, ZeRO-3 gathers twice and scatters once in each (Rajbhandari et al. 2020, section 7).
 
 use crate::{Efficiency, Job, Machine, Recompute, Zero};
 use serde::Serialize;
@@ -90,7 +90,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         time.compute += micro_batches * logits;
     }
     let traffic = cost.data_traffic();
-    time.data = if layout.zero == Zero::Parameters {
+    time.data = if matches!(layout.zero, Zero::Gradients | Zero::Parameters) {
         // Gathers and scatters go on while the layers compute.
         let (long, short) = (time.compute.max(traffic), time.compute.min(traffic));
         (long + efficiency.exposed * short) - time.compute
@@ -246,10 +246,11 @@ impl Cost<'_> {
         }
         let parameters = self.parameters();
         let (data, node) = (layout.data as f64, self.machine.node);
+        let micro_batches = self.job.micro_batches() as f64;
         let passes = match layout.zero {
             Zero::None | Zero::State => 2.0 * parameters * GRADIENT,
-            Zero::Gradients => 2.0 * parameters * ELEMENT,
-            Zero::Parameters => 3.0 * parameters * ELEMENT * self.job.micro_batches() as f64,
+            Zero::Gradients => (micro_batches + 1.0) * parameters * ELEMENT,
+            Zero::Parameters => 3.0 * parameters * ELEMENT * micro_batches,
         };
         if self.job.devices() <= node {
             return self.machine.all_reduce.seconds(layout.data, passes / 2.0);

@@ -1,6 +1,6 @@
 //! `bessemer plan`: predictions of a published table, files that are no tables.
 
-use crate::workplace::{Finished, finished};
+use crate::workplace::{Finished, LLAMA, Workplace, finished};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -76,4 +76,66 @@ fn files_that_are_no_tables_are_named() {
         assert_eq!(finished.code, Some(code), "{words:?}: {}", finished.err);
         assert!(finished.err.contains(said), "{words:?}: {}", finished.err);
     }
+}
+
+/// Loss of the last step.
+fn loss(place: &Workplace) -> f64 {
+    place.records("step").last().unwrap()["loss"].as_f64().unwrap()
+}
+
+#[test]
+fn planned_layouts_run_and_have_the_loss_of_one_rank() {
+    let alone = Workplace::new(LLAMA);
+    alone.train(&[]);
+    let wanted = loss(&alone);
+    let place = Workplace::new(LLAMA);
+    let plan = place.bessemer(&["plan", "recipe.toml", "--devices", "4", "--top", "100", "--json"]).json();
+    let layouts = plan["layouts"].as_array().unwrap();
+    assert_eq!((layouts.len(), plan["refused"].as_u64()), (100, Some(0)), "{}", plan["first_refusal"]);
+    let times: Vec<f64> = layouts.iter().map(|layout| layout["time"]["total"].as_f64().unwrap()).collect();
+    assert!(times.windows(2).all(|pair| pair[0] <= pair[1]));
+    for layout in layouts {
+        let (least, held) = (layout["least_memory"].as_f64().unwrap(), layout["memory"].as_f64().unwrap());
+        assert!(least <= held, "the closed form is no lower bound: {layout}");
+    }
+    // One with tensor-parallel ranks, one with stages, one with ZeRO-3 alone.
+    let is = |layout: &serde_json::Value, key: &str| layout["layout"][key].as_u64().unwrap() > 1;
+    let kinds = [
+        layouts.iter().find(|layout| is(layout, "tensor") && layout["layout"]["sequence"] == true),
+        layouts.iter().find(|layout| is(layout, "pipeline")),
+        layouts.iter().find(|layout| layout["layout"]["zero"] == "3" && layout["layout"]["data"] == 4),
+    ];
+    for layout in kinds.map(Option::unwrap) {
+        let place = Workplace::new(LLAMA);
+        let mut words = vec!["run", "recipe.toml", "--ranks", "4"];
+        words.extend(
+            layout["keys"].as_array().unwrap().iter().flat_map(|key| ["--set", key.as_str().unwrap()]),
+        );
+        let finished = place.bessemer(&words);
+        assert_eq!(finished.code, Some(0), "{}", finished.err);
+        let found = loss(&place);
+        assert!((found / wanted - 1.0).abs() < 1e-4, "{found} {wanted}: {}", layout["keys"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_planned_says_which_limit_it_meets() {
+    let place = Workplace::new(LLAMA);
+    let plan = |words: &[&str]| place.bessemer(&[&["plan", "recipe.toml"], words].concat());
+    plan(&["--devices", "7"]).failed(USAGE, &["no layout of 7 devices divides the 8 sequences of a step"]);
+    plan(&["--devices", "0"]).failed(USAGE, &["from 1 to 1048576"]);
+    plan(&[]).failed(USAGE, &["--devices"]);
+    let large = ["--set", "model.layers=1000", "--set", "model.width=65536", "--set", "model.heads=64"];
+    plan(&[&["--devices", "8"], &large[..]].concat()).failed(
+        FAILED,
+        &["layouts fits: the smallest (", "holds at least", "where a a100-80gb has 74.5 GiB"],
+    );
+    plan(&["--devices", "4", "--machine", "abacus"]).failed(USAGE, &["there is no machine \"abacus\""]);
+    plan(&["--devices", "4", "--fit", "none.csv"]).failed(FAILED, &["none.csv: No such file"]);
+    plan(&["--devices", "4", "--set", "model.layers=0"]).failed(78, &["model.layers"]);
+    let text = plan(&["--devices", "4", "--top", "1"]).text();
+    assert!(
+        text.contains("4 x a100-80gb, 8 sequences of 32 tokens a step")
+            && text.contains("keys of the first: --set")
+    );
 }

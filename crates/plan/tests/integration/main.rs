@@ -7,6 +7,7 @@ mod errors;
 mod fit;
 mod machine;
 mod published;
+mod search;
 mod table;
 
 use bessemer_plan::{Job, Layout, Recompute, Transformer, Zero};
