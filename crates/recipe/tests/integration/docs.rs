@@ -296,12 +296,6 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["[\"mlp\"]"],
     ),
     (
-        "train.offload",
-        "not with `input-aware`",
-        &["none", "disk"],
-        &["file", "disk train.recompute=input-aware train.activation_memory=1GiB"],
-    ),
-    (
         "train.offload_layers",
         "0 to 2^20; 0 with `train.offload` = `none`",
         &["0", "3 train.offload=disk"],
