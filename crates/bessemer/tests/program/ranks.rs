@@ -144,7 +144,7 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     train("3", &[]).failed(78, &["3 data-parallel ranks cannot share equally"]);
     train("3", &["parallel.tensor=2"]).failed(78, &["parallel.tensor = 2 does not divide 3 ranks"]);
     train("3", &["parallel.tensor=3"])
-        .failed(78, &["recipe.toml", "wanted a number of heads that it divides"]);
+        .failed(78, &["parallel.tensor=3", "wanted a number of heads that it divides"]);
     train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "shards nothing"]);
     train("0", &[]).failed(2, &["--ranks"]);
     train("9999", &[]).failed(2, &["expected 1 to 1024"]);
