@@ -64,7 +64,7 @@ pub struct Decoder {
     pub(crate) documents: Vec<u32>,
     /// Host copy of the token losses, and of the log-sum-exps where there are such.
     pub(crate) losses: Vec<f32>,
-    /// Where offloaded values are.
+    /// Places of offloaded values.
     pub(crate) second_memory: OffloadLayout,
 }
 
@@ -432,7 +432,7 @@ impl Decoder {
         &self.model
     }
 
-    /// Which rows of the residual stream are here.
+    /// The sharding of the residual stream.
     pub(crate) fn stream(&self) -> Stream {
         let on = |axis: Axis| self.ranks.iter().find(|rank| rank.axis == axis);
         let line = match on(Axis::Tensor) {

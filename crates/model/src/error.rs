@@ -15,16 +15,18 @@ pub enum ModelError {
     /// Values that cannot be recomputed.
     #[error(transparent)]
     Recompute(#[from] bessemer_program::RecomputeError),
-    /// A budget of activations below what recomputation of every layer leaves.
+    /// A budget of activations below what offloading and recomputation of all layers that may leave.
     #[error(
         "train.activation_memory = {budget}: {micro_batches} micro-batches of {sequences} x {seq} tokens keep {least} of activations \
-         with every layer recomputed; allow at least that, or use a smaller train.micro_batch or train.seq_len"
+         with {with}; allow at least that, or use a smaller train.micro_batch or train.seq_len"
     )]
     ActivationMemory {
         /// The budget.
         budget: bessemer_units::Bytes,
-        /// Bytes with every layer recomputed.
+        /// Bytes that are left.
         least: bessemer_units::Bytes,
+        /// Description of the layers then: "every layer recomputed".
+        with: String,
         /// Micro-batches in flight.
         micro_batches: usize,
         /// Sequences of each.

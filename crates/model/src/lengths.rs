@@ -5,16 +5,21 @@
 //! the slot is as large as the largest layout, and a shorter micro-batch takes no more memory than a longer one. Scratch is the
 //! largest of all lengths.
 //!
-//! With [`bessemer_units::Recompute::InputAware`] each length has a plan of its own: as few layers as the budget demands recompute
-//! everything, the others nothing. A program tells its bytes exactly, so the plans are made with the decoder and nothing is measured
-//! in a step. `total` in the sketch is what the null backend counts for the whole stage:
+//! With [`bessemer_units::Recompute::InputAware`] each length has a plan of its own: as few layers as the budget demands offload what
+//! they store, from the first one on, as many as may ([`crate::ActivationConfig::offload`]). If that does not suffice, as few of the others
+//! as needed recompute everything. A program tells its bytes exactly, so the plans are made with the decoder and nothing is measured in a
+//! step. `total` in the sketch is what the null backend counts for the whole stage:
 //!
 //! ```text
-//! no layer recomputes at any length
+//! every layer keeps everything at every length
 //! while total > budget:
 //!     take the length whose layout of a slot is the largest
-//!     it frees total - budget more: the greedy choice of layers of the paper (bessemer_program::choose_layers)
+//!     it frees total - budget more:
+//!         its next layers offload, fewer than free so much at most, at least one
+//!         or, if all have that may: the greedy choice of layers of the paper (bessemer_program::choose_layers) recomputes
 //! ```
+//! An offloaded layer costs its bytes twice on the disk, which runs beside the computation. A recomputed one costs a forward pass, which
+//! does not. So offloading goes first, and `train.offload_layers` says how many layers the disk keeps up with.
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -22,10 +27,10 @@ use crate::memory::{Allocating, ScratchBuffers, Slot, UNTOUCHED, larger};
 use crate::params::Param;
 use crate::units::{Plan, StageUnit};
 use bessemer_arch::Unit;
-use bessemer_program::{Class, Home, Scratch, choose_layers};
+use bessemer_program::{Class, Home, Scratch, choose_layers, offloaded_bytes};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::{Backend, Buffer, View};
-use bessemer_units::{Bytes, DType, Recompute, RecomputePlan};
+use bessemer_units::{Bytes, DType, OffloadPlan, Recompute, RecomputePlan};
 
 /// Elements that the offsets of matrices in an arena are multiples of.
 const ALIGNED_ELEMENTS: usize = 64;
@@ -43,6 +48,17 @@ pub(crate) struct ShorterLength {
     pub(crate) seq: usize,
     pub(crate) units: Vec<StageUnit>,
     pub(crate) slots: Vec<Slot>,
+}
+
+/// What the layers of a stage do in micro-batches of one length under a budget of activations, by their numbers in the model.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct LengthPlan {
+    /// Tokens of a sequence.
+    pub seq: usize,
+    /// Layers that recompute everything.
+    pub recomputed: Vec<usize>,
+    /// Layers that offload what they store.
+    pub offloaded: Vec<usize>,
 }
 
 /// Memory that matrices are laid out in one behind the other.
@@ -96,7 +112,7 @@ impl<'a> Plan<'a> {
     /// logits of a whole model.
     ///
     /// # Errors
-    /// What does not go with several lengths; a budget that recomputing every layer does not meet.
+    /// What does not go with several lengths; a budget that offloading and recomputing every layer that may do not meet.
     pub(crate) fn units_of_lengths(
         &self,
         params: &[Param],
@@ -115,23 +131,26 @@ impl<'a> Plan<'a> {
                  of activations do not provide for: expected 0",
             );
         }
-        if self.config.recompute.budget().is_some() && self.config.offload.is_on() {
-            return refused(
-                "train.recompute = \"input-aware\" chooses the layers that recompute by what they keep in the memory of the device, and \
-                 train.offload leaves nothing there: expected another train.recompute, or train.offload = \"none\"",
-            );
-        }
         let plans = self.of_lengths()?;
-        let units = |plan: &Plan<'a>, recompute: &RecomputePlan| -> Result<LengthUnits<'a>, ModelError> {
-            Ok(LengthUnits { units: plan.units_with(recompute, params)?, plan: plan.clone() })
+        let offload = self.config.offload;
+        let units = |plan: &Plan<'a>, recompute: &RecomputePlan, offload: OffloadPlan| {
+            let units = plan.units_with(recompute, offload, params)?;
+            Ok::<_, ModelError>(LengthUnits { units, plan: plan.clone() })
         };
-        let all = |recompute: &RecomputePlan| -> Result<Vec<LengthUnits<'a>>, ModelError> {
-            plans.iter().map(|plan| units(plan, recompute)).collect()
+        let all = |recompute: &RecomputePlan, offload: OffloadPlan| -> Result<Vec<_>, ModelError> {
+            plans.iter().map(|plan| units(plan, recompute, offload)).collect()
         };
-        let Some(budget) = self.config.recompute.budget() else { return all(&self.config.recompute) };
-        let (mut chosen, full) = (all(&Recompute::None.into())?, all(&Recompute::Full.into())?);
-        let layers: Vec<usize> = self.stage.span.layers.clone().collect();
+        let Some(budget) = self.config.recompute.budget() else {
+            return all(&self.config.recompute, offload);
+        };
+        let here = OffloadPlan::default();
+        let (mut chosen, full) = (all(&Recompute::None.into(), here)?, all(&Recompute::Full.into(), here)?);
+        let first = self.stage.span.layers.start;
+        let layers = self.stage.span.layers.len();
+        let most = offload.count(layers);
         let freed: Vec<Vec<Bytes>> = chosen.iter().zip(&full).map(|(none, full)| freed(none, full)).collect();
+        let offloadable: Vec<Vec<u64>> = chosen.iter().map(offloadable).collect();
+        let mut offloaded: Vec<usize> = vec![0; plans.len()];
         let mut again: Vec<Vec<usize>> = vec![Vec::new(); plans.len()];
         loop {
             let total = activation_bytes(&chosen, logits)?;
@@ -142,20 +161,33 @@ impl<'a> Plan<'a> {
             // Slots are as large as this length's; scratch does not shrink by recomputing more.
             let sizes = chosen.iter().map(slot_bytes).collect::<Result<Vec<u64>, _>>()?;
             let at = (0..sizes.len()).rev().max_by_key(|at| sizes[*at]).unwrap_or(0);
-            if again[at].len() == layers.len() {
+            let needed = missing.div_ceil(self.stage.slots as u64);
+            if offloaded[at] < most {
+                let mut left = needed;
+                while offloaded[at] < most && left > 0 {
+                    left = left.saturating_sub(offloadable[at][offloaded[at]]);
+                    offloaded[at] += 1;
+                }
+            } else if again[at].len() < layers - most {
+                let before: u64 = again[at].iter().map(|layer| freed[at][*layer].0).sum();
+                let others = choose_layers(&freed[at][most..], Bytes(before + needed));
+                again[at] = others.into_iter().map(|layer| most + layer).collect();
+            } else {
                 return Err(ModelError::ActivationMemory {
                     budget,
                     least: Bytes(total),
+                    with: match most {
+                        0 => "every layer recomputed".into(),
+                        all if all == layers => "every layer offloaded".into(),
+                        some => format!("{some} layers offloaded and the others recomputed"),
+                    },
                     micro_batches: self.stage.slots,
                     sequences: self.shape.sequences,
                     seq: self.shape.seq,
                 });
             }
-            let before: u64 = again[at].iter().map(|layer| freed[at][*layer].0).sum();
-            let needed = Bytes(before + missing.div_ceil(self.stage.slots as u64));
-            again[at] = choose_layers(&freed[at], needed);
-            let numbers: Vec<usize> = again[at].iter().map(|layer| layers[*layer]).collect();
-            chosen[at] = units(&plans[at], &RecomputePlan::full_in(&numbers))?;
+            let numbers: Vec<usize> = again[at].iter().map(|layer| first + layer).collect();
+            chosen[at] = units(&plans[at], &RecomputePlan::full_in(&numbers), offload.first(offloaded[at]))?;
         }
     }
 }
@@ -170,6 +202,19 @@ fn freed(none: &LengthUnits<'_>, full: &LengthUnits<'_>) -> Vec<Bytes> {
     };
     let pairs = none.units.iter().zip(&full.units).filter(|(unit, _)| matches!(unit.unit, Unit::Layer(_)));
     pairs.map(|(none, full)| Bytes(saved(none).saturating_sub(saved(full)))).collect()
+}
+
+/// Bytes of each layer that offloading takes out of a slot at most: its saved values and the stream that enters it.
+fn offloadable(length: &LengthUnits<'_>) -> Vec<u64> {
+    let bytes =
+        |elements: usize, dtype: DType| (elements.next_multiple_of(ALIGNED_ELEMENTS) * dtype.size()) as u64;
+    let stream = bytes(length.plan.stream().iter().product(), length.plan.storage());
+    let of = |unit: &StageUnit| -> u64 {
+        let values = unit.program.values.iter().zip(&unit.memory.homes);
+        let saved = values.filter(|(_, home)| **home == Home::Saved);
+        stream + saved.map(|(value, _)| bytes(value.rows * value.cols, value.dtype)).sum::<u64>()
+    };
+    length.units.iter().filter(|unit| matches!(unit.unit, Unit::Layer(_))).map(of).collect()
 }
 
 /// Bytes of activations of a stage for micro-batches of these lengths, as the null backend counts them.
@@ -256,13 +301,13 @@ impl Decoder {
         std::iter::once(self.shape.seq).chain(self.shorter.iter().map(|length| length.seq))
     }
 
-    /// Layers of the model that recompute everything under the budget of input-aware recomputation, by length of a micro-batch's
-    /// sequences, the longest first. Nothing without a budget.
-    pub fn recomputed_by_length(&self) -> Vec<(usize, Vec<usize>)> {
+    /// What layers do under the budget of input-aware recomputation, by length of a micro-batch's sequences, the longest first. Nothing
+    /// without a budget.
+    pub fn plans_by_length(&self) -> Vec<LengthPlan> {
         if self.config.recompute.budget().is_none() || self.shape.purpose == crate::Purpose::Score {
             return Vec::new();
         }
-        let layers = |units: &[StageUnit]| -> Vec<usize> {
+        let plan = |(seq, units): (usize, &Vec<StageUnit>)| {
             // What is kept of a layer that recomputes is the stream that enters it, which is not among its saved values.
             let keeps = |u: &StageUnit| {
                 u.memory
@@ -271,14 +316,18 @@ impl Decoder {
                     .zip(&u.program.values)
                     .any(|(home, value)| *home == Home::Saved && value.class == Class::Local)
             };
-            let layer = |u: &StageUnit| match u.unit {
-                Unit::Layer(layer) if !keeps(u) => Some(layer),
-                _ => None,
-            };
-            units.iter().filter_map(layer).collect()
+            let mut plan = LengthPlan { seq, ..LengthPlan::default() };
+            for unit in units {
+                match unit.unit {
+                    Unit::Layer(layer) if offloaded_bytes(&unit.program) > 0 => plan.offloaded.push(layer),
+                    Unit::Layer(layer) if !keeps(unit) => plan.recomputed.push(layer),
+                    _ => {}
+                }
+            }
+            plan
         };
         let all = std::iter::once(&self.units).chain(self.shorter.iter().map(|length| &length.units));
-        self.lengths().zip(all).map(|(seq, units)| (seq, layers(units))).collect()
+        self.lengths().zip(all).map(plan).collect()
     }
 
     /// Says that the next micro-batch in a slot has sequences of `seq` tokens, before what another stage sends is written to

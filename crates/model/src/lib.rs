@@ -49,6 +49,7 @@ pub use config::ActivationConfig;
 pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
 pub use init::initial_values;
+pub use lengths::LengthPlan;
 pub use offload::OffloadLayout;
 pub use params::Param;
 pub use ranks::StageRanks;

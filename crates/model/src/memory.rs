@@ -143,7 +143,7 @@ pub(crate) struct Allocating<'a> {
     pub(crate) backend: &'a mut dyn Backend,
     pub(crate) plan: &'a Plan<'a>,
     pub(crate) units: &'a [StageUnit],
-    /// Those of the first slots, if they are others.
+    /// Units of the first slots, if they differ.
     pub(crate) stored: &'a [StageUnit],
     /// Another stage, whose slots are this one's too.
     pub(crate) shared: Option<&'a Decoder>,

@@ -177,11 +177,7 @@ impl Decoder {
         }
         let ranks = &ranks_of(tensor_shard, stream, shape)?;
         if shape.purpose == Purpose::Train {
-            // Ranks must be able to share the micro-batches of every length.
-            config
-                .lengths
-                .iter()
-                .try_for_each(|seq| ranks_of(tensor_shard, stream, Shape { seq: *seq, ..shape }).map(drop))?;
+            stream.check(tensor_shard, shape.sequences, &config.lengths)?;
         }
         let params = match placed {
             Some(params) => params,

@@ -3,7 +3,7 @@
 //! parallelism).
 
 use crate::config::ActivationConfig;
-use crate::decoder::{Decoder, Shape};
+use crate::decoder::{Decoder, Purpose, Shape};
 use crate::error::ModelError;
 use crate::params::Param;
 use crate::stage::StageConfig;
@@ -50,6 +50,20 @@ impl Stream {
     /// [`Stream::WHOLE`] on ranks that share sequences so.
     pub const fn shared(context: ContextSharing) -> Stream {
         Stream { line: LineStream::Whole, context }
+    }
+
+    /// Refuses micro-batches of `sequences` of any of these lengths whose rows the ranks of a tensor shard's group cannot share.
+    ///
+    /// # Errors
+    /// [`ModelError::TensorShard`]: what was wanted and found, and what to change.
+    pub fn check(
+        self,
+        tensor_shard: &TensorShard,
+        sequences: usize,
+        lengths: &[usize],
+    ) -> Result<(), ModelError> {
+        let shape = |seq: &usize| Shape { sequences, seq: *seq, purpose: Purpose::Train };
+        lengths.iter().try_for_each(|seq| ranks_of(tensor_shard, self, shape(seq)).map(drop))
     }
 }
 
@@ -109,15 +123,19 @@ fn line_rank(tensor_shard: &TensorShard, stream: LineStream, shape: Shape) -> Re
     let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
     let rows = shape.tokens() / tensor_shard.mesh().size(&Axis::SEQUENCES);
     if stream != LineStream::Whole && !rows.is_multiple_of(degree) {
-        let what = match stream {
-            LineStream::Partitioned => "a partition of activations",
-            LineStream::Rows | LineStream::Whole => "sequence parallelism",
+        let key = match stream {
+            LineStream::Partitioned => "parallel.partition_activations",
+            LineStream::Rows | LineStream::Whole => "parallel.sequence",
+        };
+        let sharing = match shape.tokens() / rows {
+            1 => String::new(),
+            ranks => format!(" on each of parallel.context = {ranks} ranks"),
         };
         return Err(ModelError::TensorShard(format!(
-            "{what} over {degree} tensor shards wants a number of tokens of a micro-batch that {degree} divides, \
-             found {} x {} = {rows}; change the sequences or their length",
-            shape.sequences,
-            rows / shape.sequences
+            "{key} = true with parallel.tensor = {degree}: wanted a number of positions of a micro-batch that {degree} divides, found {} \
+             sequences of {} tokens, {rows} positions{sharing}; change train.micro_batch, train.seq_len or parallel.tensor, or take {key} = \
+             false",
+            shape.sequences, shape.seq
         )));
     }
     let (sequence, partition) = (stream == LineStream::Rows, stream == LineStream::Partitioned);

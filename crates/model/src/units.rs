@@ -11,7 +11,7 @@ use bessemer_program::{
     AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, offload, overlap, partition,
     partition_activations, plan_memory, recompute, seal, split,
 };
-use bessemer_units::{DType, Recompute, RecomputePlan, RecomputePolicy};
+use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
 
 /// One unit of a stage.
@@ -136,8 +136,8 @@ impl Plan<'_> {
     /// The units of the stage, in the order of the forward pass, for slots that recompute; for all slots if none does.
     pub(crate) fn units(&self, params: &[Param]) -> Result<Vec<StageUnit>, ModelError> {
         match self.stored_slots() == self.stage.slots {
-            true => self.units_with(&Recompute::None.into(), params),
-            false => self.units_with(&self.config.recompute, params),
+            true => self.units_with(&Recompute::None.into(), self.config.offload, params),
+            false => self.units_with(&self.config.recompute, self.config.offload, params),
         }
     }
 
@@ -150,13 +150,14 @@ impl Plan<'_> {
                  splits them: take another schedule, or train.stored_micro_batches = 0"
                     .into(),
             )),
-            _ => self.units_with(&Recompute::None.into(), params),
+            _ => self.units_with(&Recompute::None.into(), self.config.offload, params),
         }
     }
 
     pub(crate) fn units_with(
         &self,
         recompute: &RecomputePlan,
+        offload: OffloadPlan,
         params: &[Param],
     ) -> Result<Vec<StageUnit>, ModelError> {
         let span = &self.stage.span;
@@ -183,7 +184,7 @@ impl Plan<'_> {
         for layer in span.layers.clone() {
             let policy = recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
-            let offloads = self.config.offload.has(layer, &span.layers);
+            let offloads = offload.has(layer, &span.layers);
             let kind = (policy, offloads, of_layer.map(Sharding::dim).collect());
             let like = recorded.get(&kind).copied();
             let (program, memory) = match like {

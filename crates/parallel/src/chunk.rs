@@ -169,7 +169,7 @@ impl Chunk {
     /// Lets the optimizer act together with the ranks that share the chunk's parameters. They all call this.
     ///
     /// # Errors
-    /// What the optimizer or another rank answers.
+    /// An error of the optimizer or of another rank.
     pub fn with_peers<T>(
         &mut self,
         act: impl FnOnce(&mut Optimizer, &mut dyn Peers) -> Result<T, OptimError>,

@@ -292,6 +292,26 @@ impl ParallelConfig {
         self.tensor.ranks().saturating_mul(self.context)
     }
 
+    /// Fewest ranks that a job can have: data-parallel ranks, of which there may be more, are those of `shard`.
+    pub fn fewest_ranks(&self) -> u64 {
+        self.layer_ranks().saturating_mul(self.pipeline).saturating_mul(self.shard.max(1))
+    }
+
+    /// Number of which the sequences of a micro-batch are a multiple, so that the ranks of a layer can share its rows: those of micro-batches
+    /// of each of `lengths`, which `context` divides.
+    pub fn sequences_multiple(&self, lengths: &[u64]) -> u64 {
+        if let Some(grid) = self.tensor.grid() {
+            return grid.sequence_parts() as u64;
+        }
+        let (ranks, shares) = (self.tensor.ranks(), self.sequence || self.partition_activations);
+        let rows = |len: &u64| len / self.context.max(1);
+        let fits = |sequences: &u64| {
+            ranks.is_multiple_of(*sequences)
+                && lengths.iter().all(|len| sequences.saturating_mul(rows(len)).is_multiple_of(ranks))
+        };
+        if shares { (1..=ranks).find(fits).unwrap_or(ranks) } else { 1 }
+    }
+
     /// Whether a micro-batch is one sequence: consecutive rows of several are no stretch of each.
     pub fn one_sequence(&self) -> bool {
         self.context > 1 && self.context_method.one_sequence()

@@ -65,7 +65,7 @@ impl BatchSource for OneBatch<'_> {
 struct ChunkPass {
     phase: Phase,
     traffic: GradientTraffic,
-    /// What may read its operands.
+    /// The backward pass whose operands may be read.
     reads: Option<GradientPass>,
 }
 

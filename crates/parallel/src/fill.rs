@@ -95,7 +95,7 @@ pub trait FillerWork: Any + Debug + Send {
         Ok(())
     }
 
-    /// Whether an earlier step has begun work that the current step, or the next one, goes on with.
+    /// Whether the current or the next step continues work that an earlier step has begun.
     fn is_amid_interval(&self) -> bool {
         false
     }
@@ -125,7 +125,7 @@ struct FilledStep {
     ops: Vec<ExecOp>,
 }
 
-/// What a rank does in bubbles.
+/// Work of a rank in bubbles.
 #[derive(Debug, Default)]
 pub(crate) struct Fillers {
     steps: Vec<FilledStep>,
@@ -148,8 +148,7 @@ impl Fillers {
         Ok(fillers)
     }
 
-    /// Whether the current step, or the next one, goes on with work of earlier steps: what that rests on outlives a skipped
-    /// update.
+    /// Whether the current or the next step continues work of earlier steps. The state of that work outlives a skipped update.
     pub(crate) fn are_amid_interval(&self) -> bool {
         self.work.as_ref().is_some_and(|work| work.is_amid_interval())
     }

@@ -16,7 +16,7 @@ pub struct OrderSpan {
     pub end: Instant,
 }
 
-/// What was noted since the last time.
+/// Notes since they were last taken.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
     /// Orders of the program: "F 3.0" for the forward pass of micro-batch 3 through chunk 0, "B", "I" and "W" for backward

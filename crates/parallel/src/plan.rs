@@ -5,7 +5,7 @@ use crate::error::ParallelError;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
-use bessemer_model::{LineStream, Stream};
+use bessemer_model::{LineStream, ModelError, Stream};
 use bessemer_optim::OptimizerChoice;
 
 /// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a
@@ -14,7 +14,7 @@ use bessemer_optim::OptimizerChoice;
 pub struct Plan {
     /// Degrees of the axes, and which rank stands where.
     pub mesh: Mesh,
-    /// What data-parallel ranks shard.
+    /// Tensors that data-parallel ranks shard.
     pub stage: Stage,
     /// The grid of tensor-parallel ranks, if they are no line.
     pub grid: Option<TensorGrid>,
@@ -146,12 +146,10 @@ impl Plan {
             overlap: config.overlap,
             annotations: config.annotate.clone(),
         };
-        for index in 0..tensor {
-            plan.tensor_shard(model, index)?;
-        }
+        // What one rank's part refuses, every rank's does.
+        let line = plan.tensor_shard(model, 0)?.model;
         let context = plan.context_ranks();
         if context > 1 {
-            let line = plan.tensor_shard(model, 0)?.model;
             let (groups, within) = (plan.mesh.degree(Axis::Context), plan.mesh.degree(Axis::ContextHeads));
             let problem = plan.context.problem(groups, line.heads, line.kv_heads);
             if let Some(problem) = problem.or_else(|| exchange_problem(within, line.heads, line.kv_heads)) {
@@ -205,6 +203,23 @@ impl Plan {
             }
         };
         part.map_err(|e| ParallelError::Layout(e.to_string()))
+    }
+
+    /// Refuses micro-batches of `sequences` of any of these lengths that the ranks of a layer cannot share.
+    ///
+    /// # Errors
+    /// What was wanted and found, and which keys to change.
+    pub fn check_micro_batch(
+        &self,
+        model: &Model,
+        sequences: usize,
+        lengths: &[usize],
+    ) -> Result<(), ParallelError> {
+        let checked = self.stream().check(&self.tensor_shard(model, 0)?, sequences, lengths);
+        checked.map_err(|e| match e {
+            ModelError::TensorShard(problem) => ParallelError::Layout(problem),
+            other => other.into(),
+        })
     }
 
     /// The axes over which ranks share every layer of a micro-batch: at least one, and all that have several ranks.

@@ -125,11 +125,11 @@ pub(crate) struct EvaluationPass {
     pub(crate) at: Slot,
     /// The message to wait for; without one the batch comes from tokens or from a stage of this rank.
     pub(crate) from: Option<StreamMessage>,
-    /// Where the batch goes; nowhere from the head.
+    /// Destination of the batch; none from the head.
     pub(crate) to: Option<Onward>,
 }
 
-/// Where an evaluated batch goes from a stage.
+/// Destination of an evaluated batch behind a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Onward {
     /// To another rank.

@@ -187,7 +187,7 @@ impl<'a> Writing<'_, 'a> {
         (flow, WrittenPieces { of, groups, next_id, writer: &mut *self.writer })
     }
 
-    /// Tied tables are added up.
+    /// Sums the gradients of tied tables.
     fn tie(&mut self) -> Result<(), SimError> {
         let worker = self.worker;
         for chunk in worker.tie.apart() {

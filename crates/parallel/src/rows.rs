@@ -29,7 +29,7 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    /// A buffer of `len` values as they are stored: the smallest that has room, else the largest.
+    /// A buffer of `len` values as they are stored: the smallest that is large enough, else the largest.
     pub(crate) fn buffer(&mut self, dtype: DType, len: usize) -> HostBuffer {
         let (room, bytes) = (HostBuffer::capacity_bytes, (len * dtype.size()) as u64);
         let of = |fits: bool| self.free.iter().enumerate().filter(move |(_, b)| fits == (room(b) >= bytes));

@@ -63,7 +63,7 @@ impl StateTensor {
 /// What [`Worker::read_all`] hands tensors over to: the device, the number in the list, the values.
 pub type TakeTensor<'a> = dyn FnMut(&mut dyn Backend, usize, &[f32]) -> Result<(), ParallelError> + 'a;
 
-/// Where this rank has its stretch.
+/// Place of this rank's stretch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     /// The parameter itself.

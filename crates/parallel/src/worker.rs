@@ -15,7 +15,7 @@ use crate::tie::Tie;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
 use bessemer_model::{
-    ActivationConfig, Decoder, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
+    ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
 };
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_schedule::{Place, Program};
@@ -259,7 +259,7 @@ impl Worker {
         Ok(())
     }
 
-    /// This rank's position on every axis.
+    /// Position of this rank on every axis.
     pub fn coord(&self) -> Coord {
         self.coord
     }
@@ -285,10 +285,10 @@ impl Worker {
         &self.chunks[0].decoder
     }
 
-    /// Layers of each stage of this rank that recompute everything, by length of a micro-batch's sequences
-    /// ([`Decoder::recomputed_by_length`]).
-    pub fn recomputed_by_length(&self) -> Vec<(usize, Vec<usize>)> {
-        self.chunks.iter().flat_map(|chunk| chunk.decoder.recomputed_by_length()).collect()
+    /// What the layers of each stage of this rank do under a budget of activations, by length of a micro-batch's sequences
+    /// ([`Decoder::plans_by_length`]).
+    pub fn plans_by_length(&self) -> Vec<LengthPlan> {
+        self.chunks.iter().flat_map(|chunk| chunk.decoder.plans_by_length()).collect()
     }
 
     /// Elements of this rank's tensor shard that each rank of the shard axis steps: equal but for a remainder, or what the

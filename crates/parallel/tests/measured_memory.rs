@@ -7,7 +7,9 @@ use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, T
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, StateChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Worker};
+use bessemer_parallel::{
+    BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Worker,
+};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{Bytes, Compression, Offload, ParamStorage, Recompute, RecomputePlan, Storage};
@@ -22,17 +24,19 @@ const SHAPE: Shape = Shape { sequences: 16, seq: 128, purpose: Purpose::Train };
 const HOST: u64 = 2 << 20;
 const VOCABULARY: u32 = 64;
 const MICRO_BATCHES: usize = 4;
+/// A micro-batch of ranks that share one sequence.
+const LONG: Shape = Shape { sequences: 1, seq: 4096, purpose: Purpose::Train };
 /// Activations of a rank, less than what keeping everything takes.
 const BUDGET: Bytes = Bytes(12 << 20);
 
-fn model() -> Model {
+fn model(context: usize) -> Model {
     let config = ModelConfig {
         architecture: "gpt2".into(),
         vocab_size: u64::from(VOCABULARY),
         layers: Some(4),
         width: Some(64),
         heads: Some(4),
-        context: Some(SHAPE.seq as u64),
+        context: Some(context as u64),
         dropout: 0.1,
         ..ModelConfig::default()
     };
@@ -143,7 +147,7 @@ fn measured(job: &Job<'_>) -> Measured {
             worker.set_second_memory(Box::new(Unnamed::create(worker.rank()))).unwrap();
         }
         let planned = cpu.memory();
-        let ids = (0..SHAPE.tokens() as u32).map(|i| i % VOCABULARY).collect();
+        let ids = (0..job.shape.tokens() as u32).map(|i| i % VOCABULARY).collect();
         worker.gradients(&mut cpu, &mut Same(ids)).unwrap();
         worker.apply(&mut cpu, 1, 1e-3, 1.0).unwrap();
         assert_eq!(cpu.memory(), planned, "a step asks for no memory");
@@ -168,7 +172,7 @@ fn measured(job: &Job<'_>) -> Measured {
 
 #[test]
 fn activations_take_the_predicted_memory_under_every_policy() {
-    let (model, optim) = (model(), OptimConfig::default());
+    let (models, optim) = ([SHAPE, LONG].map(|shape| model(shape.seq)), OptimConfig::default());
     let tensor = |sequence, partition_activations| ParallelConfig {
         tensor: 2.into(),
         sequence,
@@ -181,6 +185,13 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         chunks,
         ..ParallelConfig::default()
     };
+    // Rings between two groups of two ranks that exchange heads.
+    let rings = ParallelConfig {
+        context: 4,
+        context_heads: 2,
+        context_method: ContextMethod::Ring,
+        ..ParallelConfig::default()
+    };
     // Ranks, layout, and whether every policy is measured.
     let layouts = [
         (1, ParallelConfig::default(), true),
@@ -190,6 +201,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         (2, pipeline("1f1b", 0), true),
         (2, pipeline("interleaved", 2), false),
         (2, pipeline("zb-h1", 0), false),
+        (4, rings, false),
     ];
     let policies = [
         Recompute::None,
@@ -203,7 +215,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
     let policies = policies.chain([RecomputePlan { stored_micro_batches: 1, ..Recompute::Full.into() }]);
     // Layers that recompute under a budget, for micro-batches of two lengths.
     let budget = RecomputePlan { activation_memory: Some(BUDGET), ..Recompute::InputAware.into() };
-    let policies = policies.chain([budget]);
+    let policies = policies.chain([budget.clone()]);
     // What layers store compressed, and the moments of the optimizer.
     let (none, f32, here) = (Compression::None, StateChoice::F32, Offload::None);
     let mut cases = Vec::new();
@@ -229,6 +241,9 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         ] {
             cases.push((*ranks, config, recompute.into(), storage, form, f32, Offload::Disk));
         }
+        if *every {
+            cases.push((*ranks, config, budget.clone(), Storage::F32, none, f32, Offload::Disk));
+        }
     }
     // What the system's allocator keeps of buffers that are dropped would hide those of the next case, so each case with offloaded
     // activations is a process of its own.
@@ -247,7 +262,8 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             continue;
         }
         let optim = OptimConfig { state, ..optim.clone() };
-        let plan = Plan::new(config, ranks, &model, optim.optimizer).unwrap();
+        let (shape, model) = if config.context > 1 { (LONG, &models[1]) } else { (SHAPE, &models[0]) };
+        let plan = Plan::new(config, ranks, model, optim.optimizer).unwrap();
         let several = recompute.budget().is_some();
         let lengths = if several { vec![32] } else { Vec::new() };
         let activations = ActivationConfig {
@@ -258,8 +274,8 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             offload: offload.into(),
         };
         let job = Job {
-            model: &model,
-            shape: SHAPE,
+            model,
+            shape,
             activations,
             types: ParamStorage::default(),
             optim: &optim,
@@ -274,9 +290,15 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             plan.summary()
         );
         eprintln!("{line} {:.4}", found.touched as f64 / planned as f64);
-        // Ranks as threads hold copies of the matrices that travel between them.
-        let rows = (4 * SHAPE.tokens() * model.width) as u64;
-        let beside = ranks as u64 * (HOST + if config.tensor > 1 { 6 * rows } else { 0 });
+        // Ranks as threads hold copies of the matrices that travel between them: of a ring keys, values and the sums of their gradients, with
+        // the sender, on the way and with the receiver, and some that wait.
+        let rows = (4 * shape.tokens() * model.width) as u64;
+        let travel = match (config.tensor > 1, config.context) {
+            (true, _) => 6 * rows,
+            (false, 1) => 0,
+            (false, ranks) => 16 * rows / ranks,
+        };
+        let beside = ranks as u64 * (HOST + travel);
         let most = 1.02 * planned as f64 + beside as f64;
         // A schedule that splits its backward passes uses fewer of the sets that it may need, and of the buffers of both parts.
         let least = if config.schedule == "zb-h1" { 0.8 } else { 0.98 } * planned as f64;

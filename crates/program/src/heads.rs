@@ -152,7 +152,7 @@ impl Partition<'_> {
         self.by_heads.insert(id, copy);
     }
 
-    /// This rank's rows of some columns of a value.
+    /// The view of some columns of a value.
     fn some_columns(&self, id: usize, first: usize, len: usize) -> View {
         self.out.values[id].view(id).columns(first, len)
     }

@@ -40,7 +40,7 @@ impl Local {
     }
 }
 
-/// Which part of an attention a rank computes.
+/// Part of an attention that a rank computes.
 #[derive(Debug, Clone, Copy)]
 struct AttentionPart {
     /// Number of its first query head.

@@ -74,9 +74,9 @@ impl CollectiveKind {
 /// Columns of one block that a rank has in an all-to-all.
 #[derive(Debug, Clone, Copy)]
 struct BlockColumns {
-    /// Where they are among all columns.
+    /// Place among all columns.
     whole: DimRange,
-    /// Where they are among those of the rank.
+    /// Place among the columns of the rank.
     local: DimRange,
 }
 
@@ -93,7 +93,7 @@ pub struct Collective {
     pub name: String,
     /// The dim that is gathered or scattered: 0, rows, or 1, columns, of which every rank has equally many. 0 for other kinds.
     pub dim: usize,
-    /// Which rows of the whole each rank has.
+    /// Order in which the ranks share the rows of the whole.
     pub order: PositionOrder,
     /// Of an all-to-all: the columns, in blocks each of which is sharded by itself. Empty for other kinds.
     pub columns: Vec<Block>,

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A policy that the unit cannot follow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecomputeError {
-    /// A name that is none of the values which would be saved.
+    /// A name in the policy that no saved value has.
     #[error(
         "recomputation of {unit}: its backward pass reads no value {name:?}; expected one of {known}, or how they begin"
     )]
@@ -50,8 +50,7 @@ const ATTENTION_CORE: [&str; 2] = ["attention.mixed", "attention.lse"];
 /// Computes values again in the unit's backward pass, as the policy says, instead of saving them.
 ///
 /// # Errors
-/// A name in the policy that is none of the values which the backward pass would find saved; a value that cannot be made
-/// again.
+/// A name in the policy that no saved value of the backward pass has; a value that cannot be recomputed.
 pub fn recompute(unit: &mut UnitProgram, policy: &RecomputePolicy) -> Result<(), RecomputeError> {
     let saved: BTreeSet<usize> = (0..unit.values.len())
         .filter(|id| unit.values[*id].class == Class::Local && unit.reads_first(Phase::Backward, *id))
@@ -124,7 +123,7 @@ fn outputs(node: &Node) -> impl Iterator<Item = usize> {
     node.touches().into_iter().filter(|t| t.access != Access::Read).map(|t| t.value())
 }
 
-/// What makes values again.
+/// The nodes that recompute values.
 struct Makers<'a> {
     unit: &'a UnitProgram,
     /// Values that the backward list as recorded finds saved.

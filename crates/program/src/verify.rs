@@ -82,7 +82,7 @@ pub(crate) enum State {
     },
     /// Rows of another rank, or results and terms of gradients that lack some ranks' part.
     Block(BlockRows),
-    /// Such rows are on their way here.
+    /// Rows of a block that a collective in flight brings.
     Coming,
     /// A collective in flight writes or reads the value; rows that have arrived.
     Moving {

@@ -1,5 +1,5 @@
-//! The verifier's part about collectives: what they read is whole and of the placement that they take, nothing touches what is
-//! under way, and each is waited for once.
+//! The verifier's part about collectives: what they read is whole and of the placement that they take, nothing touches a value
+//! in flight, and each collective is waited for once.
 
 use crate::node::{Collective, CollectiveKind};
 use crate::verify::{Checking, State, Violation};

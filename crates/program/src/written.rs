@@ -27,7 +27,7 @@ impl WrittenColumns {
         self.0[id].push(0..value.cols);
     }
 
-    /// Nothing of the value is there.
+    /// Forgets all columns of the value.
     pub(crate) fn clear(&mut self, id: usize) {
         self.0[id].clear();
     }

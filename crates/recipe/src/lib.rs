@@ -5,7 +5,7 @@
 //! line, column and the nearest valid name. **Resolved**: one complete value, which knows for every key
 //! where it came from and can be written back as documented TOML.
 //!
-//! The machinery ([`load`]) works for any config type; [`Recipe`] composes the config of every room.
+//! The machinery ([`load`]) works for any config type; [`Recipe`] composes the configs of all crates.
 
 mod check;
 mod error;

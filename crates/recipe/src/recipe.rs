@@ -1,4 +1,4 @@
-//! The recipe: every room's own config, composed.
+//! The recipe: the configs of all crates, composed.
 
 use crate::error::RecipeError;
 use crate::load::{self, Loaded, Problem};
@@ -10,7 +10,7 @@ use bessemer_corpus::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{FillChoice, FillConfig, ParallelConfig};
+use bessemer_parallel::{FillChoice, FillConfig, ParallelConfig, Plan};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
 use bessemer_units::ParamStorage;
 use schemars::JsonSchema;
@@ -68,6 +68,7 @@ impl Recipe {
         section("parallel", self.annotations_fit_model());
         section("parallel", self.context_fits_batch());
         section("parallel", self.grid_fits());
+        section("parallel", self.layout_fits());
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.precision_fits_optimizer());
@@ -82,35 +83,66 @@ impl Recipe {
     /// # Errors
     /// As [`TrainConfig::resolve`].
     pub fn batch(&self, ranks: u64, train_tokens: Option<u64>) -> Result<BatchPlan, String> {
-        match (self.parallel.context, self.train.micro_batch) {
-            (2.., 0) => TrainConfig { micro_batch: 1, ..self.train.clone() }.resolve(ranks, train_tokens),
-            (_, 0) if self.sequence_parts() > 1 => {
-                let plan = self.train.resolve(ranks, train_tokens)?;
-                let fits = |m: &u64| {
-                    plan.sequences_per_rank.is_multiple_of(*m) && m.is_multiple_of(self.sequence_parts())
-                };
-                let micro_batch = (1..=plan.micro_batch).rev().find(fits).unwrap_or(self.sequence_parts());
+        let plan = self.train.resolve(ranks, train_tokens)?;
+        let multiple = self.sequences_multiple();
+        if self.train.micro_batch > 0 || (multiple == 1 && self.parallel.context == 1) {
+            return Ok(plan);
+        }
+        let most = if self.parallel.context > 1 { multiple } else { plan.micro_batch };
+        // Documents fill whole micro-batches.
+        let shared = |m: u64| self.train.has_documents() || plan.sequences_per_rank.is_multiple_of(m);
+        let fits = |m: &u64| m.is_multiple_of(multiple) && shared(*m);
+        match (1..=most.max(multiple)).rev().find(fits) {
+            Some(micro_batch) => {
                 TrainConfig { micro_batch, ..self.train.clone() }.resolve(ranks, train_tokens)
             }
-            _ => self.train.resolve(ranks, train_tokens),
+            None => Err(format!(
+                "parallel.tensor = {} shares micro-batches of a multiple of {multiple} sequences of train.seq_len = {}, and a rank has {} \
+                 sequences of a step: expected train.batch_tokens of a multiple of {}, or another train.seq_len or parallel.tensor",
+                self.parallel.tensor,
+                self.train.seq_len,
+                plan.sequences_per_rank,
+                ranks.saturating_mul(multiple).saturating_mul(self.train.seq_len)
+            )),
         }
     }
 
-    /// Parts into which ranks of a grid divide the sequences of a micro-batch.
-    fn sequence_parts(&self) -> u64 {
-        self.parallel.tensor.grid().map_or(1, |grid| grid.sequence_parts() as u64)
+    /// Number of which the sequences of a micro-batch are a multiple ([`ParallelConfig::sequences_multiple`]).
+    fn sequences_multiple(&self) -> u64 {
+        self.parallel.sequences_multiple(&self.lengths())
+    }
+
+    /// All lengths of sequences.
+    fn lengths(&self) -> Vec<u64> {
+        [self.train.shorter_lengths(), vec![self.train.seq_len]].concat()
+    }
+
+    /// Refuses a layout that the model cannot have on any number of ranks, and micro-batches that its ranks cannot share.
+    fn layout_fits(&self) -> Result<(), String> {
+        // What has no layout at all has been reported by its own check; of a vocabulary that is not known the rows may suffice.
+        let (ranks, fewest) = (self.parallel.layer_ranks(), self.parallel.fewest_ranks());
+        let vocabulary = if self.model.vocab_size == 0 { Some((ranks as usize).max(2)) } else { None };
+        let (Ok(model), Ok(()), Ok(())) =
+            (self.model.resolve(vocabulary), self.parallel.check(), self.train.check())
+        else {
+            return Ok(());
+        };
+        let plan = Plan::new(&self.parallel, fewest as usize, &model, self.optim.optimizer)
+            .map_err(|e| e.to_string())?;
+        let sequences = match self.train.micro_batch {
+            // Derived ones are shared, if sequences can be shared at all.
+            0 if self.parallel.one_sequence() => 1,
+            0 => self.sequences_multiple(),
+            given => given,
+        };
+        let lengths: Vec<usize> = self.lengths().into_iter().map(|len| len as usize).collect();
+        plan.check_micro_batch(&model, sequences as usize, &lengths).map_err(|e| e.to_string())
     }
 
     fn grid_fits(&self) -> Result<(), String> {
-        let (tensor, micro, parts) = (self.parallel.tensor, self.train.micro_batch, self.sequence_parts());
+        let tensor = self.parallel.tensor;
         if tensor.grid().is_none() {
             return Ok(());
-        }
-        if !micro.is_multiple_of(parts) {
-            return Err(format!(
-                "parallel.tensor = {tensor} shares the sequences of a micro-batch in {parts} parts, and train.micro_batch = {micro}: \
-                 expected a multiple of {parts}, or 0 to derive one"
-            ));
         }
         if self.train.types() != ParamStorage::default() {
             return Err(format!(

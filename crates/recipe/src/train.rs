@@ -13,7 +13,7 @@
 use crate::lengths::SequenceLengths;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
-    Compression, CompressionPlan, MatmulPrecision, Offload, OffloadPlan, ParamDType, ParamStorage, Recompute,
+    Compression, CompressionPlan, MatmulPrecision, Offload, OffloadPlan, ParamDType, ParamStorage,
     RecomputeLayers, RecomputePlan, RecomputePolicy, Storage, Tokens,
 };
 use schemars::JsonSchema;
@@ -64,12 +64,12 @@ pub struct TrainConfig {
     pub loss_scale: LossScaleConfig,
     /// What the backward pass of a layer computes again instead of having it stored (activation checkpointing): "none",
     /// "selective", "attention", "attention-output", "full", "input-aware" (as few layers in full as `activation_memory` demands, for
-    /// each length of a micro-batch), or a list of values as `bessemer program show` names them, such as
+    /// each length of a micro-batch; layers that `offload` may take are offloaded first), or a list of values as `bessemer program show` names them, such as
     /// ["mlp.pre"]; "mlp" stands for all that begin so. In f32 storage the numbers are the same bits.
     pub recompute: RecomputePolicy,
     /// Most bytes of activations on a rank, such as "512 MiB", for `recompute = "input-aware"`: class "activations" of the memory plan,
-    /// the scratch of all passes included (Mimose: Liao et al. 2022). Refused before the first step if recomputing every layer leaves
-    /// more.
+    /// the scratch of all passes included (Mimose: Liao et al. 2022). Refused before the first step if recomputing or offloading every layer
+    /// leaves more.
     pub activation_memory: String,
     /// What some layers compute again instead of what `recompute` says, by their numbers from 0: "0-5" (both included), "3" or
     /// "0-5,8"; "stage 0-5" counts from the first layer of each pipeline stage. `"stage 0-5" = "full"` is Megatron-LM's
@@ -87,9 +87,11 @@ pub struct TrainConfig {
     /// that a layer stores.
     pub compress_values: Vec<String>,
     /// Memory in which the activations that a layer stores wait for its backward pass: "none" (that of the device) or "disk" (a file,
-    /// written and read beside the computation, a layer ahead). Numbers keep their bits. Not with `recompute = "input-aware"`.
+    /// written and read beside the computation, a layer ahead). Numbers keep their bits. With `recompute = "input-aware"` as few layers are offloaded
+    /// as `activation_memory` demands.
     pub offload: Offload,
-    /// Layers that `offload` is about: the first so many of each pipeline stage; 0 for all.
+    /// Layers that `offload` is about: the first so many of each pipeline stage; 0 for all. With `recompute = "input-aware"`, at most:
+    /// the layers that the disk keeps up with; the others are recomputed where that does not suffice.
     pub offload_layers: u64,
     /// Folder on whose disk the file of `offload = "disk"` is, relative to the current directory; empty for the run directory. The
     /// file has no name, and its space is reserved before the first step.
@@ -300,13 +302,6 @@ impl TrainConfig {
                 "train.offload_layers = {}: expected 0 (all) to {MOST_LAYERS}",
                 self.offload_layers
             ));
-        }
-        if self.offload != Offload::None && self.recompute == Recompute::InputAware.into() {
-            return Err(
-                "train.offload = \"disk\" with train.recompute = \"input-aware\", which chooses layers by what they keep in the memory \
-                 of the device: expected another train.recompute, or train.offload = \"none\""
-                    .into(),
-            );
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ mod trainer;
 
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
-pub use memory::{activations, layout, planned_memory, refuse_what_cannot_fit};
+pub use memory::{activations, layout, planned_memory, refuse_what_cannot_fit, refuse_what_cannot_run};
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Observer, Silent};
 pub use offload::give_second_memory;

@@ -1,10 +1,16 @@
-//! Refuses what cannot fit before any data is read.
+//! Refuses what cannot run or cannot fit before any data is read.
 
 use crate::TrainError;
+use crate::trainer::step_program;
 use bessemer_arch::Model;
+use bessemer_collectives::NullCommunicator;
+use bessemer_filling::FillPlan;
 use bessemer_model::{ActivationConfig, Purpose, Shape};
-use bessemer_parallel::{Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Plan};
-use bessemer_recipe::{Recipe, TrainConfig};
+use bessemer_parallel::{
+    FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
+};
+use bessemer_recipe::{BatchPlan, Recipe, TrainConfig};
+use bessemer_tensor::null::NullBackend;
 use bessemer_tokenizer::TokenizerKind;
 use bessemer_units::{Bytes, RecomputePlan, RecomputePolicy};
 use std::collections::BTreeMap;
@@ -40,6 +46,70 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
     }
 }
 
+/// Layers of a stage that stand for all of them where only their kinds matter.
+const FEW_LAYERS: usize = 2;
+
+/// Refuses a recipe that `ranks` ranks cannot run, before any data is read and without listing the model's layers: the programs of the
+/// first, of an inner and of the last pipeline rank are made on a backend that holds nothing, with a few layers of each stage. What
+/// depends on the data, such as the number of micro-batches that documents make, is found when they are known.
+///
+/// # Errors
+/// [`TrainError::Recipe`]: what does not go together, and what to change.
+pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), TrainError> {
+    let wrong = |e: ParallelError| TrainError::Recipe(e.to_string());
+    // A character vocabulary may be smaller: whether its rows suffice is found when it is known.
+    let Ok(mut model) = recipe.model.resolve(Some(recipe.tokenizer.vocab_size as usize)) else {
+        return Ok(());
+    };
+    model.document_end = recipe.model.document_mask.then_some(0);
+    let plan = layout(recipe, ranks, &model).map_err(wrong)?;
+    let batch = batch(recipe, &plan)?;
+    let program = match step_program(recipe, &plan, &batch) {
+        Err(_) if recipe.train.has_documents() => return Ok(()),
+        program => program?,
+    };
+    let spans = plan.spans(&model, program.stages).map_err(wrong)?;
+    let mut activations = activations(&recipe.train);
+    let (model, plan) = match plan.annotations.0.is_empty() {
+        // Annotations name layers.
+        false => (model, plan),
+        true => {
+            let layers: Vec<usize> =
+                spans.iter().map(|span| span.layers.len().clamp(1, FEW_LAYERS)).collect();
+            let few = Model { layers: layers.iter().sum(), ..model };
+            let pipe = Pipeline { layers, ..plan.pipe.clone() };
+            (few, Plan { pipe, ..plan })
+        }
+    };
+    // The budget is that of all layers.
+    activations.recompute.activation_memory = activations.recompute.budget().map(|_| Bytes(u64::MAX));
+    let shape = shape(&batch);
+    let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
+    let (plan, program) = (&plan, &program);
+    let job = Job { model: &model, shape, activations, types, optim, z_loss, plan, program };
+    let fill = FillPlan::new(&job, &recipe.parallel.fill, 0).map_err(wrong)?;
+    let fill = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
+    let mut pipeline_ranks = vec![0, 1.min(plan.pipeline() - 1), plan.pipeline() - 1];
+    pipeline_ranks.dedup();
+    for pipeline_rank in pipeline_ranks {
+        let rank = plan.rank(plan.data_coord(0, pipeline_rank));
+        let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
+        Worker::filled(&mut NullBackend::new(), &job, fill, world).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// The batch before the data are known.
+fn batch(recipe: &Recipe, layout: &Plan) -> Result<BatchPlan, TrainError> {
+    let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
+    recipe.batch(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)
+}
+
+/// A micro-batch of the longest sequences.
+fn shape(batch: &BatchPlan) -> Shape {
+    Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train }
+}
+
 /// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
 /// is read and without listing the model's layers.
 ///
@@ -64,10 +134,8 @@ pub fn refuse_what_cannot_fit(
     // What depends on the data, such as a vocabulary that ranks cannot share, is found when they are known.
     let Ok(model) = recipe.model.resolve(Some(vocabulary)) else { return Ok(()) };
     let Ok(layout) = layout(recipe, ranks, &model) else { return Ok(()) };
-    let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
-    let batch = recipe.batch(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
-    let shape =
-        Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train };
+    let batch = batch(recipe, &layout)?;
+    let shape = shape(&batch);
     let of_layers = |layers: usize, policy: &RecomputePolicy| {
         let model = Model { layers, ..model.clone() };
         let plan = Plan::new(&ParallelConfig::default(), 1, &model, recipe.optim.optimizer)

@@ -42,6 +42,7 @@ mod windows;
 use copying::Copying;
 use records::{Missing, Records};
 use tracing::Tracing;
+pub(crate) use windows::program as step_program;
 
 /// Arrays of four-byte values that the loader fills for each token of a micro-batch: inputs, targets, segments, positions.
 const LOADER_ARRAYS: u64 = 4;
@@ -136,7 +137,7 @@ impl Trainer {
         let activations = activations(&recipe.train);
         let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
-        let program = &windows::program(recipe, &layout, &plan)?;
+        let program = &step_program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());
         let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
         let evaluations = bubbles.as_ref().map_or(0, |bubbles| bubbles.count());

@@ -122,7 +122,7 @@ impl Session {
         ]
     }
 
-    /// Refuses, before anything is read, a recipe whose ranks cannot share the batch or whose model is beyond the memory.
+    /// Refuses, before anything is read, a recipe that the ranks cannot run, or whose model is beyond the memory.
     fn refuse_what_cannot_fit(&self, job: &Job, console: &mut Console) -> Result<(), Failure> {
         let wanted = self.recipe.run.threads;
         if wanted > self.threads as u64 {
@@ -131,6 +131,7 @@ impl Session {
                 self.threads
             ));
         }
+        bessemer_train::refuse_what_cannot_run(&self.recipe, job.ranks)?;
         let Available { bytes, bound } = memory::available();
         console.detail(&format!("memory: {} may be taken, bounded by {bound}", Bytes(bytes)));
         let here = Bytes(bytes / job.local() as u64 * job.here as u64);

@@ -142,7 +142,9 @@ fn what_ranks_cannot_do_is_refused_with_the_reason() {
     place.train(&["train.steps=2", "eval.ngram.enabled=false"]);
     let train = |ranks, sets: &[&str]| place.bessemer(&words("train", ranks, sets));
     train("3", &[]).failed(78, &["3 data-parallel ranks cannot share equally"]);
-    train("2", &["parallel.tensor=3"]).failed(78, &["parallel.tensor = 3 does not divide 2 ranks"]);
+    train("3", &["parallel.tensor=2"]).failed(78, &["parallel.tensor = 2 does not divide 3 ranks"]);
+    train("3", &["parallel.tensor=3"])
+        .failed(78, &["parallel.tensor=3", "wanted a number of heads that it divides"]);
     train("2", &["parallel.shard=2"]).failed(78, &["parallel.shard = 2", "shards nothing"]);
     train("0", &[]).failed(2, &["--ranks"]);
     train("9999", &[]).failed(2, &["expected 1 to 1024"]);
@@ -242,14 +244,18 @@ fn processes_of_mpirun_have_the_bits_of_threads_in_layouts_of_every_kind() {
     assert!(sharded(false) > 0 && sharded(true) > 1);
 }
 
-/// Grids of tensor-parallel ranks, and ranks that share sequences by messages of which some send more than they receive.
+/// Grids of tensor-parallel ranks, ranks that share sequences by messages of which some send more than they receive, and groups of ranks that
+/// exchange heads.
 #[cfg(feature = "mpi")]
 #[test]
-fn processes_of_mpirun_have_the_bits_of_threads_on_grids_and_in_lightseq() {
+fn processes_of_mpirun_have_the_bits_of_threads_on_grids_and_in_long_sequences() {
     let place = Workplace::new(LLAMA);
-    for (processes, only) in
-        [("4", "tensor { grid = [2, 2] }"), ("8", "tensor { cube = 2 }"), ("4", "context 4 (lightseq)")]
-    {
+    for (processes, only) in [
+        ("4", "tensor { grid = [2, 2] }"),
+        ("8", "tensor { cube = 2 }"),
+        ("4", "context 4 (lightseq)"),
+        ("4", "of groups of 2 by heads"),
+    ] {
         let words = ["parity", "--models", "llama", "--steps", "2", "--only", only, "--json"];
         let done = crate::workplace::finished(mpirun(&place, processes, &words)).json();
         let layouts = done["layouts"].as_array().unwrap();

@@ -292,21 +292,21 @@ fn input_aware_plans_stay_under_the_budget_at_every_length() {
         assert!(bytes <= budget, "{bytes} {budget}");
         assert!(bytes > before, "more memory is used where there is more");
         before = bytes;
-        let plans = d.recomputed_by_length();
+        let plans = d.plans_by_length();
         assert_eq!(plans.len(), 8);
-        let counts: Vec<usize> = plans.iter().map(|plan| plan.1.len()).collect();
+        let counts: Vec<usize> = plans.iter().map(|plan| plan.recomputed.len()).collect();
         assert!(counts.is_sorted_by(|longer, shorter| longer >= shorter), "{counts:?}");
         assert!(counts[0] > 0 && counts[0] < 12 && counts[7] == 0, "{counts:?}");
         // One layer less at the longest length would be too much.
-        let layers: Vec<usize> = plans[0].1[1..].to_vec();
+        let layers: Vec<usize> = plans[0].recomputed[1..].to_vec();
         let less = counted(&model, shape, RecomputePlan::full_in(&layers), &[]).0;
         assert!(less > budget, "{less} {budget}");
     }
     // Enough for everything, and less than recomputing every layer needs.
     let (bytes, d) = counted(&model, shape, input_aware(none), &lengths);
-    assert!(bytes <= none && d.recomputed_by_length().iter().all(|plan| plan.1.is_empty()));
+    assert!(bytes <= none && d.plans_by_length().iter().all(|plan| plan.recomputed.is_empty()));
     let (bytes, d) = counted(&model, shape, input_aware(full), &lengths);
-    assert!(bytes <= full && d.recomputed_by_length()[0].1.len() == 12);
+    assert!(bytes <= full && d.plans_by_length()[0].recomputed.len() == 12);
     let config = ActivationConfig {
         recompute: input_aware(full - 1),
         lengths: lengths.to_vec(),
@@ -331,7 +331,7 @@ fn input_aware_recomputation_changes_no_bit() {
         let (none, full) = (of(Recompute::None.into()), of(Recompute::Full.into()));
         let one = of(RecomputePlan::full_in(&[1]));
         let mut d = made(&mut b, &model, SHAPE, &LENGTHS, input_aware(one));
-        assert!(full < one && one < none && d.recomputed_by_length()[0].1.len() == 1, "{label}");
+        assert!(full < one && one < none && d.plans_by_length()[0].recomputed.len() == 1, "{label}");
         let found = run(&mut b, &mut d, &step());
         let mut wanted = made(&mut b, &model, SHAPE, &LENGTHS, Recompute::None.into());
         assert!(found == run(&mut b, &mut wanted, &step()), "{label}");

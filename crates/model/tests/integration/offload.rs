@@ -4,8 +4,8 @@ use crate::tiny;
 
 use bessemer_arch::{Model, Span, named};
 use bessemer_model::{
-    ActivationConfig, Decoder, OneDevice, Phase, Purpose, Ranks, Shape, StageConfig, StageRanks, Stream,
-    TokenBatch,
+    ActivationConfig, Decoder, ModelError, OneDevice, Phase, Purpose, Ranks, Shape, StageConfig, StageRanks,
+    Stream, TokenBatch,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::{Backend, TensorError, View};
@@ -161,16 +161,109 @@ fn a_pass_without_a_second_memory_is_an_error() {
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let config = ActivationConfig { offload: Offload::Disk.into(), ..ActivationConfig::default() };
     let mut b = cpu(1);
-    let mut d = Decoder::with_activations(&mut b, &model, shape, config.clone()).unwrap();
+    let mut d = Decoder::with_activations(&mut b, &model, shape, config).unwrap();
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let e = d
         .forward_backward_through(&mut b, &mut OneDevice, &batch, &context(3, scored(&targets)))
         .unwrap_err();
     assert!(e.to_string().contains("there is no second memory"), "{e}");
-    // A budget plans what is kept on the device.
-    let recompute = RecomputePlan { activation_memory: Some(Bytes(1 << 20)), ..Recompute::InputAware.into() };
-    let config = ActivationConfig { recompute, ..config };
-    let e = Decoder::with_activations(&mut b, &model, shape, config).unwrap_err().to_string();
-    assert!(e.contains("input-aware") && e.contains("train.offload"), "{e}");
+}
+
+/// Bytes of activations, and the decoder.
+fn planned(model: &Model, shape: Shape, config: ActivationConfig) -> Result<(u64, Decoder), ModelError> {
+    let mut b = NullBackend::new();
+    let d = Decoder::with_activations(&mut b, model, shape, config)?;
+    d.verify().unwrap();
+    let classes = b.memory().classes;
+    Ok((classes.iter().find(|class| class.0 == "activations").unwrap().1.0, d))
+}
+
+fn under(budget: u64, layers: usize, lengths: &[usize]) -> ActivationConfig {
+    ActivationConfig {
+        recompute: RecomputePlan { activation_memory: Some(Bytes(budget)), ..Recompute::InputAware.into() },
+        offload: OffloadPlan { to: Offload::Disk, layers },
+        lengths: lengths.to_vec(),
+        ..ActivationConfig::default()
+    }
+}
+
+/// The fewest layers, from the first one on, whose offload fits the budget; layers that may not be offloaded recompute after them.
+#[test]
+fn a_budget_offloads_the_fewest_layers_and_then_recomputes() {
+    let model = named("gpt2-124m").unwrap();
+    let shape = Shape { sequences: 2, seq: 512, purpose: Purpose::Train };
+    let lengths = [64, 128, 256, 384];
+    // Layers that offload whatever the budget is, in one arena as under a budget.
+    let fixed = |layers: usize, again: &[usize]| {
+        let offload = match layers {
+            0 => OffloadPlan::default(),
+            layers => OffloadPlan { to: Offload::Disk, layers },
+        };
+        let recompute = RecomputePlan::full_in(again);
+        let config =
+            ActivationConfig { recompute, offload, lengths: vec![64], ..ActivationConfig::default() };
+        planned(&model, shape, config).unwrap().0
+    };
+    let (none, all) = (fixed(0, &[]), fixed(12, &[]));
+    assert!(all < none / 3, "{all} {none}");
+    for tenths in [1, 3, 6, 9] {
+        let budget = all + (none - all) * tenths / 10;
+        let (bytes, d) = planned(&model, shape, under(budget, 0, &lengths)).unwrap();
+        assert!(bytes <= budget, "{bytes} {budget}");
+        let plans = d.plans_by_length();
+        let counts: Vec<usize> = plans.iter().map(|plan| plan.offloaded.len()).collect();
+        assert!(plans.iter().all(|plan| plan.recomputed.is_empty()), "{plans:?}");
+        assert!(plans.iter().all(|plan| plan.offloaded.iter().enumerate().all(|(at, layer)| at == *layer)));
+        assert!(
+            counts.is_sorted_by(|longer, shorter| longer >= shorter) && counts[4] < counts[0],
+            "{counts:?}"
+        );
+        assert!((1..12).contains(&counts[0]) && fixed(counts[0] - 1, &[]) > budget, "{counts:?} {budget}");
+    }
+    // Three layers may be offloaded: the others recompute, as few as suffice.
+    let budget = all + (none - all) / 2;
+    let (bytes, d) = planned(&model, shape, under(budget, 3, &lengths)).unwrap();
+    let plan = &d.plans_by_length()[0];
+    assert!(bytes <= budget && plan.offloaded == [0, 1, 2], "{bytes} {budget} {plan:?}");
+    assert!(!plan.recomputed.is_empty() && plan.recomputed.iter().all(|layer| *layer > 2), "{plan:?}");
+    assert!(fixed(3, &plan.recomputed[1..]) > budget, "{plan:?}");
+    // Too little, with every layer offloaded, and with three of them.
+    let with = |layers: usize, budget: u64| match planned(&model, shape, under(budget, layers, &lengths)) {
+        Err(ModelError::ActivationMemory { least, with, .. }) => (least, with),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(with(0, all - 1), (Bytes(all), "every layer offloaded".into()));
+    let (least, text) = with(3, all - 1);
+    assert_eq!(
+        (least.0, text.as_str()),
+        (fixed(3, &[3, 4, 5, 6, 7, 8, 9, 10, 11]), "3 layers offloaded and the others recomputed")
+    );
+}
+
+/// In every length, with every number of layers that may be offloaded.
+#[test]
+fn a_budget_that_offloads_changes_no_bit() {
+    let (_, plain) = all_kinds().into_iter().next().unwrap();
+    let model = Model { layers: 4, dropout: 0.2, ..plain };
+    let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
+    let lengths = vec![SEQ / 2];
+    let keeps = ActivationConfig { lengths: lengths.clone(), ..ActivationConfig::default() };
+    let steps = [SEQ, SEQ / 2, SEQ];
+    let wanted = run(&model, keeps.clone(), &steps);
+    let none = planned(&model, shape, keeps).unwrap().0;
+    let mut seen = Vec::new();
+    for may in [0, 1, 2] {
+        let least = match planned(&model, shape, under(1, may, &lengths)) {
+            Err(ModelError::ActivationMemory { least, .. }) => least.0,
+            other => panic!("{other:?}"),
+        };
+        for budget in [least, (least + none) / 2] {
+            let config = under(budget, may, &lengths);
+            let plan = planned(&model, shape, config.clone()).unwrap().1.plans_by_length()[0].clone();
+            seen.push((plan.offloaded.len(), plan.recomputed.len()));
+            assert!(run(&model, config, &steps) == wanted, "{budget} {plan:?}");
+        }
+    }
+    assert!(seen.contains(&(4, 0)) && seen.contains(&(1, 3)) && seen.contains(&(2, 2)), "{seen:?}");
 }

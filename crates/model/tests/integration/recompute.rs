@@ -167,7 +167,7 @@ fn what_is_computed_again_is_counted() {
     }
 }
 
-/// Korthikanti et al. 2022, appendix C: micro-batches that find room keep everything.
+/// Korthikanti et al. 2022, appendix C: micro-batches for which there is memory keep everything.
 #[test]
 fn stored_micro_batches_take_the_memory_and_the_work_of_no_recomputation() {
     let model = Model { layers: 4, ..named("gpt2-124m").unwrap() };

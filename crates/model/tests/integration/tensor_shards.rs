@@ -510,9 +510,12 @@ fn what_a_portion_cannot_do_is_refused() {
     let odd = Shape { sequences: 1, seq: 15, ..SHAPE };
     let cut =
         Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::ROWS, odd, config.clone(), None).map(drop);
-    assert!(message(cut).contains("2 divides, found 1 x 15 = 15"));
+    assert!(message(cut).contains("2 divides, found 1 sequences of 15 tokens, 15 positions"));
     let cut = Decoder::of_tensor_shard(&mut b, &tensor_shard, Stream::PARTITIONED, odd, config.clone(), None);
-    assert!(message(cut.map(drop)).contains("a partition of activations over 2 tensor shards wants"));
+    assert!(
+        message(cut.map(drop))
+            .contains("parallel.partition_activations = true with parallel.tensor = 2: wanted")
+    );
     let all = part(&model, 2, 1, GATHERED).unwrap();
     for shape in [odd, SHAPE] {
         let cut = Decoder::of_tensor_shard(&mut b, &all, GATHERED.stream, shape, config.clone(), None);

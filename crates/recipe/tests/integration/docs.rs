@@ -296,12 +296,6 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["[\"mlp\"]"],
     ),
     (
-        "train.offload",
-        "not with `input-aware`",
-        &["none", "disk"],
-        &["file", "disk train.recompute=input-aware train.activation_memory=1GiB"],
-    ),
-    (
         "train.offload_layers",
         "0 to 2^20; 0 with `train.offload` = `none`",
         &["0", "3 train.offload=disk"],
@@ -359,10 +353,11 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("train.stored_micro_batches", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     (
         "parallel.tensor",
-        "1 to 2^20, a grid or a cube",
-        &["1", "2", "1048576", "{grid=[2,2]}", "{grid=[1,2],depth=2}", "{cube=2}"],
+        "1 to 2^20, a grid or a cube; divides heads and widths",
+        &["1", "2", "4", "{grid=[2,2]}", "{grid=[1,2],depth=2}", "{cube=2}"],
         &[
             "0",
+            "3",
             "1048577",
             "{grid=[0,2]}",
             "{grid=[2]}",

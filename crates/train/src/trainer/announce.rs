@@ -4,7 +4,9 @@ use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_arch::ParamClass;
+use bessemer_model::LengthPlan;
 use bessemer_runlog as runlog;
+use bessemer_units::Offload;
 
 impl Trainer {
     /// Records what this session trains, and how.
@@ -67,11 +69,17 @@ impl Trainer {
                 lengths.join(", ")
             ));
         }
-        let plans = worker.recomputed_by_length();
-        if !plans.is_empty() {
-            let plan = |(seq, layers): &(usize, Vec<usize>)| format!("{} at {seq} tokens", layers.len());
-            let plans: Vec<String> = plans.iter().map(plan).collect();
-            text.push(format!("layers that recompute: {}", plans.join(", ")));
+        let plans = worker.plans_by_length();
+        let mut counts = |verb: &str, layers: &dyn Fn(&LengthPlan) -> usize| {
+            let counts: Vec<String> =
+                plans.iter().map(|plan| format!("{} at {} tokens", layers(plan), plan.seq)).collect();
+            if !counts.is_empty() {
+                text.push(format!("layers that {verb}: {}", counts.join(", ")));
+            }
+        };
+        counts("recompute", &|plan| plan.recomputed.len());
+        if self.input.recipe.train.offload != Offload::None {
+            counts("offload", &|plan| plan.offloaded.len());
         }
         text.join("; ")
     }

@@ -19,7 +19,7 @@ use std::time::Instant;
 ///
 /// # Errors
 /// A schedule that does not fit, a file that cannot be read, what an asynchronous schedule cannot do.
-pub(super) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Result<Program, TrainError> {
+pub(crate) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Result<Program, TrainError> {
     let wrong = |text: String| TrainError::Recipe(text);
     let text = match &layout.pipe.schedule {
         PipelineSchedule::File(name) if layout.pipeline() > 1 => Some(

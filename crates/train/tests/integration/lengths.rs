@@ -185,16 +185,6 @@ fn what_does_not_go_with_documents_is_refused_before_the_first_step() {
         (&["train.batch_tokens=128"], 3, "3 data-parallel ranks"),
         (
             &[
-                "parallel.tensor=2",
-                "parallel.sequence=true",
-                "train.micro_batch=1",
-                "train.length_buckets=[5]",
-            ],
-            2,
-            "found 1 x 5 = 5",
-        ),
-        (
-            &[
                 "parallel.pipeline=2",
                 "parallel.schedule=interleaved",
                 "model.layers=4",

@@ -15,6 +15,7 @@ mod parity_faults;
 mod parity_pairwise;
 mod place;
 mod ranks;
+mod refusals;
 mod resume;
 mod run;
 mod traffic;

@@ -85,7 +85,11 @@ fn a_run_goes_on_in_another_layout() {
     let run = Run::new(false);
     let mut records = run.train(&with(&[]), 1, Some(5));
     records.extend(run.train(&zero3, 2, Some(13)));
-    records.extend(run.train(&with(&layout("zero1", 2)), 4, Some(15)));
+    records.extend(run.train(&with(&layout("zero1", 2)), 4, Some(14)));
+    let groups = ["context=4", "context_heads=2", "context_method=\"ring\"", "data=\"zero3\""];
+    let mut groups: Vec<String> = groups.iter().map(|set| format!("parallel.{set}")).collect();
+    groups.push("train.micro_batch=1".into());
+    records.extend(run.train(&with(&groups), 8, Some(15)));
     let annotated =
         ["parallel.annotate.\"*.mlp.*\"=replicate", "parallel.annotate.\"embed.tokens\"=replicate"];
     let annotated: Vec<String> =
@@ -97,7 +101,7 @@ fn a_run_goes_on_in_another_layout() {
     lines.push("train.micro_batch=1".into());
     records.extend(run.train(&with(&lines), 4, Some(19)));
     records.extend(run.train(&with(&[]), 1, None));
-    let layouts = "1, zero3 x 2, zero1 2 x 2, tensor 2 x 2 annotated, tensor 2 x 2, tensor 2 x context 2, 1";
+    let layouts = "1, zero3 x 2, zero1 2 x 2, zero3 2 x context 4 in groups of 2, tensor 2 x 2 annotated, tensor 2 x 2, tensor 2 x context 2, 1";
     assert_near(&records, &single, layouts);
     // In one layout, stops do not change a bit.
     let (whole, parts) = (Run::new(false), Run::new(false));

@@ -2,6 +2,9 @@
 //!
 //! All ranks measure at the same time, as in a step all of them compute, with the threads that they have there. Every launch of a
 //! step is repeated in the order of the step, without anything between them, so that operands are as warm as in a step.
+//!
+//! Ranks on paced devices sleep in a step, and there may be many more of them than cores. If all of them copied and sent at once, each would
+//! wait for the cores most of the time, which in a step it does not. So a pair of them measures copies and messages, and the others wait.
 
 use super::Setup;
 use crate::commands::bench::median;
@@ -132,9 +135,32 @@ fn rank(
         costs.repeats.push(sum);
         backend.take_launches();
     }
-    costs.copy = copies(&mut backend, &mut *group)?;
-    transport(&mut costs, group, queued).map_err(ParallelError::from)?;
+    let part = Part::of(setup, group.rank(), group.size());
+    costs.copy = copies(&mut backend, &mut *group, part)?;
+    transport(&mut costs, group, queued, part).map_err(ParallelError::from)?;
     Ok(costs)
+}
+
+/// What a rank does while copies and messages are measured.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// Copies, sends to `next` and receives from `previous`.
+    Measures { next: usize, previous: usize },
+    /// Waits for the others.
+    Waits,
+}
+
+impl Part {
+    fn of(setup: &Setup<'_>, rank: usize, ranks: usize) -> Part {
+        match (setup.paced, rank) {
+            (None, _) => Part::Measures { next: (rank + 1) % ranks, previous: (rank + ranks - 1) % ranks },
+            (Some(_), 0 | 1) => {
+                let other = (1 - rank).min(ranks - 1);
+                Part::Measures { next: other, previous: other }
+            }
+            (Some(_), _) => Part::Waits,
+        }
+    }
 }
 
 /// Median seconds of short and long values, as a line.
@@ -148,7 +174,11 @@ fn line<E>(mut seconds: impl FnMut(usize) -> Result<f64, E>) -> Result<LinearSec
 }
 
 /// Copies from the device and back to it; the mean of both.
-fn copies(backend: &mut dyn Backend, group: &mut dyn Communicator) -> Result<LinearSeconds, TrainError> {
+fn copies(
+    backend: &mut dyn Backend,
+    group: &mut dyn Communicator,
+    part: Part,
+) -> Result<LinearSeconds, TrainError> {
     let len = ELEMENTS[1];
     let spec = BufferSpec { class: "bench", name: "copies", dtype: DType::F32, len };
     let view = backend.alloc(spec)?.vector();
@@ -156,6 +186,9 @@ fn copies(backend: &mut dyn Backend, group: &mut dyn Communicator) -> Result<Lin
     line(|len| {
         group.barrier("copies").map_err(ParallelError::from)?;
         let begun = Instant::now();
+        if matches!(part, Part::Waits) {
+            return Ok(0.0);
+        }
         backend.read_f32(view.columns(0, len), &mut host[..len])?;
         backend.write_f32(view.columns(0, len), &host[..len])?;
         Ok(begun.elapsed().as_secs_f64() / 2.0)
@@ -167,6 +200,7 @@ fn transport(
     costs: &mut RankCosts,
     mut group: Box<dyn Communicator>,
     queued: Box<dyn Communicator>,
+    part: Part,
 ) -> Result<(), CollectiveError> {
     let (rank, size) = (group.rank(), group.size());
     let mut values = HostBuffer::with_capacity(ElementType::F32, ELEMENTS[1]);
@@ -206,17 +240,20 @@ fn transport(
     }
 
     let mut sent = vec![0.0f32; ELEMENTS[1]];
-    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     costs.send = line(|len| {
         group.barrier("messages")?;
         let begun = Instant::now();
-        group.send(Message::new("values", len as u64, next), &sent[..len])?;
+        if let Part::Measures { next, .. } = part {
+            group.send(Message::new("values", len as u64, next), &sent[..len])?;
+        }
         Ok(begun.elapsed().as_secs_f64())
     })?;
     costs.receive = line(|len| {
         group.barrier("messages")?;
         let begun = Instant::now();
-        group.receive(Message::new("values", len as u64, previous), &mut sent[..len])?;
+        if let Part::Measures { previous, .. } = part {
+            group.receive(Message::new("values", len as u64, previous), &mut sent[..len])?;
+        }
         Ok(begun.elapsed().as_secs_f64())
     })?;
 

@@ -24,7 +24,7 @@ use bessemer_model::Shape;
 use bessemer_parallel::{MemoryPlan, ParallelError, Plan};
 use bessemer_schedule::Program;
 use bessemer_sim::Link;
-use bessemer_sim::replay::{CostTable, replay};
+use bessemer_sim::replay::{CostTable, LinearSeconds, replay};
 use bessemer_tensor::Backend;
 use bessemer_train::{Runner, TrainError, give_second_memory, on_threads};
 use bessemer_units::ParamStorage;
@@ -59,6 +59,8 @@ struct Row {
     /// Time that the first rank spends waiting for collectives and messages, as simulated.
     exposed: BTreeMap<String, f64>,
     events: usize,
+    /// Copies, sends and receives, as measured before the steps.
+    costs: [(&'static str, LinearSeconds); 3],
 }
 
 pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -83,6 +85,7 @@ pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         let setup = Setup::new(&job, &case, threads, args)?;
         let table = costs::measure(&setup, args.repeats as usize)?;
         let link = case.slow.then_some(link);
+        let costs = [("copy", table.copy), ("send", table.send), ("receive", table.receive)];
         let step = events::of(&setup, &mut CostTable { link, ..table })?;
         let replayed = replay(&step).map_err(Failure::new)?;
         let mut measured = setup.steps(args, link)?;
@@ -94,6 +97,7 @@ pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
             simulated: replayed.seconds(),
             exposed: exposed.filter(|(_, time)| *time > 0.0).collect(),
             events: step.lists.iter().map(Vec::len).sum(),
+            costs,
         };
         console
             .say(&format!("{}: {:.3} s measured, {:.3} s simulated", row.name, row.measured, row.simulated));
@@ -236,6 +240,9 @@ impl Row {
             "simulated_over_measured": self.ratio(),
             "exposed_seconds": self.exposed,
             "events": self.events,
+            "costs": self.costs.map(|(name, LinearSeconds { fixed, per_byte })| {
+                json!({ "name": name, "seconds": fixed, "seconds_per_byte": per_byte })
+            }),
         })
     }
 }
