@@ -194,24 +194,14 @@ pub fn refuse_what_cannot_fit(
 /// Plans by a dry run what the rank of a job holds that holds most, for batches of whole sequences.
 ///
 /// # Errors
-/// A layout that does not fit the ranks, the model or the batch; what an asynchronous schedule or one from a file would need.
+/// A layout that does not fit the ranks, the model or the batch.
 pub fn planned_memory(recipe: &Recipe, ranks: usize, model: &Model) -> Result<MemoryPlan, TrainError> {
-    let plan = layout(recipe, ranks, model)?;
-    let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
-    let batch = recipe.batch(plan.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)?;
-    let shape =
-        Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train };
-    let program = plan.program(batch.accumulation as usize, 1, None)?;
-    let job = Job {
-        model,
-        shape,
-        activations: activations(&recipe.train),
-        types: recipe.train.types(),
-        optim: &recipe.optim,
-        z_loss: recipe.train.z_loss as f32,
-        plan: &plan,
-        program: &program,
-    };
+    let plan = &layout(recipe, ranks, model)?;
+    let batch = batch(recipe, plan)?;
+    let program = &step_program(recipe, plan, &batch)?;
+    let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
+    let activations = activations(&recipe.train);
+    let job = Job { model, shape: shape(&batch), activations, types, optim, z_loss, plan, program };
     Ok(MemoryPlan::of_rank(&job, None, None)?)
 }
 
