@@ -14,7 +14,7 @@ use bessemer_program::{
     Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
 };
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::ParamStorage;
+use bessemer_units::{ParamStorage, ReduceDType};
 use std::collections::BTreeMap;
 
 pub(crate) struct Layout {
@@ -62,6 +62,10 @@ pub(crate) fn layouts() -> Vec<Layout> {
         layout.config.stage = stage;
         layout
     };
+    let int8 = |name, mut layout: Layout| {
+        layout.config.reduce_dtype = ReduceDType::Int8;
+        Layout { name, ..layout }
+    };
     let asynchronous = |mut layout: Layout| {
         (layout.updates, layout.tied) = (3, false);
         layout
@@ -95,6 +99,16 @@ pub(crate) fn layouts() -> Vec<Layout> {
         pipeline("zb-v", "zb-v", 1, 4),
         pipeline("dualpipe", "dualpipe", 1, 4),
         asynchronous(pipeline("pipedream-2bw", "pipedream-2bw", 2, 4)),
+        int8("ddp in int8", data("", Stage::Ddp, 0, 3)),
+        int8("zero1 in copies in int8", data("", Stage::Zero1, 2, 6)),
+        int8("zero2 in int8", data("", Stage::Zero2, 0, 3)),
+        int8("zero3 in copies in int8", data("", Stage::Zero3, 2, 4)),
+        int8("tensor, sequence, zero3 in int8", tensor("", Stage::Zero3, true)),
+        int8("context by ring, ddp in int8", shared("", Stage::Ddp, ContextMethod::Ring)),
+        int8("1f1b, zero1 in int8", pipeline("", "1f1b", 2, 4)),
+        int8("chimera, zero3 in int8", sharded(pipeline("", "chimera", 2, 4), Stage::Zero3)),
+        int8("dualpipe in int8", pipeline("", "dualpipe", 1, 4)),
+        int8("pipedream-2bw in int8", asynchronous(pipeline("", "pipedream-2bw", 2, 4))),
     ]
 }
 
@@ -251,7 +265,8 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
             all.push(Transfer { flat: (t.flat + 1) % flats, ..*t });
         }
         let axis = if t.axis == Axis::Shard { Axis::Replicate } else { Axis::Shard };
-        all.extend([Transfer { axis, ..*t }, Transfer { term: !t.term, ..*t }]);
+        let dtype = if t.dtype == ReduceDType::Int8 { ReduceDType::Stored } else { ReduceDType::Int8 };
+        all.extend([Transfer { axis, ..*t }, Transfer { term: !t.term, ..*t }, Transfer { dtype, ..*t }]);
         let kinds = [CollectiveKind::AllGather, CollectiveKind::AllReduce, CollectiveKind::ReduceScatter];
         all.extend(kinds.into_iter().filter(|kind| *kind != t.kind).map(|kind| Transfer { kind, ..*t }));
         all
@@ -422,11 +437,17 @@ fn lists_of_different_ranks_fit_each_other() {
 /// Steps that a reviewer can read as a diff; written with `BESSEMER_GOLDEN=write`.
 #[test]
 fn printed_steps_are_the_golden_files() {
-    for (name, at) in [("zero3", 0), ("tensor, sequence, zero2", 1), ("1f1b, zero1", 3)] {
+    let golden =
+        [("zero3", 0), ("tensor, sequence, zero2", 1), ("1f1b, zero1", 3), ("zero1 in copies in int8", 4)];
+    for (name, at) in golden {
         let layout = layouts().into_iter().find(|layout| layout.name == name).unwrap();
         let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
         let text = print_step(&worker.step_chunks(), &worker.step_nodes());
-        let file = format!("{}/tests/golden/{}.txt", env!("CARGO_MANIFEST_DIR"), name.replace(", ", "-"));
+        let file = format!(
+            "{}/tests/golden/{}.txt",
+            env!("CARGO_MANIFEST_DIR"),
+            name.replace(", ", "-").replace(' ', "-")
+        );
         if std::env::var_os("BESSEMER_GOLDEN").is_some_and(|v| v == "write") {
             std::fs::write(&file, &text).unwrap();
         }
