@@ -15,7 +15,7 @@
 
 use crate::flat::FlatUnit;
 use crate::flow::{GRADIENTS_AHEAD, PieceFlow, PieceWork, VALUES_AHEAD};
-use crate::int8::{Chunks, Int8};
+use crate::int8::{Int8, QuantisedPiece};
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 pub(crate) use bessemer_collectives::ViewError as ExchangeError;
@@ -150,9 +150,9 @@ impl Exchange {
     }
 
     /// What a transfer in 8 bits does with a piece; none if gradients travel as they are stored.
-    pub(crate) fn int8(&self, transfer: Transfer, piece: usize) -> Option<(&Int8, &Chunks)> {
+    pub(crate) fn int8(&self, transfer: Transfer, piece: usize) -> Option<(&Int8, &QuantisedPiece)> {
         let int8 = self.int8.as_ref().filter(|_| transfer.dtype == ReduceDType::Int8)?;
-        Some((int8, int8.chunks(transfer.axis, transfer.flat, piece)))
+        Some((int8, int8.piece(transfer.axis, transfer.flat, piece)))
     }
 
     /// Where the sum of a piece belongs on this rank.
@@ -198,7 +198,7 @@ impl StagedPieces {
         if axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard }
     }
 
-    /// Where the sum of a piece belongs on this rank: of an all-reduce its chunk of what is summed.
+    /// Where the sum of a piece belongs on this rank: of an all-reduce its part of what is summed.
     fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
         let unit = transfer.flat;
         if transfer.kind == CollectiveKind::AllReduce {
@@ -211,23 +211,23 @@ impl StagedPieces {
         Ok(self.own(part, unit, &self.pieces[unit][piece].ranges[self.shard.rank()]))
     }
 
-    /// Encodes the chunks of a piece and starts their all-to-all.
+    /// Encodes the quantised of a piece and starts their all-to-all.
     fn begin_int8(
         &mut self,
         backend: &mut dyn Backend,
         int8: &Int8,
         (transfer, piece): (Transfer, usize),
     ) -> Result<Ticket, ExchangeError> {
-        let chunks = int8.chunks(transfer.axis, transfer.flat, piece);
+        let quantised = int8.piece(transfer.axis, transfer.flat, piece);
         let empty = || HostBuffer::with_capacity(ElementType::U8, 0);
         let mut values = self.free_for_gradients.pop().unwrap_or_else(empty);
-        values.reset(ElementType::U8, chunks.bytes.len() + chunks.received.len());
-        for (rank, chunk) in chunks.views.iter().enumerate() {
-            int8.scratch.encode(*chunk).try_for_each(|op| backend.launch(Stream(0), &op))?;
-            let bytes = &mut values.as_mut_slice::<u8>()[chunks.bytes.range(rank)];
-            int8.scratch.read(backend, chunk.len(), bytes)?;
+        values.reset(ElementType::U8, quantised.bytes.len() + quantised.received.len());
+        for (rank, part) in quantised.views.iter().enumerate() {
+            int8.scratch.encode(*part).try_for_each(|op| backend.launch(Stream(0), &op))?;
+            let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(rank)];
+            int8.scratch.read(backend, part.len(), bytes)?;
         }
-        let pattern = Pattern::AllToAll { send: &chunks.bytes, receive: &chunks.received };
+        let pattern = Pattern::AllToAll { send: &quantised.bytes, receive: &quantised.received };
         let name = &self.pieces[transfer.flat][piece].name;
         let group = if transfer.axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard };
         Ok(group.start(&Collective::new(name, pattern), values)?)
@@ -242,22 +242,22 @@ impl StagedPieces {
         (transfer, piece, leg): (Transfer, usize, usize),
         pending: Ticket,
     ) -> Result<Option<Ticket>, ExchangeError> {
-        let (scratch, chunks) = (&int8.scratch, int8.chunks(transfer.axis, transfer.flat, piece));
+        let (scratch, quantised) = (&int8.scratch, int8.piece(transfer.axis, transfer.flat, piece));
         let mut values = self.group(transfer.axis).finish(pending)?;
         let launch = |backend: &mut dyn Backend, op: Op| backend.launch(Stream(0), &op);
         if leg > 0 {
-            for (rank, chunk) in chunks.views.iter().enumerate() {
-                scratch.write(backend, chunk.len(), &values.as_slice()[chunks.bytes.range(rank)])?;
-                scratch.decode(*chunk, false).try_for_each(|op| launch(backend, op))?;
+            for (rank, part) in quantised.views.iter().enumerate() {
+                scratch.write(backend, part.len(), &values.as_slice()[quantised.bytes.range(rank)])?;
+                scratch.decode(*part, false).try_for_each(|op| launch(backend, op))?;
             }
             self.free_for_gradients.push(values);
             return Ok(None);
         }
         let own = self.sum_of(transfer, piece)?;
         let sum = scratch.sum_of(own);
-        let received = &values.as_slice::<u8>()[chunks.bytes.len()..];
-        for rank in 0..chunks.received.count() {
-            scratch.write(backend, own.len(), &received[chunks.received.range(rank)])?;
+        let received = &values.as_slice::<u8>()[quantised.bytes.len()..];
+        for rank in 0..quantised.received.count() {
+            scratch.write(backend, own.len(), &received[quantised.received.range(rank)])?;
             scratch.decode(sum, rank > 0).try_for_each(|op| launch(backend, op))?;
         }
         if transfer.kind == CollectiveKind::ReduceScatter {
@@ -266,12 +266,12 @@ impl StagedPieces {
             return Ok(None);
         }
         scratch.encode(sum).try_for_each(|op| launch(backend, op))?;
-        values.reset(ElementType::U8, chunks.bytes.len());
+        values.reset(ElementType::U8, quantised.bytes.len());
         let group = if transfer.axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard };
-        let bytes = &mut values.as_mut_slice::<u8>()[chunks.bytes.range(group.rank())];
+        let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(group.rank())];
         scratch.read(backend, own.len(), bytes)?;
         let name = &self.pieces[transfer.flat][piece].name;
-        Ok(Some(group.start(&Collective::new(name, Pattern::AllGather(&chunks.bytes)), values)?))
+        Ok(Some(group.start(&Collective::new(name, Pattern::AllGather(&quantised.bytes)), values)?))
     }
 
     /// Copies a piece to a staging buffer and starts its collective.

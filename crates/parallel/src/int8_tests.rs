@@ -144,8 +144,8 @@ fn rounded(dtype: DType, x: f32) -> f32 {
     }
 }
 
-/// A chunk as it is after it was encoded and decoded.
-fn coded(chunk: &[f32]) -> Vec<f32> {
+/// A part as it is after it was encoded and decoded.
+fn coded(part: &[f32]) -> Vec<f32> {
     let block = |block: &[f32]| -> Vec<f32> {
         let largest = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         if block.iter().any(|x| !x.is_finite()) {
@@ -158,7 +158,7 @@ fn coded(chunk: &[f32]) -> Vec<f32> {
         let integer = |x: f32| (x * (127.0 / largest)).round_ties_even() + 0.0;
         block.iter().map(|x| integer(*x) * (largest / 127.0)).collect()
     };
-    chunk.chunks(GRADIENT_BLOCK).flat_map(block).collect()
+    part.chunks(GRADIENT_BLOCK).flat_map(block).collect()
 }
 
 fn sum(terms: &[Vec<f32>]) -> Vec<f32> {
@@ -175,12 +175,12 @@ fn all_reduced(dtype: DType, terms: &[Vec<f32>]) -> Vec<f32> {
     if ranks == 1 {
         return terms[0].clone();
     }
-    let chunk = |rank| {
+    let of_rank = |rank| {
         let part = even(len, ranks, rank);
         let terms: Vec<_> = terms.iter().map(|t| coded(&t[part.start..part.end()])).collect();
         coded(&sum(&terms)).into_iter().map(|x| rounded(dtype, x)).collect::<Vec<_>>()
     };
-    (0..ranks).flat_map(chunk).collect()
+    (0..ranks).flat_map(of_rank).collect()
 }
 
 /// Plain form of what rank `me` has of a unit.
@@ -275,13 +275,13 @@ fn hostile(rank: usize, unit: usize) -> Vec<f32> {
 fn bounded(case: Case, me: usize, unit: usize, terms: &dyn Fn(usize, usize) -> Vec<f32>) -> Vec<(f64, f64)> {
     // One code is off by half a unit and 2^-13 of that; a sum by 2^-24 of itself; a block below 2^-100 is zero.
     let code = |m: f64| m / 254.0 * (1.0 + 2f64.powi(-13)) + 2f64.powi(-100);
-    let largest = |chunk: &[(f64, f64)]| chunk.iter().fold(0.0f64, |m, (x, off)| m.max(x.abs() + off));
-    let coded = |chunk: &[(f64, f64)]| -> Vec<(f64, f64)> {
+    let largest = |part: &[(f64, f64)]| part.iter().fold(0.0f64, |m, (x, off)| m.max(x.abs() + off));
+    let coded = |part: &[(f64, f64)]| -> Vec<(f64, f64)> {
         let block = |b: &[(f64, f64)]| {
             let off = code(largest(b));
             b.iter().map(move |(x, before)| (*x, before + off)).collect::<Vec<_>>()
         };
-        chunk.chunks(GRADIENT_BLOCK).flat_map(block).collect()
+        part.chunks(GRADIENT_BLOCK).flat_map(block).collect()
     };
     let sum = |terms: &[Vec<(f64, f64)>]| -> Vec<(f64, f64)> {
         let at = |i: usize| {
@@ -305,12 +305,12 @@ fn bounded(case: Case, me: usize, unit: usize, terms: &dyn Fn(usize, usize) -> V
     if case.replicas == 1 {
         return replicas[0].clone();
     }
-    let chunk = |rank| {
+    let of_rank = |rank| {
         let part = even(replicas[0].len(), case.replicas, rank);
         let terms: Vec<_> = replicas.iter().map(|t| coded(&t[part.start..part.end()])).collect();
         coded(&sum(&terms))
     };
-    (0..case.replicas).flat_map(chunk).collect()
+    (0..case.replicas).flat_map(of_rank).collect()
 }
 
 #[test]

@@ -352,6 +352,9 @@ impl Plan {
             };
             text += &format!(" x context {} ({}{order}{groups})", self.context_ranks(), method.name());
         }
+        if self.reduce_dtype == ReduceDType::Int8 && self.data_ranks() > 1 {
+            text += ", gradients travel in int8";
+        }
         text
     }
 }

@@ -258,11 +258,12 @@ impl PieceWork for WrittenPieces<'_, '_> {
             Axis::Replicate => (self.groups.replicate, data.rank.replicate.0),
             _ => (self.groups.shard, data.rank.shard.0),
         };
-        if let Some((int8, chunks)) = exchange.int8(transfer, piece) {
-            let mut encode = chunks.views.iter().flat_map(|chunk| int8.scratch.encode(*chunk));
+        if let Some((int8, quantised)) = exchange.int8(transfer, piece) {
+            let mut encode = quantised.views.iter().flat_map(|part| int8.scratch.encode(*part));
             encode.try_for_each(|op| self.writer.op(&op))?;
-            let (bytes, received) = (chunks.bytes.len() as u64, chunks.received.len() as u64);
-            let traffic = Traffic { kind: CollectiveKind::AllToAll, bytes, sent: chunks.most_sent(), ranks };
+            let (bytes, received) = (quantised.bytes.len() as u64, quantised.received.len() as u64);
+            let traffic =
+                Traffic { kind: CollectiveKind::AllToAll, bytes, sent: quantised.most_sent(), ranks };
             return Ok(self.start(
                 group,
                 transfer,
@@ -295,22 +296,22 @@ impl PieceWork for WrittenPieces<'_, '_> {
     ) -> Result<Option<Started>, SimError> {
         self.writer.wait(group, id);
         let exchange = &self.of.exchange;
-        let Some((int8, chunks)) = exchange.int8(transfer, piece) else { return Ok(None) };
+        let Some((int8, quantised)) = exchange.int8(transfer, piece) else { return Ok(None) };
         let scratch = &int8.scratch;
         if leg > 0 {
-            let mut decode = chunks.views.iter().flat_map(|chunk| scratch.decode(*chunk, false));
+            let mut decode = quantised.views.iter().flat_map(|part| scratch.decode(*part, false));
             return decode.try_for_each(|op| self.writer.op(&op)).map(|()| None);
         }
         let own = exchange.sum_of(transfer, piece).map_err(|e| SimError::Cost(e.to_string()))?;
-        let (sum, ranks) = (scratch.sum_of(own), chunks.views.len());
+        let (sum, ranks) = (scratch.sum_of(own), quantised.views.len());
         let mut decode = (0..ranks).flat_map(|rank| scratch.decode(sum, rank > 0));
         decode.try_for_each(|op| self.writer.op(&op))?;
         if transfer.kind == CollectiveKind::ReduceScatter {
             return scratch.round(own).map_or(Ok(()), |op| self.writer.op(&op)).map(|()| None);
         }
         scratch.encode(sum).try_for_each(|op| self.writer.op(&op))?;
-        let (bytes, kind) = (chunks.bytes.len() as u64, CollectiveKind::AllGather);
-        let traffic = Traffic { kind, bytes, sent: chunks.most_sent(), ranks };
+        let (bytes, kind) = (quantised.bytes.len() as u64, CollectiveKind::AllGather);
+        let traffic = Traffic { kind, bytes, sent: quantised.most_sent(), ranks };
         let copied = Copied { read: quantised_bytes(own.len()) as u64, written: bytes };
         Ok(Some(self.start(group, transfer, piece, traffic, copied)))
     }

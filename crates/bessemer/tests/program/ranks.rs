@@ -242,14 +242,18 @@ fn processes_of_mpirun_have_the_bits_of_threads_in_layouts_of_every_kind() {
     assert!(sharded(false) > 0 && sharded(true) > 1);
 }
 
-/// Grids of tensor-parallel ranks, and ranks that share sequences by messages of which some send more than they receive.
+/// Grids of tensor-parallel ranks, ranks that share sequences by messages of which some send more than they receive, and gradients that
+/// travel in 8 bits.
 #[cfg(feature = "mpi")]
 #[test]
-fn processes_of_mpirun_have_the_bits_of_threads_on_grids_and_in_lightseq() {
+fn processes_of_mpirun_have_the_bits_of_threads_on_grids_in_lightseq_and_in_int8() {
     let place = Workplace::new(LLAMA);
-    for (processes, only) in
-        [("4", "tensor { grid = [2, 2] }"), ("8", "tensor { cube = 2 }"), ("4", "context 4 (lightseq)")]
-    {
+    for (processes, only) in [
+        ("4", "tensor { grid = [2, 2] }"),
+        ("8", "tensor { cube = 2 }"),
+        ("4", "context 4 (lightseq)"),
+        ("4", ", int8"),
+    ] {
         let words = ["parity", "--models", "llama", "--steps", "2", "--only", only, "--json"];
         let done = crate::workplace::finished(mpirun(&place, processes, &words)).json();
         let layouts = done["layouts"].as_array().unwrap();

@@ -396,6 +396,49 @@ fn a_step_sends_what_its_list_says() {
     }
 }
 
+/// Flat parameters of several pieces, among ranks that do not divide them.
+#[test]
+fn pieces_in_int8_send_what_the_list_says() {
+    let model = bessemer_arch::named("gpt2-124m").unwrap();
+    let optim = OptimConfig { clip: 0.0, ..OptimConfig::default() };
+    for (stage, shard, ranks) in [(Stage::Ddp, 0, 3), (Stage::Zero1, 3, 6)] {
+        let (reduce_dtype, overlap) = (ReduceDType::Int8, false);
+        let config = ParallelConfig { stage, shard, reduce_dtype, overlap, ..ParallelConfig::default() };
+        let plan = Plan::new(&config, ranks, &model, optim.optimizer).unwrap();
+        let job = Job {
+            model: &model,
+            shape: Shape { sequences: 1, seq: 16, purpose: Purpose::Train },
+            activations: ActivationConfig::default(),
+            types: ParamStorage::default(),
+            optim: &optim,
+            z_loss: 0.0,
+            plan: &plan,
+            program: &plan.program(1, 1, None).unwrap(),
+        };
+        for at in 0..ranks {
+            let (ledger, mut null) = (Ledger::new(), NullBackend::new());
+            let world = ledger.wrap(Box::new(NullCommunicator::new("world", at, ranks)));
+            let mut worker = Worker::new(&mut null, &job, world).unwrap();
+            ledger.clear();
+            worker.gradients(&mut null, &mut Zeros).unwrap();
+            let (chunks, mut listed) =
+                (worker.step_chunks(), BTreeMap::from([("shard", 0), ("replicate", 0)]));
+            for node in worker.step_nodes() {
+                if let Action::Start(transfer) = &node.action
+                    && transfer.kind != CollectiveKind::AllGather
+                {
+                    let data = &chunks[node.chunk].data;
+                    let bytes = transfer.bytes_sent(&data.flats[transfer.flat], data.rank);
+                    *listed.entry(transfer.axis.name()).or_default() += bytes;
+                }
+            }
+            for (axis, listed) in listed {
+                assert_eq!(ledger.of(axis).volume.sent, listed, "{stage:?}, rank {at}, {axis}");
+            }
+        }
+    }
+}
+
 /// Ranks that differ on the data axes only run the same list, and every message that is sent is received.
 #[test]
 fn lists_of_different_ranks_fit_each_other() {
