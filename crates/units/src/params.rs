@@ -43,7 +43,7 @@ impl fmt::Display for ParamDType {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum ReduceDType {
-    /// The type in which they are stored ([`ParamStorage::gradients`]). Sums are rounded to it.
+    /// The type of `train.gradients`, in which they are stored. Sums are formed in f32 and rounded to it.
     #[default]
     Stored,
     /// Integers of 8 bits by blocks, each with an f32 scale; sums are formed in f32 (Wang et al. 2023, ZeRO++, section 3.3).
