@@ -207,7 +207,7 @@ fn gradient(rank: usize, unit: usize) -> Vec<f32> {
         bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
-    let mut value = |i: usize| if i % 17 == 0 { 0.0 } else { next() * next() * next() * 1e-3 };
+    let mut value = |i: usize| if i.is_multiple_of(17) { 0.0 } else { next() * next() * next() * 1e-3 };
     (0..UNITS[unit]).map(&mut value).collect()
 }
 
@@ -266,7 +266,7 @@ fn hostile(rank: usize, unit: usize) -> Vec<f32> {
         2 if i % GRADIENT_BLOCK == 3 => -1e30,
         2 => 1.0 + i as f32,
         3 => -0.0,
-        _ => 3e37 * if i % 2 == 0 { 1.0 } else { -1.0 },
+        _ => 3e37 * if i.is_multiple_of(2) { 1.0 } else { -1.0 },
     };
     (0..UNITS[unit]).map(value).collect()
 }
