@@ -207,13 +207,13 @@ pub enum Pattern<'a> {
 }
 
 impl Pattern<'_> {
-    /// Returns the same pattern over other parts.
-    pub(crate) fn with_parts<'p>(&self, parts: &'p Parts) -> Pattern<'p> {
+    /// Returns the same pattern over other parts; `received` are those of what an all-to-all receives.
+    pub(crate) fn with_parts<'p>(&self, parts: &'p Parts, received: &'p Parts) -> Pattern<'p> {
         match *self {
             Pattern::AllReduce(reduce) => Pattern::AllReduce(reduce),
             Pattern::ReduceScatter(_, reduce) => Pattern::ReduceScatter(parts, reduce),
             Pattern::AllGather(_) => Pattern::AllGather(parts),
-            Pattern::AllToAll { .. } => Pattern::AllToAll { send: parts, receive: parts },
+            Pattern::AllToAll { .. } => Pattern::AllToAll { send: parts, receive: received },
             Pattern::Broadcast { root } => Pattern::Broadcast { root },
             Pattern::Send { peer, tag } => Pattern::Send { peer, tag },
             Pattern::Receive { peer, tag } => Pattern::Receive { peer, tag },
@@ -264,11 +264,15 @@ impl<'a> Collective<'a> {
         }
     }
 
-    /// Memory of this collective in one slice; not for an all-to-all, which has two.
+    /// Memory of this collective in one slice; that of an all-to-all holds what is sent, and behind it what is received.
     pub(crate) fn memory<'m>(&self, values: HostSliceMut<'m>) -> Memory<'m> {
         match self.pattern {
             Pattern::Barrier => Memory::Empty,
             Pattern::Send { .. } => Memory::Read(values.into_slice()),
+            Pattern::AllToAll { send, .. } => {
+                let (send, receive) = values.split(send.len());
+                Memory::Exchange { send: send.into_slice(), receive }
+            }
             _ => Memory::InPlace(values),
         }
     }
@@ -287,6 +291,14 @@ impl<'a> Collective<'a> {
             Pattern::ReduceScatter(parts, _)
             | Pattern::AllGather(parts)
             | Pattern::AllToAll { send: parts, .. } => Some(parts),
+            _ => None,
+        }
+    }
+
+    /// Parts of what this rank receives in an all-to-all.
+    pub(crate) fn received_parts(&self) -> Option<&'a Parts> {
+        match self.pattern {
+            Pattern::AllToAll { receive, .. } => Some(receive),
             _ => None,
         }
     }

@@ -23,6 +23,13 @@ impl<'a> HostSliceMut<'a> {
         HostSlice { element: self.element, bytes: self.bytes }
     }
 
+    /// The first `count` elements and the others; fewer where there are no more.
+    pub(crate) fn split(self, count: usize) -> (HostSliceMut<'a>, HostSliceMut<'a>) {
+        let HostSliceMut { element, bytes } = self;
+        let (first, rest) = bytes.split_at_mut((count * element.size()).min(bytes.len()));
+        (HostSliceMut { element, bytes: first }, HostSliceMut { element, bytes: rest })
+    }
+
     /// Returns the memory for reading.
     pub(crate) fn as_slice(&self) -> HostSlice<'_> {
         HostSlice { element: self.element, bytes: self.bytes }

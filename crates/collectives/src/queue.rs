@@ -79,7 +79,7 @@ impl CollectiveQueue {
         matches!(self.runner, Runner::Thread(_))
     }
 
-    /// Starts a collective on `values`; all patterns but all-to-all, which has two buffers.
+    /// Starts a collective on `values`, which hold what it sends and, of an all-to-all, behind that room for what it receives.
     ///
     /// # Errors
     /// An error of the collective, if it runs at once, or of an earlier one.
@@ -179,9 +179,10 @@ static NO_PARTS: Parts = Parts::none();
 struct QueuedCollective {
     number: u64,
     name: String,
-    /// The pattern, whose parts are in `parts`.
+    /// The pattern, whose parts are in `parts` and `received`.
     pattern: Pattern<'static>,
     parts: Parts,
+    received: Parts,
     values: HostBuffer,
     result: Result<(), CollectiveError>,
 }
@@ -192,7 +193,7 @@ struct QueueState {
     running: bool,
     done: Vec<QueuedCollective>,
     /// Names and parts of finished collectives, whose memory is used again.
-    spare: Vec<(String, Parts)>,
+    spare: Vec<(String, [Parts; 2])>,
     failed: Option<CollectiveError>,
     closing: bool,
     /// The thread has ended.
@@ -262,14 +263,14 @@ impl QueueThread {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let (mut name, mut parts) = state.spare.pop().unwrap_or_default();
+        let (mut name, [mut parts, mut received]) = state.spare.pop().unwrap_or_default();
         name.clear();
         name.push_str(collective.name);
-        if let Some(own) = collective.parts() {
-            parts.copy_from(own);
+        for (copy, own) in [(&mut parts, collective.parts()), (&mut received, collective.received_parts())] {
+            own.into_iter().for_each(|own| copy.copy_from(own));
         }
-        let pattern = collective.pattern.with_parts(&NO_PARTS);
-        state.waiting.push_back(QueuedCollective { number, name, pattern, parts, values, result: Ok(()) });
+        let (pattern, result) = (collective.pattern.with_parts(&NO_PARTS, &NO_PARTS), Ok(()));
+        state.waiting.push_back(QueuedCollective { number, name, pattern, parts, received, values, result });
         drop(state);
         self.shared.work.notify_one();
         Ok(())
@@ -280,7 +281,7 @@ impl QueueThread {
         loop {
             if let Some(at) = state.done.iter().position(|queued| queued.number == number) {
                 let queued = state.done.swap_remove(at);
-                state.spare.push((queued.name, queued.parts));
+                state.spare.push((queued.name, [queued.parts, queued.received]));
                 return queued.result.map(|()| queued.values);
             }
             if state.ended {
@@ -352,7 +353,8 @@ fn serve(shared: &SharedQueue) {
         state.running = true;
         drop(state);
         let mut communicator = shared.communicator.lock().unwrap_or_else(PoisonError::into_inner);
-        let collective = Collective::new(&queued.name, queued.pattern.with_parts(&queued.parts));
+        let pattern = queued.pattern.with_parts(&queued.parts, &queued.received);
+        let collective = Collective::new(&queued.name, pattern);
         queued.result = communicator.run(&collective, collective.memory(queued.values.lend()));
         drop(communicator);
         let mut state = shared.state();

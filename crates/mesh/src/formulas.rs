@@ -3,6 +3,8 @@
 //! Psi is the number of parameters, n the ranks of the data-parallel group, m the micro-batches of a step on a rank.
 //! Volumes are elements per rank under ring algorithms.
 
+use crate::even;
+
 /// What data-parallel ranks hold a part of (Rajbhandari et al. 2020, ZeRO, section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DataParallel {
@@ -37,6 +39,14 @@ pub struct Passes {
 /// N (n-1)/n: an all-gather or reduce-scatter of N elements over n ranks.
 pub fn ring(elements: f64, ranks: usize) -> f64 {
     elements * (ranks as f64 - 1.0) / ranks as f64
+}
+
+/// (n-1) (N + 4 B): bytes that all ranks together send for a reduce-scatter as one all-to-all, or for an all-gather, of N elements as
+/// codes of 8 bits with f32 scales (Wang et al. 2023, ZeRO++). Each of n ranks has an even part of them, in blocks of `block` elements, the
+/// last of which may be shorter: B of all ranks.
+pub fn quantised_ring(elements: usize, ranks: usize, block: usize) -> usize {
+    let blocks: usize = (0..ranks).map(|rank| even(elements, ranks, rank).len.div_ceil(block)).sum();
+    (ranks - 1) * (elements + 4 * blocks)
 }
 
 impl DataParallel {

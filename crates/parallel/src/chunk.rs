@@ -127,12 +127,14 @@ impl Chunk {
         expect_complete(&decoder, &tensor)?;
         let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());
         let rank = DataRank { shard: of(&shard), replicate: of(&replicate) };
-        let lists = PassLists::new(&decoder, &memory, &units, &tensor, rank);
+        let lists = PassLists::new(&decoder, &memory, &units, &tensor, (rank, plan.reduce_dtype));
+        let groups = (shard, replicate);
+        let exchange = Exchange::new(backend, groups, &units.list, &memory, plan.reduce_dtype)?;
         Ok(Chunk {
             settles: (0..lists.data.flats.len()).any(|flat| lists.data.settles(flat)),
             lists,
             tensor,
-            exchange: Exchange::new(shard, replicate, &units.list, &memory),
+            exchange,
             units,
             memory,
             tensor_shard,

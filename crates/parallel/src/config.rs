@@ -4,6 +4,7 @@ use crate::pipeline::Pipeline;
 use crate::tensor_config::TensorConfig;
 use bessemer_arch::Annotations;
 use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
+use bessemer_units::ReduceDType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -131,6 +132,11 @@ pub struct ParallelConfig {
     /// Ranks over which one replica of that is sharded; 0: all data-parallel ranks. Fewer make several replicas, each
     /// sharded over so many ranks (hybrid sharding). Not with "ddp".
     pub shard: u64,
+    /// Type in which gradients travel between data-parallel ranks: "stored" (that of `train.gradients`) or "int8" (codes of 8 bits and an
+    /// f32 scale for every 256 elements; ZeRO++'s quantised reductions). "int8" sends a quarter of the bytes of f32 and rounds each rank's
+    /// gradient to 1/254 of the largest magnitude in its block, and an all-reduced sum once more; one rank sends and rounds nothing. Stored
+    /// gradients and their sums keep their type. See docs/parallel.md.
+    pub reduce_dtype: ReduceDType,
     /// Ranks that share every layer's matrices (tensor parallelism): their number, for a line of ranks, which divides heads and the
     /// width of the feed-forward block; `{ grid = [rows, columns] }` for two dimensions, with `depth` for two and a half; `{ cube =
     /// side }` for three. On a grid micro-batches are shared by whole sequences too. See docs/parallel.md.
@@ -363,6 +369,7 @@ impl Default for ParallelConfig {
         ParallelConfig {
             stage: Stage::Ddp,
             shard: 0,
+            reduce_dtype: ReduceDType::default(),
             tensor: TensorConfig::Line(1),
             sequence: false,
             partition_activations: false,

@@ -8,34 +8,34 @@
 //! | zero3 | reduce-scatter after each micro-batch: m P | all-gather before each forward and each backward: 2 m P |
 //!
 //! elements a rank, times (N-1)/N, in the type in which they are kept; with replicas of the sharded model (hybrid sharding)
-//! the parts of gradients are then all-reduced between the replicas: 2 P/N.
+//! the parts of gradients are then all-reduced between the replicas: 2 P/N. Gradients may travel in 8 bits instead: [`crate::int8`].
 //!
 //! A flat unit travels in pieces of at most [`BUCKET`] elements through a few staging buffers on the host. When
 //! a piece begins and ends, [`crate::flow`] says.
 
 use crate::flat::FlatUnit;
 use crate::flow::{GRADIENTS_AHEAD, PieceFlow, PieceWork, VALUES_AHEAD};
+use crate::int8::{Int8, QuantisedPiece};
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 pub(crate) use bessemer_collectives::ViewError as ExchangeError;
 use bessemer_collectives::{
-    Collective, CollectiveQueue, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
+    Collective, CollectiveQueue, ElementType, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
 };
-use bessemer_mesh::Axis;
-use bessemer_program::{CollectiveKind, Transfer};
+use bessemer_mesh::{Axis, even};
+use bessemer_program::{BUCKET, CollectiveKind, Transfer};
 use bessemer_tensor::op::{Add, Op};
-use bessemer_tensor::{Backend, TensorError, View};
-use bessemer_units::DType;
+use bessemer_tensor::{Backend, Stream, TensorError, View};
+use bessemer_units::{DType, ReduceDType};
 use std::ops::Range;
-
-/// Elements of a staging buffer: 32 MiB in f32.
-pub(crate) const BUCKET: usize = 8 << 20;
 
 /// The transfers of one rank on the data-parallel axes.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     flow: PieceFlow<Ticket>,
     staged: StagedPieces,
+    /// If gradients travel in 8 bits.
+    int8: Option<Int8>,
 }
 
 /// Pieces of values and gradients between the memory of the device and collectives.
@@ -57,26 +57,31 @@ struct StagedPieces {
 }
 
 impl Exchange {
+    /// Allocates what the transfers need. `reduce_dtype`: the type in which gradients travel.
+    ///
+    /// # Errors
+    /// An error of the device.
     pub(crate) fn new(
-        shard: CollectiveQueue,
-        replicate: CollectiveQueue,
+        backend: &mut dyn Backend,
+        (shard, replicate): (CollectiveQueue, CollectiveQueue),
         units: &[FlatUnit],
         memory: &ParamMemory,
-    ) -> Exchange {
+        reduce_dtype: ReduceDType,
+    ) -> Result<Exchange, TensorError> {
         let cut = |(unit, parts)| pieces(unit, parts, BUCKET);
         let pieces: Vec<Vec<Piece>> = units.iter().zip(&memory.parts).map(cut).collect();
         let longest = pieces.iter().flatten().map(|p| p.parts.len()).max().unwrap_or(0);
         let silent = shard.size() * replicate.size() == 1;
         let dtype = |of: &[Stretch]| of.first().map_or(DType::F32, |s| s.whole.dtype());
         let (values, gradients) = (dtype(&memory.values), dtype(&memory.gradients));
-        let buffers = |count: usize, dtype: DType, idle: bool| -> Vec<HostBuffer> {
+        let buffers = |count: usize, dtype: DType, len: usize, idle: bool| -> Vec<HostBuffer> {
             let count = if idle { 0 } else { count };
-            (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), longest)).collect()
+            (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), len)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
-        let staged = StagedPieces {
-            free_for_gradients: buffers(GRADIENTS_AHEAD, gradients, silent),
-            free_for_values: buffers(VALUES_AHEAD, values, shard.size() == 1),
+        let mut staged = StagedPieces {
+            free_for_gradients: Vec::new(),
+            free_for_values: buffers(VALUES_AHEAD, values, longest, shard.size() == 1),
             term: memory.term,
             shard,
             replicate,
@@ -85,7 +90,22 @@ impl Exchange {
             gradients: memory.gradients.clone(),
             own_start,
         };
-        Exchange { flow: PieceFlow::default(), staged }
+        let int8 = match reduce_dtype {
+            ReduceDType::Int8 if !silent => {
+                let at = |group: &CollectiveQueue| (group.size(), group.rank());
+                let (positions, of) = ((at(&staged.shard), at(&staged.replicate)), &staged);
+                let whole = |unit: usize| of.gradients[unit].whole;
+                Some(Int8::alloc(backend, &of.pieces, positions, &whole, &|unit, piece| {
+                    of.summed(unit, piece)
+                })?)
+            }
+            _ => None,
+        };
+        staged.free_for_gradients = match &int8 {
+            Some(int8) => buffers(GRADIENTS_AHEAD, DType::U8, int8.most_staged(), silent),
+            None => buffers(GRADIENTS_AHEAD, gradients, longest, silent),
+        };
+        Ok(Exchange { flow: PieceFlow::default(), staged, int8 })
     }
 
     /// The communicator of the shard axis, for calls while no transfer is in flight.
@@ -110,7 +130,8 @@ impl Exchange {
         backend: &mut dyn Backend,
         transfer: Transfer,
     ) -> Result<(), ExchangeError> {
-        self.flow.start(&mut DevicePieces { staged: &mut self.staged, backend }, transfer)
+        let Exchange { flow, staged, int8 } = self;
+        flow.start(&mut DevicePieces { staged, int8: int8.as_ref(), backend }, transfer)
     }
 
     /// Completes a transfer.
@@ -119,12 +140,27 @@ impl Exchange {
         backend: &mut dyn Backend,
         transfer: Transfer,
     ) -> Result<(), ExchangeError> {
-        self.flow.wait(&mut DevicePieces { staged: &mut self.staged, backend }, transfer)
+        let Exchange { flow, staged, int8 } = self;
+        flow.wait(&mut DevicePieces { staged, int8: int8.as_ref(), backend }, transfer)
     }
 
     /// The pieces of a unit.
     pub(crate) fn pieces(&self, unit: usize) -> &[Piece] {
         &self.staged.pieces[unit]
+    }
+
+    /// What a transfer in 8 bits does with a piece; none if gradients travel as they are stored.
+    pub(crate) fn int8(&self, transfer: Transfer, piece: usize) -> Option<(&Int8, &QuantisedPiece)> {
+        let int8 = self.int8.as_ref().filter(|_| transfer.dtype == ReduceDType::Int8)?;
+        Some((int8, int8.piece(transfer.axis, transfer.flat, piece)))
+    }
+
+    /// Where the sum of a piece belongs on this rank.
+    ///
+    /// # Errors
+    /// A term for which no memory was planned.
+    pub(crate) fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
+        self.staged.sum_of(transfer, piece)
     }
 
     /// The operator of [`bessemer_program::PassNode::Add`]. The sum is formed in f32 and rounded to the type of gradients.
@@ -156,6 +192,86 @@ impl StagedPieces {
             1 => self.gradients[unit].whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
             _ => self.own(self.gradients[unit].own, unit, &piece.ranges[self.shard.rank()]),
         }
+    }
+
+    fn group(&mut self, axis: Axis) -> &mut CollectiveQueue {
+        if axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard }
+    }
+
+    /// Where the sum of a piece belongs on this rank: of an all-reduce its part of what is summed.
+    fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
+        let unit = transfer.flat;
+        if transfer.kind == CollectiveKind::AllReduce {
+            let group = if transfer.axis == Axis::Replicate { &self.replicate } else { &self.shard };
+            let summed = self.summed(unit, &self.pieces[unit][piece]);
+            let own = even(summed.len(), group.size(), group.rank());
+            return Ok(summed.columns(own.start, own.len));
+        }
+        let part = if transfer.term { self.term(unit)? } else { self.gradients[unit].own };
+        Ok(self.own(part, unit, &self.pieces[unit][piece].ranges[self.shard.rank()]))
+    }
+
+    /// Encodes the quantised of a piece and starts their all-to-all.
+    fn begin_int8(
+        &mut self,
+        backend: &mut dyn Backend,
+        int8: &Int8,
+        (transfer, piece): (Transfer, usize),
+    ) -> Result<Ticket, ExchangeError> {
+        let quantised = int8.piece(transfer.axis, transfer.flat, piece);
+        let empty = || HostBuffer::with_capacity(ElementType::U8, 0);
+        let mut values = self.free_for_gradients.pop().unwrap_or_else(empty);
+        values.reset(ElementType::U8, quantised.bytes.len() + quantised.received.len());
+        for (rank, part) in quantised.views.iter().enumerate() {
+            int8.scratch.encode(*part).try_for_each(|op| backend.launch(Stream(0), &op))?;
+            let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(rank)];
+            int8.scratch.read(backend, part.len(), bytes)?;
+        }
+        let pattern = Pattern::AllToAll { send: &quantised.bytes, receive: &quantised.received };
+        let name = &self.pieces[transfer.flat][piece].name;
+        let group = if transfer.axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard };
+        Ok(group.start(&Collective::new(name, pattern), values)?)
+    }
+
+    /// Decodes what an all-to-all has brought, and sums it; of an all-reduce encodes the sum and starts its all-gather. Or decodes what
+    /// that has brought.
+    fn end_int8(
+        &mut self,
+        backend: &mut dyn Backend,
+        int8: &Int8,
+        (transfer, piece, leg): (Transfer, usize, usize),
+        pending: Ticket,
+    ) -> Result<Option<Ticket>, ExchangeError> {
+        let (scratch, quantised) = (&int8.scratch, int8.piece(transfer.axis, transfer.flat, piece));
+        let mut values = self.group(transfer.axis).finish(pending)?;
+        let launch = |backend: &mut dyn Backend, op: Op| backend.launch(Stream(0), &op);
+        if leg > 0 {
+            for (rank, part) in quantised.views.iter().enumerate() {
+                scratch.write(backend, part.len(), &values.as_slice()[quantised.bytes.range(rank)])?;
+                scratch.decode(*part, false).try_for_each(|op| launch(backend, op))?;
+            }
+            self.free_for_gradients.push(values);
+            return Ok(None);
+        }
+        let own = self.sum_of(transfer, piece)?;
+        let sum = scratch.sum_of(own);
+        let received = &values.as_slice::<u8>()[quantised.bytes.len()..];
+        for rank in 0..quantised.received.count() {
+            scratch.write(backend, own.len(), &received[quantised.received.range(rank)])?;
+            scratch.decode(sum, rank > 0).try_for_each(|op| launch(backend, op))?;
+        }
+        if transfer.kind == CollectiveKind::ReduceScatter {
+            scratch.round(own).into_iter().try_for_each(|op| launch(backend, op))?;
+            self.free_for_gradients.push(values);
+            return Ok(None);
+        }
+        scratch.encode(sum).try_for_each(|op| launch(backend, op))?;
+        values.reset(ElementType::U8, quantised.bytes.len());
+        let group = if transfer.axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard };
+        let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(group.rank())];
+        scratch.read(backend, own.len(), bytes)?;
+        let name = &self.pieces[transfer.flat][piece].name;
+        Ok(Some(group.start(&Collective::new(name, Pattern::AllGather(&quantised.bytes)), values)?))
     }
 
     /// Copies a piece to a staging buffer and starts its collective.
@@ -225,9 +341,8 @@ impl StagedPieces {
             self.free_for_values.push(values);
             return Ok(());
         }
-        let me = self.shard.rank();
-        let part = if transfer.term { self.term(unit)? } else { self.gradients[unit].own };
-        write_view(backend, self.own(part, unit, &p.ranges[me]), &values, p.parts.range(me))?;
+        let own = self.sum_of(transfer, piece)?;
+        write_view(backend, own, &values, p.parts.range(self.shard.rank()))?;
         self.free_for_gradients.push(values);
         Ok(())
     }
@@ -236,6 +351,7 @@ impl StagedPieces {
 /// Pieces of the transfers that run on a device.
 struct DevicePieces<'a> {
     staged: &'a mut StagedPieces,
+    int8: Option<&'a Int8>,
     backend: &'a mut dyn Backend,
 }
 
@@ -248,10 +364,24 @@ impl PieceWork for DevicePieces<'_> {
     }
 
     fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Ticket, ExchangeError> {
-        self.staged.begin(&mut *self.backend, transfer, piece)
+        let backend = &mut *self.backend;
+        match self.int8.filter(|_| transfer.dtype == ReduceDType::Int8) {
+            Some(int8) => self.staged.begin_int8(backend, int8, (transfer, piece)),
+            None => self.staged.begin(backend, transfer, piece),
+        }
     }
 
-    fn end(&mut self, transfer: Transfer, piece: usize, ticket: Ticket) -> Result<(), ExchangeError> {
-        self.staged.end(&mut *self.backend, transfer, piece, ticket)
+    fn end(
+        &mut self,
+        transfer: Transfer,
+        piece: usize,
+        leg: usize,
+        ticket: Ticket,
+    ) -> Result<Option<Ticket>, ExchangeError> {
+        let backend = &mut *self.backend;
+        match self.int8.filter(|_| transfer.dtype == ReduceDType::Int8) {
+            Some(int8) => self.staged.end_int8(backend, int8, (transfer, piece, leg), ticket),
+            None => self.staged.end(backend, transfer, piece, ticket).map(|()| None),
+        }
     }
 }

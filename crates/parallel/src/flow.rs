@@ -2,8 +2,9 @@
 //! it down as events.
 //!
 //! ```text
-//! gradients: Start(t) ─► begins every piece of t; where GRADIENTS_AHEAD are in flight, the oldest ends first
+//! gradients: Start(t) ─► begins every piece of t; where GRADIENTS_AHEAD are in flight, the oldest end first
 //!            Wait(t)  ─► the oldest pieces end until none of t is in flight
+//!            a piece of two legs begins its second when its first ends, and is then the youngest
 //! values:    Start(t) ─► begins the first VALUES_AHEAD pieces of t, unless another gather has begun
 //!            Wait(t)  ─► a gather of another unit ends first; then each piece of t ends, and the next one begins
 //! ```
@@ -28,8 +29,14 @@ pub(crate) trait PieceWork {
     /// Begins a piece.
     fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Self::Ticket, Self::Error>;
 
-    /// Ends a piece.
-    fn end(&mut self, transfer: Transfer, piece: usize, ticket: Self::Ticket) -> Result<(), Self::Error>;
+    /// Ends leg `leg` of a piece, counted from 0, and begins the next one if there is one.
+    fn end(
+        &mut self,
+        transfer: Transfer,
+        piece: usize,
+        leg: usize,
+        ticket: Self::Ticket,
+    ) -> Result<Option<Self::Ticket>, Self::Error>;
 }
 
 /// A piece in flight.
@@ -37,6 +44,7 @@ pub(crate) trait PieceWork {
 struct Flight<T> {
     transfer: Transfer,
     piece: usize,
+    leg: usize,
     ticket: T,
 }
 
@@ -77,11 +85,11 @@ impl<T> PieceFlow<T> {
             return self.ask(work, transfer);
         }
         for piece in 0..work.pieces(transfer) {
-            if self.reducing.len() == GRADIENTS_AHEAD {
+            while self.reducing.len() == GRADIENTS_AHEAD {
                 self.settle(work)?;
             }
             let ticket = work.begin(transfer, piece)?;
-            self.reducing.push_back(Flight { transfer, piece, ticket });
+            self.reducing.push_back(Flight { transfer, piece, leg: 0, ticket });
         }
         Ok(())
     }
@@ -106,10 +114,12 @@ impl<T> PieceFlow<T> {
         self.arrive(work)
     }
 
-    /// Ends the oldest piece of gradients.
+    /// Ends a leg of the oldest piece of gradients.
     fn settle<W: PieceWork<Ticket = T>>(&mut self, work: &mut W) -> Result<(), W::Error> {
-        let Some(Flight { transfer, piece, ticket }) = self.reducing.pop_front() else { return Ok(()) };
-        work.end(transfer, piece, ticket)
+        let Some(Flight { transfer, piece, leg, ticket }) = self.reducing.pop_front() else { return Ok(()) };
+        let next = work.end(transfer, piece, leg, ticket)?;
+        self.reducing.extend(next.map(|ticket| Flight { transfer, piece, leg: leg + 1, ticket }));
+        Ok(())
     }
 
     fn ask<W: PieceWork<Ticket = T>>(&mut self, work: &mut W, transfer: Transfer) -> Result<(), W::Error> {
@@ -128,14 +138,14 @@ impl<T> PieceFlow<T> {
             return Ok(false);
         }
         let ticket = work.begin(transfer, next)?;
-        self.arriving.push_back(Flight { transfer, piece: next, ticket });
+        self.arriving.push_back(Flight { transfer, piece: next, leg: 0, ticket });
         self.gathering = Some(Gathering { transfer, next: next + 1 });
         Ok(true)
     }
 
     fn arrive<W: PieceWork<Ticket = T>>(&mut self, work: &mut W) -> Result<(), W::Error> {
-        while let Some(Flight { transfer, piece, ticket }) = self.arriving.pop_front() {
-            work.end(transfer, piece, ticket)?;
+        while let Some(Flight { transfer, piece, leg, ticket }) = self.arriving.pop_front() {
+            work.end(transfer, piece, leg, ticket)?;
             self.ask_more(work)?;
         }
         self.gathering = None;
@@ -147,8 +157,9 @@ impl<T> PieceFlow<T> {
 mod tests {
     use super::*;
     use bessemer_mesh::Axis;
+    use bessemer_units::ReduceDType;
 
-    /// Units of so many pieces, and what became of these: "+0.1" begins piece 1 of unit 0, "-0.1" ends it.
+    /// Units of so many pieces, and what became of these: "+0.1" begins piece 1 of unit 0, "/0.1" its second leg, "-0.1" ends it.
     struct Log {
         pieces: Vec<usize>,
         events: Vec<String>,
@@ -167,15 +178,22 @@ mod tests {
             Ok((transfer.flat, piece))
         }
 
-        fn end(&mut self, transfer: Transfer, piece: usize, ticket: (usize, usize)) -> Result<(), ()> {
+        fn end(
+            &mut self,
+            transfer: Transfer,
+            piece: usize,
+            leg: usize,
+            ticket: (usize, usize),
+        ) -> Result<Option<(usize, usize)>, ()> {
             assert_eq!(ticket, (transfer.flat, piece));
-            self.events.push(format!("-{}.{piece}", transfer.flat));
-            Ok(())
+            let goes_on = transfer.dtype == ReduceDType::Int8 && leg == 0;
+            self.events.push(format!("{}{}.{piece}", if goes_on { '/' } else { '-' }, transfer.flat));
+            Ok(goes_on.then_some(ticket))
         }
     }
 
     fn transfer(kind: CollectiveKind, flat: usize) -> Transfer {
-        Transfer { kind, axis: Axis::Shard, flat, term: false }
+        Transfer { kind, axis: Axis::Shard, flat, term: false, dtype: ReduceDType::Stored }
     }
 
     #[test]
@@ -189,6 +207,25 @@ mod tests {
         assert_eq!(log.events.join(" "), "+0.0 +0.1 +1.0 -0.0 +1.1 -0.1 +1.2");
         flow.wait(&mut log, second).unwrap();
         assert_eq!(log.events[7..].join(" "), "-1.0 -1.1 -1.2");
+    }
+
+    /// A second leg waits behind the first legs in flight, so that those travel while it is encoded.
+    #[test]
+    fn a_second_leg_begins_when_the_first_ends() {
+        let mut log = Log { pieces: vec![2, 3], events: Vec::new() };
+        let [first, second] = [0, 1].map(|flat| {
+            let dtype = ReduceDType::Int8;
+            Transfer { dtype, ..transfer(CollectiveKind::AllReduce, flat) }
+        });
+        let mut flow = PieceFlow::default();
+        flow.start(&mut log, first).unwrap();
+        flow.start(&mut log, second).unwrap();
+        let begun = "+0.0 +0.1 +1.0 /0.0 /0.1 /1.0 -0.0 +1.1 -0.1 +1.2";
+        assert_eq!(log.events.join(" "), begun);
+        flow.wait(&mut log, first).unwrap();
+        assert_eq!(log.events.join(" "), begun, "nothing of it is in flight");
+        flow.wait(&mut log, second).unwrap();
+        assert_eq!(log.events[10..].join(" "), "-1.0 /1.1 /1.2 -1.1 -1.2");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod fill;
 mod flat;
 mod flow;
 mod groups;
+mod int8;
 mod lengths;
 mod lists;
 mod memory;

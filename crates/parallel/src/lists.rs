@@ -10,6 +10,7 @@ use bessemer_model::Decoder;
 use bessemer_program::{
     DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, Phase, Residence, UnitUse,
 };
+use bessemer_units::ReduceDType;
 
 /// The lists of one chunk on one rank.
 #[derive(Debug)]
@@ -39,9 +40,9 @@ impl PassLists {
         memory: &ParamMemory,
         units: &Units,
         tensor: &TensorGroup,
-        rank: DataRank,
+        (rank, reduce_dtype): (DataRank, ReduceDType),
     ) -> PassLists {
-        let data = DataProgram { flats: flats(memory, units, tensor), rank };
+        let data = DataProgram { flats: flats(memory, units, tensor), rank, reduce_dtype };
         let uses = |phase: Phase| -> Vec<UnitUse> {
             decoder.uses(phase, &|param| units.place(param).unit).into_iter().collect()
         };

@@ -2,6 +2,7 @@
 
 use crate::error::ParallelError;
 use crate::fill::FillSupplier;
+use crate::int8::IN_FLIGHT;
 use crate::plan::{Coord, Plan};
 use crate::worker::{Job, Worker};
 use bessemer_arch::Model;
@@ -13,8 +14,6 @@ use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::{Bytes, ParamStorage};
 
-/// Class of the memory in which values wait for collectives.
-const IN_FLIGHT: &str = "in-flight buffers";
 /// Class of keys and values that decoding keeps.
 const CACHE: &str = "cache";
 
@@ -149,7 +148,10 @@ impl MemoryPlan {
     /// Counts memory that the null backend does not see.
     pub fn add(&mut self, class: &'static str, bytes: Bytes) {
         if bytes > Bytes(0) {
-            self.buffers.classes.push((class, bytes));
+            match self.buffers.classes.iter_mut().find(|c| c.0 == class) {
+                Some(counted) => counted.1 = Bytes(counted.1.0 + bytes.0),
+                None => self.buffers.classes.push((class, bytes)),
+            }
             self.buffers.classes.sort_by_key(|c| std::cmp::Reverse(c.1));
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::flat::FlatUnit;
 use bessemer_collectives::Parts;
+use bessemer_program::piece_width;
 use std::ops::Range;
 
 /// Part of a unit.
@@ -21,7 +22,7 @@ pub(crate) struct Piece {
 /// The pieces of a unit, each of at most `bucket` elements (or one of each part).
 pub(crate) fn pieces(unit: &FlatUnit, parts: &Parts, bucket: usize) -> Vec<Piece> {
     let ranks = parts.count();
-    let width = (bucket / ranks).max(1);
+    let width = piece_width(bucket, ranks);
     let longest = (0..ranks).map(|r| parts.range(r).len()).max().unwrap_or(0);
     let piece = |number: usize| {
         let cut = |r: usize| {

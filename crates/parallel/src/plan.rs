@@ -7,6 +7,7 @@ use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
 use bessemer_model::{LineStream, ModelError, Stream};
 use bessemer_optim::OptimizerChoice;
+use bessemer_units::ReduceDType;
 
 /// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a
 /// pipeline, then copies: the order of [`Mesh`].
@@ -26,6 +27,8 @@ pub struct Plan {
     pub partition_activations: bool,
     /// Stages and their order.
     pub pipe: Pipeline,
+    /// Type in which gradients travel between data-parallel ranks.
+    pub reduce_dtype: ReduceDType,
     /// Whether collectives run beside the computation.
     pub overlap: bool,
     /// Layouts over the tensor axis that the user asks for.
@@ -56,6 +59,7 @@ impl Plan {
             context: ContextSharing::default(),
             partition_activations: false,
             pipe: Pipeline::none(),
+            reduce_dtype: ReduceDType::Stored,
             overlap: false,
             annotations: Annotations::default(),
         }
@@ -143,6 +147,7 @@ impl Plan {
             context: config.context_sharing(),
             partition_activations: config.partition_activations,
             pipe: Pipeline::new(config)?,
+            reduce_dtype: config.reduce_dtype,
             overlap: config.overlap,
             annotations: config.annotate.clone(),
         };
@@ -361,6 +366,9 @@ impl Plan {
                 ranks => format!(" of groups of {ranks} by heads"),
             };
             text += &format!(" x context {} ({}{order}{groups})", self.context_ranks(), method.name());
+        }
+        if self.reduce_dtype == ReduceDType::Int8 && self.data_ranks() > 1 {
+            text += ", gradients travel in int8";
         }
         text
     }

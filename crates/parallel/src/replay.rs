@@ -10,7 +10,7 @@ use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer}
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{Copied, Progress, RankWriter, ReplayGroup, Traffic};
-use bessemer_tensor::op::{Copy, Op};
+use bessemer_tensor::op::{Copy, Op, quantised_bytes};
 use std::collections::BTreeSet;
 
 /// Operators of a step that stand in no list: those of the optimizer.
@@ -253,30 +253,85 @@ impl PieceWork for WrittenPieces<'_, '_> {
     }
 
     fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Started, SimError> {
-        let (data, piece) = (&self.of.lists.data, &self.of.exchange.pieces(transfer.flat)[piece]);
+        let (data, exchange) = (&self.of.lists.data, &self.of.exchange);
+        let (group, ranks) = match transfer.axis {
+            Axis::Replicate => (self.groups.replicate, data.rank.replicate.0),
+            _ => (self.groups.shard, data.rank.shard.0),
+        };
+        if let Some((int8, quantised)) = exchange.int8(transfer, piece) {
+            let mut encode = quantised.views.iter().flat_map(|part| int8.scratch.encode(*part));
+            encode.try_for_each(|op| self.writer.op(&op))?;
+            let (bytes, received) = (quantised.bytes.len() as u64, quantised.received.len() as u64);
+            let traffic =
+                Traffic { kind: CollectiveKind::AllToAll, bytes, sent: quantised.most_sent(), ranks };
+            return Ok(self.start(
+                group,
+                transfer,
+                piece,
+                traffic,
+                Copied { read: bytes, written: received },
+            ));
+        }
+        let piece_of = &exchange.pieces(transfer.flat)[piece];
         let (flat, (shards, me)) = (&data.flats[transfer.flat], data.rank.shard);
         let gathers = transfer.kind == CollectiveKind::AllGather;
         let element = if gathers { flat.values.dtype } else { flat.gradients.dtype }.size() as u64;
-        let (all, own) = (piece.parts.len() as u64 * element, piece.parts.range(me).len() as u64 * element);
-        let (group, ranks) = match transfer.axis {
-            Axis::Replicate => (self.groups.replicate, data.rank.replicate.0),
-            _ => (self.groups.shard, shards),
-        };
+        let all = piece_of.parts.len() as u64 * element;
+        let own = piece_of.parts.range(me).len() as u64 * element;
         let (bytes, copied) = match transfer.axis {
             Axis::Replicate if shards > 1 => (own, Copied { read: own, written: own }),
             Axis::Replicate => (all, Copied { read: all, written: all }),
             _ if gathers => (all, Copied { read: own, written: all }),
             _ => (all, Copied { read: all, written: own }),
         };
-        let id = *self.next_id;
-        *self.next_id += 1;
-        self.writer.start(group, id, &piece.name, Traffic::even(transfer.kind, bytes, ranks), copied);
-        Ok(Started { group, id })
+        Ok(self.start(group, transfer, piece, Traffic::even(transfer.kind, bytes, ranks), copied))
     }
 
-    fn end(&mut self, _: Transfer, _: usize, Started { group, id }: Started) -> Result<(), SimError> {
+    fn end(
+        &mut self,
+        transfer: Transfer,
+        piece: usize,
+        leg: usize,
+        Started { group, id }: Started,
+    ) -> Result<Option<Started>, SimError> {
         self.writer.wait(group, id);
-        Ok(())
+        let exchange = &self.of.exchange;
+        let Some((int8, quantised)) = exchange.int8(transfer, piece) else { return Ok(None) };
+        let scratch = &int8.scratch;
+        if leg > 0 {
+            let mut decode = quantised.views.iter().flat_map(|part| scratch.decode(*part, false));
+            return decode.try_for_each(|op| self.writer.op(&op)).map(|()| None);
+        }
+        let own = exchange.sum_of(transfer, piece).map_err(|e| SimError::Cost(e.to_string()))?;
+        let (sum, ranks) = (scratch.sum_of(own), quantised.views.len());
+        let mut decode = (0..ranks).flat_map(|rank| scratch.decode(sum, rank > 0));
+        decode.try_for_each(|op| self.writer.op(&op))?;
+        if transfer.kind == CollectiveKind::ReduceScatter {
+            return scratch.round(own).map_or(Ok(()), |op| self.writer.op(&op)).map(|()| None);
+        }
+        scratch.encode(sum).try_for_each(|op| self.writer.op(&op))?;
+        let (bytes, kind) = (quantised.bytes.len() as u64, CollectiveKind::AllGather);
+        let traffic = Traffic { kind, bytes, sent: quantised.most_sent(), ranks };
+        let copied = Copied { read: quantised_bytes(own.len()) as u64, written: bytes };
+        Ok(Some(self.start(group, transfer, piece, traffic, copied)))
+    }
+}
+
+impl WrittenPieces<'_, '_> {
+    /// Begins a collective of a piece.
+    fn start(
+        &mut self,
+        group: usize,
+        transfer: Transfer,
+        piece: usize,
+        traffic: Traffic,
+        copied: Copied,
+    ) -> Started {
+        let id = *self.next_id;
+        *self.next_id += 1;
+        let name = &self.of.exchange.pieces(transfer.flat)[piece].name;
+        self.writer.start(group, id, name, traffic, copied);
+        Started { group, id }
     }
 }
 

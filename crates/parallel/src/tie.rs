@@ -4,9 +4,10 @@
 //! same at both ends, so only what a rank steps is exchanged.
 
 use crate::chunk::Chunk;
-use crate::exchange::{BUCKET, ExchangeError};
+use crate::exchange::ExchangeError;
 use crate::flat::TABLE;
 use bessemer_collectives::{Collective, Pattern, Reduce, ViewStaging};
+use bessemer_program::BUCKET;
 use bessemer_tensor::op::{Add, Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
 

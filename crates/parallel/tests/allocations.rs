@@ -14,7 +14,7 @@ use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Stage, Worker,
 };
-use bessemer_units::{Offload, ParamDType, ParamStorage};
+use bessemer_units::{Offload, ParamDType, ParamStorage, ReduceDType};
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -197,6 +197,7 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     };
     let pipe =
         |pipeline, schedule: &str, config| ParallelConfig { pipeline, schedule: schedule.into(), ..config };
+    let int8 = |config| ParallelConfig { reduce_dtype: ReduceDType::Int8, ..config };
     let shared = |context, context_method, config| ParallelConfig { context, context_method, ..config };
     let layouts = [
         shared(2, ContextMethod::AllGather, of(ddp, 1, false, true)),
@@ -215,6 +216,10 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
         shared(4, ContextMethod::LightSeq, of(ddp, 1, false, false)),
         shared(2, ContextMethod::Ring, of(ddp, tensor, true, true)),
         shared(2, ContextMethod::Ulysses, of(ddp, tensor, false, true)),
+        int8(of(ddp, 1, false, true)),
+        int8(of(Stage::Zero2, tensor, true, false)),
+        int8(ParallelConfig { shard: 2, ..of(Stage::Zero3, 1, false, true) }),
+        int8(pipe(2, "chimera", of(ddp, 1, false, true))),
     ];
     let mut wrong = Vec::new();
     use OptimizerChoice::{Adafactor, AdamW, Kfac, Muon};

@@ -108,14 +108,16 @@ impl Packed {
     fn pack(&self, src: View) -> Node {
         match *self {
             Packed::Bf16(dst) => Node::launch(Copy { src, dst }),
-            Packed::Int8 { codes, scales } => Node::launch(Quantise { src, codes, scales }),
+            Packed::Int8 { codes, scales } => Node::launch(Quantise { src, codes, scales, keep_sign: true }),
         }
     }
 
     fn unpack(&self, dst: View) -> Node {
         match *self {
             Packed::Bf16(src) => Node::launch(Copy { src, dst }),
-            Packed::Int8 { codes, scales } => Node::launch(Dequantise { codes, scales, dst }),
+            Packed::Int8 { codes, scales } => {
+                Node::launch(Dequantise { codes, scales, dst, accumulate: false })
+            }
         }
     }
 }

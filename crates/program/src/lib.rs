@@ -76,5 +76,6 @@ pub use value::{Class, Input, Value};
 pub use verify::{Violation, seal, verify};
 pub use verify_step::{StepViolation, verify_step};
 pub use zero::{
-    DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, Residence, Transfer, UnitUse,
+    BUCKET, DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, Residence, Transfer, UnitUse,
+    piece_width,
 };

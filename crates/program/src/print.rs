@@ -19,6 +19,7 @@ use crate::zero::Transfer;
 use bessemer_mesh::{Axis, Placement, PositionOrder};
 use bessemer_tensor::View;
 use bessemer_tensor::op::Access;
+use bessemer_units::ReduceDType;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -49,7 +50,11 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
         let chunk = &chunks[node.chunk];
         let flat = |transfer: &Transfer| {
             let name = &chunk.data.flats[transfer.flat].name;
-            format!("{} {name} over {}", transfer.kind.name(), transfer.axis)
+            let dtype = match transfer.dtype {
+                ReduceDType::Stored => String::new(),
+                dtype => format!(" in {dtype}"),
+            };
+            format!("{} {name}{dtype} over {}", transfer.kind.name(), transfer.axis)
         };
         let message = |way: &str, m: &Message| {
             let what = if m.stream == Stream::Values { "the stream" } else { "its gradient" };

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a gather that is missing or waited for too late | a unit reads values that are elsewhere, on their way or of before the update |
 //! | a gather into memory that others still use | the unit that reads them finds other values there |
-//! | a reduction that is missing, doubled, early, or over another axis | an update finds terms, or there is nothing to reduce |
+//! | a reduction that is missing, doubled, early, over another axis, or in another type | an update finds terms, or there is nothing to reduce |
 //! | a term that is written behind the reduction | it would be lost, or added to a sum |
 //! | an addition that is missing, doubled, or of another term | an update finds sums of some passes only |
 //! | units or messages that are missing, doubled or exchanged | the next in the micro-batch's way finds no input |
@@ -15,6 +15,7 @@ use crate::progress::Progress;
 use crate::step::{Action, Message, StepChunk, StepNode, Stream};
 use crate::unit::Phase;
 use crate::zero::{DataProgram, Transfer};
+use bessemer_units::ReduceDType;
 use std::collections::BTreeMap;
 
 /// A step that must not run.
@@ -279,6 +280,9 @@ impl Checking<'_> {
                 format!("is gathered over {}, where nothing is sharded", transfer.axis),
             ));
         }
+        if transfer.dtype != ReduceDType::Stored {
+            return Err(self.flat(at, transfer.flat, format!("is gathered in {}", transfer.dtype)));
+        }
         if state.gathering.contains(transfer) {
             return Err(self.flat(at, transfer.flat, "is being gathered already"));
         }
@@ -302,6 +306,12 @@ impl Checking<'_> {
             (state.chunk.data.first_reduction(flat), state.chunk.data.second_reduction(flat));
         if gradient.moving.is_some() {
             return Err(self.flat(at, flat, "is being reduced already"));
+        }
+        let wanted = state.chunk.data.reduce_dtype;
+        if transfer.dtype != wanted {
+            let problem =
+                format!("is reduced in {}, the other ranks' terms come in {wanted}", transfer.dtype);
+            return Err(self.flat(at, flat, problem));
         }
         if first == Some(Transfer { term: false, ..*transfer }) && !gradient.first {
             if !self.whole_terms(at, flat) {

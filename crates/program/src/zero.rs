@@ -15,13 +15,27 @@
 //! A transfer of gradients starts behind the last unit of the pass that writes them, so a tied token table leaves behind the
 //! embedding. Where passes complete their reductions, one is in flight at a time, beside the units up to the next one: so the terms
 //! that are added to earlier sums need memory for the largest of them only. No bit depends on where a transfer stands.
+//!
+//! Gradients travel as they are stored, or in 8 bits ([`DataProgram::reduce_dtype`]). Then a reduce-scatter is one all-to-all of codes and
+//! scales, which every rank decodes and sums in f32 in the order of the ranks; an all-reduce is that, and an all-gather of the sums,
+//! encoded again, so that all ranks decode the same bytes (Wang et al. 2023, ZeRO++, section 3.3).
 
 use crate::node::CollectiveKind;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use bessemer_mesh::{Axis, Layout, Placement, even};
-use bessemer_tensor::op::Access;
-use bessemer_units::DType;
+use bessemer_tensor::op::{Access, GRADIENT_BLOCK, quantised_bytes};
+use bessemer_units::{DType, ReduceDType};
+
+/// Most elements of a flat parameter that one collective moves: 32 MiB in f32.
+pub const BUCKET: usize = 8 << 20;
+
+/// Most elements of one rank's part of a flat parameter that one collective moves, if `ranks` ranks have such a part and it moves
+/// `most` of all: whole blocks where it has several.
+pub fn piece_width(most: usize, ranks: usize) -> usize {
+    let width = (most / ranks).max(1);
+    if width > GRADIENT_BLOCK { width - width % GRADIENT_BLOCK } else { width }
+}
 
 /// How a vector lies between passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,12 +102,17 @@ pub struct Transfer {
     pub flat: usize,
     /// The result is one term, in memory of its own, for [`PassNode::Add`].
     pub term: bool,
+    /// Type in which the elements travel. Values always travel as they are stored.
+    pub dtype: ReduceDType,
 }
 
 impl Transfer {
     /// Bytes that a rank sends under ring algorithms.
     pub fn bytes_sent(&self, flat: &FlatParameter, rank: DataRank) -> u64 {
         let (degree, index) = if self.axis == Axis::Shard { rank.shard } else { rank.replicate };
+        if self.dtype == ReduceDType::Int8 {
+            return self.quantised_bytes_sent(flat, rank) as u64;
+        }
         let residence = if self.kind == CollectiveKind::AllGather { &flat.values } else { &flat.gradients };
         let elements = match self.kind {
             CollectiveKind::AllGather => flat.len() - flat.parts[(index + 1) % degree],
@@ -105,6 +124,26 @@ impl Transfer {
             }
         };
         (elements * residence.dtype.size()) as u64
+    }
+
+    /// [`Transfer::bytes_sent`] of gradients in 8 bits. Blocks begin anew in every rank's part of every piece.
+    fn quantised_bytes_sent(&self, flat: &FlatParameter, rank: DataRank) -> usize {
+        let (degree, index) = if self.axis == Axis::Shard { rank.shard } else { rank.replicate };
+        let others = |bytes: &dyn Fn(usize) -> usize| (0..degree).filter(|r| *r != index).map(bytes).sum();
+        if self.kind == CollectiveKind::ReduceScatter {
+            return others(&|other| quantised_bytes(flat.parts[other]));
+        }
+        let own = sharded(&flat.updated) && self.axis == Axis::Replicate;
+        let all = if own { flat.parts[rank.shard.1] } else { flat.len() };
+        let width = piece_width(BUCKET, flat.parts.len());
+        let piece = |elements: usize| -> usize {
+            let bytes = |rank: usize| quantised_bytes(even(elements, degree, rank).len);
+            // The all-to-all of all parts but the own one, the all-gather of all but the next rank's.
+            let next = (index + 1) % degree;
+            let gathered: usize = (0..degree).filter(|r| *r != next).map(bytes).sum();
+            others(&bytes) + gathered
+        };
+        all / width * piece(width) + piece(all % width)
     }
 }
 
@@ -196,6 +235,8 @@ pub struct DataProgram {
     pub flats: Vec<FlatParameter>,
     /// Position of this rank on the data-parallel axes.
     pub rank: DataRank,
+    /// Type in which gradients travel.
+    pub reduce_dtype: ReduceDType,
 }
 
 impl DataProgram {
@@ -289,13 +330,14 @@ impl DataProgram {
             (false, true) => (CollectiveKind::AllReduce, Axis::Replicate),
             (false, false) => return None,
         };
-        Some(Transfer { kind, axis, flat, term: false })
+        Some(Transfer { kind, axis, flat, term: false, dtype: self.reduce_dtype })
     }
 
     /// The reduction behind the first, where both axes have several ranks.
     pub fn second_reduction(&self, flat: usize) -> Option<Transfer> {
         let both = self.rank.shard.0 > 1 && self.rank.replicate.0 > 1;
-        both.then_some(Transfer { kind: CollectiveKind::AllReduce, axis: Axis::Replicate, flat, term: false })
+        let (kind, dtype) = (CollectiveKind::AllReduce, self.reduce_dtype);
+        both.then_some(Transfer { kind, axis: Axis::Replicate, flat, term: false, dtype })
     }
 
     /// Starts the reductions of `ready`; `reducing` is the one in flight that the pass completes itself.
@@ -327,7 +369,8 @@ fn completion(transfer: Transfer) -> impl Iterator<Item = PassNode> {
 }
 
 fn gather(flat: usize) -> Transfer {
-    Transfer { kind: CollectiveKind::AllGather, axis: Axis::Shard, flat, term: false }
+    let (kind, dtype) = (CollectiveKind::AllGather, ReduceDType::Stored);
+    Transfer { kind, axis: Axis::Shard, flat, term: false, dtype }
 }
 
 /// The reduction that an entry starts.

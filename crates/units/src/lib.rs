@@ -17,6 +17,6 @@ pub use compress::{Compression, CompressionPlan};
 pub use dtype::DType;
 pub use matmul::MatmulPrecision;
 pub use offload::{Offload, OffloadPlan};
-pub use params::{ParamDType, ParamStorage};
+pub use params::{ParamDType, ParamStorage, ReduceDType};
 pub use quantity::{Bytes, Flops, Seconds, Tokens};
 pub use recompute::{Recompute, RecomputeLayers, RecomputePlan, RecomputePolicy};

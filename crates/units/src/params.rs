@@ -37,6 +37,28 @@ impl fmt::Display for ParamDType {
     }
 }
 
+/// Type in which gradients travel between data-parallel ranks.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ReduceDType {
+    /// The type of `train.gradients`, in which they are stored. Sums are formed in f32 and rounded to it.
+    #[default]
+    Stored,
+    /// Integers of 8 bits by blocks, each with an f32 scale; sums are formed in f32 (Wang et al. 2023, ZeRO++, section 3.3).
+    Int8,
+}
+
+impl fmt::Display for ReduceDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReduceDType::Stored => "stored",
+            ReduceDType::Int8 => "int8",
+        })
+    }
+}
+
 /// Types of the parameters and of their gradients. Parameters of fewer bits than f32 have f32 masters, which the optimizer
 /// steps and checkpoints carry; what products read is their values, rounded to nearest.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]

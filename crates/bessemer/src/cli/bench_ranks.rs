@@ -25,6 +25,9 @@ pub(crate) struct BenchRanksArgs {
     /// How gradients are kept: f32, or the type of the weights.
     #[arg(long, default_value = "f32")]
     pub(crate) gradients: String,
+    /// How gradients travel between data-parallel ranks: stored (as they are kept) or int8.
+    #[arg(long, default_value = "stored")]
+    pub(crate) reduce_dtype: String,
     /// Ranks that share every layer's matrices (tensor parallelism). They divide --ranks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) tensor: u64,

@@ -244,17 +244,18 @@ fn processes_of_mpirun_have_the_bits_of_threads_in_layouts_of_every_kind() {
     assert!(sharded(false) > 0 && sharded(true) > 1);
 }
 
-/// Grids of tensor-parallel ranks, ranks that share sequences by messages of which some send more than they receive, and groups of ranks that
-/// exchange heads.
+/// Grids of tensor-parallel ranks, ranks that share sequences by messages of which some send more than they receive, groups of ranks that
+/// exchange heads, and gradients that travel in 8 bits.
 #[cfg(feature = "mpi")]
 #[test]
-fn processes_of_mpirun_have_the_bits_of_threads_on_grids_and_in_long_sequences() {
+fn processes_of_mpirun_have_the_bits_of_threads_on_grids_in_long_sequences_and_in_int8() {
     let place = Workplace::new(LLAMA);
     for (processes, only) in [
         ("4", "tensor { grid = [2, 2] }"),
         ("8", "tensor { cube = 2 }"),
         ("4", "context 4 (lightseq)"),
         ("4", "of groups of 2 by heads"),
+        ("4", ", int8"),
     ] {
         let words = ["parity", "--models", "llama", "--steps", "2", "--only", only, "--json"];
         let done = crate::workplace::finished(mpirun(&place, processes, &words)).json();

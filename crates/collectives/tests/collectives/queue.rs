@@ -48,6 +48,46 @@ fn what_is_started_gives_what_the_blocking_calls_give_in_whatever_order_it_is_fi
     }
 }
 
+/// An all-to-all has what it sends and what it receives in one buffer, one behind the other. Rank r sends rank q `1 + r + 2 q` bytes.
+#[test]
+fn an_all_to_all_receives_behind_what_it_sends() {
+    let len = |from: usize, to: usize| 1 + from + 2 * to;
+    let byte = |from: usize, to: usize, i: usize| (100 * from + 10 * to + i) as u8;
+    for engine in ENGINES {
+        let n = 3;
+        let check = |mut o: CollectiveQueue| {
+            let me = o.rank();
+            let send = Parts::of((0..n).map(|to| len(me, to)));
+            let receive = Parts::of((0..n).map(|from| len(from, me)));
+            let exchange = Collective::new("x", Pattern::AllToAll { send: &send, receive: &receive });
+            let mut values = vec![0; send.len() + receive.len()];
+            for (to, i) in (0..n).flat_map(|to| send.range(to).enumerate().map(move |(i, at)| (to, (i, at))))
+            {
+                values[i.1] = byte(me, to, i.0);
+            }
+            // Twice, so that parts of an earlier one are no others' parts.
+            for _ in 0..2 {
+                let ticket = o.start(&exchange, HostBuffer::of(&values)).unwrap();
+                let found = o.finish(ticket).unwrap();
+                let received = &found.as_slice::<u8>()[send.len()..];
+                for from in 0..n {
+                    let wanted: Vec<u8> = (0..len(from, me)).map(|i| byte(from, me, i)).collect();
+                    assert_eq!(received[receive.range(from)], wanted);
+                }
+                let ticket = o.start(
+                    &Collective::new("y", Pattern::AllGather(&Parts::even(n, n))),
+                    HostBuffer::of(&[7u8; 3]),
+                );
+                o.finish(ticket.unwrap()).unwrap();
+            }
+            let short = o.start(&exchange, HostBuffer::of(&values[1..])).map(|_| ()).unwrap_err().to_string();
+            assert!(short.contains("all-to-all"), "{short}");
+        };
+        overlapped(engine, n, check);
+        each(world(engine, n, LONG), |c| check(CollectiveQueue::blocking(c)));
+    }
+}
+
 #[test]
 fn starting_does_not_wait_for_the_others() {
     for engine in ENGINES {

@@ -1,5 +1,6 @@
-//! Activations as integers of 8 bits by blocks of a row: `s = max |x| / 127; code = round(x 127 / max |x|) + 128`, ties to even, and
-//! back: `x = (code - 128) s`. A value that would be rounded to 0 keeps its sign: it becomes s or -s. Not differentiated: a backward pass reads what comes back in place of what was stored.
+//! Activations and gradients as integers of 8 bits by blocks of a row: `s = max |x| / 127; code = round(x 127 / max |x|) + 128`, ties to
+//! even, and back: `x = (code - 128) s`, or `x += (code - 128) s`, rounded twice in f32. With `keep_sign` a value that would be rounded to 0
+//! becomes s or -s. Not differentiated: a backward pass reads what comes back in place of what was stored.
 //!
 //! Multiplication and addition are exactly rounded and the maximum is one of integers, so all rungs give the same bits. Cost: two
 //! reads of a block that stays in the cache, and one write of a quarter of its bytes.
@@ -7,7 +8,7 @@
 
 use crate::arena::Arena;
 use crate::ctx::Ctx;
-use crate::element::{Element, with_element};
+use crate::element::{Element, with_parameter};
 use crate::operand::{Codes, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Dequantise, Quantise};
@@ -38,6 +39,7 @@ struct Quantising<'a, T> {
     codes: &'a Codes,
     scales: &'a Mat,
     rows: Range<usize>,
+    keep_sign: bool,
 }
 
 /// The scale of a block, and the factor that leads from values to integers.
@@ -54,11 +56,11 @@ fn scale(largest: f32) -> (f32, f32) {
 /// The code of a value. Where the scale is not a number, any code is as good. Without branches, so that it is computed for several
 /// values at once.
 #[inline(always)]
-fn code(x: f32, factor: f32) -> u8 {
+fn code(x: f32, factor: f32, keep_sign: bool) -> u8 {
     let integer = (x * factor + TO_INTEGER).to_bits() as u8;
     // 1 or -1.
     let sign = 1u8.wrapping_sub(2 * (x.to_bits() >> 31) as u8);
-    let lost = u8::from(integer == 0) & u8::from(x != 0.0);
+    let lost = u8::from(integer == 0) & u8::from(x != 0.0) & u8::from(keep_sign);
     integer.wrapping_add(lost.wrapping_mul(sign)).wrapping_add(ZERO)
 }
 
@@ -66,7 +68,7 @@ impl<T: Element> Kernel for Quantising<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Quantising { src, codes, scales, rows } = self;
+        let Quantising { src, codes, scales, rows, keep_sign } = self;
         let width = src.cols / scales.cols;
         let mut buffer = [0.0f32; ACTIVATION_BLOCK];
         let values = &mut buffer[..width];
@@ -84,7 +86,7 @@ impl<T: Element> Kernel for Quantising<'_, T> {
                 scales.set(r, b, scale);
                 // SAFETY: the same columns of the codes; tasks have rows of their own.
                 let out = unsafe { codes.slice(r, b * width, width) };
-                out.iter_mut().zip(&*values).for_each(|(out, x)| *out = code(*x, factor));
+                out.iter_mut().zip(&*values).for_each(|(out, x)| *out = code(*x, factor, keep_sign));
             }
         }
     }
@@ -95,13 +97,14 @@ struct Dequantising<'a, T> {
     scales: &'a Mat,
     dst: &'a Mat<T>,
     rows: Range<usize>,
+    accumulate: bool,
 }
 
 impl<T: Element> Kernel for Dequantising<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Dequantising { codes, scales, dst, rows } = self;
+        let Dequantising { codes, scales, dst, rows, accumulate } = self;
         let width = dst.cols / scales.cols;
         let mut buffer = [0.0f32; ACTIVATION_BLOCK];
         let values = &mut buffer[..width];
@@ -116,8 +119,12 @@ impl<T: Element> Kernel for Dequantising<'_, T> {
                 for (i, part) in values.chunks(S::LANES).enumerate() {
                     // SAFETY: as above, of the result; tasks have rows of their own.
                     unsafe {
-                        let x = load_part::<S>(part.as_ptr(), part.len());
-                        store_part::<S>(dst.row(r).add(b * width + i * S::LANES), x, part.len());
+                        let to = dst.row(r).add(b * width + i * S::LANES);
+                        let mut x = load_part::<S>(part.as_ptr(), part.len());
+                        if accumulate {
+                            x = S::add(load_part::<S>(to, part.len()), x);
+                        }
+                        store_part::<S>(to, x, part.len());
                     }
                 }
             }
@@ -126,27 +133,27 @@ impl<T: Element> Kernel for Dequantising<'_, T> {
 }
 
 pub(crate) fn quantise(ctx: &Ctx<'_>, op: &Quantise) {
-    with_element!(op.src.dtype(), T => {
+    with_parameter!(op.src.dtype(), T => {
         let (src, codes, scales) = (&ctx.mat::<T>(&op.src), &ctx.arena.codes(&op.codes), &ctx.f32(&op.scales));
         by_rows(ctx, src.rows, src.cols, &|rows| {
             // SAFETY: the rung is available; operands are checked views; tasks have rows of their own.
-            unsafe { dispatch(ctx.rung, Quantising { src, codes, scales, rows }) }
+            unsafe { dispatch(ctx.rung, Quantising { src, codes, scales, rows, keep_sign: op.keep_sign }) }
         });
     });
 }
 
 pub(crate) fn dequantise(ctx: &Ctx<'_>, op: &Dequantise) {
-    with_element!(op.dst.dtype(), T => {
+    with_parameter!(op.dst.dtype(), T => {
         let (dst, codes, scales) = (&ctx.mat::<T>(&op.dst), &ctx.arena.codes(&op.codes), &ctx.f32(&op.scales));
         by_rows(ctx, dst.rows, dst.cols, &|rows| {
             // SAFETY: as in `quantise`.
-            unsafe { dispatch(ctx.rung, Dequantising { codes, scales, dst, rows }) }
+            unsafe { dispatch(ctx.rung, Dequantising { codes, scales, dst, rows, accumulate: op.accumulate }) }
         });
     });
 }
 
 pub(crate) fn quantise_reference(arena: &Arena, op: &Quantise) {
-    with_element!(op.src.dtype(), T => {
+    with_parameter!(op.src.dtype(), T => {
         let (src, codes, scales) = (arena.mat::<T>(&op.src), arena.codes(&op.codes), arena.f32(&op.scales));
         let width = src.cols / scales.cols;
         for (r, b) in (0..src.rows).flat_map(|r| (0..scales.cols).map(move |b| (r, b))) {
@@ -159,7 +166,8 @@ pub(crate) fn quantise_reference(arena: &Arena, op: &Quantise) {
             let out = unsafe { codes.slice(r, b * width, width) };
             for (out, x) in out.iter_mut().zip(block) {
                 let integer = if factor == 0.0 { 0.0 } else { (x * factor).round_ties_even() };
-                let integer = if integer == 0.0 && x != 0.0 { 1f32.copysign(x) } else { integer };
+                let lost = op.keep_sign && integer == 0.0 && x != 0.0;
+                let integer = if lost { 1f32.copysign(x) } else { integer };
                 *out = (integer as i32 + i32::from(ZERO)) as u8;
             }
         }
@@ -167,13 +175,14 @@ pub(crate) fn quantise_reference(arena: &Arena, op: &Quantise) {
 }
 
 pub(crate) fn dequantise_reference(arena: &Arena, op: &Dequantise) {
-    with_element!(op.dst.dtype(), T => {
+    with_parameter!(op.dst.dtype(), T => {
         let (dst, codes, scales) = (arena.mat::<T>(&op.dst), arena.codes(&op.codes), arena.f32(&op.scales));
         let width = dst.cols / scales.cols;
         for (r, c) in (0..dst.rows).flat_map(|r| (0..dst.cols).map(move |c| (r, c))) {
             // SAFETY: element (r, c).
             let code = unsafe { codes.slice(r, c, 1) }[0];
-            dst.set(r, c, (i32::from(code) - i32::from(ZERO)) as f32 * scales.get(r, c / width));
+            let value = (i32::from(code) - i32::from(ZERO)) as f32 * scales.get(r, c / width);
+            dst.set(r, c, if op.accumulate { dst.get(r, c) + value } else { value });
         }
     });
 }

@@ -29,24 +29,26 @@ fn zeros(s: &mut Setup, rows: usize, cols: usize) -> View {
 }
 
 #[test]
-fn activations_have_the_same_codes_on_every_rung() {
-    for (i, (r, c, b)) in SHAPES.into_iter().enumerate() {
-        same_bits(&format!("quantise {r}x{c}"), &TYPES[..2], &|s| {
-            Quantise { src: s.act(r, c, i % 3), codes: zeros(s, r, c), scales: s.strided(r, b, i % 2) }.into()
+fn activations_and_gradients_have_the_same_codes_on_every_rung() {
+    let types = [TYPES[0], TYPES[1], [DType::F16; 3]];
+    for ((i, (r, c, b)), gradients) in SHAPES.into_iter().enumerate().flat_map(|s| [(s, false), (s, true)]) {
+        same_bits(&format!("quantise {r}x{c}"), &types, &|s| {
+            let (src, codes, scales) = (s.act(r, c, i % 3), zeros(s, r, c), s.strided(r, b, i % 2));
+            Quantise { src, codes, scales, keep_sign: !gradients }.into()
         });
         let codes: Vec<f32> = (0..r * c).map(|i| (i * 91 % 256) as f32).collect();
-        same_bits(&format!("dequantise {r}x{c}"), &TYPES[..2], &|s| {
-            Dequantise { codes: s.codes(r, c, &codes), scales: s.strided(r, b, 1), dst: s.act(r, c, i % 3) }
-                .into()
+        same_bits(&format!("dequantise {r}x{c}"), &types, &|s| {
+            let (codes, scales, dst) = (s.codes(r, c, &codes), s.strided(r, b, 1), s.act(r, c, i % 3));
+            Dequantise { codes, scales, dst, accumulate: gradients }.into()
         });
     }
 }
 
 /// max |x| / 254 for each block, and what the product with the factor and the one with the scale are rounded by: of a number of at
-/// most 127 units 2^-23 each. Smaller values become a whole unit, which has their sign.
+/// most 127 units 2^-23 each. With their sign kept, smaller values become a whole unit.
 #[test]
-fn activations_come_back_within_half_a_unit_of_their_block() {
-    for rung in fast_rungs() {
+fn values_come_back_within_half_a_unit_of_their_block() {
+    for (rung, keep_sign) in fast_rungs().flat_map(|rung| [(rung, true), (rung, false)]) {
         for (r, c, b) in SHAPES {
             let mut s = Setup::new(rung, 2);
             let (src, dst, scales) = (s.mat(r, c), s.mat(r, c), s.mat(r, b));
@@ -56,16 +58,17 @@ fn activations_come_back_within_half_a_unit_of_their_block() {
             values[..c / b].fill(0.0);
             values[(r - 1) * c..][..c / b].fill(1e-33);
             s.backend.write_f32(src, &values).unwrap();
-            s.launch(&Quantise { src, codes, scales }.into()).unwrap();
-            s.launch(&Dequantise { codes, scales, dst }.into()).unwrap();
+            s.launch(&Quantise { src, codes, scales, keep_sign }.into()).unwrap();
+            s.launch(&Dequantise { codes, scales, dst, accumulate: false }.into()).unwrap();
             let found = s.read(dst);
             for (x, y) in values.chunks(c / b).zip(found.chunks(c / b)) {
                 let largest = x.iter().fold(0.0f32, |m, x| x.abs().max(m));
                 let half = largest / 254.0 * (1.0 + 127.0 * 4.0 / 8_388_608.0) + 1e-30;
                 for (x, y) in x.iter().zip(y) {
-                    let bound = if x.abs() < half { 2.0 * half } else { half };
+                    let bound = if keep_sign && x.abs() < half { 2.0 * half } else { half };
                     assert!((x - y).abs() <= bound, "{rung} {r}x{c}: {x} {y}, bound {bound}");
                     let sign = *x == 0.0 || largest < 1e-30 || (*x < 0.0) == (*y < 0.0);
+                    let sign = sign || !keep_sign && *y == 0.0;
                     assert!(sign && (*x != 0.0 || *y == 0.0), "{rung} {r}x{c}: {x} {y}");
                 }
             }
@@ -81,8 +84,8 @@ fn what_is_not_finite_spoils_its_block_and_no_other() {
             let (src, dst, scales) = (s.mat(3, 64), s.mat(3, 64), s.mat(3, 2));
             let codes = zeros(&mut s, 3, 64);
             s.backend.write_f32(src.rows(1, 1).columns(40, 1), &[bad]).unwrap();
-            s.launch(&Quantise { src, codes, scales }.into()).unwrap();
-            s.launch(&Dequantise { codes, scales, dst }.into()).unwrap();
+            s.launch(&Quantise { src, codes, scales, keep_sign: false }.into()).unwrap();
+            s.launch(&Dequantise { codes, scales, dst, accumulate: false }.into()).unwrap();
             let found = s.read(dst);
             for (i, x) in found.iter().enumerate() {
                 assert_eq!(x.is_nan(), (96..128).contains(&i), "{rung}, element {i}");
@@ -96,11 +99,11 @@ fn blocks_that_do_not_divide_a_row_or_are_too_long_are_refused() {
     let mut s = Setup::new(crate::instruction_set::rung(), 1);
     for (columns, blocks) in [(10, 3), (257, 1), (512, 1)] {
         let (src, codes, scales) = (s.mat(2, columns), zeros(&mut s, 2, columns), s.mat(2, blocks));
-        let e = s.launch(&Quantise { src, codes, scales }.into()).unwrap_err().to_string();
+        let e = s.launch(&Quantise { src, codes, scales, keep_sign: true }.into()).unwrap_err().to_string();
         assert!(e.contains("quantise: scales should be [2, blocks]"), "{e}");
     }
     let (src, scales) = (s.mat(2, 10), s.mat(2, 1));
-    let e = s.launch(&Quantise { src, codes: src, scales }.into()).unwrap_err().to_string();
+    let e = s.launch(&Quantise { src, codes: src, scales, keep_sign: true }.into()).unwrap_err().to_string();
     assert!(e.contains("codes"), "{e}");
 }
 

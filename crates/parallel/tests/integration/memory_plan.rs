@@ -7,7 +7,8 @@ use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{ContextMethod, Job, MemoryPlan, ParallelConfig, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
-use bessemer_units::{Bytes, ParamStorage};
+use bessemer_tensor::op::quantised_bytes;
+use bessemer_units::{Bytes, ParamStorage, ReduceDType};
 
 /// Bytes of the parameters of [`model`] in f32.
 const PARAMETERS: u64 = 124_439_808 * 4;
@@ -41,8 +42,8 @@ fn what_does_not_fit_is_refused_with_its_largest_consumers() {
 #[test]
 fn a_rank_of_a_job_is_planned_with_its_part() {
     let (model, optim) = (model(), OptimConfig::default());
-    let held = |stage, ranks, class: &str| {
-        let parallel = ParallelConfig { stage, ..ParallelConfig::default() };
+    let held_as = |stage, reduce_dtype, ranks, class: &str| {
+        let parallel = ParallelConfig { stage, reduce_dtype, ..ParallelConfig::default() };
         let layout = Plan::new(&parallel, ranks, &model, optim.optimizer).unwrap();
         let job = Job {
             model: &model,
@@ -56,12 +57,19 @@ fn a_rank_of_a_job_is_planned_with_its_part() {
         };
         MemoryPlan::of_rank(&job, None, None).unwrap().class(class).0
     };
+    let held = |stage, ranks, class: &str| held_as(stage, ReduceDType::Stored, ranks, class);
     let p = PARAMETERS;
     assert_eq!((held(Stage::Ddp, 1, "weights"), held(Stage::Ddp, 1, "in-flight buffers")), (p, 0));
     assert_eq!((held(Stage::Zero1, 4, "weights"), held(Stage::Zero1, 4, "gradients")), (p, p));
     assert_eq!(held(Stage::Zero3, 4, "weights"), p / 4);
     assert!(held(Stage::Zero3, 4, "optimizer") < p / 2 + 4096);
     assert!(held(Stage::Zero3, 4, "in-flight buffers") > 0);
+    // Three staging buffers of a piece of 2^23 elements, as they are stored; or the codes and scales that each of four ranks is sent and
+    // sends, and those of one part on the device. One rank has none of them.
+    assert_eq!(held(Stage::Ddp, 4, "in-flight buffers"), 3 * (4 << 23));
+    let part = quantised_bytes(1 << 21) as u64;
+    assert_eq!(held_as(Stage::Ddp, ReduceDType::Int8, 4, "in-flight buffers"), (3 * (4 + 4) + 1) * part);
+    assert_eq!(held_as(Stage::Ddp, ReduceDType::Int8, 1, "in-flight buffers"), 0);
 }
 
 /// Ranks that share sequences hold what is planned, whatever they exchange; half as many positions each take less.

@@ -6,7 +6,7 @@ use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
-use bessemer_units::{ParamDType, ParamStorage};
+use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 
 const SEQ: usize = 16;
 
@@ -103,9 +103,19 @@ fn one_rank_that_overflows_stops_the_update_of_all() {
         |stage, tensor: u64| ParallelConfig { stage, tensor: tensor.into(), ..ParallelConfig::default() };
     let hybrid = ParallelConfig { shard: 2, ..of(Stage::Zero3, 1) };
     let pipeline = ParallelConfig { pipeline: 2, ..of(Stage::Ddp, 2) };
-    for config in
-        [of(Stage::Ddp, 1), of(Stage::Zero1, 1), of(Stage::Zero2, 2), hybrid, of(Stage::Ddp, 4), pipeline]
-    {
+    let int8 = |config| ParallelConfig { reduce_dtype: ReduceDType::Int8, ..config };
+    for config in [
+        of(Stage::Ddp, 1),
+        of(Stage::Zero1, 1),
+        of(Stage::Zero2, 2),
+        hybrid.clone(),
+        of(Stage::Ddp, 4),
+        pipeline,
+        int8(of(Stage::Ddp, 1)),
+        int8(of(Stage::Zero1, 2)),
+        int8(of(Stage::Zero2, 1)),
+        int8(hybrid),
+    ] {
         let fine = job(&config, 4, Broken::No);
         assert!(fine.iter().all(|r| r.0.is_finite() && !r.1), "{config:?}");
         // The loss scale is taken out of the norm.

@@ -14,7 +14,7 @@ use bessemer_program::{
     Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
 };
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::ParamStorage;
+use bessemer_units::{ParamStorage, ReduceDType};
 use std::collections::BTreeMap;
 
 pub(crate) struct Layout {
@@ -62,6 +62,10 @@ pub(crate) fn layouts() -> Vec<Layout> {
         layout.config.stage = stage;
         layout
     };
+    let int8 = |name, mut layout: Layout| {
+        layout.config.reduce_dtype = ReduceDType::Int8;
+        Layout { name, ..layout }
+    };
     let asynchronous = |mut layout: Layout| {
         (layout.updates, layout.tied) = (3, false);
         layout
@@ -95,6 +99,16 @@ pub(crate) fn layouts() -> Vec<Layout> {
         pipeline("zb-v", "zb-v", 1, 4),
         pipeline("dualpipe", "dualpipe", 1, 4),
         asynchronous(pipeline("pipedream-2bw", "pipedream-2bw", 2, 4)),
+        int8("ddp in int8", data("", Stage::Ddp, 0, 3)),
+        int8("zero1 in copies in int8", data("", Stage::Zero1, 2, 6)),
+        int8("zero2 in int8", data("", Stage::Zero2, 0, 3)),
+        int8("zero3 in copies in int8", data("", Stage::Zero3, 2, 4)),
+        int8("tensor, sequence, zero3 in int8", tensor("", Stage::Zero3, true)),
+        int8("context by ring, ddp in int8", shared("", Stage::Ddp, ContextMethod::Ring)),
+        int8("1f1b, zero1 in int8", pipeline("", "1f1b", 2, 4)),
+        int8("chimera, zero3 in int8", sharded(pipeline("", "chimera", 2, 4), Stage::Zero3)),
+        int8("dualpipe in int8", pipeline("", "dualpipe", 1, 4)),
+        int8("pipedream-2bw in int8", asynchronous(pipeline("", "pipedream-2bw", 2, 4))),
     ]
 }
 
@@ -251,7 +265,8 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
             all.push(Transfer { flat: (t.flat + 1) % flats, ..*t });
         }
         let axis = if t.axis == Axis::Shard { Axis::Replicate } else { Axis::Shard };
-        all.extend([Transfer { axis, ..*t }, Transfer { term: !t.term, ..*t }]);
+        let dtype = if t.dtype == ReduceDType::Int8 { ReduceDType::Stored } else { ReduceDType::Int8 };
+        all.extend([Transfer { axis, ..*t }, Transfer { term: !t.term, ..*t }, Transfer { dtype, ..*t }]);
         let kinds = [CollectiveKind::AllGather, CollectiveKind::AllReduce, CollectiveKind::ReduceScatter];
         all.extend(kinds.into_iter().filter(|kind| *kind != t.kind).map(|kind| Transfer { kind, ..*t }));
         all
@@ -381,6 +396,49 @@ fn a_step_sends_what_its_list_says() {
     }
 }
 
+/// Flat parameters of several pieces, among ranks that do not divide them.
+#[test]
+fn pieces_in_int8_send_what_the_list_says() {
+    let model = bessemer_arch::named("gpt2-124m").unwrap();
+    let optim = OptimConfig { clip: 0.0, ..OptimConfig::default() };
+    for (stage, shard, ranks) in [(Stage::Ddp, 0, 3), (Stage::Zero1, 3, 6)] {
+        let (reduce_dtype, overlap) = (ReduceDType::Int8, false);
+        let config = ParallelConfig { stage, shard, reduce_dtype, overlap, ..ParallelConfig::default() };
+        let plan = Plan::new(&config, ranks, &model, optim.optimizer).unwrap();
+        let job = Job {
+            model: &model,
+            shape: Shape { sequences: 1, seq: 16, purpose: Purpose::Train },
+            activations: ActivationConfig::default(),
+            types: ParamStorage::default(),
+            optim: &optim,
+            z_loss: 0.0,
+            plan: &plan,
+            program: &plan.program(1, 1, None).unwrap(),
+        };
+        for at in 0..ranks {
+            let (ledger, mut null) = (Ledger::new(), NullBackend::new());
+            let world = ledger.wrap(Box::new(NullCommunicator::new("world", at, ranks)));
+            let mut worker = Worker::new(&mut null, &job, world).unwrap();
+            ledger.clear();
+            worker.gradients(&mut null, &mut Zeros).unwrap();
+            let (chunks, mut listed) =
+                (worker.step_chunks(), BTreeMap::from([("shard", 0), ("replicate", 0)]));
+            for node in worker.step_nodes() {
+                if let Action::Start(transfer) = &node.action
+                    && transfer.kind != CollectiveKind::AllGather
+                {
+                    let data = &chunks[node.chunk].data;
+                    let bytes = transfer.bytes_sent(&data.flats[transfer.flat], data.rank);
+                    *listed.entry(transfer.axis.name()).or_default() += bytes;
+                }
+            }
+            for (axis, listed) in listed {
+                assert_eq!(ledger.of(axis).volume.sent, listed, "{stage:?}, rank {at}, {axis}");
+            }
+        }
+    }
+}
+
 /// Ranks that differ on the data axes only run the same list, and every message that is sent is received.
 #[test]
 fn lists_of_different_ranks_fit_each_other() {
@@ -422,11 +480,17 @@ fn lists_of_different_ranks_fit_each_other() {
 /// Steps that a reviewer can read as a diff; written with `BESSEMER_GOLDEN=write`.
 #[test]
 fn printed_steps_are_the_golden_files() {
-    for (name, at) in [("zero3", 0), ("tensor, sequence, zero2", 1), ("1f1b, zero1", 3)] {
+    let golden =
+        [("zero3", 0), ("tensor, sequence, zero2", 1), ("1f1b, zero1", 3), ("zero1 in copies in int8", 4)];
+    for (name, at) in golden {
         let layout = layouts().into_iter().find(|layout| layout.name == name).unwrap();
         let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
         let text = print_step(&worker.step_chunks(), &worker.step_nodes());
-        let file = format!("{}/tests/golden/{}.txt", env!("CARGO_MANIFEST_DIR"), name.replace(", ", "-"));
+        let file = format!(
+            "{}/tests/golden/{}.txt",
+            env!("CARGO_MANIFEST_DIR"),
+            name.replace(", ", "-").replace(' ', "-")
+        );
         if std::env::var_os("BESSEMER_GOLDEN").is_some_and(|v| v == "write") {
             std::fs::write(&file, &text).unwrap();
         }

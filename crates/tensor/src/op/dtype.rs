@@ -4,8 +4,8 @@
 //! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
 //! rounded when it is stored. Indices and the counters of random numbers are u32, codes of block-quantised values u8. Everything else
 //! (optimizer state, statistics, losses) is f32. A copy converts between any two float types, a fill writes any; attention writes its
-//! results as f32 where they are terms that are added up or merged later; a sum of two matrices has one float type, as gradients of parameters
-//! are added up too.
+//! results as f32 where they are terms that are added up or merged later; a sum of two matrices, and what is encoded or decoded, has one float
+//! type, as gradients of parameters are added up and encoded too.
 
 use super::{Op, Operand};
 use crate::{TensorError, View};
@@ -84,7 +84,7 @@ fn wanted(op: &Op, o: &Operand, activation: Option<DType>) -> Result<(), &'stati
     match activation {
         Some(DType::Bf16) => when(found == DType::Bf16, "bf16 as the operator's other activations"),
         Some(DType::F32) => when(found == DType::F32, "f32 as the operator's other activations"),
-        Some(DType::F16) if matches!(op, Op::Add(_)) => {
+        Some(DType::F16) if matches!(op, Op::Add(_) | Op::Dequantise(_) | Op::Quantise(_)) => {
             when(found == DType::F16, "f16 as the other operands")
         }
         _ => when(false, "f32 or bf16"),

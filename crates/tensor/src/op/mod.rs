@@ -45,7 +45,7 @@ pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
 pub use norm_sums::{NormBackwardOfSums, NormGradientSums, NormOfSums, RowSums, RowTerm};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
-pub use quantise::{Dequantise, Quantise};
+pub use quantise::{Dequantise, GRADIENT_BLOCK, Quantise, quantised_bytes};
 pub use rope::{Rope, RopeScaling};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 

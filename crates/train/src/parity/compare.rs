@@ -1,7 +1,7 @@
 //! Two trajectories side by side.
 
 use super::run::Trajectory;
-use bessemer_units::{ParamDType, ParamStorage};
+use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 
 /// How far a layout may be from one rank. Sums are f32 and in another order, so losses drift apart as rounding is amplified
 /// by training; what they may not do is start apart.
@@ -13,6 +13,8 @@ pub struct Bounds {
     pub any_loss: f64,
     /// Largest difference of a gradient of the first step, relative to its largest element.
     pub gradient: f64,
+    /// The largest element for that is the one of the tensor's unit (a layer; embedding and head), with which it shares scales.
+    pub of_unit: bool,
     /// Largest difference of a parameter after the last step, relative to its largest element; none where such a bound
     /// says nothing, since rounding has been amplified.
     pub parameter: Option<f64>,
@@ -20,18 +22,27 @@ pub struct Bounds {
 
 impl Bounds {
     /// Bit by bit.
-    pub const EXACT: Bounds = Bounds { first_loss: 0.0, any_loss: 0.0, gradient: 0.0, parameter: Some(0.0) };
+    pub const EXACT: Bounds =
+        Bounds { first_loss: 0.0, any_loss: 0.0, gradient: 0.0, of_unit: false, parameter: Some(0.0) };
 
-    /// For jobs whose parameters and gradients are kept so.
+    /// For jobs whose parameters and gradients are kept so, and whose gradients travel so.
     ///
     /// In bf16 a gradient is rounded to 8 bits on every rank and after every micro-batch, so single elements differ by some
     /// units of 2^-8; a master that differs in its last bits may be rounded to the neighbouring bf16 value, which moves a
     /// weight by 2^-8, so losses drift apart sooner. The first step's loss has seen neither.
-    pub fn of(types: ParamStorage) -> Bounds {
+    ///
+    /// In 8 bits a sum over ranks and micro-batches is off by at most 1/254 of the sum of its terms' largest magnitudes in the block, and an
+    /// all-reduced one by 1/254 of its own besides. Terms of a mean of k that have nothing in common are up to sqrt(k) times as large as
+    /// it, each 1/k of that: with the 32 of the parity jobs that is (sqrt(32) + 1) / 254.
+    pub fn of(types: ParamStorage, reduce_dtype: ReduceDType) -> Bounds {
         let exact = Bounds::default();
+        let of_unit = reduce_dtype == ReduceDType::Int8;
+        let short = types.gradients != ParamDType::F32;
+        let gradient = if short { 2e-2 } else { exact.gradient };
         Bounds {
-            any_loss: if types.has_masters() { 2e-2 } else { exact.any_loss },
-            gradient: if types.gradients == ParamDType::F32 { exact.gradient } else { 2e-2 },
+            any_loss: if types.has_masters() || of_unit { 2e-2 } else { exact.any_loss },
+            gradient: if of_unit { gradient + (32f64.sqrt() + 1.0) / 254.0 } else { gradient },
+            of_unit,
             ..exact
         }
     }
@@ -39,7 +50,7 @@ impl Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Bounds { first_loss: 1e-5, any_loss: 1e-3, gradient: 1e-4, parameter: None }
+        Bounds { first_loss: 1e-5, any_loss: 1e-3, gradient: 1e-4, of_unit: false, parameter: None }
     }
 }
 
@@ -68,12 +79,21 @@ fn relative(a: f64, b: f64) -> f64 {
     if apart.is_nan() { f64::INFINITY } else { apart }
 }
 
-/// Largest difference relative to the reference's largest element.
-fn apart(a: &[f32], b: &[f32]) -> f64 {
+fn largest(values: &[f32]) -> f64 {
+    values.iter().fold(0.0, |m, v| m.max(f64::from(v.abs())))
+}
+
+/// The unit of a tensor: "layers.3", or nothing for embedding and head.
+fn unit(name: &str) -> &str {
+    let layer = name.strip_prefix("layers.").and_then(|rest| rest.find('.'));
+    layer.map_or("", |end| &name[.."layers.".len() + end])
+}
+
+/// Largest difference relative to `largest`.
+fn apart(a: &[f32], b: &[f32], largest: f64) -> f64 {
     if a.len() != b.len() {
         return f64::INFINITY;
     }
-    let largest = b.iter().fold(0.0f64, |m, v| m.max(f64::from(v.abs())));
     let worst = a.iter().zip(b).fold(0.0f64, |m, (x, y)| {
         let d = f64::from((x - y).abs());
         if d.is_nan() { f64::INFINITY } else { m.max(d) }
@@ -81,15 +101,17 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
     if worst == 0.0 { 0.0 } else { worst / largest.max(f64::MIN_POSITIVE) }
 }
 
-/// The largest relative difference of a tensor with its name, and the first that is beyond the bound.
+/// The largest relative difference of a tensor with its name, and the first that is beyond the bound. `of_unit`: relative to the largest
+/// element of its unit.
 fn worst(
     found: &[(String, Vec<f32>)],
     reference: &[(String, Vec<f32>)],
-    bound: f64,
+    (bound, of_unit): (f64, bool),
 ) -> (Option<(f64, String)>, Option<String>) {
     let (mut worst, mut first) = (None, None);
     for ((name, a), (_, b)) in found.iter().zip(reference) {
-        let d = apart(a, b);
+        let beside = reference.iter().filter(|(other, _)| of_unit && unit(other) == unit(name));
+        let d = apart(a, b, beside.fold(largest(b), |most, (_, b)| most.max(largest(b))));
         if worst.as_ref().is_none_or(|(most, _)| d > *most) {
             worst = Some((d, name.clone()));
         }
@@ -110,9 +132,10 @@ impl Comparison {
             .iter()
             .enumerate()
             .fold((0.0, 0), |worst, (i, &d)| if d > worst.0 { (d, i as u64 + 1) } else { worst });
-        let (gradient, diverging) = worst(&found.gradients, &reference.gradients, bounds.gradient);
+        let (gradient, diverging) =
+            worst(&found.gradients, &reference.gradients, (bounds.gradient, bounds.of_unit));
         let (parameter, drifted) =
-            worst(&found.params, &reference.params, bounds.parameter.unwrap_or(f64::INFINITY));
+            worst(&found.params, &reference.params, (bounds.parameter.unwrap_or(f64::INFINITY), false));
         let mut problems = Vec::new();
         let sizes = |t: &Trajectory| (t.losses.len(), t.gradients.len(), t.params.len());
         if sizes(found) != sizes(reference) {

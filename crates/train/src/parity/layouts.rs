@@ -8,7 +8,7 @@ use bessemer_parallel::{
     ContextMethod, ContextOrder, ContextSharing, CubeConfig, ParallelConfig, PlaneConfig, Stage,
     TensorConfig, TensorGrid,
 };
-use bessemer_units::{ParamDType, ParamStorage};
+use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 
 /// A layout to be held against one rank.
 #[derive(Debug, Clone, PartialEq)]
@@ -347,6 +347,47 @@ pub fn grids(ranks: usize, sequences: usize) -> Vec<Layout> {
     }
     let parts = |l: &Layout| l.parallel.tensor.grid().map_or(1, TensorGrid::sequence_parts);
     list.retain(|l| l.ranks <= ranks && sequences.is_multiple_of(l.data_ranks() * l.accumulation * parts(l)));
+    list.sort_by_key(|l| l.ranks);
+    list
+}
+
+/// Layouts of at most `ranks` ranks whose gradients travel in 8 bits, for steps of `sequences` sequences: copies, ZeRO and both, alone and
+/// beside each other kind of parallelism.
+pub fn in_int8(ranks: usize, sequences: usize) -> Vec<Layout> {
+    let (line, cut) = ((1, false), (2, true));
+    let ring = ContextSharing::of(ContextMethod::Ring);
+    let plane = TensorConfig::Plane(PlaneConfig { grid: [1, 2], depth: 1 });
+    let both = ParamStorage::both(ParamDType::Bf16);
+    let mut list = vec![
+        Layout::of(Stage::Ddp, (2, 1), line, 1),
+        Layout::of(Stage::Ddp, (4, 1), line, 2),
+        Layout::of(Stage::Ddp, (2, 1), (2, false), 1),
+        Layout::of(Stage::Zero1, (1, 2), line, 2),
+        Layout::of(Stage::Zero1, (2, 2), line, 1),
+        Layout::of(Stage::Zero2, (1, 4), line, 2),
+        Layout::of(Stage::Zero2, (2, 2), line, 2),
+        Layout::of(Stage::Zero3, (1, 2), line, 1),
+        Layout::of(Stage::Zero3, (1, 2), cut, 2),
+        Layout::of(Stage::Zero3, (2, 2), cut, 1),
+        Layout::of(Stage::Zero3, (4, 4), line, 1),
+        Layout::of(Stage::Zero2, (2, 2), line, 2).with_types(both),
+        Layout::of(Stage::Ddp, (2, 1), line, 1).with_types(both),
+        Layout::of(Stage::Ddp, (2, 1), line, 1).pipelined("1f1b", 2, 4, &[]),
+        Layout::of(Stage::Zero1, (1, 2), line, 1).pipelined("zb-h1", 2, 4, &[]),
+        Layout::of(Stage::Zero2, (1, 2), line, 1).pipelined("interleaved", 2, 4, &[]),
+        Layout::single().pipelined("dualpipe", 2, 4, &[]),
+        Layout::of(Stage::Ddp, (2, 1), line, 1).pipelined("pipedream-2bw", 2, 2, &[]),
+        Layout::of(Stage::Zero1, (1, 2), line, sequences / 2).sharing_sequences(2, ring),
+        Layout::of(Stage::Zero2, (1, 2), line, 2).on_grid(plane),
+    ];
+    for layout in &mut list {
+        layout.parallel.reduce_dtype = ReduceDType::Int8;
+        layout.name += ", int8";
+        if layout.asynchronous() {
+            layout.parallel.window = WINDOW;
+        }
+    }
+    list.retain(|l| l.ranks <= ranks);
     list.sort_by_key(|l| l.ranks);
     list
 }

@@ -15,7 +15,9 @@ mod stale;
 mod text;
 
 pub use compare::{Bounds, Comparison};
-pub use layouts::{ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, matrix, pipelines};
+pub use layouts::{
+    ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, pipelines,
+};
 pub use models::{Style, Variant};
 pub use pairwise::{Case, pairwise};
 pub use reference::{MakeBackend, Reference, References};

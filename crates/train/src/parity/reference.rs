@@ -6,8 +6,9 @@ use super::run::{ParityJob, Trajectory, in_process};
 use super::stale::stale_reference;
 use crate::TrainError;
 use bessemer_collectives::ThreadSettings;
-use bessemer_parallel::Stage;
+use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_tensor::Backend;
+use bessemer_units::ReduceDType;
 
 /// Makes the device of a rank.
 pub type MakeBackend<'a> = &'a (dyn Fn() -> Result<Box<dyn Backend>, TrainError> + Sync);
@@ -36,14 +37,19 @@ impl<'a> References<'a> {
         References { settings, backend, made: Vec::new() }
     }
 
-    /// One rank with the layout's types of parameters; for an asynchronous schedule one process that reads as old weights.
+    /// One rank with the layout's types of parameters, whose gradients do not travel; for an asynchronous schedule one process that reads as
+    /// old weights.
     ///
     /// # Errors
     /// A layout that the job does not allow, or an error of a lower layer.
     pub fn of(&mut self, job: &ParityJob, layout: &Layout) -> Result<&Reference, TrainError> {
         let wanted = match layout.asynchronous() {
             true => layout.clone(),
-            false => Layout { types: layout.types, ..Layout::single() },
+            false => {
+                let reduce_dtype = layout.parallel.reduce_dtype;
+                let parallel = ParallelConfig { reduce_dtype, ..ParallelConfig::default() };
+                Layout { types: layout.types, parallel, ..Layout::single() }
+            }
         };
         let known = self.made.iter().position(|(j, l, _)| (j, l) == (job, &wanted));
         let at = match known {
@@ -58,7 +64,7 @@ impl<'a> References<'a> {
     }
 
     fn make(&self, job: &ParityJob, layout: &Layout) -> Result<Reference, TrainError> {
-        let bounds = Bounds::of(layout.types);
+        let bounds = Bounds::of(layout.types, layout.parallel.reduce_dtype);
         if !layout.asynchronous() {
             let trajectory = in_process(job, layout, self.settings, self.backend)?;
             return Ok(Reference { trajectory, bounds, staleness: None });
@@ -70,12 +76,13 @@ impl<'a> References<'a> {
 }
 
 impl Layout {
-    /// Whether sums between its ranks are in the order of the ranks, all in one go: no product is cut, and gradients do not
-    /// meet on one axis and then on another.
+    /// Whether sums between its ranks are in the order of the ranks, all in one go: no product is cut, gradients do not meet on one axis and
+    /// then on another, and they travel as they are stored.
     fn sums_in_order(&self) -> bool {
         let parallel = &self.parallel;
         let one_axis =
             parallel.stage == Stage::Ddp || [0, self.data_ranks() as u64].contains(&parallel.shard);
-        parallel.tensor == 1 && parallel.context == 1 && one_axis
+        let exact = parallel.reduce_dtype == ReduceDType::Stored;
+        parallel.tensor == 1 && parallel.context == 1 && one_axis && exact
     }
 }

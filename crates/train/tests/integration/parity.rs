@@ -11,9 +11,9 @@ use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
-    asynchronous, contexts, grids, in_process, matrix, pipelines, stale_reference,
+    asynchronous, contexts, grids, in_int8, in_process, matrix, pipelines, stale_reference,
 };
-use bessemer_units::{Compression, ParamDType, ParamStorage, Recompute, Storage};
+use bessemer_units::{Compression, ParamDType, ParamStorage, Recompute, ReduceDType, Storage};
 
 const SEQ: usize = 16;
 /// Sequences of a step.
@@ -79,7 +79,8 @@ fn check_job(style: Style, job: &ParityJob, layouts: &[Layout]) {
         assert!(reference.trajectory.losses.iter().all(|l| l.is_finite()));
         let found = in_process(job, layout, &settings, &backend).expect("the layout runs");
         let name = format!("{:?} {} {}", job.optim.optimizer, style.name(), layout.name);
-        let problem = match layout.types.has_masters() {
+        let rounded = layout.types.has_masters() || layout.parallel.reduce_dtype == ReduceDType::Int8;
+        let problem = match rounded {
             true => Comparison::new(&found, &reference.trajectory, &reference.bounds).problem,
             false => problem(job, &found, reference),
         };
@@ -105,6 +106,40 @@ fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
         assert!(layouts.len() > 10);
         check(style, &layouts, 5);
     }
+}
+
+/// Gradients that travel in 8 bits, within the bounds of their code.
+#[test]
+fn gradients_in_8_bits_give_the_losses_of_one_rank() {
+    for style in Style::ALL {
+        let layouts = in_int8(4, SEQUENCES);
+        assert!(layouts.len() > 12);
+        for layout in layouts {
+            let model = layout.model(style, SEQ).expect("a model that fits together");
+            let optim = layout.optim(&job(style, 1).optim);
+            check_job(style, &ParityJob { model, optim, ..job(style, 10) }, &[layout]);
+        }
+    }
+    // Parts of ranks that own whole matrices are uneven.
+    for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor, OptimizerChoice::Kfac] {
+        let optim = OptimConfig { optimizer, lr: 1e-3, ..OptimConfig::default() };
+        let goes = |l: &Layout| l.goes_with(optimizer) && l.parallel.pipeline == 1 && !l.types.has_masters();
+        let layouts: Vec<_> = in_int8(4, SEQUENCES).into_iter().filter(goes).collect();
+        assert!(layouts.len() > 6);
+        check_job(Style::Llama, &ParityJob { optim: optim.clone(), ..job(Style::Llama, 4) }, &layouts);
+    }
+}
+
+/// On one rank no gradient travels, and nothing is rounded.
+#[test]
+fn one_rank_has_the_same_bits_whatever_travels() {
+    let settings = ThreadSettings::default();
+    let job = job(Style::Llama, 3);
+    let stored = in_process(&job, &Layout::single(), &settings, &backend).expect("it runs");
+    let mut layout = Layout::single();
+    layout.parallel.reduce_dtype = ReduceDType::Int8;
+    let int8 = in_process(&job, &layout, &settings, &backend).expect("it runs");
+    assert!(int8 == stored);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 //! Every rank of a job is run on a backend that only counts, and the bytes of all ranks are added: a ring collective of N
 //! elements over n ranks then sends N (n-1), or twice that for an all-reduce, however its parts are shared out.
 
-use bessemer_arch::{MlpKind, Model, NormChoice, Placement, PositionChoice, Span};
+use bessemer_arch::{MlpKind, Model, NormChoice, ParamId, Placement, PositionChoice, Span};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{
-    DataParallel, Exchange, Passes, context_parallel_layer, lightseq_layer, pipeline_micro_batch, ring,
-    ring_layer, tensor_parallel_layer, ulysses_layer,
+    DataParallel, Exchange, Passes, context_parallel_layer, lightseq_layer, pipeline_micro_batch,
+    quantised_ring, ring, ring_layer, tensor_parallel_layer, ulysses_layer,
 };
 use bessemer_mesh::{Axis, ContextMethod, PositionOrder, label};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
@@ -15,8 +15,9 @@ use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::null::NullBackend;
-use bessemer_train::parity::{Layout, Style, asynchronous, contexts, matrix, pairwise, pipelines};
-use bessemer_units::{ParamDType, Recompute, RecomputePlan};
+use bessemer_tensor::op::GRADIENT_BLOCK;
+use bessemer_train::parity::{Layout, Style, asynchronous, contexts, in_int8, matrix, pairwise, pipelines};
+use bessemer_units::{ParamDType, Recompute, RecomputePlan, ReduceDType};
 use std::collections::BTreeMap;
 
 /// Bytes by label of the group.
@@ -117,6 +118,42 @@ impl Elements {
     }
 }
 
+/// Bytes that all ranks send for the gradients of a stage in 8 bits.
+pub(crate) fn in_8_bits(
+    model: &Model,
+    (plan, program): (&Plan, &Program),
+    span: &Span,
+    (holders, reduce_scatters): (usize, f64),
+) -> [(&'static str, f64); 2] {
+    let (copies, shard) = (plan.replicate() * holders, plan.shard());
+    let bytes = |elements, ranks| quantised_ring(elements, ranks, GRADIENT_BLOCK) as f64;
+    let (mut scattered, mut reduced) = (0.0, 0.0);
+    for unit in units(model, (plan, program), span) {
+        scattered += copies as f64 * reduce_scatters * bytes(unit, shard);
+        let parts = (0..shard).map(|rank| bessemer_mesh::even(unit, shard, rank).len);
+        reduced += parts.map(|part| 2.0 * bytes(part, copies)).sum::<f64>();
+    }
+    [("shard", scattered), ("replicate", reduced)]
+}
+
+/// Elements of each flat unit of a stage on each of the ranks that share its layers.
+fn units(model: &Model, (plan, program): (&Plan, &Program), span: &Span) -> Vec<usize> {
+    let apart = model.tied_embeddings && program.stages > 1;
+    let of_rank = |rank: usize| {
+        let specs = plan.tensor_shard(model, rank).expect("a part of the model").specs(span);
+        let mut units: BTreeMap<Option<usize>, usize> = BTreeMap::new();
+        let mut table = 0;
+        for spec in specs {
+            match apart && spec.id == ParamId::TOKEN_TABLE {
+                true => table = spec.len(),
+                false => *units.entry(spec.id.unit().layer()).or_default() += spec.len(),
+            }
+        }
+        units.into_values().chain([table]).collect::<Vec<_>>()
+    };
+    (0..plan.tensor()).flat_map(of_rank).collect()
+}
+
 /// Bytes that all ranks send in the steps of `program`, by the closed forms.
 fn expected(
     model: &Model,
@@ -159,12 +196,20 @@ fn expected(
     for (number, span) in spans.iter().enumerate() {
         let holders = program.holders(number).len();
         let elements = all.stage(span, model.tied_embeddings);
+        let int8 = plan.reduce_dtype == ReduceDType::Int8;
         if shard > 1 {
-            let bytes = reduce_scatters * gradient + all_gathers * value;
+            let bytes = if int8 { 0.0 } else { reduce_scatters * gradient } + all_gathers * value;
             send("shard", (context * replicas * holders) as f64 * bytes * whole_ring(elements, shard));
         }
         // Replicas and mirrored holders of a stage add up the shard that they all have.
-        send("replicate", context as f64 * 2.0 * gradient * whole_ring(elements, replicas * holders));
+        if !int8 {
+            send("replicate", context as f64 * 2.0 * gradient * whole_ring(elements, replicas * holders));
+        }
+        if int8 {
+            for (label, bytes) in in_8_bits(model, (plan, program), span, (holders, reduce_scatters)) {
+                send(label, bytes);
+            }
+        }
 
         // Gradients that are terms of a sum over the tensor axis are added up before they leave.
         let times = (data * holders) as f64 * if plan.stage >= Stage::Zero2 { reduce_scatters } else { 1.0 };
@@ -332,6 +377,12 @@ fn ranks_that_share_sequences_and_compute_again_send_the_bytes_of_the_closed_for
 #[test]
 fn every_pipeline_sends_the_bytes_of_the_closed_forms() {
     check_all(pipelines(16).into_iter().chain(asynchronous(16)));
+}
+
+#[test]
+fn gradients_in_8_bits_send_the_bytes_of_the_closed_forms() {
+    // Those of grids: traffic_grids.
+    check_all(in_int8(16, 16).into_iter().filter(|layout| layout.parallel.tensor.grid().is_none()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The bytes that a step on a grid of tensor-parallel ranks sends, axis by axis: the closed forms of its layers, of embedding, head and
 //! loss, of sums of gradients, of data parallelism and pipelines beside the grid, and of control messages.
 
-use crate::traffic::{Traffic, counted, form};
+use crate::traffic::{Traffic, counted, form, in_8_bits};
 use bessemer_arch::{Model, NormChoice, PositionChoice, Span};
 use bessemer_mesh::formulas::{
     CubeProduct, Exchange, GridElements, Passes, cube_ends, cube_gradients, cube_layer, pipeline_micro_batch,
@@ -12,8 +12,8 @@ use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Plan, Stage};
 use bessemer_schedule::{Place, Program};
-use bessemer_train::parity::{Layout, Style, grids};
-use bessemer_units::Recompute;
+use bessemer_train::parity::{Layout, Style, grids, in_int8};
+use bessemer_units::{Recompute, ReduceDType};
 
 /// Elements that a rank sends along rows, columns and depth.
 type ByAxis = [f64; 3];
@@ -157,11 +157,17 @@ fn expected(of: &OnGrid<'_>, (plan, program): (&Plan, &Program), micro: usize, s
     for (number, span) in spans.iter().enumerate() {
         let (holders, elements) = (program.holders(number).len(), of.stage(span));
         let all = of.on_all(elements);
+        let int8 = plan.reduce_dtype == ReduceDType::Int8;
         if shard > 1 {
-            let passes = reduce_scatters + all_gathers;
+            let passes = if int8 { 0.0 } else { reduce_scatters } + all_gathers;
             send("shard", (replicas * holders) as f64 * passes * whole_ring(all, shard));
         }
-        send("replicate", 2.0 * whole_ring(all, replicas * holders));
+        if int8 {
+            let of_stage = in_8_bits(model, (plan, program), span, (holders, reduce_scatters));
+            of_stage.into_iter().for_each(|(label, bytes)| send(label, bytes / 4.0));
+        } else {
+            send("replicate", 2.0 * whole_ring(all, replicas * holders));
+        }
         let times = (data * holders) as f64 * if plan.stage >= Stage::Zero2 { reduce_scatters } else { 1.0 };
         along = plus(along, times * ranks, of.gradients(elements));
         // Ranks that hold the same key/value heads.
@@ -214,7 +220,8 @@ fn check(what: &str, model: &Model, layout: &Layout, recompute: Recompute) {
 #[test]
 fn steps_on_grids_send_the_bytes_of_the_closed_forms() {
     let mut checked = 0;
-    for layout in grids(16, 1 << 10) {
+    let int8 = in_int8(16, 16).into_iter().filter(|layout| layout.parallel.tensor.grid().is_some());
+    for layout in grids(16, 1 << 10).into_iter().chain(int8) {
         for style in Style::ALL {
             let model = layout.model(style, 16).expect("a model that fits together");
             for qk_norm in [false, true] {

@@ -225,10 +225,12 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
         }
         .into(),
         Kind::Quantise(n, d) => {
-            Quantise { src: m.act(n, d)?, codes: m.codes(n, d)?, scales: m.f32(n, blocks(d))? }.into()
+            let (src, codes, scales) = (m.act(n, d)?, m.codes(n, d)?, m.f32(n, blocks(d))?);
+            Quantise { src, codes, scales, keep_sign: true }.into()
         }
         Kind::Dequantise(n, d) => {
-            Dequantise { codes: m.codes(n, d)?, scales: m.f32(n, blocks(d))?, dst: m.act(n, d)? }.into()
+            let (codes, scales, dst) = (m.codes(n, d)?, m.f32(n, blocks(d))?, m.act(n, d)?);
+            Dequantise { codes, scales, dst, accumulate: false }.into()
         }
         Kind::Copy(len) => Copy { src: m.f32(1, len)?, dst: m.f32(1, len)? }.into(),
         other => unreachable!("{other:?} is made above"),

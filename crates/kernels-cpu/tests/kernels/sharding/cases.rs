@@ -105,8 +105,10 @@ fn elementwise(m: &mut Maker) {
     m.case("", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step: None, out });
     let (codes, values) = (m.codes(r, 3 * c), m.normal(r, 3 * c));
     let scales = m.normal(r, 3);
-    m.case("", Quantise { src: values, codes, scales });
-    m.case("", Dequantise { codes, scales, dst: values });
+    for (what, keep_sign, accumulate) in [("", true, false), ("of gradients", false, true)] {
+        m.case(what, Quantise { src: values, codes, scales, keep_sign });
+        m.case(what, Dequantise { codes, scales, dst: values, accumulate });
+    }
     let step = Some(m.with(1, 2, |i, _| [1.0, 0.5][i]));
     m.case("with a step", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step, out });
 }
