@@ -13,6 +13,7 @@ mod combine;
 pub(crate) mod copy;
 mod dot;
 mod dropout;
+mod dynamic_code;
 mod embedding;
 mod fill;
 mod gated;
