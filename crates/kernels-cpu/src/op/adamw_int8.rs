@@ -4,7 +4,8 @@
 //!
 //! Every operation of the update is exactly rounded and codes are those of the reference ([`super::dynamic_code`]), so all rungs give the
 //! same bits. Cost: per element 12 bytes of parameter and gradient and 4 of codes; three divisions, a square root, two looks into tables
-//! that stay in the cache and about 60 operations of the encoders. The f32 moments of a block exist on the stack only.
+//! that stay in the cache and about 60 operations of the encoders. The f32 moments of a block exist on the stack only. The last block, if
+//! it is not whole, is updated by the reference.
 #![allow(unsafe_code)] // elements by address
 
 use super::adamw::Step;
@@ -13,7 +14,7 @@ use crate::arena::Arena;
 use crate::ctx::Ctx;
 use crate::element::{Element, with_parameter};
 use crate::operand::{AnyMat, Codes, Mat};
-use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
+use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::View;
 use bessemer_tensor::op::AdamWInt8;
 use bessemer_tensor::quantise::{MOMENT_BLOCK, SIGNED, UNSIGNED};
@@ -44,26 +45,6 @@ impl Moment {
     unsafe fn codes(&self, block: usize, n: usize) -> &mut [u8] {
         // SAFETY: by contract.
         unsafe { self.codes.slice(0, block * MOMENT_BLOCK, n) }
-    }
-
-    /// The values of the codes from `at` on, as many as a vector has; zeros behind the last.
-    ///
-    /// # Safety
-    /// As [`Simd`]. `table` are the values of the block's codes, without the factor `scale`.
-    #[inline(always)]
-    unsafe fn decode<S: Simd>(&self, codes: &[u8], at: usize, table: &[f32; 256], scale: S::V) -> S::V {
-        let mut last = [self.code.zero(); 16];
-        let codes = &codes[at..];
-        // SAFETY: LANES codes, of the block or of `last`.
-        unsafe {
-            let from = if codes.len() < S::LANES {
-                last[..codes.len()].copy_from_slice(codes);
-                last.as_ptr()
-            } else {
-                codes.as_ptr()
-            };
-            S::mul(S::look_up(table, from), scale)
-        }
     }
 }
 
@@ -109,47 +90,98 @@ impl<P: Element> Kernel for Update<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Update { op, step, operands, blocks } = self;
-        let Operands { param, master, grad, m, v } = operands;
-        let constants = [op.beta1, op.beta2, op.eps, op.weight_decay];
-        let (mut ms, mut vs) = ([0.0f32; MOMENT_BLOCK], [0.0f32; MOMENT_BLOCK]);
-        for block in blocks {
-            let first = block * MOMENT_BLOCK;
-            let len = MOMENT_BLOCK.min(param.cols - first);
-            if len < MOMENT_BLOCK {
-                (ms, vs) = ([0.0; MOMENT_BLOCK], [0.0; MOMENT_BLOCK]);
-            }
-            let (m_scale, v_scale) = (m.scales.get(0, block), v.scales.get(0, block));
-            let (m_values, v_values) = (m.code.values(m_scale), v.code.values(v_scale));
-            // SAFETY: elements first .. first + len of the one row of every operand, which one task has; the buffers hold a whole
-            // block, and vectors divide it.
-            unsafe {
-                let step = Step::<S>::new(constants, step);
-                let (m_codes, v_codes) = (m.codes(block, len), v.codes(block, len));
-                let (m_scale, v_scale) = (S::splat(m_scale), S::splat(v_scale));
-                let (mut m_extremes, mut v_extremes) = (Extremes::<S>::new(), Extremes::<S>::new());
-                for i in (0..len).step_by(S::LANES) {
-                    let (c, n) = (first + i, S::LANES.min(len - i));
-                    let p = match master {
-                        Some(x) => load_part::<S>(x.row(0).add(c), n),
-                        None => load_part::<S>(param.row(0).add(c), n),
-                    };
-                    let m0 = m.decode::<S>(m_codes, i, m_values, m_scale);
-                    let v0 = v.decode::<S>(v_codes, i, v_values, v_scale);
-                    let (p, m1, v1) = step.apply(p, grad.load::<S>(0, c, n), m0, v0);
-                    store_part::<S>(param.row(0).add(c), p, n);
-                    if let Some(x) = master {
-                        store_part::<S>(x.row(0).add(c), p, n);
-                    }
-                    S::store(ms.as_mut_ptr().add(i), m1);
-                    S::store(vs.as_mut_ptr().add(i), v1);
-                    m_extremes.see(m1);
-                    v_extremes.see(v1);
+        // SAFETY: one task has these blocks.
+        unsafe {
+            let vectors = Step::<S>::new(constants(op), step);
+            for block in blocks {
+                if (block + 1) * MOMENT_BLOCK > operands.param.cols {
+                    plain_block(op, step, operands, block);
+                } else {
+                    with_parameter!(operands.grad.dtype, G => {
+                        whole_block::<S, P, G>(&vectors, operands, &operands.grad.typed::<G>(), block);
+                    });
                 }
-                m.scales.set(0, block, m.code.encode(&ms, &m_extremes, m_codes));
-                v.scales.set(0, block, v.code.encode(&vs, &v_extremes, v_codes));
             }
         }
     }
+}
+
+/// Updates a block that has all of its elements.
+///
+/// # Safety
+/// As [`Simd`]; nobody else has the block.
+#[inline(always)]
+unsafe fn whole_block<S: Simd, P: Element, G: Element>(
+    step: &Step<S>,
+    operands: &Operands<P>,
+    grad: &Mat<G>,
+    block: usize,
+) {
+    let Operands { param, master, m, v, .. } = operands;
+    let (mut ms, mut vs) = ([0.0f32; MOMENT_BLOCK], [0.0f32; MOMENT_BLOCK]);
+    let (m_scale, v_scale) = (m.scales.get(0, block), v.scales.get(0, block));
+    let (m_values, v_values) = (m.code.values(m_scale), v.code.values(v_scale));
+    let first = block * MOMENT_BLOCK;
+    // SAFETY: elements of one block of the one row of every operand; vectors divide a block.
+    unsafe {
+        let (m_codes, v_codes) = (m.codes(block, MOMENT_BLOCK), v.codes(block, MOMENT_BLOCK));
+        let (param, grad) = (param.row(0).add(first), grad.row(0).add(first));
+        let master = master.as_ref().map(|x| x.row(0).add(first));
+        let (m_scale, v_scale) = (S::splat(m_scale), S::splat(v_scale));
+        let (mut m_extremes, mut v_extremes) = (Extremes::<S>::new(), Extremes::<S>::new());
+        for i in (0..MOMENT_BLOCK).step_by(S::LANES) {
+            let p = match master {
+                Some(x) => S::load(x.add(i)),
+                None => P::load::<S>(param.add(i)),
+            };
+            let m0 = S::mul(S::look_up(m_values, m_codes.as_ptr().add(i)), m_scale);
+            let v0 = S::mul(S::look_up(v_values, v_codes.as_ptr().add(i)), v_scale);
+            let (p, m1, v1) = step.apply(p, G::load::<S>(grad.add(i)), m0, v0);
+            P::store::<S>(param.add(i), p);
+            if let Some(x) = master {
+                S::store(x.add(i), p);
+            }
+            S::store(ms.as_mut_ptr().add(i), m1);
+            S::store(vs.as_mut_ptr().add(i), v1);
+            m_extremes.see(m1);
+            v_extremes.see(v1);
+        }
+        m.scales.set(0, block, m.code.encode(&ms, &m_extremes, m_codes));
+        v.scales.set(0, block, v.code.encode(&vs, &v_extremes, v_codes));
+    }
+}
+
+/// Updates any block, an element at a time.
+///
+/// # Safety
+/// Nobody else has the block.
+unsafe fn plain_block<P: Element>(op: &AdamWInt8, step: [f32; 4], operands: &Operands<P>, block: usize) {
+    let Operands { param, master, grad, m, v } = operands;
+    let first = block * MOMENT_BLOCK;
+    let len = MOMENT_BLOCK.min(param.cols - first);
+    let (mut ms, mut vs) = ([0.0; MOMENT_BLOCK], [0.0; MOMENT_BLOCK]);
+    let (ms, vs) = (&mut ms[..len], &mut vs[..len]);
+    // SAFETY: by contract.
+    let (m_codes, v_codes) = unsafe { (m.codes(block, len), v.codes(block, len)) };
+    SIGNED.decode(m_codes, m.scales.get(0, block), ms);
+    UNSIGNED.decode(v_codes, v.scales.get(0, block), vs);
+    for i in 0..len {
+        let c = first + i;
+        let p = master.as_ref().map_or_else(|| param.get(0, c), |x| x.get(0, c));
+        let (p, m1, v1) = super::adamw::update(constants(op), step, p, grad.get(0, c), ms[i], vs[i]);
+        (ms[i], vs[i]) = (m1, v1);
+        param.set(0, c, p);
+        if let Some(x) = master {
+            x.set(0, c, p);
+        }
+    }
+    m.scales.set(0, block, SIGNED.encode(ms, m_codes));
+    v.scales.set(0, block, UNSIGNED.encode(vs, v_codes));
+}
+
+/// beta1, beta2, eps, weight decay.
+fn constants(op: &AdamWInt8) -> [f32; 4] {
+    [op.beta1, op.beta2, op.eps, op.weight_decay]
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &AdamWInt8) {
@@ -169,30 +201,11 @@ fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamWInt8) {
 
 pub(crate) fn reference(arena: &Arena, op: &AdamWInt8) {
     let Some(step) = arena.f32(&op.step).applied() else { return };
-    let constants = [op.beta1, op.beta2, op.eps, op.weight_decay];
     with_parameter!(op.param.dtype(), P => {
         let operands = Operands::<P>::new(arena, op);
-        let Operands { param, master, grad, m, v } = &operands;
         for block in 0..operands.blocks() {
-            let first = block * MOMENT_BLOCK;
-            let len = MOMENT_BLOCK.min(param.cols - first);
-            let (mut ms, mut vs) = (vec![0.0; len], vec![0.0; len]);
-            // SAFETY: one thread has every block.
-            let (m_codes, v_codes) = unsafe { (m.codes(block, len), v.codes(block, len)) };
-            SIGNED.decode(m_codes, m.scales.get(0, block), &mut ms);
-            UNSIGNED.decode(v_codes, v.scales.get(0, block), &mut vs);
-            for i in 0..len {
-                let c = first + i;
-                let p = master.as_ref().map_or_else(|| param.get(0, c), |x| x.get(0, c));
-                let (p, m1, v1) = super::adamw::update(constants, step, p, grad.get(0, c), ms[i], vs[i]);
-                (ms[i], vs[i]) = (m1, v1);
-                param.set(0, c, p);
-                if let Some(x) = master {
-                    x.set(0, c, p);
-                }
-            }
-            m.scales.set(0, block, SIGNED.encode(&ms, m_codes));
-            v.scales.set(0, block, UNSIGNED.encode(&vs, v_codes));
+            // SAFETY: this thread has all blocks.
+            unsafe { plain_block(op, step, &operands, block) };
         }
     });
 }

@@ -87,11 +87,6 @@ impl VectorCode {
         if scale == 0.0 { &ZEROS } else { self.plain.values() }
     }
 
-    /// The code of the value 0.
-    pub(super) fn zero(&self) -> u8 {
-        if self.signed { 127 } else { 0 }
-    }
-
     /// [`Self::window`] as a part of a number.
     const fn margin(&self) -> f32 {
         self.window as f32 / (1 << FRACTION_BITS) as f32
@@ -151,7 +146,7 @@ impl VectorCode {
         }
     }
 
-    /// [`DynamicCode::encode`] of the first `codes.len()` values of a block, which are followed by zeros. `extremes` has seen all of them.
+    /// [`DynamicCode::encode`] of a whole block. `extremes` has seen all of its values.
     ///
     /// # Safety
     /// As [`Simd`].
@@ -162,13 +157,12 @@ impl VectorCode {
         extremes: &Extremes<S>,
         codes: &mut [u8],
     ) -> f32 {
-        // SAFETY: a block has a multiple of 4 LANES values, and `whole` as many codes.
+        assert_eq!(codes.len(), MOMENT_BLOCK);
+        // SAFETY: a block has a multiple of 4 LANES values, and as many codes.
         unsafe {
             let Some(scale) = extremes.scale(self.signed) else {
-                return self.plain.encode(&values[..codes.len()], codes);
+                return self.plain.encode(values, codes);
             };
-            let mut buffer = [0; MOMENT_BLOCK];
-            let whole = if codes.len() == MOMENT_BLOCK { &mut *codes } else { &mut buffer[..] };
             let inverse = S::splat(1.0 / scale);
             // A fraction below twice the margin.
             let unsure = (1 << FRACTION_BITS) - 2 * self.window;
@@ -181,18 +175,15 @@ impl VectorCode {
                     S::load(at.add(3 * S::LANES)),
                 ];
                 let numbers = self.numbers::<S>(x, inverse);
-                S::store_bytes(whole.as_mut_ptr().add(first), numbers);
+                S::store_bytes(codes.as_mut_ptr().add(first), numbers);
                 if S::any_without(unsure, numbers) {
                     let mut lanes = [0.0f32; 64];
                     for (j, numbers) in numbers.into_iter().enumerate() {
                         S::store(lanes.as_mut_ptr().add(j * S::LANES), numbers);
                     }
                     let group = first..first + 4 * S::LANES;
-                    self.decide(&lanes, unsure, &values[group.clone()], scale, &mut whole[group]);
+                    self.decide(&lanes, unsure, &values[group.clone()], scale, &mut codes[group]);
                 }
-            }
-            if codes.len() < MOMENT_BLOCK {
-                codes.copy_from_slice(&buffer[..codes.len()]);
             }
             scale
         }
