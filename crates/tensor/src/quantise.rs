@@ -30,23 +30,6 @@ const BUCKETS: usize = (23 << 7) + 1;
 /// Upper half of 2^-23, which is below half of the smallest magnitude of both codes.
 const FIRST_BUCKET: u32 = (127 - 23) << 7;
 
-/// Magnitudes in a decade of the table as a line: a value y above `above` is nearest to number `y slope + intercept`, rounded down, and
-/// at most `top`.
-#[derive(Debug, Clone, Copy)]
-struct Line {
-    above: f32,
-    slope: f32,
-    intercept: f32,
-    top: f32,
-}
-
-/// What [`Line`] leaves unsaid: a number of at most 255 is off by less than a dozen roundings (of slope, intercept, product, sum, and
-/// of the table's values, their middles and the edges that they are made from), 2^-24 of itself each.
-const UNSURE: f32 = 1.0 / 4096.0;
-
-/// 1.5 2^23: a float that is added to it keeps the nearest integer in its lowest bits.
-const TO_INTEGER: f32 = 12_582_912.0;
-
 /// A code of 8 bits for values from -1 to 1, or from 0 to 1.
 #[derive(Debug)]
 pub struct DynamicCode {
@@ -56,10 +39,6 @@ pub struct DynamicCode {
     /// is nearest to the bucket's lower end, in the lower half the lower half of the middle between it and the next one, above which
     /// the next one is nearer, or all bits if that middle lies in another bucket. No bucket has more than one middle.
     nearest: [u32; BUCKETS],
-    /// By decade.
-    lines: [Line; DECADES.len()],
-    /// The middle between the last decade and 1.
-    above_all: f32,
     /// The code of zero. Codes below it are negative.
     zero: i32,
     /// Number of the largest magnitude.
@@ -81,16 +60,10 @@ impl DynamicCode {
     const fn new(signed: bool) -> DynamicCode {
         let mut magnitudes = [f32::INFINITY; MOST];
         magnitudes[0] = 0.0;
-        let mut lines = [Line { above: 0.0, slope: 0.0, intercept: 0.0, top: 0.0 }; DECADES.len()];
         let mut count = 1;
         let mut i = 0;
         while i < DECADES.len() {
             let parts = if signed { 1 << i } else { 2 << i };
-            // Number `count` begins at a tenth of the decade's end, and each takes 0.9 / parts of it.
-            let slope = parts as f64 / (0.9 * DECADES[i] as f64);
-            lines[i].slope = slope as f32;
-            lines[i].intercept = (count as f64 - 0.1 * DECADES[i] as f64 * slope) as f32;
-            lines[i].top = (count + parts - 1) as f32;
             let mut part = 0;
             while part < parts {
                 magnitudes[count] = DECADES[i] * ((edge(part, parts) + edge(part + 1, parts)) / 2.0);
@@ -106,13 +79,6 @@ impl DynamicCode {
             middles[i] = (magnitudes[i] + magnitudes[i + 1]) / 2.0;
             i += 1;
         }
-        lines[0].above = middles[0];
-        let mut i = 1;
-        while i < lines.len() {
-            lines[i].above = middles[lines[i - 1].top as usize];
-            i += 1;
-        }
-        let above_all = middles[count - 1];
         // All that is below 2^-23 falls into the first bucket, and is nearest to 0.
         let mut nearest = [0xffff; BUCKETS];
         let (mut bucket, mut at) = (1, 0);
@@ -134,7 +100,7 @@ impl DynamicCode {
             code += 1;
         }
         let least = if signed { 0 } else { 1 };
-        DynamicCode { values, nearest, lines, above_all, zero: zero as i32, most: 255 - zero as i32, least }
+        DynamicCode { values, nearest, zero: zero as i32, most: 255 - zero as i32, least }
     }
 
     /// The value of every code, ascending.
@@ -150,56 +116,24 @@ impl DynamicCode {
         gaps.fold(below, f32::max) / 2.0
     }
 
-    /// The code nearest to `y`, the quotient of `x` and the scale of its block.
-    #[inline(always)]
-    fn nearest(&self, x: f32, y: f32) -> u8 {
+    /// The code of a value, in a block with a scale whose magnitude is at least [`LEAST_SCALE`]. Between two codes that are equally near,
+    /// the one of smaller magnitude.
+    #[inline]
+    pub fn nearest(&self, x: f32, scale: f32) -> u8 {
+        let y = x / scale;
         let bits = y.to_bits() & 0x7fff_ffff;
         let bucket = (bits >> 16).saturating_sub(FIRST_BUCKET).min(BUCKETS as u32 - 1);
         let entry = self.nearest[bucket as usize];
-        self.code(x, y, (entry >> 16) as i32 + i32::from(bits & 0xffff > entry & 0xffff))
-    }
-
-    /// The code of a magnitude with the sign of `y`. Without branches: signs are as good as random.
-    #[inline(always)]
-    fn code(&self, x: f32, y: f32, magnitude: i32) -> u8 {
+        let magnitude = (entry >> 16) as i32 + i32::from(bits & 0xffff > entry & 0xffff);
         let magnitude = magnitude.max(self.least & i32::from(x != 0.0));
+        // Without branches: signs are as good as random. One magnitude less below zero; -m is !m + 1.
         let negative = (y.to_bits() >> 31) as i32;
-        // One magnitude less below zero; -m is !m + 1.
         let magnitude = magnitude.min(self.most - negative);
         (self.zero + (magnitude ^ -negative) + negative) as u8
     }
 
-    /// Writes [`DynamicCode::nearest`] of every value, by lines instead of by table, without branches: for several values at once. Returns
-    /// false if one of them is so near to a middle that its code may be the one beside it.
-    #[inline(always)]
-    fn nearest_by_lines(&self, values: &[f32], scale: f32, codes: &mut [u8]) -> bool {
-        let (lines, above_all) = (self.lines, self.above_all);
-        let mut unsure = 0;
-        for (code, x) in codes.iter_mut().zip(values) {
-            let y = *x / scale;
-            let magnitude = y.abs();
-            let mut line = Line { above: 0.0, slope: 0.0, intercept: 0.5, top: 0.0 };
-            for decade in lines {
-                let here = magnitude > decade.above;
-                line.slope = if here { decade.slope } else { line.slope };
-                line.intercept = if here { decade.intercept } else { line.intercept };
-                line.top = if here { decade.top } else { line.top };
-            }
-            let number = magnitude * line.slope + line.intercept;
-            let down = (number - 0.5 + TO_INTEGER) - TO_INTEGER;
-            // False for what is not a number.
-            let sure = (number - down - 0.5).abs() < 0.5 - UNSURE;
-            unsure |= u32::from(!sure);
-            let down = down.min(line.top) + TO_INTEGER;
-            let number = (down.to_bits() & 0xff) as i32 + i32::from(magnitude > above_all);
-            *code = self.code(*x, y, number);
-        }
-        unsure == 0
-    }
-
     /// Writes the codes of a block and returns its scale, which is not finite if a value is not. If the largest magnitude occurs with
     /// both signs, the scale is negative.
-    #[inline(always)]
     pub fn encode(&self, block: &[f32], codes: &mut [u8]) -> f32 {
         // Integers order magnitudes as floats do, and not-a-number after all of them. The sign goes last.
         let largest = block.iter().fold(0, |most: u32, x| most.max(x.to_bits().rotate_left(1)));
@@ -208,14 +142,11 @@ impl DynamicCode {
             codes.fill(self.zero as u8);
             return 0.0;
         }
-        if !self.nearest_by_lines(block, scale, codes) {
-            codes.iter_mut().zip(block).for_each(|(code, x)| *code = self.nearest(*x, *x / scale));
-        }
+        codes.iter_mut().zip(block).for_each(|(code, x)| *code = self.nearest(*x, scale));
         scale
     }
 
     /// Writes the values of a block's codes.
-    #[inline(always)]
     pub fn decode(&self, codes: &[u8], scale: f32, block: &mut [f32]) {
         if scale == 0.0 {
             return block.fill(0.0);
@@ -252,40 +183,6 @@ mod tests {
         assert!((UNSIGNED.bound() - 0.45 / 128.0).abs() < 1e-6, "{}", UNSIGNED.bound());
     }
 
-    /// All of [`the_nearest_code_is_found_everywhere`]'s points, and a thousand in every binade, among a scale: lines give the codes of the
-    /// table, but where they say that they may not.
-    #[test]
-    fn lines_give_the_codes_of_the_table() {
-        for code in [&SIGNED, &UNSIGNED] {
-            let edges = (0..=BUCKETS as u32).map(|b| (FIRST_BUCKET + b) << 16);
-            let points = code.values.iter().map(|x| x.abs().to_bits()).chain(edges);
-            let near = points.flat_map(|b| b.saturating_sub(40)..=b + 40);
-            let middles = code.values.windows(2).map(|w| ((w[0] + w[1]) / 2.0).abs().to_bits());
-            let near = near.chain(middles.flat_map(|b| b - 300..=b + 300));
-            let all =
-                near.chain((60 << 23..127 << 23).step_by(8191)).map(f32::from_bits).filter(|y| *y <= 1.0);
-            let (mut sure, mut all_points) = (0, 0);
-            for (scale, y) in all.flat_map(|y| [(1.0f32, y), (-3.7e-4, y)]) {
-                for x in [y * scale, -y * scale] {
-                    if x / scale < 0.0 && code.zero == 0 {
-                        continue;
-                    }
-                    let mut found = [0];
-                    all_points += 1;
-                    if code.nearest_by_lines(&[x], scale, &mut found) {
-                        sure += 1;
-                        assert_eq!(found[0], code.nearest(x, x / scale), "{x} / {scale}");
-                    }
-                }
-            }
-            assert!(sure > all_points / 2, "{sure} of {all_points}");
-        }
-        // Evenly spread values: nearly all are sure.
-        let values: Vec<f32> = (0..1 << 20).map(|i| i as f32 / (1 << 20) as f32).collect();
-        let sure = values.iter().filter(|x| SIGNED.nearest_by_lines(&[**x], 1.0, &mut [0])).count();
-        assert!(sure > values.len() * 99 / 100, "{sure}");
-    }
-
     #[test]
     fn a_largest_magnitude_with_both_signs_makes_a_negative_scale() {
         let mut codes = [0; 3];
@@ -309,7 +206,7 @@ mod tests {
                     if y < 0.0 && code.zero == 0 {
                         continue;
                     }
-                    let (found, wanted) = (code.nearest(y, y) as usize, plain(code, y));
+                    let (found, wanted) = (code.nearest(y, 1.0) as usize, plain(code, y));
                     let off = |i: usize| (f64::from(code.values[i]) - f64::from(y)).abs();
                     // A middle is rounded to f32.
                     let tie = off(found) - off(wanted) <= f64::from(y.abs()) * 2f64.powi(-23);

@@ -15,6 +15,59 @@ use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::AdamW;
 
+/// One update of vectors of elements.
+pub(super) struct Step<S: Simd> {
+    factor: S::V,
+    decay: S::V,
+    betas: [S::V; 2],
+    rests: [S::V; 2],
+    corrections: [S::V; 2],
+    lr: S::V,
+    eps: S::V,
+}
+
+impl<S: Simd> Step<S> {
+    /// `constants`: beta1, beta2, eps, weight decay; `step`: factor, lr and both corrections.
+    ///
+    /// # Safety
+    /// As [`Simd`].
+    #[inline(always)]
+    pub(super) unsafe fn new(constants: [f32; 4], step: [f32; 4]) -> Step<S> {
+        let [beta1, beta2, eps, weight_decay] = constants;
+        let [factor, lr, correction1, correction2] = step;
+        // SAFETY: register arithmetic only.
+        unsafe {
+            Step {
+                factor: S::splat(factor),
+                decay: S::splat(1.0 - lr * weight_decay),
+                betas: [S::splat(beta1), S::splat(beta2)],
+                rests: [S::splat(1.0 - beta1), S::splat(1.0 - beta2)],
+                corrections: [S::splat(correction1), S::splat(correction2)],
+                lr: S::splat(lr),
+                eps: S::splat(eps),
+            }
+        }
+    }
+
+    /// Parameter and moments after the update.
+    ///
+    /// # Safety
+    /// As [`Simd`].
+    #[inline(always)]
+    pub(super) unsafe fn apply(&self, p: S::V, grad: S::V, m: S::V, v: S::V) -> (S::V, S::V, S::V) {
+        let ([b1, b2], [rest1, rest2], [c1, c2]) = (self.betas, self.rests, self.corrections);
+        // SAFETY: register arithmetic only.
+        unsafe {
+            let g = S::mul(self.factor, grad);
+            let p = S::mul(p, self.decay);
+            let m = S::add(S::mul(b1, m), S::mul(rest1, g));
+            let v = S::add(S::mul(b2, v), S::mul(S::mul(rest2, g), g));
+            let step = S::div(S::mul(self.lr, S::div(m, c1)), S::add(S::sqrt(S::div(v, c2)), self.eps));
+            (S::sub(p, step), m, v)
+        }
+    }
+}
+
 struct Update<'a, P> {
     op: &'a AdamW,
     step: [f32; 4],
@@ -31,28 +84,20 @@ impl<P: Element> Kernel for Update<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Update { op, step, param, master, grad, m, v, block } = self;
-        let [factor, lr, correction1, correction2] = step;
+        let constants = [op.beta1, op.beta2, op.eps, op.weight_decay];
         // SAFETY: columns c .. c + n of row r of every operand.
         unsafe {
-            let (scale, decay) = (S::splat(factor), S::splat(1.0 - lr * op.weight_decay));
-            let (b1, rest1) = (S::splat(op.beta1), S::splat(1.0 - op.beta1));
-            let (b2, rest2) = (S::splat(op.beta2), S::splat(1.0 - op.beta2));
-            let (c1, c2) = (S::splat(correction1), S::splat(correction2));
-            let (lr, eps) = (S::splat(lr), S::splat(op.eps));
+            let step = Step::<S>::new(constants, step);
             for r in block.rows {
                 for c in block.cols.clone().step_by(S::LANES) {
                     let n = S::LANES.min(block.cols.end - c);
                     let at = |x: &Mat| x.row(r).add(c);
-                    let g = S::mul(scale, grad.load::<S>(r, c, n));
                     let p = match master {
                         Some(x) => load_part::<S>(at(x), n),
                         None => load_part::<S>(param.row(r).add(c), n),
                     };
-                    let p = S::mul(p, decay);
-                    let m1 = S::add(S::mul(b1, load_part::<S>(at(m), n)), S::mul(rest1, g));
-                    let v1 = S::add(S::mul(b2, load_part::<S>(at(v), n)), S::mul(S::mul(rest2, g), g));
-                    let step = S::div(S::mul(lr, S::div(m1, c1)), S::add(S::sqrt(S::div(v1, c2)), eps));
-                    let p = S::sub(p, step);
+                    let grad = grad.load::<S>(r, c, n);
+                    let (p, m1, v1) = step.apply(p, grad, load_part::<S>(at(m), n), load_part::<S>(at(v), n));
                     store_part::<S>(at(m), m1, n);
                     store_part::<S>(at(v), v1, n);
                     store_part::<S>(param.row(r).add(c), p, n);

@@ -2,19 +2,22 @@
 //! parameter and moments are stepped as in [`super::adamw`], and the moments are encoded again, each with a new scale. The
 //! parameter is stepped by the moments before they are encoded.
 //!
-//! Every operation is exactly rounded and codes are found by comparisons, so all rungs give the same bits. Cost: per element
-//! 12 bytes of parameter and gradient and 4 of moments, two divisions and two looks into tables that stay in the cache. The f32
-//! moments of a block exist on the stack only.
+//! Every operation of the update is exactly rounded and codes are those of the reference ([`super::dynamic_code`]), so all rungs give the
+//! same bits. Cost: per element 12 bytes of parameter and gradient and 4 of codes; three divisions, a square root, two looks into tables
+//! that stay in the cache and about 60 operations of the encoders. The f32 moments of a block exist on the stack only. The last block, if
+//! it is not whole, is updated by the reference.
 #![allow(unsafe_code)] // elements by address
 
+use super::adamw::Step;
+use super::dynamic_code::{Extremes, FIRST, SECOND, VectorCode};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
 use crate::element::{Element, with_parameter};
 use crate::operand::{AnyMat, Codes, Mat};
-use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
+use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::View;
 use bessemer_tensor::op::AdamWInt8;
-use bessemer_tensor::quantise::{DynamicCode, MOMENT_BLOCK, SIGNED, UNSIGNED};
+use bessemer_tensor::quantise::{MOMENT_BLOCK, SIGNED, UNSIGNED};
 use std::ops::Range;
 
 /// Blocks of one task: 16 thousand elements.
@@ -29,22 +32,19 @@ fn flat(view: &View) -> View {
 struct Moment {
     codes: Codes,
     scales: Mat,
-    code: &'static DynamicCode,
+    code: &'static VectorCode,
 }
 
 impl Moment {
+    /// The codes of the first `n` values of a block.
+    ///
+    /// # Safety
+    /// Nobody else has the block.
+    #[expect(clippy::mut_from_ref, reason = "as `Codes::slice`")]
     #[inline(always)]
-    fn decode(&self, block: usize, out: &mut [f32]) {
-        // SAFETY: the elements of one block, which one task has.
-        let codes = unsafe { self.codes.slice(0, block * MOMENT_BLOCK, out.len()) };
-        self.code.decode(codes, self.scales.get(0, block), out);
-    }
-
-    #[inline(always)]
-    fn encode(&self, block: usize, values: &[f32]) {
-        // SAFETY: as above.
-        let codes = unsafe { self.codes.slice(0, block * MOMENT_BLOCK, values.len()) };
-        self.scales.set(0, block, self.code.encode(values, codes));
+    unsafe fn codes(&self, block: usize, n: usize) -> &mut [u8] {
+        // SAFETY: by contract.
+        unsafe { self.codes.slice(0, block * MOMENT_BLOCK, n) }
     }
 }
 
@@ -68,8 +68,8 @@ impl<P: Element> Operands<P> {
             param: arena.mat(&flat(&op.param)),
             master: op.master.map(|x| arena.f32(&flat(&x))),
             grad: arena.any(&flat(&op.grad)),
-            m: moment(&op.m, &op.m_scales, &SIGNED),
-            v: moment(&op.v, &op.v_scales, &UNSIGNED),
+            m: moment(&op.m, &op.m_scales, &FIRST),
+            v: moment(&op.v, &op.v_scales, &SECOND),
         }
     }
 
@@ -90,47 +90,98 @@ impl<P: Element> Kernel for Update<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Update { op, step, operands, blocks } = self;
-        let Operands { param, master, grad, m, v } = operands;
-        let [factor, lr, correction1, correction2] = step;
-        let (mut ms, mut vs) = ([0.0f32; MOMENT_BLOCK], [0.0f32; MOMENT_BLOCK]);
-        for block in blocks {
-            let first = block * MOMENT_BLOCK;
-            let len = MOMENT_BLOCK.min(param.cols - first);
-            let (ms, vs) = (&mut ms[..len], &mut vs[..len]);
-            m.decode(block, ms);
-            v.decode(block, vs);
-            // SAFETY: elements first .. first + len of the one row of every operand, and of the buffers from 0 on.
-            unsafe {
-                let (scale, decay) = (S::splat(factor), S::splat(1.0 - lr * op.weight_decay));
-                let (b1, rest1) = (S::splat(op.beta1), S::splat(1.0 - op.beta1));
-                let (b2, rest2) = (S::splat(op.beta2), S::splat(1.0 - op.beta2));
-                let (c1, c2) = (S::splat(correction1), S::splat(correction2));
-                let (lr, eps) = (S::splat(lr), S::splat(op.eps));
-                for i in (0..len).step_by(S::LANES) {
-                    let (c, n) = (first + i, S::LANES.min(len - i));
-                    let (m, v) = (ms.as_mut_ptr().add(i), vs.as_mut_ptr().add(i));
-                    let g = S::mul(scale, grad.load::<S>(0, c, n));
-                    let p = match master {
-                        Some(x) => load_part::<S>(x.row(0).add(c), n),
-                        None => load_part::<S>(param.row(0).add(c), n),
-                    };
-                    let p = S::mul(p, decay);
-                    let m1 = S::add(S::mul(b1, load_part::<S>(m, n)), S::mul(rest1, g));
-                    let v1 = S::add(S::mul(b2, load_part::<S>(v, n)), S::mul(S::mul(rest2, g), g));
-                    let step = S::div(S::mul(lr, S::div(m1, c1)), S::add(S::sqrt(S::div(v1, c2)), eps));
-                    let p = S::sub(p, step);
-                    store_part::<S>(m, m1, n);
-                    store_part::<S>(v, v1, n);
-                    store_part::<S>(param.row(0).add(c), p, n);
-                    if let Some(x) = master {
-                        store_part::<S>(x.row(0).add(c), p, n);
-                    }
+        // SAFETY: one task has these blocks.
+        unsafe {
+            let vectors = Step::<S>::new(constants(op), step);
+            for block in blocks {
+                if (block + 1) * MOMENT_BLOCK > operands.param.cols {
+                    plain_block(op, step, operands, block);
+                } else {
+                    with_parameter!(operands.grad.dtype, G => {
+                        whole_block::<S, P, G>(&vectors, operands, &operands.grad.typed::<G>(), block);
+                    });
                 }
             }
-            m.encode(block, ms);
-            v.encode(block, vs);
         }
     }
+}
+
+/// Updates a block that has all of its elements.
+///
+/// # Safety
+/// As [`Simd`]; nobody else has the block.
+#[inline(always)]
+unsafe fn whole_block<S: Simd, P: Element, G: Element>(
+    step: &Step<S>,
+    operands: &Operands<P>,
+    grad: &Mat<G>,
+    block: usize,
+) {
+    let Operands { param, master, m, v, .. } = operands;
+    let (mut ms, mut vs) = ([0.0f32; MOMENT_BLOCK], [0.0f32; MOMENT_BLOCK]);
+    let (m_scale, v_scale) = (m.scales.get(0, block), v.scales.get(0, block));
+    let (m_values, v_values) = (m.code.values(m_scale), v.code.values(v_scale));
+    let first = block * MOMENT_BLOCK;
+    // SAFETY: elements of one block of the one row of every operand; vectors divide a block.
+    unsafe {
+        let (m_codes, v_codes) = (m.codes(block, MOMENT_BLOCK), v.codes(block, MOMENT_BLOCK));
+        let (param, grad) = (param.row(0).add(first), grad.row(0).add(first));
+        let master = master.as_ref().map(|x| x.row(0).add(first));
+        let (m_scale, v_scale) = (S::splat(m_scale), S::splat(v_scale));
+        let (mut m_extremes, mut v_extremes) = (Extremes::<S>::new(), Extremes::<S>::new());
+        for i in (0..MOMENT_BLOCK).step_by(S::LANES) {
+            let p = match master {
+                Some(x) => S::load(x.add(i)),
+                None => P::load::<S>(param.add(i)),
+            };
+            let m0 = S::mul(S::look_up(m_values, m_codes.as_ptr().add(i)), m_scale);
+            let v0 = S::mul(S::look_up(v_values, v_codes.as_ptr().add(i)), v_scale);
+            let (p, m1, v1) = step.apply(p, G::load::<S>(grad.add(i)), m0, v0);
+            P::store::<S>(param.add(i), p);
+            if let Some(x) = master {
+                S::store(x.add(i), p);
+            }
+            S::store(ms.as_mut_ptr().add(i), m1);
+            S::store(vs.as_mut_ptr().add(i), v1);
+            m_extremes.see(m1);
+            v_extremes.see(v1);
+        }
+        m.scales.set(0, block, m.code.encode(&ms, &m_extremes, m_codes));
+        v.scales.set(0, block, v.code.encode(&vs, &v_extremes, v_codes));
+    }
+}
+
+/// Updates any block, an element at a time.
+///
+/// # Safety
+/// Nobody else has the block.
+unsafe fn plain_block<P: Element>(op: &AdamWInt8, step: [f32; 4], operands: &Operands<P>, block: usize) {
+    let Operands { param, master, grad, m, v } = operands;
+    let first = block * MOMENT_BLOCK;
+    let len = MOMENT_BLOCK.min(param.cols - first);
+    let (mut ms, mut vs) = ([0.0; MOMENT_BLOCK], [0.0; MOMENT_BLOCK]);
+    let (ms, vs) = (&mut ms[..len], &mut vs[..len]);
+    // SAFETY: by contract.
+    let (m_codes, v_codes) = unsafe { (m.codes(block, len), v.codes(block, len)) };
+    SIGNED.decode(m_codes, m.scales.get(0, block), ms);
+    UNSIGNED.decode(v_codes, v.scales.get(0, block), vs);
+    for i in 0..len {
+        let c = first + i;
+        let p = master.as_ref().map_or_else(|| param.get(0, c), |x| x.get(0, c));
+        let (p, m1, v1) = super::adamw::update(constants(op), step, p, grad.get(0, c), ms[i], vs[i]);
+        (ms[i], vs[i]) = (m1, v1);
+        param.set(0, c, p);
+        if let Some(x) = master {
+            x.set(0, c, p);
+        }
+    }
+    m.scales.set(0, block, SIGNED.encode(ms, m_codes));
+    v.scales.set(0, block, UNSIGNED.encode(vs, v_codes));
+}
+
+/// beta1, beta2, eps, weight decay.
+fn constants(op: &AdamWInt8) -> [f32; 4] {
+    [op.beta1, op.beta2, op.eps, op.weight_decay]
 }
 
 pub(crate) fn run(ctx: &Ctx<'_>, op: &AdamWInt8) {
@@ -150,28 +201,11 @@ fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamWInt8) {
 
 pub(crate) fn reference(arena: &Arena, op: &AdamWInt8) {
     let Some(step) = arena.f32(&op.step).applied() else { return };
-    let constants = [op.beta1, op.beta2, op.eps, op.weight_decay];
     with_parameter!(op.param.dtype(), P => {
         let operands = Operands::<P>::new(arena, op);
-        let Operands { param, master, grad, m, v } = &operands;
         for block in 0..operands.blocks() {
-            let first = block * MOMENT_BLOCK;
-            let len = MOMENT_BLOCK.min(param.cols - first);
-            let (mut ms, mut vs) = (vec![0.0; len], vec![0.0; len]);
-            m.decode(block, &mut ms);
-            v.decode(block, &mut vs);
-            for i in 0..len {
-                let c = first + i;
-                let p = master.as_ref().map_or_else(|| param.get(0, c), |x| x.get(0, c));
-                let (p, m1, v1) = super::adamw::update(constants, step, p, grad.get(0, c), ms[i], vs[i]);
-                (ms[i], vs[i]) = (m1, v1);
-                param.set(0, c, p);
-                if let Some(x) = master {
-                    x.set(0, c, p);
-                }
-            }
-            m.encode(block, &ms);
-            v.encode(block, &vs);
+            // SAFETY: this thread has all blocks.
+            unsafe { plain_block(op, step, &operands, block) };
         }
     });
 }

@@ -13,6 +13,7 @@ mod combine;
 pub(crate) mod copy;
 mod dot;
 mod dropout;
+mod dynamic_code;
 mod embedding;
 mod fill;
 mod gated;
@@ -23,6 +24,7 @@ mod log_sums;
 mod loss;
 mod loss_shard;
 mod norm;
+mod norm_sums;
 mod quantise;
 mod rope;
 mod scale;
@@ -133,10 +135,10 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward(ctx, &(&o.head(head)).into())),
         Op::Quantise(o) => quantise::quantise(ctx, o),
         Op::NormBackwardOfSums(o) => norm::backward(ctx, &o.into()),
-        Op::NormGradientSums(o) => norm::gradient_sums(ctx, o),
+        Op::NormGradientSums(o) => norm_sums::gradient_sums(ctx, o),
         Op::NormOfSums(o) => norm::forward(ctx, &o.into()),
         Op::Rope(o) => rope::run(ctx, o),
-        Op::RowSums(o) => norm::row_sums(ctx, o),
+        Op::RowSums(o) => norm_sums::row_sums(ctx, o),
         Op::Scale(o) => scale::run(ctx, o),
         Op::Sgd(o) => sgd::run(ctx, o),
         Op::SumSquares(o) => sum_squares::run(ctx, o),
@@ -190,10 +192,10 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         }
         Op::Quantise(o) => quantise::quantise_reference(arena, o),
         Op::NormBackwardOfSums(o) => norm::backward_reference(arena, &o.into()),
-        Op::NormGradientSums(o) => norm::gradient_sums_reference(arena, o),
+        Op::NormGradientSums(o) => norm_sums::gradient_sums_reference(arena, o),
         Op::NormOfSums(o) => norm::forward_reference(arena, &o.into()),
         Op::Rope(o) => rope::reference(arena, o),
-        Op::RowSums(o) => norm::row_sums_reference(arena, o),
+        Op::RowSums(o) => norm_sums::row_sums_reference(arena, o),
         Op::Scale(o) => scale::reference(arena, o),
         Op::Sgd(o) => sgd::reference(arena, o),
         Op::SumSquares(o) => sum_squares::reference(arena, o),

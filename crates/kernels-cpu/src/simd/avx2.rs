@@ -172,6 +172,50 @@ impl Simd for Avx2 {
         unsafe { _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) }
     }
     #[inline(always)]
+    unsafe fn power_of_two(a: __m256) -> __m256 {
+        unsafe { _mm256_and_ps(a, _mm256_set1_ps(f32::INFINITY)) }
+    }
+    #[inline(always)]
+    unsafe fn with_sign(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_or_ps(a, _mm256_and_ps(b, _mm256_set1_ps(-0.0))) }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[f32; 256], codes: *const u8) -> __m256 {
+        unsafe {
+            let codes = codes.cast::<u64>().read_unaligned();
+            let value = |i: u32| table[(codes >> (8 * i)) as usize & 0xff];
+            let (a, b, c, d) = (value(0), value(1), value(2), value(3));
+            _mm256_setr_ps(a, b, c, d, value(4), value(5), value(6), value(7))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, numbers: [__m256; 4]) {
+        unsafe {
+            // Bits 15 to 22 of a lane, below bits of the exponent.
+            let integer = |v: __m256| _mm256_srli_epi32::<15>(_mm256_castps_si256(v));
+            let [a, b, c, d] = numbers;
+            let byte = _mm256_set1_epi16(0xff);
+            let low = _mm256_and_si256(_mm256_packus_epi32(integer(a), integer(b)), byte);
+            let high = _mm256_and_si256(_mm256_packus_epi32(integer(c), integer(d)), byte);
+            // Packing works within halves.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let packed = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+            _mm256_storeu_si256(p.cast(), packed);
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_without(bits: u32, lanes: [__m256; 4]) -> bool {
+        unsafe {
+            let common = |v: __m256| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(bits as i32));
+            let [a, b, c, d] = lanes;
+            let least = _mm256_min_epu32(
+                _mm256_min_epu32(common(a), common(b)),
+                _mm256_min_epu32(common(c), common(d)),
+            );
+            _mm256_movemask_epi8(_mm256_cmpeq_epi32(least, _mm256_setzero_si256())) != 0
+        }
+    }
+    #[inline(always)]
     unsafe fn sum(a: __m256) -> f32 {
         unsafe {
             let q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));

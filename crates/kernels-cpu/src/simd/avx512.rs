@@ -1,6 +1,7 @@
 //! Sixteen lanes with AVX-512 F, BW, DQ, VL.
 #![allow(unsafe_code)] // processor intrinsics
 
+use super::avx2::Avx2;
 use super::{Simd, tiles};
 use std::arch::x86_64::*;
 
@@ -212,6 +213,49 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
         unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
+    }
+    #[inline(always)]
+    unsafe fn power_of_two(a: __m512) -> __m512 {
+        unsafe { _mm512_and_ps(a, _mm512_set1_ps(f32::INFINITY)) }
+    }
+    #[inline(always)]
+    unsafe fn with_sign(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_or_ps(a, _mm512_and_ps(b, _mm512_set1_ps(-0.0))) }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[f32; 256], codes: *const u8) -> __m512 {
+        // Scalar loads. Gathers and permutations of the table's 16 registers are slower on Zen 4 (docs/lab-log.md, 2026-11-26).
+        unsafe {
+            let (low, high) = (Avx2::look_up(table, codes), Avx2::look_up(table, codes.add(8)));
+            _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high)
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, numbers: [__m512; 4]) {
+        unsafe {
+            // Bits 15 to 22 of a lane, below bits of the exponent.
+            let integer = |v: __m512| _mm512_srli_epi32::<15>(_mm512_castps_si512(v));
+            let [a, b, c, d] = numbers;
+            let byte = _mm512_set1_epi16(0xff);
+            let low = _mm512_and_si512(_mm512_packus_epi32(integer(a), integer(b)), byte);
+            let high = _mm512_and_si512(_mm512_packus_epi32(integer(c), integer(d)), byte);
+            // Packing works within 128-bit parts.
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+            _mm512_storeu_si512(p.cast(), packed);
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_without(bits: u32, lanes: [__m512; 4]) -> bool {
+        unsafe {
+            let common = |v: __m512| _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(bits as i32));
+            let [a, b, c, d] = lanes;
+            let least = _mm512_min_epu32(
+                _mm512_min_epu32(common(a), common(b)),
+                _mm512_min_epu32(common(c), common(d)),
+            );
+            _mm512_testn_epi32_mask(least, least) != 0
+        }
     }
     #[inline(always)]
     unsafe fn sum(a: __m512) -> f32 {

@@ -78,6 +78,16 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn times_pow2(p: Self::V, shifted: Self::V) -> Self::V;
     /// `if a < b { x } else { y }`, lane by lane; y if either is NaN.
     unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// The largest power of two that is at most `a`, a positive normal number.
+    unsafe fn power_of_two(a: Self::V) -> Self::V;
+    /// `a`, a positive number, with the sign of `b`.
+    unsafe fn with_sign(a: Self::V, b: Self::V) -> Self::V;
+    /// `table[codes[i]]` in lane i, of LANES codes.
+    unsafe fn look_up(table: &[f32; 256], codes: *const u8) -> Self::V;
+    /// The integral parts of 4 LANES numbers from 256 up to 512, less 256, as bytes.
+    unsafe fn store_bytes(p: *mut u8, numbers: [Self::V; 4]);
+    /// Whether one of 4 LANES lanes has no bit in common with `bits`.
+    unsafe fn any_without(bits: u32, lanes: [Self::V; 4]) -> bool;
     /// Sum of the lanes, in a fixed order.
     unsafe fn sum(a: Self::V) -> f32;
     /// Largest lane.

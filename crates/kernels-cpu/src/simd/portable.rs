@@ -155,6 +155,29 @@ impl Simd for Portable {
         [pick(0), pick(1), pick(2), pick(3)]
     }
     #[inline(always)]
+    unsafe fn power_of_two(a: V) -> V {
+        map(a, |x| f32::from_bits(x.to_bits() & f32::INFINITY.to_bits()))
+    }
+    #[inline(always)]
+    unsafe fn with_sign(a: V, b: V) -> V {
+        zip(a, b, f32::copysign)
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[f32; 256], codes: *const u8) -> V {
+        std::array::from_fn(|i| table[usize::from(unsafe { *codes.add(i) })])
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, numbers: [V; 4]) {
+        for (i, number) in numbers.as_flattened().iter().enumerate() {
+            // Bits 15 to 22 of a number, below bits of the exponent.
+            unsafe { *p.add(i) = (number.to_bits() >> 15) as u8 };
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_without(bits: u32, lanes: [V; 4]) -> bool {
+        lanes.as_flattened().iter().fold(u32::MAX, |least, lane| least.min(lane.to_bits() & bits)) == 0
+    }
+    #[inline(always)]
     unsafe fn sum(a: V) -> f32 {
         (a[0] + a[2]) + (a[1] + a[3])
     }

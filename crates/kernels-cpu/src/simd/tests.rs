@@ -214,3 +214,77 @@ fn transposes_touch_exactly_their_block() {
         }
     }
 }
+
+/// The operations on bits, of four vectors.
+struct Bits<'a> {
+    numbers: &'a [f32],
+    table: &'a [f32; 256],
+    codes: &'a [u8],
+    bits: u32,
+    bytes: &'a mut [u8],
+    looked_up: &'a mut [f32],
+    powers: &'a mut [f32],
+    signed: &'a mut [f32],
+}
+
+impl Kernel for Bits<'_> {
+    type Out = (usize, bool);
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> (usize, bool) {
+        // SAFETY: every slice holds 64 elements, which is at least four vectors.
+        unsafe {
+            let mut lanes = [S::splat(0.0); 4];
+            for (j, lane) in lanes.iter_mut().enumerate() {
+                let at = j * S::LANES;
+                *lane = S::load(self.numbers.as_ptr().add(at));
+                let minus = S::sub(S::splat(383.0), *lane);
+                S::store(self.powers.as_mut_ptr().add(at), S::power_of_two(*lane));
+                S::store(self.signed.as_mut_ptr().add(at), S::with_sign(*lane, minus));
+                S::store(
+                    self.looked_up.as_mut_ptr().add(at),
+                    S::look_up(self.table, self.codes.as_ptr().add(at)),
+                );
+            }
+            S::store_bytes(self.bytes.as_mut_ptr(), lanes);
+            (4 * S::LANES, S::any_without(self.bits, lanes))
+        }
+    }
+}
+
+#[test]
+fn bytes_and_bits_of_numbers_are_those_of_their_lanes() {
+    let table: [f32; 256] = std::array::from_fn(|i| i as f32 * 0.5 - 3.0);
+    let codes: Vec<u8> = (0..64).map(|i| (i * 91 + 7) as u8).collect();
+    // Every integral part somewhere, with fractions that have a bit of 2^-1 or 2^-15, but for one lane.
+    for without in 0..64 {
+        let number = |i: usize| 256.0 + ((i * 67 + 3 * without) % 256) as f32;
+        let fraction = |i: usize| if i.is_multiple_of(3) { 0.5 } else { 1.0 / 32768.0 };
+        let numbers: Vec<f32> =
+            (0..64).map(|i| number(i) + if i == without { 0.25 } else { fraction(i) }).collect();
+        for rung in rungs() {
+            let mut bytes = [0; 65];
+            let (mut looked_up, mut powers, mut signed) = ([0.0; 64], [0.0; 64], [0.0; 64]);
+            let kernel = Bits {
+                numbers: &numbers,
+                table: &table,
+                codes: &codes,
+                bits: 1 << 14 | 1,
+                bytes: &mut bytes,
+                looked_up: &mut looked_up,
+                powers: &mut powers,
+                signed: &mut signed,
+            };
+            // SAFETY: `rungs` yields only what this processor has.
+            let (count, found) = unsafe { dispatch(rung, kernel) };
+            assert_eq!(found, without < count, "{rung}, lane {without}");
+            for i in 0..count {
+                let x = numbers[i];
+                assert_eq!(bytes[i], (x - 256.0) as u8, "{rung}, {x}");
+                assert_eq!(looked_up[i], table[usize::from(codes[i])], "{rung}");
+                assert_eq!(powers[i], 256.0, "{rung}, {x}");
+                assert_eq!(signed[i], if x <= 383.0 { x } else { -x }, "{rung}, {x}");
+            }
+            assert!(bytes[count..].iter().all(|b| *b == 0), "{rung} wrote past its vectors");
+        }
+    }
+}
