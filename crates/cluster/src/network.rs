@@ -45,6 +45,7 @@ pub struct Network {
     topology: Topology,
     host_link: LinkClass,
     fabric_link: LinkClass,
+    reduction_trees: Option<u32>,
     graph: NetworkGraph,
 }
 
@@ -131,6 +132,7 @@ impl Network {
             topology,
             host_link,
             fabric_link,
+            reduction_trees: None,
             graph: NetworkGraph::new(0, Vec::new()),
         };
         network.graph = network.build();
@@ -156,6 +158,16 @@ impl Network {
             cables.push(([vertex(a), vertex(b)], kind));
         });
         NetworkGraph::new(self.vertex(Vertex::Switch(self.topology.switches())) as usize, cables)
+    }
+
+    /// The same network with switches that sum, each for so many trees at once.
+    pub fn with_reduction_trees(self, trees: u32) -> Network {
+        Network { reduction_trees: Some(trees), ..self }
+    }
+
+    /// Trees that a switch can sum at once; `None` if switches only forward.
+    pub fn reduction_trees(&self) -> Option<u32> {
+        self.reduction_trees
     }
 
     /// Name.

@@ -196,13 +196,7 @@ pub fn expand(
             },
             other => return refuse("a torus", other.name().into()),
         },
-        A::SwitchTree => {
-            let mut parts = Vec::new();
-            for group in groups {
-                parts.push(switches::tree_phase(network, group, bytes)?);
-            }
-            merged(parts.into_iter())
-        }
+        A::SwitchTree => switches::tree_phases(network, groups, bytes)?,
     })
 }
 

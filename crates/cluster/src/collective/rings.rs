@@ -3,6 +3,7 @@
 use super::{TrafficKind, between, phase};
 use crate::topology::Torus;
 use crate::{Network, TransferPhase};
+use std::collections::BTreeMap;
 
 /// Rounds of a ring of n ranks.
 pub(super) fn rounds(kind: TrafficKind, n: usize) -> u64 {
@@ -65,13 +66,11 @@ pub(super) fn two_level(
     bytes: f64,
     kind: TrafficKind,
 ) -> Option<Vec<TransferPhase>> {
-    let mut nodes: Vec<Vec<u32>> = Vec::new();
+    let mut nodes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for device in group {
-        match nodes.iter_mut().rev().find(|n| network.node_of(n[0]) == network.node_of(*device)) {
-            Some(node) => node.push(*device),
-            None => nodes.push(vec![*device]),
-        }
+        nodes.entry(network.node_of(*device)).or_default().push(*device);
     }
+    let nodes: Vec<Vec<u32>> = nodes.into_values().collect();
     let g = nodes[0].len();
     if nodes.len() < 2 || g < 2 || nodes.iter().any(|n| n.len() != g) {
         return None;

@@ -2,11 +2,10 @@
 //!
 //! The gain in bandwidth over a ring tends to 2(n-1)/n, always below 2; the latency falls from O(n) or O(log n) to O(levels).
 
-use super::TrafficKind;
 use crate::topology::Topology;
 use crate::{ClusterError, Network, Route, Transfer, TransferPhase, Vertex};
 use bessemer_units::Link;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Trees of switches that sum (SHARP: Graham et al. 2016, streaming aggregation).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,33 +90,61 @@ impl SlotSwitch {
     }
 }
 
-/// The tree of switches that sums a group: each link of it carries S once, upward and downward at once.
+/// The trees of switches that sum the groups: each link of a tree carries S once, upward and downward at once. Groups for which
+/// a switch has no tree left wait for the next phase.
 ///
 /// # Errors
-/// A network whose switches form no tree.
-pub(super) fn tree_phase(
+/// Switches that only forward, or that form no tree above a group.
+pub(super) fn tree_phases(
     network: &Network,
-    group: &[u32],
+    groups: &[Vec<u32>],
     bytes: f64,
 ) -> Result<Vec<TransferPhase>, ClusterError> {
-    let place = || {
-        format!(
-            "algorithm {} of {}",
-            super::CollectiveAlgorithm::SwitchTree.name(),
-            TrafficKind::AllReduce.name()
-        )
+    let Some(limit) = network.reduction_trees() else {
+        return Err(refused(
+            "switches that sum",
+            "switches that only forward",
+            "set network.reduction_trees",
+        ));
     };
+    let mut waves: Vec<(TransferPhase, BTreeMap<u32, u32>)> = Vec::new();
+    for group in groups {
+        let (links, depth) = tree(network, group)?;
+        let ends = links.iter().flat_map(|l| [network.graph().tail(*l), network.graph().head(*l)]);
+        let switches: BTreeSet<u32> = ends.filter(|v| !matches!(network.at(*v), Vertex::Device(_))).collect();
+        let free =
+            |trees: &BTreeMap<u32, u32>| switches.iter().all(|s| trees.get(s).is_none_or(|n| *n < limit));
+        let wave = match waves.iter().position(|(_, trees)| free(trees)) {
+            Some(wave) => wave,
+            None => {
+                waves.push((TransferPhase { flows: Vec::new(), rounds: 1, depth: 0 }, BTreeMap::new()));
+                waves.len() - 1
+            }
+        };
+        let (phase, trees) = &mut waves[wave];
+        switches.iter().for_each(|s| *trees.entry(*s).or_insert(0) += 1);
+        let one = |link: u32| Transfer { route: Route::Links(vec![link]), bytes };
+        phase.flows.extend(links.iter().flat_map(|link| [one(*link), one(*link ^ 1)]));
+        phase.depth = phase.depth.max(depth);
+    }
+    Ok(waves.into_iter().map(|(phase, _)| phase).collect())
+}
+
+fn refused(wanted: &str, found: &str, hint: &str) -> ClusterError {
+    let place = format!("algorithm {}", super::CollectiveAlgorithm::SwitchTree.name());
+    ClusterError::value(place, wanted, found, hint)
+}
+
+/// Links downward of the tree above a group, and the links from one device to another over its root.
+fn tree(network: &Network, group: &[u32]) -> Result<(BTreeSet<u32>, u32), ClusterError> {
     let inside_node = group.iter().all(|d| network.node_of(*d) == network.node_of(group[0]));
-    if !inside_node
-        && !matches!(
-            network.topology(),
-            Topology::Clos(_) | Topology::RailOptimised(_) | Topology::RailOnly(_)
-        )
-    {
-        return Err(ClusterError::value(
-            place(),
+    let levels =
+        matches!(network.topology(), Topology::Clos(_) | Topology::RailOptimised(_) | Topology::RailOnly(_));
+    if !inside_node && !levels {
+        let found = network.topology().name();
+        return Err(refused(
             "a network whose switches have levels",
-            network.topology().name(),
+            found,
             "take another algorithm or a fat-tree",
         ));
     }
@@ -130,15 +157,10 @@ pub(super) fn tree_phase(
         network.next_links(root, apart, &mut candidates);
         root = network.graph().head(candidates[0]);
     }
-    let reaches =
-        |d: &u32| network.distance(root, *d) <= far / 2 && !matches!(network.at(root), Vertex::Device(_));
-    if !group.iter().all(reaches) {
-        return Err(ClusterError::value(
-            place(),
-            "one switch above every rank of the group",
-            "none",
-            "take two-level, or groups with equal local ranks",
-        ));
+    let reaches = |d: &u32| network.distance(root, *d) <= far / 2;
+    if matches!(network.at(root), Vertex::Device(_)) || !group.iter().all(reaches) {
+        let hint = "take two-level, or groups with equal local ranks";
+        return Err(refused("one switch above every rank of the group", "none", hint));
     }
     let mut links = BTreeSet::new();
     for device in group {
@@ -149,7 +171,5 @@ pub(super) fn tree_phase(
             at = network.graph().head(candidates[0]);
         }
     }
-    let one = |link: u32| Transfer { route: Route::Links(vec![link]), bytes };
-    let flows = links.iter().flat_map(|link| [one(*link), one(*link ^ 1)]).collect();
-    Ok(vec![TransferPhase { flows, rounds: 1, depth: far }])
+    Ok((links, far))
 }

@@ -224,6 +224,11 @@ impl Clos {
         (1..=self.levels).find(|l| switch < self.first[*l as usize]).unwrap_or(self.levels)
     }
 
+    /// Switches of a level, from 1.
+    pub(crate) fn level_range(&self, level: u32) -> std::ops::Range<u32> {
+        self.first[level as usize - 1]..self.first[level as usize]
+    }
+
     /// Links from a switch down to a host, or up to the lowest level that the two share and down.
     pub fn distance(&self, switch: u32, host: u32) -> u32 {
         let level = self.level(switch);

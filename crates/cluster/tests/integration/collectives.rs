@@ -176,6 +176,26 @@ fn sums_in_switches_take_few_latencies_and_half_the_bytes() {
     assert!(time(&optimised, K::AllReduce, A::SwitchTree, &equal, S) > 0.0);
 }
 
+/// Five groups under one switch that serves two trees at once: three waves, as the closed form says.
+#[test]
+fn groups_wait_for_a_tree() {
+    let link = Link { latency: 2.5e-6, bandwidth: 200e9 };
+    for (trees, waves) in [(1, 5.0), (2, 3.0), (5, 1.0)] {
+        let net = flat(single_switch(20)).with_reduction_trees(trees);
+        let groups: Vec<Vec<u32>> = (0..5).map(|g| (4 * g..4 * g + 4).collect()).collect();
+        let simulated = time(&net, K::AllReduce, A::SwitchTree, &groups, S);
+        let closed = SwitchTrees { levels: 1, link, trees, buffer: f64::INFINITY }.all_reduce(S, 5).unwrap();
+        assert_same(simulated, closed, "waves");
+        assert_same(closed, waves * formulas::switch_tree(1, S, link), "waves");
+    }
+    let plain = flat(single_switch(4));
+    let node = NodeShape { devices: 1, nics: 1, link: None };
+    let class = || plain.class(bessemer_cluster::CableKind::Host).clone();
+    let forwards = Network::new("f", node, 4, single_switch(4), [class(), class()]).unwrap();
+    let error = expand(&forwards, K::AllReduce, A::SwitchTree, &all(&forwards), S).unwrap_err().to_string();
+    assert!(error.contains("only forward") && error.contains("network.reduction_trees"), "{error}");
+}
+
 #[test]
 fn concurrent_trees_wait_and_small_buffers_throttle() {
     let trees = |trees, buffer| SwitchTrees { levels: 2, link: LINK, trees, buffer };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own plumbing is a failed test")]
 
 mod collectives;
+mod descriptions;
 mod flows;
 mod networks;
 mod routes;

@@ -15,7 +15,8 @@ pub(crate) fn half_hop() -> LinkClass {
 
 pub(crate) fn network(devices: u32, nics: u32, nodes: u32, topology: Topology) -> Network {
     let node = NodeShape { devices, nics, link: Some(half_hop()) };
-    Network::new("test", node, nodes, topology, [half_hop(), half_hop()]).unwrap()
+    let network = Network::new("test", node, nodes, topology, [half_hop(), half_hop()]).unwrap();
+    network.with_reduction_trees(64)
 }
 
 /// Nodes of one device.
