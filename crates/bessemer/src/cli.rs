@@ -8,6 +8,7 @@ mod cluster;
 mod corpus;
 mod init;
 mod media;
+mod network;
 mod parity;
 pub(crate) mod program;
 mod schedule;
@@ -23,6 +24,9 @@ pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
+pub(crate) use network::{
+    NetworkCommand, NetworkCompareArgs, NetworkJobArgs, NetworkShowArgs, RoutingChoice,
+};
 pub(crate) use parity::ParityArgs;
 pub(crate) use program::{ProgramCommand, ProgramShowArgs};
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
@@ -204,6 +208,9 @@ pub(crate) enum Command {
     /// Look at pipeline schedules: timelines, bubbles, memory, energy.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
+    /// Look at networks of devices: size, cost, collective times, failures.
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// Run an experiment and report it: table, curves, verdict.
     #[command(subcommand)]
     Study(StudyCommand),

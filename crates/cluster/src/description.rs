@@ -61,21 +61,21 @@ struct NetworkSection {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
-    /// Where the figures come from.
+    /// Origin of the figures: an offer, a data sheet.
     pub source: String,
-    /// A switch of the network.
+    /// Price of a switch of the network.
     pub switch_usd: Option<f64>,
-    /// The same, in watts.
+    /// Power of a switch.
     pub switch_watts: Option<f64>,
-    /// A cable of the network without its transceivers.
+    /// Price of a cable of the network without its transceivers.
     pub cable_usd: Option<f64>,
-    /// A transceiver, two for each cable of the network.
+    /// Price of a transceiver, of which each cable of the network has two.
     pub transceiver_usd: Option<f64>,
-    /// The same, in watts.
+    /// Power of a transceiver.
     pub transceiver_watts: Option<f64>,
-    /// A port of a node onto the network.
+    /// Price of a port of a node onto the network.
     pub nic_usd: Option<f64>,
-    /// The same, in watts.
+    /// Power of such a port.
     pub nic_watts: Option<f64>,
 }
 

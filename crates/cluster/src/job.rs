@@ -3,7 +3,7 @@
 use crate::collective::{CollectiveAlgorithm, TrafficKind, expand};
 use crate::topology::Topology;
 use crate::{ClusterError, Failures, Network, PICOSECONDS, Router, Routing, TransferJob, simulate};
-use bessemer_mesh::{Axis, Mesh, MeshConfig, label};
+use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_units::Bytes;
 use serde::Deserialize;
 
@@ -258,13 +258,18 @@ impl TrafficJob {
                     "axis {}: wanted groups inside a fast domain of {g} devices, or of equal local ranks; found devices {first} \
                      (domain {}, local rank {}) and {other} (domain {}, local rank {}) in one group; no rail joins them, so their \
                      messages pass through fast domains. Put tensor and expert axes first, with a product that divides {g}",
-                    label(&[traffic.axis]),
+                    axis_name(traffic.axis),
                     first / g, first % g, other / g, other % g,
                 ));
             }
         }
         Ok(broken)
     }
+}
+
+/// Name of an axis in jobs: "data" for the one that replicates.
+pub fn axis_name(axis: Axis) -> &'static str {
+    if axis == Axis::Replicate { "data" } else { axis.name() }
 }
 
 /// The axis of a name; "data" is the axis that replicates.
@@ -285,7 +290,7 @@ fn axis(file: &str, name: &str) -> Result<Axis, ClusterError> {
 /// Time of the collectives of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrafficTime {
-    /// What is exchanged.
+    /// The collective and its axis.
     pub traffic: AxisTraffic,
     /// Groups that exchange it at once.
     pub groups: usize,

@@ -24,7 +24,7 @@ pub use facts::{NetworkFacts, PartsTotal};
 pub use fair_share::FairShares;
 pub use flow::{FlowOutcome, PICOSECONDS, Route, Transfer, TransferJob, TransferPhase, simulate};
 pub use graph::{CableKind, NetworkGraph, UNREACHABLE};
-pub use job::{AxisTraffic, TrafficJob, TrafficReport, TrafficTime, run_job};
+pub use job::{AxisTraffic, TrafficJob, TrafficReport, TrafficTime, axis_name, run_job};
 pub use network::{LinkClass, Network, NodeShape, Vertex};
 pub use picture::{NetworkSketch, SketchEdge, SketchPoint, sketch};
 pub use routing::{Failures, Router, Routing};

@@ -1,6 +1,6 @@
 //! A machine: nodes of devices, joined by a topology.
 
-use crate::topology::{End, Topology};
+use crate::topology::{End, MOST_CABLES, MOST_HOSTS, Topology};
 use crate::{CableKind, ClusterError, NetworkGraph, UNREACHABLE};
 use bessemer_units::Link;
 
@@ -72,6 +72,17 @@ impl Network {
                 "1 or more",
                 found,
                 "a single device is a node too",
+            ));
+        }
+        let devices = u64::from(nodes) * u64::from(node.devices);
+        if devices > MOST_HOSTS || topology.cables() + devices > MOST_CABLES {
+            let found = format!("{devices} devices and {} cables", topology.cables());
+            let wanted = format!("at most {MOST_HOSTS} devices and {MOST_CABLES} cables");
+            return Err(ClusterError::value(
+                "network",
+                wanted,
+                found,
+                "take fewer nodes, or switches with more ports",
             ));
         }
         if node.devices > 1 && node.link.is_none() {
@@ -323,6 +334,22 @@ impl Network {
     /// Passes the links of all minimal paths that leave a vertex for a device to `found`, in the order of cables.
     pub fn next_links(&self, at: u32, to: u32, found: &mut Vec<u32>) {
         found.clear();
+        if let (Topology::Clos(clos), Vertex::Switch(switch), true) =
+            (&self.topology, self.at(at), self.own_ports())
+        {
+            // The same links as below without their distances: upward all of them, downward those above the host.
+            let up = !clos.covers(switch, to);
+            let level = clos.level_range(clos.level(switch));
+            found.extend(self.graph.leaving(at).iter().copied().filter(|link| {
+                match self.at(self.graph.head(*link)) {
+                    Vertex::Switch(next) if up => next >= level.end,
+                    Vertex::Switch(next) => next < level.start && clos.covers(next, to),
+                    Vertex::Device(device) => device == to,
+                    Vertex::NodeSwitch(_) => false,
+                }
+            }));
+            return;
+        }
         let here = self.distance(at, to);
         for &link in self.graph.leaving(at) {
             let next = self.graph.head(link);

@@ -1,7 +1,7 @@
 //! Routes of messages: minimal paths, which of several is taken, and ways round what is dead.
 
 use crate::topology::Topology;
-use crate::{ClusterError, Network, UNREACHABLE};
+use crate::{ClusterError, Network, UNREACHABLE, Vertex};
 use std::collections::BTreeSet;
 
 /// How one of several minimal paths is chosen, at each vertex that has a choice.
@@ -29,6 +29,48 @@ pub struct Failures {
 }
 
 impl Failures {
+    /// Reads dead parts: "switch:N", "node-switch:N", or "device:N/switch:N" for the first cable between two parts.
+    ///
+    /// # Errors
+    /// Text of another form, parts that the network does not have.
+    pub fn parse(network: &Network, parts: &[String]) -> Result<Failures, ClusterError> {
+        let mut failures = Failures::default();
+        for part in parts {
+            let refuse = |found: String| {
+                let wanted = "switch:N, node-switch:N, or a cable such as device:N/switch:N";
+                ClusterError::value("dead part", wanted, found, "show lists a part of each class")
+            };
+            let vertex = |text: &str| {
+                let (kind, number) = text.split_once(':').ok_or_else(|| refuse(format!("{part:?}")))?;
+                let number: u32 = number.parse().map_err(|_| refuse(format!("{part:?}")))?;
+                let several = network.node().devices > 1;
+                let (of, vertex) = match kind {
+                    "device" => (network.devices(), Vertex::Device(number)),
+                    "node-switch" => (if several { network.nodes() } else { 0 }, Vertex::NodeSwitch(number)),
+                    "switch" => (network.topology().switches(), Vertex::Switch(number)),
+                    _ => return Err(refuse(format!("{part:?}"))),
+                };
+                if number >= of {
+                    return Err(refuse(format!("{text}, but there are {of} such parts")));
+                }
+                Ok(network.vertex(vertex))
+            };
+            match part.split_once('/') {
+                Some((a, b)) => {
+                    let (a, b) = (vertex(a)?, vertex(b)?);
+                    let cable = network.graph().leaving(a).iter().find(|l| network.graph().head(**l) == b);
+                    let cable =
+                        cable.ok_or_else(|| refuse(format!("{part:?}, between which there is no cable")))?;
+                    failures.cables.insert(cable / 2);
+                }
+                None => {
+                    failures.vertices.insert(vertex(part)?);
+                }
+            }
+        }
+        Ok(failures)
+    }
+
     /// Whether nothing is dead.
     pub fn is_empty(&self) -> bool {
         self.cables.is_empty() && self.vertices.is_empty()

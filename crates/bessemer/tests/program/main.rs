@@ -20,6 +20,7 @@ mod extract;
 mod hf_oracle;
 mod json;
 mod kill_resume;
+mod network;
 mod programs;
 mod ranks;
 mod round_trip;

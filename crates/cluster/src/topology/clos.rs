@@ -6,7 +6,7 @@
 //! and with P a divisor of k these are the published counts: (2L-1) N/k switches, L N cables, 2 h^L hosts at most, and
 //! for L = 3 k^3/4 hosts, 5k^2/4 switches (Al-Fares, Loukissas and Vahdat 2008).
 
-use super::End;
+use super::{End, MOST_HOSTS};
 use crate::ClusterError;
 
 /// A folded Clos network.
@@ -25,9 +25,6 @@ pub struct Clos {
     /// Index of the first switch of each level, one more at the end.
     first: Vec<u32>,
 }
-
-/// Most hosts of a network: vertices and links are 32-bit numbers.
-const MOST_HOSTS: u64 = 1 << 26;
 
 impl Clos {
     /// One switch with a port for each host.
@@ -111,7 +108,7 @@ impl Clos {
         if !u64::from(hosts).is_multiple_of(size) || u64::from(hosts) / size < 2 {
             let wanted =
                 format!("two or more whole subtrees of {size} hosts below the top of {levels} levels");
-            let hint = match u64::from(hosts).next_multiple_of(size).max(2 * size) {
+            let hint = match u64::from(hosts).next_multiple_of(size).max(size.saturating_mul(2)) {
                 more if u64::from(hosts) < size => {
                     format!("take {least} levels, switches with fewer ports, or {more} hosts")
                 }
@@ -227,6 +224,15 @@ impl Clos {
     /// Switches of a level, from 1.
     pub(crate) fn level_range(&self, level: u32) -> std::ops::Range<u32> {
         self.first[level as usize - 1]..self.first[level as usize]
+    }
+
+    /// Whether a switch is above a host.
+    pub(crate) fn covers(&self, switch: u32, host: u32) -> bool {
+        let level = self.level(switch);
+        if level == self.levels {
+            return true;
+        }
+        (switch - self.first[level as usize - 1]) / self.width(level) == host / self.block(level)
     }
 
     /// Links from a switch down to a host, or up to the lowest level that the two share and down.

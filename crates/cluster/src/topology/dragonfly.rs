@@ -5,7 +5,7 @@
 //! a = 2p = 2h, then N = 4h^4 + 2h^2. The global port q of group i leads to group i + q + 1 (mod g). A minimal path has one
 //! global cable, with at most one local cable before and one after.
 
-use super::End;
+use super::{End, MOST_HOSTS};
 use crate::ClusterError;
 
 /// A dragonfly network.
@@ -15,9 +15,6 @@ pub struct Dragonfly {
     routers_per_group: u32,
     globals_per_router: u32,
 }
-
-/// Most hosts, as 32-bit numbers of links allow.
-const MOST_HOSTS: u64 = 1 << 26;
 
 impl Dragonfly {
     /// The network with p hosts, a routers a group and h global cables a router.

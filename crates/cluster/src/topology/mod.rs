@@ -15,6 +15,11 @@ pub use rail_only::RailOnly;
 pub use rail_optimised::RailOptimised;
 pub use torus::Torus;
 
+/// Most hosts of a network.
+pub(crate) const MOST_HOSTS: u64 = 1 << 20;
+/// Most cables of a network, with those inside nodes: half a gigabyte of graph.
+pub(crate) const MOST_CABLES: u64 = 1 << 24;
+
 /// End of a cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {

@@ -3,7 +3,7 @@
 //! k^d devices with k > 2 have d k^d cables, a bisection of 2 k^(d-1) and a diameter of d floor(k/2). A dim of 2 has one
 //! cable between its two devices, not two. The first dim varies fastest.
 
-use super::End;
+use super::{End, MOST_HOSTS};
 use crate::ClusterError;
 
 /// A torus.
@@ -16,13 +16,14 @@ impl Torus {
     /// A torus with these dims.
     ///
     /// # Errors
-    /// No dim or more than 6, a dim below 2, more than 2^26 devices.
+    /// No dim or more than 6, a dim below 2, more than 2^20 devices.
     pub fn new(dims: &[u32]) -> Result<Torus, ClusterError> {
-        let devices = dims.iter().try_fold(1u32, |n, k| n.checked_mul(*k).filter(|n| *n <= 1 << 26));
+        let devices =
+            dims.iter().try_fold(1u32, |n, k| n.checked_mul(*k).filter(|n| u64::from(*n) <= MOST_HOSTS));
         if dims.is_empty() || dims.len() > 6 || dims.iter().any(|k| *k < 2) || devices.is_none() {
             return Err(ClusterError::value(
                 "network.dims",
-                "1 to 6 numbers, each 2 or more, of at most 67108864 devices",
+                "1 to 6 numbers, each 2 or more, of at most 1048576 devices",
                 format!("{dims:?}"),
                 "[8, 8, 8] is a torus of 512 devices",
             ));

@@ -1,6 +1,7 @@
 //! Routes: minimal, spread as the policy says, and round what is dead.
 
 use crate::networks::{all, clos, flat, network, rail_only, torus};
+use bessemer_cluster::topology::Topology;
 use bessemer_cluster::{CableKind, ClusterError, Failures, Network, Router, Routing, Vertex};
 use std::collections::BTreeMap;
 
@@ -35,6 +36,27 @@ fn paths_are_minimal_under_every_policy() {
                     let links = path(&n, routing, &Failures::default(), from, to).unwrap();
                     assert_eq!(links.len() as u32, n.distance(from, to), "{:?}", n.topology());
                 }
+            }
+        }
+    }
+}
+
+/// The links that are offered are those that lead one step nearer, whichever way they are found.
+#[test]
+fn next_links_lead_one_step_nearer() {
+    for n in all().iter().filter(|n| matches!(n.topology(), Topology::Clos(_))) {
+        let mut found = Vec::new();
+        for at in n.vertex(Vertex::Switch(0))..n.graph().vertices() as u32 {
+            for to in (0..n.devices()).step_by(5) {
+                n.next_links(at, to, &mut found);
+                // Another device of the same node is as near to a leaf where a node has several, but no path leads there.
+                let nearer = |l: &&u32| {
+                    let head = n.graph().head(**l);
+                    let relay = n.node().nics == n.node().devices && head < n.devices() && head != to;
+                    n.distance(head, to) + 1 == n.distance(at, to) && !relay
+                };
+                let wanted: Vec<u32> = n.graph().leaving(at).iter().filter(nearer).copied().collect();
+                assert_eq!(found, wanted, "{:?}: {at} to {to}", n.topology());
             }
         }
     }

@@ -7,7 +7,7 @@ use super::canvas::{Anchor, Canvas, cropped};
 pub struct NetworkPoint {
     /// Position in a square of side 1, the origin at the top left.
     pub at: [f64; 2],
-    /// What it is.
+    /// Name of the part, shown under the pointer.
     pub label: String,
     /// Whether it is a device; the others are switches.
     pub is_device: bool,
@@ -29,7 +29,7 @@ pub struct NetworkEdge {
 pub struct NetworkChart {
     /// Title.
     pub title: String,
-    /// What the loads are relative to: "busiest cable: 1.2 ms a step".
+    /// Line below the chart: "busiest cable: 1.2 ms a step".
     pub note: String,
     /// Points.
     pub points: Vec<NetworkPoint>,
