@@ -102,14 +102,14 @@ impl TrafficJob {
         TrafficJob::new("axis", sections, 0.0)
     }
 
-    /// All devices of a network on one axis: an all-reduce and, among at most 1024, an all-to-all.
+    /// All devices of a network on one axis: an all-reduce and, among at most 256, an all-to-all.
     ///
     /// # Errors
     /// More devices than a job can have ranks.
     pub fn all_devices(network: &Network, bytes: Bytes) -> Result<TrafficJob, ClusterError> {
         let devices = network.devices();
         let mut specs = vec![format!("data={devices}:all-reduce:{}", bytes.0)];
-        if devices <= 1024 {
+        if devices <= 256 {
             specs.push(format!("data={devices}:all-to-all:{}", bytes.0));
         }
         TrafficJob::from_specs(&specs)
@@ -330,6 +330,24 @@ pub fn run_job(
     routing: Routing,
     failures: &Failures,
 ) -> Result<TrafficReport, ClusterError> {
+    let mut router = Router::new(network, routing, failures);
+    let (mut report, jobs) = one_after_another(&mut router, job)?;
+    if jobs.len() > 1 {
+        report.together = match simulate(&mut router, &jobs, job.overhead) {
+            Ok(outcome) => outcome.ends.iter().max().map(|end| *end as f64 / PICOSECONDS),
+            Err(ClusterError::Value { .. }) => None,
+            Err(e) => return Err(e),
+        };
+    }
+    Ok(report)
+}
+
+/// Runs each axis alone; returns the transfers of the algorithms that were taken too.
+pub(crate) fn one_after_another(
+    router: &mut Router<'_>,
+    job: &TrafficJob,
+) -> Result<(TrafficReport, Vec<TransferJob>), ClusterError> {
+    let network = router.network();
     if job.ranks() > network.devices() as usize {
         return Err(ClusterError::value(
             format!("job on {}", network.name()),
@@ -338,7 +356,6 @@ pub fn run_job(
             "take smaller axes or a larger network",
         ));
     }
-    let mut router = Router::new(network, routing, failures);
     let mut report = TrafficReport {
         times: Vec::new(),
         total: 0.0,
@@ -365,7 +382,7 @@ pub fn run_job(
                 Err(e) => return Err(e),
             };
             let one = TransferJob { name: algorithm.name().into(), phases };
-            let outcome = simulate(&mut router, std::slice::from_ref(&one), job.overhead)?;
+            let outcome = simulate(router, std::slice::from_ref(&one), job.overhead)?;
             tried.push((algorithm, outcome, one));
         }
         tried.sort_by_key(|(algorithm, outcome, _)| (outcome.ends[0], *algorithm));
@@ -394,12 +411,5 @@ pub fn run_job(
         });
         jobs.push(one);
     }
-    if jobs.len() > 1 {
-        report.together = match simulate(&mut router, &jobs, job.overhead) {
-            Ok(outcome) => outcome.ends.iter().max().map(|end| *end as f64 / PICOSECONDS),
-            Err(ClusterError::Value { .. }) => None,
-            Err(e) => return Err(e),
-        };
-    }
-    Ok(report)
+    Ok((report, jobs))
 }

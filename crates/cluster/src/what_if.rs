@@ -1,8 +1,7 @@
 //! What a job loses when one part of the network dies.
 
-use crate::{
-    CableKind, ClusterError, Failures, Network, Routing, TrafficJob, TrafficReport, Vertex, run_job,
-};
+use crate::job::one_after_another;
+use crate::{CableKind, ClusterError, Failures, Network, Router, Routing, TrafficJob, TrafficReport, Vertex};
 use std::collections::BTreeSet;
 
 /// One dead part.
@@ -30,7 +29,7 @@ enum PartClass {
 /// are those of `report`.
 ///
 /// # Errors
-/// What [`run_job`] refuses, devices that are cut off excepted.
+/// What [`crate::run_job`] refuses, devices that are cut off excepted.
 pub fn single_failures(
     network: &Network,
     job: &TrafficJob,
@@ -80,8 +79,9 @@ pub fn single_failures(
             }
         };
         let cut_off = failures.cut_off(network).len() as u32;
-        let total = match run_job(network, &fixed, routing, &failures) {
-            Ok(report) => Ok(report.total),
+        let mut router = Router::new(network, routing, &failures);
+        let total = match one_after_another(&mut router, &fixed) {
+            Ok((report, _)) => Ok(report.total),
             Err(e @ ClusterError::CutOff { .. }) => Err(e),
             Err(e) => return Err(e),
         };
