@@ -179,6 +179,11 @@ fn sharing(jobs: &[Vec<RoutedPhase>], links: usize) -> Vec<Vec<usize>> {
     names.iter().map(|name| (0..jobs.len()).filter(|job| group[*job] == *name).collect()).collect()
 }
 
+fn too_long() -> ClusterError {
+    let wanted = "at most 213 days, which 64 bits of picoseconds hold";
+    ClusterError::value("simulation", wanted, "more", "take fewer bytes, or more bandwidth")
+}
+
 /// One job on its way.
 struct Progress {
     phase: usize,
@@ -249,7 +254,7 @@ impl<'a> Run<'a> {
         let p = &mut self.progress[job];
         p.rounds_left -= 1;
         if let Some(since) = p.alone_since {
-            self.now += (self.now - since) * p.rounds_left;
+            self.now = self.now.saturating_add((self.now - since).saturating_mul(p.rounds_left));
             p.rounds_left = 0;
         }
         self.begin_round(job);
@@ -276,9 +281,13 @@ impl<'a> Run<'a> {
                 .collect();
             let rates = shares.rates(&paths, |link| router.network().link(link).bandwidth);
             let next = self.next_event(&running, &rates);
+            if next == u64::MAX {
+                return Err(too_long());
+            }
             self.advance(next, &running, &rates);
         }
-        Ok(self.progress.iter().map(|p| p.end.unwrap_or(self.now)).collect())
+        let ends: Vec<u64> = self.progress.iter().map(|p| p.end.unwrap_or(self.now)).collect();
+        if ends.contains(&u64::MAX) { Err(too_long()) } else { Ok(ends) }
     }
 
     /// When the next flow ends or the last message of a round arrives.
@@ -302,7 +311,7 @@ impl<'a> Run<'a> {
             if *left <= rate / PICOSECONDS || rate.is_infinite() {
                 *left = -1.0;
                 let latency = self.jobs[*job][p.phase].latency[*flow as usize];
-                p.arrival = p.arrival.max(self.now + latency);
+                p.arrival = p.arrival.max(self.now.saturating_add(latency));
             }
         }
         for job in 0..self.jobs.len() {

@@ -66,6 +66,20 @@ fn the_same_input_gives_the_same_bytes() {
 }
 
 #[test]
+fn times_that_64_bits_do_not_hold_are_refused() {
+    let node = NodeShape { devices: 1, nics: 1, link: None };
+    let slow = || class(1.0, 1e3);
+    let n = Network::new("test", node, 4, single_switch(4), [slow(), slow()]).unwrap();
+    let none = Failures::default();
+    for (bytes, rounds, jobs) in [(1e18, 1, 1), (1e6, u64::MAX, 1), (1e18, 3, 2)] {
+        let jobs = vec![job(&[(0, 1, bytes)], rounds); jobs];
+        let error =
+            simulate(&mut Router::new(&n, Routing::Static, &none), &jobs, 0.0).unwrap_err().to_string();
+        assert!(error.contains("213 days"), "{error}");
+    }
+}
+
+#[test]
 fn hash_collisions_are_counted_and_cost_time() {
     let n = flat(clos(128, 16, 2, 1));
     let flows: Vec<_> = (0..128).map(|i| (i, (i + 8) % 128, 1e6)).collect();

@@ -111,9 +111,8 @@ pub(super) fn several(studies: &[Study], width: usize) -> String {
     }
     for t in 0..studies.iter().map(|s| s.report.times.len()).max().unwrap_or(0) {
         let named = studies.iter().find_map(|s| s.report.times.get(t));
-        let name = named.map_or(String::new(), |t| {
-            format!("{} {}", axis_name(t.traffic.axis).to_string(), t.traffic.kind.name())
-        });
+        let name = named
+            .map_or(String::new(), |t| format!("{} {}", axis_name(t.traffic.axis), t.traffic.kind.name()));
         add(&name, &|s| s.report.times.get(t).map_or("not simulated".into(), |t| time(t.seconds)));
         add("  by", &|s| s.report.times.get(t).map_or(String::new(), |t| t.algorithm.name().into()));
     }
