@@ -47,6 +47,7 @@ targets! {
     kenlm_binary: ["crates/score/tests/data/kenlm"],
     latex: [],
     media_shard: [],
+    network: ["crates/cluster/networks"],
     parquet: [],
     predicate: [],
     profile: ["crates/rules/profiles"],

@@ -8,6 +8,7 @@ mod cluster;
 mod corpus;
 mod init;
 mod media;
+mod network;
 mod parity;
 mod plan;
 pub(crate) mod program;
@@ -24,6 +25,9 @@ pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
+pub(crate) use network::{
+    NetworkCommand, NetworkCompareArgs, NetworkJobArgs, NetworkShowArgs, RoutingChoice,
+};
 pub(crate) use parity::ParityArgs;
 pub(crate) use plan::{PlanArgs, PlanCommand, PlanValidateArgs};
 pub(crate) use program::{ProgramCommand, ProgramShowArgs};
@@ -208,6 +212,9 @@ pub(crate) enum Command {
     /// Look at pipeline schedules: timelines, bubbles, memory, energy.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
+    /// Look at networks of devices: size, cost, collective times, failures.
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// Run an experiment and report it: table, curves, verdict.
     #[command(subcommand)]
     Study(StudyCommand),

@@ -79,6 +79,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Plan(args) => commands::plan::run(args, cli.json, console),
         Command::Program(command) => commands::program::run(command, cli.json),
         Command::Schedule(command) => commands::schedule::run(command, cli.json, console),
+        Command::Network(command) => commands::network::run(command, cli.json, console),
         Command::Study(command) => commands::study::run(command, cli.json, console),
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Man { out } => commands::completions::man(out, console),

@@ -6,7 +6,7 @@
 //! - [`render`] makes `report.html` from the records of a run: one page that needs no network and runs no script.
 //! - [`render_study`] makes the page of a study of several small runs, [`render_coord_check`] that of a coordinate check.
 //! - [`Comparison`] holds several runs side by side, as a page and as text; [`RunFigures`] are the key figures of one.
-//! - [`plot`] draws line charts, bar charts and lanes as inline SVG.
+//! - [`plot`] draws line charts, bar charts, lanes and networks as inline SVG.
 //! - [`terminal`] formats steps, evaluations and the summary as lines.
 
 mod compare;

@@ -3,6 +3,7 @@
 use crate::error::time;
 use crate::{Jitter, SimError};
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
+use bessemer_units::Link;
 use std::collections::BTreeMap;
 
 /// Times of one micro-batch on one rank or in one stage, in any unit.
@@ -49,22 +50,6 @@ pub struct ChunkTimes {
     pub gather: f64,
     /// A unit of each kind of filler, in the order of [`Filler::ALL`].
     pub fill: [f64; Filler::ALL.len()],
-}
-
-/// A direction between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
-    /// From the end of a message's transfer to its arrival.
-    pub latency: f64,
-    /// Bytes per unit of time; infinite for a link that is never busy.
-    pub bandwidth: f64,
-}
-
-impl Default for Link {
-    /// Costs nothing.
-    fn default() -> Link {
-        Link { latency: 0.0, bandwidth: f64::INFINITY }
-    }
 }
 
 /// Costs of messages.

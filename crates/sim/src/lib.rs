@@ -25,8 +25,9 @@ mod simulate;
 mod summary;
 mod timeline;
 
+pub use bessemer_units::Link;
 pub use bounds::lower_bound;
-pub use costs::{ChunkTimes, Costs, Link, Messages, PassTimes, visits};
+pub use costs::{ChunkTimes, Costs, Messages, PassTimes, visits};
 pub use error::SimError;
 pub use jitter::Jitter;
 pub use memory::{live_over_time, peak_live, weight_copies, weight_versions};

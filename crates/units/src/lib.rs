@@ -6,6 +6,7 @@
 mod activations;
 mod compress;
 mod dtype;
+mod link;
 mod matmul;
 mod offload;
 mod params;
@@ -15,6 +16,7 @@ mod recompute;
 pub use activations::Storage;
 pub use compress::{Compression, CompressionPlan};
 pub use dtype::DType;
+pub use link::Link;
 pub use matmul::MatmulPrecision;
 pub use offload::{Offload, OffloadPlan};
 pub use params::{ParamDType, ParamStorage, ReduceDType};

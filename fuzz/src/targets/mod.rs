@@ -15,6 +15,7 @@ pub mod kenlm_arpa;
 pub mod kenlm_binary;
 pub mod latex;
 pub mod media_shard;
+pub mod network;
 pub mod parquet;
 pub mod predicate;
 pub mod profile;

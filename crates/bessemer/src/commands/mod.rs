@@ -16,6 +16,7 @@ pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod media;
 mod meeting;
+pub(crate) mod network;
 mod pages;
 pub(crate) mod parity;
 pub(crate) mod plan;

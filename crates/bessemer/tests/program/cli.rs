@@ -65,6 +65,8 @@ fn words_that_are_no_utf_8_are_paths_or_errors_and_never_panics() {
         &["config", "diff", "recipe.toml"],
         &["run", "recipe.toml", "--set"],
         &["schedule", "show"],
+        &["network", "show"],
+        &["network", "show", "node-8", "--job"],
         &["study", "init", "--text"],
         &["completions"],
     ];

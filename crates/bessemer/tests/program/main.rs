@@ -20,6 +20,7 @@ mod extract;
 mod hf_oracle;
 mod json;
 mod kill_resume;
+mod network;
 mod plan;
 mod programs;
 mod ranks;

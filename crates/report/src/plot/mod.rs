@@ -1,4 +1,4 @@
-//! Pictures as inline SVG: line charts, bar charts, lanes.
+//! Pictures as inline SVG: line charts, bar charts, lanes, networks.
 //!
 //! Every picture is a plain value with an `svg()` method: same value, same text. Colours and fonts are classes
 //! that [`STYLE`] defines for light, dark and print; [`standalone`] carries them inside a picture of its own.
@@ -8,12 +8,14 @@ mod bars;
 mod canvas;
 mod lanes;
 mod line;
+mod network;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
 pub(crate) use lanes::TONES;
 pub use lanes::{Cell, Key, Lane, Lanes, Panel, Part};
 pub use line::{LineChart, Mark, Rule, Series};
+pub use network::{NetworkChart, NetworkEdge, NetworkPoint};
 
 /// Number of colours that tell series apart; indices beyond wrap around.
 pub const COLORS: usize = 8;
