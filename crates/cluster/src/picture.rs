@@ -135,7 +135,8 @@ fn cell(network: &Network, vertex: u32) -> Cell {
         topology => {
             let several = network.node().devices > 1;
             let switches = topology.switches();
-            let top = (0..switches).map(|s| topology.level(s)).max().map_or(0, |l| l + 1);
+            // The last switch is one of the highest level.
+            let top = switches.checked_sub(1).map_or(0, |last| topology.level(last) + 1);
             let rows = 1 + u32::from(several) + top;
             let level = |l: u32| u32::from(several) + 1 + l;
             let (row, share) = match network.at(vertex) {
