@@ -731,6 +731,8 @@ fn every_recipe_printed_in_the_documentation_loads() {
     }
     let mut pages = vec![root().join("README.md")];
     pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));
+    // What is printed there describes networks, and is read by the tests of the program.
+    pages.retain(|page| !page.ends_with("docs/network.md"));
     let mut seen = 0;
     for path in pages.iter().filter(|p| p.extension().is_some_and(|e| e == "md")) {
         for text in recipes_on(&fs::read_to_string(path).unwrap()) {
