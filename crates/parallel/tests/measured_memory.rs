@@ -227,6 +227,10 @@ fn activations_take_the_predicted_memory_under_every_policy() {
                 cases.push((*ranks, config, recompute, storage, none, f32, here));
             }
         }
+        // What layers store is the same in all layouts but those that share sequences.
+        if !*every && config.context == 1 {
+            continue;
+        }
         for (recompute, storage, form, state) in [
             (Recompute::None, Storage::F32, Compression::Bf16, StateChoice::Int8),
             (Recompute::None, Storage::F32, Compression::Int8, f32),

@@ -117,7 +117,7 @@ fn gradients_in_8_bits_give_the_losses_of_one_rank() {
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
             let optim = layout.optim(&job(style, 1).optim);
-            check_job(style, &ParityJob { model, optim, ..job(style, 10) }, &[layout]);
+            check_job(style, &ParityJob { model, optim, ..job(style, 5) }, &[layout]);
         }
     }
     // Parts of ranks that own whole matrices are uneven.
@@ -148,6 +148,9 @@ fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
         let mut layouts = contexts(4, SEQUENCES);
         // More ranks than the model has heads.
         layouts.extend(contexts(16, 4).into_iter().filter(|l| l.ranks == 16 && l.parallel.context == 16));
+        // Every second one, those of the other model in between; `bessemer parity` runs all with both.
+        let first = usize::from(style != Style::ALL[0]);
+        let layouts: Vec<Layout> = layouts.into_iter().skip(first).step_by(2).collect();
         assert!(layouts.len() > 8);
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
