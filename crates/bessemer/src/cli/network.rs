@@ -18,7 +18,7 @@ pub(crate) struct NetworkJobArgs {
     /// TOML file with what the job exchanges on each axis of its mesh (docs/network.md).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["axis", "bytes"])]
     pub(crate) job: Option<PathBuf>,
-    /// An axis of the job, the fastest first: AXIS=RANKS or AXIS=RANKS:COLLECTIVE:BYTES[:ALGORITHM], e.g.
+    /// An axis of the job, the fastest first: `AXIS=RANKS` or `AXIS=RANKS:COLLECTIVE:BYTES[:ALGORITHM]`, e.g.
     /// tensor=8:all-reduce:64MiB (may be repeated).
     #[arg(long, value_name = "SPEC", conflicts_with = "bytes")]
     pub(crate) axis: Vec<String>,
