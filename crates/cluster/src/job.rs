@@ -73,7 +73,7 @@ impl TrafficJob {
         TrafficJob::new(file, parsed.axis, parsed.overhead_us * 1e-6)
     }
 
-    /// Reads axes as "AXIS=RANKS:COLLECTIVE:BYTES[:ALGORITHM]", the fastest first; "AXIS=RANKS" exchanges nothing.
+    /// Reads axes as `AXIS=RANKS:COLLECTIVE:BYTES[:ALGORITHM]`, the fastest first; `AXIS=RANKS` exchanges nothing.
     ///
     /// # Errors
     /// As [`TrafficJob::parse`].
