@@ -343,8 +343,11 @@ fn work(args: &TrainArgs, stages: bool, as_json: bool, console: &mut Console) ->
     let mut job = Job::start(args.ranks, args.waiting)?;
     let result = match job.is_first() {
         true => lead(args, stages, as_json, &mut job, console),
-        false => Session::load(&args.recipe)
-            .and_then(|mut session| session.train(&mut job, &mut Console::new(Verbosity::Quiet))),
+        false => Session::load(&args.recipe).and_then(|mut session| {
+            // What the first process finds in the recipe, all find: then it is told once.
+            bessemer_train::refuse_what_cannot_run(&session.recipe, job.ranks)?;
+            session.train(&mut job, &mut Console::new(Verbosity::Quiet))
+        }),
     };
     job.end(result)
 }
