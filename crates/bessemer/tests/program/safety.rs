@@ -234,3 +234,17 @@ fn a_manifest_of_an_impossible_model_is_refused_at_once() {
     }
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
+
+#[test]
+fn a_run_below_its_source_does_not_read_itself() {
+    let place = Workplace::new(GPT2);
+    // The folder of the recipe, text and runs.
+    place.train(&["corpus.path=."]);
+    let read = |name: &str| fs::read(place.path(&format!("runs/t/{name}"))).unwrap();
+    let (documents, tokenizer) = (read("corpus/documents-train-00000.parquet"), read("tokenizer.json"));
+    fs::remove_dir_all(place.path("runs/t/corpus")).unwrap();
+    let again = place.bessemer(&["run", "recipe.toml", "--set", "corpus.path=.", "--set", "train.steps=8"]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    assert!(again.err.contains("run directory 1 (runs/t)"), "{}", again.err);
+    assert!(documents == read("corpus/documents-train-00000.parquet") && tokenizer == read("tokenizer.json"));
+}

@@ -3,15 +3,15 @@
 //! Order: depth first, entries of a folder by name as bytes, so the listing does not depend on the file system.
 //! Hidden entries (a leading dot) are skipped. Links are followed where they stay below the root, and elsewhere only if
 //! that is asked for; each real folder is entered once, so a loop ends. Only regular files are read: a pipe or device is
-//! never opened. What is left out is counted by kind.
+//! never opened. Run directories of this program below the root are not entered. What is left out is counted by kind.
 //!
 //! A document is the text of its file: unpacked where its name says that it is compressed, the main text where it is a
 //! web page, decoded where it is in a legacy encoding.
 
 use super::compressed::{self, inner_name};
 use super::{
-    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, MetadataColumns, SPECIAL,
-    Skipped, Source, SourceInfo, max_page_bytes,
+    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, MetadataColumns, RUN,
+    SPECIAL, Skipped, Source, SourceInfo, max_page_bytes,
 };
 use crate::error::{Error, Result};
 use crate::rule::is_binary;
@@ -22,6 +22,7 @@ use bessemer_web::extract::Main;
 use bessemer_web::page::{PDF_BEGINNING, PageOptions, PageVerdict, page_of_html};
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
@@ -34,6 +35,9 @@ use std::sync::Arc;
 pub(crate) const PROSE: &[&str] = &[
     "txt", "text", "md", "markdown", "rst", "adoc", "org", "tex", "html", "htm", "xml", "toml", "yaml", "yml",
 ];
+
+/// Files that a run directory has from its first moment on.
+const RUN_FILES: [&str; 2] = [".lock", "metrics.jsonl"];
 
 /// One file of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +145,13 @@ impl Lister<'_> {
             names.push(entry.map_err(Error::io("read folder", path))?.file_name());
         }
         names.sort_unstable();
+        // What a run writes is no text of its own corpus, which would be another one with each run.
+        let holds =
+            |wanted: &str| names.binary_search_by(|name| name.as_os_str().cmp(OsStr::new(wanted))).is_ok();
+        if !prefix.is_empty() && RUN_FILES.iter().all(|file| holds(file)) {
+            self.skipped.add(RUN, prefix, 0);
+            return Ok(());
+        }
         for name in names {
             let shown = name.to_string_lossy();
             let relative = if prefix.is_empty() { shown.to_string() } else { format!("{prefix}/{shown}") };

@@ -159,6 +159,8 @@ pub struct Skipped(pub BTreeMap<String, SkippedFiles>);
 pub(crate) const HIDDEN: &str = "hidden";
 /// Kind of what the key `exclude` names.
 pub(crate) const EXCLUDED: &str = "excluded";
+/// Kind of folders that runs of this program work in, below the root.
+pub(crate) const RUN: &str = "run directory";
 /// Kind of links that lead out of the root.
 pub(crate) const LINK_OUT: &str = "link out of the root";
 /// Kind of links to a folder that is read already.
