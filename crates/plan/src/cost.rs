@@ -10,7 +10,10 @@
 //! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring). ZeRO-2 scatters gradients in each
 //! micro-batch and gathers parameters once, ZeRO-3 gathers twice and scatters once in each (Rajbhandari et al. 2020, section 7).
 
-use crate::{Efficiency, Job, Machine, Recompute, Zero};
+use crate::{DataParallel, Efficiency, Job, Machine, Recompute};
+use bessemer_cluster::collective::formulas::{point_to_point, ring_all_reduce};
+use bessemer_mesh::formulas::{Exchange, ring};
+use bessemer_units::Link;
 use serde::Serialize;
 
 /// Seconds of a step by part; `total` is their sum.
@@ -90,14 +93,14 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         time.compute += micro_batches * logits;
     }
     let traffic = cost.data_traffic();
-    time.data = if matches!(layout.zero, Zero::Gradients | Zero::Parameters) {
+    time.data = if matches!(layout.zero, DataParallel::Zero2 | DataParallel::Zero3) {
         // Gathers and scatters go on while the layers compute.
         let (long, short) = (time.compute.max(traffic), time.compute.min(traffic));
         (long + efficiency.exposed * short) - time.compute
     } else {
         traffic
     };
-    if matches!(layout.zero, Zero::State | Zero::Gradients | Zero::Parameters) {
+    if matches!(layout.zero, DataParallel::Zero1 | DataParallel::Zero2 | DataParallel::Zero3) {
         time.optimizer /= layout.data as f64;
     }
     time.total = time.compute
@@ -192,7 +195,7 @@ impl Cost<'_> {
         );
         let (again, sums) = match layout.recompute {
             Recompute::None => (0.0, 4.0),
-            Recompute::Selective => (attention, 4.0),
+            Recompute::Attention => (attention, 4.0),
             Recompute::Full => (forward, 6.0),
         };
         Pass { compute: forward + backward + again, tensor: sums * self.tensor_sum() }
@@ -207,9 +210,8 @@ impl Cost<'_> {
         if ranks <= node {
             return within;
         }
-        let nodes = ranks as f64 / node as f64;
-        let network = self.machine.network_bandwidth * self.efficiency.tensor_network;
-        within + 2.0 * (nodes - 1.0) * (HOP + bytes / nodes / network)
+        let bandwidth = self.machine.network_bandwidth * self.efficiency.tensor_network;
+        within + ring_all_reduce(ranks.div_ceil(node) as u32, bytes, Link { latency: HOP, bandwidth })
     }
 
     /// Seconds of the output projection and the loss, both passes.
@@ -226,9 +228,9 @@ impl Cost<'_> {
         if self.job.devices() / self.job.layout.pipeline < self.machine.node {
             return self.machine.all_reduce.seconds(2, bytes);
         }
-        let network =
+        let bandwidth =
             self.machine.network_bandwidth * self.efficiency.pipeline_network / self.machine.node as f64;
-        HOP + bytes / network
+        point_to_point(bytes, Link { latency: HOP, bandwidth })
     }
 
     /// Parameters of a rank.
@@ -245,13 +247,13 @@ impl Cost<'_> {
             return 0.0;
         }
         let parameters = self.parameters();
-        let (data, node) = (layout.data as f64, self.machine.node);
-        let micro_batches = self.job.micro_batches() as f64;
-        let passes = match layout.zero {
-            Zero::None | Zero::State => 2.0 * parameters * GRADIENT,
-            Zero::Gradients => (micro_batches + 1.0) * parameters * ELEMENT,
-            Zero::Parameters => 3.0 * parameters * ELEMENT * micro_batches,
+        let node = self.machine.node;
+        let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
+        let element = match layout.zero {
+            DataParallel::Ddp | DataParallel::Zero1 => GRADIENT,
+            DataParallel::Zero2 | DataParallel::Zero3 => ELEMENT,
         };
+        let passes = (passes.reduce_scatters + passes.all_gathers) * parameters * element;
         if self.job.devices() <= node {
             return self.machine.all_reduce.seconds(layout.data, passes / 2.0);
         }
@@ -259,6 +261,6 @@ impl Cost<'_> {
         let groups = layout.tensor.min(node) as f64;
         let within = (node / layout.tensor.min(node)).min(layout.data);
         let network = self.machine.network_bandwidth * self.efficiency.data_network / groups;
-        (data - 1.0) / data * passes / network + self.machine.all_reduce.seconds(within, passes / 2.0)
+        ring(passes, layout.data) / network + self.machine.all_reduce.seconds(within, passes / 2.0)
     }
 }

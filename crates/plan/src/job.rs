@@ -1,7 +1,8 @@
 //! What is trained and how it is spread over devices: the input of a prediction.
 
 use crate::PlanError;
-use serde::{Deserialize, Serialize};
+use bessemer_mesh::formulas::DataParallel;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Shape of a decoder-only transformer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -57,31 +58,14 @@ impl Transformer {
     }
 }
 
-/// What data-parallel ranks keep a part of (ZeRO, Rajbhandari et al. 2020).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Zero {
-    /// Nothing.
-    #[serde(rename = "0")]
-    None,
-    /// The state of the optimizer.
-    #[serde(rename = "1")]
-    State,
-    /// Gradients too.
-    #[serde(rename = "2")]
-    Gradients,
-    /// Parameters too.
-    #[serde(rename = "3")]
-    Parameters,
-}
-
 /// What the backward pass computes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
     /// Nothing.
     None,
-    /// Scores and probabilities of attention (Korthikanti et al. 2022).
-    Selective,
+    /// Scores and probabilities of attention: what Korthikanti et al. 2022 call selective.
+    Attention,
     /// The whole layer.
     Full,
 }
@@ -100,11 +84,22 @@ pub struct Layout {
     /// Sequences of a micro-batch.
     pub micro_batch: usize,
     /// What data-parallel ranks keep a part of.
-    pub zero: Zero,
+    #[serde(serialize_with = "stage")]
+    pub zero: DataParallel,
     /// What the backward pass computes again.
     pub recompute: Recompute,
     /// Whether tensor-parallel ranks share positions between the products (sequence parallelism).
     pub sequence: bool,
+}
+
+/// Writes the number of ZeRO's stage.
+fn stage<S: Serializer>(zero: &DataParallel, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u8(match zero {
+        DataParallel::Ddp => 0,
+        DataParallel::Zero1 => 1,
+        DataParallel::Zero2 => 2,
+        DataParallel::Zero3 => 3,
+    })
 }
 
 /// A model, its batch and its layout.
@@ -138,7 +133,7 @@ impl Job {
     pub fn hardware_flops(&self) -> f64 {
         let passes = match self.layout.recompute {
             Recompute::Full => 4.0,
-            Recompute::None | Recompute::Selective => 3.0,
+            Recompute::None | Recompute::Attention => 3.0,
         };
         let layers = passes * self.model.layers as f64 * self.model.layer_flops(self.seq);
         self.global_batch as f64 * (layers + 3.0 * self.model.logit_flops(self.seq)) / self.devices() as f64

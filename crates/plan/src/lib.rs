@@ -20,13 +20,14 @@ mod search;
 mod table;
 mod validate;
 
+pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
 pub use calibration::{Calibration, MOST_FITTED, choose};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;
 pub use errors::{Errors, best_constant, errors, ranking};
 pub use fit::{Measurement, fit};
-pub use job::{Job, Layout, Recompute, Transformer, Zero};
+pub use job::{Job, Layout, Recompute, Transformer};
 pub use machine::{AllReduce, Machine, Measured};
 pub use search::{Candidate, Candidates, ElementBytes, Question, candidates, least_memory};
 pub use table::{Table, read_table};

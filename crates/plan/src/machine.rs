@@ -1,6 +1,8 @@
 //! Machines: devices, nodes and networks as figures, each with its source.
 
 use crate::PlanError;
+use bessemer_cluster::collective::formulas::ring_all_reduce;
+use bessemer_units::Link;
 use serde::Deserialize;
 
 /// A kind of device, and how devices are joined.
@@ -69,8 +71,8 @@ impl AllReduce {
         }
         let microseconds = match self {
             AllReduce::Ring { bus_bandwidth, base_microseconds, hop_microseconds } => {
-                let steps = 2.0 * (ranks - 1) as f64;
-                base_microseconds + steps * (hop_microseconds + bytes / ranks as f64 / bus_bandwidth * 1e6)
+                let link = Link { latency: hop_microseconds * 1e-6, bandwidth: *bus_bandwidth };
+                base_microseconds + ring_all_reduce(ranks as u32, bytes, link) * 1e6
             }
             AllReduce::Measured { bytes: sizes, microseconds } => {
                 let group = microseconds.iter().find(|group| group.ranks >= ranks);

@@ -6,18 +6,17 @@
 //! nothing is recomputed the inputs of their products; on the first of p stages min(m, p) micro-batches wait (1F1B). A plan by a dry run
 //! decides about the rest.
 
-use crate::{Calibration, Job, Layout, Machine, PlanError, Recompute, StepTime, Transformer, Zero};
+use crate::{
+    Calibration, DataParallel, Job, Layout, Machine, ParameterBytes, PlanError, Recompute, StepTime,
+    Transformer,
+};
 use serde::Serialize;
 
 /// Bytes that each element takes.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ElementBytes {
-    /// A parameter, as products read it.
-    pub parameter: f64,
-    /// A gradient.
-    pub gradient: f64,
-    /// The optimizer's state of a parameter, a master copy among it.
-    pub state: f64,
+    /// A parameter, its gradient and its state, a master copy among the last.
+    pub parameters: ParameterBytes,
     /// An activation.
     pub activation: f64,
 }
@@ -101,7 +100,7 @@ pub fn candidates(question: &Question<'_>) -> Result<Candidates, PlanError> {
                     pipeline,
                     chunks: 1,
                     micro_batch,
-                    zero: Zero::None,
+                    zero: DataParallel::Ddp,
                     recompute: Recompute::None,
                     sequence: false,
                 };
@@ -122,17 +121,17 @@ fn forms(layout: Layout, layers: usize, micro_batches: usize, seq: usize) -> imp
     let interleaves = layout.pipeline > 1 && micro_batches.is_multiple_of(layout.pipeline);
     let most = if interleaves { MOST_CHUNKS } else { 1 };
     let chunks = (1..=most).filter(move |chunks| layers.is_multiple_of(layout.pipeline * chunks));
-    let zeros: &[Zero] = if layout.data > 1 {
-        &[Zero::None, Zero::State, Zero::Gradients, Zero::Parameters]
+    let zeros: &[DataParallel] = if layout.data > 1 {
+        &[DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3]
     } else {
-        &[Zero::None]
+        &[DataParallel::Ddp]
     };
     let shares = layout.tensor > 1 && seq.is_multiple_of(layout.tensor);
     let sequences: &[bool] = if shares { &[true, false] } else { &[false] };
     chunks.flat_map(move |chunks| {
         zeros.iter().flat_map(move |&zero| {
             sequences.iter().flat_map(move |&sequence| {
-                [Recompute::None, Recompute::Selective, Recompute::Full].map(|recompute| Layout {
+                [Recompute::None, Recompute::Attention, Recompute::Full].map(|recompute| Layout {
                     chunks,
                     zero,
                     sequence,
@@ -169,13 +168,10 @@ impl Candidates {
 /// Bytes that the device which holds most will hold at least.
 pub fn least_memory(job: &Job, bytes: &ElementBytes) -> f64 {
     let (model, layout) = (&job.model, &job.layout);
-    let (ranks, stages, data) = (layout.tensor as f64, layout.pipeline as f64, layout.data as f64);
+    let (ranks, stages) = (layout.tensor as f64, layout.pipeline as f64);
     let layers = model.layers as f64 / stages;
     let parameters = (model.layer_parameters() * layers + model.table_parameters()) / ranks;
-    let part = |shared: bool| if shared { parameters / data } else { parameters };
-    let states = bytes.state * part(layout.zero != Zero::None)
-        + bytes.gradient * part(matches!(layout.zero, Zero::Gradients | Zero::Parameters))
-        + bytes.parameter * part(layout.zero == Zero::Parameters);
+    let states = layout.zero.bytes(bytes.parameters, parameters, layout.data);
 
     let tokens = (layout.micro_batch * job.seq) as f64;
     let width = model.width as f64;
@@ -183,7 +179,7 @@ pub fn least_memory(job: &Job, bytes: &ElementBytes) -> f64 {
     let opening = model.ffn_width as f64 * if model.gated { 2.0 } else { 1.0 };
     let inside = match layout.recompute {
         Recompute::Full => 0.0,
-        Recompute::None | Recompute::Selective => (model.qkv_width() as f64 + opening) / ranks,
+        Recompute::None | Recompute::Attention => (model.qkv_width() as f64 + opening) / ranks,
     };
     let waiting = job.micro_batches().min(layout.pipeline) as f64;
     states + waiting * layers * tokens * (stream + inside) * bytes.activation

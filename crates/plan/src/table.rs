@@ -21,7 +21,7 @@
 //!
 //! Other columns are not read.
 
-use crate::{Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer, Zero};
+use crate::{DataParallel, Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer};
 use std::collections::BTreeMap;
 
 /// One line: its cells by the names of their columns.
@@ -70,10 +70,15 @@ impl Row<'_> {
         }
     }
 
-    fn zero(&self) -> Result<Option<Zero>, PlanError> {
-        let stages = [("0", Zero::None), ("1", Zero::State), ("2", Zero::Gradients), ("3", Zero::Parameters)];
+    fn zero(&self) -> Result<Option<DataParallel>, PlanError> {
+        let stages = [
+            ("0", DataParallel::Ddp),
+            ("1", DataParallel::Zero1),
+            ("2", DataParallel::Zero2),
+            ("3", DataParallel::Zero3),
+        ];
         match self.one_of("zero", &stages)? {
-            None if self.text("scheme") == Some("zero3") => Ok(Some(Zero::Parameters)),
+            None if self.text("scheme") == Some("zero3") => Ok(Some(DataParallel::Zero3)),
             stage => Ok(stage),
         }
     }
@@ -110,7 +115,7 @@ impl Row<'_> {
         };
         let zero = self.zero()?;
         let recomputes =
-            [("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
+            [("none", Recompute::None), ("selective", Recompute::Attention), ("full", Recompute::Full)];
         let attentions = [("fused", true), ("stored", false)];
         let job = Job {
             model,
@@ -123,7 +128,7 @@ impl Row<'_> {
                 pipeline,
                 chunks: self.count("virtual")?.unwrap_or(1),
                 micro_batch,
-                zero: zero.unwrap_or(Zero::None),
+                zero: zero.unwrap_or(DataParallel::Ddp),
                 recompute: self.one_of("recompute", &recomputes)?.unwrap_or(Recompute::Full),
                 sequence: self.one_of("sequence", &answers)?.unwrap_or(false),
             },
@@ -136,7 +141,7 @@ impl Row<'_> {
     fn steps(&self) -> Result<Vec<(Job, f64)>, PlanError> {
         let job = self.job()?;
         let pair =
-            [("full_recompute_s", Recompute::Full, false), ("sp_selective_s", Recompute::Selective, true)];
+            [("full_recompute_s", Recompute::Full, false), ("sp_selective_s", Recompute::Attention, true)];
         let mut steps = Vec::new();
         for (name, recompute, sequence) in pair {
             if let Some(seconds) = self.number(name)? {

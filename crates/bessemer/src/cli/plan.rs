@@ -35,8 +35,8 @@ fn devices(text: &str) -> Result<NonZeroUsize, String> {
     NonZeroUsize::new(devices).ok_or_else(|| "wanted at least 1".into())
 }
 
-/// Most devices of a plan.
-const MOST_DEVICES: usize = 1 << 20;
+/// Most devices of a plan: a dry run lists the parts of all ranks.
+const MOST_DEVICES: usize = 1 << 17;
 
 /// Verbs of `bessemer plan`.
 #[derive(Debug, Subcommand)]

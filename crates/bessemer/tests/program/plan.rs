@@ -103,7 +103,7 @@ fn planned_layouts_run_and_have_the_loss_of_one_rank() {
     let kinds = [
         layouts.iter().find(|layout| is(layout, "tensor") && layout["layout"]["sequence"] == true),
         layouts.iter().find(|layout| is(layout, "pipeline")),
-        layouts.iter().find(|layout| layout["layout"]["zero"] == "3" && layout["layout"]["data"] == 4),
+        layouts.iter().find(|layout| layout["layout"]["zero"] == 3 && layout["layout"]["data"] == 4),
     ];
     for layout in kinds.map(Option::unwrap) {
         let place = Workplace::new(LLAMA);
@@ -123,7 +123,7 @@ fn what_cannot_be_planned_says_which_limit_it_meets() {
     let place = Workplace::new(LLAMA);
     let plan = |words: &[&str]| place.bessemer(&[&["plan", "recipe.toml"], words].concat());
     plan(&["--devices", "7"]).failed(USAGE, &["no layout of 7 devices divides the 8 sequences of a step"]);
-    plan(&["--devices", "0"]).failed(USAGE, &["from 1 to 1048576"]);
+    plan(&["--devices", "0"]).failed(USAGE, &["from 1 to 131072"]);
     plan(&[]).failed(USAGE, &["--devices"]);
     let large = ["--set", "model.layers=1000", "--set", "model.width=65536", "--set", "model.heads=64"];
     plan(&[&["--devices", "8"], &large[..]].concat()).failed(

@@ -1,7 +1,7 @@
 //! Times of steps: parts, what they grow with, closed forms.
 
 use crate::job;
-use bessemer_plan::{AllReduce, Efficiency, Job, Layout, Machine, Recompute, Zero, step_time};
+use bessemer_plan::{AllReduce, DataParallel, Efficiency, Job, Layout, Machine, Recompute, step_time};
 use proptest::prelude::*;
 
 fn a100() -> Machine {
@@ -22,8 +22,9 @@ fn jobs() -> impl Strategy<Value = Job> {
                 pipeline: 1 << p,
                 chunks: 1,
                 micro_batch: 1 << mb,
-                zero: [Zero::None, Zero::State, Zero::Gradients, Zero::Parameters][zero],
-                recompute: [Recompute::None, Recompute::Selective, Recompute::Full][again],
+                zero: [DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3]
+                    [zero],
+                recompute: [Recompute::None, Recompute::Attention, Recompute::Full][again],
                 sequence,
             };
             let global_batch = (layout.data * layout.micro_batch) << rounds;
@@ -62,8 +63,8 @@ proptest! {
     #[test]
     fn computing_more_again_takes_longer(job in jobs()) {
         let with = |recompute| total(&Job { layout: Layout { recompute, ..job.layout }, ..job }, &a100());
-        prop_assert!(with(Recompute::None) < with(Recompute::Selective));
-        prop_assert!(with(Recompute::Selective) < with(Recompute::Full));
+        prop_assert!(with(Recompute::None) < with(Recompute::Attention));
+        prop_assert!(with(Recompute::Attention) < with(Recompute::Full));
     }
 }
 
@@ -94,8 +95,14 @@ fn waves_of_tiles_are_whole() {
 
 #[test]
 fn zero_3_hides_what_is_shorter() {
-    let layout =
-        Layout { tensor: 1, pipeline: 1, data: 256, micro_batch: 4, zero: Zero::Parameters, ..job().layout };
+    let layout = Layout {
+        tensor: 1,
+        pipeline: 1,
+        data: 256,
+        micro_batch: 4,
+        zero: DataParallel::Zero3,
+        ..job().layout
+    };
     let job = Job { layout, ..job() };
     let slow = Machine { network_bandwidth: 1e9, ..a100() };
     let fast = Machine { network_bandwidth: 1e15, ..a100() };

@@ -10,7 +10,7 @@ mod published;
 mod search;
 mod table;
 
-use bessemer_plan::{Job, Layout, Recompute, Transformer, Zero};
+use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};
 
 /// GPT of 18.4 billion parameters on 256 devices.
 fn job() -> Job {
@@ -25,7 +25,7 @@ fn job() -> Job {
             pipeline: 4,
             chunks: 1,
             micro_batch: 2,
-            zero: Zero::None,
+            zero: DataParallel::Ddp,
             recompute: Recompute::Full,
             sequence: false,
         },

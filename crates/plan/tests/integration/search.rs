@@ -1,10 +1,14 @@
 //! Layouts of a job.
 
 use bessemer_plan::{
-    Calibration, Candidates, ElementBytes, Layout, Machine, Question, Transformer, Zero, candidates,
+    Calibration, Candidates, DataParallel, ElementBytes, Layout, Machine, ParameterBytes, Question,
+    Transformer, candidates,
 };
 
-const BYTES: ElementBytes = ElementBytes { parameter: 2.0, gradient: 2.0, state: 12.0, activation: 2.0 };
+const BYTES: ElementBytes = ElementBytes {
+    parameters: ParameterBytes { parameter: 2.0, gradient: 2.0, state: 12.0 },
+    activation: 2.0,
+};
 
 fn search(model: Transformer, devices: usize, global_batch: usize, memory: f64) -> Candidates {
     let machine = Machine { memory, ..Machine::named("a100-80gb").unwrap() };
@@ -89,9 +93,12 @@ fn states_are_those_of_the_paper() {
         let parameters = model.layer_parameters() + model.table_parameters();
         (one.least_memory - 2048.0 * 4096.0 * 2.0) / parameters * 7.5
     };
-    for (zero, gigabytes) in
-        [(Zero::None, 120.0), (Zero::State, 31.4), (Zero::Gradients, 16.6), (Zero::Parameters, 1.9)]
-    {
+    for (zero, gigabytes) in [
+        (DataParallel::Ddp, 120.0),
+        (DataParallel::Zero1, 31.4),
+        (DataParallel::Zero2, 16.6),
+        (DataParallel::Zero3, 1.9),
+    ] {
         assert!((of(zero) - gigabytes).abs() < 0.05, "{zero:?}: {}", of(zero));
     }
 }

@@ -8,8 +8,8 @@ use bessemer_arch::{MlpKind, Model};
 use bessemer_optim::{OptimizerChoice, StateChoice};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, ElementBytes, Job, Layout, Machine, Question, Recompute, Transformer,
-    Zero, candidates, choose, read_table,
+    Calibration, Candidate, Candidates, DataParallel, ElementBytes, Job, Layout, Machine, ParameterBytes,
+    Question, Recompute, Transformer, candidates, choose, read_table,
 };
 use bessemer_recipe::{Recipe, load_recipe};
 use bessemer_tokenizer::TokenizerKind;
@@ -132,19 +132,21 @@ fn bytes(recipe: &Recipe) -> ElementBytes {
         _ => 0.0,
     };
     ElementBytes {
-        parameter: size(types.weights.dtype()),
-        gradient: size(types.gradients.dtype()),
-        state: master + moments,
+        parameters: ParameterBytes {
+            parameter: size(types.weights.dtype()),
+            gradient: size(types.gradients.dtype()),
+            state: master + moments,
+        },
         activation: size(recipe.train.storage.dtype()),
     }
 }
 
-fn stage(zero: Zero) -> (&'static str, &'static str) {
+fn stage(zero: DataParallel) -> (&'static str, &'static str) {
     match zero {
-        Zero::None => ("ddp", "DDP"),
-        Zero::State => ("zero1", "ZeRO-1"),
-        Zero::Gradients => ("zero2", "ZeRO-2"),
-        Zero::Parameters => ("zero3", "ZeRO-3"),
+        DataParallel::Ddp => ("ddp", "DDP"),
+        DataParallel::Zero1 => ("zero1", "ZeRO-1"),
+        DataParallel::Zero2 => ("zero2", "ZeRO-2"),
+        DataParallel::Zero3 => ("zero3", "ZeRO-3"),
     }
 }
 
@@ -152,7 +154,7 @@ fn stage(zero: Zero) -> (&'static str, &'static str) {
 fn keys(layout: &Layout) -> Vec<String> {
     let recompute = match layout.recompute {
         Recompute::None => "none",
-        Recompute::Selective => "attention",
+        Recompute::Attention => "attention",
         Recompute::Full => "full",
     };
     let (schedule, chunks) = if layout.chunks > 1 { ("interleaved", layout.chunks) } else { ("1f1b", 0) };
@@ -185,7 +187,7 @@ fn name(layout: &Layout) -> String {
     parts.push(format!("micro-batch {}", layout.micro_batch));
     match layout.recompute {
         Recompute::None => {}
-        Recompute::Selective => parts.push("attention recomputed".into()),
+        Recompute::Attention => parts.push("attention recomputed".into()),
         Recompute::Full => parts.push("layers recomputed".into()),
     }
     parts.join(", ")
@@ -341,9 +343,9 @@ fn alone(layout: &Layout) -> bool {
 /// The fastest layouts of one kind beside the best. Faster ones than the best were planned, and do not fit.
 fn plain(found: &Candidates, best: &Candidate) -> String {
     let kinds: [(&str, Kind); 3] = [
-        ("DDP", |layout| alone(layout) && layout.zero == Zero::None),
-        ("ZeRO-3", |layout| alone(layout) && layout.zero == Zero::Parameters),
-        ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == Zero::None),
+        ("DDP", |layout| alone(layout) && layout.zero == DataParallel::Ddp),
+        ("ZeRO-3", |layout| alone(layout) && layout.zero == DataParallel::Zero3),
+        ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == DataParallel::Ddp),
     ];
     let rest = || found.layouts.iter().skip_while(|candidate| *candidate != best);
     let beside = kinds.map(|(kind, is)| match rest().find(|candidate| is(&candidate.job.layout)) {
