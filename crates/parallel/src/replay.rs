@@ -9,7 +9,7 @@ use bessemer_mesh::{Axis, label};
 use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer};
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
-use bessemer_sim::replay::{Copied, Progress, RankWriter, ReplayGroup, Traffic};
+use bessemer_sim::replay::{Copied, Progress, RankWriter, Traffic};
 use bessemer_tensor::op::{Copy, Op, quantised_bytes};
 use std::collections::BTreeSet;
 
@@ -91,8 +91,7 @@ impl Worker {
     fn group_numbers(&self, chunk: &Chunk, writer: &mut RankWriter<'_>) -> ChunkGroupNumbers {
         let number = chunk.place.stage;
         let progress = if self.plan.overlap { Progress::Thread } else { Progress::Caller };
-        let mut group =
-            |label: String, ranks: Vec<usize>| writer.group(ReplayGroup { label, number, ranks, progress });
+        let mut group = |label: String, ranks: Vec<usize>| writer.group(&label, number, ranks, progress);
         let along = |axes: &[Axis]| self.plan.mesh.group(self.world.rank(), axes);
         let layer_axes: Vec<Axis> = self.plan.layer_axes().collect();
         let tensor = group(label(&layer_axes), along(&layer_axes));
@@ -196,8 +195,7 @@ impl<'a> Writing<'_, 'a> {
             let ends = &worker.program.routes[route];
             let at = |place: &Place| worker.plan.rank(Coord { pipeline: place.rank, ..worker.coord });
             let ranks: Vec<usize> = ends.first().into_iter().chain(ends.last()).map(at).collect();
-            let (label, progress) = ("tied table".into(), Progress::Caller);
-            let group = self.writer.group(ReplayGroup { label, number: route, ranks, progress });
+            let group = self.writer.group("tied table", route, ranks, Progress::Caller);
             let bytes = gradient.bytes();
             let traffic = Traffic::even(CollectiveKind::AllReduce, bytes, 2);
             self.writer.collective(group, "tied table", traffic, Copied { read: bytes, written: bytes });
@@ -208,9 +206,7 @@ impl<'a> Writing<'_, 'a> {
     /// The loss over all ranks.
     fn sum_losses(&mut self) {
         let ranks = self.worker.plan.ranks();
-        let label = "world".into();
-        let all = ReplayGroup { label, number: 0, ranks: (0..ranks).collect(), progress: Progress::Caller };
-        let group = self.writer.group(all);
+        let group = self.writer.group("world", 0, (0..ranks).collect(), Progress::Caller);
         self.control(group, "losses", ranks, 3);
     }
 
@@ -222,9 +218,7 @@ impl<'a> Writing<'_, 'a> {
         self.control(groups.shard, name, worker.plan.shard(), 1);
         self.control(groups.tensor, name, worker.plan.tensor(), 1);
         let ranks = worker.plan.mesh.group(worker.world.rank(), &[Axis::Pipeline]);
-        let label = Axis::Pipeline.name().into();
-        let line = ReplayGroup { label, number: 0, ranks, progress: Progress::Caller };
-        let group = self.writer.group(line);
+        let group = self.writer.group(Axis::Pipeline.name(), 0, ranks, Progress::Caller);
         self.control(group, name, worker.plan.pipeline(), 1);
         Ok(())
     }
