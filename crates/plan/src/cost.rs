@@ -10,6 +10,7 @@
 //! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring). ZeRO-2 scatters gradients in each
 //! micro-batch and gathers parameters once, ZeRO-3 gathers twice and scatters once in each (Rajbhandari et al. 2020, section 7).
 
+use crate::operator::{HOP, Products};
 use crate::{DataParallel, Efficiency, Job, Machine, Recompute};
 use bessemer_cluster::collective::formulas::{point_to_point, ring_all_reduce};
 use bessemer_mesh::formulas::{Exchange, ring};
@@ -60,8 +61,6 @@ impl StepTime {
 const ELEMENT: f64 = 2.0;
 /// Bytes of an element of a gradient's sum.
 const GRADIENT: f64 = 4.0;
-/// Seconds of a message over the network besides its bytes.
-const HOP: f64 = 2e-5;
 /// Exponent that joins the time of a device and of its host.
 const JOIN: i32 = 8;
 
@@ -137,20 +136,8 @@ impl Cost<'_> {
 
     /// Seconds of `count` products of (M, K) by (K, N).
     fn products(&self, count: f64, m: f64, n: f64, k: f64) -> f64 {
-        let (machine, efficiency) = (self.machine, self.efficiency);
-        let processors = machine.multiprocessors as f64;
-        let rate = machine.matrix_flops * efficiency.product_share / processors;
-        let tiled = |rows: f64, columns: f64, speed: f64| {
-            let tiles = (m / rows).ceil() * (n / columns).ceil() * count;
-            (tiles / processors).ceil() * 2.0 * rows * columns * (k + efficiency.tile_depth) / (rate * speed)
-        };
-        let fastest = tiled(256.0, 128.0, 1.0).min(tiled(128.0, 128.0, efficiency.small_tile)).min(tiled(
-            64.0,
-            64.0,
-            efficiency.small_tile * 2.0 / 3.0,
-        ));
-        let bytes = count * ELEMENT * (m * k + k * n + m * n);
-        fastest.max(bytes / machine.memory_bandwidth) + efficiency.kernel_seconds
+        let products = Products { count, m, n, k, element: ELEMENT };
+        products.seconds(self.machine, self.efficiency) + self.efficiency.kernel_seconds
     }
 
     /// Seconds of the scores of attention and what is made of them.
