@@ -2,6 +2,7 @@
 //! programs, in the pieces in which they travel.
 
 use crate::chunk::Chunk;
+use crate::error::ParallelError;
 use crate::flow::{PieceFlow, PieceWork};
 use crate::plan::Coord;
 use crate::worker::Worker;
@@ -10,16 +11,17 @@ use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer}
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{Copied, Progress, RankWriter, Traffic};
+use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{Copy, Op, quantised_bytes};
 use std::collections::BTreeSet;
 
 /// Operators of a step that stand in no list: those of the optimizer.
-#[derive(Debug, Clone, Copy)]
-pub struct UpdateOps<'a> {
+#[derive(Debug, Clone, Default)]
+pub struct UpdateOps {
     /// Squares of the gradients.
-    pub norm: &'a [Op],
+    pub norm: Vec<Op>,
     /// Updates of the parameters.
-    pub step: &'a [Op],
+    pub step: Vec<Op>,
 }
 
 /// Numbers of a chunk's groups.
@@ -58,13 +60,29 @@ struct Writing<'w, 'a> {
 }
 
 impl Worker {
+    /// Launches what an update launches on a device that computes nothing, without the passes and gathers of its step.
+    ///
+    /// # Errors
+    /// An error of the optimizer.
+    pub fn update_ops(&mut self, null: &mut NullBackend) -> Result<UpdateOps, ParallelError> {
+        null.keep_launches();
+        self.grad_norm(null)?;
+        let norm = null.take_launches();
+        // Of a null device the norm is no number.
+        let size = self.prepare_updates(null, 1)?;
+        for chunk in &mut self.chunks {
+            chunk.step(null, (1, 0.0), 1.0, size)?;
+        }
+        Ok(UpdateOps { norm, step: null.take_launches() })
+    }
+
     /// Appends the events of the next optimizer step on this rank, with the batches of evaluation in its bubbles:
     /// [`Worker::gradients`], [`Worker::sum_over_data`], [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
     ///
     /// # Errors
     /// [`SimError::Cost`] for an operator whose cost is not known, and for work in bubbles whose operators stand in no list:
     /// K-FAC's and copies.
-    pub fn write_events(&self, writer: &mut RankWriter<'_>, update: UpdateOps<'_>) -> Result<(), SimError> {
+    pub fn write_events(&self, writer: &mut RankWriter<'_>, update: &UpdateOps) -> Result<(), SimError> {
         let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();
         let chunks = self.chunks.iter().map(|_| ChunkState::default()).collect();
         let mut writing = Writing { worker: self, writer, groups, chunks };
@@ -74,7 +92,7 @@ impl Worker {
             match &node.action {
                 Action::Norm => {
                     writing.sum_losses();
-                    writing.norm(update.norm)?;
+                    writing.norm(&update.norm)?;
                 }
                 // Chunks update one after the other, with nothing between them but their gathers.
                 Action::Update { .. } if Some(number) == first => {

@@ -85,7 +85,7 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
         }
         let mut costs = Counting { per_byte, ..Counting::default() };
         let mut writer = RankWriter::new(&mut step, &mut costs, at);
-        worker.write_events(&mut writer, UpdateOps { norm: &[], step: &[] }).unwrap();
+        worker.write_events(&mut writer, &UpdateOps::default()).unwrap();
         writer.finish();
 
         null.reset_counts();
