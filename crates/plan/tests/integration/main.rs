@@ -28,6 +28,7 @@ fn job() -> Job {
             zero: DataParallel::Ddp,
             recompute: Recompute::Full,
             sequence: false,
+            ..Layout::default()
         },
     }
 }
