@@ -246,10 +246,16 @@ impl ParallelConfig {
         }
         self.tensor.check(MOST_RANKS)?;
         if self.machine.contains('\0') {
-            return Err(format!("parallel.machine = {:?}: expected a name, or a file that ends with .toml", self.machine));
+            return Err(format!(
+                "parallel.machine = {:?}: expected a name, or a file that ends with .toml",
+                self.machine
+            ));
         }
         if self.planned.ranks > MOST_RANKS {
-            return Err(format!("parallel.planned.ranks = {}: expected 0 to {MOST_RANKS}", self.planned.ranks));
+            return Err(format!(
+                "parallel.planned.ranks = {}: expected 0 to {MOST_RANKS}",
+                self.planned.ranks
+            ));
         }
         if !self.awaits_plan() {
             self.degrees_fit()?;

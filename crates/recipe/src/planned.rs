@@ -84,7 +84,8 @@ impl Loaded<Recipe> {
         let source = Source::new(plan.subject(), list.source.text.clone(), Role::Plan);
         for key in keys {
             let Some(node) = self.node_at_mut(&key) else { continue };
-            if let Some(place) = node.place.as_mut().filter(|place| Arc::ptr_eq(&place.source, &list.source)) {
+            if let Some(place) = node.place.as_mut().filter(|place| Arc::ptr_eq(&place.source, &list.source))
+            {
                 *place = Place::new(&source, place.span.clone());
             }
         }
