@@ -5,6 +5,7 @@
 //! - [`Calibration`] holds these constants, [`fit`]ted to a few measured steps that [`choose`] picks from a [table](read_table);
 //!   [`validate`] predicts other steps and says how wrong that was.
 //! - [`op_seconds`] and [`collective_seconds`] are the times of the nodes of a program.
+//! - [`layerwise`] plans layers that differ, by the programs that ranks would run.
 //! - [`candidates`] lists every layout of a job that may fit into memory, the fastest first.
 //!
 //! This crate is pure: no file, clock, thread or random source.
@@ -16,6 +17,7 @@ mod error;
 mod errors;
 mod fit;
 mod job;
+pub mod layerwise;
 mod machine;
 mod operator;
 mod search;
