@@ -6,6 +6,7 @@
 //!   [`validate`] predicts other steps and says how wrong that was.
 //! - [`op_seconds`] and [`collective_seconds`] are the times of the nodes of a program, [`MachineCosts`] those of ranks' lists.
 //! - [`Measurements`] of a machine take the place of its model, where it has them.
+//! - [`layerwise`] plans layers that differ, by the programs that ranks would run.
 //! - [`candidates`] lists every layout of a job that may fit into memory, the fastest first.
 //!
 //! This crate is pure: no file, clock, thread or random source.
@@ -19,6 +20,7 @@ mod error;
 mod errors;
 mod fit;
 mod job;
+pub mod layerwise;
 mod machine;
 mod machine_costs;
 mod measured;

@@ -5,6 +5,7 @@
 mod cost;
 mod errors;
 mod fit;
+mod layerwise;
 mod machine;
 mod published;
 mod search;
