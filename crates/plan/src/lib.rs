@@ -19,6 +19,8 @@ mod job;
 mod machine;
 mod operator;
 mod search;
+pub mod sharding;
+mod stages;
 mod table;
 mod validate;
 
@@ -33,5 +35,6 @@ pub use job::{Job, Layout, Recompute, Transformer};
 pub use machine::{AllReduce, Machine, Measured};
 pub use operator::{Spread, collective_seconds, op_seconds};
 pub use search::{Candidate, Candidates, ElementBytes, Question, candidates, least_memory};
+pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
 pub use table::{Table, read_table};
 pub use validate::{Group, Prediction, Validation, validate};

@@ -8,6 +8,8 @@ mod fit;
 mod machine;
 mod published;
 mod search;
+mod sharding_graph;
+mod stages;
 mod table;
 
 use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};
