@@ -9,7 +9,9 @@
 //!
 //! This crate is pure: no file, clock, thread or random source.
 
+mod bubble;
 mod calibration;
+mod context;
 mod cost;
 mod efficiency;
 mod error;
@@ -31,10 +33,10 @@ pub use efficiency::Efficiency;
 pub use error::PlanError;
 pub use errors::{Errors, best_constant, errors, ranking};
 pub use fit::{Measurement, fit};
-pub use job::{Job, Layout, Recompute, Transformer};
+pub use job::{Job, Layout, PipelineSchedule, Recompute, Transformer};
 pub use machine::{AllReduce, Machine, Measured};
 pub use operator::{Spread, collective_seconds, op_seconds};
-pub use search::{Candidate, Candidates, ElementBytes, Question, candidates, least_memory};
+pub use search::{Candidate, Candidates, ElementBytes, MOST_KEPT, Question, candidates, least_memory};
 pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
 pub use table::{Table, read_table};
 pub use validate::{Group, Prediction, Validation, validate};

@@ -30,6 +30,7 @@ fn job() -> Job {
             zero: DataParallel::Ddp,
             recompute: Recompute::Full,
             sequence: false,
+            ..Layout::default()
         },
     }
 }
