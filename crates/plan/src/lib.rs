@@ -26,6 +26,8 @@ mod machine_costs;
 mod measured;
 mod operator;
 mod search;
+pub mod sharding;
+mod stages;
 mod table;
 mod validate;
 
@@ -45,5 +47,6 @@ pub use measured::{
 };
 pub use operator::{Spread, collective_seconds, op_seconds};
 pub use search::{Candidate, Candidates, ElementBytes, MOST_KEPT, Question, candidates, least_memory};
+pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
 pub use table::{Table, read_table};
 pub use validate::{Group, Prediction, Validation, validate};
