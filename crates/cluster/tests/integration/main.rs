@@ -6,5 +6,6 @@ mod collectives;
 mod descriptions;
 mod flows;
 mod networks;
+mod reliability;
 mod routes;
 mod topologies;
