@@ -266,6 +266,16 @@ impl Network {
         self.node.nics == self.node.devices
     }
 
+    /// First port of the network that a device can use.
+    pub(crate) fn host(&self, device: u32) -> u32 {
+        if self.own_ports() { device } else { self.node_of(device) * self.node.nics }
+    }
+
+    /// A device that uses a port of the network.
+    pub(crate) fn device_of_host(&self, host: u32) -> u32 {
+        if self.own_ports() { host } else { host / self.node.nics * self.node.devices }
+    }
+
     /// Vertex that a host port belongs to: a device, or the switch of a node whose devices share ports.
     fn attachment(&self, host: u32) -> u32 {
         if self.own_ports() { host } else { self.vertex(Vertex::NodeSwitch(host / self.node.nics)) }
