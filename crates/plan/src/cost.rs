@@ -10,9 +10,15 @@
 //! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring). ZeRO-2 scatters gradients in each
 //! micro-batch and gathers parameters once, ZeRO-3 gathers twice and scatters once in each (Rajbhandari et al. 2020, section 7).
 
+use crate::bubble::bubble;
+use crate::context;
+use crate::operator::{HOP, Products, Spread, collective_seconds};
 use crate::{DataParallel, Efficiency, Job, Machine, Recompute};
 use bessemer_cluster::collective::formulas::{point_to_point, ring_all_reduce};
+use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::{Exchange, ring};
+use bessemer_program::CollectiveKind;
+use bessemer_sim::PassTimes;
 use bessemer_units::Link;
 use serde::Serialize;
 
@@ -33,6 +39,8 @@ pub struct StepTime {
     pub data: f64,
     /// The optimizer.
     pub optimizer: f64,
+    /// Keys and values, or heads, that ranks exchange which share sequences, and sums of gradients over these ranks.
+    pub context: f64,
     /// What every step takes.
     pub constant: f64,
     /// The whole step.
@@ -50,6 +58,7 @@ impl StepTime {
             last_stage: self.last_stage * factor,
             data: self.data * factor,
             optimizer: self.optimizer * factor,
+            context: self.context * factor,
             constant: self.constant * factor,
             total: self.total * factor,
         }
@@ -60,8 +69,6 @@ impl StepTime {
 const ELEMENT: f64 = 2.0;
 /// Bytes of an element of a gradient's sum.
 const GRADIENT: f64 = 4.0;
-/// Seconds of a message over the network besides its bytes.
-const HOP: f64 = 2e-5;
 /// Exponent that joins the time of a device and of its host.
 const JOIN: i32 = 8;
 
@@ -69,20 +76,27 @@ const JOIN: i32 = 8;
 pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepTime {
     let cost = Cost { job, machine, efficiency };
     let layout = &job.layout;
-    let (pipeline, chunks) = (layout.pipeline as f64, layout.chunks as f64);
+    let chunks = layout.chunks as f64;
     let micro_batches = job.micro_batches() as f64;
-    let layers = job.model.layers as f64 / pipeline;
+    let layers = layout.stage_layers(job.model.layers) as f64;
 
     let pass = cost.layer();
     let logits = cost.logits();
     let sends = if layout.pipeline > 1 { 2.0 * chunks * cost.send() } else { 0.0 };
-    let stage = layers * (pass.compute + pass.tensor) + sends;
+    let exchange = context::exchange(job, machine, efficiency, pass.attention);
+    let stage = layers * (pass.compute + pass.tensor + exchange) + sends;
+    // Gradients of weights are the shortest pass; what else a stage does stands before them.
+    let weight = (layers * pass.weight).min(stage / 3.0);
+    let forward = (layers * pass.forward).min((stage - weight) / 2.0);
+    let times = PassTimes::new(forward, stage - forward - weight, weight);
 
     let mut time = StepTime {
         compute: micro_batches * layers * pass.compute,
         tensor: micro_batches * layers * pass.tensor,
         messages: micro_batches * sends,
-        bubble: (pipeline - 1.0) / chunks * stage,
+        bubble: bubble(layout, &times),
+        context: micro_batches * layers * exchange
+            + context::gradients(job, machine, efficiency, cost.parameters() * GRADIENT),
         optimizer: cost.parameters() * efficiency.optimizer_bytes / machine.memory_bandwidth,
         constant: efficiency.step_seconds,
         ..StepTime::default()
@@ -101,7 +115,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         traffic
     };
     if matches!(layout.zero, DataParallel::Zero1 | DataParallel::Zero2 | DataParallel::Zero3) {
-        time.optimizer /= layout.data as f64;
+        time.optimizer /= layout.shards() as f64;
     }
     time.total = time.compute
         + time.tensor
@@ -110,6 +124,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         + time.last_stage
         + time.data
         + time.optimizer
+        + time.context
         + time.constant;
     time
 }
@@ -118,6 +133,12 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
 struct Pass {
     compute: f64,
     tensor: f64,
+    /// Forward pass alone.
+    forward: f64,
+    /// Gradients of weights alone.
+    weight: f64,
+    /// Attention of both passes alone.
+    attention: f64,
 }
 
 struct Cost<'a> {
@@ -128,7 +149,7 @@ struct Cost<'a> {
 
 impl Cost<'_> {
     fn tokens(&self) -> f64 {
-        (self.job.layout.micro_batch * self.job.seq) as f64
+        (self.job.layout.micro_batch * self.job.seq / self.job.layout.context) as f64
     }
 
     fn ranks(&self) -> f64 {
@@ -137,20 +158,8 @@ impl Cost<'_> {
 
     /// Seconds of `count` products of (M, K) by (K, N).
     fn products(&self, count: f64, m: f64, n: f64, k: f64) -> f64 {
-        let (machine, efficiency) = (self.machine, self.efficiency);
-        let processors = machine.multiprocessors as f64;
-        let rate = machine.matrix_flops * efficiency.product_share / processors;
-        let tiled = |rows: f64, columns: f64, speed: f64| {
-            let tiles = (m / rows).ceil() * (n / columns).ceil() * count;
-            (tiles / processors).ceil() * 2.0 * rows * columns * (k + efficiency.tile_depth) / (rate * speed)
-        };
-        let fastest = tiled(256.0, 128.0, 1.0).min(tiled(128.0, 128.0, efficiency.small_tile)).min(tiled(
-            64.0,
-            64.0,
-            efficiency.small_tile * 2.0 / 3.0,
-        ));
-        let bytes = count * ELEMENT * (m * k + k * n + m * n);
-        fastest.max(bytes / machine.memory_bandwidth) + efficiency.kernel_seconds
+        let products = Products { count, m, n, k, element: ELEMENT };
+        products.seconds(self.machine, self.efficiency) + self.efficiency.kernel_seconds
     }
 
     /// Seconds of the scores of attention and what is made of them.
@@ -160,11 +169,12 @@ impl Cost<'_> {
         let head = (model.width / model.heads) as f64;
         if self.job.fused_attention {
             // Half of the square is not computed.
-            let flops = 2.0 * heads * seq * seq * head;
+            let flops = 2.0 * heads * seq * seq * head / self.job.layout.context as f64;
             return flops / (self.machine.matrix_flops * self.efficiency.attention_share);
         }
-        let products = self.products(heads, seq, seq, head) + self.products(heads, seq, head, seq);
-        products + heads * seq * seq * self.efficiency.score_bytes / self.machine.memory_bandwidth
+        let queries = seq / self.job.layout.context as f64;
+        let products = self.products(heads, queries, seq, head) + self.products(heads, queries, head, seq);
+        products + heads * queries * seq * self.efficiency.score_bytes / self.machine.memory_bandwidth
     }
 
     fn layer(&self) -> Pass {
@@ -193,12 +203,19 @@ impl Cost<'_> {
             2.0 * linear + attention_backward + efficiency.backward_bytes * other,
             efficiency.backward_seconds,
         );
+        let share = layout.recomputed_share(model.layers);
         let (again, sums) = match layout.recompute {
             Recompute::None => (0.0, 4.0),
-            Recompute::Attention => (attention, 4.0),
-            Recompute::Full => (forward, 6.0),
+            Recompute::Attention => (share * attention, 4.0),
+            Recompute::Full => (share * forward, 4.0 + 2.0 * share),
         };
-        Pass { compute: forward + backward + again, tensor: sums * self.tensor_sum() }
+        Pass {
+            compute: forward + backward + again,
+            tensor: sums * self.tensor_sum(),
+            forward,
+            weight: linear,
+            attention: attention + attention_backward,
+        }
     }
 
     /// Seconds of one sum of activations over the tensor-parallel ranks.
@@ -248,6 +265,9 @@ impl Cost<'_> {
         }
         let parameters = self.parameters();
         let node = self.machine.node;
+        if layout.shards() < layout.data {
+            return self.hybrid_traffic(parameters);
+        }
         let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
         let element = match layout.zero {
             DataParallel::Ddp | DataParallel::Zero1 => GRADIENT,
@@ -258,9 +278,31 @@ impl Cost<'_> {
             return self.machine.all_reduce.seconds(layout.data, passes / 2.0);
         }
         // Ranks of a node that belong to different groups share its interfaces; those of one group send once.
-        let groups = layout.tensor.min(node) as f64;
-        let within = (node / layout.tensor.min(node)).min(layout.data);
+        let lines = (layout.tensor * layout.context).min(node);
+        let groups = lines as f64;
+        let within = (node / lines).min(layout.data);
         let network = self.machine.network_bandwidth * self.efficiency.data_network / groups;
         ring(passes, layout.data) / network + self.machine.all_reduce.seconds(within, passes / 2.0)
+    }
+    /// The same where groups of data-parallel ranks keep one copy each: ZeRO's collectives within a group, and an all-reduce of each
+    /// rank's part of the gradients between groups.
+    fn hybrid_traffic(&self, parameters: f64) -> f64 {
+        let layout = &self.job.layout;
+        let (shards, node) = (layout.shards(), self.machine.node);
+        let lines = (layout.tensor * layout.context).min(node);
+        let per_node = (node / lines).clamp(1, shards);
+        let own = Spread { ranks: shards, per_node, sharing: lines };
+        let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
+        let seconds = |kind, bytes, spread| {
+            collective_seconds(kind, bytes, Axis::Shard, spread, self.machine, self.efficiency)
+        };
+        let once = seconds(CollectiveKind::AllGather, parameters * ELEMENT, own);
+        let between = Spread {
+            ranks: layout.data / shards,
+            per_node: (node / (lines * per_node)).clamp(1, layout.data / shards),
+            sharing: lines * per_node,
+        };
+        (passes.reduce_scatters + passes.all_gathers) * once
+            + seconds(CollectiveKind::AllReduce, parameters / shards as f64 * GRADIENT, between)
     }
 }

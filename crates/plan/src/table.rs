@@ -131,6 +131,7 @@ impl Row<'_> {
                 zero: zero.unwrap_or(DataParallel::Ddp),
                 recompute: self.one_of("recompute", &recomputes)?.unwrap_or(Recompute::Full),
                 sequence: self.one_of("sequence", &answers)?.unwrap_or(false),
+                ..Layout::default()
             },
         };
         job.check().map_err(|cause| self.wrong(cause.to_string()))?;

@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use bessemer_schedule::{Kind, Shape, generate};
-use bessemer_sim::replay::{Progress, RankEvent, ReplayGroup, StepEvents, replay};
+use bessemer_sim::replay::{Medium, Progress, RankEvent, ReplayGroup, StepEvents, replay};
 use bessemer_sim::{Costs, PassTimes, Summary, simulate};
 use std::time::Instant;
 
@@ -34,13 +34,20 @@ fn replays() {
     let (ranks, rounds) = (64, 8000);
     let mut step = StepEvents::new(ranks);
     let all = (0..ranks).collect();
-    step.group(ReplayGroup { label: "all".into(), number: 0, ranks: all, progress: Progress::Thread });
+    let (label, progress) = ("all".into(), Progress::Thread);
+    step.group(ReplayGroup { label, number: 0, ranks: all, progress, medium: Medium::Own });
     let name = step.name("values");
     for (rank, list) in step.lists.iter_mut().enumerate() {
         for round in 0..rounds {
             let tag = round as u64;
             list.push(RankEvent::Start { group: 0, seconds: 0.5, name });
-            list.push(RankEvent::Send { to: (rank + 1) % ranks, tag, busy: 0.25, latency: 0.1 });
+            list.push(RankEvent::Send {
+                to: (rank + 1) % ranks,
+                tag,
+                busy: 0.25,
+                latency: 0.1,
+                medium: Medium::Own,
+            });
             list.push(RankEvent::Compute { seconds: 1.0 });
             list.push(RankEvent::Receive { from: (rank + ranks - 1) % ranks, tag });
             list.push(RankEvent::Wait { group: 0, number: round });

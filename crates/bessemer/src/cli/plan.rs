@@ -1,6 +1,6 @@
 //! `bessemer plan`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -25,9 +25,19 @@ pub(crate) struct PlanArgs {
     /// Table of measured steps of the software that will run (CSV), to fit the constants of the cost model to.
     #[arg(long, value_name = "TABLE")]
     pub(crate) fit: Option<PathBuf>,
+    /// How layouts are searched.
+    #[arg(long, value_enum, default_value_t = SearchMethod::Exhaustive)]
+    pub(crate) method: SearchMethod,
     /// Layouts to show, each planned by a dry run.
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) top: u64,
+}
+
+/// A way to search for layouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SearchMethod {
+    /// Every layout whose layers are alike.
+    Exhaustive,
 }
 
 fn devices(text: &str) -> Result<NonZeroUsize, String> {

@@ -3,7 +3,7 @@
 mod search;
 mod validate;
 
-use crate::cli::{PlanArgs, PlanCommand};
+use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
 use crate::console::Console;
 use crate::failure::Failure;
 use bessemer_plan::Machine;
@@ -17,7 +17,10 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
     match (&args.command, &args.recipe, args.devices) {
         (Some(PlanCommand::Validate(args)), ..) => validate::run(args, as_json, console),
         (None, Some(recipe), Some(devices)) => {
-            search::run(&search::Wanted { recipe, devices: devices.get(), args }, as_json, console)
+            let wanted = search::Wanted { recipe, devices: devices.get(), args };
+            match args.method {
+                SearchMethod::Exhaustive => search::run(&wanted, as_json, console),
+            }
         }
         // The command line demands both.
         _ => Err(Failure::usage("wanted a recipe and --devices N, or validate TABLE")),

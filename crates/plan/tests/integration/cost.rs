@@ -26,6 +26,7 @@ fn jobs() -> impl Strategy<Value = Job> {
                     [zero],
                 recompute: [Recompute::None, Recompute::Attention, Recompute::Full][again],
                 sequence,
+                ..Layout::default()
             };
             let global_batch = (layout.data * layout.micro_batch) << rounds;
             Job { layout, global_batch, fused_attention, ..job() }

@@ -53,7 +53,7 @@ fn wrong_tables_say_the_line_and_what_was_wanted() {
         ("4096,32,36,2048,x,1,8,1,64,1", "tp is \"x\"; wanted a number above 0"),
         ("4096,32,36,2048,1.5,1,8,1,64,1", "tp is 1.5; wanted a whole number"),
         ("4096,32,36,2048,3,1,8,1,64,1", "heads 32 is not divided by tensor ranks 3"),
-        ("4096,32,36,2048,4,5,8,1,64,1", "layers 36 is not divided by pipeline stages times chunks 5"),
+        ("4096,32,36,2048,4,37,8,1,64,1", "layers 36 is not divided by pipeline stages 37"),
         ("4096,32,36,2048,4,1,8,3,64,1", "global batch 64 is not divided by data ranks times micro-batch 24"),
         ("4096,32,36,2048,4,1,8,1,64,-1", "time_ms is \"-1\"; wanted a number above 0"),
         ("4096,32,36,2048,4,1,8,1,64,", "there is no measurement"),

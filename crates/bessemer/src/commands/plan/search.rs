@@ -9,7 +9,7 @@ use bessemer_optim::{OptimizerChoice, StateChoice};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
     Calibration, Candidate, Candidates, DataParallel, ElementBytes, Job, Layout, Machine, ParameterBytes,
-    Question, Recompute, Transformer, candidates, choose, read_table,
+    PipelineSchedule, Question, Recompute, Transformer, candidates, choose, read_table,
 };
 use bessemer_recipe::{Recipe, load_recipe};
 use bessemer_tokenizer::TokenizerKind;
@@ -33,13 +33,13 @@ pub(super) struct Wanted<'a> {
 }
 
 /// A recipe as the planner sees it.
-struct Training {
-    recipe: Recipe,
-    model: Model,
-    shape: Transformer,
+pub(super) struct Training {
+    pub(super) recipe: Recipe,
+    pub(super) model: Model,
+    pub(super) shape: Transformer,
     /// Sequences of a step.
-    sequences: usize,
-    bytes: ElementBytes,
+    pub(super) sequences: usize,
+    pub(super) bytes: ElementBytes,
 }
 
 /// A layout with its planned memory.
@@ -62,16 +62,9 @@ struct DryRuns {
 
 pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&wanted.args.machine)?;
-    let calibration = match &wanted.args.fit {
-        None => Calibration::none(),
-        Some(path) => {
-            let table = read_table(&text_of(path)?, &machine, true)
-                .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
-            Calibration::of(&choose(&table.steps))
-        }
-    };
+    let calibration = calibration(wanted, &machine)?;
     let training = Training::load(wanted)?;
-    let found = candidates(&Question {
+    let question = Question {
         model: training.shape,
         seq: training.recipe.train.seq_len as usize,
         global_batch: training.sequences,
@@ -79,8 +72,8 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         machine: &machine,
         calibration: &calibration,
         bytes: training.bytes,
-    })
-    .map_err(Failure::usage)?;
+    };
+    let found = candidates(&question, |_| true).map_err(Failure::usage)?;
     if found.layouts.is_empty() {
         return Err(nothing(&found, wanted, &training, &machine));
     }
@@ -94,8 +87,16 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     }
 }
 
+/// The constants of the cost model.
+pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, Failure> {
+    let Some(path) = &wanted.args.fit else { return Ok(Calibration::none()) };
+    let table = read_table(&text_of(path)?, machine, true)
+        .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+    Ok(Calibration::of(&choose(&table.steps)))
+}
+
 impl Training {
-    fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
+    pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
         let recipe = load_recipe(wanted.recipe, &wanted.args.sets)?.value;
         let vocabulary = match recipe.tokenizer.kind {
             TokenizerKind::ByteBpe => Some(recipe.tokenizer.vocab_size as usize),
@@ -116,7 +117,7 @@ impl Training {
         Ok(Training { recipe, model, shape, sequences, bytes })
     }
 
-    fn tokens(&self) -> f64 {
+    pub(super) fn tokens(&self) -> f64 {
         (self.sequences as u64 * self.recipe.train.seq_len) as f64
     }
 }
@@ -157,17 +158,34 @@ fn keys(layout: &Layout) -> Vec<String> {
         Recompute::Attention => "attention",
         Recompute::Full => "full",
     };
-    let (schedule, chunks) = if layout.chunks > 1 { ("interleaved", layout.chunks) } else { ("1f1b", 0) };
-    vec![
+    let (schedule, chunks) = match layout.schedule {
+        PipelineSchedule::OneFOneB if layout.chunks > 1 => ("interleaved", layout.chunks),
+        PipelineSchedule::OneFOneB => ("1f1b", 0),
+        PipelineSchedule::ZbH1 => ("zb-h1", 0),
+        PipelineSchedule::ZbV => ("zb-v", 0),
+    };
+    let mut keys = vec![
         format!("parallel.tensor={}", layout.tensor),
         format!("parallel.sequence={}", layout.sequence),
+        format!("parallel.context={}", layout.context),
         format!("parallel.pipeline={}", layout.pipeline),
         format!("parallel.schedule={schedule:?}"),
         format!("parallel.chunks={chunks}"),
         format!("parallel.data={:?}", stage(layout.zero).0),
+        format!("parallel.shard={}", layout.shard),
         format!("train.micro_batch={}", layout.micro_batch),
-        format!("train.recompute={recompute:?}"),
-    ]
+    ];
+    if layout.context > 1 {
+        keys.push(format!("parallel.context_method={:?}", layout.context_method.name()));
+    }
+    match layout.recomputed {
+        0 => keys.push(format!("train.recompute={recompute:?}")),
+        some => {
+            keys.push("train.recompute=\"none\"".into());
+            keys.push(format!("train.recompute_layers.'stage 0-{}'={recompute:?}", some - 1));
+        }
+    }
+    keys
 }
 
 /// A layout in words.
@@ -177,18 +195,32 @@ fn name(layout: &Layout) -> String {
         let sequence = if layout.sequence { " with sequence" } else { "" };
         parts.push(format!("tensor {}{sequence}", layout.tensor));
     }
+    if layout.context > 1 {
+        parts.push(format!("context {} ({})", layout.context, layout.context_method.name()));
+    }
     if layout.pipeline > 1 {
-        let chunks = if layout.chunks > 1 { format!(" of {} chunks", layout.chunks) } else { String::new() };
-        parts.push(format!("pipeline {}{chunks}", layout.pipeline));
+        let order = match (layout.schedule, layout.chunks) {
+            (PipelineSchedule::OneFOneB, 1) => String::new(),
+            (PipelineSchedule::OneFOneB, chunks) => format!(" of {chunks} chunks"),
+            (PipelineSchedule::ZbH1, _) => " (zb-h1)".into(),
+            (PipelineSchedule::ZbV, _) => " (zb-v)".into(),
+        };
+        parts.push(format!("pipeline {}{order}", layout.pipeline));
     }
     if layout.data > 1 {
-        parts.push(format!("data {} ({})", layout.data, stage(layout.zero).1));
+        let groups = if layout.shard > 0 { format!(" in groups of {}", layout.shard) } else { String::new() };
+        parts.push(format!("data {} ({}{groups})", layout.data, stage(layout.zero).1));
     }
     parts.push(format!("micro-batch {}", layout.micro_batch));
-    match layout.recompute {
-        Recompute::None => {}
-        Recompute::Attention => parts.push("attention recomputed".into()),
-        Recompute::Full => parts.push("layers recomputed".into()),
+    let what = match layout.recompute {
+        Recompute::None => None,
+        Recompute::Attention => Some("attention"),
+        Recompute::Full => Some("layers"),
+    };
+    if let Some(what) = what {
+        let some =
+            if layout.recomputed > 0 { format!(" of {} a stage", layout.recomputed) } else { String::new() };
+        parts.push(format!("{what}{some} recomputed"));
     }
     parts.join(", ")
 }
@@ -317,6 +349,7 @@ fn text(
         ("last stage", time.last_stage),
         ("data collectives", time.data),
         ("optimizer", time.optimizer),
+        ("context", time.context),
         ("constant", time.constant),
     ];
     let shares = parts.iter().filter(|(_, part)| *part > 0.0);
