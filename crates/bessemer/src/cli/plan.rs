@@ -38,6 +38,10 @@ pub(crate) struct PlanArgs {
 pub(crate) enum SearchMethod {
     /// Every layout whose layers are alike.
     Exhaustive,
+    /// Dynamic programming over layers with memory (Galvatron): layers and stages may differ.
+    Layers,
+    /// A Markov chain over operator groups with a simulated step (FlexFlow).
+    Mcmc,
 }
 
 fn devices(text: &str) -> Result<NonZeroUsize, String> {

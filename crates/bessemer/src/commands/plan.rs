@@ -1,5 +1,7 @@
 //! `bessemer plan`.
 
+mod layerwise;
+mod pricing;
 mod search;
 mod validate;
 
@@ -20,6 +22,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
             let wanted = search::Wanted { recipe, devices: devices.get(), args };
             match args.method {
                 SearchMethod::Exhaustive => search::run(&wanted, as_json, console),
+                SearchMethod::Layers | SearchMethod::Mcmc => layerwise::run(&wanted, as_json, console),
             }
         }
         // The command line demands both.

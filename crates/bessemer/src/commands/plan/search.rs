@@ -33,13 +33,13 @@ pub(super) struct Wanted<'a> {
 }
 
 /// A recipe as the planner sees it.
-struct Training {
-    recipe: Recipe,
-    model: Model,
-    shape: Transformer,
+pub(super) struct Training {
+    pub(super) recipe: Recipe,
+    pub(super) model: Model,
+    pub(super) shape: Transformer,
     /// Sequences of a step.
-    sequences: usize,
-    bytes: ElementBytes,
+    pub(super) sequences: usize,
+    pub(super) bytes: ElementBytes,
 }
 
 /// A layout with its planned memory.
@@ -62,14 +62,7 @@ struct DryRuns {
 
 pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&wanted.args.machine)?;
-    let calibration = match &wanted.args.fit {
-        None => Calibration::none(),
-        Some(path) => {
-            let table = read_table(&text_of(path)?, &machine, true)
-                .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
-            Calibration::of(&choose(&table.steps))
-        }
-    };
+    let calibration = calibration(wanted, &machine)?;
     let training = Training::load(wanted)?;
     let question = Question {
         model: training.shape,
@@ -94,8 +87,16 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     }
 }
 
+/// The constants of the cost model.
+pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, Failure> {
+    let Some(path) = &wanted.args.fit else { return Ok(Calibration::none()) };
+    let table = read_table(&text_of(path)?, machine, true)
+        .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+    Ok(Calibration::of(&choose(&table.steps)))
+}
+
 impl Training {
-    fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
+    pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
         let recipe = load_recipe(wanted.recipe, &wanted.args.sets)?.value;
         let vocabulary = match recipe.tokenizer.kind {
             TokenizerKind::ByteBpe => Some(recipe.tokenizer.vocab_size as usize),
@@ -116,7 +117,7 @@ impl Training {
         Ok(Training { recipe, model, shape, sequences, bytes })
     }
 
-    fn tokens(&self) -> f64 {
+    pub(super) fn tokens(&self) -> f64 {
         (self.sequences as u64 * self.recipe.train.seq_len) as f64
     }
 }
