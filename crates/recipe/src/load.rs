@@ -3,7 +3,7 @@
 use crate::check::{Ask, Checker};
 use crate::error::{Diagnostic, RecipeError, Sink};
 use crate::layer::{self, RenamedKey};
-use crate::node::{self, Node};
+use crate::node::{self, Node, Value};
 use crate::schema::{self, View};
 use crate::source::{Role, Source};
 use crate::value_de::ValueError;
@@ -46,7 +46,7 @@ where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
     let source = layer::read(path, Role::File)?;
-    resolve(&source, Some(path), sets)
+    resolve(&source, Some(path), &arguments(sets))
 }
 
 /// Loads a recipe from text, for example the resolved one that a checkpoint carries. `name` stands for the
@@ -58,10 +58,20 @@ pub fn parse<T>(name: &str, text: &str, sets: &[String]) -> Result<Loaded<T>, Re
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
-    resolve(&Source::new(name.into(), text.into(), Role::File), None, sets)
+    resolve(&Source::new(name.into(), text.into(), Role::File), None, &arguments(sets))
 }
 
-fn resolve<T>(source: &Arc<Source>, path: Option<&Path>, sets: &[String]) -> Result<Loaded<T>, RecipeError>
+/// Arguments of `--set` as sources of layers.
+pub(crate) fn arguments(sets: &[String]) -> Vec<Arc<Source>> {
+    sets.iter().map(|set| Source::new(set.clone(), set.clone(), Role::Set)).collect()
+}
+
+/// Resolves a file with layers of one key each on top: arguments of `--set`, keys of a plan.
+pub(crate) fn resolve<T>(
+    source: &Arc<Source>,
+    path: Option<&Path>,
+    sets: &[Arc<Source>],
+) -> Result<Loaded<T>, RecipeError>
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
@@ -86,9 +96,9 @@ where
         for layer in layers.drain(..) {
             lay(layer, &mut so_far, &mut sink);
         }
-        for argument in sets {
+        for set in sets {
             let is_text = |path: &[String]| holds_text(&schema, &so_far, path);
-            if let Some(layer) = layer::parse_set(argument, is_text, &mut sink) {
+            if let Some(layer) = layer::parse_set(set, is_text, &mut sink) {
                 lay(layer, &mut so_far, &mut sink);
             }
         }
@@ -191,5 +201,17 @@ impl<T> Loaded<T> {
 
     pub(crate) fn node_at(&self, dotted: &str) -> Option<&Node> {
         dotted.split('.').filter(|k| !k.is_empty()).try_fold(&self.merged, |node, key| node.get(key))
+    }
+
+    pub(crate) fn node_at_mut(&mut self, dotted: &str) -> Option<&mut Node> {
+        dotted.split('.').try_fold(&mut self.merged, |node, key| match &mut node.value {
+            Value::Table(table) => table.get_mut(key).map(|field| &mut field.node),
+            _ => None,
+        })
+    }
+
+    /// The resolved value of a dotted key.
+    pub fn resolved_at(&self, dotted: &str) -> Option<&Json> {
+        dotted.split('.').try_fold(&self.resolved, |value, key| value.get(key))
     }
 }

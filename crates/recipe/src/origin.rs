@@ -32,6 +32,11 @@ pub enum Origin {
         /// The argument of `--set`.
         argument: String,
     },
+    /// The plan of `parallel.layout = "auto"`.
+    Plan {
+        /// Ranks and machine that it was made for.
+        subject: String,
+    },
 }
 
 impl fmt::Display for Origin {
@@ -41,6 +46,7 @@ impl fmt::Display for Origin {
             Origin::Base { file, line } => write!(f, "base {file}:{line}"),
             Origin::File { file, line } => write!(f, "{file}:{line}"),
             Origin::Set { argument } => write!(f, "--set {argument}"),
+            Origin::Plan { subject } => write!(f, "plan for {subject}"),
         }
     }
 }
@@ -53,6 +59,7 @@ impl Origin {
             Role::Base => Origin::Base { file, line: place.line() },
             Role::File => Origin::File { file, line: place.line() },
             Role::Set => Origin::Set { argument: file },
+            Role::Plan => Origin::Plan { subject: file },
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{LayerPlan, Prices, Setting, UnitPrice};
 use crate::DataParallel;
 use bessemer_schedule::{Flow, Instruction, Kind, Pass, Program, Shape, generate};
 use bessemer_sim::SimError;
-use bessemer_sim::replay::{Progress, RankEvent, ReplayGroup, StepEvents, replay};
+use bessemer_sim::replay::{Medium, Progress, RankEvent, ReplayGroup, StepEvents, replay};
 use serde::Serialize;
 
 /// A simulated step.
@@ -80,8 +80,13 @@ impl Writing<'_> {
     /// Writes the list; returns the seconds in which the rank computes.
     fn write(mut self, program: &Program, events: &mut StepEvents) -> f64 {
         let progress = if self.stages.setting.overlap { Progress::Thread } else { Progress::Caller };
-        let group =
-            ReplayGroup { label: "data".into(), number: self.stage, ranks: vec![self.stage], progress };
+        let group = ReplayGroup {
+            label: "data".into(),
+            number: self.stage,
+            ranks: vec![self.stage],
+            progress,
+            medium: Medium::Own,
+        };
         self.group = events.group(group);
         let list = &mut events.lists[self.stage];
         let message = self.stages.message();
@@ -93,7 +98,7 @@ impl Writing<'_> {
                 Instruction::Backward(Pass { micro, .. }) => self.backward(list, last_backward(micro)),
                 Instruction::Send { flow, micro, to, .. } => {
                     let (to, tag) = (to.rank, tag(flow, micro));
-                    list.push(RankEvent::Send { to, tag, busy: message, latency: 0.0 });
+                    list.push(RankEvent::Send { to, tag, busy: message, latency: 0.0, medium: Medium::Own });
                 }
                 Instruction::Receive { flow, micro, from, .. } => {
                     list.push(RankEvent::Receive { from: from.rank, tag: tag(flow, micro) });

@@ -9,6 +9,8 @@ mod layerwise;
 mod machine;
 mod published;
 mod search;
+mod sharding_graph;
+mod stages;
 mod table;
 
 use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};
