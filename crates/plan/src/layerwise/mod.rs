@@ -24,6 +24,7 @@ mod solve;
 mod space;
 mod stage;
 
+pub use bessemer_mesh::Placement;
 pub use complete::{Annotation, Completion, Conflict, Origin, complete};
 pub use mcmc::{Accepted, Proposals, Walk, wander};
 pub use price::{MachineSeconds, NodeSeconds, UnitPrice};

@@ -1,7 +1,7 @@
 //! `bessemer plan RECIPE --method layers|mcmc`: plans whose layers may differ.
 
 use super::search::{Training, Wanted, calibration};
-use super::{machine, pricing::Pricing};
+use super::{annotations, machine, pricing::Pricing};
 use crate::cli::SearchMethod;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use bessemer_plan::layerwise::{
 use bessemer_plan::{Calibration, Machine};
 use bessemer_recipe::load_recipe;
 use bessemer_train::planned_memory;
-use bessemer_units::{Bytes, Recompute};
+use bessemer_units::{Bytes, Offload, Recompute};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,10 +21,6 @@ use std::rc::Rc;
 
 /// Plans that are simulated, and at most planned by a dry run.
 const MOST_SIMULATED: usize = 64;
-/// Proposals of the Markov chain.
-const BUDGET: usize = 4000;
-/// Seed of the Markov chain.
-const SEED: u64 = 0;
 /// Bytes that stay free of a device for what a plan does not count: 2 %.
 const KEPT_FREE: f64 = 0.02;
 
@@ -69,9 +65,13 @@ pub(super) struct Planning<'a> {
 pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&wanted.args.machine)?;
     let calibration = calibration(wanted, &machine)?;
-    let training = Training::load(wanted)?;
-    let mut planning = Planning::new(wanted, &training, &machine, &calibration)?;
+    let training = match wanted.args.method {
+        SearchMethod::Annotations => super::annotations_allowed(wanted)?,
+        _ => Training::load(wanted)?,
+    };
+    let mut planning = Planning::new(wanted, &training, &machine, &calibration);
     let answer = match wanted.args.method {
+        SearchMethod::Annotations => return annotations::run(&mut planning, as_json, console),
         SearchMethod::Mcmc => planning.mcmc(console)?,
         _ => planning.layers(console)?,
     };
@@ -104,22 +104,40 @@ impl<'a> Planning<'a> {
         training: &'a Training,
         machine: &'a Machine,
         calibration: &'a Calibration,
-    ) -> Result<Planning<'a>, Failure> {
-        let recipe = &training.recipe;
-        let beside = [
-            ("train.recompute_layers", recipe.train.recompute_layers.last().is_some(), "without it"),
-            ("parallel.annotate", !recipe.parallel.annotate.0.is_empty(), "--method annotations, or none"),
-            ("train.offload", recipe.train.offload_plan() != Default::default(), "train.offload = \"none\""),
-            ("parallel.context", recipe.parallel.context > 1, "parallel.context = 1"),
-        ];
-        if let Some((key, _, instead)) = beside.iter().find(|(_, given, _)| *given) {
-            return Err(Failure::usage(format!(
-                "{key} with --method {}: the plan says what each layer does, and does not price this; expected {instead}",
-                name_of(wanted.args.method)
-            )));
-        }
+    ) -> Planning<'a> {
         let pricing = Pricing::new(training, machine, &calibration.efficiency);
-        Ok(Planning { wanted, training, machine, calibration, pricing })
+        Planning { wanted, training, machine, calibration, pricing }
+    }
+
+    /// Refuses a recipe that says itself what single layers do, or asks for what has no price here.
+    fn expect_open(&self) -> Result<(), Failure> {
+        let recipe = &self.training.recipe;
+        let given = [
+            ("train.recompute_layers", recipe.train.recompute_layers.last().is_some()),
+            ("parallel.annotate", !recipe.parallel.annotate.0.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err(Failure::usage(format!(
+                "{key} says what single layers do, as this search shall; expected none (--method annotations completes \
+                 parallel.annotate)"
+            ))),
+            None => self.expect_priced(),
+        }
+    }
+
+    /// Refuses a recipe that asks for what has no price here.
+    pub(super) fn expect_priced(&self) -> Result<(), Failure> {
+        let recipe = &self.training.recipe;
+        let given = [
+            ("train.offload", recipe.train.offload != Offload::None, "\"none\""),
+            ("parallel.context", recipe.parallel.context > 1, "1"),
+        ];
+        match given.iter().find(|(_, given, _)| *given) {
+            Some((key, _, instead)) => Err(Failure::usage(format!(
+                "{key} has no price in plans whose layers differ; expected {key} = {instead}, or --method exhaustive"
+            ))),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn setting(&self) -> Setting<'a> {
@@ -146,6 +164,7 @@ impl<'a> Planning<'a> {
 
     /// The dynamic program over layers.
     pub(super) fn layers(&mut self, console: &mut Console) -> Result<Answer, Failure> {
+        self.expect_open()?;
         let searched = self.search(solve, &self.degrees());
         let notes = vec![searched_note(&searched)];
         let plans = self.simulated(&searched.plans)?;
@@ -159,6 +178,7 @@ impl<'a> Planning<'a> {
         of: &dyn Fn(&Degrees) -> bool,
         console: &mut Console,
     ) -> Result<Answer, Failure> {
+        self.expect_open()?;
         let some: Vec<Degrees> = self.degrees().into_iter().filter(|degrees| of(degrees)).collect();
         let searched = self.search(uniform, &some);
         let plans = self.simulated(&searched.plans)?;
@@ -168,7 +188,9 @@ impl<'a> Planning<'a> {
 
     /// The Markov chain, from data parallelism on.
     pub(super) fn mcmc(&mut self, console: &mut Console) -> Result<Answer, Failure> {
+        self.expect_open()?;
         let setting = self.setting();
+        let (seed, budget) = (self.wanted.args.seed, self.wanted.args.proposals as usize);
         let mut spaces: Vec<(Degrees, Rc<Prices>)> = Vec::new();
         for degrees in self.degrees() {
             if let Ok(prices) = self.pricing.prices(&degrees) {
@@ -188,7 +210,7 @@ impl<'a> Planning<'a> {
             choices: vec![0; layers],
         };
         let first = step(&setting, prices, &start).map_err(Failure::new)?.seconds;
-        let walk = wander(&setting, &borrowed, start, SEED, BUDGET).map_err(Failure::new)?;
+        let walk = wander(&setting, &borrowed, start, seed, budget).map_err(Failure::new)?;
         let p = walk.proposals;
         let kinds = [
             ("random", p.random),
@@ -198,13 +220,13 @@ impl<'a> Planning<'a> {
         ];
         let kinds = kinds.map(|(kind, of)| format!("{kind} {} of {}", of.accepted, of.proposed));
         let mut notes = vec![format!(
-            "Markov chain of {BUDGET} proposals, seed {SEED}, over {} degrees; accepted: {}",
+            "Markov chain of {budget} proposals, seed {seed}, over {} degrees; accepted: {}",
             borrowed.len(),
             kinds.join(", ")
         )];
         notes.push(format!("best by proposal: {}", progress_text(first, &walk.progress)));
         let mut answer = Answer {
-            evaluations: BUDGET as u64,
+            evaluations: budget as u64,
             notes,
             progress: walk.progress,
             proposals: Some(p),
@@ -287,7 +309,7 @@ impl<'a> Planning<'a> {
         ))
     }
 
-    fn as_value(&self, answer: &Answer) -> Value {
+    pub(super) fn as_value(&self, answer: &Answer) -> Value {
         let plan = |shown: &Shown| {
             json!({
                 "name": shown.name,
@@ -358,7 +380,7 @@ fn shown(plan: &LayerPlan, prices: &Prices, seconds: f64, sums: f64, memory: &[f
 }
 
 /// A plan in words.
-fn describe(plan: &LayerPlan, prices: &Prices) -> String {
+pub(super) fn describe(plan: &LayerPlan, prices: &Prices) -> String {
     let Degrees { tensor, sequence, data, pipeline, micro_batch, zero } = plan.degrees;
     let mut parts = Vec::new();
     if tensor > 1 {
@@ -405,7 +427,7 @@ fn recomputed(plan: &LayerPlan, prices: &Prices) -> Vec<(Recompute, usize, Strin
 }
 
 /// Ascending numbers as "0-5,8".
-fn ranges(numbers: &[usize]) -> String {
+pub(super) fn ranges(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
         match parts.last_mut() {
@@ -420,7 +442,7 @@ fn ranges(numbers: &[usize]) -> String {
 }
 
 /// The keys of a recipe that mean a plan.
-fn keys(plan: &LayerPlan, prices: &Prices) -> Vec<String> {
+pub(super) fn keys(plan: &LayerPlan, prices: &Prices) -> Vec<String> {
     let Degrees { tensor, sequence, pipeline, micro_batch, zero, .. } = plan.degrees;
     let data = if zero == 0 { "ddp".to_owned() } else { format!("zero{zero}") };
     let mut keys = vec![

@@ -9,12 +9,28 @@ use bessemer_tensor::null::NullBackend;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// Layouts of the matrices that have a row for each token of the vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Vocabulary {
+    /// The table of tokens; the output projection too where they are tied.
+    pub(super) table: BlockLayout,
+    /// The output projection.
+    pub(super) head: BlockLayout,
+}
+
+impl Default for Vocabulary {
+    fn default() -> Vocabulary {
+        Vocabulary { table: BlockLayout::Sharded, head: BlockLayout::Sharded }
+    }
+}
+
 /// What the programs of a rank depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     tensor: usize,
     sequence: bool,
     micro_batch: usize,
+    vocabulary: Vocabulary,
 }
 
 /// Prices by degrees, each made once.
@@ -40,8 +56,17 @@ impl<'a> Pricing<'a> {
 
     /// Prices on a rank of these degrees.
     pub(super) fn prices(&mut self, degrees: &Degrees) -> Result<Rc<Prices>, String> {
+        self.prices_with(degrees, Vocabulary::default())
+    }
+
+    /// Prices on a rank of these degrees, with these layouts of the vocabulary.
+    pub(super) fn prices_with(
+        &mut self,
+        degrees: &Degrees,
+        vocabulary: Vocabulary,
+    ) -> Result<Rc<Prices>, String> {
         let Degrees { tensor, sequence, micro_batch, .. } = *degrees;
-        let key = Key { tensor, sequence, micro_batch };
+        let key = Key { tensor, sequence, micro_batch, vocabulary };
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
@@ -93,9 +118,17 @@ impl<'a> Pricing<'a> {
     /// The first tensor shard, with the blocks laid out as the choice says.
     fn shard(&self, key: Key, choice: LayerChoice) -> Result<TensorShard, String> {
         let mut annotations = Annotations::default();
-        for (block, layout) in [("attention", choice.attention), ("mlp", choice.feed_forward)] {
+        let mut parts = vec![
+            ("layers.0.attention.*", choice.attention),
+            ("layers.0.mlp.*", choice.feed_forward),
+            ("embed.tokens", key.vocabulary.table),
+        ];
+        if !self.model.tied_embeddings {
+            parts.push(("head.weight", key.vocabulary.head));
+        }
+        for (pattern, layout) in parts {
             if layout == BlockLayout::Replicated {
-                annotations.0.insert(format!("layers.0.{block}.*"), ParamLayout::Replicate);
+                annotations.0.insert(pattern.to_owned(), ParamLayout::Replicate);
             }
         }
         let shardings =
