@@ -28,6 +28,15 @@ pub(crate) struct PlanArgs {
     /// How layouts are searched.
     #[arg(long, value_enum, default_value_t = SearchMethod::Exhaustive)]
     pub(crate) method: SearchMethod,
+    /// All methods beside each other, and plain layouts.
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// Seed of --method mcmc.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Proposals of --method mcmc.
+    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) proposals: u64,
     /// Layouts to show, each planned by a dry run.
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) top: u64,
@@ -38,6 +47,12 @@ pub(crate) struct PlanArgs {
 pub(crate) enum SearchMethod {
     /// Every layout whose layers are alike.
     Exhaustive,
+    /// Dynamic programming over layers with memory (Galvatron): layers and stages may differ.
+    Layers,
+    /// A Markov chain over operator groups with a simulated step (FlexFlow).
+    Mcmc,
+    /// The layouts that follow from `parallel.annotate` (GShard), in the degrees that the recipe states.
+    Annotations,
 }
 
 fn devices(text: &str) -> Result<NonZeroUsize, String> {

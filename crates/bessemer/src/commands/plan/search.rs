@@ -1,5 +1,6 @@
 //! `bessemer plan RECIPE`.
 
+use super::layerwise::Shown;
 use super::{machine, text_of};
 use crate::cli::PlanArgs;
 use crate::console::{Console, print};
@@ -64,15 +65,7 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     let machine = machine(&wanted.args.machine)?;
     let calibration = calibration(wanted, &machine)?;
     let training = Training::load(wanted)?;
-    let question = Question {
-        model: training.shape,
-        seq: training.recipe.train.seq_len as usize,
-        global_batch: training.sequences,
-        devices: wanted.devices,
-        machine: &machine,
-        calibration: &calibration,
-        bytes: training.bytes,
-    };
+    let question = training.question(wanted, &machine, &calibration);
     let found = candidates(&question, |_| true).map_err(Failure::usage)?;
     if found.layouts.is_empty() {
         return Err(nothing(&found, wanted, &training, &machine));
@@ -95,9 +88,41 @@ pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Cali
     Ok(Calibration::of(&choose(&table.steps)))
 }
 
+/// The fastest layout of a search.
+pub(super) struct Best {
+    pub(super) plan: Option<Shown>,
+    pub(super) evaluated: usize,
+}
+
+/// Finds the fastest layout that fits by its dry run.
+pub(super) fn best(
+    wanted: &Wanted<'_>,
+    training: &Training,
+    machine: &Machine,
+    calibration: &Calibration,
+    console: &mut Console,
+) -> Result<Best, Failure> {
+    let found =
+        candidates(&training.question(wanted, machine, calibration), |_| true).map_err(Failure::usage)?;
+    let runs = dry_runs(wanted, training, machine, &found, console);
+    let shown = |Planned { candidate, memory }: &Planned| Shown {
+        name: name(&candidate.job.layout),
+        keys: keys(&candidate.job.layout),
+        seconds: candidate.time.total,
+        sums: f64::NAN,
+        memory: candidate.least_memory,
+        planned: Some(memory.buffers.total()),
+    };
+    Ok(Best { plan: runs.planned.first().map(shown), evaluated: found.evaluated })
+}
+
 impl Training {
     pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
-        let recipe = load_recipe(wanted.recipe, &wanted.args.sets)?.value;
+        Training::of(load_recipe(wanted.recipe, &wanted.args.sets)?.value)
+    }
+
+    /// A recipe that has been checked.
+    pub(super) fn of(recipe: Recipe) -> Result<Training, Failure> {
         let vocabulary = match recipe.tokenizer.kind {
             TokenizerKind::ByteBpe => Some(recipe.tokenizer.vocab_size as usize),
             TokenizerKind::Char => None,
@@ -115,6 +140,23 @@ impl Training {
         let sequences = (recipe.train.batch_tokens / recipe.train.seq_len) as usize;
         let bytes = bytes(&recipe);
         Ok(Training { recipe, model, shape, sequences, bytes })
+    }
+
+    fn question<'a>(
+        &self,
+        wanted: &Wanted<'_>,
+        machine: &'a Machine,
+        calibration: &'a Calibration,
+    ) -> Question<'a> {
+        Question {
+            model: self.shape,
+            seq: self.recipe.train.seq_len as usize,
+            global_batch: self.sequences,
+            devices: wanted.devices,
+            machine,
+            calibration,
+            bytes: self.bytes,
+        }
     }
 
     pub(super) fn tokens(&self) -> f64 {
