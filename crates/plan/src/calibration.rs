@@ -41,7 +41,12 @@ struct Residual {
 impl Calibration {
     /// Constants that nothing was fitted to.
     pub fn none() -> Calibration {
-        Calibration { efficiency: Efficiency::default(), fitted: Vec::new(), residuals: Vec::new() }
+        Calibration::with(Efficiency::default())
+    }
+
+    /// These constants, fitted to nothing.
+    pub fn with(efficiency: Efficiency) -> Calibration {
+        Calibration { efficiency, fitted: Vec::new(), residuals: Vec::new() }
     }
 
     /// Fits to all of these steps.

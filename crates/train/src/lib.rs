@@ -24,6 +24,7 @@ mod runner;
 mod spikes;
 mod state;
 pub mod study;
+mod traffic;
 mod trainer;
 
 pub use error::TrainError;
@@ -35,4 +36,5 @@ pub use offload::give_second_memory;
 pub use runner::{Passes, Runner, StepResult, on_threads};
 pub use spikes::{Rollback, SpikeState};
 pub use state::{RunIdentity, TrainState, checkpoints};
+pub use traffic::planned_traffic;
 pub use trainer::{Closed, Outcome, Trainer};

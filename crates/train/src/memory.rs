@@ -100,13 +100,13 @@ pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), Train
 }
 
 /// The batch before the data are known.
-fn batch(recipe: &Recipe, layout: &Plan) -> Result<BatchPlan, TrainError> {
+pub(crate) fn batch(recipe: &Recipe, layout: &Plan) -> Result<BatchPlan, TrainError> {
     let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
     recipe.batch(layout.data_ranks() as u64, Some(tokens)).map_err(TrainError::Recipe)
 }
 
 /// A micro-batch of the longest sequences.
-fn shape(batch: &BatchPlan) -> Shape {
+pub(crate) fn shape(batch: &BatchPlan) -> Shape {
     Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train }
 }
 
