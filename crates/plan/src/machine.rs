@@ -1,12 +1,12 @@
 //! Machines: devices, nodes and networks as figures, each with its source.
 
-use crate::PlanError;
+use crate::{InProcess, Measurements, PlanError};
 use bessemer_cluster::collective::formulas::ring_all_reduce;
 use bessemer_units::Link;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A kind of device, and how devices are joined.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// Name under which it is chosen.
@@ -27,10 +27,13 @@ pub struct Machine {
     pub sources: Vec<String>,
     /// All-reduces inside a node.
     pub all_reduce: AllReduce,
+    /// Measured times of operators, and of collectives between ranks of one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measurements>,
 }
 
 /// Times of an all-reduce inside a node.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum AllReduce {
     /// Measured.
@@ -52,7 +55,7 @@ pub enum AllReduce {
 }
 
 /// Measured times of a group of ranks.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
     /// Ranks of the group.
@@ -146,6 +149,20 @@ impl Machine {
         Ok(machine)
     }
 
+    /// The text that [`Machine::parse`] reads.
+    ///
+    /// # Errors
+    /// Figures that cannot be, as in [`Machine::parse`].
+    pub fn to_toml(&self) -> Result<String, PlanError> {
+        self.check()?;
+        toml::to_string(self).map_err(|cause| PlanError::Machine { problem: cause.to_string() })
+    }
+
+    /// How ranks of one process exchange values, on a machine whose devices they are.
+    pub(crate) fn in_process(&self) -> Option<&InProcess> {
+        self.measured.as_ref()?.in_process.as_ref()
+    }
+
     /// Machines of the catalogue.
     ///
     /// # Errors
@@ -185,6 +202,7 @@ impl Machine {
         if self.sources.is_empty() {
             return wrong("sources is empty; wanted where each figure is from".into());
         }
-        self.all_reduce.check().or_else(wrong)
+        self.all_reduce.check().or_else(wrong)?;
+        self.measured.as_ref().map_or(Ok(()), Measurements::check).or_else(wrong)
     }
 }

@@ -167,8 +167,10 @@ fn schedules(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = La
 /// A layout with what data-parallel ranks keep a part of, and whether tensor-parallel ranks share positions.
 fn copies(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layout> {
     let Question { seq, machine, .. } = *question;
-    let zeros: &[DataParallel] = match layout.data {
-        1 => &[DataParallel::Ddp],
+    let zeros: &[DataParallel] = match (layout.data, layout.schedule) {
+        (1, _) => &[DataParallel::Ddp],
+        // Gradients whose weights' part comes later are kept whole in between.
+        (_, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV) => &[DataParallel::Ddp, DataParallel::Zero1],
         _ => &[DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3],
     };
     // A group of the data-parallel ranks of one node.

@@ -1,12 +1,11 @@
 //! Bytes that a step sends, counted by a dry run before the first one.
 
 use crate::TrainError;
-use crate::memory::{activations, batch, layout, shape};
-use crate::trainer::step_program;
+use crate::memory::with_job;
 use bessemer_arch::Model;
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_model::{StepContext, TokenBatch};
-use bessemer_parallel::{BatchSource, Job, ParallelError, Worker};
+use bessemer_parallel::{BatchSource, ParallelError, Worker};
 use bessemer_recipe::Recipe;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Bytes;
@@ -32,25 +31,23 @@ pub fn planned_traffic(
     ranks: usize,
     model: &Model,
 ) -> Result<BTreeMap<String, Bytes>, TrainError> {
-    let plan = &layout(recipe, ranks, model)?;
+    let ledger = Ledger::new();
+    with_job(recipe, ranks, model, |job| {
+        if job.plan.pipe.asynchronous() {
+            return Ok(());
+        }
+        let mut null = NullBackend::new();
+        let world = ledger.wrap(Box::new(NullCommunicator::new("world", 0, ranks)));
+        let mut worker = Worker::new(&mut null, job, world)?;
+        // What it takes to begin is no part of a step.
+        ledger.clear();
+        let sum = worker.gradients(&mut null, &mut Zeros(vec![0; job.shape.tokens()]))?;
+        worker.sum_over_data(sum)?;
+        worker.grad_norm(&mut null)?;
+        worker.apply(&mut null, 1, 1e-3, 1.0)?;
+        Ok(())
+    })?;
     let mut sent = BTreeMap::new();
-    if plan.pipe.asynchronous() {
-        return Ok(sent);
-    }
-    let batch = batch(recipe, plan)?;
-    let program = &step_program(recipe, plan, &batch)?;
-    let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
-    let (shape, activations) = (shape(&batch), activations(&recipe.train));
-    let job = Job { model, shape, activations, types, optim, z_loss, plan, program };
-    let (ledger, mut null) = (Ledger::new(), NullBackend::new());
-    let world = ledger.wrap(Box::new(NullCommunicator::new("world", 0, ranks)));
-    let mut worker = Worker::new(&mut null, &job, world)?;
-    // What it takes to begin is no part of a step.
-    ledger.clear();
-    let sum = worker.gradients(&mut null, &mut Zeros(vec![0; shape.tokens()]))?;
-    worker.sum_over_data(sum)?;
-    worker.grad_norm(&mut null)?;
-    worker.apply(&mut null, 1, 1e-3, 1.0)?;
     for (label, _, traffic) in ledger.rows() {
         let sum: &mut Bytes = sent.entry(label).or_insert(Bytes(0));
         *sum = Bytes(sum.0 + traffic.volume.sent);

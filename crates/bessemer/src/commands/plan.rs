@@ -11,7 +11,7 @@ mod validate;
 use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
 use crate::console::Console;
 use crate::failure::Failure;
-use bessemer_plan::{Calibration, Machine, choose, read_table};
+use bessemer_plan::Machine;
 use std::io::Read;
 use std::path::Path;
 
@@ -41,14 +41,6 @@ fn machine(name: &str) -> Result<Machine, Failure> {
     }
     Machine::named(name)
         .map_err(|cause| Failure::usage(format!("--machine: {cause}, or a file that ends with .toml")))
-}
-
-/// The constants of the cost model: fitted to a table, or to nothing.
-fn calibration(table: Option<&Path>, machine: &Machine) -> Result<Calibration, Failure> {
-    let Some(path) = table else { return Ok(Calibration::none()) };
-    let table = read_table(&text_of(path)?, machine, true)
-        .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
-    Ok(Calibration::of(&choose(&table.steps)))
 }
 
 fn text_of(path: &Path) -> Result<String, Failure> {

@@ -5,9 +5,12 @@
 mod cost;
 mod errors;
 mod fit;
+mod layerwise;
 mod machine;
 mod published;
 mod search;
+mod sharding_graph;
+mod stages;
 mod table;
 
 use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};

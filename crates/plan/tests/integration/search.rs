@@ -62,16 +62,17 @@ fn every_layout_is_there_once_and_takes_all_devices() {
                 let interleaved = [2, 4]
                     .iter()
                     .filter(|c| pipeline > 1 && micro_batches % pipeline == 0 && 4 % (pipeline * **c) == 0);
-                let v = pipeline > 1 && 4 % (2 * pipeline) == 0 && micro_batches >= 2 * pipeline;
-                let one_chunk = 1 + usize::from(pipeline > 1);
-                let chunks = interleaved.count() + usize::from(v);
+                let split_in_two = pipeline > 1 && 4 % (2 * pipeline) == 0 && micro_batches >= 2 * pipeline;
                 // Nothing, or attention or whole layers of any number of a stage's layers; of all where it has chunks.
-                let schedules = one_chunk * (1 + 2 * (4 / pipeline)) + chunks * 3;
-                // ZeRO's groups are all data-parallel ranks, or those of a node.
+                let of_stage = 1 + 2 * (4 / pipeline);
+                let whole = of_stage + interleaved.count() * 3;
+                let split = if pipeline > 1 { of_stage } else { 0 } + usize::from(split_in_two) * 3;
+                // ZeRO's groups are all data-parallel ranks, or those of a node; gradients of split passes are kept whole.
                 let within = 8 / (tensor * context).min(8);
                 let groups = if within > 1 && within < data { 2 } else { 1 };
-                let copies = if data > 1 { 1 + 3 * groups } else { 1 };
-                count += methods * schedules * copies * if tensor > 1 { 2 } else { 1 };
+                let copies = |stages: usize| if data > 1 { 1 + stages * groups } else { 1 };
+                let schedules = whole * copies(3) + split * copies(1);
+                count += methods * schedules * if tensor > 1 { 2 } else { 1 };
             }
         }
     }

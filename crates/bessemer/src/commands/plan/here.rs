@@ -48,6 +48,7 @@ pub(super) fn measure(host: &Host) -> Result<Machine, Failure> {
         network_bandwidth: peak.copy_bytes_per_s,
         sources: vec![format!("measured with {busy} busy threads before the first step")],
         all_reduce: all_reduce(host.local)?,
+        measured: None,
     })
 }
 

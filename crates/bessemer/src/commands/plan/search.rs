@@ -1,8 +1,9 @@
 //! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
 use super::explain::{nothing_divides, nothing_fits, nothing_planned};
-use super::training::{Training, name};
-use super::{calibration, explain, machine, picture};
+pub(super) use super::training::Training;
+use super::training::name;
+use super::{explain, machine, picture, text_of};
 use crate::cli::PlanArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -10,6 +11,7 @@ use bessemer_model::{Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
     Calibration, Candidate, Candidates, DataParallel, Layout, Machine, Question, Recompute, candidates,
+    choose, read_table,
 };
 use bessemer_recipe::load_recipe;
 use bessemer_train::{activations, planned_memory};
@@ -64,8 +66,8 @@ pub(crate) struct Found {
 
 pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&wanted.args.machine)?;
-    let calibration = calibration(wanted.args.fit.as_deref(), &machine)?;
-    let training = Training::new(&load_recipe(wanted.recipe, &wanted.args.sets)?)?;
+    let calibration = calibration(wanted, &machine)?;
+    let training = Training::load(wanted)?;
     let search = Search {
         training: &training,
         machine: &machine,
@@ -83,6 +85,24 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         true => serde_json::to_string(&explained.as_value())?,
         false => explained.text(),
     })?)
+}
+
+/// The constants of the cost model: fitted to a table, or to nothing.
+pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, Failure> {
+    let Some(path) = &wanted.args.fit else { return Ok(Calibration::none()) };
+    let table = read_table(&text_of(path)?, machine, true)
+        .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+    Ok(Calibration::of(&choose(&table.steps)))
+}
+
+impl Training {
+    /// The training of the recipe that is asked about.
+    ///
+    /// # Errors
+    /// A recipe or a model that cannot be.
+    pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
+        Training::new(&load_recipe(wanted.recipe, &wanted.args.sets)?)
+    }
 }
 
 impl Search<'_> {

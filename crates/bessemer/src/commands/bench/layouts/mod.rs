@@ -7,7 +7,6 @@
 
 mod cases;
 mod costs;
-mod events;
 mod paced;
 
 use super::job::Job;
@@ -24,9 +23,11 @@ use bessemer_model::Shape;
 use bessemer_parallel::{MemoryPlan, ParallelError, Plan};
 use bessemer_schedule::Program;
 use bessemer_sim::Link;
-use bessemer_sim::replay::{CostTable, LinearSeconds, replay};
+use bessemer_sim::replay::{CostTable, LinearSeconds};
 use bessemer_tensor::Backend;
-use bessemer_train::{Runner, TrainError, give_second_memory, on_threads};
+use bessemer_train::{
+    Runner, SimulatedRanks, SimulatedStep, TrainError, give_second_memory, on_threads, simulate,
+};
 use bessemer_units::ParamStorage;
 use cases::LayoutCase;
 use paced::Paced;
@@ -86,8 +87,9 @@ pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         let table = costs::measure(&setup, args.repeats as usize)?;
         let link = case.slow.then_some(link);
         let costs = [("copy", table.copy), ("send", table.send), ("receive", table.receive)];
-        let step = events::of(&setup, &mut CostTable { link, ..table })?;
-        let replayed = replay(&step).map_err(Failure::new)?;
+        let mut table = CostTable { link, ..table };
+        let SimulatedStep { events: step, replay: replayed } =
+            simulate(&setup.described(), SimulatedRanks::All, &mut table)?;
         let mut measured = setup.steps(args, link)?;
         let exposed = replayed.exposed(&step, 0).into_iter().map(|(label, time)| (label.to_owned(), time));
         let row = Row {
