@@ -81,12 +81,12 @@ struct Residual {
 impl Calibration {
     /// Constants that nothing was fitted to.
     pub fn none() -> Calibration {
-        Calibration {
-            efficiency: Efficiency::default(),
-            fitted: Vec::new(),
-            band: Band::OTHERS,
-            residuals: Vec::new(),
-        }
+        Calibration::with(Efficiency::default())
+    }
+
+    /// These constants, fitted to nothing.
+    pub fn with(efficiency: Efficiency) -> Calibration {
+        Calibration { efficiency, fitted: Vec::new(), band: Band::OTHERS, residuals: Vec::new() }
     }
 
     /// Fits to all of these steps.

@@ -40,6 +40,9 @@ pub(crate) struct PlanArgs {
     /// Layouts to show, each planned by a dry run.
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) top: u64,
+    /// Write a picture of the time and the memory of these layouts.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// A way to search for layouts.

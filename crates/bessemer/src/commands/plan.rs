@@ -1,10 +1,15 @@
 //! `bessemer plan`.
 
 mod annotations;
+pub(crate) mod auto;
 mod compare;
+mod explain;
+mod here;
 mod layerwise;
+mod picture;
 mod pricing;
 mod search;
+mod training;
 mod validate;
 
 use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
@@ -40,11 +45,11 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
 
 /// Reads a recipe whose annotations may contradict each other: what completes them says what either costs.
 fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, Failure> {
-    let mut recipe = load::<Recipe>(wanted.recipe, &wanted.args.sets)?.value;
-    let annotate = std::mem::take(&mut recipe.parallel.annotate);
-    if recipe.problems().is_empty() {
-        recipe.parallel.annotate = annotate;
-        return search::Training::of(recipe);
+    let mut loaded = load::<Recipe>(wanted.recipe, &wanted.args.sets)?;
+    let annotate = std::mem::take(&mut loaded.value.parallel.annotate);
+    if loaded.value.problems().is_empty() {
+        loaded.value.parallel.annotate = annotate;
+        return search::Training::new(&loaded);
     }
     // Refused with the lines of the file.
     search::Training::load(wanted)
