@@ -76,29 +76,3 @@ fn any_two_colours_differ_for_every_vision_and_from_the_page() {
         }
     }
 }
-
-#[test]
-fn panels_draw_every_chart_once_and_two_to_a_row() {
-    let chart = |y: f64| LineChart {
-        title: "one".into(),
-        series: vec![Series {
-            name: "curve".into(),
-            color: 0,
-            mark: Mark::Line,
-            points: vec![[0.0, 0.0], [1.0, y]],
-        }],
-        ..LineChart::default()
-    };
-    let charts: Vec<(String, LineChart)> =
-        (1..=3).map(|index| (format!("panel <{index}>"), chart(f64::from(index)))).collect();
-    let svg = panels("three", &charts);
-    assert_eq!((svg.matches("<svg").count(), svg.matches("</svg>").count()), (1, 1));
-    assert_eq!(svg.matches("<g transform").count(), 3);
-    assert_eq!(svg.matches("class=\"line s0\"").count(), 3 * chart(1.0).svg().matches("class=\"line s0\"").count());
-    assert!((1..=3).all(|index| svg.contains(&format!(">panel &lt;{index}&gt;</text>"))), "{svg}");
-    assert!(svg.contains("viewBox=\"0 0 920 "), "{svg}");
-    assert!(svg.contains("translate(460 22)") && svg.contains("translate(0 "), "{svg}");
-    // A single chart without a heading stays as it is.
-    assert_eq!(panels("one", &[(String::new(), chart(1.0))]), chart(1.0).svg());
-    assert!(panels("none", &[]).starts_with("<svg"));
-}
