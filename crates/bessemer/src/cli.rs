@@ -242,6 +242,9 @@ pub(crate) enum ConfigCommand {
         /// Say for every key where its value comes from.
         #[arg(long)]
         origin: bool,
+        /// Ranks of this machine that `parallel.layout = "auto"` is planned for.
+        #[arg(long, value_name = "N")]
+        ranks: Option<std::num::NonZeroUsize>,
     },
     /// JSON Schema of recipes.
     Schema,

@@ -131,10 +131,12 @@ impl Measured {
 }
 
 /// The machines that come with the program.
-const CATALOGUE: [&str; 3] = [
+const CATALOGUE: [&str; 5] = [
     include_str!("../machines/a100-80gb.toml"),
+    include_str!("../machines/a100-80gb-hdr4.toml"),
     include_str!("../machines/a100-40gb.toml"),
     include_str!("../machines/h100-80gb.toml"),
+    include_str!("../machines/b200-180gb.toml"),
 ];
 
 /// Ports of a node onto the network.

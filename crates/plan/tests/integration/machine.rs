@@ -5,7 +5,7 @@ use bessemer_plan::{AllReduce, Machine, PlanError};
 #[test]
 fn the_catalogue_can_be_read_and_every_figure_has_a_source() {
     let machines = Machine::catalogue().unwrap();
-    assert_eq!(machines.len(), 3);
+    assert_eq!(machines.len(), 5);
     for machine in &machines {
         for figure in [
             "matrix_flops",
