@@ -162,7 +162,7 @@ impl FailingRun {
     /// The run with a save after every `interval` seconds of work; 0 means all the time.
     ///
     /// # Errors
-    /// Those of [`FailingRun::expect`].
+    /// The errors of [`FailingRun::expect`].
     pub fn expect_with(&self, interval: f64) -> Result<Expectation, ClusterError> {
         self.check()?;
         if !(interval >= 0.0 && interval.is_finite()) || (interval == 0.0 && self.save > 0.0) {

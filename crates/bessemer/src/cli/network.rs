@@ -32,7 +32,7 @@ pub(crate) struct NetworkJobArgs {
     /// Buffer of an all-reduce and an all-to-all among all devices, if there is no job.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub(crate) bytes: bessemer_units::Bytes,
-    /// Which path a message takes.
+    /// Policy by which a message finds its path.
     #[arg(long, value_enum, default_value = "static")]
     pub(crate) routing: RoutingChoice,
     /// Seed of the hashes of ecmp, valiant and ugal.
@@ -80,7 +80,7 @@ pub(crate) struct NetworkPlaceArgs {
     /// An axis of the job: `AXIS=RANKS` or `AXIS=RANKS:COLLECTIVE:BYTES` (may be repeated).
     #[arg(long, value_name = "SPEC", required_unless_present = "job")]
     pub(crate) axis: Vec<String>,
-    /// Which path a message takes.
+    /// Policy by which a message finds its path.
     #[arg(long, value_enum, default_value = "static")]
     pub(crate) routing: RoutingChoice,
     /// Seed of the hashes of ecmp, valiant and ugal.
