@@ -28,7 +28,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
 }
 
 /// Reads a machine from the catalogue, or from a file where the name is that of one.
-fn machine(name: &str) -> Result<Machine, Failure> {
+pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Machine::parse(&text_of(path)?)
