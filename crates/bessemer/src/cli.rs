@@ -28,7 +28,8 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use network::{
-    NetworkCommand, NetworkCompareArgs, NetworkJobArgs, NetworkShowArgs, RoutingChoice,
+    NetworkCommand, NetworkCompareArgs, NetworkFailuresArgs, NetworkJobArgs, NetworkShowArgs,
+    NetworkSwitchArgs, RoutingChoice,
 };
 pub(crate) use parity::ParityArgs;
 pub(crate) use plan::{PlanArgs, PlanCommand, PlanValidateArgs, SearchMethod};
@@ -243,6 +244,9 @@ pub(crate) enum ConfigCommand {
         /// Say for every key where its value comes from.
         #[arg(long)]
         origin: bool,
+        /// Ranks of this machine that `parallel.layout = "auto"` is planned for.
+        #[arg(long, value_name = "N")]
+        ranks: Option<std::num::NonZeroUsize>,
     },
     /// JSON Schema of recipes.
     Schema,

@@ -69,7 +69,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Generate(args) => commands::generate::run(args, cli.json),
         Command::Init(args) => commands::init::run(args, cli.json, console),
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
-        Command::Config(command) => commands::config::run(command, cli.json),
+        Command::Config(command) => commands::config::run(command, cli.json, console),
         Command::Report { run } => commands::report::run(run, cli.json, console),
         Command::Compare(args) => commands::compare::compare(args, cli.json, console),
         Command::Runs { directory } => commands::compare::list(directory, cli.json, console),

@@ -10,10 +10,15 @@
 //! activations a layer and pass (Shoeybi et al. 2019), data-parallel ones their gradients (a ring). ZeRO-2 scatters gradients in each
 //! micro-batch and gathers parameters once, ZeRO-3 gathers twice and scatters once in each (Rajbhandari et al. 2020, section 7).
 
-use crate::operator::{HOP, Products};
+use crate::bubble::bubble;
+use crate::context;
+use crate::operator::{HOP, Products, Spread, collective_seconds};
 use crate::{DataParallel, Efficiency, Job, Machine, Recompute};
 use bessemer_cluster::collective::formulas::{point_to_point, ring_all_reduce};
+use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::{Exchange, ring};
+use bessemer_program::CollectiveKind;
+use bessemer_sim::PassTimes;
 use bessemer_units::Link;
 use serde::Serialize;
 
@@ -34,6 +39,8 @@ pub struct StepTime {
     pub data: f64,
     /// The optimizer.
     pub optimizer: f64,
+    /// Keys and values, or heads, that ranks exchange which share sequences, and sums of gradients over these ranks.
+    pub context: f64,
     /// What every step takes.
     pub constant: f64,
     /// The whole step.
@@ -51,6 +58,7 @@ impl StepTime {
             last_stage: self.last_stage * factor,
             data: self.data * factor,
             optimizer: self.optimizer * factor,
+            context: self.context * factor,
             constant: self.constant * factor,
             total: self.total * factor,
         }
@@ -59,35 +67,43 @@ impl StepTime {
 
 /// Bytes of an activation, a parameter on its way and an element of an operand: bf16.
 const ELEMENT: f64 = 2.0;
-/// Bytes of an element of a gradient's sum.
-const GRADIENT: f64 = 4.0;
 /// Exponent that joins the time of a device and of its host.
 const JOIN: i32 = 8;
+/// Elements, 16 bytes of them, by which rows of operands are aligned where matrix units work at full speed.
+const ALIGNED: usize = 8;
 
 /// Returns the time of a step.
 pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepTime {
     let cost = Cost { job, machine, efficiency };
     let layout = &job.layout;
-    let (pipeline, chunks) = (layout.pipeline as f64, layout.chunks as f64);
+    let chunks = layout.chunks as f64;
     let micro_batches = job.micro_batches() as f64;
-    let layers = job.model.layers as f64 / pipeline;
+    let layers = layout.stage_layers(job.model.layers) as f64;
 
     let pass = cost.layer();
     let logits = cost.logits();
-    let sends = if layout.pipeline > 1 { 2.0 * chunks * cost.send() } else { 0.0 };
-    let stage = layers * (pass.compute + pass.tensor) + sends;
+    let seen = if layout.overlap && layout.chunks > 1 { efficiency.exposed } else { 1.0 };
+    let sends = if layout.pipeline > 1 { 2.0 * chunks * seen * cost.send() } else { 0.0 };
+    let exchange = context::exchange(job, machine, efficiency, pass.attention);
+    let stage = layers * (pass.compute + pass.tensor + exchange) + sends;
+    // Gradients of weights are the shortest pass; what else a stage does stands before them.
+    let weight = (layers * pass.weight).min(stage / 3.0);
+    let forward = (layers * pass.forward).min((stage - weight) / 2.0);
+    let times = PassTimes::new(forward, stage - forward - weight, weight);
 
     let mut time = StepTime {
         compute: micro_batches * layers * pass.compute,
         tensor: micro_batches * layers * pass.tensor,
         messages: micro_batches * sends,
-        bubble: (pipeline - 1.0) / chunks * stage,
+        bubble: bubble(layout, &times),
+        context: micro_batches * layers * exchange
+            + context::gradients(job, machine, efficiency, cost.parameters() * layout.gradient_bytes),
         optimizer: cost.parameters() * efficiency.optimizer_bytes / machine.memory_bandwidth,
         constant: efficiency.step_seconds,
         ..StepTime::default()
     };
     if layout.pipeline > 1 {
-        time.last_stage = micro_batches * logits * efficiency.last_stage;
+        time.last_stage = micro_batches * logits;
     } else {
         time.compute += micro_batches * logits;
     }
@@ -96,11 +112,15 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         // Gathers and scatters go on while the layers compute.
         let (long, short) = (time.compute.max(traffic), time.compute.min(traffic));
         (long + efficiency.exposed * short) - time.compute
+    } else if layout.overlap {
+        // Beside the passes of one micro-batch, and of the chunks whose gradients are complete before.
+        let chunked = (layout.pipeline as f64 - 1.0) * (chunks - 1.0) / chunks;
+        traffic - (1.0 - efficiency.exposed) * traffic.min((1.0 + chunked) * layers * pass.compute)
     } else {
         traffic
     };
     if matches!(layout.zero, DataParallel::Zero1 | DataParallel::Zero2 | DataParallel::Zero3) {
-        time.optimizer /= layout.data as f64;
+        time.optimizer /= layout.shards() as f64;
     }
     time.total = time.compute
         + time.tensor
@@ -109,6 +129,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         + time.last_stage
         + time.data
         + time.optimizer
+        + time.context
         + time.constant;
     time
 }
@@ -117,6 +138,12 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
 struct Pass {
     compute: f64,
     tensor: f64,
+    /// Forward pass alone.
+    forward: f64,
+    /// Gradients of weights alone.
+    weight: f64,
+    /// Attention of both passes alone.
+    attention: f64,
 }
 
 struct Cost<'a> {
@@ -127,7 +154,7 @@ struct Cost<'a> {
 
 impl Cost<'_> {
     fn tokens(&self) -> f64 {
-        (self.job.layout.micro_batch * self.job.seq) as f64
+        (self.job.layout.micro_batch * self.job.seq / self.job.layout.context) as f64
     }
 
     fn ranks(&self) -> f64 {
@@ -147,11 +174,12 @@ impl Cost<'_> {
         let head = (model.width / model.heads) as f64;
         if self.job.fused_attention {
             // Half of the square is not computed.
-            let flops = 2.0 * heads * seq * seq * head;
+            let flops = 2.0 * heads * seq * seq * head / self.job.layout.context as f64;
             return flops / (self.machine.matrix_flops * self.efficiency.attention_share);
         }
-        let products = self.products(heads, seq, seq, head) + self.products(heads, seq, head, seq);
-        products + heads * seq * seq * self.efficiency.score_bytes / self.machine.memory_bandwidth
+        let queries = seq / self.job.layout.context as f64;
+        let products = self.products(heads, queries, seq, head) + self.products(heads, queries, head, seq);
+        products + heads * queries * seq * self.efficiency.score_bytes / self.machine.memory_bandwidth
     }
 
     fn layer(&self) -> Pass {
@@ -169,23 +197,41 @@ impl Cost<'_> {
         let other = (stream * efficiency.stream_bytes + tokens * opening * inner * efficiency.inner_bytes)
             / self.machine.memory_bandwidth;
 
-        let slowdown = 1.0 + efficiency.group_slowdown * (ranks.log2() - 1.0).max(0.0);
+        let slowdown = 1.0
+            + efficiency.group_slowdown
+                * (ranks.min(self.machine.node as f64) / self.machine.node as f64).powi(2);
         let join = |device: f64, host: f64| {
             (device.powi(JOIN) + (host * slowdown).powi(JOIN)).powf(1.0 / f64::from(JOIN))
         };
         // A backward pass of fused attention computes the scores again: five products instead of two.
         let attention_backward = if self.job.fused_attention { 2.5 } else { 2.0 } * attention;
-        let forward = join(linear + attention + other, efficiency.forward_seconds);
-        let backward = join(
-            2.0 * linear + attention_backward + efficiency.backward_bytes * other,
-            efficiency.backward_seconds,
-        );
-        let (again, sums) = match layout.recompute {
-            Recompute::None => (0.0, 4.0),
-            Recompute::Attention => (attention, 4.0),
-            Recompute::Full => (forward, 6.0),
+        let (host, host_backward) = (efficiency.forward_seconds, efficiency.backward_seconds);
+        let forward = linear + attention + other;
+        let backward = 2.0 * linear + attention_backward + efficiency.backward_bytes * other;
+        let share = layout.recomputed_share(model.layers);
+        let (forwards, again) = match layout.recompute {
+            Recompute::None => (1.0, 0.0),
+            Recompute::Attention => (1.0, share * attention),
+            Recompute::Full => (1.0 + share, 0.0),
         };
-        Pass { compute: forward + backward + again, tensor: sums * self.tensor_sum() }
+        let nodes = (self.job.devices() as f64 / self.machine.node as f64).max(1.0);
+        let straggling = 1.0 + efficiency.straggling * nodes.log2();
+        // The host launches collectives too, and runs ahead of them.
+        // Beside products, only what is gathered and scattered runs, no sum.
+        let seen = if layout.overlap && layout.sequence { efficiency.exposed } else { 1.0 };
+        let sums = 2.0 * seen * self.tensor_sum();
+        let time = |sums: f64| {
+            (forwards * join(forward + sums, host) + join(backward + again + sums, host_backward))
+                * straggling
+        };
+        let compute = time(0.0);
+        Pass {
+            compute,
+            tensor: time(sums) - compute,
+            forward: join(forward, host),
+            weight: linear,
+            attention: attention + attention_backward,
+        }
     }
 
     /// Seconds of one sum of activations over the tensor-parallel ranks.
@@ -204,8 +250,10 @@ impl Cost<'_> {
     /// Seconds of the output projection and the loss, both passes.
     fn logits(&self) -> f64 {
         let (model, tokens) = (&self.job.model, self.tokens());
-        let columns = model.vocab as f64 / self.ranks();
-        3.0 * self.products(1.0, tokens, columns, model.width as f64)
+        let columns = model.vocab / self.job.layout.tensor;
+        let speed = if columns.is_multiple_of(ALIGNED) { 1.0 } else { self.efficiency.unaligned };
+        let columns = columns as f64;
+        3.0 * self.products(1.0, tokens, columns, model.width as f64) / speed
             + tokens * columns * self.efficiency.logit_bytes / self.machine.memory_bandwidth
     }
 
@@ -215,9 +263,12 @@ impl Cost<'_> {
         if self.job.devices() / self.job.layout.pipeline < self.machine.node {
             return self.machine.all_reduce.seconds(2, bytes);
         }
+        // Each of the tensor-parallel ranks sends a part, and they gather it within the node (Narayanan et al. 2021, section 4.1).
         let bandwidth =
             self.machine.network_bandwidth * self.efficiency.pipeline_network / self.machine.node as f64;
-        point_to_point(bytes, Link { latency: HOP, bandwidth })
+        let ranks = self.job.layout.tensor.min(self.machine.node);
+        let gather = self.machine.all_reduce.seconds(ranks, bytes) / 2.0;
+        point_to_point(bytes / ranks as f64, Link { latency: HOP, bandwidth }) + gather
     }
 
     /// Parameters of a rank.
@@ -235,19 +286,45 @@ impl Cost<'_> {
         }
         let parameters = self.parameters();
         let node = self.machine.node;
+        if layout.shards() < layout.data {
+            return self.hybrid_traffic(parameters);
+        }
         let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
-        let element = match layout.zero {
-            DataParallel::Ddp | DataParallel::Zero1 => GRADIENT,
-            DataParallel::Zero2 | DataParallel::Zero3 => ELEMENT,
-        };
-        let passes = (passes.reduce_scatters + passes.all_gathers) * parameters * element;
+        // An all-reduce gathers sums of gradients, ZeRO parameters.
+        let gathered = if layout.zero == DataParallel::Ddp { layout.gradient_bytes } else { ELEMENT };
+        let passes =
+            (passes.reduce_scatters * layout.gradient_bytes + passes.all_gathers * gathered) * parameters;
         if self.job.devices() <= node {
-            return self.machine.all_reduce.seconds(layout.data, passes / 2.0);
+            return self.machine.all_reduce.seconds(layout.data, passes / 2.0)
+                * self.efficiency.all_reduce_factor;
         }
         // Ranks of a node that belong to different groups share its interfaces; those of one group send once.
-        let groups = layout.tensor.min(node) as f64;
-        let within = (node / layout.tensor.min(node)).min(layout.data);
+        let lines = (layout.tensor * layout.context).min(node);
+        let groups = lines as f64;
+        let within = (node / lines).min(layout.data);
         let network = self.machine.network_bandwidth * self.efficiency.data_network / groups;
-        ring(passes, layout.data) / network + self.machine.all_reduce.seconds(within, passes / 2.0)
+        ring(passes, layout.data) / network
+            + self.machine.all_reduce.seconds(within, passes / 2.0) * self.efficiency.all_reduce_factor
+    }
+    /// The same where groups of data-parallel ranks keep one copy each: ZeRO's collectives within a group, and an all-reduce of each
+    /// rank's part of the gradients between groups.
+    fn hybrid_traffic(&self, parameters: f64) -> f64 {
+        let layout = &self.job.layout;
+        let (shards, node) = (layout.shards(), self.machine.node);
+        let lines = (layout.tensor * layout.context).min(node);
+        let per_node = (node / lines).clamp(1, shards);
+        let own = Spread { ranks: shards, per_node, sharing: lines };
+        let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
+        let seconds = |kind, bytes, spread| {
+            collective_seconds(kind, bytes, Axis::Shard, spread, self.machine, self.efficiency)
+        };
+        let once = seconds(CollectiveKind::AllGather, parameters * ELEMENT, own);
+        let between = Spread {
+            ranks: layout.data / shards,
+            per_node: (node / (lines * per_node)).clamp(1, layout.data / shards),
+            sharing: lines * per_node,
+        };
+        (passes.reduce_scatters + passes.all_gathers) * once
+            + seconds(CollectiveKind::AllReduce, parameters / shards as f64 * layout.gradient_bytes, between)
     }
 }

@@ -1,6 +1,7 @@
 //! What is trained and how it is spread over devices: the input of a prediction.
 
 use crate::PlanError;
+use bessemer_mesh::ContextMethod;
 use bessemer_mesh::formulas::DataParallel;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -70,16 +71,40 @@ pub enum Recompute {
     Full,
 }
 
+/// When the ranks of a pipeline do what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PipelineSchedule {
+    /// 1F1B, interleaved where a rank has several chunks (Narayanan et al. 2021).
+    #[default]
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// ZB-H1: gradients of weights fill what would be waiting (Qi et al. 2024).
+    #[serde(rename = "zb-h1")]
+    ZbH1,
+    /// ZB-V: two chunks a rank, the second in the opposite order (Qi et al. 2024).
+    #[serde(rename = "zb-v")]
+    ZbV,
+}
+
 /// How a job is spread over devices.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Layout {
     /// Tensor-parallel ranks.
     pub tensor: usize,
+    /// Ranks that share each sequence.
+    pub context: usize,
+    /// What they exchange for attention.
+    #[serde(serialize_with = "method")]
+    pub context_method: ContextMethod,
     /// Data-parallel ranks.
     pub data: usize,
+    /// Of these, ranks that keep a part each of what ZeRO's stage shards; 0: all. Fewer make several such groups (hybrid sharding).
+    pub shard: usize,
     /// Pipeline stages.
     pub pipeline: usize,
-    /// Parts of the model on a pipeline rank (interleaved 1F1B).
+    /// When they do what.
+    pub schedule: PipelineSchedule,
+    /// Parts of the model on a pipeline rank.
     pub chunks: usize,
     /// Sequences of a micro-batch.
     pub micro_batch: usize,
@@ -88,8 +113,64 @@ pub struct Layout {
     pub zero: DataParallel,
     /// What the backward pass computes again.
     pub recompute: Recompute,
+    /// Layers of each stage of which it does; 0: all.
+    pub recomputed: usize,
     /// Whether tensor-parallel ranks share positions between the products (sequence parallelism).
     pub sequence: bool,
+    /// Whether collectives run beside computation: of gradients and parameters beside the passes of one micro-batch, of positions beside products,
+    /// messages of interleaved pipelines beside passes.
+    pub overlap: bool,
+    /// Bytes of an element of the gradients that data-parallel ranks sum.
+    pub gradient_bytes: f64,
+}
+
+impl Default for Layout {
+    /// One device.
+    fn default() -> Self {
+        Layout {
+            tensor: 1,
+            context: 1,
+            context_method: ContextMethod::default(),
+            data: 1,
+            shard: 0,
+            pipeline: 1,
+            schedule: PipelineSchedule::default(),
+            chunks: 1,
+            micro_batch: 1,
+            zero: DataParallel::Ddp,
+            recompute: Recompute::None,
+            recomputed: 0,
+            sequence: false,
+            overlap: false,
+            gradient_bytes: 4.0,
+        }
+    }
+}
+
+impl Layout {
+    /// Ranks of a group that keeps one copy of what ZeRO's stage shards.
+    pub fn shards(&self) -> usize {
+        if self.shard == 0 { self.data } else { self.shard }
+    }
+
+    /// Layers of the longest stage.
+    pub fn stage_layers(&self, layers: usize) -> usize {
+        layers.div_ceil(self.pipeline)
+    }
+
+    /// Part of a stage's layers that the backward pass computes again, in part or whole.
+    pub fn recomputed_share(&self, layers: usize) -> f64 {
+        match (self.recompute, self.recomputed) {
+            (Recompute::None, _) => 0.0,
+            (_, 0) => 1.0,
+            (_, some) => some as f64 / self.stage_layers(layers) as f64,
+        }
+    }
+}
+
+/// Writes the name of a method.
+fn method<S: Serializer>(method: &ContextMethod, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(method.name())
 }
 
 /// Writes the number of ZeRO's stage.
@@ -120,7 +201,7 @@ pub struct Job {
 impl Job {
     /// Devices that the job takes.
     pub fn devices(&self) -> usize {
-        self.layout.tensor * self.layout.data * self.layout.pipeline
+        self.layout.tensor * self.layout.context * self.layout.data * self.layout.pipeline
     }
 
     /// Micro-batches of a step on one rank.
@@ -132,7 +213,7 @@ impl Job {
     /// 96 B s l h^2 (1 + s/(6h) + V/(16 l h)) / devices for GPT with everything recomputed (Narayanan et al. 2021, equation 3).
     pub fn hardware_flops(&self) -> f64 {
         let passes = match self.layout.recompute {
-            Recompute::Full => 4.0,
+            Recompute::Full => 3.0 + self.layout.recomputed_share(self.model.layers),
             Recompute::None | Recompute::Attention => 3.0,
         };
         let layers = passes * self.model.layers as f64 * self.model.layer_flops(self.seq);
@@ -144,7 +225,7 @@ impl Job {
     /// # Errors
     /// The first number that does not divide, with what was wanted.
     pub fn check(&self) -> Result<(), PlanError> {
-        let Layout { tensor, data, pipeline, chunks, micro_batch, .. } = self.layout;
+        let Layout { tensor, context, data, pipeline, chunks, micro_batch, .. } = self.layout;
         let divides = |what: &'static str, number: usize, by: &'static str, divisor: usize| {
             if divisor == 0 || number == 0 || !number.is_multiple_of(divisor) {
                 return Err(PlanError::NotDivided { what, number, by, divisor });
@@ -154,7 +235,15 @@ impl Job {
         divides("width", self.model.width, "heads", self.model.heads)?;
         divides("heads", self.model.heads, "tensor ranks", tensor)?;
         divides("ffn_width", self.model.ffn_width, "tensor ranks", tensor)?;
-        divides("layers", self.model.layers, "pipeline stages times chunks", pipeline * chunks)?;
+        divides("sequence", self.seq, "context ranks", context)?;
+        divides("data ranks", data, "shard", self.layout.shards())?;
+        if chunks == 1 && self.model.layers < pipeline {
+            let (number, divisor) = (self.model.layers, pipeline);
+            return Err(PlanError::NotDivided { what: "layers", number, by: "pipeline stages", divisor });
+        }
+        if chunks > 1 {
+            divides("layers", self.model.layers, "pipeline stages times chunks", pipeline * chunks)?;
+        }
         divides("global batch", self.global_batch, "data ranks times micro-batch", data * micro_batch)
     }
 }

@@ -1,15 +1,17 @@
 //! Every layout of a job on so many devices, the fastest first.
 //!
-//! Degrees are all divisors: tensor-parallel ranks divide heads, key heads and the feed-forward block, stages times chunks the layers,
-//! data-parallel ranks times micro-batch the batch. A layout that would hold more than a device has is left out. What it holds is counted
+//! Degrees are all divisors: tensor-parallel ranks divide heads, key heads and the feed-forward block, ranks that share sequences half of their length,
+//! data-parallel ranks times micro-batch the batch; stages may differ by a layer, chunks may not. Layers of a stage are computed again all, none or any number of them.
+//! ZeRO's groups are all data-parallel ranks, or those of a node. A layout that would hold more than a device has is left out. What it holds is counted
 //! from below: parameters, gradients and optimizer states by ZeRO's stage, the inputs of layers that wait for their backward pass, and where
 //! nothing is recomputed the inputs of their products; on the first of p stages min(m, p) micro-batches wait (1F1B). A plan by a dry run
 //! decides about the rest.
 
 use crate::{
-    Calibration, DataParallel, Job, Layout, Machine, ParameterBytes, PlanError, Recompute, StepTime,
-    Transformer,
+    Calibration, DataParallel, Job, Layout, Machine, ParameterBytes, PipelineSchedule, PlanError, Recompute,
+    StepTime, Transformer,
 };
+use bessemer_mesh::{ContextMethod, exchange_problem};
 use serde::Serialize;
 
 /// Bytes that each element takes.
@@ -54,7 +56,7 @@ pub struct Candidate {
 /// Layouts of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidates {
-    /// Those that may fit, the fastest first.
+    /// The fastest that may fit, the fastest first: at most [`MOST_KEPT`].
     pub layouts: Vec<Candidate>,
     /// Layouts whose time was computed.
     pub evaluated: usize,
@@ -64,16 +66,21 @@ pub struct Candidates {
     pub smallest: Option<Candidate>,
 }
 
+/// Layouts that are kept.
+pub const MOST_KEPT: usize = 1 << 16;
 /// Sequences of the largest micro-batch.
 const MOST_MICRO_BATCH: usize = 64;
 /// Most chunks of a pipeline stage.
 const MOST_CHUNKS: usize = 8;
 
-/// Returns every layout. None where nothing divides.
+/// Returns every layout that is wanted. None where nothing divides.
 ///
 /// # Errors
 /// A number that is 0.
-pub fn candidates(question: &Question<'_>) -> Result<Candidates, PlanError> {
+pub fn candidates(
+    question: &Question<'_>,
+    wanted: impl Fn(&Layout) -> bool,
+) -> Result<Candidates, PlanError> {
     let Question { model, seq, global_batch, devices, .. } = *question;
     for (what, number) in
         [("seq", seq), ("global batch", global_batch), ("devices", devices), ("layers", model.layers)]
@@ -83,64 +90,113 @@ pub fn candidates(question: &Question<'_>) -> Result<Candidates, PlanError> {
         }
     }
     let mut found = Candidates { layouts: Vec::new(), evaluated: 0, too_large: 0, smallest: None };
-    let splits = |rank: &usize| {
-        [model.heads, model.kv_heads, model.ffn_width].iter().all(|number| number.is_multiple_of(*rank))
-    };
-    for tensor in divisors(devices).filter(splits) {
-        for pipeline in divisors(devices / tensor).filter(|stages| model.layers.is_multiple_of(*stages)) {
-            let data = devices / tensor / pipeline;
-            if !global_batch.is_multiple_of(data) {
-                continue;
-            }
-            let own = global_batch / data;
-            for micro_batch in divisors(own).take_while(|&sequences| sequences <= MOST_MICRO_BATCH) {
-                let layout = Layout {
-                    tensor,
-                    data,
-                    pipeline,
-                    chunks: 1,
-                    micro_batch,
-                    zero: DataParallel::Ddp,
-                    recompute: Recompute::None,
-                    sequence: false,
-                };
-                for layout in forms(layout, model.layers, own / micro_batch, seq) {
+    for layout in degrees(question) {
+        for layout in schedules(layout, question) {
+            for layout in copies(layout, question) {
+                for layout in recomputations(layout, model.layers).filter(&wanted) {
                     found.add(question, layout);
                 }
             }
         }
     }
-    found.layouts.sort_by(|a, b| {
-        a.time.total.total_cmp(&b.time.total).then(a.least_memory.total_cmp(&b.least_memory))
-    });
+    found.keep();
     Ok(found)
 }
 
-/// A layout with all that does not change its degrees.
-fn forms(layout: Layout, layers: usize, micro_batches: usize, seq: usize) -> impl Iterator<Item = Layout> {
-    let interleaves = layout.pipeline > 1 && micro_batches.is_multiple_of(layout.pipeline);
-    let most = if interleaves { MOST_CHUNKS } else { 1 };
-    let chunks = (1..=most).filter(move |chunks| layers.is_multiple_of(layout.pipeline * chunks));
-    let zeros: &[DataParallel] = if layout.data > 1 {
-        &[DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3]
-    } else {
-        &[DataParallel::Ddp]
+/// All degrees and micro-batches.
+fn degrees<'a>(question: &'a Question<'_>) -> impl Iterator<Item = Layout> + 'a {
+    let Question { model, seq, global_batch, devices, .. } = *question;
+    let splits = move |rank: &usize| {
+        [model.heads, model.kv_heads, model.ffn_width].iter().all(|number| number.is_multiple_of(*rank))
     };
-    let shares = layout.tensor > 1 && seq.is_multiple_of(layout.tensor);
-    let sequences: &[bool] = if shares { &[true, false] } else { &[false] };
-    chunks.flat_map(move |chunks| {
-        zeros.iter().flat_map(move |&zero| {
-            sequences.iter().flat_map(move |&sequence| {
-                [Recompute::None, Recompute::Attention, Recompute::Full].map(|recompute| Layout {
-                    chunks,
-                    zero,
-                    sequence,
-                    recompute,
-                    ..layout
+    let tensors = divisors(devices).filter(splits);
+    let contexts = tensors.flat_map(move |tensor| {
+        divisors(devices / tensor).filter(move |ranks| seq.is_multiple_of(2 * ranks) || *ranks == 1).flat_map(
+            move |context| {
+                methods(model, tensor, context).map(move |context_method| Layout {
+                    tensor,
+                    context,
+                    context_method,
+                    ..Layout::default()
                 })
-            })
+            },
+        )
+    });
+    let stages = contexts.flat_map(move |layout| {
+        let rest = devices / layout.tensor / layout.context;
+        let fits =
+            move |stages: &usize| *stages <= model.layers && global_batch.is_multiple_of(rest / stages);
+        divisors(rest).filter(fits).map(move |pipeline| Layout { pipeline, data: rest / pipeline, ..layout })
+    });
+    stages.flat_map(move |layout| {
+        let alone = layout.context > 1 && layout.context_method.one_sequence();
+        let most = if alone { 1 } else { MOST_MICRO_BATCH };
+        let own = divisors(global_batch / layout.data).take_while(move |&sequences| sequences <= most);
+        own.map(move |micro_batch| Layout { micro_batch, ..layout })
+    })
+}
+
+/// What so many ranks may exchange that share sequences.
+fn methods(model: Transformer, tensor: usize, context: usize) -> impl Iterator<Item = ContextMethod> {
+    let heads = exchange_problem(context, model.heads / tensor, model.kv_heads / tensor).is_none();
+    let all = [ContextMethod::AllGather, ContextMethod::Ring, ContextMethod::Ulysses];
+    let some: &[ContextMethod] = match (context, heads) {
+        (1, _) => &[],
+        (_, true) => &all,
+        (_, false) => &all[..2],
+    };
+    let one = (context == 1).then(ContextMethod::default);
+    one.into_iter().chain(some.to_vec())
+}
+
+/// A layout with its pipeline's schedules.
+fn schedules(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layout> {
+    let layers = question.model.layers;
+    let (stages, pipes) = (layout.pipeline, layout.pipeline > 1);
+    let micro_batches = question.global_batch / layout.data / layout.micro_batch;
+    let interleaves = pipes && micro_batches.is_multiple_of(stages);
+    let most = if interleaves { MOST_CHUNKS } else { 1 };
+    let chunks = (1..=most).filter(move |chunks| *chunks == 1 || layers.is_multiple_of(stages * chunks));
+    let one = chunks.map(move |chunks| Layout { chunks, ..layout });
+    let zero_bubble = pipes.then_some(Layout { schedule: PipelineSchedule::ZbH1, ..layout });
+    let both_ways = pipes && layers.is_multiple_of(2 * stages) && micro_batches >= 2 * stages;
+    let zero_bubble_v = both_ways.then_some(Layout { schedule: PipelineSchedule::ZbV, chunks: 2, ..layout });
+    one.chain(zero_bubble).chain(zero_bubble_v)
+}
+
+/// A layout with what data-parallel ranks keep a part of, and whether tensor-parallel ranks share positions.
+fn copies(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layout> {
+    let Question { seq, machine, .. } = *question;
+    let zeros: &[DataParallel] = match (layout.data, layout.schedule) {
+        (1, _) => &[DataParallel::Ddp],
+        // Gradients whose weights' part comes later are kept whole in between.
+        (_, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV) => &[DataParallel::Ddp, DataParallel::Zero1],
+        _ => &[DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3],
+    };
+    // A group of the data-parallel ranks of one node.
+    let within = machine.node / (layout.tensor * layout.context).min(machine.node);
+    let hybrid = within > 1 && within < layout.data && layout.data.is_multiple_of(within);
+    let groups = move |zero: DataParallel| {
+        let some = (hybrid && zero != DataParallel::Ddp).then_some(within);
+        std::iter::once(0).chain(some)
+    };
+    let shares = layout.tensor > 1 && (seq / layout.context).is_multiple_of(layout.tensor);
+    let sequences: &[bool] = if shares { &[true, false] } else { &[false] };
+    zeros.iter().flat_map(move |&zero| {
+        groups(zero).flat_map(move |shard| {
+            sequences.iter().map(move |&sequence| Layout { zero, shard, sequence, ..layout })
         })
     })
+}
+
+/// A layout with what the backward pass computes again, for each number of layers of a stage.
+fn recomputations(layout: Layout, layers: usize) -> impl Iterator<Item = Layout> {
+    let most = if layout.chunks == 1 { layout.stage_layers(layers) } else { 1 };
+    let some = |recompute| {
+        // All are 0.
+        (0..most).map(move |recomputed| Layout { recompute, recomputed, ..layout })
+    };
+    std::iter::once(layout).chain(some(Recompute::Attention)).chain(some(Recompute::Full))
 }
 
 impl Candidates {
@@ -153,15 +209,32 @@ impl Candidates {
             layout,
         };
         self.evaluated += 1;
+        let least_memory = least_memory(&job, &question.bytes);
+        let fits = least_memory <= question.machine.memory;
+        self.too_large += usize::from(!fits);
+        let smaller = self.smallest.is_none_or(|smallest| least_memory < smallest.least_memory);
+        if !fits && !smaller {
+            return;
+        }
         let time = question.calibration.predict(&job, question.machine);
-        let candidate = Candidate { job, time, least_memory: least_memory(&job, &question.bytes) };
-        if self.smallest.is_none_or(|smallest| candidate.least_memory < smallest.least_memory) {
+        let candidate = Candidate { job, time, least_memory };
+        if smaller {
             self.smallest = Some(candidate);
         }
-        match candidate.least_memory <= question.machine.memory {
-            true => self.layouts.push(candidate),
-            false => self.too_large += 1,
+        if fits {
+            self.layouts.push(candidate);
+            if self.layouts.len() == 4 * MOST_KEPT {
+                self.keep();
+            }
         }
+    }
+
+    /// Keeps the fastest, the fastest first.
+    fn keep(&mut self) {
+        self.layouts.sort_by(|a, b| {
+            a.time.total.total_cmp(&b.time.total).then(a.least_memory.total_cmp(&b.least_memory))
+        });
+        self.layouts.truncate(MOST_KEPT);
     }
 }
 
@@ -169,18 +242,20 @@ impl Candidates {
 pub fn least_memory(job: &Job, bytes: &ElementBytes) -> f64 {
     let (model, layout) = (&job.model, &job.layout);
     let (ranks, stages) = (layout.tensor as f64, layout.pipeline as f64);
+    // Where layers do not divide, some stage has as many as this or more.
     let layers = model.layers as f64 / stages;
     let parameters = (model.layer_parameters() * layers + model.table_parameters()) / ranks;
-    let states = layout.zero.bytes(bytes.parameters, parameters, layout.data);
+    let states = layout.zero.bytes(bytes.parameters, parameters, layout.shards());
 
-    let tokens = (layout.micro_batch * job.seq) as f64;
+    let tokens = (layout.micro_batch * job.seq / layout.context) as f64;
     let width = model.width as f64;
     let stream = if layout.sequence { width / ranks } else { width };
     let opening = model.ffn_width as f64 * if model.gated { 2.0 } else { 1.0 };
-    let inside = match layout.recompute {
-        Recompute::Full => 0.0,
-        Recompute::None | Recompute::Attention => (model.qkv_width() as f64 + opening) / ranks,
+    let whole = match layout.recompute {
+        Recompute::Full => 1.0 - layout.recomputed_share(model.layers),
+        Recompute::None | Recompute::Attention => 1.0,
     };
+    let inside = whole * (model.qkv_width() as f64 + opening) / ranks;
     let waiting = job.micro_batches().min(layout.pipeline) as f64;
     states + waiting * layers * tokens * (stream + inside) * bytes.activation
 }

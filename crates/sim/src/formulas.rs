@@ -30,6 +30,13 @@ pub fn zb_h2_bubble_in_span(p: usize, t: &PassTimes) -> f64 {
     ((p - 1) as f64 * (t.forward + t.backward_input - 2.0 * t.backward_weight)).max(0.0)
 }
 
+/// ZB-V with at least twice as many micro-batches as ranks, as simulated: (p - 1) max(T_B/2, T_B - T_W) while T_B is at least T_F. Of it
+/// (p - 1) T_F/2 is what the last rank begins later; a schedule whose next step begins on each rank as soon as this one ends there has none of it (Qi et al. 2024, where T_F = T_B =
+/// T_W).
+pub fn zb_v_bubble(p: usize, t: &PassTimes) -> f64 {
+    (p - 1) as f64 * (t.backward_input / 2.0).max(t.backward_input - t.backward_weight)
+}
+
 /// Chimera with as many micro-batches as ranks: 2 (D - 2) T_F where the full backward takes twice the forward.
 pub fn chimera_bubble(p: usize, forward: f64) -> f64 {
     2.0 * (p - 2) as f64 * forward

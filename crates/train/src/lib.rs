@@ -25,6 +25,7 @@ mod simulated;
 mod spikes;
 mod state;
 pub mod study;
+mod traffic;
 mod trainer;
 
 pub use error::TrainError;
@@ -37,4 +38,5 @@ pub use runner::{Passes, Runner, StepResult, on_threads};
 pub use simulated::{SimulatedRanks, SimulatedStep, simulate, simulated_step};
 pub use spikes::{Rollback, SpikeState};
 pub use state::{RunIdentity, TrainState, checkpoints};
+pub use traffic::planned_traffic;
 pub use trainer::{Closed, Outcome, Trainer};

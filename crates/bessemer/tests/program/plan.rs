@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
+const RECIPE: i32 = 78;
 
 fn validate(dir: &Path, words: &[&str]) -> Finished {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
@@ -127,12 +128,12 @@ fn what_cannot_be_planned_says_which_limit_it_meets() {
     plan(&[]).failed(USAGE, &["--devices"]);
     let large = ["--set", "model.layers=1000", "--set", "model.width=65536", "--set", "model.heads=64"];
     plan(&[&["--devices", "8"], &large[..]].concat()).failed(
-        FAILED,
+        RECIPE,
         &["layouts fits: the smallest (", "holds at least", "where a a100-80gb has 74.5 GiB"],
     );
     plan(&["--devices", "4", "--machine", "abacus"]).failed(USAGE, &["there is no machine \"abacus\""]);
     plan(&["--devices", "4", "--fit", "none.csv"]).failed(FAILED, &["none.csv: No such file"]);
-    plan(&["--devices", "4", "--set", "model.layers=0"]).failed(78, &["model.layers"]);
+    plan(&["--devices", "4", "--set", "model.layers=0"]).failed(RECIPE, &["model.layers"]);
     let text = plan(&["--devices", "4", "--top", "1"]).text();
     assert!(
         text.contains("4 x a100-80gb, 8 sequences of 32 tokens a step")

@@ -5,9 +5,13 @@
 mod cost;
 mod errors;
 mod fit;
+mod layerwise;
 mod machine;
+mod memory;
 mod published;
 mod search;
+mod sharding_graph;
+mod stages;
 mod table;
 
 use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};
@@ -28,6 +32,7 @@ fn job() -> Job {
             zero: DataParallel::Ddp,
             recompute: Recompute::Full,
             sequence: false,
+            ..Layout::default()
         },
     }
 }

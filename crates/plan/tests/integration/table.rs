@@ -40,7 +40,7 @@ fn rows_of_other_machines_and_types_are_left_out() {
     let text = "gpu,precision,hidden,heads,layers,seq,gpus,global_batch,time_s\n\
                 a100-40gb,bf16,1024,16,24,2048,8,8,1\nh100-80gb,fp8,1024,16,24,2048,8,8,1\na100-80gb,bf16,1024,16,24,2048,8,8,1\n";
     let table = read(text, false).unwrap();
-    assert_eq!((table.steps.len(), table.left_out), (2, 1));
+    assert_eq!((table.steps.len(), table.left_out.len(), table.left_out[0].row), (2, 1, 2));
     assert_eq!(table.steps[0].machine.name, "a100-40gb");
     assert_eq!(read(text, true).unwrap().steps.len(), 1);
 }
@@ -53,7 +53,7 @@ fn wrong_tables_say_the_line_and_what_was_wanted() {
         ("4096,32,36,2048,x,1,8,1,64,1", "tp is \"x\"; wanted a number above 0"),
         ("4096,32,36,2048,1.5,1,8,1,64,1", "tp is 1.5; wanted a whole number"),
         ("4096,32,36,2048,3,1,8,1,64,1", "heads 32 is not divided by tensor ranks 3"),
-        ("4096,32,36,2048,4,5,8,1,64,1", "layers 36 is not divided by pipeline stages times chunks 5"),
+        ("4096,32,36,2048,4,37,8,1,64,1", "layers 36 is not divided by pipeline stages 37"),
         ("4096,32,36,2048,4,1,8,3,64,1", "global batch 64 is not divided by data ranks times micro-batch 24"),
         ("4096,32,36,2048,4,1,8,1,64,-1", "time_ms is \"-1\"; wanted a number above 0"),
         ("4096,32,36,2048,4,1,8,1,64,", "there is no measurement"),

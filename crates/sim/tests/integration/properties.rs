@@ -3,7 +3,7 @@
 use bessemer_schedule::{Kind, Limits, Program, Shape, generate, verify};
 use bessemer_sim::formulas::{
     chimera_bubble, dualpipe_bubble, flush_bubble, flush_bubble_rate, interleaved_bubble, zb_h1_bubble,
-    zb_h2_bubble_in_span,
+    zb_h2_bubble_in_span, zb_v_bubble,
 };
 use bessemer_sim::{
     Costs, Jitter, Link, PassTimes, Summary, Timeline, lower_bound, peak_live, simulate, weight_versions,
@@ -221,6 +221,14 @@ fn the_closed_forms_of_two_directions_and_of_full_zero_bubbles_hold_over_sizes()
                 let s = of(Kind::ZbV, p, m, &even);
                 assert!(all(&s.bubble_in_span, 0.0), "zb-v {p} {m}: {:?}", s.bubble_in_span);
                 assert!(all(&s.peak_live, p as f64), "zb-v {p} {m}: {:?}", s.peak_live);
+            }
+            for (f, b, w) in
+                [(1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (1.0, 2.2, 0.8), (2.0, 3.0, 1.6), (1.0, 3.0, 1.0)]
+            {
+                let times = PassTimes::new(f, b, w);
+                let s = of(Kind::ZbV, p, m, &times);
+                let longest = s.bubble.iter().copied().fold(0.0, f64::max);
+                assert!(close(longest, zb_v_bubble(p, &times)), "zb-v {p} {m} {f} {b} {w}: {longest}");
             }
             let s = of(Kind::DualPipeV, p, m, &even);
             // In chunk units: a chunk's times are half, and its pairs half of the rank's.

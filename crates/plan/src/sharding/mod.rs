@@ -1,0 +1,28 @@
+//! Intra-operator parallelism by the method of Alpa (Zheng et al. 2022): which loop of each operator which axis shards, so that computing,
+//! communicating and bringing values from one layout to the next take least time together.
+//!
+//! [`UnitGraph`] lists the decisions about a recorded unit program with their prices, [`CostGraph`] holds them as numbers. [`minimum`] solves one exactly,
+//! [`fronts`] with a limit of memory, [`link`] joins units: identical layers are solved once. [`lower_bound`] bounds what any solution
+//! takes. Alpa solves an integer programme; graphs of transformers have so low a treewidth that elimination finds its optimum.
+
+mod bound;
+mod eliminate;
+mod exchange;
+mod graph;
+mod localize;
+mod operators;
+mod pareto;
+mod search;
+mod training;
+
+pub use bound::lower_bound;
+pub use eliminate::minimum;
+pub use exchange::{Devices, Place, ShardAxis, Traffic};
+pub use graph::{CostGraph, Edge, Entangled, Price, Solution, Weights};
+pub use operators::{Decision, Layouts, LoopLabel, Passage, ShardOption, UnitGraph};
+pub use pareto::{Front, MOST_POINTS, Point, Traces, fronts, link};
+pub use search::{
+    ShardingError, ShardingLayout, ShardingPlan, ShardingPlans, ShardingQuestion, UnitChoice, UnitPrograms,
+    sharding_plans,
+};
+pub use training::{BoundBy, Prices, Seconds, Training};
