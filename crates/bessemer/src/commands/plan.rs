@@ -56,7 +56,7 @@ fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, 
 }
 
 /// Reads a machine from the catalogue, or from a file where the name is that of one.
-fn machine(name: &str) -> Result<Machine, Failure> {
+pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Machine::parse(&text_of(path)?)
