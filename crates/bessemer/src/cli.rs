@@ -26,7 +26,8 @@ pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, Tok
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use network::{
-    NetworkCommand, NetworkCompareArgs, NetworkJobArgs, NetworkShowArgs, RoutingChoice,
+    NetworkCommand, NetworkCompareArgs, NetworkFailuresArgs, NetworkJobArgs, NetworkShowArgs,
+    NetworkSwitchArgs, RoutingChoice,
 };
 pub(crate) use parity::ParityArgs;
 pub(crate) use plan::{PlanArgs, PlanCommand, PlanValidateArgs, SearchMethod};

@@ -29,5 +29,6 @@ mod round_trip;
 mod safety;
 mod schedule;
 mod study;
+mod switch;
 mod trace;
 mod workplace;

@@ -133,6 +133,29 @@ fn pictures_are_written_for_every_kind_of_network() {
 }
 
 #[test]
+fn failures_of_machines_lengthen_a_run() {
+    let words = ["failures", "--nodes", "4,1250", "--rates", "6.5,20", "--save", "60", "--restart", "60"];
+    let shown = run(&[&words[..], &["--json"]].concat()).json();
+    let rows = shown["rows"].as_array().unwrap();
+    let figure = |i: usize, key: &str| rows[i][key].as_f64().unwrap();
+    // 1,250 nodes at 20 failures of 1,000 node-days: one an hour; the published table has 644 s and 0.8137 to first order.
+    assert!((figure(3, "mean_time_to_failure") - 3456.0).abs() < 1e-6, "{}", rows[3]);
+    assert!(
+        (figure(3, "young") - 644.0).abs() < 0.5 && (figure(3, "ettr") - 0.8137).abs() < 0.02,
+        "{}",
+        rows[3]
+    );
+    assert!((figure(3, "days") - 30.0 / figure(3, "ettr")).abs() < 1e-9);
+    assert!(figure(0, "ettr") > figure(2, "ettr") && figure(2, "ettr") > figure(3, "ettr"));
+    let text = run(&words).text();
+    assert!(text.contains("57.6 min") && !text.contains("never"), "{text}");
+    let fixed = run(&[&words[..], &["--interval", "3600", "--json"]].concat()).json();
+    assert!(fixed["rows"][3]["days"].as_f64().unwrap() > figure(3, "days"));
+    run(&["failures", "--save=-1"]).failed(USAGE, &["--save"]);
+    run(&["failures", "--save", "1e9", "--nodes", "1000", "--rates", "24"]).failed(USAGE, &["save faster"]);
+}
+
+#[test]
 fn bad_input_says_what_was_wanted_and_found() {
     run(&["show", "fat-tre"]).failed(USAGE, &["network fat-tre", "fat-tree-1024", "no such example"]);
     run(&["show", "/"]).failed(USAGE, &["not a regular file"]);

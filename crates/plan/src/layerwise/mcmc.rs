@@ -3,7 +3,7 @@
 //! A state is a [`LayerPlan`]; its operator groups are the attention block, the feed-forward block and what is computed again of every
 //! layer. A proposal gives a group of a random layer another configuration, hands the configuration of a group on along edges to the
 //! layers behind or before it, moves a layer between neighbouring stages, or changes the degrees. It is accepted if the simulated step
-//! is no slower, else with probability `exp(-alpha d)` for a step that is d percent slower. What holds more than a device has costs a
+//! is no slower, else with probability `exp(-alpha d)` for a step that is d thousandths slower. What holds more than a device has costs a
 //! millisecond for each megabyte. After every hundredth of the budget, at most after 1,000 proposals, the chain goes on from the best.
 //!
 //! The n-th proposal is a function of the seed, n and the state.
@@ -13,7 +13,7 @@ use bessemer_sim::SimError;
 use bessemer_tensor::rng::{RngKey, unit};
 use serde::Serialize;
 
-/// Weight of a step that is a percent slower (FlexFlow's default).
+/// Weight of a step that is a thousandth slower (FlexFlow's default, which counts milliseconds).
 const ALPHA: f64 = 1.2;
 /// Seconds for each byte above the limit: a millisecond a megabyte.
 const PENALTY: f64 = 1e-9;
@@ -55,7 +55,7 @@ pub struct Walk {
     pub fits: bool,
     /// Proposals by kind.
     pub proposals: Proposals,
-    /// Proposals until each new best, with its seconds.
+    /// Proposals until each new best, with its cost: seconds of its step, and of the penalty while it holds too much.
     pub progress: Vec<(usize, f64)>,
 }
 
@@ -110,7 +110,7 @@ pub fn wander(
 ) -> Result<Walk, SimError> {
     let mut current = state(setting, spaces, start)?;
     let mut best = current.clone();
-    let (mut proposals, mut progress) = (Proposals::default(), vec![(0, best.step.seconds)]);
+    let (mut proposals, mut progress) = (Proposals::default(), vec![(0, best.cost)]);
     let away = (budget / 100).clamp(1, MOST_AWAY);
     let mut since = 0;
     for number in 0..budget {
@@ -119,7 +119,7 @@ pub fn wander(
         let counted = kind(&mut proposals);
         counted.proposed += 1;
         let next = state(setting, spaces, plan)?;
-        let slower = 100.0 * (next.cost / current.cost - 1.0);
+        let slower = 1000.0 * (next.cost / current.cost - 1.0);
         if slower <= 0.0 || numbers.chance((-ALPHA * slower).exp()) {
             counted.accepted += 1;
             current = next;
@@ -127,7 +127,7 @@ pub fn wander(
         since += 1;
         if current.cost < best.cost {
             best = current.clone();
-            progress.push((number + 1, best.step.seconds));
+            progress.push((number + 1, best.cost));
             since = 0;
         } else if since >= away {
             current = best.clone();

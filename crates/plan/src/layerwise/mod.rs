@@ -10,6 +10,7 @@
 //! - [`UnitPrice::of`] sums the seconds of the program that a rank would run.
 //! - [`solve`] finds the fastest plan of given degrees under a memory limit (Miao et al. 2022, Galvatron, section 3.3), with stages of
 //!   unequal length; [`uniform`] is the best plan whose layers and stages are alike.
+//! - [`search`] does that for all [`degrees`] that may be the fastest.
 //! - [`step`] simulates a plan: 1F1B, collectives of data-parallel ranks beside the computation.
 //! - [`wander`] proposes changes of a plan and keeps good ones (Jia et al. 2019, FlexFlow, section 6.2).
 //! - [`complete`] gives every value of a recorded program a layout that follows from a few (Xu et al. 2021, GSPMD, section 3.5).
@@ -20,14 +21,16 @@ mod mcmc;
 mod price;
 mod simulate;
 mod solve;
+mod space;
 mod stage;
 
+pub use bessemer_mesh::Placement;
 pub use complete::{Annotation, Completion, Conflict, Origin, complete};
 pub use mcmc::{Accepted, Proposals, Walk, wander};
-pub use price::{NodeSeconds, UnitPrice};
+pub use price::{MachineSeconds, NodeSeconds, UnitPrice};
 pub use simulate::{SimulatedStep, step};
 pub use solve::{Solved, priced, solve, uniform};
-pub use stage::StageCost;
+pub use space::{Searched, degrees, search};
 
 use crate::{DataParallel, Efficiency, Machine, ParameterBytes};
 use bessemer_units::Recompute;

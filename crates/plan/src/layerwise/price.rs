@@ -3,6 +3,7 @@
 //! Operators run one after the other on one stream, collectives one after the other on another. Operators go on beside a
 //! collective that is started, until a node waits for it; any other collective is complete before the next operator begins.
 
+use crate::{Efficiency, Machine, Spread, collective_seconds, op_seconds};
 use bessemer_program::{Class, Collective, Home, Node, Phase, UnitMemory, UnitProgram};
 use bessemer_tensor::op::{Access, Op};
 use serde::Serialize;
@@ -13,6 +14,47 @@ pub trait NodeSeconds {
     fn op(&self, op: &Op) -> f64;
     /// A collective of this rank.
     fn collective(&self, collective: &Collective) -> f64;
+    /// Time between two launches of the host. A device that is done earlier waits.
+    fn host(&self) -> f64;
+}
+
+/// Seconds on a machine.
+#[derive(Debug, Clone, Copy)]
+pub struct MachineSeconds<'a> {
+    /// Devices.
+    pub machine: &'a Machine,
+    /// The software that runs on them.
+    pub efficiency: &'a Efficiency,
+    /// How tensor-parallel ranks lie on the nodes.
+    pub tensor: Spread,
+    /// Seconds between two launches.
+    pub host: f64,
+}
+
+impl MachineSeconds<'_> {
+    /// Seconds between two launches of a host that takes [`Efficiency::forward_seconds`] and [`Efficiency::backward_seconds`] for this
+    /// layer.
+    pub fn host_of(layer: &UnitProgram, efficiency: &Efficiency) -> f64 {
+        let lists = [Phase::Forward, Phase::Backward].map(|phase| layer.list(phase));
+        let launches = lists.iter().flat_map(|list| list.iter()).filter(|node| node.op().is_some()).count();
+        (efficiency.forward_seconds + efficiency.backward_seconds) / launches.max(1) as f64
+    }
+}
+
+impl NodeSeconds for MachineSeconds<'_> {
+    fn op(&self, op: &Op) -> f64 {
+        op_seconds(op, self.machine, self.efficiency)
+    }
+
+    fn collective(&self, collective: &Collective) -> f64 {
+        let Collective { kind, axis, src, dst, .. } = collective;
+        let bytes = src.bytes().max(dst.bytes()) as f64;
+        collective_seconds(*kind, bytes, *axis, self.tensor, self.machine, self.efficiency)
+    }
+
+    fn host(&self) -> f64 {
+        self.host
+    }
 }
 
 /// Seconds and bytes of a unit on a rank.
@@ -22,7 +64,7 @@ pub struct UnitPrice {
     pub forward: f64,
     /// Seconds of its backward pass.
     pub backward: f64,
-    /// Of these, seconds in which the rank waits for other tensor-parallel ranks.
+    /// Of both, seconds in which no operator runs: the rank waits for other tensor-parallel ranks, or for its host.
     pub waiting: f64,
     /// Bytes kept for each micro-batch from its forward to its backward pass.
     pub saved: f64,
@@ -32,7 +74,7 @@ pub struct UnitPrice {
     pub parameters: f64,
 }
 
-/// Seconds of a list, and of these those in which no operator runs.
+/// Seconds of a list, and of these those in which no operator runs: the rank waits for other ranks, or for its host.
 struct ListSeconds {
     all: f64,
     waiting: f64,
@@ -72,15 +114,16 @@ fn entering(program: &UnitProgram) -> usize {
 
 /// Runs a list on two streams.
 fn list(nodes: &[Node], seconds: &dyn NodeSeconds) -> ListSeconds {
-    let (mut now, mut free, mut busy) = (0.0_f64, 0.0_f64, 0.0);
+    let (mut now, mut free, mut busy, mut issued) = (0.0_f64, 0.0_f64, 0.0, 0.0);
     let mut under_way: Vec<(usize, f64)> = Vec::new();
     for node in nodes {
         match node {
             // What begins the gradients of an update runs in one of many passes.
             Node::Launch(launch) if launch.first_only => {}
             Node::Launch(launch) => {
+                issued += seconds.host();
                 let seconds = seconds.op(&launch.op);
-                now += seconds;
+                now = now.max(issued) + seconds;
                 busy += seconds;
             }
             Node::Collective(collective) => {

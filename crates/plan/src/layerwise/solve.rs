@@ -197,12 +197,27 @@ pub fn solve(setting: &Setting<'_>, prices: &Prices, degrees: Degrees) -> Option
         let (begin, point, option) = at.from;
         let chosen = &tables[stage].of(begin)[end - begin][option];
         (lengths[stage], memory[stage]) = (end - begin, chosen.cost.memory);
-        choices[stage] = chosen.choices.clone();
+        choices[stage] = in_order(&prices.layers[begin..end], &chosen.choices);
         (at, end) = (joined[stage][begin][point], begin);
     }
     let plan = LayerPlan { degrees, stages: lengths, choices: choices.concat() };
     let seconds = best.seconds + setting.efficiency.step_seconds;
     Some(Solved { plan, seconds, memory, evaluations })
+}
+
+/// The same choices for layers of the same kinds, the last of them first: a stage's sums do not depend on their order.
+fn in_order(kinds: &[usize], choices: &[usize]) -> Vec<usize> {
+    let mut ordered = choices.to_vec();
+    let mut all: Vec<usize> = kinds.to_vec();
+    all.sort_unstable();
+    all.dedup();
+    for kind in all {
+        let places = || (0..kinds.len()).filter(|place| kinds[*place] == kind);
+        let mut of_kind: Vec<usize> = places().map(|place| choices[place]).collect();
+        of_kind.sort_unstable_by_key(|choice| std::cmp::Reverse(*choice));
+        places().zip(of_kind).for_each(|(place, choice)| ordered[place] = choice);
+    }
+    ordered
 }
 
 /// The choices of a stage of some of these layers, from the first on, by their number.

@@ -11,7 +11,7 @@ use bessemer_program::CollectiveKind;
 
 /// Cost of units.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub struct StageCost {
+pub(super) struct StageCost {
     /// Seconds of the two passes of a micro-batch.
     pub pass: f64,
     /// Seconds once a step, behind the last backward pass.
@@ -151,25 +151,25 @@ impl<'a> Stages<'a> {
         self.besides(stage).memory + units.sum::<f64>() + shared.fold(0.0, f64::max)
     }
 
-    /// Bytes of buffers that the units of a stage share. `parameters`: of its largest unit.
+    /// Bytes of buffers that the units of a stage share. `parameters`: of its largest layer.
     pub(super) fn shared(&self, stage: usize, scratch: f64, parameters: f64) -> f64 {
-        let mut scratch = scratch;
-        let mut parameters = parameters;
-        if stage == 0 {
-            scratch = scratch.max(self.prices.embedding.scratch);
-            parameters = parameters.max(self.prices.embedding.parameters);
+        let (mut scratch, mut ends) = (scratch, 0.0);
+        for (end, here) in
+            [(&self.prices.embedding, stage == 0), (&self.prices.head, stage + 1 == self.degrees.pipeline)]
+        {
+            if here {
+                scratch = scratch.max(end.scratch);
+                ends += end.parameters;
+            }
         }
-        if stage + 1 == self.degrees.pipeline {
-            scratch = scratch.max(self.prices.head.scratch);
-            parameters = parameters.max(self.prices.head.parameters);
-        }
-        // The unit that computes, and the one that travels.
+        // The layer that computes and the one that travels; embedding and head are gathered in memory of their own.
+        let parameters = 2.0 * parameters;
         let bytes = self.setting.bytes;
         let gathered = match self.degrees.data_parallel() {
             _ if self.degrees.data == 1 => 0.0,
             DataParallel::Ddp | DataParallel::Zero1 => 0.0,
-            DataParallel::Zero2 => 2.0 * parameters * bytes.gradient,
-            DataParallel::Zero3 => 2.0 * parameters * (bytes.parameter + bytes.gradient),
+            DataParallel::Zero2 => parameters * bytes.gradient,
+            DataParallel::Zero3 => parameters * (bytes.parameter + bytes.gradient) + ends * bytes.parameter,
         };
         scratch + gathered
     }

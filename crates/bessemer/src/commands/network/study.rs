@@ -41,6 +41,8 @@ impl Study {
             RoutingChoice::Static => Routing::Static,
             RoutingChoice::Ecmp => Routing::Ecmp { seed: args.seed },
             RoutingChoice::Adaptive => Routing::Adaptive,
+            RoutingChoice::Valiant => Routing::Valiant { seed: args.seed },
+            RoutingChoice::Ugal => Routing::Ugal { seed: args.seed },
         };
         let failures = Failures::parse(&network, &args.fail)?;
         let report = run_job(&network, &job, routing, &failures)?;
@@ -76,6 +78,8 @@ impl Study {
             RoutingChoice::Static => "static",
             RoutingChoice::Ecmp => "ecmp",
             RoutingChoice::Adaptive => "adaptive",
+            RoutingChoice::Valiant => "valiant",
+            RoutingChoice::Ugal => "ugal",
         }
     }
 

@@ -65,7 +65,6 @@ pub(super) fn efficiency() -> Efficiency {
         all_reduce_factor: 1.0,
         optimizer_bytes: 32.0,
         logit_bytes: 16.0,
-        last_stage: 1.0,
         step_seconds: 1e-4,
         ..Efficiency::default()
     }

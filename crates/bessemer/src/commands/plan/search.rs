@@ -1,6 +1,7 @@
 //! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
 use super::explain::{nothing_divides, nothing_fits, nothing_planned};
+use super::layerwise::Shown;
 pub(super) use super::training::Training;
 use super::training::name;
 use super::{explain, machine, picture, text_of};
@@ -104,6 +105,33 @@ pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Cali
     let table = read_table(&text_of(path)?, machine, true)
         .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
     Ok(Calibration::of(&choose(&table.steps)))
+}
+
+/// The fastest layout of a search.
+pub(super) struct Best {
+    pub(super) plan: Option<Shown>,
+    pub(super) evaluated: usize,
+}
+
+/// Finds the fastest layout that fits by its dry run.
+pub(super) fn best(
+    wanted: &Wanted<'_>,
+    training: &Training,
+    machine: &Machine,
+    calibration: &Calibration,
+    console: &mut Console,
+) -> Result<Best, Failure> {
+    let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
+    let found = search.run(console)?;
+    let shown = |Planned { candidate, memory }: &Planned| Shown {
+        name: name(&candidate.job.layout),
+        keys: training.arguments(&candidate.job.layout, wanted.devices),
+        seconds: candidate.time.total,
+        sums: f64::NAN,
+        memory: candidate.least_memory,
+        planned: Some(memory.buffers.total()),
+    };
+    Ok(Best { plan: found.planned.first().map(shown), evaluated: found.candidates.evaluated })
 }
 
 impl Training {
