@@ -38,6 +38,8 @@ pub(crate) struct PlanArgs {
 pub(crate) enum SearchMethod {
     /// Every layout whose layers are alike.
     Exhaustive,
+    /// Layouts of each operator by elimination over their graph, stages by dynamic programming (Alpa).
+    Alpa,
 }
 
 fn devices(text: &str) -> Result<NonZeroUsize, String> {

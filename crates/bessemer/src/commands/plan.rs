@@ -1,5 +1,6 @@
 //! `bessemer plan`.
 
+mod alpa;
 mod search;
 mod validate;
 
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
             let wanted = search::Wanted { recipe, devices: devices.get(), args };
             match args.method {
                 SearchMethod::Exhaustive => search::run(&wanted, as_json, console),
+                SearchMethod::Alpa => alpa::run(&wanted, as_json, console),
             }
         }
         // The command line demands both.
