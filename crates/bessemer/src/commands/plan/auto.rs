@@ -89,7 +89,7 @@ pub(crate) fn plan(
         may_grow: false,
     };
     let found = search.run(console)?;
-    let record = Explained::new(&search, &found).record;
+    let record = Explained::new(&search, &found, console).record;
     let layout = &found.planned[0].candidate.job.layout;
     let settings = training.settings(layout, host.ranks);
     Ok((LayoutPlan { ranks: host.ranks as u64, machine: subject, settings }, Some(record)))

@@ -2,6 +2,7 @@
 
 use super::search::{Found, Planned, Search};
 use super::training::name;
+use crate::console::Console;
 use crate::failure::{Failure, code};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{Candidate, Candidates, Job, Layout, Question, Recompute, StepTime, candidates};
@@ -34,23 +35,38 @@ pub(crate) struct Explained<'a> {
     /// The record of the plan.
     pub(crate) record: Plan,
     communication: Vec<Communication>,
+    /// Plain kinds of layouts, with how the fastest of them stands to the first.
+    plain: Vec<(&'static str, String)>,
 }
 
 /// What the first rank sends in a step in groups of one label.
 struct Communication {
     label: String,
     bytes: Bytes,
-    /// Seconds that the cost model counts for the axis, nothing hidden.
+    /// Seconds that nothing hides, with waiting for other ranks.
     seconds: Option<f64>,
     /// Whether a group lies on several nodes.
     network: bool,
 }
 
 impl<'a> Explained<'a> {
-    pub(crate) fn new(search: &'a Search<'a>, found: &'a Found) -> Explained<'a> {
-        let communication = communication(search, &found.planned[0].candidate);
-        let record = record(search, found, &communication);
-        Explained { search, found, record, communication }
+    pub(crate) fn new(search: &'a Search<'a>, found: &'a Found, console: &mut Console) -> Explained<'a> {
+        let communication = communication(search, &found.planned[0]);
+        let mut record = record(search, found, &communication);
+        let best = &found.planned[0];
+        let mut plain = Vec::new();
+        for (kind, fastest) in search.plain(found, console) {
+            let Some(fastest) = fastest else {
+                plain.push((kind, "does not fit".to_owned()));
+                continue;
+            };
+            plain.push((kind, signed_percent(fastest.seconds() / best.seconds() - 1.0)));
+            if found.planned.iter().all(|planned| planned.candidate != fastest.candidate) {
+                let reason = format!("the fastest of {kind}; {}", slower(&fastest, best));
+                record.others.push(other(&fastest, reason));
+            }
+        }
+        Explained { search, found, record, communication, plain }
     }
 
     fn best(&self) -> &Planned {
@@ -61,7 +77,7 @@ impl<'a> Explained<'a> {
     fn days(&self) -> Option<f64> {
         let training = self.search.training;
         let steps = training.all_tokens()? / training.tokens();
-        Some(steps * self.best().candidate.time.total / DAY)
+        Some(steps * self.best().seconds() / DAY)
     }
 
     /// The search in words.
@@ -91,17 +107,17 @@ impl<'a> Explained<'a> {
             let _ = writeln!(text, "kept as the recipe says: {}", constraints.join(", "));
         }
         let _ = writeln!(text, "{:>10} {:>12} {:>7} {:>10}  layout", "step", "tokens/s", "MFU", "memory");
-        for Planned { candidate, memory } in &found.planned {
-            let held = memory.buffers.total();
+        for planned in &found.planned {
+            let held = planned.memory.buffers.total();
             let full = held.0 as f64 > (1.0 - HEADROOM) * machine.memory;
             let _ = writeln!(
                 text,
                 "{:>10} {:>12.0} {:>5.1} % {:>10}  {}{}",
-                seconds(candidate.time.total),
-                training.tokens() / candidate.time.total,
-                100.0 * utilisation(candidate, machine.matrix_flops),
+                seconds(planned.seconds()),
+                training.tokens() / planned.seconds(),
+                100.0 * utilisation(planned, machine.matrix_flops),
                 held.to_string(),
-                name(&candidate.job.layout),
+                name(&planned.candidate.job.layout),
                 if full { "; less than 5 % of the memory is free" } else { "" }
             );
         }
@@ -123,11 +139,11 @@ impl<'a> Explained<'a> {
     /// The first layout by item.
     fn first(&self) -> String {
         let Search { training, machine, .. } = self.search;
-        let Planned { candidate, memory } = self.best();
-        let time = &candidate.time;
-        let shares = parts(time).into_iter().filter(|(_, part)| *part > 0.0);
+        let best = self.best();
+        let memory = &best.memory;
+        let shares = parts(best).into_iter().filter(|(_, part)| *part > 0.0);
         let shares: Vec<String> =
-            shares.map(|(part, share)| format!("{part} {:.1} %", 100.0 * share / time.total)).collect();
+            shares.map(|(part, share)| format!("{part} {:.1} %", 100.0 * share / best.seconds())).collect();
         let mut text = format!("time of the first: {}\n", shares.join(", "));
         let free = machine.memory - memory.buffers.total().0 as f64;
         let _ = writeln!(
@@ -145,7 +161,7 @@ impl<'a> Explained<'a> {
             let took = one.seconds.map_or(String::new(), |time| format!(", {}", seconds(time)));
             let _ = writeln!(text, "  {:<14} {:>10} {link}{took}", one.label, one.bytes.to_string());
         }
-        let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / time.total * DAY / 1e9);
+        let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / best.seconds() * DAY / 1e9);
         if let (Some(days), Some(tokens)) = (self.days(), training.all_tokens()) {
             let _ = writeln!(
                 text,
@@ -153,11 +169,8 @@ impl<'a> Explained<'a> {
                 tokens / 1e9
             );
         }
-        let plain = self.search.plain(&self.found.candidates).map(|(kind, plain)| {
-            let beside = plain.map(|plain| signed_percent(plain.time.total / time.total - 1.0));
-            format!("{kind} {}", beside.unwrap_or_else(|| "does not fit".into()))
-        });
-        let _ = writeln!(text, "plain layouts beside the first, in closed form: {}", plain.join(", "));
+        let plain: Vec<String> = self.plain.iter().map(|(kind, stands)| format!("{kind} {stands}")).collect();
+        let _ = writeln!(text, "plain layouts beside the first: {}", plain.join(", "));
         text
     }
 
@@ -165,7 +178,8 @@ impl<'a> Explained<'a> {
     pub(crate) fn as_value(&self) -> Value {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
-        let layout = |Planned { candidate, memory }: &Planned| {
+        let layout = |planned: &Planned| {
+            let Planned { candidate, memory, simulated } = planned;
             let classes: serde_json::Map<String, Value> = memory
                 .buffers
                 .classes
@@ -176,9 +190,11 @@ impl<'a> Explained<'a> {
                 "layout": candidate.job.layout,
                 "name": name(&candidate.job.layout),
                 "keys": training.arguments(&candidate.job.layout, *devices),
+                "seconds": planned.seconds(),
                 "time": candidate.time,
-                "tokens_per_second": training.tokens() / candidate.time.total,
-                "model_flops_utilisation": utilisation(candidate, machine.matrix_flops),
+                "simulated": simulated.as_ref().map(|step| json!({ "seconds": step.seconds, "time": step.items() })),
+                "tokens_per_second": training.tokens() / planned.seconds(),
+                "model_flops_utilisation": utilisation(planned, machine.matrix_flops),
                 "memory": memory.buffers.total().0,
                 "least_memory": candidate.least_memory,
                 "memory_by_class": classes,
@@ -201,21 +217,26 @@ impl<'a> Explained<'a> {
                 "memory": other.predicted.memory_bytes(),
                 "reason": other.reason,
             })).collect::<Vec<_>>(),
-            "tokens_per_day": training.tokens() / self.best().candidate.time.total * DAY,
+            "tokens_per_day": training.tokens() / self.best().seconds() * DAY,
             "days": self.days(),
         })
     }
 }
 
 /// Model FLOPs utilisation: operations without those of recomputation, over the peak.
-fn utilisation(candidate: &Candidate, peak: f64) -> f64 {
+fn utilisation(planned: &Planned, peak: f64) -> f64 {
+    let candidate = &planned.candidate;
     let layout = Layout { recompute: Recompute::None, recomputed: 0, ..candidate.job.layout };
-    Job { layout, ..candidate.job }.hardware_flops() / (candidate.time.total * peak)
+    Job { layout, ..candidate.job }.hardware_flops() / (planned.seconds() * peak)
 }
 
-/// Seconds of a step by part.
-fn parts(time: &StepTime) -> [(&'static str, f64); 9] {
-    [
+/// Seconds of a step by part: of its simulation, or of the closed form.
+fn parts(planned: &Planned) -> Vec<(String, f64)> {
+    if let Some(step) = &planned.simulated {
+        return step.items().into_iter().map(|item| (item.name, item.value)).collect();
+    }
+    let time = &planned.candidate.time;
+    let parts = [
         ("compute", time.compute),
         ("last stage", time.last_stage),
         ("tensor collectives", time.tensor),
@@ -225,7 +246,8 @@ fn parts(time: &StepTime) -> [(&'static str, f64); 9] {
         ("data collectives", time.data),
         ("optimizer", time.optimizer),
         ("constant", time.constant),
-    ]
+    ];
+    parts.map(|(part, seconds)| (part.to_owned(), seconds)).into()
 }
 
 /// The largest classes of a plan of memory.
@@ -237,9 +259,8 @@ fn classes(memory: &MemoryPlan, most: usize) -> String {
     held.map(|(class, bytes)| format!("{class} {bytes}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A prediction by the items that can be measured.
-fn costs(planned: &Planned, communication: &[Communication]) -> StepCosts {
-    let Planned { candidate: Candidate { time, .. }, memory } = planned;
+/// Seconds of the closed form by the items that can be measured.
+fn items(time: &StepTime) -> Vec<CostItem> {
     let items = [
         (StepCosts::COMPUTE, time.compute + time.last_stage),
         (StepCosts::TENSOR, time.tensor),
@@ -249,31 +270,39 @@ fn costs(planned: &Planned, communication: &[Communication]) -> StepCosts {
         (StepCosts::OPTIMIZER, time.optimizer),
         (StepCosts::OTHER, time.constant),
     ];
+    let some = items.into_iter().filter(|item| item.1 > 0.0);
+    some.map(|(name, value)| CostItem::new(name, value)).collect()
+}
+
+/// A prediction by the items that can be measured.
+fn costs(planned: &Planned, communication: &[Communication]) -> StepCosts {
+    let memory = &planned.memory;
     let classes = memory.buffers.classes.iter().copied().chain([("workspace", memory.buffers.workspace)]);
     let held = classes.filter(|(_, bytes)| bytes.0 > 0);
     StepCosts {
-        seconds: time.total,
-        time: items
-            .into_iter()
-            .filter(|item| item.1 > 0.0)
-            .map(|(name, value)| CostItem::new(name, value))
-            .collect(),
+        seconds: planned.seconds(),
+        time: planned.simulated.as_ref().map_or_else(|| items(&planned.candidate.time), |step| step.items()),
         memory: held.map(|(class, bytes)| CostItem::new(class, bytes.0 as f64)).collect(),
         traffic: communication.iter().map(|one| CostItem::new(&one.label, one.bytes.0 as f64)).collect(),
     }
 }
 
+/// A layout that was not chosen.
+fn other(planned: &Planned, reason: String) -> OtherLayout {
+    OtherLayout { layout: name(&planned.candidate.job.layout), reason, predicted: costs(planned, &[]) }
+}
+
 /// What the first rank sends in a layout; nothing where a dry run of the step refuses.
-fn communication(search: &Search<'_>, candidate: &Candidate) -> Vec<Communication> {
+fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
     let Search { training, machine, devices, .. } = search;
-    let recipe = training.in_layout(&candidate.job.layout, *devices);
+    let recipe = training.in_layout(&best.candidate.job.layout, *devices);
     let (Ok(plan), Ok(sent)) = (
         bessemer_train::layout(&recipe, *devices, &training.model),
         planned_traffic(&recipe, *devices, &training.model),
     ) else {
         return Vec::new();
     };
-    let time = &candidate.time;
+    let closed = &best.candidate.time;
     let of = |(label, bytes): (String, Bytes)| {
         let ranks = match label.as_str() {
             "tied table" => plan.first_group("pipeline"),
@@ -281,12 +310,14 @@ fn communication(search: &Search<'_>, candidate: &Candidate) -> Vec<Communicatio
             label => plan.first_group(label),
         };
         let network = ranks.iter().any(|rank| *rank >= machine.node);
-        let seconds = match label.as_str() {
-            "tensor" => Some(time.tensor),
-            "context" | "context-heads" => Some(time.context),
-            "pipeline" => Some(time.messages),
-            "shard" | "replicate" => Some(time.data),
-            _ => None,
+        let seconds = match (&best.simulated, label.as_str()) {
+            (Some(step), "pipeline") => step.exposed.get("messages").copied(),
+            (Some(step), label) => step.exposed.get(label).copied(),
+            (None, "tensor") => Some(closed.tensor),
+            (None, "context" | "context-heads") => Some(closed.context),
+            (None, "pipeline") => Some(closed.messages),
+            (None, "shard" | "replicate") => Some(closed.data),
+            (None, _) => None,
         };
         Communication { label, bytes, seconds: seconds.filter(|seconds| *seconds > 0.0), network }
     };
@@ -298,11 +329,6 @@ fn communication(search: &Search<'_>, candidate: &Candidate) -> Vec<Communicatio
 /// The record of a plan.
 fn record(search: &Search<'_>, found: &Found, communication: &[Communication]) -> Plan {
     let best = &found.planned[0];
-    let other = |planned: &Planned, reason: String| OtherLayout {
-        layout: name(&planned.candidate.job.layout),
-        reason,
-        predicted: costs(planned, &[]),
-    };
     let limit = search.machine.memory;
     let mut others: Vec<OtherLayout> = Vec::new();
     let faster =
@@ -312,20 +338,6 @@ fn record(search: &Search<'_>, found: &Found, communication: &[Communication]) -
     }
     for planned in &found.planned[1..] {
         others.push(other(planned, slower(planned, best)));
-    }
-    for (kind, plain) in search.plain(&found.candidates) {
-        let Some(plain) = plain.filter(|plain| **plain != best.candidate) else { continue };
-        let known = |planned: &Planned| planned.candidate == *plain;
-        if found.planned.iter().chain(&found.too_large).any(known) {
-            continue;
-        }
-        let Ok(memory) = search.memory(&plain.job.layout) else { continue };
-        let planned = Planned { candidate: *plain, memory };
-        let reason = match planned.memory.buffers.total().0 as f64 <= limit {
-            true => slower(&planned, best),
-            false => over(&planned, &best.candidate, limit),
-        };
-        others.push(other(&planned, format!("the fastest of {kind}; {reason}")));
     }
     Plan {
         ranks: search.devices as u64,
@@ -341,11 +353,12 @@ fn record(search: &Search<'_>, found: &Found, communication: &[Communication]) -
 
 /// What rules out a layout that fits: the parts of its time that are longer.
 fn slower(other: &Planned, best: &Planned) -> String {
-    let (time, least) = (&other.candidate.time, &best.candidate.time);
-    let difference = time.total / least.total - 1.0;
-    let mut longer: Vec<(&str, f64)> =
-        parts(time).iter().zip(parts(least)).map(|(long, short)| (long.0, long.1 - short.1)).collect();
-    longer.retain(|(_, more)| *more > 1e-3 * least.total);
+    let difference = other.seconds() / best.seconds() - 1.0;
+    let least = parts(best);
+    let of = |name: &str| least.iter().find(|(part, _)| part == name).map_or(0.0, |(_, seconds)| *seconds);
+    let mut longer: Vec<(String, f64)> =
+        parts(other).into_iter().map(|(part, seconds)| (part.clone(), seconds - of(&part))).collect();
+    longer.retain(|(_, more)| *more > 1e-3 * best.seconds());
     longer.sort_by(|a, b| b.1.total_cmp(&a.1));
     let named: Vec<String> =
         longer.iter().take(MOST_PARTS).map(|(part, more)| format!("{part} +{}", seconds(*more))).collect();

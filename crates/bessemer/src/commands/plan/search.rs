@@ -11,15 +11,17 @@ use crate::failure::Failure;
 use bessemer_model::{Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, DataParallel, Layout, Machine, Question, Recompute, candidates,
-    choose, read_table,
+    Calibration, Candidate, Candidates, DataParallel, Layout, Machine, MachineCosts, Question, Recompute,
+    candidates, choose, read_table,
 };
 use bessemer_recipe::load_recipe;
-use bessemer_train::{activations, planned_memory};
+use bessemer_train::{PredictedStep, activations, planned_memory, predicted_step};
 use std::path::Path;
 
 /// Most dry runs.
 const MOST_DRY_RUNS: usize = 200;
+/// Most dry runs for a plain kind of layout.
+const MOST_OF_A_KIND: usize = 10;
 /// Most layouts that a recipe or a model may refuse.
 const MOST_REFUSED: usize = 1000;
 
@@ -48,6 +50,15 @@ pub(crate) struct Search<'a> {
 pub(crate) struct Planned {
     pub(crate) candidate: Candidate,
     pub(crate) memory: MemoryPlan,
+    /// A step of its program on the machine, if it was simulated.
+    pub(crate) simulated: Option<PredictedStep>,
+}
+
+impl Planned {
+    /// Seconds of a step: simulated, or in closed form.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.simulated.as_ref().map_or(self.candidate.time.total, |step| step.seconds)
+    }
 }
 
 /// What a search found.
@@ -78,7 +89,7 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         may_grow: true,
     };
     let found = search.run(console)?;
-    let explained = explain::Explained::new(&search, &found);
+    let explained = explain::Explained::new(&search, &found, console);
     if let Some(path) = &wanted.args.svg {
         picture::write(path, &explained.record, console)?;
     }
@@ -112,10 +123,10 @@ pub(super) fn best(
 ) -> Result<Best, Failure> {
     let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
     let found = search.run(console)?;
-    let shown = |Planned { candidate, memory }: &Planned| Shown {
+    let shown = |planned @ Planned { candidate, memory, .. }: &Planned| Shown {
         name: name(&candidate.job.layout),
         keys: training.arguments(&candidate.job.layout, wanted.devices),
-        seconds: candidate.time.total,
+        seconds: planned.seconds(),
         sums: f64::NAN,
         memory: candidate.least_memory,
         planned: Some(memory.buffers.total()),
@@ -160,8 +171,23 @@ impl Search<'_> {
         if found.layouts.is_empty() {
             return Err(nothing_fits(self, &found));
         }
-        let found = self.dry_runs(found, console);
-        if found.planned.is_empty() { Err(nothing_planned(self, &found)) } else { Ok(found) }
+        let mut found = self.dry_runs(found, console);
+        if found.planned.is_empty() {
+            return Err(nothing_planned(self, &found));
+        }
+        for planned in &mut found.planned {
+            planned.simulated = self.simulate(&planned.candidate.job.layout, console);
+        }
+        found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        Ok(found)
+    }
+
+    /// Simulates a step of a layout's program; nothing for what has no such program.
+    pub(super) fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+        let recipe = self.training.in_layout(layout, self.devices);
+        let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
+        let step = predicted_step(&recipe, self.devices, &self.training.model, &mut costs);
+        step.map_err(|cause| console.detail(&format!("{}: {cause}", name(layout)))).ok()
     }
 
     /// Plans the fastest layouts until enough of them fit.
@@ -192,7 +218,7 @@ impl Search<'_> {
                 }
                 Ok(memory) => {
                     runs += 1;
-                    let planned = Planned { candidate: *candidate, memory };
+                    let planned = Planned { candidate: *candidate, memory, simulated: None };
                     match self.fits(&planned.memory) {
                         true => found.planned.push(planned),
                         false => {
@@ -232,14 +258,43 @@ impl Search<'_> {
         Ok(memory)
     }
 
-    /// The fastest layout of each plain kind that is listed.
-    pub(super) fn plain<'a>(&self, found: &'a Candidates) -> [(&'static str, Option<&'a Candidate>); 3] {
+    /// The fastest layout of each plain kind that fits.
+    pub(super) fn plain(&self, found: &Found, console: &mut Console) -> Vec<(&'static str, Option<Planned>)> {
         let kinds: [(&str, Kind); 3] = [
             ("DDP", |layout| alone(layout) && layout.zero == DataParallel::Ddp),
             ("ZeRO-3", |layout| alone(layout) && layout.zero == DataParallel::Zero3),
             ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == DataParallel::Ddp),
         ];
-        kinds.map(|(kind, is)| (kind, found.layouts.iter().find(|candidate| is(&candidate.job.layout))))
+        kinds.map(|(kind, is)| (kind, self.fastest(found, is, console))).into()
+    }
+
+    /// The fastest layout of a kind that fits, looked for with a few dry runs.
+    fn fastest(&self, found: &Found, is: Kind, console: &mut Console) -> Option<Planned> {
+        let mut too_large: Vec<Layout> =
+            found.too_large.iter().map(|planned| planned.candidate.job.layout).collect();
+        let mut runs = 0;
+        for candidate in found.candidates.layouts.iter().filter(|candidate| is(&candidate.job.layout)) {
+            let layout = &candidate.job.layout;
+            if let Some(planned) = found.planned.iter().find(|planned| planned.candidate == *candidate) {
+                return Some(planned.clone());
+            }
+            if too_large.iter().any(|other| holds_no_less(layout, other)) {
+                continue;
+            }
+            if runs == MOST_OF_A_KIND {
+                break;
+            }
+            runs += 1;
+            match self.memory(layout) {
+                Ok(memory) if self.fits(&memory) => {
+                    let simulated = self.simulate(layout, console);
+                    return Some(Planned { candidate: *candidate, memory, simulated });
+                }
+                Ok(_) => too_large.push(*layout),
+                Err(_) => {}
+            }
+        }
+        None
     }
 }
 
