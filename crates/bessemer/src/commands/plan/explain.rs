@@ -2,15 +2,19 @@
 
 use super::search::{Found, Planned, Search};
 use super::training::name;
+use crate::cli::PlanArgs;
 use crate::console::Console;
 use crate::failure::{Failure, code};
+use bessemer_cluster::{ClusterError, Expectation, FailingRun};
 use bessemer_parallel::MemoryPlan;
-use bessemer_plan::{Candidate, Candidates, Job, Layout, Question, Recompute, StepTime, candidates};
+use bessemer_plan::{
+    Candidate, Candidates, DeviceCost, Job, Layout, Question, Recompute, StepTime, candidates,
+};
 use bessemer_recipe::set_argument;
 use bessemer_report::{seconds, signed_percent};
 use bessemer_runlog::{CostItem, OtherLayout, Plan, StepCosts};
 use bessemer_train::planned_traffic;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, Seconds};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,8 +84,66 @@ impl<'a> Explained<'a> {
         Some(steps * self.best().seconds() / DAY)
     }
 
+    /// The same with failures of nodes, for each of some rates: failures in 1,000 days of a node, with what is expected.
+    fn with_failures(&self, args: &PlanArgs) -> Vec<(f64, Result<Expectation, ClusterError>)> {
+        let Some(days) = self.days() else { return Vec::new() };
+        let nodes = self.search.devices.div_ceil(self.search.machine.node) as f64;
+        let expect = |rate: &f64| {
+            let run = FailingRun {
+                nodes,
+                failures_per_node_day: rate / 1000.0,
+                save: args.save,
+                restart: args.restart,
+                work: days * DAY,
+            };
+            (*rate, run.expect())
+        };
+        args.failures.iter().map(expect).collect()
+    }
+
+    /// Joules and price until the training is finished, of each what the machine knows.
+    fn costs(&self) -> [Option<f64>; 2] {
+        let hours = self.days().map(|days| 24.0 * days * self.search.devices as f64);
+        let of = |rate: fn(&DeviceCost) -> Option<f64>| {
+            Some(hours? * self.search.machine.cost.as_ref().and_then(rate)?)
+        };
+        [of(|cost| cost.watts).map(|watt_hours| 3600.0 * watt_hours), of(|cost| cost.price_per_hour)]
+    }
+
+    /// How long the training takes and what it costs, where the recipe and the machine say enough.
+    fn finish(&self, args: &PlanArgs) -> String {
+        let (Some(days), Some(tokens)) = (self.days(), self.search.training.all_tokens()) else {
+            return String::new();
+        };
+        let mut text =
+            format!("to finish {:.2} billion tokens: {days:.2} days without failures\n", tokens / 1e9);
+        for (rate, expected) in self.with_failures(args) {
+            let _ = match expected {
+                Ok(run) => writeln!(
+                    text,
+                    "  {rate} failures in 1,000 days of a node, {} s to save, {} s to restart: {:.2} days, saving every {}; {:.2} % of \
+                     the time trains",
+                    args.save,
+                    args.restart,
+                    run.days(),
+                    Seconds(run.interval),
+                    100.0 * run.ettr()
+                ),
+                Err(cause) => writeln!(text, "  {rate} failures in 1,000 days of a node: {cause}"),
+            };
+        }
+        let [joules, price] = self.costs();
+        if let Some(joules) = joules {
+            let _ = writeln!(text, "  energy: {:.3} MWh", joules / 3.6e9);
+        }
+        if let (Some(price), Some(cost)) = (price, &self.search.machine.cost) {
+            let _ = writeln!(text, "  price: {price:.2} {}", cost.currency);
+        }
+        text
+    }
+
     /// The search in words.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, args: &PlanArgs) -> String {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
         let mut text = format!(
@@ -121,7 +183,7 @@ impl<'a> Explained<'a> {
                 if full { "; less than 5 % of the memory is free" } else { "" }
             );
         }
-        text += &self.first();
+        text += &self.first(args);
         if !record.others.is_empty() {
             text += "others, and what rules them out:\n";
             for other in &record.others {
@@ -137,7 +199,7 @@ impl<'a> Explained<'a> {
     }
 
     /// The first layout by item.
-    fn first(&self) -> String {
+    fn first(&self, args: &PlanArgs) -> String {
         let Search { training, machine, .. } = self.search;
         let best = self.best();
         let memory = &best.memory;
@@ -162,20 +224,14 @@ impl<'a> Explained<'a> {
             let _ = writeln!(text, "  {:<14} {:>10} {link}{took}", one.label, one.bytes.to_string());
         }
         let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / best.seconds() * DAY / 1e9);
-        if let (Some(days), Some(tokens)) = (self.days(), training.all_tokens()) {
-            let _ = writeln!(
-                text,
-                "to finish {:.2} billion tokens: {days:.2} days without failures",
-                tokens / 1e9
-            );
-        }
+        text += &self.finish(args);
         let plain: Vec<String> = self.plain.iter().map(|(kind, stands)| format!("{kind} {stands}")).collect();
         let _ = writeln!(text, "plain layouts beside the first: {}", plain.join(", "));
         text
     }
 
     /// The search for programs.
-    pub(crate) fn as_value(&self) -> Value {
+    pub(crate) fn as_value(&self, args: &PlanArgs) -> Value {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
         let layout = |planned: &Planned| {
@@ -201,6 +257,17 @@ impl<'a> Explained<'a> {
             })
         };
         let communication = |one: &Communication| json!({ "axis": one.label, "bytes": one.bytes.0, "seconds": one.seconds, "network": one.network });
+        let failures = |(rate, expected): (f64, Result<Expectation, ClusterError>)| match expected {
+            Ok(run) => json!({
+                "failures_per_thousand_node_days": rate,
+                "days": run.days(),
+                "interval": run.interval,
+                "ettr": run.ettr(),
+                "failures": run.failures,
+            }),
+            Err(cause) => json!({ "failures_per_thousand_node_days": rate, "error": cause.to_string() }),
+        };
+        let [joules, price] = self.costs();
         json!({
             "machine": machine.name,
             "evaluated": found.candidates.evaluated,
@@ -219,6 +286,10 @@ impl<'a> Explained<'a> {
             })).collect::<Vec<_>>(),
             "tokens_per_day": training.tokens() / self.best().seconds() * DAY,
             "days": self.days(),
+            "with_failures": self.with_failures(args).into_iter().map(failures).collect::<Vec<_>>(),
+            "energy_joules": joules,
+            "price": price,
+            "band": search.calibration.band,
         })
     }
 }

@@ -94,8 +94,8 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         picture::write(path, &explained.record, console)?;
     }
     Ok(print(&match as_json {
-        true => serde_json::to_string(&explained.as_value())?,
-        false => explained.text(),
+        true => serde_json::to_string(&explained.as_value(wanted.args))?,
+        false => explained.text(wanted.args),
     })?)
 }
 
@@ -123,13 +123,13 @@ pub(super) fn best(
 ) -> Result<Best, Failure> {
     let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
     let found = search.run(console)?;
-    let shown = |Planned { candidate, memory }: &Planned| Shown {
-        name: name(&candidate.job.layout),
-        keys: training.arguments(&candidate.job.layout, wanted.devices),
-        seconds: candidate.time.total,
+    let shown = |planned: &Planned| Shown {
+        name: name(&planned.candidate.job.layout),
+        keys: training.arguments(&planned.candidate.job.layout, wanted.devices),
+        seconds: planned.seconds(),
         sums: f64::NAN,
-        memory: candidate.least_memory,
-        planned: Some(memory.buffers.total()),
+        memory: planned.candidate.least_memory,
+        planned: Some(planned.memory.buffers.total()),
     };
     Ok(Best { plan: found.planned.first().map(shown), evaluated: found.candidates.evaluated })
 }
@@ -182,8 +182,12 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Simulates a step of a layout's program; nothing for what has no such program.
-    pub(super) fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+    /// Simulates a step of a layout's program; nothing for what has no such program, and where the closed form was fitted.
+    fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+        // A closed form that was fitted to measured steps knows more of them.
+        if !self.calibration.fitted.is_empty() {
+            return None;
+        }
         let recipe = self.training.in_layout(layout, self.devices);
         let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
         let step = predicted_step(&recipe, self.devices, &self.training.model, &mut costs);
