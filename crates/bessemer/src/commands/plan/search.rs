@@ -1,7 +1,7 @@
 //! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
-use super::explain::{nothing_divides, nothing_fits, nothing_planned};
 use super::layerwise::Shown;
+use super::refuse::{nothing_divides, nothing_fits, nothing_planned};
 pub(super) use super::training::Training;
 use super::training::name;
 use super::{explain, machine, picture, text_of};
@@ -25,7 +25,7 @@ const MOST_OF_A_KIND: usize = 10;
 /// Most layouts that a recipe or a model may refuse.
 const MOST_REFUSED: usize = 1000;
 
-/// What is asked for.
+/// Question of the command line.
 pub(super) struct Wanted<'a> {
     pub(super) recipe: &'a Path,
     pub(super) devices: usize,
@@ -61,7 +61,7 @@ impl Planned {
     }
 }
 
-/// What a search found.
+/// Result of a search.
 pub(crate) struct Found {
     pub(crate) candidates: Candidates,
     /// The fastest that fit; at least one.
