@@ -161,7 +161,6 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
             "{name:<22} {step:>10} {tokens:>12} {memory:>10} {searched:>10} {evaluations:>12}  {plan}"
         );
     }
-    text += "steps of the first line are by the closed form, the others are simulated\n";
     for Row { method, found, .. } in &rows {
         if let Ok(Some(plan)) = found {
             let _ = writeln!(text, "keys, {}: --set {}", method.name(), plan.keys.join(" --set "));
