@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-/// What stages cost.
+/// Prices of stages.
 pub trait StageCosts {
     /// Seconds of a micro-batch, forward and backward, in a stage of these layers on submesh number `submesh` that holds `in_flight` micro-batches
     /// at a time; infinite where it does not fit.
@@ -21,7 +21,7 @@ pub trait StageCosts {
     fn transfer(&self, from: usize, to: usize) -> f64;
 }
 
-/// What is to be cut.
+/// Layers and devices to be cut into stages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageQuestion {
     /// Layers.

@@ -14,7 +14,7 @@ const MOST_ROUNDS: usize = 100;
 /// solution of the least weighted price.
 ///
 /// # Errors
-/// Those of `minimum`.
+/// Errors of `minimum`.
 pub fn lower_bound<E>(
     limit: f64,
     mut minimum: impl FnMut(Weights) -> Result<Option<Price>, E>,

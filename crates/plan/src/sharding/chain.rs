@@ -3,9 +3,9 @@
 use super::bound::lower_bound;
 use super::exchange::{Devices, Place};
 use super::graph::{Entangled, Price, Weights};
-use super::operators::UnitGraph;
 use super::pareto::{Front, Traces, fronts, link};
 use super::training::{BoundBy, Prices};
+use super::unit::UnitGraph;
 use std::convert::Infallible;
 
 /// The best layouts of a model.

@@ -39,7 +39,7 @@ enum Trace {
     Link { before: u32, unit: u32 },
 }
 
-/// Nothing was decided.
+/// The trace of a point for which nothing was decided.
 const NOTHING: u32 = u32::MAX;
 
 impl Traces {
@@ -138,7 +138,7 @@ impl Front {
 enum Made {
     /// Parts of one unit.
     Joined,
-    /// What came before a unit, and the unit.
+    /// All that came before a unit, and the unit.
     Linked,
 }
 

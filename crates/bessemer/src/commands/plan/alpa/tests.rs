@@ -69,7 +69,7 @@ fn of_program(program: &UnitProgram, devices: Devices<'_>) -> Traffic {
                 all.seconds += op_seconds(&launch.op, devices.machine, devices.efficiency);
             }
             Node::Collective(c) => {
-                let ShardAxis { axis, spread } = devices.axes[0];
+                let ShardAxis { axis, spread, .. } = devices.axes[0];
                 let whole = c.src.bytes().max(c.dst.bytes()) as f64;
                 all += Traffic {
                     seconds: bessemer_plan::collective_seconds(
@@ -99,7 +99,7 @@ fn options_cost_what_the_rewritten_programs_do() {
     for (name, model) in models() {
         for (tensor, recompute) in [(2, Recompute::None), (4, Recompute::Selective), (2, Recompute::Full)] {
             for sequence in [false, true] {
-                let axes = ShardAxis::plane(tensor, 1, machine.node);
+                let axes = [ShardAxis::tensor(Spread::consecutive(tensor, machine.node))];
                 let devices = Devices { machine: &machine, efficiency: &efficiency, axes: &axes };
                 let alone =
                     Decoder::with_activations(&mut NullBackend::new(), &model, SHAPE, config(recompute));
@@ -158,4 +158,59 @@ fn options_cost_what_the_rewritten_programs_do() {
         }
     }
     assert!(compared > 200 && replicated > 100, "{compared} compared, {replicated} replicated");
+}
+
+/// Sizes and times of graphs of all operators, on two axes of 8 devices. Times are of this build on this machine.
+#[test]
+#[ignore = "prints figures: cargo test -p bessemer --bin bessemer figures_of -- --ignored --nocapture"]
+fn figures_of_operator_graphs() {
+    let (machine, efficiency) = (Machine::named("a100-80gb").unwrap(), Efficiency::default());
+    let axes = ShardAxis::plane(8, 8, machine.node);
+    let devices = Devices { machine: &machine, efficiency: &efficiency, axes: &axes };
+    let model = ModelConfig { architecture: "llama-8b".into(), layers: Some(1), ..ModelConfig::default() };
+    let model = model.resolve(Some(128_256)).unwrap();
+    let shape = Shape { sequences: 64, seq: 8192, purpose: Purpose::Train };
+    let config = ActivationConfig { storage: bessemer_units::Storage::Bf16, ..config(Recompute::Selective) };
+    let recorded = units(&Decoder::with_activations(&mut NullBackend::new(), &model, shape, config).unwrap());
+    let recorded = recorded.unwrap();
+    let bytes = bessemer_plan::ParameterBytes { parameter: 2.0, gradient: 2.0, state: 12.0 };
+    for (layers, zero, limit) in [
+        (32, DataParallel::Zero1, f64::INFINITY),
+        (32, DataParallel::Zero1, 80e9),
+        (32, DataParallel::Zero1, 40e9),
+        (100, DataParallel::Zero3, f64::INFINITY),
+        (100, DataParallel::Zero3, 120e9),
+        (100, DataParallel::Zero1, 120e9),
+    ] {
+        let begun = Instant::now();
+        let [embedding, layer, head] = [&recorded.embedding, &recorded.layer, &recorded.head]
+            .map(|unit| UnitGraph::new(unit, devices, Layouts::Any));
+        let build = begun.elapsed().as_secs_f64();
+        let data = Spread::consecutive(1, machine.node);
+        let training =
+            bessemer_plan::sharding::Training { zero, data, micro_batches: 8, in_flight: 1, bytes };
+        let chain = Chain { embedding: &embedding, layer: &layer, layers, head: &head, devices };
+        let begun = Instant::now();
+        let solved = chain.solve(&Prices::new(training, devices), BoundBy::Compute, limit).unwrap();
+        let solve = begun.elapsed().as_secs_f64();
+        let [decisions, options, pairs] = chain.size();
+        let what = match solved {
+            Some(s) => format!(
+                "{:.6} s a micro-batch, bound {:.6} s, gap {:.4} %, factor {:.6}, {:.1} GB",
+                s.price.seconds,
+                s.bound,
+                100.0 * gap(s.price.seconds, s.bound),
+                s.factor,
+                s.price.memory / 1e9
+            ),
+            None => "does not fit".into(),
+        };
+        println!(
+            "{layers} layers, {zero:?}, {:.0} GB: {decisions} decisions, {options} options, {pairs} pairs; built in {:.1} ms, solved in \
+             {:.1} ms; {what}",
+            limit / 1e9,
+            1e3 * build,
+            1e3 * solve
+        );
+    }
 }
