@@ -18,7 +18,7 @@ mod search;
 mod training;
 mod unit;
 
-pub use bound::lower_bound;
+pub use bound::{LowerBound, lower_bound};
 pub use chain::{Chain, ChainSolution};
 pub use eliminate::minimum;
 pub use exchange::{Devices, Place, ShardAxis, Traffic};

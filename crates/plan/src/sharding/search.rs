@@ -402,8 +402,8 @@ impl StageFronts {
         let most = layers - stages.saturating_sub(2);
         let one = |front: Vec<Front>| front.into_iter().next();
         let append = |before: &Front, unit: &Front, traces: &mut Traces| {
-            let linked =
-                link(std::slice::from_ref(before), std::slice::from_ref(unit), &[0.0], limit, traces);
+            let (before, unit) = (std::slice::from_ref(before), std::slice::from_ref(unit));
+            let linked = link(before, unit, &[0.0], limit, |_, _| true, traces);
             one(linked).unwrap_or_else(|| Front { points: Vec::new(), factor: 1.0 })
         };
         let mut found = StageFronts {
