@@ -2,8 +2,9 @@
 //!
 //! A parameter is sharded along a loop of the model: hidden units, heads or rows of the vocabulary. All parameters of a
 //! layer that have the loop are sharded along it, or none of them: a product along a sharded loop wants both operands
-//! sharded alike. So an annotation of one of them holds for all, and two annotations that disagree are refused. What
-//! layouts the values between operators have follows from the parameters' when programs are partitioned.
+//! sharded alike. So an annotation of one of them holds for all, and two annotations that disagree are refused. The values
+//! between operators that have the loop may be annotated in the place of a parameter. What layouts values have follows from the
+//! parameters' when programs are partitioned.
 
 use crate::model::Model;
 use crate::param_id::{ParamId, ParamRole, Unit};
@@ -57,8 +58,10 @@ pub struct Annotations(pub BTreeMap<String, ParamLayout>);
 /// Annotations that no program can follow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
-    /// A pattern that is no parameter's name.
-    #[error("parallel.annotate.\"{pattern}\": the model has no such parameter; {hint}")]
+    /// A pattern that is the name of no parameter and of no activation.
+    #[error(
+        "parallel.annotate.\"{pattern}\": the model has no such parameter or activation of a layer; {hint}"
+    )]
     Unknown {
         /// The pattern.
         pattern: String,
@@ -171,15 +174,31 @@ impl ShardedLoop {
     }
 }
 
-/// An annotation of one parameter.
-#[derive(Debug, Clone)]
-struct Annotated<'a> {
-    name: String,
-    pattern: &'a str,
-    layout: ParamLayout,
+/// Values of a layer between its products, as its recorded program names them, and the loop that their columns have.
+const ACTIVATIONS: [(&str, ShardedLoop); 5] = [
+    ("attention.qkv.out", ShardedLoop::Heads),
+    ("attention.qk.out", ShardedLoop::Heads),
+    ("attention.mixed", ShardedLoop::Heads),
+    ("mlp.pre", ShardedLoop::HiddenUnits),
+    ("mlp.hidden", ShardedLoop::HiddenUnits),
+];
+
+/// A parameter, or an activation of a layer, that an annotation names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnnotatedValue<'a> {
+    /// Its name: "layers.3.mlp.up.weight", "layers.3.mlp.hidden".
+    pub name: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// The pattern that names it.
+    pub pattern: &'a str,
+    /// The layout that it shall have.
+    pub layout: ParamLayout,
+    /// The loop that it is sharded along, if any layout shards it.
+    along: Option<ShardedLoop>,
 }
 
-impl Annotated<'_> {
+impl AnnotatedValue<'_> {
     /// Refuses a layout that the parameter cannot have.
     fn check(&self, sharding: &Sharding) -> Result<(), AnnotationError> {
         let wanted = self.layout.placement();
@@ -200,17 +219,73 @@ impl Annotated<'_> {
                 (reason.to_owned(), "\"replicate\"".to_owned())
             }
         };
-        Err(AnnotationError::Impossible {
-            pattern: self.pattern.into(),
-            layout: self.layout,
-            name: self.name.clone(),
-            reason,
-            expected,
-        })
+        Err(self.impossible(reason, expected))
+    }
+
+    /// Refuses a layout that an activation cannot have.
+    fn check_activation(&self) -> Result<(), AnnotationError> {
+        if self.layout != ParamLayout::Rows {
+            return Ok(());
+        }
+        let reason = "its rows are positions, which parallel.sequence and parallel.context shard";
+        Err(self.impossible(reason.to_owned(), "\"shard(1)\" or \"replicate\"".to_owned()))
+    }
+
+    fn impossible(&self, reason: String, expected: String) -> AnnotationError {
+        let (pattern, layout, name) = (self.pattern.into(), self.layout, self.name.clone());
+        AnnotationError::Impossible { pattern, layout, name, reason, expected }
     }
 }
 
 impl Model {
+    /// The parameters that annotations name, in the order of [`Model::params`]; of a pattern that names none, the activations of layers.
+    ///
+    /// # Errors
+    /// A pattern that names nothing, two layouts of one value, a layout that a value cannot have.
+    pub fn annotated_values<'a>(
+        &self,
+        annotations: &'a Annotations,
+    ) -> Result<Vec<AnnotatedValue<'a>>, AnnotationError> {
+        let shardings = self.shardings();
+        let mut values = Vec::new();
+        for sharding in &shardings {
+            let id = sharding.spec.id;
+            let along = sharding.dim().and_then(|_| ShardedLoop::of(id.role()));
+            let Some(value) = annotation_of((&sharding.spec.name, id.unit(), along), annotations)? else {
+                continue;
+            };
+            value.check(sharding)?;
+            values.push(value);
+        }
+        let names_parameters = |pattern: &String| shardings.iter().any(|s| matches(pattern, &s.spec.name));
+        let others = annotations.0.iter().filter(|(pattern, _)| !names_parameters(pattern));
+        let others = Annotations(others.map(|(pattern, layout)| (pattern.clone(), *layout)).collect());
+        if others.0.is_empty() {
+            return Ok(values);
+        }
+        let mut used = std::collections::BTreeSet::new();
+        for layer in 0..self.layers {
+            for (name, along) in ACTIVATIONS {
+                let name = format!("layers.{layer}.{name}");
+                let Some(value) = annotation_of((&name, Unit::Layer(layer), Some(along)), &others)? else {
+                    continue;
+                };
+                value.check_activation()?;
+                used.extend(others.0.keys().filter(|pattern| matches(pattern, &name)).cloned());
+                // The pattern as it stands in the caller's table.
+                let pattern = annotations.0.get_key_value(value.pattern).map_or("", |(pattern, _)| pattern);
+                values.push(AnnotatedValue { pattern, ..value });
+            }
+        }
+        match others.0.keys().find(|pattern| !used.contains(*pattern)) {
+            None => Ok(values),
+            Some(pattern) => {
+                let hint = hint(pattern, &shardings);
+                Err(AnnotationError::Unknown { pattern: pattern.clone(), hint })
+            }
+        }
+    }
+
     /// How each parameter is sharded over any number of ranks of the tensor axis, as [`Model::shardings`] but where the user
     /// asks for another layout. `sequence`: the rows of the residual stream are sharded.
     ///
@@ -222,13 +297,10 @@ impl Model {
         sequence: bool,
     ) -> Result<Vec<Sharding>, AnnotationError> {
         let mut shardings = self.shardings();
-        let mut loops: BTreeMap<(Unit, ShardedLoop), Annotated<'_>> = BTreeMap::new();
-        for sharding in &shardings {
-            let Some(annotated) = annotation_of(sharding, annotations)? else { continue };
-            annotated.check(sharding)?;
-            let (id, Some(_)) = (sharding.spec.id, sharding.dim()) else { continue };
-            let Some(along) = ShardedLoop::of(id.role()) else { continue };
-            match loops.get(&(id.unit(), along)) {
+        let mut loops: BTreeMap<(Unit, ShardedLoop), AnnotatedValue<'_>> = BTreeMap::new();
+        for annotated in self.annotated_values(annotations)? {
+            let Some(along) = annotated.along else { continue };
+            match loops.get(&(annotated.unit, along)) {
                 Some(other)
                     if (other.layout == ParamLayout::Replicate)
                         != (annotated.layout == ParamLayout::Replicate) =>
@@ -244,15 +316,7 @@ impl Model {
                     });
                 }
                 Some(_) => {}
-                None => drop(loops.insert((id.unit(), along), annotated)),
-            }
-        }
-        for pattern in annotations.0.keys() {
-            if !shardings.iter().any(|s| matches(pattern, &s.spec.name)) {
-                return Err(AnnotationError::Unknown {
-                    pattern: pattern.clone(),
-                    hint: hint(pattern, &shardings),
-                });
+                None => drop(loops.insert((annotated.unit, along), annotated)),
             }
         }
         loops.retain(|_, annotated| annotated.layout == ParamLayout::Replicate);
@@ -279,18 +343,17 @@ impl Model {
     }
 }
 
-/// The annotation of a parameter, if there is one.
+/// The annotation of a value, if there is one.
 fn annotation_of<'a>(
-    sharding: &Sharding,
+    (name, unit, along): (&str, Unit, Option<ShardedLoop>),
     annotations: &'a Annotations,
-) -> Result<Option<Annotated<'a>>, AnnotationError> {
-    let name = &sharding.spec.name;
-    let mut found: Option<Annotated<'a>> = None;
+) -> Result<Option<AnnotatedValue<'a>>, AnnotationError> {
+    let mut found: Option<AnnotatedValue<'a>> = None;
     for (pattern, layout) in annotations.0.iter().filter(|(pattern, _)| matches(pattern, name)) {
         match &found {
             Some(other) if other.layout != *layout => {
                 return Err(AnnotationError::Twice {
-                    name: name.clone(),
+                    name: name.to_owned(),
                     first: other.layout,
                     by_first: other.pattern.into(),
                     second: *layout,
@@ -298,7 +361,9 @@ fn annotation_of<'a>(
                 });
             }
             Some(_) => {}
-            None => found = Some(Annotated { name: name.clone(), pattern, layout: *layout }),
+            None => {
+                found = Some(AnnotatedValue { name: name.to_owned(), unit, pattern, layout: *layout, along });
+            }
         }
     }
     Ok(found)
@@ -315,8 +380,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 fn hint(pattern: &str, shardings: &[Sharding]) -> String {
     let first = |id: ParamId| id.unit().layer().is_none_or(|layer| layer == 0);
     let names = shardings.iter().filter(|s| first(s.spec.id)).map(|s| s.spec.name.as_str());
+    let activations = ACTIVATIONS.iter().map(|(name, _)| format!("layers.0.{name}"));
     format!(
-        "parameters outside of layers and of layer 0, beside {pattern:?}: {}",
-        names.collect::<Vec<_>>().join(", ")
+        "parameters outside of layers and of layer 0, beside {pattern:?}: {}; activations: {}",
+        names.collect::<Vec<_>>().join(", "),
+        activations.collect::<Vec<_>>().join(", ")
     )
 }

@@ -15,7 +15,7 @@ mod sharding;
 mod span;
 mod tensor_shard;
 
-pub use annotation::{AnnotationError, Annotations, ParamLayout};
+pub use annotation::{AnnotatedValue, AnnotationError, Annotations, ParamLayout};
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     RopeScaling, RopeScalingKind,

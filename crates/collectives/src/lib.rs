@@ -27,6 +27,7 @@ mod recorder;
 mod reduce;
 mod spare;
 mod stopwatch;
+pub mod switch;
 mod threads;
 mod transport;
 mod views;

@@ -120,11 +120,40 @@ impl From<FillChoice> for FillConfig {
     }
 }
 
+/// Who decides how ranks share the work.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LayoutChoice {
+    /// The keys of the recipe.
+    #[default]
+    Manual,
+    /// A plan, made before the first step. Keys that the recipe gives stay as they are.
+    Auto,
+}
+
+/// `[parallel.planned]`: what `parallel.layout = "auto"` decided, written into the resolved recipe of a run directory. A run that goes on
+/// with as many ranks of the same machine keeps it.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlannedLayout {
+    /// Ranks that the plan is for; 0: no plan was made.
+    pub ranks: u64,
+    /// Machine that the plan is for, in words.
+    pub machine: String,
+    /// Keys whose values the plan chose.
+    pub keys: Vec<String>,
+}
+
 /// `[parallel]`: how ranks share the work. Ranks come from `--ranks N` or the launcher; those that no other axis takes
 /// replicate the model and share the batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
+    /// Who decides the layout: "manual" (the keys below) or "auto" (`bessemer run` and `train` plan it before the first step; keys of this
+    /// section, `train.micro_batch` and `train.recompute` that the recipe gives are constraints). See docs/planner.md.
+    pub layout: LayoutChoice,
+    /// Machine that "auto" plans for: a name of the catalogue of machines, or a file that ends with `.toml`. Empty: this one, measured.
+    pub machine: String,
     /// What data-parallel ranks shard instead of replicating: "ddp" (nothing), "zero1" (optimizer state), "zero2"
     /// (gradients too) or "zero3" (parameters too).
     #[serde(rename = "data")]
@@ -195,6 +224,8 @@ pub struct ParallelConfig {
     /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
     /// over tensor-parallel ranks while other rows are.
     pub overlap: bool,
+    /// What "auto" decided; not to be written by hand.
+    pub planned: PlannedLayout,
 }
 
 /// Largest degree that a recipe may ask for: more is a mistake.
@@ -214,9 +245,21 @@ impl ParallelConfig {
             return Err(format!("parallel.shard = {}: expected 0 (all) to {MOST_RANKS}", self.shard));
         }
         self.tensor.check(MOST_RANKS)?;
-        self.grid_fits()?;
-        self.context_fits()?;
-        self.partition_fits()?;
+        if self.machine.contains('\0') {
+            return Err(format!(
+                "parallel.machine = {:?}: expected a name, or a file that ends with .toml",
+                self.machine
+            ));
+        }
+        if self.planned.ranks > MOST_RANKS {
+            return Err(format!(
+                "parallel.planned.ranks = {}: expected 0 to {MOST_RANKS}",
+                self.planned.ranks
+            ));
+        }
+        if !self.awaits_plan() {
+            self.degrees_fit()?;
+        }
         if !(1..=MOST_RANKS).contains(&self.pipeline) {
             return Err(format!("parallel.pipeline = {}: expected 1 to {MOST_RANKS}", self.pipeline));
         }
@@ -231,6 +274,19 @@ impl ParallelConfig {
         if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
             return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
         }
+        Ok(())
+    }
+
+    /// Whether a plan has still to choose keys of this section.
+    pub fn awaits_plan(&self) -> bool {
+        self.layout == LayoutChoice::Auto && self.planned.ranks == 0
+    }
+
+    /// Checks keys that a plan may choose against each other.
+    fn degrees_fit(&self) -> Result<(), String> {
+        self.grid_fits()?;
+        self.context_fits()?;
+        self.partition_fits()?;
         if self.stage == Stage::Ddp && self.shard > 1 {
             return Err(format!(
                 "parallel.shard = {} with parallel.data = \"ddp\", which shards nothing: expected 0, or data = \"zero1\", \
@@ -367,6 +423,8 @@ impl ParallelConfig {
 impl Default for ParallelConfig {
     fn default() -> Self {
         ParallelConfig {
+            layout: LayoutChoice::Manual,
+            machine: String::new(),
             stage: Stage::Ddp,
             shard: 0,
             reduce_dtype: ReduceDType::default(),
@@ -386,6 +444,7 @@ impl Default for ParallelConfig {
             fill: FillConfig::default(),
             annotate: Annotations::default(),
             overlap: true,
+            planned: PlannedLayout::default(),
         }
     }
 }

@@ -214,7 +214,11 @@ impl Worker {
 
     /// Prepares update `t` of every chunk of this rank, and sums what the size of the step depends on over all stages. Mirrored
     /// holders meet in the order of the stages, and one of them counts.
-    fn prepare_updates(&mut self, backend: &mut dyn Backend, t: u64) -> Result<f64, ParallelError> {
+    pub(crate) fn prepare_updates(
+        &mut self,
+        backend: &mut dyn Backend,
+        t: u64,
+    ) -> Result<f64, ParallelError> {
         let mut sum = 0.0;
         for c in &self.by_stage {
             let chunk = &mut self.chunks[*c];

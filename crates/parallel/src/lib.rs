@@ -59,7 +59,7 @@ mod worker;
 
 pub use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing, TensorGrid};
 pub use chunk::Chunk;
-pub use config::{FillChoice, FillConfig, ParallelConfig, Stage};
+pub use config::{FillChoice, FillConfig, LayoutChoice, ParallelConfig, PlannedLayout, Stage};
 pub use error::ParallelError;
 pub use fill::{AnyRank, FillSupplier, FillerWork};
 pub use memory_plan::{MemoryPlan, MemoryShortage};

@@ -52,11 +52,7 @@ impl MemoryPlan {
         fill: Option<&dyn FillSupplier>,
         mut device: Option<&mut dyn Backend>,
     ) -> Result<MemoryPlan, ParallelError> {
-        let even = matches!(
-            job.optim.optimizer,
-            OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
-        ) && job.optim.indivisible() == 1;
-        let shards = if even { 1 } else { job.plan.shard() };
+        let shards = if MemoryPlan::alike(job) { 1 } else { job.plan.shard() };
         let at = |pipeline: usize, shard: usize| {
             let coord = Coord { shard, ..job.plan.data_coord(0, pipeline) };
             job.plan.rank(coord)
@@ -70,6 +66,15 @@ impl MemoryPlan {
             }
         }
         most.ok_or_else(|| ParallelError::Layout("a plan has at least one rank".into()))
+    }
+
+    /// Whether all ranks of the shard axis have equal parts but for a few elements: no optimizer needs whole matrices or blocks.
+    pub fn alike(job: &Job<'_>) -> bool {
+        let elementwise = matches!(
+            job.optim.optimizer,
+            OptimizerChoice::AdamW | OptimizerChoice::Sgd | OptimizerChoice::Lion
+        );
+        elementwise && job.optim.indivisible() == 1
     }
 
     /// Plans a job of one rank that keeps parameters and gradients in f32.

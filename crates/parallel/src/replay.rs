@@ -2,6 +2,7 @@
 //! programs, in the pieces in which they travel.
 
 use crate::chunk::Chunk;
+use crate::error::ParallelError;
 use crate::flow::{PieceFlow, PieceWork};
 use crate::plan::Coord;
 use crate::worker::Worker;
@@ -9,17 +10,18 @@ use bessemer_mesh::{Axis, label};
 use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer};
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
-use bessemer_sim::replay::{Copied, Progress, RankWriter, ReplayGroup, Traffic};
+use bessemer_sim::replay::{Copied, Progress, RankWriter, Traffic};
+use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{Copy, Op, quantised_bytes};
 use std::collections::BTreeSet;
 
 /// Operators of a step that stand in no list: those of the optimizer.
-#[derive(Debug, Clone, Copy)]
-pub struct UpdateOps<'a> {
+#[derive(Debug, Clone, Default)]
+pub struct UpdateOps {
     /// Squares of the gradients.
-    pub norm: &'a [Op],
+    pub norm: Vec<Op>,
     /// Updates of the parameters.
-    pub step: &'a [Op],
+    pub step: Vec<Op>,
 }
 
 /// Numbers of a chunk's groups.
@@ -58,13 +60,29 @@ struct Writing<'w, 'a> {
 }
 
 impl Worker {
+    /// Launches what an update launches on a device that computes nothing, without the passes and gathers of its step.
+    ///
+    /// # Errors
+    /// An error of the optimizer.
+    pub fn update_ops(&mut self, null: &mut NullBackend) -> Result<UpdateOps, ParallelError> {
+        null.keep_launches();
+        self.grad_norm(null)?;
+        let norm = null.take_launches();
+        // Of a null device the norm is no number.
+        let size = self.prepare_updates(null, 1)?;
+        for chunk in &mut self.chunks {
+            chunk.step(null, (1, 0.0), 1.0, size)?;
+        }
+        Ok(UpdateOps { norm, step: null.take_launches() })
+    }
+
     /// Appends the events of the next optimizer step on this rank, with the batches of evaluation in its bubbles:
     /// [`Worker::gradients`], [`Worker::sum_over_data`], [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
     ///
     /// # Errors
     /// [`SimError::Cost`] for an operator whose cost is not known, and for work in bubbles whose operators stand in no list:
     /// K-FAC's and copies.
-    pub fn write_events(&self, writer: &mut RankWriter<'_>, update: UpdateOps<'_>) -> Result<(), SimError> {
+    pub fn write_events(&self, writer: &mut RankWriter<'_>, update: &UpdateOps) -> Result<(), SimError> {
         let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();
         let chunks = self.chunks.iter().map(|_| ChunkState::default()).collect();
         let mut writing = Writing { worker: self, writer, groups, chunks };
@@ -74,7 +92,7 @@ impl Worker {
             match &node.action {
                 Action::Norm => {
                     writing.sum_losses();
-                    writing.norm(update.norm)?;
+                    writing.norm(&update.norm)?;
                 }
                 // Chunks update one after the other, with nothing between them but their gathers.
                 Action::Update { .. } if Some(number) == first => {
@@ -91,8 +109,7 @@ impl Worker {
     fn group_numbers(&self, chunk: &Chunk, writer: &mut RankWriter<'_>) -> ChunkGroupNumbers {
         let number = chunk.place.stage;
         let progress = if self.plan.overlap { Progress::Thread } else { Progress::Caller };
-        let mut group =
-            |label: String, ranks: Vec<usize>| writer.group(ReplayGroup { label, number, ranks, progress });
+        let mut group = |label: String, ranks: Vec<usize>| writer.group(&label, number, ranks, progress);
         let along = |axes: &[Axis]| self.plan.mesh.group(self.world.rank(), axes);
         let layer_axes: Vec<Axis> = self.plan.layer_axes().collect();
         let tensor = group(label(&layer_axes), along(&layer_axes));
@@ -196,8 +213,7 @@ impl<'a> Writing<'_, 'a> {
             let ends = &worker.program.routes[route];
             let at = |place: &Place| worker.plan.rank(Coord { pipeline: place.rank, ..worker.coord });
             let ranks: Vec<usize> = ends.first().into_iter().chain(ends.last()).map(at).collect();
-            let (label, progress) = ("tied table".into(), Progress::Caller);
-            let group = self.writer.group(ReplayGroup { label, number: route, ranks, progress });
+            let group = self.writer.group("tied table", route, ranks, Progress::Caller);
             let bytes = gradient.bytes();
             let traffic = Traffic::even(CollectiveKind::AllReduce, bytes, 2);
             self.writer.collective(group, "tied table", traffic, Copied { read: bytes, written: bytes });
@@ -208,9 +224,7 @@ impl<'a> Writing<'_, 'a> {
     /// The loss over all ranks.
     fn sum_losses(&mut self) {
         let ranks = self.worker.plan.ranks();
-        let label = "world".into();
-        let all = ReplayGroup { label, number: 0, ranks: (0..ranks).collect(), progress: Progress::Caller };
-        let group = self.writer.group(all);
+        let group = self.writer.group("world", 0, (0..ranks).collect(), Progress::Caller);
         self.control(group, "losses", ranks, 3);
     }
 
@@ -222,9 +236,7 @@ impl<'a> Writing<'_, 'a> {
         self.control(groups.shard, name, worker.plan.shard(), 1);
         self.control(groups.tensor, name, worker.plan.tensor(), 1);
         let ranks = worker.plan.mesh.group(worker.world.rank(), &[Axis::Pipeline]);
-        let label = Axis::Pipeline.name().into();
-        let line = ReplayGroup { label, number: 0, ranks, progress: Progress::Caller };
-        let group = self.writer.group(line);
+        let group = self.writer.group(Axis::Pipeline.name(), 0, ranks, Progress::Caller);
         self.control(group, name, worker.plan.pipeline(), 1);
         Ok(())
     }

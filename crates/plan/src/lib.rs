@@ -4,7 +4,9 @@
 //! - [`step_time`] is the time of a step in closed form, by part; [`Efficiency`] the constants in it that depend on the software.
 //! - [`Calibration`] holds these constants, [`fit`]ted to a few measured steps that [`choose`] picks from a [table](read_table);
 //!   [`validate`] predicts other steps and says how wrong that was.
-//! - [`op_seconds`] and [`collective_seconds`] are the times of the nodes of a program.
+//! - [`op_seconds`] and [`collective_seconds`] are the times of the nodes of a program, [`MachineCosts`] those of ranks' lists.
+//! - [`Measurements`] of a machine take the place of its model, where it has them.
+//! - [`layerwise`] plans layers that differ, by the programs that ranks would run.
 //! - [`candidates`] lists every layout of a job that may fit into memory, the fastest first.
 //!
 //! This crate is pure: no file, clock, thread or random source.
@@ -18,7 +20,11 @@ mod error;
 mod errors;
 mod fit;
 mod job;
+pub mod layerwise;
 mod machine;
+mod machine_costs;
+mod measured;
+mod memory;
 mod operator;
 mod search;
 pub mod sharding;
@@ -27,7 +33,7 @@ mod table;
 mod validate;
 
 pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
-pub use calibration::{Calibration, MOST_FITTED, choose};
+pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;
@@ -35,8 +41,14 @@ pub use errors::{Errors, best_constant, errors, ranking};
 pub use fit::{Measurement, fit};
 pub use job::{Job, Layout, PipelineSchedule, Recompute, Transformer};
 pub use machine::{AllReduce, Machine, Measured};
+pub use machine_costs::MachineCosts;
+pub use measured::{
+    ByteSeconds, InProcess, MeasuredCollective, MeasuredOperator, Measurements, ProductGrid, ProductKind,
+    kind_name,
+};
+pub use memory::expected_memory;
 pub use operator::{Spread, collective_seconds, op_seconds};
 pub use search::{Candidate, Candidates, ElementBytes, MOST_KEPT, Question, candidates, least_memory};
 pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
-pub use table::{Table, read_table};
+pub use table::{LeftOut, MeasuredMemory, Table, read_table};
 pub use validate::{Group, Prediction, Validation, validate};

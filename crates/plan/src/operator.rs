@@ -35,6 +35,11 @@ impl Products {
     /// Seconds on a device, without the launch. Each multiprocessor computes one tile at a time, so time goes in whole waves.
     pub(crate) fn seconds(self, machine: &Machine, efficiency: &Efficiency) -> f64 {
         let Products { count, m, n, k, element } = self;
+        if let Some(seconds) =
+            machine.measured.as_ref().and_then(|found| found.product_seconds([m, n, k], element))
+        {
+            return count * seconds;
+        }
         let processors = machine.multiprocessors as f64;
         let rate = machine.matrix_flops * efficiency.product_share / processors;
         let tiled = |rows: f64, columns: f64, speed: f64| {
@@ -51,8 +56,11 @@ impl Products {
     }
 }
 
-/// Seconds of one launch of an operator on one device.
+/// Seconds of one launch of an operator on one device: as measured, where the machine has measurements of its like.
 pub fn op_seconds(op: &Op, machine: &Machine, efficiency: &Efficiency) -> f64 {
+    if let Some(seconds) = machine.measured.as_ref().and_then(|found| found.op_seconds(op)) {
+        return seconds;
+    }
     let bytes = op.bytes().0 as f64 / machine.memory_bandwidth;
     let product = |shape: [usize; 3], of: &View| {
         Products::one(shape, of.dtype().size()).seconds(machine, efficiency).max(bytes)

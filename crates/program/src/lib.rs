@@ -59,6 +59,7 @@ mod zero;
 pub use compress::{CompressionError, compress};
 pub use fuse::fuse;
 pub use input_aware::choose_layers;
+pub use loops::{Loop, dim_of, sharded_loop, unshardable};
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
 pub use node::{Collective, CollectiveKind, Launch, Node, OffloadedValue, Random, Touch, Version};
 pub use offload::{OFFLOAD_ALIGNMENT, offload, offloaded_bytes, offloads, reloads, transfer_buffers};

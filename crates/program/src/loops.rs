@@ -4,11 +4,11 @@ use crate::rank::AxisRole;
 use bessemer_tensor::op::{FactorKind, OperandRule, Rule};
 
 /// The loop of an operator that is sharded: factors of its rule, all of which one dim of an operand names.
-pub(crate) type Loop = Vec<usize>;
+pub type Loop = Vec<usize>;
 
 /// The loop that a dim of an operand is sharded by, if it is: heads for columns of heads, all of its factors otherwise, but for
 /// those of one iteration before the last.
-pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize, role: AxisRole) -> Loop {
+pub fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize, role: AxisRole) -> Loop {
     let factors = if dim == 0 { &operand.rows } else { &operand.cols };
     let named = |name: &str| factors.iter().copied().find(|f| rule.factors[*f].name == name);
     // Sequences come before their positions and heads.
@@ -27,7 +27,7 @@ pub(crate) fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize, role:
 
 /// What keeps an operator from being sharded along a loop: the name of a factor that it needs whole, or one of several whose part
 /// an operator must say the beginning of; consecutive elements of all of them are no part of one.
-pub(crate) fn unshardable(rule: &Rule, along: &Loop) -> Option<&'static str> {
+pub fn unshardable(rule: &Rule, along: &Loop) -> Option<&'static str> {
     let problem = |f: &&usize| {
         let factor = rule.factors[**f];
         factor.kind == FactorKind::Whole || (along.len() > 1 && factor.offset)
@@ -36,6 +36,6 @@ pub(crate) fn unshardable(rule: &Rule, along: &Loop) -> Option<&'static str> {
 }
 
 /// The dim of an operand that has the loop.
-pub(crate) fn dim_of(rule: &Rule, operand: &OperandRule, sharded: &Loop, role: AxisRole) -> Option<usize> {
+pub fn dim_of(rule: &Rule, operand: &OperandRule, sharded: &Loop, role: AxisRole) -> Option<usize> {
     (0..2).find(|dim| !sharded.is_empty() && sharded_loop(rule, operand, *dim, role) == *sharded)
 }

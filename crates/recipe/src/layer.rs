@@ -72,15 +72,15 @@ pub(crate) fn load_base(field: &Field, file: &Path, sink: &mut Sink) -> Option<N
     Some(node)
 }
 
-/// Parses one `--set key=value`. Values are TOML; a bare word is a string, and where the key holds text
+/// Parses one `key=value` of `--set`, or of a plan. Values are TOML; a bare word is a string, and where the key holds text
 /// (`is_text`) anything is.
 pub(crate) fn parse_set(
-    argument: &str,
+    source: &Arc<Source>,
     is_text: impl Fn(&[String]) -> bool,
     sink: &mut Sink,
 ) -> Option<Node> {
-    let source = Source::new(argument.to_string(), argument.to_string(), Role::Set);
-    let whole = Place::new(&source, 0..argument.len());
+    let argument = source.text.as_str();
+    let whole = Place::new(source, 0..argument.len());
     let mut refuse = |message: String, place: &Place| {
         sink.report(|| {
             Diagnostic::new(message, Some(place))
@@ -94,7 +94,7 @@ pub(crate) fn parse_set(
     let Some((key_text, value_text)) = argument.split_once('=') else {
         return refuse(format!("--set {} has no `=`", quoted(argument)), &whole);
     };
-    let key_place = Place::new(&source, 0..key_text.len());
+    let key_place = Place::new(source, 0..key_text.len());
     let Some(path) = key_path(key_text) else {
         return refuse(format!("{} is not a dotted key", quoted(key_text)), &key_place);
     };
@@ -103,12 +103,12 @@ pub(crate) fn parse_set(
     }
     let raw = value_text.trim();
     let value_start = key_text.len() + 1 + (value_text.len() - value_text.trim_start().len());
-    let value_place = Place::new(&source, value_start..value_start + raw.len());
+    let value_place = Place::new(source, value_start..value_start + raw.len());
     if raw.is_empty() {
         return refuse(format!("{} has no value; for an empty string write ''", quoted(key_text)), &whole);
     }
     let mut trial = Sink::default();
-    let parsed = node::parse(&source, &mut trial);
+    let parsed = node::parse(source, &mut trial);
     let leaf = parsed.as_ref().and_then(|node| path.iter().try_fold(node, |n, key| n.get(key)));
     let text = Node { value: Value::Str(raw.to_string()), place: Some(value_place) };
     let value = match leaf {

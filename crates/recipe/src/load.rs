@@ -46,7 +46,7 @@ where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
     let source = layer::read(path, Role::File)?;
-    resolve(&source, Some(path), sets)
+    resolve(&source, Some(path), &arguments(sets), &|_| {})
 }
 
 /// Loads a recipe from text, for example the resolved one that a checkpoint carries. `name` stands for the
@@ -58,10 +58,22 @@ pub fn parse<T>(name: &str, text: &str, sets: &[String]) -> Result<Loaded<T>, Re
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
-    resolve(&Source::new(name.into(), text.into(), Role::File), None, sets)
+    resolve(&Source::new(name.into(), text.into(), Role::File), None, &arguments(sets), &|_| {})
 }
 
-fn resolve<T>(source: &Arc<Source>, path: Option<&Path>, sets: &[String]) -> Result<Loaded<T>, RecipeError>
+/// Arguments of `--set` as sources of layers.
+pub(crate) fn arguments(sets: &[String]) -> Vec<Arc<Source>> {
+    sets.iter().map(|set| Source::new(set.clone(), set.clone(), Role::Set)).collect()
+}
+
+/// Resolves a file with layers of one key each on top: arguments of `--set`, keys of a plan. `edit` changes what files say before it
+/// is laid on what is below.
+pub(crate) fn resolve<T>(
+    source: &Arc<Source>,
+    path: Option<&Path>,
+    sets: &[Arc<Source>],
+    edit: &dyn Fn(&mut Node),
+) -> Result<Loaded<T>, RecipeError>
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
@@ -83,12 +95,13 @@ where
             Checker { ask: Ask::Layer, all_keys: &keys }.check(&layer, Some(&effective), &root, "", sink);
             *so_far = effective;
         };
-        for layer in layers.drain(..) {
+        for mut layer in layers.drain(..) {
+            edit(&mut layer);
             lay(layer, &mut so_far, &mut sink);
         }
-        for argument in sets {
+        for set in sets {
             let is_text = |path: &[String]| holds_text(&schema, &so_far, path);
-            if let Some(layer) = layer::parse_set(argument, is_text, &mut sink) {
+            if let Some(layer) = layer::parse_set(set, is_text, &mut sink) {
                 lay(layer, &mut so_far, &mut sink);
             }
         }
@@ -191,5 +204,10 @@ impl<T> Loaded<T> {
 
     pub(crate) fn node_at(&self, dotted: &str) -> Option<&Node> {
         dotted.split('.').filter(|k| !k.is_empty()).try_fold(&self.merged, |node, key| node.get(key))
+    }
+
+    /// The resolved value of a dotted key.
+    pub fn resolved_at(&self, dotted: &str) -> Option<&Json> {
+        dotted.split('.').try_fold(&self.resolved, |value, key| value.get(key))
     }
 }

@@ -32,6 +32,11 @@ pub enum Origin {
         /// The argument of `--set`.
         argument: String,
     },
+    /// The plan of `parallel.layout = "auto"`.
+    Plan {
+        /// Ranks and machine that it was made for.
+        subject: String,
+    },
 }
 
 impl fmt::Display for Origin {
@@ -41,18 +46,20 @@ impl fmt::Display for Origin {
             Origin::Base { file, line } => write!(f, "base {file}:{line}"),
             Origin::File { file, line } => write!(f, "{file}:{line}"),
             Origin::Set { argument } => write!(f, "--set {argument}"),
+            Origin::Plan { subject } => write!(f, "plan for {subject}"),
         }
     }
 }
 
 impl Origin {
-    fn of(node: Option<&Node>) -> Origin {
+    pub(crate) fn of(node: Option<&Node>) -> Origin {
         let Some(place) = node.and_then(|n| n.place.as_ref()) else { return Origin::Default };
         let file = place.source.name.clone();
         match place.source.role {
             Role::Base => Origin::Base { file, line: place.line() },
             Role::File => Origin::File { file, line: place.line() },
             Role::Set => Origin::Set { argument: file },
+            Role::Plan => Origin::Plan { subject: file },
         }
     }
 }

@@ -66,9 +66,11 @@ impl Recipe {
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
         section("parallel", self.annotations_fit_model());
-        section("parallel", self.context_fits_batch());
-        section("parallel", self.grid_fits());
-        section("parallel", self.layout_fits());
+        if !self.parallel.awaits_plan() {
+            section("parallel", self.context_fits_batch());
+            section("parallel", self.grid_fits());
+            section("parallel", self.layout_fits());
+        }
         section("loader", self.loader.check());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.precision_fits_optimizer());
@@ -300,15 +302,14 @@ impl Recipe {
     }
 }
 
-/// Loads and checks a recipe file with `--set` overrides.
+/// Loads and checks a recipe file with `--set` overrides. Keys that a plan chose, which a resolved recipe lists in `parallel.planned`,
+/// have that plan as their origin.
 ///
 /// # Errors
 /// As [`load`](crate::load), and [`RecipeError::Invalid`] with the places of everything that
 /// [`Recipe::problems`] finds.
 pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    let loaded = load::load::<Recipe>(path, sets)?;
-    loaded.refuse(loaded.value.problems())?;
-    Ok(loaded)
+    checked(load::load::<Recipe>(path, sets)?)
 }
 
 /// Like [`load_recipe`] for text, for example the recipe stored in a checkpoint.
@@ -316,7 +317,11 @@ pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, Recip
 /// # Errors
 /// As [`parse`](crate::parse), and what [`Recipe::problems`] finds.
 pub fn parse_recipe(name: &str, text: &str, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    let loaded = load::parse::<Recipe>(name, text, sets)?;
+    checked(load::parse::<Recipe>(name, text, sets)?)
+}
+
+fn checked(mut loaded: Loaded<Recipe>) -> Result<Loaded<Recipe>, RecipeError> {
+    loaded.attribute_to_plan();
     loaded.refuse(loaded.value.problems())?;
     Ok(loaded)
 }

@@ -16,6 +16,8 @@ pub(crate) enum Role {
     File,
     /// One `--set key=value`.
     Set,
+    /// One key that a plan of the layout chose.
+    Plan,
 }
 
 /// One text: a file or the argument of one `--set`.

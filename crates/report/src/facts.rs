@@ -1,8 +1,8 @@
 //! What the records of a run amount to: the latest of each, steps without repetitions, totals.
 
 use bessemer_runlog::{
-    Baseline, Corpus, End, EndReason, Eval, Model, Record, Run, Sample, Shards, Stage, Step, Tokenizer,
-    Training, Warning,
+    Baseline, Corpus, End, EndReason, Eval, Measured, Model, Plan, Record, Run, Sample, Shards, Stage, Step,
+    Tokenizer, Training, Warning,
 };
 use std::collections::BTreeMap;
 
@@ -16,6 +16,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) runs: Vec<&'a Run>,
     pub(crate) model: Option<&'a Model>,
     pub(crate) training: Option<&'a Training>,
+    /// The latest plan of the layout.
+    pub(crate) plan: Option<&'a Plan>,
+    /// What was measured since, the latest.
+    pub(crate) measured: Option<&'a Measured>,
     pub(crate) corpus: Option<&'a Corpus>,
     pub(crate) tokenizer: Option<&'a Tokenizer>,
     /// The latest per split.
@@ -81,6 +85,8 @@ impl<'a> Facts<'a> {
                 }
                 Record::Model(r) => facts.model = Some(r),
                 Record::Training(r) => facts.training = Some(r),
+                Record::Plan(r) => (facts.plan, facts.measured) = (Some(r), None),
+                Record::Measured(r) => facts.measured = Some(r),
                 Record::Corpus(r) => facts.corpus = Some(r),
                 Record::Tokenizer(r) => facts.tokenizer = Some(r),
                 Record::Shards(r) => replace_or_push(&mut facts.shards, r, |a, b| a.split == b.split),

@@ -7,6 +7,7 @@
 //! - [`render_study`] makes the page of a study of several small runs, [`render_coord_check`] that of a coordinate check.
 //! - [`Comparison`] holds several runs side by side, as a page and as text; [`RunFigures`] are the key figures of one.
 //! - [`plot`] draws line charts, bar charts, lanes and networks as inline SVG.
+//! - [`plan_bars`] and [`compare`] show a plan of the layout, and what its steps took.
 //! - [`terminal`] formats steps, evaluations and the summary as lines.
 
 mod compare;
@@ -16,6 +17,7 @@ mod facts;
 mod figures;
 mod html;
 mod page;
+mod planned;
 pub mod plot;
 mod report;
 mod section;
@@ -27,6 +29,7 @@ pub use compare::{ComparedRun, Comparison, RecipeDifference};
 pub use coord_check::{render_coord_check, write_coord_check};
 pub use figures::{EvalFigures, RunFigures};
 pub use html::{Align, table};
+pub use planned::{ComparedItem, compare, measured_bars, measured_lines, plan_bars, plan_line, seconds};
 pub use report::{ReportInput, render, write};
 pub use section::headline::fixed;
 pub use section::timeline::StepTimeline;

@@ -4,7 +4,7 @@ use crate::corpus_file::CorpusFile;
 use crate::facts::Facts;
 use crate::page::page;
 use crate::section::timeline::StepTimeline;
-use crate::section::{curves, data, environment, headline, samples, timeline};
+use crate::section::{curves, data, environment, headline, plan, samples, timeline};
 use bessemer_runlog::Record;
 use serde_json::Value;
 use std::io;
@@ -35,6 +35,7 @@ pub fn render(input: &ReportInput) -> String {
         curves::loss(&facts),
         samples::samples(&facts),
         curves::speed(&facts),
+        plan::plan(&facts),
         timeline::timeline(input.timeline.as_ref()),
         data::data(&facts, &corpus),
         environment::again(&facts, &input.recipe),

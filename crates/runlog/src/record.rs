@@ -1,5 +1,6 @@
 //! One line of the log: the kinds, and how an object with a `kind` becomes a record.
 
+use crate::plan::{Measured, Plan};
 use crate::records::*;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -85,6 +86,10 @@ kinds! {
     Tokenizer = "tokenizer",
     /// A split was tokenised.
     Shards = "shards",
+    /// The layout of the run was planned.
+    Plan = "plan",
+    /// The first steps of a planned run were measured.
+    Measured = "measured",
     /// A training step ended.
     Step = "step",
     /// The model was evaluated.
@@ -108,6 +113,7 @@ impl Record {
     pub fn step(&self) -> Option<u64> {
         match self {
             Record::Step(r) => Some(r.step),
+            Record::Measured(r) => Some(r.step),
             Record::Eval(r) => Some(r.step),
             Record::Save(r) => Some(r.step),
             Record::Resume(r) => Some(r.step),
@@ -118,6 +124,7 @@ impl Record {
             Record::Run(_)
             | Record::Model(_)
             | Record::Training(_)
+            | Record::Plan(_)
             | Record::Stage(_)
             | Record::Corpus(_)
             | Record::Tokenizer(_)

@@ -27,6 +27,7 @@ pub struct NullBackend {
     workspace: u64,
     counts: BTreeMap<&'static str, Count>,
     events: u64,
+    launched: Option<Vec<Op>>,
 }
 
 impl NullBackend {
@@ -48,6 +49,16 @@ impl NullBackend {
     /// Forgets the launches, keeps the memory.
     pub fn reset_counts(&mut self) {
         self.counts.clear();
+    }
+
+    /// Keeps every launch from now on.
+    pub fn keep_launches(&mut self) {
+        self.launched = Some(Vec::new());
+    }
+
+    /// The launches since they are kept, or since the last call.
+    pub fn take_launches(&mut self) -> Vec<Op> {
+        self.launched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     fn inside(&self, view: &View) -> Result<(), TensorError> {
@@ -89,6 +100,9 @@ impl Backend for NullBackend {
         c.launches += 1;
         c.flops += op.flops();
         c.bytes += op.bytes();
+        if let Some(launched) = &mut self.launched {
+            launched.push(op.clone());
+        }
         Ok(())
     }
 

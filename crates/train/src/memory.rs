@@ -196,13 +196,22 @@ pub fn refuse_what_cannot_fit(
 /// # Errors
 /// A layout that does not fit the ranks, the model or the batch.
 pub fn planned_memory(recipe: &Recipe, ranks: usize, model: &Model) -> Result<MemoryPlan, TrainError> {
+    with_job(recipe, ranks, model, |job| Ok(MemoryPlan::of_rank(job, None, None)?))
+}
+
+/// Hands on the job that a recipe means over `ranks` ranks, with batches of whole sequences.
+pub(crate) fn with_job<T>(
+    recipe: &Recipe,
+    ranks: usize,
+    model: &Model,
+    use_job: impl FnOnce(&Job<'_>) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
     let plan = &layout(recipe, ranks, model)?;
     let batch = batch(recipe, plan)?;
     let program = &step_program(recipe, plan, &batch)?;
     let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
     let activations = activations(&recipe.train);
-    let job = Job { model, shape: shape(&batch), activations, types, optim, z_loss, plan, program };
-    Ok(MemoryPlan::of_rank(&job, None, None)?)
+    use_job(&Job { model, shape: shape(&batch), activations, types, optim, z_loss, plan, program })
 }
 
 /// The layers of each pipeline stage.

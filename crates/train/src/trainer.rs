@@ -32,6 +32,7 @@ mod clocks;
 mod copying;
 mod divergence;
 mod filling;
+mod measuring;
 mod records;
 mod samples;
 mod saving;
@@ -40,6 +41,8 @@ mod tracing;
 mod windows;
 
 use copying::Copying;
+use measuring::Measuring;
+pub(crate) use measuring::item_of_group;
 use records::{Missing, Records};
 use tracing::Tracing;
 pub(crate) use windows::program as step_program;
@@ -75,6 +78,8 @@ pub struct Trainer {
     /// Log of the run; `None` on all ranks but the first, which alone writes files.
     records: Option<Records>,
     tracing: Tracing,
+    /// Of a planned run, until the session is measured.
+    measuring: Option<Measuring>,
     state: TrainState,
     batch: Batch,
     skipped_in_a_row: u32,
@@ -166,6 +171,12 @@ impl Trainer {
         let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         warnings.extend(shortened);
+        let planned = recipe.parallel.planned.ranks > 0 && !layout.pipe.asynchronous();
+        let measuring = planned.then(|| Measuring::new(plan.steps));
+        let world = match &measuring {
+            Some(measuring) => measuring.wrap(world),
+            None => world,
+        };
         let mut runner = Runner::filled(&mut *backend, &job, supplier, world)?;
         let worker = &mut runner.worker;
         let digest = digest(&input.recipe_text);
@@ -205,6 +216,7 @@ impl Trainer {
         let tracing = Tracing::new(&recipe.run.trace, directory);
         let mut trainer = Trainer {
             tracing,
+            measuring,
             input,
             plan,
             backend,
@@ -228,6 +240,10 @@ impl Trainer {
             warnings,
         };
         trainer.restore()?;
+        let left = trainer.plan.steps - trainer.state.step;
+        if let Some(measuring) = &mut trainer.measuring {
+            measuring.expect(left);
+        }
         Ok(trainer)
     }
 
@@ -290,6 +306,7 @@ impl Trainer {
                 continue;
             }
             records.drain(..).try_for_each(|r: runlog::Step| self.append(r.into(), observer))?;
+            self.append_measured(observer)?;
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
@@ -330,6 +347,9 @@ impl Trainer {
         let asynchronous = self.runner.worker.plan().pipe.asynchronous();
         let steps = if asynchronous { self.window_steps() } else { 1 };
         self.tracing.turn(&mut self.runner.worker, self.state.step, steps);
+        if let Some(measuring) = &mut self.measuring {
+            measuring.turn(&mut self.runner.worker, self.tracing.traces());
+        }
         match asynchronous {
             true => records.extend(self.window(steps, observer)?),
             false => records.extend(self.step(observer)?),
@@ -337,7 +357,19 @@ impl Trainer {
         if self.tracing.end_turn(&mut self.runner.worker, self.state.step, !records.is_empty()) {
             self.gather_trace(true, observer)?;
         }
+        if let Some(measuring) = &mut self.measuring {
+            measuring.end_turn(&mut self.runner.worker, records.last().map(|record| record.seconds));
+        }
         self.after_step(!records.is_empty(), observer)
+    }
+
+    /// Records what the first steps of a planned run took, once they are over.
+    fn append_measured(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Some(mut measuring) = self.measuring.take_if(|measuring| measuring.is_over()) else {
+            return Ok(());
+        };
+        let record = measuring.gather(&mut self.runner.worker, &*self.backend, self.state.step)?;
+        self.append(record.into(), observer)
     }
 
     /// Gathers the ranks' trace events into the file; `step`: events of a traced step are among them.

@@ -141,3 +141,29 @@ fn a_replicated_loop_may_have_any_length() {
     assert_eq!(shape("layers.2.mlp.up.weight"), [33, model.width]);
     assert_eq!(shape("layers.2.attention.out.weight"), [model.width, model.attention_width() / 2]);
 }
+
+#[test]
+fn an_activation_stands_for_the_parameters_of_its_loop() {
+    for model in [gpt2(), llama()] {
+        for (activation, parameter) in [
+            ("layers.*.mlp.hidden", "layers.*.mlp.down.weight"),
+            ("layers.1.mlp.pre", "layers.1.mlp.down.weight"),
+            ("layers.0.attention.mixed", "layers.0.attention.out.weight"),
+            ("layers.*.attention.qkv.out", "layers.*.attention.out.weight"),
+        ] {
+            let of = |name, layout| shardings(&model, &[(name, layout)], false);
+            assert_eq!(of(activation, Replicate), of(parameter, Replicate), "{activation}");
+            assert_eq!(of(activation, Columns), shardings(&model, &[], false), "{activation}");
+        }
+    }
+    let list = [("layers.0.mlp.hidden", Columns), ("layers.*.mlp.down.weight", Replicate)];
+    let e = refused(&gpt2(), &list, false);
+    assert!(list.iter().all(|(name, _)| e.contains(name)) && e.contains("hidden units"), "{e}");
+    let e = refused(&gpt2(), &[("layers.0.mlp.hidden", Rows)], false);
+    assert!(e.contains("its rows are positions") && e.contains("\"shard(1)\" or \"replicate\""), "{e}");
+    let e = refused(&gpt2(), &[("layers.3.mlp.hidden", Columns)], false);
+    assert!(e.contains("activations: layers.0.attention.qkv.out"), "{e}");
+    // A pattern that names parameters is about them alone.
+    let both = [("layers.0.attention.qkv.*", Rows)];
+    assert_eq!(shardings(&gpt2(), &both, false), shardings(&gpt2(), &[], false));
+}

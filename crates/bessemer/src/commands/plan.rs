@@ -1,13 +1,23 @@
 //! `bessemer plan`.
 
 mod alpa;
+mod annotations;
+pub(crate) mod auto;
+mod compare;
+mod explain;
+mod here;
+mod layerwise;
+mod picture;
+mod pricing;
 mod search;
+mod training;
 mod validate;
 
 use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
 use crate::console::Console;
 use crate::failure::Failure;
 use bessemer_plan::Machine;
+use bessemer_recipe::{Recipe, load};
 use std::io::Read;
 use std::path::Path;
 
@@ -19,8 +29,14 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
         (Some(PlanCommand::Validate(args)), ..) => validate::run(args, as_json, console),
         (None, Some(recipe), Some(devices)) => {
             let wanted = search::Wanted { recipe, devices: devices.get(), args };
+            if args.compare {
+                return compare::run(&wanted, as_json, console);
+            }
             match args.method {
                 SearchMethod::Exhaustive => search::run(&wanted, as_json, console),
+                SearchMethod::Layers | SearchMethod::Mcmc | SearchMethod::Annotations => {
+                    layerwise::run(&wanted, as_json, console)
+                }
                 SearchMethod::Alpa => alpa::run(&wanted, as_json, console),
             }
         }
@@ -29,8 +45,20 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
     }
 }
 
+/// Reads a recipe whose annotations may contradict each other: what completes them says what either costs.
+fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, Failure> {
+    let mut loaded = load::<Recipe>(wanted.recipe, &wanted.args.sets)?;
+    let annotate = std::mem::take(&mut loaded.value.parallel.annotate);
+    if loaded.value.problems().is_empty() {
+        loaded.value.parallel.annotate = annotate;
+        return search::Training::new(&loaded);
+    }
+    // Refused with the lines of the file.
+    search::Training::load(wanted)
+}
+
 /// Reads a machine from the catalogue, or from a file where the name is that of one.
-fn machine(name: &str) -> Result<Machine, Failure> {
+pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Machine::parse(&text_of(path)?)

@@ -9,6 +9,7 @@
 )]
 
 mod alpa;
+mod auto;
 mod bad_input;
 mod bench;
 mod cargo_source;
@@ -29,5 +30,6 @@ mod round_trip;
 mod safety;
 mod schedule;
 mod study;
+mod switch;
 mod trace;
 mod workplace;

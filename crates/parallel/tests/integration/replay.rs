@@ -6,8 +6,8 @@ use bessemer_filling::{RankFill, StepFill};
 use bessemer_parallel::{FillChoice, UpdateOps};
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{
-    CollectiveSeconds, MessageSeconds, NodeCosts, PERMUTATIONS, RankEvent, RankWriter, Replay, StepEvents,
-    Traffic, replay,
+    CollectiveSeconds, Medium, MessageSeconds, NodeCosts, PERMUTATIONS, RankEvent, RankWriter, Replay,
+    ReplayGroup, StepEvents, Traffic, replay,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
@@ -36,14 +36,18 @@ impl NodeCosts for Counting {
         1e-10 * bytes as f64
     }
 
-    fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds {
+    fn collective(&mut self, _: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
         self.sent += traffic.sent as f64;
         CollectiveSeconds { processor: 1e-6, link: self.per_byte * traffic.sent as f64, handoff: 0.0 }
     }
 
-    fn message(&mut self, bytes: u64) -> MessageSeconds {
+    fn message(&mut self, _: [usize; 2], bytes: u64) -> MessageSeconds {
         let busy = self.per_byte * bytes as f64;
         MessageSeconds { send: 0.0, receive: 0.0, busy, latency: 1e-6 }
+    }
+
+    fn medium(&mut self, _: &[usize]) -> Medium {
+        Medium::Own
     }
 }
 
@@ -81,7 +85,7 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
         }
         let mut costs = Counting { per_byte, ..Counting::default() };
         let mut writer = RankWriter::new(&mut step, &mut costs, at);
-        worker.write_events(&mut writer, UpdateOps { norm: &[], step: &[] }).unwrap();
+        worker.write_events(&mut writer, &UpdateOps::default()).unwrap();
         writer.finish();
 
         null.reset_counts();

@@ -5,7 +5,9 @@
 mod cost;
 mod errors;
 mod fit;
+mod layerwise;
 mod machine;
+mod memory;
 mod published;
 mod search;
 mod sharding_graph;

@@ -390,6 +390,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),
     ("parallel.window", "1 to 65536", &["1", "65536"], &["0", "65537"]),
     ("parallel.memory_limit", "0 or more", &["0", "2.5"], &["-1"]),
+    ("parallel.planned.ranks", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     (
         "optim.state",

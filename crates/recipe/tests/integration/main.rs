@@ -6,4 +6,5 @@ mod docs;
 mod factories;
 mod hostile;
 mod machinery;
+mod planned;
 mod recipes;

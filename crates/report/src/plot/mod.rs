@@ -1,4 +1,4 @@
-//! Pictures as inline SVG: line charts, bar charts, lanes, networks.
+//! Pictures as inline SVG: line charts, bar charts, bars made of parts, lanes, networks.
 //!
 //! Every picture is a plain value with an `svg()` method: same value, same text. Colours and fonts are classes
 //! that [`STYLE`] defines for light, dark and print; [`standalone`] carries them inside a picture of its own.
@@ -9,6 +9,8 @@ mod canvas;
 mod lanes;
 mod line;
 mod network;
+mod panels;
+mod stack;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
@@ -16,6 +18,8 @@ pub(crate) use lanes::TONES;
 pub use lanes::{Cell, Key, Lane, Lanes, Panel, Part};
 pub use line::{LineChart, Mark, Rule, Series};
 pub use network::{NetworkChart, NetworkEdge, NetworkPoint};
+pub use panels::panels;
+pub use stack::{StackPanel, StackedBar, StackedBars};
 
 /// Number of colours that tell series apart; indices beyond wrap around.
 pub const COLORS: usize = 8;

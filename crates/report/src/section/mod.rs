@@ -4,5 +4,6 @@ pub(crate) mod curves;
 pub(crate) mod data;
 pub(crate) mod environment;
 pub(crate) mod headline;
+pub(crate) mod plan;
 pub(crate) mod samples;
 pub(crate) mod timeline;

@@ -42,6 +42,16 @@ fn eval(step: u64) -> Eval {
     }
 }
 
+fn costs() -> StepCosts {
+    let item = |name: &str, value| vec![CostItem::new(name, value)];
+    StepCosts {
+        seconds: 0.25,
+        time: item(StepCosts::COMPUTE, 0.125),
+        memory: item("weights", 1e9),
+        traffic: item("shard", 12.0),
+    }
+}
+
 /// One record of every kind.
 fn every_kind() -> Vec<Record> {
     let dropped = vec![Dropped { reason: "too-short".into(), documents: 3, bytes: 50 }];
@@ -73,7 +83,10 @@ fn every_kind() -> Vec<Record> {
         Corpus { documents_in: 9, dropped, sources: vec![source], ..Corpus::default() }.into(),
         Tokenizer { vocab_size: 8192, ..Tokenizer::default() }.into(),
         Shards { split: "train".into(), tokens: 5, ..Shards::default() }.into(),
+        Plan { ranks: 4, keys: vec!["parallel.tensor=2".into()], predicted: costs(), ..Plan::default() }
+            .into(),
         step(1).into(),
+        Measured { step: 1, steps: 1, watched: 0, costs: costs() }.into(),
         eval(1).into(),
         Save { step: 1, bytes: 10, seconds: 0.5, path: "checkpoints/step-1".into() }.into(),
         Resume { step: 1, path: "checkpoints/step-1".into(), records_dropped: 2 }.into(),
@@ -393,7 +406,7 @@ fn records_without_a_step_are_never_truncated() {
     write(dir.path(), &every_kind());
     RunLog::open(dir.path()).unwrap().truncate_after(0).unwrap();
     let left: Vec<String> = read(dir.path()).unwrap().records.iter().map(|r| r.kind().to_owned()).collect();
-    let wanted = "run model training stage corpus tokenizer shards baseline warning";
+    let wanted = "run model training stage corpus tokenizer shards plan baseline warning";
     assert_eq!(left, wanted.split(' ').collect::<Vec<_>>());
 }
 

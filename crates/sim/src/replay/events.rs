@@ -1,11 +1,14 @@
 //! Events of ranks, and when they happen.
 //!
-//! Each rank runs its list until it must wait. A communicator runs its collectives in one order, and a link has one sender, so
-//! begin and end of both are known as soon as the last rank has come: no queue of events in time is needed.
+//! Each rank runs its list until it must wait; ranks and transfers go on in the order of time. A communicator runs its collectives
+//! in one order, and messages from one rank to another keep theirs. What goes over a link of its own ends when it would alone. What
+//! goes over the ports of ranks shares them with all that uses them at the same time ([`Medium`]).
 
+use super::sharing::{Port, SharedPorts};
 use crate::error::time;
 use crate::{Interval, SimError};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 /// Thread that runs the collectives of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +19,18 @@ pub enum Progress {
     Caller,
 }
 
+/// What carries a collective or a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Medium {
+    /// Links that nothing else uses.
+    #[default]
+    Own,
+    /// A rank's port to the other ranks of its node.
+    Node,
+    /// A rank's part of its node's interfaces to the network.
+    Network,
+}
+
 /// Ranks that run collectives together, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayGroup {
@@ -23,10 +38,12 @@ pub struct ReplayGroup {
     pub label: String,
     /// Tells it from other groups of the same ranks and label, whose collectives run beside its own: the stage.
     pub number: usize,
-    /// Ranks of the step.
+    /// Ranks of the job.
     pub ranks: Vec<usize>,
     /// Thread that runs its collectives.
     pub progress: Progress,
+    /// What carries them. Over a medium that is shared a collective is complete on all ranks at once, after the longest time.
+    pub medium: Medium,
 }
 
 /// What a rank does next. Times are in seconds.
@@ -64,7 +81,7 @@ pub enum RankEvent {
     },
     /// Hands over a message; the rank goes on at once.
     Send {
-        /// Rank of the step.
+        /// Rank of the job.
         to: usize,
         /// Tells it from the other messages between the two ranks.
         tag: u64,
@@ -72,23 +89,30 @@ pub enum RankEvent {
         busy: f64,
         /// Time from then to its arrival.
         latency: f64,
+        /// What carries it.
+        medium: Medium,
     },
     /// Waits for a message.
     Receive {
-        /// Rank of the step.
+        /// Rank of the job.
         from: usize,
         /// The sender's.
         tag: u64,
     },
 }
 
-/// Events of every rank in a step.
+/// Events of the ranks in a step: of all of them, or of some that stand for the others. Ranks without a list come to collectives
+/// when those of their group that have one do.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepEvents {
     /// Groups of ranks.
     pub groups: Vec<ReplayGroup>,
-    /// By rank.
+    /// By rank that has a list.
     pub lists: Vec<Vec<RankEvent>>,
+    /// Ranks of the job.
+    job: usize,
+    /// The rank of each list, ascending.
+    ranks: Vec<usize>,
     names: Vec<String>,
     numbers: HashMap<String, usize>,
 }
@@ -96,7 +120,28 @@ pub struct StepEvents {
 impl StepEvents {
     /// Empty lists of `ranks` ranks.
     pub fn new(ranks: usize) -> StepEvents {
-        StepEvents { lists: vec![Vec::new(); ranks], ..StepEvents::default() }
+        StepEvents::of_some(ranks, (0..ranks).collect())
+    }
+
+    /// Empty lists of some ranks of a job of `job` ranks.
+    pub fn of_some(job: usize, mut ranks: Vec<usize>) -> StepEvents {
+        ranks.sort_unstable();
+        ranks.dedup();
+        StepEvents { lists: vec![Vec::new(); ranks.len()], job, ranks, ..StepEvents::default() }
+    }
+
+    /// The ranks that have lists, ascending.
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    /// Position of a rank's list, if it has one.
+    pub fn list_of(&self, rank: usize) -> Option<usize> {
+        // All ranks have lists, or few.
+        match self.ranks.len() == self.job {
+            true => (rank < self.job).then_some(rank),
+            false => self.ranks.binary_search(&rank).ok(),
+        }
     }
 
     /// The number of a collective's name.
@@ -149,11 +194,11 @@ impl Replay {
         self.events.iter().filter_map(|list| list.last()).map(|last| last.end).fold(0.0, f64::max)
     }
 
-    /// Time that a rank spends in collectives and waiting for them, by the label of the group, and waiting for messages
+    /// Time that the rank of a list spends in collectives and waiting for them, by the label of the group, and waiting for messages
     /// ("messages"): communication that no computation hides, and other ranks' lateness.
-    pub fn exposed<'a>(&self, step: &'a StepEvents, rank: usize) -> BTreeMap<&'a str, f64> {
+    pub fn exposed<'a>(&self, step: &'a StepEvents, list: usize) -> BTreeMap<&'a str, f64> {
         let mut sums = BTreeMap::new();
-        for (event, interval) in step.lists[rank].iter().zip(&self.events[rank]) {
+        for (event, interval) in step.lists[list].iter().zip(&self.events[list]) {
             let label = match event {
                 RankEvent::Start { group, .. }
                 | RankEvent::Wait { group, .. }
@@ -175,14 +220,14 @@ struct Arrival {
     name: usize,
 }
 
-/// A rank's side of a group.
+/// A rank's side of a group. Ranks are positions of lists from here on.
 #[derive(Debug, Default)]
 struct Member {
     rank: usize,
     /// Collectives that other ranks have not begun.
     arrivals: VecDeque<Arrival>,
     begun: usize,
-    /// Ends of the collectives that all ranks have begun.
+    /// Ends of the collectives that are known.
     ends: Vec<f64>,
     /// The rank waits for a collective of the group.
     waits: bool,
@@ -191,38 +236,91 @@ struct Member {
 /// A message that was sent or is waited for.
 #[derive(Debug, Clone, Copy)]
 enum Post {
+    OnItsWay,
     Arrives(f64),
     AwaitedBy(usize),
+    /// On its way, and waited for.
+    Expected(usize),
     Taken,
+}
+
+/// Which message: sender, receiver and tag.
+type PostKey = (usize, usize, u64);
+
+/// Messages from one rank to another over a shared medium.
+#[derive(Debug, Default)]
+struct SharedLink {
+    /// Those that were handed over and have not left, the first under way.
+    queue: VecDeque<(PostKey, f64, f64)>,
+    ports: Vec<Port>,
+}
+
+/// A rank that may go on at a time.
+#[derive(Debug, PartialEq)]
+struct Ready {
+    at: f64,
+    rank: usize,
+}
+
+impl Eq for Ready {}
+
+impl Ord for Ready {
+    /// The greatest of a heap is the earliest, of several the first rank.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.total_cmp(&self.at).then(other.rank.cmp(&self.rank))
+    }
+}
+
+impl PartialOrd for Ready {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 struct Run<'a> {
     step: &'a StepEvents,
     groups: Vec<Vec<Member>>,
+    /// When the last collective of each group began.
+    starts: Vec<f64>,
     /// Position of a rank in each group.
     member: Vec<HashMap<usize, usize>>,
-    posts: HashMap<(usize, usize, u64), Post>,
-    /// When the link from one rank to another can carry the next message.
+    posts: HashMap<PostKey, Post>,
+    /// When the link of its own from one rank to another can carry the next message.
     free: HashMap<(usize, usize), f64>,
+    shared: SharedPorts,
+    /// Links over a shared medium; their channels follow those of the groups.
+    links: Vec<SharedLink>,
+    link_numbers: HashMap<(usize, usize, Medium), usize>,
     next: Vec<usize>,
     clock: Vec<f64>,
     /// A rank's collective in progress, begun by the event at which it stands.
     inside: Vec<Option<usize>>,
-    ready: Vec<usize>,
+    ready: BinaryHeap<Ready>,
     result: Replay,
 }
 
 /// Times every event. A rank computes, and begins collectives, in the order of its list. A collective of a group begins when its
 /// last rank has begun it and each rank's one before is complete; it is complete on a rank `seconds` later. A send takes no time
-/// of the rank; messages from one rank to another queue behind each other.
+/// of the rank; messages from one rank to another queue behind each other. Transfers over a shared medium take longer while others
+/// use the same ports: each goes on at one over the number of transfers on its busiest port.
 ///
 /// # Errors
 /// [`SimError::Value`] for a time that is none, [`SimError::Event`] for an event that names what is not there or differs from
 /// that of another rank, [`SimError::Stuck`] if ranks wait for what never happens.
 pub fn replay(step: &StepEvents) -> Result<Replay, SimError> {
     let mut run = Run::new(step)?;
-    while let Some(rank) = run.ready.pop() {
-        while run.next[rank] < step.lists[rank].len() && run.advance(rank)? {}
+    loop {
+        let rank = run.ready.peek().map(|ready| ready.at);
+        match (rank, run.shared.next()) {
+            // At the same time transfers end before ranks go on.
+            (rank, Some((end, channel))) if rank.is_none_or(|at| end <= at) => run.arrive(channel, end),
+            (Some(_), _) => {
+                if let Some(Ready { at, rank }) = run.ready.pop() {
+                    run.go_on(rank, at)?;
+                }
+            }
+            (None, _) => break,
+        }
     }
     match (0..step.lists.len()).any(|rank| run.next[rank] < step.lists[rank].len()) {
         true => Err(SimError::Stuck(run.waits())),
@@ -234,31 +332,39 @@ impl<'a> Run<'a> {
     fn new(step: &'a StepEvents) -> Result<Run<'a>, SimError> {
         let ranks = step.lists.len();
         let mut member = vec![HashMap::new(); ranks];
+        let mut groups: Vec<Vec<Member>> = Vec::with_capacity(step.groups.len());
         for (number, group) in step.groups.iter().enumerate() {
-            for (at, rank) in group.ranks.iter().enumerate() {
-                let other = member.get_mut(*rank).map(|groups| groups.insert(number, at));
-                if other != Some(None) {
-                    let problem = if other.is_none() { "is not part of the step" } else { "is listed twice" };
-                    return Err(SimError::Group {
-                        label: group.label.clone(),
-                        what: format!("rank {rank} {problem}"),
-                    });
+            let wrong = |rank: usize, problem: &str| {
+                let what = format!("rank {rank} {problem}");
+                Err(SimError::Group { label: group.label.clone(), what })
+            };
+            let mut members = Vec::new();
+            for rank in &group.ranks {
+                if *rank >= step.job {
+                    return wrong(*rank, "is not part of the step");
                 }
+                let Some(list) = step.list_of(*rank) else { continue };
+                if member[list].insert(number, members.len()).is_some() {
+                    return wrong(*rank, "is listed twice");
+                }
+                members.push(Member { rank: list, ..Member::default() });
             }
+            groups.push(members);
         }
-        let members = |group: &ReplayGroup| {
-            group.ranks.iter().map(|rank| Member { rank: *rank, ..Member::default() }).collect()
-        };
         Ok(Run {
             step,
-            groups: step.groups.iter().map(members).collect(),
+            starts: vec![0.0; groups.len()],
+            groups,
             member,
             posts: HashMap::new(),
             free: HashMap::new(),
+            shared: SharedPorts::default(),
+            links: Vec::new(),
+            link_numbers: HashMap::new(),
             next: vec![0; ranks],
             clock: vec![0.0; ranks],
             inside: vec![None; ranks],
-            ready: (0..ranks).rev().collect(),
+            ready: (0..ranks).map(|rank| Ready { at: 0.0, rank }).collect(),
             result: Replay {
                 events: step.lists.iter().map(|list| Vec::with_capacity(list.len())).collect(),
                 collectives: vec![Vec::new(); step.groups.len()],
@@ -266,15 +372,45 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Runs a rank's list at time `now`, until it waits or its time is a later one.
+    fn go_on(&mut self, rank: usize, now: f64) -> Result<(), SimError> {
+        while self.next[rank] < self.step.lists[rank].len() && self.advance(rank)? {
+            let at = self.clock[rank];
+            if at > now {
+                self.ready.push(Ready { at, rank });
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A transfer over a shared medium is over.
+    fn arrive(&mut self, channel: usize, now: f64) {
+        self.shared.end(channel, now);
+        let Some(link) = channel.checked_sub(self.groups.len()) else {
+            self.ended(channel, |_| now);
+            self.resolve(channel, now);
+            return;
+        };
+        if let Some((key, _, latency)) = self.links[link].queue.pop_front() {
+            let at = now + latency;
+            if let Some(Post::Expected(rank)) = self.posts.insert(key, Post::Arrives(at)) {
+                self.ready.push(Ready { at, rank });
+            }
+        }
+        self.depart(link, now);
+    }
+
     fn wrong(&self, rank: usize, what: String) -> SimError {
-        SimError::Event { rank, index: self.next[rank], what }
+        SimError::Event { rank: self.step.ranks[rank], index: self.next[rank], what }
     }
 
     /// Does the next event of a rank; false if it must wait.
     fn advance(&mut self, rank: usize) -> Result<bool, SimError> {
         let now = self.clock[rank];
         let at = self.next[rank];
-        let duration = |value: f64| time(|| format!("a time of rank {rank}, event {at},"), value);
+        let duration =
+            |value: f64| time(|| format!("a time of rank {}, event {at},", self.step.ranks[rank]), value);
         match self.step.lists[rank][at] {
             RankEvent::Compute { seconds } => {
                 let end = now + duration(seconds)?;
@@ -300,16 +436,23 @@ impl<'a> Run<'a> {
                 }
                 return Ok(self.complete(rank, group, number));
             }
-            RankEvent::Send { to, tag, busy, latency } => {
-                self.send(rank, to, tag, duration(busy)?, duration(latency)?)?;
+            RankEvent::Send { to, tag, busy, latency, medium } => {
+                self.send(rank, to, tag, [duration(busy)?, duration(latency)?], medium)?;
                 self.finish(rank, now);
             }
             RankEvent::Receive { from, tag } => {
-                let post = self.posts.entry((from, rank, tag)).or_insert(Post::AwaitedBy(rank));
+                let Some(sender) = self.step.list_of(from) else {
+                    return Err(self.wrong(rank, format!("waits for rank {from}, which has no list")));
+                };
+                let post = self.posts.entry((sender, rank, tag)).or_insert(Post::AwaitedBy(rank));
                 match *post {
                     Post::Arrives(at) => {
                         *post = Post::Taken;
                         self.finish(rank, now.max(at));
+                    }
+                    Post::OnItsWay | Post::Expected(_) => {
+                        *post = Post::Expected(rank);
+                        return Ok(false);
                     }
                     Post::AwaitedBy(_) => return Ok(false),
                     Post::Taken => {
@@ -354,7 +497,7 @@ impl<'a> Run<'a> {
                 let (mine, other_name) = (self.step.name_of(name), self.step.name_of(theirs));
                 let what = format!(
                     "collective {number} of {label} is {mine:?} here and {other_name:?} on rank {}",
-                    other.rank
+                    self.step.ranks[other.rank]
                 );
                 return Err(self.wrong(rank, what));
             }
@@ -362,7 +505,7 @@ impl<'a> Run<'a> {
         let own = &mut self.groups[group][member];
         own.begun += 1;
         own.arrivals.push_back(Arrival { at: now, seconds, name });
-        self.resolve(group);
+        self.resolve(group, now);
         if self.caller_waits(rank, group) {
             self.inside[rank] = Some(number);
         }
@@ -375,24 +518,38 @@ impl<'a> Run<'a> {
         blocking || matches!(self.step.lists[rank][self.next[rank]], RankEvent::Collective { .. })
     }
 
-    /// Ends every collective of a group to which all ranks have come.
-    fn resolve(&mut self, group: usize) {
-        while self.groups[group].iter().all(|m| !m.arrivals.is_empty()) {
-            let members = &mut self.groups[group];
+    /// Begins every collective of a group to which all ranks have come, and ends those over links of their own.
+    fn resolve(&mut self, group: usize, now: f64) {
+        let medium = self.step.groups[group].medium;
+        while self.groups[group].iter().all(|m| !m.arrivals.is_empty()) && !self.shared.busy(group) {
+            let members = &self.groups[group];
             let comes = |m: &Member| m.arrivals[0].at.max(m.ends.last().copied().unwrap_or(0.0));
             let start = members.iter().map(comes).fold(0.0, f64::max);
-            let (mut last, mut name) = (start, 0);
-            for member in members.iter_mut() {
-                let Some(arrival) = member.arrivals.pop_front() else { continue };
-                member.ends.push(start + arrival.seconds);
-                (last, name) = (last.max(start + arrival.seconds), arrival.name);
-                if std::mem::take(&mut member.waits) {
-                    self.ready.push(member.rank);
-                }
+            self.starts[group] = start;
+            if medium == Medium::Own {
+                self.ended(group, |arrival| start + arrival.seconds);
+                continue;
             }
-            self.result.collectives[group]
-                .push(CollectiveSpan { name, interval: Interval { start, end: last } });
+            let longest = members.iter().map(|m| m.arrivals[0].seconds).fold(0.0, f64::max);
+            let ports = |m: &Member| [false, true].map(|inward| Port { rank: m.rank, medium, inward });
+            self.shared.begin(group, now, longest, members.iter().flat_map(ports).collect());
         }
+    }
+
+    /// The first collective that all ranks of a group have begun has its ends.
+    fn ended(&mut self, group: usize, end: impl Fn(&Arrival) -> f64) {
+        let start = self.starts[group];
+        let mut span = CollectiveSpan { name: 0, interval: Interval { start, end: start } };
+        for member in &mut self.groups[group] {
+            let Some(arrival) = member.arrivals.pop_front() else { continue };
+            let at = end(&arrival);
+            member.ends.push(at);
+            (span.name, span.interval.end) = (arrival.name, span.interval.end.max(at));
+            if std::mem::take(&mut member.waits) {
+                self.ready.push(Ready { at, rank: member.rank });
+            }
+        }
+        self.result.collectives[group].push(span);
     }
 
     /// Goes on if the collective is complete.
@@ -409,20 +566,61 @@ impl<'a> Run<'a> {
         true
     }
 
-    fn send(&mut self, rank: usize, to: usize, tag: u64, busy: f64, latency: f64) -> Result<(), SimError> {
-        if to >= self.step.lists.len() || to == rank {
-            return Err(self.wrong(rank, format!("sends message {tag} to rank {to}: wanted another rank")));
+    fn send(
+        &mut self,
+        rank: usize,
+        to: usize,
+        tag: u64,
+        [busy, latency]: [f64; 2],
+        medium: Medium,
+    ) -> Result<(), SimError> {
+        let Some(list) = self.step.list_of(to).filter(|list| *list != rank) else {
+            let wanted = if to >= self.step.job {
+                "wanted another rank"
+            } else {
+                "wanted another rank that has a list"
+            };
+            return Err(self.wrong(rank, format!("sends message {tag} to rank {to}: {wanted}")));
+        };
+        let (key, now) = ((rank, list, tag), self.clock[rank]);
+        let before = self.posts.get(&key).copied();
+        if !matches!(before, None | Some(Post::AwaitedBy(_))) {
+            return Err(self.wrong(rank, format!("sends message {tag} to rank {to} a second time")));
         }
-        let free = self.free.entry((rank, to)).or_insert(0.0);
-        *free = free.max(self.clock[rank]) + busy;
-        let arrival = Post::Arrives(*free + latency);
-        match self.posts.insert((rank, to, tag), arrival) {
-            None => Ok(()),
-            Some(Post::AwaitedBy(receiver)) => {
-                self.ready.push(receiver);
-                Ok(())
+        if medium == Medium::Own {
+            let free = self.free.entry((rank, list)).or_insert(0.0);
+            *free = free.max(now) + busy;
+            let at = *free + latency;
+            self.posts.insert(key, Post::Arrives(at));
+            if let Some(Post::AwaitedBy(rank)) = before {
+                self.ready.push(Ready { at, rank });
             }
-            Some(_) => Err(self.wrong(rank, format!("sends message {tag} to rank {to} a second time"))),
+            return Ok(());
+        }
+        self.posts.insert(
+            key,
+            match before {
+                Some(Post::AwaitedBy(receiver)) => Post::Expected(receiver),
+                _ => Post::OnItsWay,
+            },
+        );
+        let links = &mut self.links;
+        let link = *self.link_numbers.entry((rank, list, medium)).or_insert_with(|| {
+            let ports = vec![Port { rank, medium, inward: false }, Port { rank: list, medium, inward: true }];
+            links.push(SharedLink { ports, ..SharedLink::default() });
+            links.len() - 1
+        });
+        self.links[link].queue.push_back((key, busy, latency));
+        self.depart(link, now);
+        Ok(())
+    }
+
+    /// Sets the first message of a link on its way, if none is.
+    fn depart(&mut self, link: usize, now: f64) {
+        let channel = self.groups.len() + link;
+        let SharedLink { queue, ports } = &self.links[link];
+        if let (false, Some((_, busy, _))) = (self.shared.busy(channel), queue.front()) {
+            self.shared.begin(channel, now, *busy, ports.clone());
         }
     }
 
@@ -441,7 +639,7 @@ impl<'a> Run<'a> {
                 }
                 Some(RankEvent::Compute { .. } | RankEvent::Send { .. }) | None => continue,
             };
-            all.push(format!("rank {rank} waits at event {at} for {waits}"));
+            all.push(format!("rank {} waits at event {at} for {waits}", self.step.ranks[rank]));
         }
         let more = all.len().saturating_sub(4);
         all.truncate(4);
@@ -453,7 +651,8 @@ impl<'a> Run<'a> {
         let members = &self.groups[group];
         let mine = members.iter().find(|m| m.rank == rank);
         let name = mine.and_then(|m| m.arrivals.get(number - m.ends.len())).map_or(0, |a| a.name);
-        let missing = members.iter().filter(|m| m.begun <= number).map(|m| m.rank.to_string());
+        let missing =
+            members.iter().filter(|m| m.begun <= number).map(|m| self.step.ranks[m.rank].to_string());
         format!(
             "{:?} (collective {number} of {}), which rank {} has not started",
             self.step.name_of(name),

@@ -12,8 +12,9 @@
 
 mod events;
 mod programs;
+mod sharing;
 mod table;
 
-pub use events::{CollectiveSpan, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
+pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
 pub use programs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, PERMUTATIONS, RankWriter, Traffic};
 pub use table::{CostTable, LinearSeconds, op_key};

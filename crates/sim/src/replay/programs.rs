@@ -4,7 +4,7 @@
 //! processor that moves and adds up values, and time on the link. Ranks that take all cores of a machine have no core left for
 //! the second, wherever its thread runs, so it is counted as the rank's own.
 
-use super::{Progress, RankEvent, ReplayGroup, StepEvents};
+use super::{Medium, Progress, RankEvent, ReplayGroup, StepEvents};
 use crate::SimError;
 use bessemer_program::{Collective, CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::op::Op;
@@ -73,11 +73,14 @@ pub trait NodeCosts {
     /// A copy between the device and the memory that collectives work on.
     fn copy(&mut self, bytes: u64) -> f64;
 
-    /// A collective.
-    fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds;
+    /// A collective of a group, where nothing else uses what carries it.
+    fn collective(&mut self, group: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds;
 
-    /// A message of so many bytes.
-    fn message(&mut self, bytes: u64) -> MessageSeconds;
+    /// A message of so many bytes from one rank of the job to another.
+    fn message(&mut self, ranks: [usize; 2], bytes: u64) -> MessageSeconds;
+
+    /// What carries collectives and messages between these ranks of the job.
+    fn medium(&mut self, ranks: &[usize]) -> Medium;
 }
 
 /// Bytes that one rank copies for a collective.
@@ -115,7 +118,7 @@ pub struct RankWriter<'a> {
 pub const PERMUTATIONS: u64 = 1 << 63;
 
 impl<'a> RankWriter<'a> {
-    /// Appends to the list of `rank`.
+    /// Appends to the list of `rank`. Nothing is written for a rank that has none.
     pub fn new(step: &'a mut StepEvents, costs: &'a mut dyn NodeCosts, rank: usize) -> RankWriter<'a> {
         RankWriter {
             step,
@@ -128,9 +131,10 @@ impl<'a> RankWriter<'a> {
         }
     }
 
-    /// The number of a group ([`StepEvents::group`]).
-    pub fn group(&mut self, group: ReplayGroup) -> usize {
-        self.step.group(group)
+    /// The number of a group ([`StepEvents::group`]), over the medium of the costs.
+    pub fn group(&mut self, label: &str, number: usize, ranks: Vec<usize>, progress: Progress) -> usize {
+        let medium = self.costs.medium(&ranks);
+        self.step.group(ReplayGroup { label: label.to_owned(), number, ranks, progress, medium })
     }
 
     /// Ends the list.
@@ -141,13 +145,19 @@ impl<'a> RankWriter<'a> {
     fn flush(&mut self) {
         let seconds = std::mem::take(&mut self.compute);
         if seconds > 0.0 {
-            self.step.lists[self.rank].push(RankEvent::Compute { seconds });
+            self.event(RankEvent::Compute { seconds });
         }
     }
 
     fn push(&mut self, event: RankEvent) {
         self.flush();
-        self.step.lists[self.rank].push(event);
+        self.event(event);
+    }
+
+    fn event(&mut self, event: RankEvent) {
+        if let Some(list) = self.step.list_of(self.rank) {
+            self.step.lists[list].push(event);
+        }
     }
 
     /// An operator.
@@ -162,7 +172,7 @@ impl<'a> RankWriter<'a> {
     /// The copies and the processor's work, as the rank's own. What the collective costs, with what is left of the time on the
     /// link.
     fn prepare(&mut self, group: usize, read: u64, traffic: Traffic) -> CollectiveSeconds {
-        let cost = self.costs.collective(traffic);
+        let cost = self.costs.collective(&self.step.groups[group], traffic);
         self.compute += self.costs.copy(read) + cost.processor;
         *self.begun.entry(group).or_default() += 1;
         CollectiveSeconds { link: (cost.link - cost.processor).max(0.0), ..cost }
@@ -201,15 +211,17 @@ impl<'a> RankWriter<'a> {
 
     /// Hands over a message of so many bytes of the device.
     pub fn send(&mut self, to: usize, tag: u64, bytes: u64) {
-        let MessageSeconds { send, busy, latency, .. } = self.costs.message(bytes);
+        let ends = [self.rank, to];
+        let MessageSeconds { send, busy, latency, .. } = self.costs.message(ends, bytes);
         self.compute += self.costs.copy(bytes) + send;
-        self.push(RankEvent::Send { to, tag, busy, latency });
+        let medium = self.costs.medium(&ends);
+        self.push(RankEvent::Send { to, tag, busy, latency, medium });
     }
 
     /// Waits for a message of so many bytes and copies it to the device.
     pub fn receive(&mut self, from: usize, tag: u64, bytes: u64) {
         self.push(RankEvent::Receive { from, tag });
-        self.compute += self.costs.message(bytes).receive + self.costs.copy(bytes);
+        self.compute += self.costs.message([from, self.rank], bytes).receive + self.costs.copy(bytes);
     }
 
     /// Hands over what this rank sends in a permutation. The sender, tag and bytes of what it receives, if it receives something.

@@ -1,6 +1,6 @@
 //! Costs of nodes as a table of measured times.
 
-use super::{CollectiveSeconds, MessageSeconds, NodeCosts, Traffic};
+use super::{CollectiveSeconds, Medium, MessageSeconds, NodeCosts, ReplayGroup, Traffic};
 use crate::{Link, SimError};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::op::Op;
@@ -71,7 +71,7 @@ impl NodeCosts for CostTable {
         if bytes == 0 { 0.0 } else { self.copy.of(bytes) }
     }
 
-    fn collective(&mut self, traffic: Traffic) -> CollectiveSeconds {
+    fn collective(&mut self, _: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
         let processor = self.collectives.get(&traffic.kind).map_or(0.0, |line| line.of(traffic.bytes));
         let link = self.link.map_or(0.0, |link| {
             link.latency * traffic.rounds() as f64 + traffic.sent as f64 / link.bandwidth
@@ -83,7 +83,7 @@ impl NodeCosts for CostTable {
         CollectiveSeconds { processor, link, handoff: self.handoff }
     }
 
-    fn message(&mut self, bytes: u64) -> MessageSeconds {
+    fn message(&mut self, _: [usize; 2], bytes: u64) -> MessageSeconds {
         let link = self.link.unwrap_or_default();
         MessageSeconds {
             send: self.send.of(bytes),
@@ -91,5 +91,9 @@ impl NodeCosts for CostTable {
             busy: bytes as f64 / link.bandwidth,
             latency: link.latency,
         }
+    }
+
+    fn medium(&mut self, _: &[usize]) -> Medium {
+        Medium::Own
     }
 }

@@ -3,8 +3,8 @@
 use bessemer_mesh::{Axis, Dim, PositionOrder, RowsContents, RowsMessage};
 use bessemer_program::{Class, Collective, CollectiveKind, Node, Phase, Recorder, UnitProgram};
 use bessemer_sim::replay::{
-    CollectiveSeconds, CostTable, LinearSeconds, NodeCosts, Progress, RankEvent, RankWriter, ReplayGroup,
-    StepEvents, Traffic, op_key, replay,
+    CollectiveSeconds, CostTable, LinearSeconds, Medium, NodeCosts, Progress, RankEvent, RankWriter,
+    ReplayGroup, StepEvents, Traffic, op_key, replay,
 };
 use bessemer_sim::{Interval, Link, SimError};
 use bessemer_tensor::Buffer;
@@ -17,7 +17,7 @@ fn compute(seconds: f64) -> RankEvent {
 }
 
 fn group(label: &str, ranks: &[usize], progress: Progress) -> ReplayGroup {
-    ReplayGroup { label: label.into(), number: 0, ranks: ranks.to_vec(), progress }
+    ReplayGroup { label: label.into(), number: 0, ranks: ranks.to_vec(), progress, medium: Medium::Own }
 }
 
 /// Two ranks with one group; `a` and `b` are the numbers of two names.
@@ -120,12 +120,12 @@ fn groups_of_different_ranks_do_not_wait_for_each_other() {
 #[test]
 fn a_message_keeps_its_link_busy_and_arrives_later() {
     let mut step = StepEvents::new(2);
-    let send = |tag: u64| RankEvent::Send { to: 1, tag, busy: 3.0, latency: 0.5 };
+    let send = |tag: u64| RankEvent::Send { to: 1, tag, busy: 3.0, latency: 0.5, medium: Medium::Own };
     let receive = |tag: u64| RankEvent::Receive { from: 0, tag };
     step.lists = vec![
         vec![compute(1.0), send(7), compute(1.0), send(8), RankEvent::Receive { from: 1, tag: 7 }],
         vec![
-            RankEvent::Send { to: 0, tag: 7, busy: 1.0, latency: 0.0 },
+            RankEvent::Send { to: 0, tag: 7, busy: 1.0, latency: 0.0, medium: Medium::Own },
             receive(7),
             compute(1.0),
             receive(8),
@@ -137,6 +137,82 @@ fn a_message_keeps_its_link_busy_and_arrives_later() {
     assert_eq!(spans(&found.events[1])[1..], [(0.0, 4.5), (4.5, 5.5), (5.5, 7.5), (7.5, 8.5)]);
     assert_eq!(spans(&found.events[0])[4], (2.0, 2.0));
     assert_eq!(found.exposed(&step, 1)["messages"], 6.5);
+}
+
+/// Two groups of ranks 0, 1 and 1, 2, whose collectives meet on rank 1.
+fn meeting(medium: [Medium; 2], later: f64) -> StepEvents {
+    let mut step = StepEvents::new(3);
+    let of = |label, ranks: &[usize], medium| ReplayGroup { medium, ..group(label, ranks, Progress::Thread) };
+    step.groups = vec![of("shard", &[0, 1], medium[0]), of("pipeline", &[1, 2], medium[1])];
+    let name = step.name("x");
+    let start = |group: usize, seconds: f64| RankEvent::Start { group, seconds, name };
+    let wait = |group: usize| RankEvent::Wait { group, number: 0 };
+    step.lists = vec![
+        vec![start(0, 4.0), wait(0)],
+        vec![start(0, 4.0), compute(later), start(1, 2.0), wait(1), wait(0)],
+        vec![start(1, 2.0), wait(1)],
+    ];
+    step
+}
+
+#[test]
+fn collectives_on_one_port_share_it_and_others_do_not() {
+    let ends = |medium, later| {
+        let step = meeting(medium, later);
+        let found = replay(&step).unwrap();
+        found.collectives.iter().map(|of| of[0].interval.end).collect::<Vec<f64>>()
+    };
+    let (node, network) = (Medium::Node, Medium::Network);
+    for apart in [[Medium::Own; 2], [node, network], [node, Medium::Own]] {
+        assert_eq!(ends(apart, 1.0), [4.0, 3.0], "{apart:?}");
+    }
+    // Alone until 1, at half speed until 5, when 2 of the second are done; 1 of the first is left then.
+    assert_eq!(ends([network; 2], 1.0), [6.0, 5.0]);
+    assert_eq!(ends([node; 2], 0.0), [6.0, 4.0]);
+    assert_eq!(ends([node; 2], 4.0), [4.0, 6.0]);
+}
+
+#[test]
+fn messages_share_ports_by_direction_and_queue_on_their_link() {
+    let send =
+        |to: usize, tag: u64| RankEvent::Send { to, tag, busy: 2.0, latency: 0.5, medium: Medium::Network };
+    let receive = |from: usize, tag: u64| RankEvent::Receive { from, tag };
+    let ends = |lists: Vec<Vec<RankEvent>>| {
+        let mut step = StepEvents::new(lists.len());
+        step.lists = lists;
+        let ends = |list: &Vec<Interval>| list.last().map_or(0.0, |last| last.end);
+        replay(&step).unwrap().events.iter().map(ends).collect::<Vec<f64>>()
+    };
+    // To two receivers from one sender: at half speed. There and back: at full speed. Two on one link: one after the other.
+    assert_eq!(
+        ends(vec![vec![send(1, 1), send(2, 1)], vec![receive(0, 1)], vec![receive(0, 1)]])[1..],
+        [4.5, 4.5]
+    );
+    assert_eq!(ends(vec![vec![send(1, 1), receive(1, 1)], vec![send(0, 1), receive(0, 1)]]), [2.5, 2.5]);
+    assert_eq!(ends(vec![vec![send(1, 1), send(1, 2)], vec![receive(0, 1), receive(0, 2)]])[1], 4.5);
+    // Two senders to one receiver, the second one later: alone until 1, then both at half speed.
+    let late = vec![compute(1.0), send(2, 1)];
+    assert_eq!(ends(vec![vec![send(2, 1)], late, vec![receive(0, 1), receive(1, 1)]])[2], 4.5);
+}
+
+/// Ranks 4 and 6 of eight: their collectives have the others in them, who come when they do.
+#[test]
+fn some_ranks_stand_for_others() {
+    let mut step = StepEvents::of_some(8, vec![6, 4]);
+    step.groups =
+        vec![group("pipeline", &[4, 6], Progress::Caller), group("tensor", &[6, 7], Progress::Caller)];
+    let name = step.name("x");
+    let run = |group: usize, seconds: f64| RankEvent::Collective { group, seconds, name };
+    let send = RankEvent::Send { to: 6, tag: 1, busy: 1.0, latency: 0.0, medium: Medium::Node };
+    step.lists =
+        vec![vec![run(0, 1.0), send], vec![run(1, 3.0), run(0, 1.0), RankEvent::Receive { from: 4, tag: 1 }]];
+    assert_eq!((step.ranks(), step.list_of(6), step.list_of(7)), (&[4, 6][..], Some(1), None));
+    assert_eq!(replay(&step).unwrap().seconds(), 5.0);
+    let send = RankEvent::Send { to: 7, tag: 1, busy: 1.0, latency: 0.0, medium: Medium::Node };
+    step.lists = vec![vec![send], vec![]];
+    refused(&step, &["rank 4, event 0", "rank 7", "that has a list"]);
+    step.lists = vec![vec![RankEvent::Receive { from: 7, tag: 1 }], vec![]];
+    refused(&step, &["rank 4, event 0", "rank 7", "no list"]);
 }
 
 fn refused(step: &StepEvents, wanted: &[&str]) {
@@ -184,7 +260,7 @@ fn events_that_cannot_be_are_refused_with_rank_and_place() {
     );
     refused(&step([vec![compute(1.0), compute(-1.0)], vec![]]), &["rank 0, event 1", "-1"]);
     refused(&step([vec![compute(f64::NAN)], vec![]]), &["NaN"]);
-    let send = |to: usize| RankEvent::Send { to, tag: 1, busy: 0.0, latency: 0.0 };
+    let send = |to: usize| RankEvent::Send { to, tag: 1, busy: 0.0, latency: 0.0, medium: Medium::Own };
     refused(&step([vec![send(2)], vec![]]), &["rank 0, event 0", "rank 2"]);
     refused(&step([vec![send(0)], vec![]]), &["wanted another rank"]);
     refused(&step([vec![send(1), send(1)], vec![]]), &["event 1", "a second time"]);
@@ -265,7 +341,13 @@ fn lists(happenings: &[Happening], progress: Progress) -> StepEvents {
             }
             Happening::Message { from, to, eighths } => {
                 let tag = number as u64;
-                step.lists[from].push(RankEvent::Send { to, tag, busy: seconds(eighths), latency: 0.5 });
+                step.lists[from].push(RankEvent::Send {
+                    to,
+                    tag,
+                    busy: seconds(eighths),
+                    latency: 0.5,
+                    medium: Medium::Own,
+                });
                 step.lists[to].push(RankEvent::Receive { from, tag });
             }
         }
@@ -414,7 +496,7 @@ fn written(link: Option<Link>, overlapped: bool, progress: Progress) -> StepEven
     for rank in 0..2 {
         let mut costs = table(link);
         let mut writer = RankWriter::new(&mut step, &mut costs, rank);
-        let group = writer.group(group("tensor", &[0, 1], progress));
+        let group = writer.group("tensor", 0, vec![0, 1], progress);
         writer.unit(&unit(overlapped), Phase::Forward, rank == 1, &|_| (group, 2)).unwrap();
         writer.finish();
     }
@@ -449,7 +531,7 @@ fn a_unit_costs_its_operators_copies_and_collectives() {
     // With a core of its own a progress thread takes no time of the rank.
     let mut spare = CostTable { spare_cores: true, ..table(None) };
     let traffic = Traffic::even(CollectiveKind::AllReduce, 32, 2);
-    let CollectiveSeconds { processor, link: beside, .. } = spare.collective(traffic);
+    let CollectiveSeconds { processor, link: beside, .. } = spare.collective(&step.groups[0], traffic);
     assert_eq!((processor, beside), (0.0, 8.5));
     // Nothing is handed over where the rank runs its collectives itself.
     let step = written(Some(link), true, Progress::Caller);
@@ -473,7 +555,10 @@ fn a_message_costs_copies_work_and_the_link() {
     assert_eq!(
         step.lists,
         [
-            vec![compute(17.0 + 8.0), RankEvent::Send { to: 1, tag: 9, busy: 2.0, latency: 0.5 }],
+            vec![
+                compute(17.0 + 8.0),
+                RankEvent::Send { to: 1, tag: 9, busy: 2.0, latency: 0.5, medium: Medium::Own }
+            ],
             vec![RankEvent::Receive { from: 0, tag: 9 }, compute(3.0 + 17.0)]
         ]
     );
@@ -536,7 +621,7 @@ fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
         for rank in [3, 4] {
             let mut costs = table(Some(link));
             let mut writer = RankWriter::new(&mut step, &mut costs, rank);
-            let group = writer.group(group("context", &[3, 4], progress));
+            let group = writer.group("context", 0, vec![3, 4], progress);
             writer.unit(&unit(rank - 3), Phase::Forward, false, &|_| (group, 2)).unwrap();
             writer.finish();
         }

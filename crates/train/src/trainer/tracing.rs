@@ -104,6 +104,11 @@ impl Tracing {
         self.begun = Some(Instant::now());
     }
 
+    /// Whether the step at hand is traced.
+    pub(super) fn traces(&self) -> bool {
+        self.begun.is_some()
+    }
+
     /// The step at hand has its program.
     pub(super) fn runs(&mut self, worker: &Worker) {
         if self.begun.is_some() && self.path.is_some() {

@@ -1,0 +1,171 @@
+//! `bessemer plan RECIPE --compare`: every method on one recipe and machine, beside plain layouts.
+
+use super::layerwise::{Answer, Planning, Shown};
+use super::search::{self, Wanted, calibration};
+use super::{annotations, machine};
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use bessemer_plan::layerwise::Degrees;
+use bessemer_units::Bytes;
+use serde_json::json;
+use std::fmt::Write;
+use std::time::Instant;
+
+/// A way to find a layout. A new one is a variant, its name and its arm in [`Method::run`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Exhaustive,
+    Layers,
+    Mcmc,
+    Annotations,
+    DataParallel,
+    Zero3,
+    RuleOfThumb,
+}
+
+impl Method {
+    const ALL: [Method; 7] = [
+        Method::Exhaustive,
+        Method::Layers,
+        Method::Mcmc,
+        Method::Annotations,
+        Method::DataParallel,
+        Method::Zero3,
+        Method::RuleOfThumb,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Method::Exhaustive => "exhaustive",
+            Method::Layers => "layers",
+            Method::Mcmc => "mcmc",
+            Method::Annotations => "annotations",
+            Method::DataParallel => "data parallelism alone",
+            Method::Zero3 => "ZeRO-3 alone",
+            Method::RuleOfThumb => "rule of thumb",
+        }
+    }
+
+    fn run(self, planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
+        let alone = |degrees: &Degrees| degrees.tensor * degrees.pipeline == 1;
+        match self {
+            Method::Exhaustive => {
+                let best = search::best(
+                    planning.wanted,
+                    planning.training,
+                    planning.machine,
+                    planning.calibration,
+                    console,
+                )?;
+                Ok(Answer {
+                    plans: best.plan.into_iter().collect(),
+                    evaluations: best.evaluated as u64,
+                    ..Answer::default()
+                })
+            }
+            Method::Layers => planning.layers(console),
+            Method::Mcmc => planning.mcmc(console),
+            Method::Annotations => annotations::plans(planning, console),
+            Method::DataParallel => planning.alike(&|degrees| alone(degrees) && degrees.zero == 0, console),
+            Method::Zero3 => planning.alike(&|degrees| alone(degrees) && degrees.zero == 3, console),
+            Method::RuleOfThumb => rule_of_thumb(planning, console),
+        }
+    }
+}
+
+/// Narayanan et al. 2021, sections 3.2 and 3.4: tensor-parallel ranks up to a node, then pipeline stages until the model fits, the
+/// other ranks data-parallel.
+fn rule_of_thumb(planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
+    let mut pairs: Vec<(usize, usize)> =
+        planning.degrees().iter().map(|of| (of.tensor, of.pipeline)).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    let node = planning.machine.node;
+    let most = pairs.iter().map(|pair| pair.0).filter(|tensor| *tensor <= node).max().unwrap_or(1);
+    pairs.retain(|(tensor, stages)| *tensor <= most && (*stages == 1 || *tensor == most));
+    let mut evaluations = 0;
+    for (tensor, pipeline) in pairs {
+        let is = |of: &Degrees| (of.tensor, of.pipeline, of.zero) == (tensor, pipeline, 0);
+        let answer = planning.alike(&|of| is(of) && (tensor == 1 || of.sequence), console)?;
+        evaluations += answer.evaluations;
+        if !answer.plans.is_empty() {
+            return Ok(Answer { evaluations, ..answer });
+        }
+    }
+    Ok(Answer { evaluations, ..Answer::default() })
+}
+
+/// One line of the comparison.
+struct Row {
+    method: Method,
+    found: Result<Option<Shown>, String>,
+    seconds: f64,
+    evaluations: u64,
+}
+
+pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let machine = machine(&wanted.args.machine)?;
+    let calibration = calibration(wanted, &machine)?;
+    let training = super::annotations_allowed(wanted)?;
+    let mut rows = Vec::new();
+    for method in Method::ALL {
+        let begun = Instant::now();
+        // Prices are made anew for each method: their time is part of its search.
+        let mut planning = Planning::new(wanted, &training, &machine, &calibration);
+        let answer = method.run(&mut planning, console);
+        let seconds = begun.elapsed().as_secs_f64();
+        let evaluations = answer.as_ref().map_or(0, |answer| answer.evaluations);
+        let found = answer.map(|answer| answer.plans.into_iter().next()).map_err(|cause| cause.message);
+        rows.push(Row { method, found, seconds, evaluations });
+    }
+    let planning = Planning::new(wanted, &training, &machine, &calibration);
+    if as_json {
+        let row = |row: &Row| {
+            let plan = row.found.as_ref().ok().and_then(Option::as_ref);
+            json!({
+                "method": row.method.name(),
+                "search_seconds": row.seconds,
+                "evaluations": row.evaluations,
+                "seconds": plan.map(|plan| plan.seconds),
+                "seconds_by_sums": plan.map(|plan| plan.sums).filter(|sums| sums.is_finite()),
+                "memory": plan.and_then(|plan| plan.planned).map(|bytes| bytes.0),
+                "plan": plan.map(|plan| &plan.name),
+                "keys": plan.map(|plan| &plan.keys),
+                "refusal": row.found.as_ref().err(),
+            })
+        };
+        let rows: Vec<_> = rows.iter().map(row).collect();
+        return Ok(print(&serde_json::to_string(&json!({ "machine": machine.name, "methods": rows }))?)?);
+    }
+    let mut text = planning.head();
+    let _ = writeln!(
+        text,
+        "{:<22} {:>10} {:>12} {:>10} {:>10} {:>12}  plan",
+        "method", "step", "tokens/s", "memory", "searched", "evaluations"
+    );
+    for Row { method, found, seconds, evaluations } in &rows {
+        let searched = format!("{seconds:.2} s");
+        let (step, tokens, memory, plan) = match found {
+            Ok(Some(plan)) => (
+                format!("{:.3} s", plan.seconds),
+                format!("{:.0}", training.tokens() / plan.seconds),
+                plan.planned.unwrap_or(Bytes(plan.memory as u64)).to_string(),
+                plan.name.as_str(),
+            ),
+            Ok(None) => ("-".into(), "-".into(), "-".into(), "nothing fits"),
+            Err(reason) => ("-".into(), "-".into(), "-".into(), reason.as_str()),
+        };
+        let name = method.name();
+        let _ = writeln!(
+            text,
+            "{name:<22} {step:>10} {tokens:>12} {memory:>10} {searched:>10} {evaluations:>12}  {plan}"
+        );
+    }
+    text += "steps of the first line are by the closed form, the others are simulated\n";
+    for Row { method, found, .. } in &rows {
+        if let Ok(Some(plan)) = found {
+            let _ = writeln!(text, "keys, {}: --set {}", method.name(), plan.keys.join(" --set "));
+        }
+    }
+    Ok(print(&text)?)
+}

@@ -1,0 +1,473 @@
+//! `bessemer plan RECIPE --method layers|mcmc`: plans whose layers may differ.
+
+use super::search::{Training, Wanted, calibration};
+use super::{annotations, machine, pricing::Pricing};
+use crate::cli::SearchMethod;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use bessemer_parallel::MemoryPlan;
+use bessemer_plan::layerwise::{
+    BlockLayout, Degrees, LayerPlan, Prices, Proposals, Searched, Setting, Solved, degrees, search, solve,
+    step, uniform, wander,
+};
+use bessemer_plan::{Calibration, Machine};
+use bessemer_recipe::load_recipe;
+use bessemer_train::planned_memory;
+use bessemer_units::{Bytes, Offload, Recompute};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::rc::Rc;
+
+/// Plans that are simulated, and at most planned by a dry run.
+const MOST_SIMULATED: usize = 64;
+/// Bytes that stay free of a device for what a plan does not count: 2 %.
+const KEPT_FREE: f64 = 0.02;
+
+/// A plan as it is shown.
+#[derive(Debug, Clone)]
+pub(super) struct Shown {
+    pub(super) name: String,
+    pub(super) keys: Vec<String>,
+    /// Seconds of the simulated step.
+    pub(super) seconds: f64,
+    /// Seconds as sums over units.
+    pub(super) sums: f64,
+    /// Bytes of the rank that holds most, as the prices count them.
+    pub(super) memory: f64,
+    /// Bytes of the rank that holds most, by the dry run.
+    pub(super) planned: Option<Bytes>,
+}
+
+/// Answer of one method.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Answer {
+    /// Plans that fit, the fastest first.
+    pub(super) plans: Vec<Shown>,
+    /// Combinations that were looked at.
+    pub(super) evaluations: u64,
+    /// Lines about the search.
+    pub(super) notes: Vec<String>,
+    /// Best by number of proposals.
+    pub(super) progress: Vec<(usize, f64)>,
+    pub(super) proposals: Option<Proposals>,
+}
+
+/// A job with the prices of its units.
+pub(super) struct Planning<'a> {
+    pub(super) wanted: &'a Wanted<'a>,
+    pub(super) training: &'a Training,
+    pub(super) machine: &'a Machine,
+    pub(super) calibration: &'a Calibration,
+    pub(super) pricing: Pricing<'a>,
+}
+
+pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let machine = machine(&wanted.args.machine)?;
+    let calibration = calibration(wanted, &machine)?;
+    let training = match wanted.args.method {
+        SearchMethod::Annotations => super::annotations_allowed(wanted)?,
+        _ => Training::load(wanted)?,
+    };
+    let mut planning = Planning::new(wanted, &training, &machine, &calibration);
+    let answer = match wanted.args.method {
+        SearchMethod::Annotations => return annotations::run(&mut planning, as_json, console),
+        SearchMethod::Mcmc => planning.mcmc(console)?,
+        _ => planning.layers(console)?,
+    };
+    let Some(best) = answer.plans.first() else { return Err(planning.nothing(&answer)) };
+    if as_json {
+        return Ok(print(&serde_json::to_string(&planning.as_value(&answer))?)?);
+    }
+    let mut text = planning.head();
+    for note in &answer.notes {
+        let _ = writeln!(text, "{note}");
+    }
+    let _ = writeln!(text, "{:>10} {:>12} {:>10}  plan", "step", "tokens/s", "memory");
+    for shown in &answer.plans {
+        let _ = writeln!(
+            text,
+            "{:>8.3} s {:>12.0} {:>10}  {}",
+            shown.seconds,
+            training.tokens() / shown.seconds,
+            shown.planned.unwrap_or(Bytes(shown.memory as u64)).to_string(),
+            shown.name
+        );
+    }
+    let _ = writeln!(text, "keys of the first: --set {}", best.keys.join(" --set "));
+    Ok(print(&text)?)
+}
+
+impl<'a> Planning<'a> {
+    pub(super) fn new(
+        wanted: &'a Wanted<'a>,
+        training: &'a Training,
+        machine: &'a Machine,
+        calibration: &'a Calibration,
+    ) -> Planning<'a> {
+        let pricing = Pricing::new(training, machine, &calibration.efficiency);
+        Planning { wanted, training, machine, calibration, pricing }
+    }
+
+    /// Refuses a recipe that says itself what single layers do, or asks for what has no price here.
+    fn expect_open(&self) -> Result<(), Failure> {
+        let recipe = &self.training.recipe;
+        let given = [
+            ("train.recompute_layers", recipe.train.recompute_layers.last().is_some()),
+            ("parallel.annotate", !recipe.parallel.annotate.0.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err(Failure::usage(format!(
+                "{key} says what single layers do, as this search shall; expected none (--method annotations completes \
+                 parallel.annotate)"
+            ))),
+            None => self.expect_priced(),
+        }
+    }
+
+    /// Refuses a recipe that asks for what has no price here.
+    pub(super) fn expect_priced(&self) -> Result<(), Failure> {
+        let recipe = &self.training.recipe;
+        let given = [
+            ("train.offload", recipe.train.offload != Offload::None, "\"none\""),
+            ("parallel.context", recipe.parallel.context > 1, "1"),
+        ];
+        match given.iter().find(|(_, given, _)| *given) {
+            Some((key, _, instead)) => Err(Failure::usage(format!(
+                "{key} has no price in plans whose layers differ; expected {key} = {instead}, or --method exhaustive"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn setting(&self) -> Setting<'a> {
+        Setting {
+            machine: self.machine,
+            efficiency: &self.calibration.efficiency,
+            global_batch: self.training.sequences,
+            bytes: self.training.bytes.parameters,
+            overlap: self.training.recipe.parallel.overlap,
+            memory: self.machine.memory * (1.0 - KEPT_FREE),
+        }
+    }
+
+    pub(super) fn degrees(&self) -> Vec<Degrees> {
+        let seq = self.training.recipe.train.seq_len as usize;
+        degrees(&self.training.shape, seq, self.training.sequences, self.wanted.devices)
+    }
+
+    fn search(&mut self, method: Method, of: &[Degrees]) -> Searched {
+        let setting = self.setting();
+        let pricing = &mut self.pricing;
+        search(&setting, of, &mut |degrees| pricing.prices(degrees), method)
+    }
+
+    /// The dynamic program over layers.
+    pub(super) fn layers(&mut self, console: &mut Console) -> Result<Answer, Failure> {
+        self.expect_open()?;
+        let searched = self.search(solve, &self.degrees());
+        let notes = vec![searched_note(&searched)];
+        let plans = self.simulated(&searched.plans)?;
+        let plans = self.planned(plans, console);
+        Ok(Answer { plans, evaluations: searched.evaluations, notes, ..Answer::default() })
+    }
+
+    /// Plans whose layers are alike, among some degrees.
+    pub(super) fn alike(
+        &mut self,
+        of: &dyn Fn(&Degrees) -> bool,
+        console: &mut Console,
+    ) -> Result<Answer, Failure> {
+        self.expect_open()?;
+        let some: Vec<Degrees> = self.degrees().into_iter().filter(|degrees| of(degrees)).collect();
+        let searched = self.search(uniform, &some);
+        let plans = self.simulated(&searched.plans)?;
+        let plans = self.planned(plans, console);
+        Ok(Answer { plans, evaluations: searched.evaluations, ..Answer::default() })
+    }
+
+    /// The Markov chain, from data parallelism on.
+    pub(super) fn mcmc(&mut self, console: &mut Console) -> Result<Answer, Failure> {
+        self.expect_open()?;
+        let setting = self.setting();
+        let (seed, budget) = (self.wanted.args.seed, self.wanted.args.proposals as usize);
+        let mut spaces: Vec<(Degrees, Rc<Prices>)> = Vec::new();
+        for degrees in self.degrees() {
+            if let Ok(prices) = self.pricing.prices(&degrees) {
+                spaces.push((degrees, prices));
+            }
+        }
+        // Data-parallel ranks alone if there is such a layout, the smallest micro-batch first.
+        let plain =
+            |degrees: &Degrees| (degrees.tensor * degrees.pipeline, degrees.micro_batch, degrees.zero);
+        spaces.sort_by_key(|(degrees, _)| plain(degrees));
+        let borrowed: Vec<(Degrees, &Prices)> = spaces.iter().map(|(of, prices)| (*of, &**prices)).collect();
+        let Some((degrees, prices)) = borrowed.first().copied() else { return Ok(Answer::default()) };
+        let (count, layers) = (degrees.pipeline, prices.layers.len());
+        let start = LayerPlan {
+            degrees,
+            stages: (0..count).map(|stage| layers / count + usize::from(stage < layers % count)).collect(),
+            choices: vec![0; layers],
+        };
+        let first = step(&setting, prices, &start).map_err(Failure::new)?.seconds;
+        let walk = wander(&setting, &borrowed, start, seed, budget).map_err(Failure::new)?;
+        let p = walk.proposals;
+        let kinds = [
+            ("random", p.random),
+            ("propagated", p.propagated),
+            ("stages", p.stages),
+            ("degrees", p.degrees),
+        ];
+        let kinds = kinds.map(|(kind, of)| format!("{kind} {} of {}", of.accepted, of.proposed));
+        let mut notes = vec![format!(
+            "Markov chain of {budget} proposals, seed {seed}, over {} degrees; accepted: {}",
+            borrowed.len(),
+            kinds.join(", ")
+        )];
+        notes.push(format!("best by proposal: {}", progress_text(first, &walk.progress)));
+        let mut answer = Answer {
+            evaluations: budget as u64,
+            notes,
+            progress: walk.progress,
+            proposals: Some(p),
+            ..Answer::default()
+        };
+        if walk.fits {
+            let Some((_, prices)) = borrowed.iter().find(|(of, _)| *of == walk.plan.degrees) else {
+                return Ok(answer);
+            };
+            let shown = shown(&walk.plan, prices, walk.step.seconds, f64::NAN, &walk.step.memory);
+            answer.plans = self.planned(vec![shown], console);
+        }
+        Ok(answer)
+    }
+
+    /// Simulates the fastest of these plans.
+    fn simulated(&mut self, plans: &[Solved]) -> Result<Vec<Shown>, Failure> {
+        let setting = self.setting();
+        let mut all = Vec::new();
+        for solved in plans.iter().take(MOST_SIMULATED) {
+            let prices = self.pricing.prices(&solved.plan.degrees).map_err(Failure::new)?;
+            let step = step(&setting, &prices, &solved.plan).map_err(Failure::new)?;
+            all.push(shown(&solved.plan, &prices, step.seconds, solved.seconds, &solved.memory));
+        }
+        all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Ok(all)
+    }
+
+    /// Those of the plans that fit by their dry run, as many as are wanted.
+    fn planned(&self, plans: Vec<Shown>, console: &mut Console) -> Vec<Shown> {
+        let mut fitting = Vec::new();
+        for mut shown in plans {
+            match self.dry_run(&shown.keys) {
+                Err(reason) => console.detail(&format!("{}: {reason}", shown.name)),
+                Ok(memory) if memory.buffers.total().0 as f64 > self.machine.memory => {
+                    let held = memory.buffers.total();
+                    console.detail(&format!("{}: {held} by its dry run", shown.name));
+                }
+                Ok(memory) => {
+                    shown.planned = Some(memory.buffers.total());
+                    fitting.push(shown);
+                }
+            }
+            if fitting.len() as u64 == self.wanted.args.top {
+                break;
+            }
+        }
+        fitting
+    }
+
+    pub(super) fn dry_run(&self, keys: &[String]) -> Result<MemoryPlan, String> {
+        let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
+        let recipe = load_recipe(self.wanted.recipe, &sets).map_err(|cause| cause.to_string())?.value;
+        planned_memory(&recipe, self.wanted.devices, &self.training.model).map_err(|cause| cause.to_string())
+    }
+
+    /// The first lines of a text: the job.
+    pub(super) fn head(&self) -> String {
+        let mut text = format!(
+            "{}\n{} x {}, {} sequences of {} tokens a step\n",
+            self.training.model.summary(),
+            self.wanted.devices,
+            self.machine.name,
+            self.training.sequences,
+            self.training.recipe.train.seq_len
+        );
+        if self.wanted.args.fit.is_none() {
+            text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
+        }
+        text
+    }
+
+    fn nothing(&self, answer: &Answer) -> Failure {
+        let notes: String = answer.notes.iter().map(|note| format!("; {note}")).collect();
+        Failure::new(format!(
+            "no plan of {} devices fits into the {} of a {}{notes}; take more devices, or a smaller sequence or model",
+            self.wanted.devices,
+            Bytes(self.machine.memory as u64),
+            self.machine.name
+        ))
+    }
+
+    pub(super) fn as_value(&self, answer: &Answer) -> Value {
+        let plan = |shown: &Shown| {
+            json!({
+                "name": shown.name,
+                "keys": shown.keys,
+                "seconds": shown.seconds,
+                "seconds_by_sums": shown.sums.is_finite().then_some(shown.sums),
+                "tokens_per_second": self.training.tokens() / shown.seconds,
+                "memory": shown.planned.map(|bytes| bytes.0),
+                "memory_by_prices": shown.memory,
+            })
+        };
+        json!({
+            "machine": self.machine.name,
+            "method": name_of(self.wanted.args.method),
+            "evaluations": answer.evaluations,
+            "notes": answer.notes,
+            "proposals": answer.proposals,
+            "progress": answer.progress,
+            "layouts": answer.plans.iter().map(plan).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A search of one plan for given degrees.
+type Method = fn(&Setting<'_>, &Prices, Degrees) -> Option<Solved>;
+
+/// Name of a method on the command line.
+pub(super) fn name_of(method: SearchMethod) -> String {
+    use clap::ValueEnum;
+    method.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn searched_note(searched: &Searched) -> String {
+    let Searched { degrees, pruned, too_large, refused, evaluations, .. } = searched;
+    let mut text = format!(
+        "{degrees} degrees: {pruned} cannot be the fastest, {too_large} do not fit, {refused} have no prices; {evaluations} \
+         combinations of layers and stages"
+    );
+    if let Some(reason) = &searched.reason {
+        let _ = write!(text, "; the first without prices: {reason}");
+    }
+    text
+}
+
+/// "9.1 s at the start, 8.2 s after 12, ..., 7.9 s after 310".
+fn progress_text(first: f64, progress: &[(usize, f64)]) -> String {
+    const SHOWN: usize = 6;
+    let later: Vec<_> = progress.iter().filter(|(number, _)| *number > 0).collect();
+    let every = later.len().div_ceil(SHOWN).max(1);
+    let mut text = format!("{first:.3} s at the start");
+    for (at, (number, seconds)) in later.iter().enumerate() {
+        if (later.len() - 1 - at).is_multiple_of(every) {
+            let _ = write!(text, ", {seconds:.3} s after {number}");
+        }
+    }
+    text
+}
+
+fn shown(plan: &LayerPlan, prices: &Prices, seconds: f64, sums: f64, memory: &[f64]) -> Shown {
+    Shown {
+        name: describe(plan, prices),
+        keys: keys(plan, prices),
+        seconds,
+        sums,
+        memory: memory.iter().copied().fold(0.0, f64::max),
+        planned: None,
+    }
+}
+
+/// A plan in words.
+pub(super) fn describe(plan: &LayerPlan, prices: &Prices) -> String {
+    let Degrees { tensor, sequence, data, pipeline, micro_batch, zero } = plan.degrees;
+    let mut parts = Vec::new();
+    if tensor > 1 {
+        parts.push(format!("tensor {tensor}{}", if sequence { " with sequence" } else { "" }));
+    }
+    if pipeline > 1 {
+        let even = plan.stages.windows(2).all(|pair| pair[0] == pair[1]);
+        let stages = if even { String::new() } else { format!(" of {:?} layers", plan.stages) };
+        parts.push(format!("pipeline {pipeline}{stages}"));
+    }
+    if data > 1 {
+        let kind = if zero == 0 { "DDP".to_owned() } else { format!("ZeRO-{zero}") };
+        parts.push(format!("data {data} ({kind})"));
+    }
+    parts.push(format!("micro-batch {micro_batch}"));
+    let layers = |wanted: &dyn Fn(usize) -> bool| {
+        let numbers: Vec<usize> =
+            (0..plan.choices.len()).filter(|layer| wanted(plan.choices[*layer])).collect();
+        (numbers.len(), ranges(&numbers))
+    };
+    let blocks: [(&str, fn(&bessemer_plan::layerwise::LayerChoice) -> BlockLayout); 2] =
+        [("attention", |choice| choice.attention), ("feed-forward", |choice| choice.feed_forward)];
+    for (block, layout) in blocks {
+        let (count, of) = layers(&|choice| layout(&prices.choices[choice]) == BlockLayout::Replicated);
+        if count > 0 {
+            let of = if count == plan.choices.len() { "all layers".into() } else { format!("layers {of}") };
+            parts.push(format!("{block} of {of} replicated"));
+        }
+    }
+    for (recompute, count, of) in recomputed(plan, prices) {
+        let of = if count == plan.choices.len() { String::new() } else { format!(" in layers {of}") };
+        parts.push(format!("recompute {recompute}{of}"));
+    }
+    parts.join(", ")
+}
+
+/// Policies of recomputation, with the layers that have them.
+fn recomputed(plan: &LayerPlan, prices: &Prices) -> Vec<(Recompute, usize, String)> {
+    let mut layers: BTreeMap<Recompute, Vec<usize>> = BTreeMap::new();
+    for (layer, choice) in plan.choices.iter().enumerate() {
+        layers.entry(prices.choices[*choice].recompute).or_default().push(layer);
+    }
+    layers.into_iter().map(|(recompute, of)| (recompute, of.len(), ranges(&of))).collect()
+}
+
+/// Ascending numbers as "0-5,8".
+pub(super) fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    parts.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// The keys of a recipe that mean a plan.
+pub(super) fn keys(plan: &LayerPlan, prices: &Prices) -> Vec<String> {
+    let Degrees { tensor, sequence, pipeline, micro_batch, zero, .. } = plan.degrees;
+    let data = if zero == 0 { "ddp".to_owned() } else { format!("zero{zero}") };
+    let mut keys = vec![
+        format!("parallel.tensor={tensor}"),
+        format!("parallel.sequence={sequence}"),
+        format!("parallel.pipeline={pipeline}"),
+        "parallel.schedule=\"1f1b\"".to_owned(),
+        "parallel.chunks=0".to_owned(),
+        format!("parallel.stages={:?}", if pipeline > 1 { &plan.stages[..] } else { &[] }),
+        format!("parallel.data=\"{data}\""),
+        "parallel.shard=0".to_owned(),
+        format!("train.micro_batch={micro_batch}"),
+    ];
+    let recomputed = recomputed(plan, prices);
+    let most = recomputed.iter().max_by_key(|(_, count, _)| *count).map(|(recompute, ..)| *recompute);
+    keys.extend(most.map(|most| format!("train.recompute=\"{most}\"")));
+    let others = recomputed.iter().filter(|(recompute, ..)| Some(*recompute) != most);
+    keys.extend(others.map(|(recompute, _, of)| format!("train.recompute_layers.'{of}'=\"{recompute}\"")));
+    for (layer, choice) in plan.choices.iter().enumerate() {
+        let choice = prices.choices[*choice];
+        for (block, layout) in [("attention", choice.attention), ("mlp", choice.feed_forward)] {
+            if layout == BlockLayout::Replicated {
+                keys.push(format!("parallel.annotate.'layers.{layer}.{block}.*'=\"replicate\""));
+            }
+        }
+    }
+    keys
+}

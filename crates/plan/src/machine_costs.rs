@@ -1,0 +1,132 @@
+//! Costs of the nodes of ranks' lists on a machine, for [`bessemer_sim::replay`].
+//!
+//! Ranks fill nodes in their order. Devices run collectives and copy nothing for them; collectives inside a node go over the ports
+//! of its devices, others over each device's part of the interfaces. Ranks of one process ([`InProcess`](crate::InProcess)) copy
+//! values and move them themselves.
+
+use crate::operator::HOP;
+use crate::{Efficiency, Machine, Spread, collective_seconds, op_seconds};
+use bessemer_mesh::Axis;
+use bessemer_program::CollectiveKind;
+use bessemer_sim::SimError;
+use bessemer_sim::replay::{CollectiveSeconds, Medium, MessageSeconds, NodeCosts, ReplayGroup, Traffic};
+use bessemer_tensor::op::Op;
+
+/// A job's ranks on a machine.
+#[derive(Debug, Clone)]
+pub struct MachineCosts<'a> {
+    machine: &'a Machine,
+    efficiency: Efficiency,
+    /// Ranks of the job.
+    ranks: usize,
+}
+
+impl<'a> MachineCosts<'a> {
+    /// Costs of a job of so many ranks.
+    pub fn new(machine: &'a Machine, efficiency: Efficiency, ranks: usize) -> MachineCosts<'a> {
+        MachineCosts { machine, efficiency, ranks }
+    }
+
+    fn node(&self, rank: usize) -> usize {
+        rank / self.machine.node
+    }
+
+    /// Ranks that a node has.
+    fn used(&self) -> usize {
+        self.ranks.min(self.machine.node)
+    }
+
+    fn spread(&self, group: &ReplayGroup) -> Spread {
+        let first = group.ranks.first().map_or(0, |rank| self.node(*rank));
+        let per_node = group.ranks.iter().filter(|rank| self.node(**rank) == first).count().max(1);
+        Spread { ranks: group.ranks.len(), per_node, sharing: (self.used() / per_node).max(1) }
+    }
+}
+
+/// The axis of a group's label. Groups over several axes of a layer, and those that have none, count as one of them.
+fn axis(label: &str) -> Axis {
+    let named = Axis::ALL.into_iter().find(|axis| axis.name() == label);
+    named.unwrap_or(if label == "tied table" { Axis::Pipeline } else { Axis::Tensor })
+}
+
+impl NodeCosts for MachineCosts<'_> {
+    fn op(&mut self, op: &Op) -> Result<f64, SimError> {
+        Ok(op_seconds(op, self.machine, &self.efficiency))
+    }
+
+    fn copy(&mut self, bytes: u64) -> f64 {
+        match self.machine.in_process() {
+            Some(process) if bytes > 0 => process.copy.of(bytes),
+            _ => 0.0,
+        }
+    }
+
+    fn collective(&mut self, group: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
+        if let Some(process) = self.machine.in_process() {
+            let seconds = process.collective_seconds(traffic.kind, traffic.ranks, traffic.bytes);
+            let (processor, link) = if process.spare_cores { (0.0, seconds) } else { (seconds, 0.0) };
+            return CollectiveSeconds { processor, link, handoff: process.handoff };
+        }
+        let (spread, bytes) = (self.spread(group), traffic.bytes as f64);
+        let axis = axis(&group.label);
+        let link = collective_seconds(traffic.kind, bytes, axis, spread, self.machine, &self.efficiency);
+        CollectiveSeconds { processor: 0.0, link, handoff: 0.0 }
+    }
+
+    fn message(&mut self, [from, to]: [usize; 2], bytes: u64) -> MessageSeconds {
+        if let Some(process) = self.machine.in_process() {
+            let (send, receive) = (process.send.of(bytes), process.receive.of(bytes));
+            return MessageSeconds { send, receive, busy: 0.0, latency: 0.0 };
+        }
+        let inside = self.node(from) == self.node(to);
+        let (per_node, sharing) = if inside { (2, 1) } else { (1, self.used()) };
+        let spread = Spread { ranks: 2, per_node, sharing };
+        let (kind, axis) = (CollectiveKind::Permute, Axis::Pipeline);
+        let seconds = collective_seconds(kind, bytes as f64, axis, spread, self.machine, &self.efficiency);
+        let latency = if inside { 0.0 } else { HOP.min(seconds) };
+        MessageSeconds { send: 0.0, receive: 0.0, busy: seconds - latency, latency }
+    }
+
+    fn medium(&mut self, ranks: &[usize]) -> Medium {
+        let first = ranks.first().map(|rank| self.node(*rank));
+        match ranks.iter().all(|rank| Some(self.node(*rank)) == first) {
+            _ if self.machine.in_process().is_some() => Medium::Own,
+            true => Medium::Node,
+            false => Medium::Network,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_sim::replay::Progress;
+
+    fn group(label: &str, ranks: Vec<usize>, medium: Medium) -> ReplayGroup {
+        ReplayGroup { label: label.into(), number: 0, ranks, progress: Progress::Thread, medium }
+    }
+
+    /// Eight ranks a node: neighbours reach each other inside, every eighth rank over the network, which eight such groups share.
+    #[test]
+    fn where_ranks_lie_decides_what_carries_their_traffic() {
+        let machine = Machine::named("a100-80gb").expect("a machine");
+        let efficiency = Efficiency::default();
+        let mut costs = MachineCosts::new(&machine, efficiency, 64);
+        assert_eq!(costs.medium(&[0, 7]), Medium::Node);
+        assert_eq!(costs.medium(&[7, 8]), Medium::Network);
+        let traffic = |ranks| Traffic::even(CollectiveKind::AllReduce, 1 << 30, ranks);
+        let inside = costs.collective(&group("tensor", (8..16).collect(), Medium::Node), traffic(8)).link;
+        let across = group("replicate", (0..8).map(|node| 8 * node + 3).collect(), Medium::Network);
+        let outside = costs.collective(&across, traffic(8)).link;
+        assert!(outside > 10.0 * inside, "{outside} {inside}");
+        let spread = Spread { ranks: 8, per_node: 1, sharing: 8 };
+        assert_eq!(costs.spread(&across), spread);
+        let kind = CollectiveKind::AllReduce;
+        let bytes = (1u64 << 30) as f64;
+        assert_eq!(outside, collective_seconds(kind, bytes, Axis::Replicate, spread, &machine, &efficiency));
+        // A message between nodes has an eighth of the interfaces, and arrives a hop later.
+        let MessageSeconds { busy, latency, .. } = costs.message([0, 8], 1 << 20);
+        let part = machine.network_bandwidth * efficiency.pipeline_network / 8.0;
+        assert!((busy / ((1u64 << 20) as f64 / part) - 1.0).abs() < 1e-12 && latency == HOP);
+    }
+}

@@ -1,0 +1,130 @@
+//! Steps that are simulated: a few ranks stand for all, exactly, and jobs of any size are simulated.
+
+use bessemer_arch::Model;
+use bessemer_recipe::Recipe;
+use bessemer_sim::SimError;
+use bessemer_sim::replay::{CollectiveSeconds, Medium, MessageSeconds, NodeCosts, ReplayGroup, Traffic};
+use bessemer_tensor::op::Op;
+use bessemer_train::{SimulatedRanks, SimulatedStep, simulated_step};
+
+/// Seconds of operations and bytes that are the same everywhere, over ports that all collectives share.
+struct Alike {
+    medium: Medium,
+}
+
+impl NodeCosts for Alike {
+    fn op(&mut self, op: &Op) -> Result<f64, SimError> {
+        Ok(1e-6 + 1e-10 * op.flops().0)
+    }
+
+    fn copy(&mut self, bytes: u64) -> f64 {
+        1e-10 * bytes as f64
+    }
+
+    fn collective(&mut self, _: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
+        let link = 1e-6 * traffic.rounds() as f64 + 1e-8 * traffic.sent as f64;
+        CollectiveSeconds { processor: 0.0, link, handoff: 0.0 }
+    }
+
+    fn message(&mut self, _: [usize; 2], bytes: u64) -> MessageSeconds {
+        MessageSeconds { send: 0.0, receive: 0.0, busy: 1e-8 * bytes as f64, latency: 1e-6 }
+    }
+
+    fn medium(&mut self, _: &[usize]) -> Medium {
+        self.medium
+    }
+}
+
+fn recipe(sets: &[&str]) -> (Recipe, Model) {
+    let text = "[model]\narchitecture = 'llama'\nlayers = 4\nwidth = 64\nheads = 4\nkv_heads = 4\n[train]\nsteps = 5\n\
+                batch_tokens = 512\nseq_len = 32\nmicro_batch = 1\n";
+    let sets: Vec<String> = sets.iter().map(|s| s.to_string()).collect();
+    let recipe = bessemer_recipe::parse_recipe("r.toml", text, &sets).unwrap().value;
+    let model = recipe.model.resolve(Some(256)).unwrap();
+    (recipe, model)
+}
+
+fn step(sets: &[&str], ranks: usize, which: SimulatedRanks, medium: Medium) -> SimulatedStep {
+    let (recipe, model) = recipe(sets);
+    simulated_step(&recipe, ranks, &model, which, &mut Alike { medium }).unwrap()
+}
+
+#[test]
+fn representatives_take_the_time_of_all_ranks_to_the_bit() {
+    let layouts: [(&[&str], usize, usize); 9] = [
+        (&[], 4, 1),
+        (&["parallel.data=zero3"], 4, 1),
+        (&["parallel.data=zero2", "parallel.shard=2"], 8, 1),
+        (&["parallel.tensor=4", "parallel.sequence=true", "parallel.data=zero1"], 8, 1),
+        (&["parallel.pipeline=4", "parallel.data=zero1"], 8, 4),
+        (
+            &[
+                "parallel.pipeline=2",
+                "parallel.schedule=interleaved",
+                "parallel.chunks=2",
+                "parallel.tensor=2",
+            ],
+            8,
+            2,
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.data=zero1", "parallel.tensor=2"],
+            16,
+            2,
+        ),
+        (&["parallel.context=2", "parallel.tensor=2", "parallel.data=zero3"], 8, 2),
+        (&["parallel.pipeline=2", "parallel.schedule=chimera", "parallel.tensor=2"], 8, 2),
+    ];
+    for (sets, ranks, few) in layouts {
+        for medium in [Medium::Own, Medium::Network] {
+            let all = step(sets, ranks, SimulatedRanks::All, medium);
+            let some = step(sets, ranks, SimulatedRanks::Representatives, medium);
+            assert_eq!((all.events.lists.len(), some.events.lists.len()), (ranks, few), "{sets:?}");
+            assert_eq!(some.seconds(), all.seconds(), "{sets:?} over {medium:?}");
+            // Every event of a representative, not only the last.
+            for (list, rank) in some.events.ranks().iter().enumerate() {
+                assert_eq!(some.replay.events[list], all.replay.events[*rank], "{sets:?}, rank {rank}");
+            }
+        }
+    }
+}
+
+/// Collectives beside each other on one port are slower than each on a link of its own.
+#[test]
+fn traffic_of_several_axes_at_once_shares_ports() {
+    let sets = ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=zero2"];
+    let [own, shared] = [Medium::Own, Medium::Network]
+        .map(|medium| step(&sets, 16, SimulatedRanks::Representatives, medium).seconds());
+    assert!(shared > own, "{shared} over shared ports, {own} over own links");
+}
+
+/// Llama 3 405B in the layout of its paper.
+#[test]
+fn hundreds_of_billions_of_parameters_on_16384_devices_are_simulated() {
+    let (recipe, model) = recipe(&[
+        "model.layers=126",
+        "model.width=16384",
+        "model.heads=128",
+        "model.kv_heads=8",
+        "model.ffn_width=53248",
+        "model.context=8192",
+        "train.seq_len=8192",
+        "train.batch_tokens=16777216",
+        "train.storage=bf16",
+        "train.weights=bf16",
+        "parallel.tensor=8",
+        "parallel.sequence=true",
+        "parallel.pipeline=16",
+        "parallel.stages=[7,8,8,8,8,8,8,8,8,8,8,8,8,8,8,7]",
+        "parallel.data=zero1",
+    ]);
+    let begun = std::time::Instant::now();
+    let costs = &mut Alike { medium: Medium::Network };
+    let found = simulated_step(&recipe, 16384, &model, SimulatedRanks::Representatives, costs).unwrap();
+    let events: usize = found.events.lists.iter().map(Vec::len).sum();
+    println!("{} lists, {events} events, {:.3} s", found.events.lists.len(), begun.elapsed().as_secs_f64());
+    assert_eq!(found.events.lists.len(), 16);
+    // Work of a device: 6 operations a parameter and token, those of attention not counted.
+    let floor = 1e-10 * 6.0 * 400e9 * 16_777_216.0 / 16384.0;
+    assert!(found.seconds() > floor, "{} s, at least {floor} s", found.seconds());
+}
