@@ -7,7 +7,7 @@ use crate::escape;
 use crate::failure::{Failure, code};
 use anstream::{AutoStream, ColorChoice};
 use bessemer_report::terminal;
-use bessemer_runlog::{MixtureShare, Record, Step, Training};
+use bessemer_runlog::{MixtureShare, Plan, Record, Step, Training};
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, Tokens};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -25,6 +25,8 @@ pub(crate) struct Console {
     terminal: bool,
     log_every: u64,
     training: Training,
+    /// The plan that measurements are held against.
+    plan: Option<Plan>,
     work: Option<Work>,
     /// The line at the bottom of a terminal that follows a training.
     status: Option<ProgressBar>,
@@ -45,6 +47,7 @@ impl Console {
             terminal: io::stderr().is_terminal(),
             log_every: 1,
             training: Training::default(),
+            plan: None,
             work: None,
             status: None,
         }
@@ -60,6 +63,11 @@ impl Console {
     /// Prints a training line every so many steps.
     pub(crate) fn log_every(&mut self, steps: u64) {
         self.log_every = if self.verbosity == Verbosity::Verbose { 1 } else { steps.max(1) };
+    }
+
+    /// Holds what is measured against an earlier plan.
+    pub(crate) fn hold_against(&mut self, plan: Plan) {
+        self.plan = Some(plan);
     }
 
     /// A line on standard error.
@@ -158,6 +166,14 @@ impl Observer for Console {
             ),
             Record::Run(r) => match terminal::mfu_legend(r) {
                 Some(legend) => legend,
+                None => return,
+            },
+            Record::Plan(plan) => {
+                self.plan = Some(plan.clone());
+                bessemer_report::plan_line(plan)
+            }
+            Record::Measured(measured) => match &self.plan {
+                Some(plan) => bessemer_report::measured_lines(plan, measured),
                 None => return,
             },
             Record::Step(s) => {

@@ -118,6 +118,40 @@ pub fn simulate(
     Ok(outcome)
 }
 
+/// Seconds until each message of a phase has been sent, with nothing else on the network, and its latency after that.
+pub(crate) fn message_times(
+    router: &mut Router<'_>,
+    phase: &TransferPhase,
+    overhead: f64,
+) -> Result<Vec<[f64; 2]>, ClusterError> {
+    let links = 2 * router.network().graph().cables();
+    let mut outcome =
+        FlowOutcome { ends: Vec::new(), link_bytes: vec![0.0; links], most_flows: 0, shared_links: 0 };
+    let routed = route(router, phase, overhead, &mut vec![0; links], &mut outcome)?;
+    let mut shares = FairShares::new(links);
+    let mut times: Vec<[f64; 2]> = routed.latency.iter().map(|l| [0.0, *l as f64 / PICOSECONDS]).collect();
+    let mut left = routed.bytes.clone();
+    let mut active: Vec<usize> = (0..left.len()).filter(|flow| left[*flow] > 0.0).collect();
+    let mut now = 0.0;
+    while !active.is_empty() {
+        let paths: Vec<&[u32]> = active.iter().map(|flow| routed.path(*flow)).collect();
+        let rates = shares.rates(&paths, |link| router.network().link(link).bandwidth);
+        let step =
+            active.iter().zip(&rates).map(|(flow, rate)| left[*flow] / rate).fold(f64::INFINITY, f64::min);
+        now += step;
+        for (flow, rate) in active.iter().zip(&rates) {
+            left[*flow] -= if rate.is_finite() { rate * step } else { left[*flow] };
+            // What differs by rounding alone ends together.
+            if left[*flow] <= 1e-9 * routed.bytes[*flow] {
+                left[*flow] = 0.0;
+                times[*flow][0] = now;
+            }
+        }
+        active.retain(|flow| left[*flow] > 0.0);
+    }
+    Ok(times)
+}
+
 /// Finds the paths of a phase and counts what they use.
 fn route(
     router: &mut Router<'_>,

@@ -12,6 +12,8 @@ mod graph;
 mod job;
 mod network;
 mod picture;
+mod placement;
+mod reliability;
 mod routing;
 pub mod topology;
 mod what_if;
@@ -27,5 +29,10 @@ pub use graph::{CableKind, NetworkGraph, UNREACHABLE};
 pub use job::{AxisTraffic, TrafficJob, TrafficReport, TrafficTime, axis_name, run_job};
 pub use network::{LinkClass, Network, NodeShape, Vertex};
 pub use picture::{NetworkSketch, SketchEdge, SketchPoint, sketch};
+pub use placement::{AxisCost, AxisDemand, Exchange, PlacedAxes, Placement};
+pub use reliability::{
+    Expectation, FailingRun, PUBLISHED_RATES, PublishedRate, best_interval, daly_interval, first_order_ettr,
+    young_interval,
+};
 pub use routing::{Failures, Router, Routing};
 pub use what_if::{DeadPart, single_failures};

@@ -266,6 +266,16 @@ impl Network {
         self.node.nics == self.node.devices
     }
 
+    /// First port of the network that a device can use.
+    pub(crate) fn host(&self, device: u32) -> u32 {
+        if self.own_ports() { device } else { self.node_of(device) * self.node.nics }
+    }
+
+    /// A device that uses a port of the network.
+    pub(crate) fn device_of_host(&self, host: u32) -> u32 {
+        if self.own_ports() { host } else { host / self.node.nics * self.node.devices }
+    }
+
     /// Vertex that a host port belongs to: a device, or the switch of a node whose devices share ports.
     fn attachment(&self, host: u32) -> u32 {
         if self.own_ports() { host } else { self.vertex(Vertex::NodeSwitch(host / self.node.nics)) }
@@ -337,17 +347,21 @@ impl Network {
         if let (Topology::Clos(clos), Vertex::Switch(switch), true) =
             (&self.topology, self.at(at), self.own_ports())
         {
-            // The same links as below without their distances: upward all of them, downward those above the host.
-            let up = !clos.covers(switch, to);
-            let level = clos.level_range(clos.level(switch));
-            found.extend(self.graph.leaving(at).iter().copied().filter(|link| {
-                match self.at(self.graph.head(*link)) {
-                    Vertex::Switch(next) if up => next >= level.end,
-                    Vertex::Switch(next) => next < level.start && clos.covers(next, to),
-                    Vertex::Device(device) => device == to,
-                    Vertex::NodeSwitch(_) => false,
-                }
-            }));
+            // The same links as below without their distances. Links down come first, by the subtrees that they lead to.
+            let near = self.graph.leaving(at);
+            let level = clos.level(switch);
+            let (down, up) = near.split_at(near.len() - clos.links_up(level) as usize);
+            let below = |link: &u32| match self.at(self.graph.head(*link)) {
+                Vertex::Switch(next) => clos.subtree(next),
+                Vertex::Device(device) | Vertex::NodeSwitch(device) => device,
+            };
+            let wanted = clos.child(level, to);
+            if clos.covers(switch, to) {
+                let first = down.partition_point(|link| below(link) < wanted);
+                found.extend(down[first..].iter().copied().take_while(|link| below(link) == wanted));
+            } else {
+                found.extend(up);
+            }
             return;
         }
         let here = self.distance(at, to);

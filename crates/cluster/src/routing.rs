@@ -1,4 +1,4 @@
-//! Routes of messages: minimal paths, which of several is taken, and ways round what is dead.
+//! Routes of messages: minimal paths, which of several is taken, paths through another group of a dragonfly, and ways round what is dead.
 
 use crate::topology::Topology;
 use crate::{ClusterError, Network, UNREACHABLE, Vertex};
@@ -17,6 +17,27 @@ pub enum Routing {
     },
     /// The link that fewest flows of the same phase have taken so far.
     Adaptive,
+    /// In a dragonfly through a group that a hash chooses, whatever the load (Valiant 1982); elsewhere as [`Routing::Static`].
+    Valiant {
+        /// Seed of the hash.
+        seed: u64,
+    },
+    /// In a dragonfly the minimal path or one through another group: of a few the one with the least product of links and flows on its
+    /// fullest link (UGAL: Singh 2005; Kim et al. 2008). Elsewhere as [`Routing::Adaptive`].
+    Ugal {
+        /// Seed of the hash that proposes groups.
+        seed: u64,
+    },
+}
+
+/// Groups that UGAL compares with the minimal path.
+const UGAL_GROUPS: u64 = 4;
+
+impl Routing {
+    /// Whether it looks at the flows that links have.
+    fn is_adaptive(self) -> bool {
+        matches!(self, Routing::Adaptive | Routing::Ugal { .. })
+    }
 }
 
 /// Cables and vertices that do not work.
@@ -137,8 +158,7 @@ struct Junction {
 impl<'a> Router<'a> {
     /// A router in which no link carries anything.
     pub fn new(network: &'a Network, routing: Routing, failures: &'a Failures) -> Router<'a> {
-        let load =
-            if routing == Routing::Adaptive { vec![0; 2 * network.graph().cables()] } else { Vec::new() };
+        let load = if routing.is_adaptive() { vec![0; 2 * network.graph().cables()] } else { Vec::new() };
         Router { network, routing, failures, load }
     }
 
@@ -159,24 +179,96 @@ impl<'a> Router<'a> {
     /// [`ClusterError::CutOff`].
     pub fn route(&mut self, from: u32, to: u32, path: &mut Vec<u32>) -> Result<(), ClusterError> {
         let begin = path.len();
-        if !self.minimal(from, to, path) {
+        let found = match self.routing {
+            Routing::Valiant { seed } => {
+                self.through_group(from, to, seed, path) || {
+                    path.truncate(begin);
+                    self.minimal(from, to, path)
+                }
+            }
+            Routing::Ugal { seed } => self.least_loaded(from, to, seed, path),
+            _ => self.minimal(from, to, path),
+        };
+        if !found {
             path.truncate(begin);
             self.detour(from, to, path)?;
         }
-        if self.routing == Routing::Adaptive {
+        if self.routing.is_adaptive() {
             path[begin..].iter().for_each(|link| self.load[*link as usize] += 1);
         }
         Ok(())
     }
 
-    /// Depth-first search over the links of minimal paths; `false` if each of these paths is dead. Without failures the first
+    /// A path over two global cables of a dragonfly: to the group that a hash chooses, then to the destination. `false` within a
+    /// group, where there is no third group, and where the way is dead.
+    fn through_group(&self, from: u32, to: u32, hash: u64, path: &mut Vec<u32>) -> bool {
+        let network = self.network;
+        let Topology::Dragonfly(dragonfly) = network.topology() else { return false };
+        let [here, there] = [from, to].map(|device| dragonfly.group(dragonfly.router(network.host(device))));
+        if here == there || dragonfly.groups() < 3 {
+            return false;
+        }
+        let pair = u64::from(from) << 32 | u64::from(to);
+        let mut group = (mix(mix(hash) ^ pair) % u64::from(dragonfly.groups() - 2)) as u32;
+        // Skip both ends.
+        group += u32::from(group >= here.min(there));
+        group += u32::from(group >= here.max(there));
+        let entry = dragonfly.entry(here, group);
+        let begin = path.len();
+        if !self.minimal(from, network.device_of_host(dragonfly.first_host(entry)), path) {
+            return false;
+        }
+        // The rest of that path leads to a device of the router at which it came into the group.
+        let router = network.vertex(Vertex::Switch(entry));
+        match path[begin..].iter().position(|link| network.graph().head(*link) == router) {
+            Some(last) => path.truncate(begin + last + 1),
+            None => return false,
+        }
+        self.minimal(router, to, path)
+    }
+
+    /// The minimal path or one through another group, by the flows on their links.
+    fn least_loaded(&self, from: u32, to: u32, seed: u64, path: &mut Vec<u32>) -> bool {
+        let begin = path.len();
+        let cost = |links: &[u32]| {
+            let fullest = links.iter().map(|link| self.load[*link as usize]).max().unwrap_or(0);
+            u64::from(fullest + 1) * links.len() as u64
+        };
+        let mut found = self.minimal(from, to, path);
+        if !found {
+            path.truncate(begin);
+        }
+        for proposal in 0..UGAL_GROUPS {
+            let mut other = Vec::new();
+            let hash = mix(seed).wrapping_add(proposal);
+            if self.through_group(from, to, hash, &mut other)
+                && (!found || cost(&other) < cost(&path[begin..]))
+            {
+                path.truncate(begin);
+                path.extend(other);
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// Depth-first search over the links of minimal paths from a vertex to a device; `false` if each of these paths is dead. Without failures the first
     /// link of every vertex is taken.
     fn minimal(&self, from: u32, to: u32, path: &mut Vec<u32>) -> bool {
         let begin = path.len();
         let mut candidates = Vec::new();
+        let (mut at, mut digits) = (from, Digits { rest: to, last: None });
+        if self.failures.is_empty() {
+            while at != to {
+                self.network.next_links(at, to, &mut candidates);
+                let link = candidates[self.first(at, from, to, &mut digits, &candidates)];
+                path.push(link);
+                at = self.network.graph().head(link);
+            }
+            return true;
+        }
         let mut junctions: Vec<Junction> = Vec::new();
         let mut dead_ends = BTreeSet::new();
-        let (mut at, mut digits) = (from, Digits { rest: to, last: None });
         while at != to {
             if junctions.len() == path.len() - begin {
                 self.network.next_links(at, to, &mut candidates);
@@ -231,18 +323,31 @@ impl<'a> Router<'a> {
 
     /// Links in the order in which they are tried.
     fn ordered(&self, at: u32, from: u32, to: u32, digits: &mut Digits, links: &[u32]) -> Vec<u32> {
+        if self.routing.is_adaptive() {
+            let mut sorted = links.to_vec();
+            sorted.sort_by_key(|link| self.load[*link as usize]);
+            return sorted;
+        }
+        let start = self.first(at, from, to, digits, links);
+        (0..links.len()).map(|i| links[(start + i) % links.len()]).collect()
+    }
+
+    /// Place of the link that is tried first.
+    fn first(&self, at: u32, from: u32, to: u32, digits: &mut Digits, links: &[u32]) -> usize {
         let n = links.len();
         if n < 2 {
-            return links.to_vec();
+            return 0;
         }
-        let start = match self.routing {
-            Routing::Adaptive => {
-                let mut sorted = links.to_vec();
-                sorted.sort_by_key(|link| self.load[*link as usize]);
-                return sorted;
+        match self.routing {
+            Routing::Adaptive | Routing::Ugal { .. } => {
+                (0..n).min_by_key(|i| self.load[links[*i] as usize]).unwrap_or(0)
             }
-            Routing::Static if matches!(self.network.topology(), Topology::Torus(_)) => 0,
-            Routing::Static => {
+            Routing::Static | Routing::Valiant { .. }
+                if matches!(self.network.topology(), Topology::Torus(_)) =>
+            {
+                0
+            }
+            Routing::Static | Routing::Valiant { .. } => {
                 let head = |link: &u32| self.network.graph().head(*link);
                 // Parallel cables downward are taken as the ones upward were.
                 let parallel = links.iter().all(|l| head(l) == head(&links[0]));
@@ -260,8 +365,7 @@ impl<'a> Router<'a> {
                 let pair = u64::from(from) << 32 | u64::from(to);
                 (mix(mix(seed ^ pair) ^ u64::from(at)) % n as u64) as usize
             }
-        };
-        (0..n).map(|i| links[(start + i) % n]).collect()
+        }
     }
 }
 

@@ -327,6 +327,14 @@ impl Plan {
         Coord { pipeline, replicate: index / self.shard(), shard: index % self.shard(), tensor: 0 }
     }
 
+    /// Ranks of the first rank's group along the axes that the label of a group names, such as "shard" or "context+tensor"; only itself if
+    /// it names none.
+    pub fn first_group(&self, label: &str) -> Vec<usize> {
+        let named = |axis: &Axis| label.split(['+', ' ']).any(|name| name == axis.name());
+        let axes: Vec<Axis> = Axis::ALL.into_iter().filter(named).collect();
+        self.mesh.group(0, &axes)
+    }
+
     /// Number of the local batch that a position reads.
     pub fn data_index(&self, at: Coord) -> usize {
         self.mesh.position(self.rank(at), &[Axis::Replicate, Axis::Shard])

@@ -67,10 +67,10 @@ impl StepTime {
 
 /// Bytes of an activation, a parameter on its way and an element of an operand: bf16.
 const ELEMENT: f64 = 2.0;
-/// Bytes of an element of a gradient's sum.
-const GRADIENT: f64 = 4.0;
 /// Exponent that joins the time of a device and of its host.
 const JOIN: i32 = 8;
+/// Elements, 16 bytes of them, by which rows of operands are aligned where matrix units work at full speed.
+const ALIGNED: usize = 8;
 
 /// Returns the time of a step.
 pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepTime {
@@ -82,7 +82,8 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
 
     let pass = cost.layer();
     let logits = cost.logits();
-    let sends = if layout.pipeline > 1 { 2.0 * chunks * cost.send() } else { 0.0 };
+    let seen = if layout.overlap && layout.chunks > 1 { efficiency.exposed } else { 1.0 };
+    let sends = if layout.pipeline > 1 { 2.0 * chunks * seen * cost.send() } else { 0.0 };
     let exchange = context::exchange(job, machine, efficiency, pass.attention);
     let stage = layers * (pass.compute + pass.tensor + exchange) + sends;
     // Gradients of weights are the shortest pass; what else a stage does stands before them.
@@ -96,13 +97,13 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         messages: micro_batches * sends,
         bubble: bubble(layout, &times),
         context: micro_batches * layers * exchange
-            + context::gradients(job, machine, efficiency, cost.parameters() * GRADIENT),
+            + context::gradients(job, machine, efficiency, cost.parameters() * layout.gradient_bytes),
         optimizer: cost.parameters() * efficiency.optimizer_bytes / machine.memory_bandwidth,
         constant: efficiency.step_seconds,
         ..StepTime::default()
     };
     if layout.pipeline > 1 {
-        time.last_stage = micro_batches * logits * efficiency.last_stage;
+        time.last_stage = micro_batches * logits;
     } else {
         time.compute += micro_batches * logits;
     }
@@ -111,6 +112,10 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         // Gathers and scatters go on while the layers compute.
         let (long, short) = (time.compute.max(traffic), time.compute.min(traffic));
         (long + efficiency.exposed * short) - time.compute
+    } else if layout.overlap {
+        // Beside the passes of one micro-batch, and of the chunks whose gradients are complete before.
+        let chunked = (layout.pipeline as f64 - 1.0) * (chunks - 1.0) / chunks;
+        traffic - (1.0 - efficiency.exposed) * traffic.min((1.0 + chunked) * layers * pass.compute)
     } else {
         traffic
     };
@@ -192,27 +197,38 @@ impl Cost<'_> {
         let other = (stream * efficiency.stream_bytes + tokens * opening * inner * efficiency.inner_bytes)
             / self.machine.memory_bandwidth;
 
-        let slowdown = 1.0 + efficiency.group_slowdown * (ranks.log2() - 1.0).max(0.0);
+        let slowdown = 1.0
+            + efficiency.group_slowdown
+                * (ranks.min(self.machine.node as f64) / self.machine.node as f64).powi(2);
         let join = |device: f64, host: f64| {
             (device.powi(JOIN) + (host * slowdown).powi(JOIN)).powf(1.0 / f64::from(JOIN))
         };
         // A backward pass of fused attention computes the scores again: five products instead of two.
         let attention_backward = if self.job.fused_attention { 2.5 } else { 2.0 } * attention;
-        let forward = join(linear + attention + other, efficiency.forward_seconds);
-        let backward = join(
-            2.0 * linear + attention_backward + efficiency.backward_bytes * other,
-            efficiency.backward_seconds,
-        );
+        let (host, host_backward) = (efficiency.forward_seconds, efficiency.backward_seconds);
+        let forward = linear + attention + other;
+        let backward = 2.0 * linear + attention_backward + efficiency.backward_bytes * other;
         let share = layout.recomputed_share(model.layers);
-        let (again, sums) = match layout.recompute {
-            Recompute::None => (0.0, 4.0),
-            Recompute::Attention => (share * attention, 4.0),
-            Recompute::Full => (share * forward, 4.0 + 2.0 * share),
+        let (forwards, again) = match layout.recompute {
+            Recompute::None => (1.0, 0.0),
+            Recompute::Attention => (1.0, share * attention),
+            Recompute::Full => (1.0 + share, 0.0),
         };
+        let nodes = (self.job.devices() as f64 / self.machine.node as f64).max(1.0);
+        let straggling = 1.0 + efficiency.straggling * nodes.log2();
+        // The host launches collectives too, and runs ahead of them.
+        // Beside products, only what is gathered and scattered runs, no sum.
+        let seen = if layout.overlap && layout.sequence { efficiency.exposed } else { 1.0 };
+        let sums = 2.0 * seen * self.tensor_sum();
+        let time = |sums: f64| {
+            (forwards * join(forward + sums, host) + join(backward + again + sums, host_backward))
+                * straggling
+        };
+        let compute = time(0.0);
         Pass {
-            compute: forward + backward + again,
-            tensor: sums * self.tensor_sum(),
-            forward,
+            compute,
+            tensor: time(sums) - compute,
+            forward: join(forward, host),
             weight: linear,
             attention: attention + attention_backward,
         }
@@ -234,8 +250,10 @@ impl Cost<'_> {
     /// Seconds of the output projection and the loss, both passes.
     fn logits(&self) -> f64 {
         let (model, tokens) = (&self.job.model, self.tokens());
-        let columns = model.vocab as f64 / self.ranks();
-        3.0 * self.products(1.0, tokens, columns, model.width as f64)
+        let columns = model.vocab / self.job.layout.tensor;
+        let speed = if columns.is_multiple_of(ALIGNED) { 1.0 } else { self.efficiency.unaligned };
+        let columns = columns as f64;
+        3.0 * self.products(1.0, tokens, columns, model.width as f64) / speed
             + tokens * columns * self.efficiency.logit_bytes / self.machine.memory_bandwidth
     }
 
@@ -245,9 +263,12 @@ impl Cost<'_> {
         if self.job.devices() / self.job.layout.pipeline < self.machine.node {
             return self.machine.all_reduce.seconds(2, bytes);
         }
+        // Each of the tensor-parallel ranks sends a part, and they gather it within the node (Narayanan et al. 2021, section 4.1).
         let bandwidth =
             self.machine.network_bandwidth * self.efficiency.pipeline_network / self.machine.node as f64;
-        point_to_point(bytes, Link { latency: HOP, bandwidth })
+        let ranks = self.job.layout.tensor.min(self.machine.node);
+        let gather = self.machine.all_reduce.seconds(ranks, bytes) / 2.0;
+        point_to_point(bytes / ranks as f64, Link { latency: HOP, bandwidth }) + gather
     }
 
     /// Parameters of a rank.
@@ -269,20 +290,21 @@ impl Cost<'_> {
             return self.hybrid_traffic(parameters);
         }
         let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
-        let element = match layout.zero {
-            DataParallel::Ddp | DataParallel::Zero1 => GRADIENT,
-            DataParallel::Zero2 | DataParallel::Zero3 => ELEMENT,
-        };
-        let passes = (passes.reduce_scatters + passes.all_gathers) * parameters * element;
+        // An all-reduce gathers sums of gradients, ZeRO parameters.
+        let gathered = if layout.zero == DataParallel::Ddp { layout.gradient_bytes } else { ELEMENT };
+        let passes =
+            (passes.reduce_scatters * layout.gradient_bytes + passes.all_gathers * gathered) * parameters;
         if self.job.devices() <= node {
-            return self.machine.all_reduce.seconds(layout.data, passes / 2.0);
+            return self.machine.all_reduce.seconds(layout.data, passes / 2.0)
+                * self.efficiency.all_reduce_factor;
         }
         // Ranks of a node that belong to different groups share its interfaces; those of one group send once.
         let lines = (layout.tensor * layout.context).min(node);
         let groups = lines as f64;
         let within = (node / lines).min(layout.data);
         let network = self.machine.network_bandwidth * self.efficiency.data_network / groups;
-        ring(passes, layout.data) / network + self.machine.all_reduce.seconds(within, passes / 2.0)
+        ring(passes, layout.data) / network
+            + self.machine.all_reduce.seconds(within, passes / 2.0) * self.efficiency.all_reduce_factor
     }
     /// The same where groups of data-parallel ranks keep one copy each: ZeRO's collectives within a group, and an all-reduce of each
     /// rank's part of the gradients between groups.
@@ -303,6 +325,6 @@ impl Cost<'_> {
             sharing: lines * per_node,
         };
         (passes.reduce_scatters + passes.all_gathers) * once
-            + seconds(CollectiveKind::AllReduce, parameters / shards as f64 * GRADIENT, between)
+            + seconds(CollectiveKind::AllReduce, parameters / shards as f64 * layout.gradient_bytes, between)
     }
 }

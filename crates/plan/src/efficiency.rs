@@ -1,5 +1,6 @@
 //! What a software stack makes of a machine: the constants of the cost model that no data sheet gives, to be fitted to measured
-//! steps. Their first values are those of a plain stack; none is a claim about any.
+//! steps. Their first values are those of a plain stack; none is a claim about any. How far a constant may lie from its first value
+//! says what is known beforehand: what share of a peak products reach is known well, what a network gives a job is not.
 
 use serde::Serialize;
 
@@ -28,7 +29,8 @@ pub struct Efficiency {
     pub forward_seconds: f64,
     /// The same of a backward pass.
     pub backward_seconds: f64,
-    /// Growth of both with each doubling of tensor-parallel ranks beyond two, which wait for the slowest host.
+    /// Growth of both where a tensor-parallel group fills a node, whose hosts wait for the slowest; of smaller groups by the square
+    /// of their part of a node.
     pub group_slowdown: f64,
     /// Time of all-reduces within training beside the time alone.
     pub all_reduce_factor: f64,
@@ -38,14 +40,16 @@ pub struct Efficiency {
     pub pipeline_network: f64,
     /// The same of sums of gradients and gathers of parameters.
     pub data_network: f64,
-    /// Part of the shorter of computation and traffic of ZeRO-3 that is not hidden behind the longer.
+    /// Part of the shorter of computation and collectives beside it that is not hidden behind the longer.
     pub exposed: f64,
     /// Bytes of the optimizer's step for each parameter of a rank.
     pub optimizer_bytes: f64,
     /// Bytes moved for each logit, both passes together.
     pub logit_bytes: f64,
-    /// Part of the output projection's time that the last pipeline stage adds to each micro-batch.
-    pub last_stage: f64,
+    /// Speed of products whose columns are not aligned to 16 bytes beside those that are.
+    pub unaligned: f64,
+    /// Growth of the time of passes with each doubling of nodes, which wait for the slowest.
+    pub straggling: f64,
     /// Seconds of a step that do not depend on anything.
     pub step_seconds: f64,
 }
@@ -62,54 +66,56 @@ impl Default for Efficiency {
             inner_bytes: 8.0,
             score_bytes: 12.0,
             backward_bytes: 1.5,
-            forward_seconds: 4e-4,
-            backward_seconds: 8e-4,
-            group_slowdown: 0.02,
+            forward_seconds: 5e-4,
+            backward_seconds: 1.5e-3,
+            group_slowdown: 0.3,
             all_reduce_factor: 1.2,
-            tensor_network: 0.3,
-            pipeline_network: 0.3,
-            data_network: 0.3,
+            tensor_network: 0.6,
+            pipeline_network: 0.6,
+            data_network: 0.5,
             exposed: 0.15,
-            optimizer_bytes: 20.0,
-            logit_bytes: 8.0,
-            last_stage: 0.3,
+            optimizer_bytes: 42.0,
+            logit_bytes: 60.0,
+            unaligned: 0.4,
+            straggling: 0.01,
             step_seconds: 0.01,
         }
     }
 }
 
-/// A constant: its name, and where it lies.
-type Constant = (&'static str, fn(&mut Efficiency) -> &mut f64);
+/// A constant: its name, the standard deviation that its logarithm is expected to have about the first value, and where it lies.
+type Constant = (&'static str, f64, fn(&mut Efficiency) -> &mut f64);
 
 impl Efficiency {
     /// All constants.
-    pub(crate) const CONSTANTS: [Constant; 21] = [
-        ("product_share", |e| &mut e.product_share),
-        ("small_tile", |e| &mut e.small_tile),
-        ("tile_depth", |e| &mut e.tile_depth),
-        ("kernel_seconds", |e| &mut e.kernel_seconds),
-        ("attention_share", |e| &mut e.attention_share),
-        ("stream_bytes", |e| &mut e.stream_bytes),
-        ("inner_bytes", |e| &mut e.inner_bytes),
-        ("score_bytes", |e| &mut e.score_bytes),
-        ("backward_bytes", |e| &mut e.backward_bytes),
-        ("forward_seconds", |e| &mut e.forward_seconds),
-        ("backward_seconds", |e| &mut e.backward_seconds),
-        ("group_slowdown", |e| &mut e.group_slowdown),
-        ("all_reduce_factor", |e| &mut e.all_reduce_factor),
-        ("tensor_network", |e| &mut e.tensor_network),
-        ("pipeline_network", |e| &mut e.pipeline_network),
-        ("data_network", |e| &mut e.data_network),
-        ("exposed", |e| &mut e.exposed),
-        ("optimizer_bytes", |e| &mut e.optimizer_bytes),
-        ("logit_bytes", |e| &mut e.logit_bytes),
-        ("last_stage", |e| &mut e.last_stage),
-        ("step_seconds", |e| &mut e.step_seconds),
+    pub(crate) const CONSTANTS: [Constant; 22] = [
+        ("product_share", 0.15, |e| &mut e.product_share),
+        ("small_tile", 0.15, |e| &mut e.small_tile),
+        ("tile_depth", 1.0, |e| &mut e.tile_depth),
+        ("kernel_seconds", 1.0, |e| &mut e.kernel_seconds),
+        ("attention_share", 0.4, |e| &mut e.attention_share),
+        ("stream_bytes", 0.6, |e| &mut e.stream_bytes),
+        ("inner_bytes", 0.6, |e| &mut e.inner_bytes),
+        ("score_bytes", 0.6, |e| &mut e.score_bytes),
+        ("backward_bytes", 0.4, |e| &mut e.backward_bytes),
+        ("forward_seconds", 0.7, |e| &mut e.forward_seconds),
+        ("backward_seconds", 0.7, |e| &mut e.backward_seconds),
+        ("group_slowdown", 1.0, |e| &mut e.group_slowdown),
+        ("all_reduce_factor", 0.3, |e| &mut e.all_reduce_factor),
+        ("tensor_network", 0.7, |e| &mut e.tensor_network),
+        ("pipeline_network", 0.7, |e| &mut e.pipeline_network),
+        ("data_network", 0.8, |e| &mut e.data_network),
+        ("exposed", 0.7, |e| &mut e.exposed),
+        ("optimizer_bytes", 0.5, |e| &mut e.optimizer_bytes),
+        ("logit_bytes", 0.6, |e| &mut e.logit_bytes),
+        ("unaligned", 0.4, |e| &mut e.unaligned),
+        ("straggling", 0.7, |e| &mut e.straggling),
+        ("step_seconds", 1.5, |e| &mut e.step_seconds),
     ];
 
     /// The constants times the exponentials of `factors`.
     pub(crate) fn scaled(mut self, factors: &[f64]) -> Efficiency {
-        for ((_, constant), factor) in Self::CONSTANTS.iter().zip(factors) {
+        for ((_, _, constant), factor) in Self::CONSTANTS.iter().zip(factors) {
             *constant(&mut self) *= factor.exp();
         }
         self

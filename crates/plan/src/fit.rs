@@ -3,7 +3,7 @@
 //! Minimises `sum_i rho(ln(t_i / T_i) / sigma) + sum_k (x_k / width)^2` over the logarithms x of factors on the first constants, with
 //! rho(r) = ln(1 + r^2) (Cauchy), by Levenberg and Marquardt's method with differences for the Jacobian. Deterministic.
 
-use crate::{Efficiency, Job, Machine, step_time};
+use crate::{Efficiency, Job, Machine, expected_memory, step_time};
 
 /// A measured step.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +16,16 @@ pub struct Measurement {
     pub machine: Machine,
     /// Seconds.
     pub seconds: f64,
+}
+
+/// Part of a machine's memory that should stay free.
+const FREE: f64 = 0.05;
+
+impl Measurement {
+    /// Whether less than 5 % of a device's memory is expected to stay free.
+    pub fn crowded(&self) -> bool {
+        expected_memory(&self.job) > (1.0 - FREE) * self.machine.memory
+    }
 }
 
 /// Relative error of a time at which the penalty begins to flatten.
@@ -35,7 +45,7 @@ pub fn fit(measured: &[Measurement], first: Efficiency, width: f64) -> Efficienc
             let ratio = (predicted / one.seconds).ln() / SIGMA;
             ratio.signum() * ratio.powi(2).ln_1p().sqrt()
         });
-        errors.chain(x.iter().map(|value| value / width)).collect()
+        errors.chain(x.iter().zip(&Efficiency::CONSTANTS).map(|(value, c)| value / (width * c.1))).collect()
     };
     let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>();
 
@@ -78,7 +88,7 @@ pub fn fit(measured: &[Measurement], first: Efficiency, width: f64) -> Efficienc
 }
 
 /// Solves a symmetric positive system by Cholesky's factors.
-fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
+pub(crate) fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     let n = right.len();
     for i in 0..n {
         for j in 0..=i {

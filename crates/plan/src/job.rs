@@ -117,6 +117,11 @@ pub struct Layout {
     pub recomputed: usize,
     /// Whether tensor-parallel ranks share positions between the products (sequence parallelism).
     pub sequence: bool,
+    /// Whether collectives run beside computation: of gradients and parameters beside the passes of one micro-batch, of positions beside products,
+    /// messages of interleaved pipelines beside passes.
+    pub overlap: bool,
+    /// Bytes of an element of the gradients that data-parallel ranks sum.
+    pub gradient_bytes: f64,
 }
 
 impl Default for Layout {
@@ -136,6 +141,8 @@ impl Default for Layout {
             recompute: Recompute::None,
             recomputed: 0,
             sequence: false,
+            overlap: false,
+            gradient_bytes: 4.0,
         }
     }
 }

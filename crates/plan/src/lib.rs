@@ -24,6 +24,7 @@ pub mod layerwise;
 mod machine;
 mod machine_costs;
 mod measured;
+mod memory;
 mod operator;
 mod search;
 pub mod sharding;
@@ -32,7 +33,7 @@ mod table;
 mod validate;
 
 pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
-pub use calibration::{Calibration, MOST_FITTED, choose};
+pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;
@@ -45,8 +46,9 @@ pub use measured::{
     ByteSeconds, InProcess, MeasuredCollective, MeasuredOperator, Measurements, ProductGrid, ProductKind,
     kind_name,
 };
+pub use memory::expected_memory;
 pub use operator::{Spread, collective_seconds, op_seconds};
 pub use search::{Candidate, Candidates, ElementBytes, MOST_KEPT, Question, candidates, least_memory};
 pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
-pub use table::{Table, read_table};
+pub use table::{LeftOut, MeasuredMemory, Table, read_table};
 pub use validate::{Group, Prediction, Validation, validate};

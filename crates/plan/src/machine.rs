@@ -131,21 +131,66 @@ impl Measured {
 }
 
 /// The machines that come with the program.
-const CATALOGUE: [&str; 3] = [
+const CATALOGUE: [&str; 5] = [
     include_str!("../machines/a100-80gb.toml"),
+    include_str!("../machines/a100-80gb-hdr4.toml"),
     include_str!("../machines/a100-40gb.toml"),
     include_str!("../machines/h100-80gb.toml"),
+    include_str!("../machines/b200-180gb.toml"),
 ];
 
+/// Ports of a node onto the network.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NetworkPorts {
+    /// Name of their link.
+    link: String,
+    /// Number of ports.
+    ports: usize,
+}
+
+/// Bytes a second of one direction of a link of the catalogue.
+fn link_bandwidth(key: &str, name: &str) -> Result<f64, String> {
+    let links = bessemer_cluster::catalogue();
+    let known = || links.keys().cloned().collect::<Vec<_>>().join(", ");
+    let link = links.get(name).ok_or_else(|| format!("{key} is {name:?}; wanted one of {}", known()))?;
+    Ok(link.bandwidth_gbs * 1e9)
+}
+
 impl Machine {
-    /// Reads a machine from TOML.
+    /// Reads a machine from TOML. Instead of `network_bandwidth` it may have `network = { link = "ndr", ports = 8 }`, ports of a node by
+    /// the name of a link in the catalogue of networks; `node_link` names the link inside a node, which an all-reduce cannot exceed.
     ///
     /// # Errors
-    /// Text that is no TOML, a missing or unknown key, a figure that is not above 0, a table whose rows differ in length.
+    /// Text that is no TOML, a missing or unknown key, a figure that is not above 0, a table whose rows differ in length, a link
+    /// that is not in the catalogue.
     pub fn parse(text: &str) -> Result<Machine, PlanError> {
-        let machine: Machine = toml::from_str(text)
-            .map_err(|cause| PlanError::Machine { problem: cause.message().to_string() })?;
+        let wrong = |problem: String| PlanError::Machine { problem };
+        let unread = |cause: toml::de::Error| wrong(cause.message().to_string());
+        let mut table: toml::Table = toml::from_str(text).map_err(unread)?;
+        if let Some(ports) = table.remove("network") {
+            let ports: NetworkPorts = ports.try_into().map_err(unread)?;
+            if table.contains_key("network_bandwidth") {
+                return Err(wrong("network and network_bandwidth say the same; wanted one of them".into()));
+            }
+            let bandwidth = link_bandwidth("network.link", &ports.link).map_err(wrong)? * ports.ports as f64;
+            table.insert("network_bandwidth".into(), toml::Value::Float(bandwidth));
+        }
+        let node_link: Option<String> =
+            table.remove("node_link").map(toml::Value::try_into).transpose().map_err(unread)?;
+        let machine: Machine = table.try_into().map_err(unread)?;
         machine.check()?;
+        if let Some(name) = node_link {
+            let most = link_bandwidth("node_link", &name).map_err(wrong)?;
+            match machine.all_reduce {
+                AllReduce::Ring { bus_bandwidth, .. } if bus_bandwidth > most => {
+                    return Err(wrong(format!(
+                        "all_reduce.bus_bandwidth is {bus_bandwidth:e}; wanted at most {most:e}, the rate of {name}"
+                    )));
+                }
+                _ => {}
+            }
+        }
         Ok(machine)
     }
 

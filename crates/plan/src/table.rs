@@ -6,14 +6,18 @@
 //! | `vocab` | tokens of the vocabulary | 51,200 (Megatron's GPT) |
 //! | `kv_heads`, `ffn`, `gated` | heads of keys, width of the feed-forward block, whether it has a gate | `heads`, four times `hidden`, no |
 //! | `gpus` | devices | tp dp pp |
-//! | `tp`, `pp`, `virtual` | tensor ranks, pipeline stages, chunks of a stage | 1 |
-//! | `dp` | data-parallel ranks | gpus / (tp pp) |
+//! | `tp`, `cp`, `pp`, `virtual` | tensor ranks, context ranks (ring attention), pipeline stages, chunks of a stage | 1 |
+//! | `dp` | data-parallel ranks | gpus / (tp cp pp) |
 //! | `micro_batch` | sequences of a micro-batch | 1 |
 //! | `global_batch` or `grad_accum` | sequences of a step, or micro-batches of a rank | an error |
 //! | `zero` or `scheme` | what data-parallel ranks keep a part of, 0 to 3; "zero3" | 0 |
 //! | `recompute` | none, selective or full | full |
 //! | `sequence` | whether tensor ranks share positions, yes or no | no |
+//! | `overlap` | whether collectives run beside computation, yes or no | no |
 //! | `attention` | `fused`, or `stored` where scores lie in memory | fused in tables with `zero`, else stored |
+//! | `experts` | experts of a layer; rows that have them are left out | none |
+//! | `gradient_bytes` | bytes of an element of the gradients that are summed | 2 |
+//! | `alloc_gib` | GiB that the device which held most had allocated | |
 //! | `gpu` | name of a machine | the one asked for |
 //! | `precision` | of matrix products; rows of another than bf16 or fp16 are left out | bf16 |
 //! | `time_ms`, `implied_time_ms`, `time_s`, `tokens_per_s` or `tflops_per_gpu` | what was measured | an error |
@@ -21,7 +25,11 @@
 //!
 //! Other columns are not read.
 
-use crate::{DataParallel, Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer};
+use crate::{
+    DataParallel, Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer, expected_memory,
+};
+use bessemer_mesh::ContextMethod;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// One line: its cells by the names of their columns.
@@ -83,6 +91,14 @@ impl Row<'_> {
         }
     }
 
+    /// What of the row is not modelled.
+    fn unmodelled(&self) -> Result<Option<&'static str>, PlanError> {
+        if self.text("precision").is_some_and(|kind| !matches!(kind, "bf16" | "fp16")) {
+            return Ok(Some("products of another type than bf16"));
+        }
+        Ok(self.count("experts")?.map(|_| "mixtures of experts"))
+    }
+
     fn job(&self) -> Result<Job, PlanError> {
         let (width, heads) = (self.needed("hidden")?, self.needed("heads")?);
         let answers = [("yes", true), ("no", false), ("true", true), ("false", false)];
@@ -95,15 +111,16 @@ impl Row<'_> {
             ..gpt
         };
         let tensor = self.count("tp")?.unwrap_or(1);
+        let context = self.count("cp")?.unwrap_or(1);
         let pipeline = self.count("pp")?.unwrap_or(1);
         let data = match (self.count("dp")?, self.count("gpus")?) {
             (Some(data), _) => data,
-            (None, Some(devices)) if devices.is_multiple_of(tensor * pipeline) => {
-                devices / (tensor * pipeline)
+            (None, Some(devices)) if devices.is_multiple_of(tensor * context * pipeline) => {
+                devices / (tensor * context * pipeline)
             }
             (None, Some(devices)) => {
-                return Err(self
-                    .wrong(format!("{devices} devices are not divided by tp {tensor} times pp {pipeline}")));
+                let degrees = format!("tp {tensor} times cp {context} times pp {pipeline}");
+                return Err(self.wrong(format!("{devices} devices are not divided by {degrees}")));
             }
             (None, None) => return Err(self.wrong("there is neither dp nor gpus".into())),
         };
@@ -124,6 +141,8 @@ impl Row<'_> {
             fused_attention: self.one_of("attention", &attentions)?.unwrap_or(self.text("zero").is_some()),
             layout: Layout {
                 tensor,
+                context,
+                context_method: ContextMethod::Ring,
                 data,
                 pipeline,
                 chunks: self.count("virtual")?.unwrap_or(1),
@@ -131,6 +150,8 @@ impl Row<'_> {
                 zero: zero.unwrap_or(DataParallel::Ddp),
                 recompute: self.one_of("recompute", &recomputes)?.unwrap_or(Recompute::Full),
                 sequence: self.one_of("sequence", &answers)?.unwrap_or(false),
+                gradient_bytes: self.number("gradient_bytes")?.unwrap_or(2.0),
+                overlap: self.one_of("overlap", &answers)?.unwrap_or(false),
                 ..Layout::default()
             },
         };
@@ -178,12 +199,36 @@ impl Row<'_> {
 pub struct Table {
     /// Its steps.
     pub steps: Vec<Measurement>,
-    /// Rows that were left out, because their products are of another type.
-    pub left_out: usize,
+    /// Rows that were left out.
+    pub left_out: Vec<LeftOut>,
+    /// Memory that rows measured.
+    pub memory: Vec<MeasuredMemory>,
+}
+
+/// A row that is not predicted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// Number of the row.
+    pub row: usize,
+    /// What of it is not modelled.
+    pub reason: &'static str,
+}
+
+/// Memory of a measured step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MeasuredMemory {
+    /// Number of the row.
+    pub row: usize,
+    /// Bytes that the device which held most had allocated.
+    pub measured: f64,
+    /// Bytes that [`expected_memory`] counts.
+    pub expected: f64,
 }
 
 /// Most rows of a table.
 const MOST_ROWS: usize = 10_000;
+/// Bytes.
+const GIB: f64 = 1_073_741_824.0;
 
 /// Reads a table. `machine` ran the rows that name none; of a table that names machines all rows are read, or with `only` those of
 /// `machine`.
@@ -196,7 +241,7 @@ pub fn read_table(text: &str, machine: &Machine, only: bool) -> Result<Table, Pl
         return Err(PlanError::Table { line: 1, problem: "there is no line of column names".into() });
     };
     let names: Vec<&str> = names.split(',').map(str::trim).collect();
-    let mut table = Table { steps: Vec::new(), left_out: 0 };
+    let mut table = Table { steps: Vec::new(), left_out: Vec::new(), memory: Vec::new() };
     for (index, line) in lines {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
         let row = Row { line: index + 1, cells: names.iter().copied().zip(cells.iter().copied()).collect() };
@@ -208,15 +253,19 @@ pub fn read_table(text: &str, machine: &Machine, only: bool) -> Result<Table, Pl
             Some(name) => Machine::named(name).map_err(|cause| row.wrong(cause.to_string()))?,
             None => machine.clone(),
         };
-        if row.text("precision").is_some_and(|kind| !matches!(kind, "bf16" | "fp16")) {
-            table.left_out += 1;
+        let number = row.count("row")?.unwrap_or(index);
+        if let Some(reason) = row.unmodelled()? {
+            table.left_out.push(LeftOut { row: number, reason });
             continue;
         }
         if table.steps.len() >= MOST_ROWS {
             return Err(row.wrong(format!("the table is longer than {MOST_ROWS} rows")));
         }
-        let number = row.count("row")?.unwrap_or(index);
         for (job, seconds) in row.steps()? {
+            if let Some(size) = row.number("alloc_gib")? {
+                let (measured, expected) = (size * GIB, expected_memory(&job));
+                table.memory.push(MeasuredMemory { row: number, measured, expected });
+            }
             table.steps.push(Measurement { row: number, job, machine: machine.clone(), seconds });
         }
     }

@@ -11,6 +11,10 @@ pub struct Validation {
     pub rows: Vec<Prediction>,
     /// Their errors.
     pub errors: Errors,
+    /// Errors of the rows that leave at least 5 % of the memory free, where some do not and some do.
+    pub roomy: Option<Errors>,
+    /// Rows that lie in the band of their prediction.
+    pub in_band: usize,
     /// The least mean error of one rate of operations for all of them.
     pub null: f64,
     /// Jobs that the table has several layouts of, fitted rows among them.
@@ -30,6 +34,8 @@ pub struct Prediction {
     pub measured: f64,
     /// Seconds that are predicted, by part.
     pub predicted: StepTime,
+    /// Whether less than 5 % of the memory is expected to stay free.
+    pub crowded: bool,
 }
 
 /// Layouts of one model, batch and number of devices.
@@ -70,14 +76,20 @@ pub fn validate(
             machine: step.machine.name.clone(),
             measured: step.seconds,
             predicted: predict(step),
+            crowded: step.crowded(),
         })
         .collect();
-    let ratios: Vec<f64> = rows.iter().map(|row| row.predicted.total / row.measured).collect();
-    let errors = errors(&ratios).ok_or_else(|| PlanError::Rows {
+    let ratio = |row: &Prediction| row.predicted.total / row.measured;
+    let roomy: Vec<f64> = rows.iter().filter(|row| !row.crowded).map(ratio).collect();
+    let roomy = if roomy.len() < rows.len() { errors(&roomy) } else { None };
+    let holds = |row: &&Prediction| calibration.band.holds(row.predicted.total, row.measured);
+    let in_band = rows.iter().filter(holds).count();
+    let errors = errors(&rows.iter().map(ratio).collect::<Vec<_>>()).ok_or_else(|| PlanError::Rows {
         problem: "every row of the table was fitted; wanted rows to predict".into(),
     })?;
     let rates: Vec<f64> = rows.iter().map(|row| row.job.hardware_flops() / row.measured).collect();
-    Ok(Validation { rows, errors, null: best_constant(&rates), groups: groups(table, &predict) })
+    let (null, groups) = (best_constant(&rates), groups(table, &predict));
+    Ok(Validation { rows, errors, roomy, in_band, null, groups })
 }
 
 /// Ranks the layouts of each job.

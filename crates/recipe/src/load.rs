@@ -3,7 +3,7 @@
 use crate::check::{Ask, Checker};
 use crate::error::{Diagnostic, RecipeError, Sink};
 use crate::layer::{self, RenamedKey};
-use crate::node::{self, Node, Value};
+use crate::node::{self, Node};
 use crate::schema::{self, View};
 use crate::source::{Role, Source};
 use crate::value_de::ValueError;
@@ -46,7 +46,7 @@ where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
     let source = layer::read(path, Role::File)?;
-    resolve(&source, Some(path), &arguments(sets))
+    resolve(&source, Some(path), &arguments(sets), &|_| {})
 }
 
 /// Loads a recipe from text, for example the resolved one that a checkpoint carries. `name` stands for the
@@ -58,7 +58,7 @@ pub fn parse<T>(name: &str, text: &str, sets: &[String]) -> Result<Loaded<T>, Re
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
-    resolve(&Source::new(name.into(), text.into(), Role::File), None, &arguments(sets))
+    resolve(&Source::new(name.into(), text.into(), Role::File), None, &arguments(sets), &|_| {})
 }
 
 /// Arguments of `--set` as sources of layers.
@@ -66,11 +66,13 @@ pub(crate) fn arguments(sets: &[String]) -> Vec<Arc<Source>> {
     sets.iter().map(|set| Source::new(set.clone(), set.clone(), Role::Set)).collect()
 }
 
-/// Resolves a file with layers of one key each on top: arguments of `--set`, keys of a plan.
+/// Resolves a file with layers of one key each on top: arguments of `--set`, keys of a plan. `edit` changes what files say before it
+/// is laid on what is below.
 pub(crate) fn resolve<T>(
     source: &Arc<Source>,
     path: Option<&Path>,
     sets: &[Arc<Source>],
+    edit: &dyn Fn(&mut Node),
 ) -> Result<Loaded<T>, RecipeError>
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
@@ -93,7 +95,8 @@ where
             Checker { ask: Ask::Layer, all_keys: &keys }.check(&layer, Some(&effective), &root, "", sink);
             *so_far = effective;
         };
-        for layer in layers.drain(..) {
+        for mut layer in layers.drain(..) {
+            edit(&mut layer);
             lay(layer, &mut so_far, &mut sink);
         }
         for set in sets {
@@ -201,13 +204,6 @@ impl<T> Loaded<T> {
 
     pub(crate) fn node_at(&self, dotted: &str) -> Option<&Node> {
         dotted.split('.').filter(|k| !k.is_empty()).try_fold(&self.merged, |node, key| node.get(key))
-    }
-
-    pub(crate) fn node_at_mut(&mut self, dotted: &str) -> Option<&mut Node> {
-        dotted.split('.').try_fold(&mut self.merged, |node, key| match &mut node.value {
-            Value::Table(table) => table.get_mut(key).map(|field| &mut field.node),
-            _ => None,
-        })
     }
 
     /// The resolved value of a dotted key.

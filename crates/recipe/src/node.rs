@@ -55,6 +55,25 @@ impl Node {
         self.table()?.get(key).map(|f| &f.node)
     }
 
+    /// The node at a dotted key.
+    pub(crate) fn at(&self, dotted: &str) -> Option<&Node> {
+        dotted.split('.').try_fold(self, |node, key| node.get(key))
+    }
+
+    /// The entry at a dotted key, to be changed or taken out: its table and its name there.
+    pub(crate) fn entry_at<'n, 'k>(&'n mut self, dotted: &'k str) -> Option<(&'n mut Table, &'k str)> {
+        let (path, last) = dotted.rsplit_once('.').unwrap_or(("", dotted));
+        let within = |node: &'n mut Node, key: &str| match &mut node.value {
+            Value::Table(table) => table.get_mut(key).map(|field| &mut field.node),
+            _ => None,
+        };
+        let node = path.split('.').filter(|key| !key.is_empty()).try_fold(self, within)?;
+        match &mut node.value {
+            Value::Table(table) => Some((table, last)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Str(s) => Some(s),

@@ -52,7 +52,7 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    fn of(node: Option<&Node>) -> Origin {
+    pub(crate) fn of(node: Option<&Node>) -> Origin {
         let Some(place) = node.and_then(|n| n.place.as_ref()) else { return Origin::Default };
         let file = place.source.name.clone();
         match place.source.role {

@@ -3,9 +3,11 @@
 use crate::error::RecipeError;
 use crate::layer;
 use crate::load::{self, Loaded};
+use crate::node::{Node, Value};
 use crate::origin::Origin;
 use crate::recipe::Recipe;
 use crate::source::{Place, Role, Source};
+use crate::write::toml_value;
 use bessemer_parallel::{LayoutChoice, PlannedLayout};
 use serde_json::{Value as Json, json};
 use std::path::Path;
@@ -51,28 +53,47 @@ impl LayoutPlan {
         ];
         let subject = self.subject();
         let layer = |(key, value): &(String, Json)| {
-            Source::new(subject.clone(), format!("{key}={}", crate::write::toml_value(value)), Role::Plan)
+            Source::new(subject.clone(), set_argument(key, value), Role::Plan)
         };
         self.settings.iter().chain(&record).map(layer).collect()
     }
 }
 
-/// Loads a recipe file with `--set` overrides, and the choice of a plan on top.
+/// A key with its value, as `--set` takes it.
+pub fn set_argument(key: &str, value: &Json) -> String {
+    format!("{key}={}", toml_value(value))
+}
+
+/// Loads a recipe file with `--set` overrides, and the choice of a plan on top. What an earlier plan chose, which a resolved recipe
+/// lists in `parallel.planned`, is forgotten.
 ///
 /// # Errors
 /// As [`load_recipe`](crate::load_recipe).
 pub fn load_planned(path: &Path, sets: &[String], plan: &LayoutPlan) -> Result<Loaded<Recipe>, RecipeError> {
     let source = layer::read(path, Role::File)?;
     let layers: Vec<Arc<Source>> = load::arguments(sets).into_iter().chain(plan.layers()).collect();
-    let loaded = load::resolve::<Recipe>(&source, Some(path), &layers)?;
+    let loaded = load::resolve::<Recipe>(&source, Some(path), &layers, &forget)?;
     loaded.refuse(loaded.value.problems())?;
     Ok(loaded)
+}
+
+/// Takes out of a file what it says that a plan chose.
+fn forget(file: &mut Node) {
+    let keys = match file.at(&format!("{TABLE}.keys")).map(|node| &node.value) {
+        Some(Value::Array(keys)) => keys.iter().filter_map(Node::text).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    };
+    for key in keys.iter().map(String::as_str).chain([TABLE]) {
+        if let Some((table, name)) = file.entry_at(key) {
+            table.remove(name);
+        }
+    }
 }
 
 impl Loaded<Recipe> {
     /// Whether the recipe leaves a key to a plan: nobody wrote it, or an earlier plan did.
     pub fn is_free(&self, key: &str) -> bool {
-        matches!(self.origin(key), Some(Origin::Default | Origin::Plan { .. }))
+        matches!(Origin::of(self.node_at(key)), Origin::Default | Origin::Plan { .. })
     }
 
     /// Gives keys that the file says a plan chose that plan as their origin. One that a layer above the file's sets has its own.
@@ -83,9 +104,9 @@ impl Loaded<Recipe> {
         let plan = LayoutPlan { ranks, machine, settings: Vec::new() };
         let source = Source::new(plan.subject(), list.source.text.clone(), Role::Plan);
         for key in keys {
-            let Some(node) = self.node_at_mut(&key) else { continue };
-            if let Some(place) = node.place.as_mut().filter(|place| Arc::ptr_eq(&place.source, &list.source))
-            {
+            let Some((table, name)) = self.merged.entry_at(&key) else { continue };
+            let place = table.get_mut(name).and_then(|field| field.node.place.as_mut());
+            if let Some(place) = place.filter(|place| Arc::ptr_eq(&place.source, &list.source)) {
                 *place = Place::new(&source, place.span.clone());
             }
         }

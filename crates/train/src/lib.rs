@@ -20,11 +20,13 @@ mod mixture;
 mod observer;
 mod offload;
 pub mod parity;
+mod predicted;
 mod runner;
 mod simulated;
 mod spikes;
 mod state;
 pub mod study;
+mod traffic;
 mod trainer;
 
 pub use error::TrainError;
@@ -33,8 +35,10 @@ pub use memory::{activations, layout, planned_memory, refuse_what_cannot_fit, re
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Observer, Silent};
 pub use offload::give_second_memory;
+pub use predicted::{PredictedStep, predicted_step};
 pub use runner::{Passes, Runner, StepResult, on_threads};
 pub use simulated::{SimulatedRanks, SimulatedStep, simulate, simulated_step};
 pub use spikes::{Rollback, SpikeState};
 pub use state::{RunIdentity, TrainState, checkpoints};
+pub use traffic::planned_traffic;
 pub use trainer::{Closed, Outcome, Trainer};

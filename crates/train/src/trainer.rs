@@ -42,6 +42,7 @@ mod windows;
 
 use copying::Copying;
 use measuring::Measuring;
+pub(crate) use measuring::item_of_group;
 use records::{Missing, Records};
 use tracing::Tracing;
 pub(crate) use windows::program as step_program;

@@ -40,6 +40,9 @@ pub(crate) struct PlanArgs {
     /// Layouts to show, each planned by a dry run.
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) top: u64,
+    /// Write a picture of the time and the memory of these layouts.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// A way to search for layouts.
@@ -53,6 +56,8 @@ pub(crate) enum SearchMethod {
     Mcmc,
     /// The layouts that follow from `parallel.annotate` (GShard), in the degrees that the recipe states.
     Annotations,
+    /// Layouts of each operator by elimination over their graph, stages by dynamic programming (Alpa).
+    Alpa,
 }
 
 fn devices(text: &str) -> Result<NonZeroUsize, String> {
@@ -73,16 +78,23 @@ pub(crate) enum PlanCommand {
 /// `bessemer plan validate`
 #[derive(Debug, Args)]
 pub(crate) struct PlanValidateArgs {
-    /// Table of measured steps (CSV; docs/planner.md lists its columns).
-    pub(crate) table: PathBuf,
-    /// Table to fit the constants of the cost model to; at most 16 of its rows are used, and these are not predicted. It may be the
-    /// same table. Left out: constants that were fitted to nothing.
-    #[arg(long, value_name = "TABLE")]
+    /// Tables of measured steps (CSV; docs/planner.md lists their columns). A table of several machines counts as one for each.
+    #[arg(required = true, value_name = "TABLE")]
+    pub(crate) tables: Vec<PathBuf>,
+    /// Table to fit the constants of the cost model to, by its rows of the same machine where there are any. The rows used are not
+    /// predicted. It may be one of the tables. Left out: constants that were fitted to nothing.
+    #[arg(long, value_name = "TABLE", conflicts_with = "fit_each")]
     pub(crate) fit: Option<PathBuf>,
+    /// Fit the constants to rows of each table itself.
+    #[arg(long)]
+    pub(crate) fit_each: bool,
+    /// Most rows to fit to.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=16))]
+    pub(crate) fit_rows: u64,
     /// Machine of rows that name none, from the catalogue or a TOML file; of a table that names machines only its rows are read.
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) machine: Option<String>,
-    /// Write a picture of predicted against measured times.
+    /// Write a picture of predicted against measured times, with a panel for each table.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }

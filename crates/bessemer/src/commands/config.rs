@@ -1,15 +1,18 @@
 //! `bessemer config`: what a recipe means.
 
-use crate::cli::ConfigCommand;
-use crate::console::print;
+use crate::cli::{ConfigCommand, RecipeArgs};
+use crate::commands::ranks::Job;
+use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_recipe::{Recipe, json_schema, load_recipe, show_diff, to_toml};
+use bessemer_recipe::{Loaded, Recipe, json_schema, load_recipe, show_diff, to_toml};
 use serde_json::json;
+use std::num::NonZeroUsize;
+use std::time::Duration;
 
-pub(crate) fn run(command: &ConfigCommand, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn run(command: &ConfigCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
-        ConfigCommand::Show { recipe, origin } => {
-            let loaded = load_recipe(&recipe.recipe, &recipe.overrides())?;
+        ConfigCommand::Show { recipe, origin, ranks } => {
+            let loaded = resolved(recipe, *ranks, console)?;
             let text = match (as_json, origin) {
                 (true, false) => serde_json::to_string_pretty(&loaded.value)?,
                 (true, true) => {
@@ -42,4 +45,17 @@ pub(crate) fn run(command: &ConfigCommand, as_json: bool) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// The recipe as so many ranks of this machine would train it. Without their number, a layout that a plan decides is left open, unless the
+/// recipe carries a plan.
+fn resolved(
+    args: &RecipeArgs,
+    ranks: Option<NonZeroUsize>,
+    console: &mut Console,
+) -> Result<Loaded<Recipe>, Failure> {
+    match ranks {
+        Some(ranks) => Ok(Job::threads(ranks.get(), Duration::ZERO)?.lay_out(args, console)?.loaded),
+        None => Ok(load_recipe(&args.recipe, &args.overrides())?),
+    }
 }

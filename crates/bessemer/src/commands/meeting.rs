@@ -22,6 +22,14 @@ fn stop_asked(peer: usize) -> Message<'static> {
     Message::new("stop was asked for", 11, peer)
 }
 
+fn plan_length(peer: usize) -> Message<'static> {
+    Message::new("bytes of the plan", 12, peer)
+}
+
+fn plan(peer: usize) -> Message<'static> {
+    Message::new("the plan", 13, peer)
+}
+
 /// What the first process decides once the data are ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -42,6 +50,28 @@ impl Meeting {
     /// `group` has all processes and carries nothing else.
     pub(crate) fn new(group: Box<dyn Communicator>) -> Meeting {
         Meeting { group, decided: false }
+    }
+
+    /// Returns what the first process says (`said` there), on every process. One that was asked to stop waits for it all the same.
+    ///
+    /// # Errors
+    /// Another process is gone.
+    pub(crate) fn share(&mut self, said: Vec<u8>) -> Result<Vec<u8>, CollectiveError> {
+        if self.group.rank() == 0 {
+            for peer in 1..self.group.size() {
+                self.group.send(plan_length(peer), &(said.len() as u64).to_le_bytes()[..])?;
+                self.group.send(plan(peer), &said[..])?;
+            }
+            return Ok(said);
+        }
+        while !self.group.arrived(plan_length(0)).unwrap_or(true) {
+            std::thread::sleep(POLL);
+        }
+        let mut length = [0u8; 8];
+        self.group.receive(plan_length(0), &mut length[..])?;
+        let mut heard = vec![0u8; u64::from_le_bytes(length) as usize];
+        self.group.receive(plan(0), &mut heard[..])?;
+        Ok(heard)
     }
 
     /// On the first process: does `work` and sets `stop` as soon as another process was asked to stop.
@@ -164,6 +194,19 @@ mod tests {
             assert_eq!(decisions(Some(signalled), 600), [Decision::Stop; 3], "{signalled}");
             assert!(begun.elapsed() < Duration::from_secs(60));
         }
+    }
+
+    #[test]
+    fn all_hear_the_plan_of_the_first() {
+        let world = ThreadCommunicator::world("meeting", 3, &ThreadSettings::default());
+        let heard: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let share = |(rank, c): (usize, ThreadCommunicator)| {
+                scope.spawn(move || Meeting::new(Box::new(c)).share(vec![rank as u8 + 7; 3]).unwrap())
+            };
+            let threads: Vec<_> = world.into_iter().enumerate().map(share).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(heard, vec![vec![7u8; 3]; 3]);
     }
 
     #[test]

@@ -1,10 +1,16 @@
 //! `bessemer plan`.
 
+mod alpa;
 mod annotations;
+pub(crate) mod auto;
 mod compare;
+mod explain;
+mod here;
 mod layerwise;
+mod picture;
 mod pricing;
 mod search;
+mod training;
 mod validate;
 
 use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
@@ -31,6 +37,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
                 SearchMethod::Layers | SearchMethod::Mcmc | SearchMethod::Annotations => {
                     layerwise::run(&wanted, as_json, console)
                 }
+                SearchMethod::Alpa => alpa::run(&wanted, as_json, console),
             }
         }
         // The command line demands both.
@@ -40,18 +47,18 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
 
 /// Reads a recipe whose annotations may contradict each other: what completes them says what either costs.
 fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, Failure> {
-    let mut recipe = load::<Recipe>(wanted.recipe, &wanted.args.sets)?.value;
-    let annotate = std::mem::take(&mut recipe.parallel.annotate);
-    if recipe.problems().is_empty() {
-        recipe.parallel.annotate = annotate;
-        return search::Training::of(recipe);
+    let mut loaded = load::<Recipe>(wanted.recipe, &wanted.args.sets)?;
+    let annotate = std::mem::take(&mut loaded.value.parallel.annotate);
+    if loaded.value.problems().is_empty() {
+        loaded.value.parallel.annotate = annotate;
+        return search::Training::new(&loaded);
     }
     // Refused with the lines of the file.
     search::Training::load(wanted)
 }
 
 /// Reads a machine from the catalogue, or from a file where the name is that of one.
-fn machine(name: &str) -> Result<Machine, Failure> {
+pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Machine::parse(&text_of(path)?)

@@ -3,8 +3,9 @@
 //! Either this process is the job and its ranks are threads (`--ranks`), or it is one rank of several processes that a
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
-use crate::cli::WaitingArgs;
+use crate::cli::{RecipeArgs, WaitingArgs};
 use crate::commands::meeting::{Decision, Meeting};
+use crate::commands::plan::auto::{self, Host, LaidOut};
 use crate::commands::waiting::Threads;
 use crate::commands::{told, waiting};
 use crate::console::Console;
@@ -18,7 +19,9 @@ use bessemer_collectives::{
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::ParallelError;
+use bessemer_recipe::{load_planned, load_recipe};
 use bessemer_train::{Closed, Outcome, Silent, TrainError, Trainer, TrainerInput};
+use bessemer_units::Bytes;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 use std::thread::{Builder, ScopedJoinHandle};
@@ -77,7 +80,11 @@ impl Job {
         }
     }
 
-    fn threads(count: usize, timeout: Duration) -> Result<Job, Failure> {
+    /// Ranks that are threads of this process.
+    ///
+    /// # Errors
+    /// More ranks than make sense.
+    pub(crate) fn threads(count: usize, timeout: Duration) -> Result<Job, Failure> {
         if count > MOST_RANKS {
             return Err(Failure::usage(format!("--ranks {count}: expected 1 to {MOST_RANKS}")));
         }
@@ -160,6 +167,35 @@ impl Job {
             0 => (machine::threads(0) / self.local).max(1),
             n => machine::threads(n),
         }
+    }
+
+    /// Plans the layout of a recipe that leaves it to a plan: the first process does, and all obey.
+    ///
+    /// # Errors
+    /// As [`auto::plan`], the same on every process; another process has ended.
+    pub(crate) fn lay_out(&mut self, args: &RecipeArgs, console: &mut Console) -> Result<LaidOut, Failure> {
+        let sets = args.overrides();
+        let loaded = load_recipe(&args.recipe, &sets)?;
+        if !auto::is_auto(&loaded.value) {
+            return Ok(LaidOut { loaded, record: None });
+        }
+        let memory = Bytes(machine::available_memory().0 / self.local as u64);
+        let threads = self.threads_of_a_rank(loaded.value.run.threads);
+        let host = Host { ranks: self.ranks, local: self.local, threads, memory };
+        let (mut said, mut record) = (Vec::new(), None);
+        if self.is_first() {
+            let planned = auto::plan(&args.recipe, &sets, &host, console);
+            said = auto::tell(&planned)?;
+            record = planned.ok().and_then(|(_, record)| record);
+        }
+        if let Some(meeting) = &mut self.meeting {
+            said = match meeting.share(said) {
+                Ok(said) => said,
+                Err(e) => return Err(Broken::from(TrainError::from(ParallelError::from(e))).of_process(self)),
+            };
+        }
+        let plan = auto::hear(&said)?;
+        Ok(LaidOut { loaded: load_planned(&args.recipe, &sets, &plan)?, record })
     }
 
     /// On the first process: prepares the data; `stop` is set if another process was asked to stop meanwhile.

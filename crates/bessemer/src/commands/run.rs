@@ -1,6 +1,7 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
 use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
+use crate::commands::plan::auto::LaidOut;
 use crate::commands::ranks::{Job, RankThreads, interrupted};
 use crate::commands::report;
 use crate::commands::saved_model::load_tokenizer;
@@ -40,6 +41,8 @@ pub(crate) struct Session {
     threads: usize,
     stop: Arc<AtomicBool>,
     begun: Instant,
+    /// Record of the plan that was made for this session.
+    plan: Option<runlog::Plan>,
     /// Held by the first process while the session lives; the system drops it with the process, however that ends.
     #[allow(dead_code, reason = "held, never read")]
     lock: Option<FileLock>,
@@ -48,14 +51,20 @@ pub(crate) struct Session {
 impl Session {
     /// Loads the recipe and takes the run directory for this process, to build from the corpus on.
     pub(crate) fn open(args: &RecipeArgs) -> Result<Session, Failure> {
-        let mut session = Session::load(args)?;
+        let mut session = Session::of(load_recipe(&args.recipe, &args.overrides())?)?;
         session.hold(Begins::WithCorpus)?;
         Ok(session)
     }
 
-    /// Loads the recipe; nothing is made. Of several processes only the first one makes and holds the directory.
-    fn load(args: &RecipeArgs) -> Result<Session, Failure> {
-        let Loaded { value: recipe, renamed, .. } = load_recipe(&args.recipe, &args.overrides())?;
+    /// Loads the recipe of a job, with its layout; nothing is made. Of several processes only the first one makes and holds the directory.
+    fn load(args: &RecipeArgs, job: &mut Job, console: &mut Console) -> Result<Session, Failure> {
+        let LaidOut { loaded, record } = job.lay_out(args, console)?;
+        let session = Session::of(loaded)?;
+        Ok(Session { plan: record, ..session })
+    }
+
+    fn of(loaded: Loaded<Recipe>) -> Result<Session, Failure> {
+        let Loaded { value: recipe, renamed, .. } = loaded;
         // Records, checkpoints and the directory hold no credentials of the sources.
         let recipe_text = redact(&to_toml(&recipe)?).into_owned();
         Ok(Session {
@@ -66,6 +75,7 @@ impl Session {
             recipe_text,
             stop: crate::signals::stop_flag()?,
             begun: Instant::now(),
+            plan: None,
             lock: None,
         })
     }
@@ -245,6 +255,10 @@ impl Session {
         });
         open_log(&self.dir, console)?.append(&record)?;
         console.record(&record);
+        if let Some(plan) = &self.plan {
+            let record = Record::from(plan.clone());
+            open_log(&self.dir, console)?.append(&record)?;
+        }
         if job.ranks > 1 {
             let plural = if threads == 1 { "" } else { "s" };
             console.say(&format!("{} ranks, {}; {threads} thread{plural} each", job.ranks, job.source));
@@ -343,11 +357,14 @@ fn work(args: &TrainArgs, stages: bool, as_json: bool, console: &mut Console) ->
     let mut job = Job::start(args.ranks, args.waiting)?;
     let result = match job.is_first() {
         true => lead(args, stages, as_json, &mut job, console),
-        false => Session::load(&args.recipe).and_then(|mut session| {
-            // What the first process finds in the recipe, all find: then it is told once.
-            bessemer_train::refuse_what_cannot_run(&session.recipe, job.ranks)?;
-            session.train(&mut job, &mut Console::new(Verbosity::Quiet))
-        }),
+        false => {
+            let quiet = &mut Console::new(Verbosity::Quiet);
+            Session::load(&args.recipe, &mut job, quiet).and_then(|mut session| {
+                // What the first process finds in the recipe, all find: then it is told once.
+                bessemer_train::refuse_what_cannot_run(&session.recipe, job.ranks)?;
+                session.train(&mut job, quiet)
+            })
+        }
     };
     job.end(result)
 }
@@ -359,8 +376,22 @@ fn lead(
     job: &mut Job,
     console: &mut Console,
 ) -> Result<(), Failure> {
-    let mut session = Session::load(&args.recipe)?;
+    let mut session = Session::load(&args.recipe, job, console)?;
     session.tell_renamed(console);
+    match (&session.plan, session.recipe.parallel.planned.ranks) {
+        (Some(plan), _) => console.record(&Record::from(plan.clone())),
+        (None, 1..) => {
+            console.say("the layout is that of the plan in the run directory");
+            // Without its record nothing is compared.
+            let records = runlog::read(session.dir.root()).map(|log| log.records).unwrap_or_default();
+            let plans = records.into_iter().rev();
+            plans
+                .filter_map(|record| if let Record::Plan(plan) = record { Some(plan) } else { None })
+                .take(1)
+                .for_each(|plan| console.hold_against(plan));
+        }
+        (None, 0) => {}
+    }
     session.refuse_what_cannot_fit(job, console)?;
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
     if stages {

@@ -8,6 +8,8 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
+mod alpa;
+mod auto;
 mod bad_input;
 mod bench;
 mod cargo_source;
@@ -28,5 +30,6 @@ mod round_trip;
 mod safety;
 mod schedule;
 mod study;
+mod switch;
 mod trace;
 mod workplace;

@@ -226,13 +226,29 @@ impl Clos {
         self.first[level as usize - 1]..self.first[level as usize]
     }
 
+    /// Links upward of a switch of a level.
+    pub(crate) fn links_up(&self, level: u32) -> u32 {
+        if level == self.levels { 0 } else { self.uplinks(level) }
+    }
+
+    /// Subtree of its level to which a switch below the top belongs.
+    pub(crate) fn subtree(&self, switch: u32) -> u32 {
+        let level = self.level(switch);
+        (switch - self.first[level as usize - 1]) / self.width(level)
+    }
+
+    /// Subtree below switches of a level, or host below a leaf, that leads to a host.
+    pub(crate) fn child(&self, level: u32, host: u32) -> u32 {
+        if level == 1 { host } else { host / self.block(level - 1) }
+    }
+
     /// Whether a switch is above a host.
     pub(crate) fn covers(&self, switch: u32, host: u32) -> bool {
         let level = self.level(switch);
         if level == self.levels {
             return true;
         }
-        (switch - self.first[level as usize - 1]) / self.width(level) == host / self.block(level)
+        self.subtree(switch) == host / self.block(level)
     }
 
     /// Links from a switch down to a host, or up to the lowest level that the two share and down.
@@ -241,9 +257,8 @@ impl Clos {
         if level == self.levels {
             return level;
         }
-        let subtree = (switch - self.first[level as usize - 1]) / self.width(level);
         // Hosts of the subtree begin here.
-        let start = subtree * self.block(level);
+        let start = self.subtree(switch) * self.block(level);
         let meet = (level..self.levels).find(|l| start / self.block(*l) == host / self.block(*l));
         let meet = meet.unwrap_or(self.levels);
         (meet - level) + meet

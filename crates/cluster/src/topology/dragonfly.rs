@@ -100,6 +100,16 @@ impl Dragonfly {
         ]
     }
 
+    /// Router of a group at which the cable from another group ends.
+    pub(crate) fn entry(&self, from: u32, to: u32) -> u32 {
+        self.gateway(from, to)[1]
+    }
+
+    /// First host of a router.
+    pub(crate) fn first_host(&self, router: u32) -> u32 {
+        router * self.hosts_per_router
+    }
+
     /// Links from a router to a host over one global cable at most.
     pub fn distance(&self, router: u32, host: u32) -> u32 {
         let to = self.router(host);

@@ -6,5 +6,7 @@ mod collectives;
 mod descriptions;
 mod flows;
 mod networks;
+mod placement;
+mod reliability;
 mod routes;
 mod topologies;

@@ -143,3 +143,81 @@ fn a_dead_leaf_cuts_off_its_hosts() {
     let error = path(&n, Routing::Adaptive, &failures, 0, 24).unwrap_err().to_string();
     assert!(error.contains("device 0 to device 24"), "{error}");
 }
+
+/// The traffic for which minimal routes are worst (Kim et al. 2008, section 4): every host of group i sends to group i + 1.
+fn to_the_next_group(n: &Network, hosts: u32) -> Vec<(u32, u32)> {
+    (0..n.devices()).map(|from| (from, (from + hosts) % n.devices())).collect()
+}
+
+/// Flows on the fullest link between routers, and links of all paths.
+fn loads(n: &Network, routing: Routing, pairs: &[(u32, u32)]) -> (u32, usize) {
+    let none = Failures::default();
+    let mut router = Router::new(n, routing, &none);
+    let (mut load, mut links) = (BTreeMap::new(), 0);
+    for (from, to) in pairs {
+        let mut path = Vec::new();
+        router.route(*from, *to, &mut path).unwrap();
+        let mut at = *from;
+        for link in &path {
+            assert_eq!(n.graph().tail(*link), at);
+            at = n.graph().head(*link);
+        }
+        assert_eq!(at, *to);
+        links += path.len();
+        for link in path.into_iter().filter(|l| n.graph().kind(l / 2) == CableKind::Fabric) {
+            *load.entry(link).or_insert(0) += 1;
+        }
+    }
+    (load.values().copied().max().unwrap_or(0), links)
+}
+
+#[test]
+fn paths_through_other_groups_beat_minimal_ones_where_a_group_sends_to_one_other() {
+    for (p, a, h) in [(4, 8, 4), (8, 16, 8)] {
+        let n = flat(Topology::Dragonfly(bessemer_cluster::topology::Dragonfly::new(p, a, h).unwrap()));
+        let worst = to_the_next_group(&n, p * a);
+        let (minimal, short) = loads(&n, Routing::Static, &worst);
+        // All hosts of a group share one cable.
+        assert_eq!(minimal, p * a);
+        for seed in 0..2 {
+            let (valiant, long) = loads(&n, Routing::Valiant { seed }, &worst);
+            let (ugal, between) = loads(&n, Routing::Ugal { seed }, &worst);
+            // Spread over all global cables a host uses two of them: 2p/h flows on each in the mean, 2 where the network is balanced.
+            // The fullest of some thousand links with a Poisson distribution of mean 2 has fewer than 16 but once in 10^5 seeds.
+            assert!((2..16).contains(&valiant) && valiant <= minimal / 2, "{valiant} of {minimal}");
+            assert!(ugal >= 2 && ugal < valiant, "{ugal}, {valiant} of {minimal}");
+            assert!(short < between && between <= long, "{short} {between} {long}");
+        }
+        // Where minimal routes do not collide UGAL keeps them.
+        let near: Vec<(u32, u32)> =
+            (0..n.devices()).map(|d| (d, d / (p * a) * p * a + (d + p) % (p * a))).collect();
+        assert_eq!(loads(&n, Routing::Ugal { seed: 1 }, &near), loads(&n, Routing::Static, &near));
+    }
+}
+
+#[test]
+fn paths_through_other_groups_avoid_what_is_dead() {
+    let n = flat(Topology::Dragonfly(bessemer_cluster::topology::Dragonfly::new(2, 4, 2).unwrap()));
+    for dead in n.vertex(Vertex::Switch(0))..n.graph().vertices() as u32 {
+        let failures = Failures { vertices: [dead].into(), ..Failures::default() };
+        for routing in [Routing::Valiant { seed: 3 }, Routing::Ugal { seed: 3 }] {
+            for (from, to) in to_the_next_group(&n, 8) {
+                match path(&n, routing, &failures, from, to) {
+                    Ok(links) => assert!(links.len() <= 8, "{links:?}"),
+                    Err(e) => assert!(matches!(e, ClusterError::CutOff { .. }), "{e}"),
+                }
+            }
+        }
+    }
+    // Other topologies know no groups.
+    for n in all().iter().filter(|n| !matches!(n.topology(), Topology::Dragonfly(_))).take(6) {
+        let same = |routing, like| {
+            path(n, routing, &Failures::default(), 0, n.devices() - 1)
+                == path(n, like, &Failures::default(), 0, n.devices() - 1)
+        };
+        assert!(
+            same(Routing::Valiant { seed: 1 }, Routing::Static)
+                && same(Routing::Ugal { seed: 1 }, Routing::Adaptive)
+        );
+    }
+}

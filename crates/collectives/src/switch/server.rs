@@ -54,7 +54,7 @@ impl SwitchServer {
         }
     }
 
-    /// What the switch has seen.
+    /// Counts of the switch so far.
     pub fn counts(&self) -> SwitchCounts {
         self.aggregator.counts()
     }

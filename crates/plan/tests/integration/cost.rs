@@ -89,8 +89,8 @@ fn waves_of_tiles_are_whole() {
         let model = bessemer_plan::Transformer { vocab, ..job().model };
         step_time(&Job { model, seq: 256, global_batch: 1, layout, ..job() }, &machine, &efficiency).compute
     };
-    let (whole, one_more) = (layers(108 * 128), layers(108 * 128 + 1));
-    assert_eq!(whole, layers(107 * 128 + 1), "the last tile of a wave is free");
+    let (whole, one_more) = (layers(108 * 128), layers(108 * 128 + 8));
+    assert_eq!(whole, layers(107 * 128 + 8), "the last tile of a wave is free");
     assert!(one_more > whole, "a tile beyond it is not");
 }
 
@@ -110,7 +110,7 @@ fn zero_3_hides_what_is_shorter() {
     let efficiency = Efficiency::default();
     let (bound, free) = (step_time(&job, &slow, &efficiency), step_time(&job, &fast, &efficiency));
     assert!(bound.total > 10.0 * free.total);
-    assert!(free.data < 0.01 * free.total, "{free:?}");
+    assert!(free.data < 0.02 * free.total, "{free:?}");
     assert_eq!(bound.compute, free.compute);
 }
 
@@ -127,4 +127,61 @@ fn operations_are_those_of_the_paper() {
         let job = Job { model, global_batch: batch, layout, ..job() };
         assert!((job.hardware_flops() / rate - seconds).abs() < 6e-4, "{} s", job.hardware_flops() / rate);
     }
+}
+
+#[test]
+fn collectives_beside_computation_cost_less_and_wider_gradients_more() {
+    let layout = Layout { data: 32, pipeline: 1, sequence: true, ..job().layout };
+    let time = |layout| step_time(&Job { layout, ..job() }, &a100(), &Efficiency::default());
+    let (plain, beside) = (time(layout), time(Layout { overlap: true, ..layout }));
+    assert!(beside.data < plain.data && beside.tensor < plain.tensor);
+    assert_eq!(beside.compute, plain.compute);
+    let narrow = time(Layout { gradient_bytes: 2.0, ..layout });
+    assert!((narrow.data / plain.data - 0.5).abs() < 1e-12, "{} {}", narrow.data, plain.data);
+    // Of ZeRO-1 only the gradients change, not the parameters that are gathered in 16 bits.
+    let zero = Layout { zero: DataParallel::Zero1, ..layout };
+    let (wide, narrow) = (time(zero), time(Layout { gradient_bytes: 2.0, ..zero }));
+    assert!((narrow.data / wide.data - 2.0 / 3.0).abs() < 1e-12, "{} {}", narrow.data, wide.data);
+}
+
+#[test]
+fn messages_are_sent_in_parts_by_tensor_parallel_ranks() {
+    // Narayanan et al. 2021, section 4.1: with 8 ranks an eighth each over the network, and a gather within the node.
+    let machine = Machine {
+        all_reduce: AllReduce::Ring { bus_bandwidth: 1e18, base_microseconds: 1e-6, hop_microseconds: 1e-6 },
+        network_bandwidth: 1e9,
+        ..a100()
+    };
+    let messages = |tensor, data| {
+        let layout = Layout { tensor, data, ..job().layout };
+        step_time(&Job { layout, ..job() }, &machine, &Efficiency::default()).messages
+            / (1024.0 / (data * layout.micro_batch) as f64)
+    };
+    assert!(
+        (messages(1, 64) / messages(8, 8) / 8.0 - 1.0).abs() < 1e-3,
+        "{} {}",
+        messages(1, 64),
+        messages(8, 8)
+    );
+}
+
+#[test]
+fn columns_that_are_not_aligned_are_slower() {
+    let time = |vocab| {
+        let layout = Layout { tensor: 1, data: 1, pipeline: 1, micro_batch: 1, ..job().layout };
+        let model = bessemer_plan::Transformer { vocab, layers: 1, ..job().model };
+        step_time(&Job { model, global_batch: 1, layout, ..job() }, &a100(), &Efficiency::default()).compute
+    };
+    let (odd, aligned) = (time(50_257), time(50_264));
+    assert!(odd > 1.2 * aligned, "{odd} {aligned}");
+}
+
+#[test]
+fn more_nodes_wait_longer_for_the_slowest() {
+    let pass = |data| {
+        let layout = Layout { data, pipeline: 1, ..job().layout };
+        step_time(&Job { layout, global_batch: 2 * data, ..job() }, &a100(), &Efficiency::default()).compute
+    };
+    let growth = |data| pass(data) / pass(1) - 1.0;
+    assert!(growth(4) > 0.0 && growth(16) > growth(4) && growth(16) < 0.05, "{} {}", growth(4), growth(16));
 }

@@ -2,12 +2,13 @@
 
 use crate::job;
 use bessemer_plan::{
-    Calibration, Efficiency, Job, Layout, MOST_FITTED, Machine, Measurement, choose, fit, step_time,
+    Band, Calibration, Efficiency, Job, Layout, MOST_FITTED, Machine, Measurement, choose, choose_at_most,
+    fit, step_time,
 };
 
 /// Steps of a stack with these constants, in many layouts.
 fn steps(efficiency: &Efficiency) -> Vec<Measurement> {
-    let machine = Machine::named("a100-80gb").unwrap();
+    let machine = Machine { memory: 1e15, ..Machine::named("a100-80gb").unwrap() };
     let mut steps = Vec::new();
     for (tensor, pipeline) in [(1, 1), (2, 2), (4, 1), (8, 1), (8, 4), (4, 8), (16, 1)] {
         for micro_batch in [1, 2, 4, 8] {
@@ -45,7 +46,9 @@ fn a_stack_is_found_from_sixteen_of_its_steps() {
         let after = calibration.predict(&step.job, &step.machine).total / step.seconds - 1.0;
         assert!(after.abs() < 0.02, "row {}: {after} (before {before})", step.row);
     }
-    assert!(Calibration::leave_one_out(&fitted).iter().all(|error| error.abs() < 0.1));
+    // A row that alone tells of a constant, as that of 16 tensor-parallel ranks, cannot be told from the others.
+    let near = Calibration::leave_one_out(&fitted).iter().filter(|error| error.abs() < 0.05).count();
+    assert!(near >= 13, "{near}");
 }
 
 #[test]
@@ -75,6 +78,41 @@ fn the_choice_does_not_look_at_times_and_is_always_the_same() {
     assert_eq!(rows(&table), rows(&slow));
     assert_eq!(rows(&table[..5]), [1, 2, 3, 4, 5]);
     assert!(choose(&[]).is_empty());
+}
+
+#[test]
+fn a_band_comes_from_the_fitted_steps_and_holds_the_others() {
+    let mut table = steps(&Efficiency::default());
+    // Noise that no constant explains, always the same.
+    for step in &mut table {
+        step.seconds *= 1.0 + 0.05 * (step.row as f64 * 2.4).sin();
+    }
+    let fitted = choose(&table);
+    let calibration = Calibration::of(&fitted);
+    let band = calibration.band;
+    assert!(band.steps == fitted.len() && band.low < 1.0 && band.high > 1.0, "{band:?}");
+    assert!(band.low > 0.8 && band.high < 1.25, "{band:?}");
+    let others: Vec<&Measurement> = table.iter().filter(|step| !fitted.contains(step)).collect();
+    let held = others
+        .iter()
+        .filter(|step| band.holds(calibration.predict(&step.job, &step.machine).total, step.seconds));
+    assert!(held.count() * 10 > others.len() * 6, "{band:?}");
+    // Too few steps say nothing.
+    assert_eq!(Calibration::of(&fitted[..3]).band, Band::OTHERS);
+    assert_eq!(Calibration::none().band, Band::OTHERS);
+}
+
+#[test]
+fn steps_near_the_limit_of_memory_are_not_chosen() {
+    let mut table = steps(&stack());
+    for step in &mut table {
+        step.machine.memory = 1e9;
+    }
+    assert!(choose(&table).is_empty());
+    for step in &mut table {
+        step.machine.memory = 1e15;
+    }
+    assert_eq!(choose_at_most(&table, 3).len(), 3);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use bessemer_plan::{AllReduce, Machine, PlanError};
 #[test]
 fn the_catalogue_can_be_read_and_every_figure_has_a_source() {
     let machines = Machine::catalogue().unwrap();
-    assert_eq!(machines.len(), 3);
+    assert_eq!(machines.len(), 5);
     for machine in &machines {
         for figure in [
             "matrix_flops",
@@ -29,6 +29,12 @@ fn the_catalogue_can_be_read_and_every_figure_has_a_source() {
         }
         assert_eq!(machine.all_reduce.seconds(1, 1e9), 0.0);
     }
+    // Ports of a node by the rate of their link, to the bit.
+    let network = |name: &str| Machine::named(name).unwrap().network_bandwidth;
+    assert_eq!([network("a100-40gb"), network("a100-80gb"), network("h100-80gb")], [200e9, 200e9, 400e9]);
+    // A description that was written is read as it was.
+    let h100 = Machine::named("h100-80gb").unwrap();
+    assert_eq!(Machine::parse(&h100.to_toml().unwrap()).unwrap(), h100);
     assert!(
         matches!(Machine::named("tpu"), Err(PlanError::UnknownMachine { known, .. }) if known.contains("h100-80gb"))
     );
@@ -58,6 +64,12 @@ fn wrong_descriptions_are_refused() {
         ("matrix_flops = 989e12", "matrix_flops = -1.0", "matrix_flops is -1"),
         ("matrix_flops = 989e12", "matrix_flops = nan", "matrix_flops is NaN"),
         ("bus_bandwidth = 370.8e9", "bus_bandwidth = 0.0", "all_reduce: wanted figures above 0"),
+        ("bus_bandwidth = 370.8e9", "bus_bandwidth = 451e9", "at most 4.5e11, the rate of nvlink4"),
+        ("link = \"ndr\"", "link = \"nrd\"", "network.link is \"nrd\"; wanted one of "),
+        ("node_link = \"nvlink4\"", "node_link = \"nvlink\"", "node_link is \"nvlink\"; wanted one of "),
+        ("ports = 8 }", "ports = 0 }", "network_bandwidth is 0"),
+        ("ports = 8 }", "port = 8 }", "unknown field `port`"),
+        ("node = 8", "node = 8\nnetwork_bandwidth = 1e9", "wanted one of them"),
     ] {
         assert!(text.contains(from));
         let error = Machine::parse(&text.replace(from, to)).unwrap_err().to_string();

@@ -7,6 +7,7 @@ mod errors;
 mod fit;
 mod layerwise;
 mod machine;
+mod memory;
 mod published;
 mod search;
 mod sharding_graph;

@@ -40,7 +40,7 @@ fn rows_of_other_machines_and_types_are_left_out() {
     let text = "gpu,precision,hidden,heads,layers,seq,gpus,global_batch,time_s\n\
                 a100-40gb,bf16,1024,16,24,2048,8,8,1\nh100-80gb,fp8,1024,16,24,2048,8,8,1\na100-80gb,bf16,1024,16,24,2048,8,8,1\n";
     let table = read(text, false).unwrap();
-    assert_eq!((table.steps.len(), table.left_out), (2, 1));
+    assert_eq!((table.steps.len(), table.left_out.len(), table.left_out[0].row), (2, 1, 2));
     assert_eq!(table.steps[0].machine.name, "a100-40gb");
     assert_eq!(read(text, true).unwrap().steps.len(), 1);
 }

@@ -52,6 +52,21 @@ fn a_plan_is_the_topmost_layer_and_its_keys_say_so() {
     let again = load_recipe(&resolved, &[]).unwrap();
     assert_eq!((&again.value, LayoutPlan::of(&again)), (&loaded.value, Some(plan())));
     assert!(by_plan(again.origin("parallel.tensor")) && !again.is_free("parallel.data"));
+    // A later plan takes the place of the earlier one, tables included.
+    let layers = ("train.recompute_layers".to_owned(), json!({ "stage 0-1": "full" }));
+    let with_layers = LayoutPlan { settings: vec![layers], ..plan() };
+    fs::write(&resolved, load_planned(&path, &sets, &with_layers).unwrap().to_toml()).unwrap();
+    let fewer = LayoutPlan {
+        ranks: 2,
+        settings: vec![("train.recompute_layers".into(), json!({ "stage 0": "full" }))],
+        ..plan()
+    };
+    let replanned = load_planned(&resolved, &[], &fewer).unwrap();
+    assert_eq!(LayoutPlan::of(&replanned), Some(fewer));
+    assert!(!replanned.to_toml().contains("stage 0-1"), "{}", replanned.to_toml());
+    let again = load_planned(&resolved, &[], &plan()).unwrap();
+    assert_eq!((again.value, again.path), (loaded.value.clone(), Some(resolved.clone())));
+    fs::write(&resolved, loaded.to_toml()).unwrap();
     let sets = ["parallel.tensor=4".to_owned()];
     let constrained = load_recipe(&resolved, &sets).unwrap();
     assert!(!constrained.is_free("parallel.tensor") && constrained.is_free("train.recompute"));

@@ -116,6 +116,15 @@ impl Canvas {
         );
     }
 
+    /// Drawn text of another picture, moved.
+    pub(crate) fn group(&mut self, at: [f64; 2], drawn: &str) {
+        self.text += &format!(
+            "<g transform=\"translate({} {})\">\n{drawn}\n</g>\n",
+            coordinate(at[0]),
+            coordinate(at[1])
+        );
+    }
+
     pub(crate) fn words(&mut self, class: &str, at: [f64; 2], anchor: Anchor, words: &str) {
         let anchor = match anchor {
             Anchor::Start => "",

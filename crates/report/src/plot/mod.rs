@@ -9,6 +9,7 @@ mod canvas;
 mod lanes;
 mod line;
 mod network;
+mod panels;
 mod stack;
 
 pub use axis::{Axis, Scale};
@@ -17,6 +18,7 @@ pub(crate) use lanes::TONES;
 pub use lanes::{Cell, Key, Lane, Lanes, Panel, Part};
 pub use line::{LineChart, Mark, Rule, Series};
 pub use network::{NetworkChart, NetworkEdge, NetworkPoint};
+pub use panels::panels;
 pub use stack::{StackPanel, StackedBar, StackedBars};
 
 /// Number of colours that tell series apart; indices beyond wrap around.

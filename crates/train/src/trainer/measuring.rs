@@ -33,8 +33,6 @@ const ITEMS: [&str; 7] = [
     StepCosts::OTHER,
 ];
 const COMPUTE: usize = 0;
-const TENSOR: usize = 1;
-const CONTEXT: usize = 2;
 const PIPELINE: usize = 3;
 const DATA: usize = 4;
 const OPTIMIZER: usize = 5;
@@ -214,17 +212,23 @@ fn item_of_order(order: &OrderSpan) -> usize {
 }
 
 fn item_of_call(call: &CallSpan) -> usize {
-    let of = |axis: &str| call.group.contains(axis);
+    let name = item_of_group(&call.group);
+    ITEMS.iter().position(|item| *item == name).unwrap_or(OTHER)
+}
+
+/// The item that time in a group counts for, by the group's label.
+pub(crate) fn item_of_group(label: &str) -> &'static str {
+    let of = |axis: &str| label.contains(axis);
     if of("replicate") || of("shard") || of("tied") {
-        DATA
+        StepCosts::DATA
     } else if of("tensor") {
-        TENSOR
+        StepCosts::TENSOR
     } else if of("context") {
-        CONTEXT
-    } else if of("pipeline") {
-        PIPELINE
+        StepCosts::CONTEXT
+    } else if of("pipeline") || of("messages") {
+        StepCosts::PIPELINE
     } else {
-        OTHER
+        StepCosts::OTHER
     }
 }
 

@@ -1,8 +1,11 @@
 //! `bessemer network`: networks of devices described, counted and simulated. (The feature `cluster` of this program is something
 //! else: the executor of corpora on a Ballista cluster.)
 
+mod failures;
 mod picture;
+mod place;
 mod study;
+mod switch;
 mod table;
 
 use crate::cli::{NetworkCommand, NetworkCompareArgs, NetworkShowArgs};
@@ -26,6 +29,9 @@ pub(crate) fn run(command: &NetworkCommand, as_json: bool, console: &mut Console
     match command {
         NetworkCommand::Show(args) => show(args, as_json, console),
         NetworkCommand::Compare(args) => compare(args, as_json),
+        NetworkCommand::Place(args) => place::run(args, as_json),
+        NetworkCommand::Failures(args) => failures::run(args, as_json),
+        NetworkCommand::Switch(args) => switch::run(args, as_json, console),
     }
 }
 

@@ -177,7 +177,7 @@ fn facts(study: &Study) -> Vec<(&'static str, String)> {
 }
 
 /// Three digits with a unit that fits.
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s < 1e-3 => (s * 1e6, "us"),
         s if s < 1.0 => (s * 1e3, "ms"),
@@ -187,10 +187,11 @@ fn time(seconds: f64) -> String {
 }
 
 /// Bytes a second.
-fn rate(bytes: f64) -> String {
+pub(super) fn rate(bytes: f64) -> String {
     match bytes {
         b if b >= 1e15 => format!("{:.1} PB/s", b / 1e15),
         b if b >= 1e12 => format!("{:.1} TB/s", b / 1e12),
-        b => format!("{:.1} GB/s", b / 1e9),
+        b if b >= 1e8 => format!("{:.1} GB/s", b / 1e9),
+        b => format!("{:.2} MB/s", b / 1e6),
     }
 }

@@ -1,30 +1,29 @@
-//! `bessemer plan RECIPE`.
+//! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
+use super::explain::{nothing_divides, nothing_fits, nothing_planned};
 use super::layerwise::Shown;
-use super::{machine, text_of};
+pub(super) use super::training::Training;
+use super::training::name;
+use super::{explain, machine, picture, text_of};
 use crate::cli::PlanArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_arch::{MlpKind, Model};
-use bessemer_optim::{OptimizerChoice, StateChoice};
+use bessemer_model::{Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, DataParallel, ElementBytes, Job, Layout, Machine, ParameterBytes,
-    PipelineSchedule, Question, Recompute, Transformer, candidates, choose, read_table,
+    Calibration, Candidate, Candidates, DataParallel, Layout, Machine, MachineCosts, Question, Recompute,
+    candidates, choose, read_table,
 };
-use bessemer_recipe::{Recipe, load_recipe};
-use bessemer_tokenizer::TokenizerKind;
-use bessemer_train::planned_memory;
-use bessemer_units::{Bytes, DType};
-use serde_json::{Value, json};
-use std::fmt::Write;
+use bessemer_recipe::load_recipe;
+use bessemer_train::{PredictedStep, activations, planned_memory, predicted_step};
 use std::path::Path;
 
 /// Most dry runs.
 const MOST_DRY_RUNS: usize = 200;
-/// Share of a device's memory that should stay free.
-const HEADROOM: f64 = 0.05;
-const DAY: f64 = 86_400.0;
+/// Most dry runs for a plain kind of layout.
+const MOST_OF_A_KIND: usize = 10;
+/// Most layouts that a recipe or a model may refuse.
+const MOST_REFUSED: usize = 1000;
 
 /// What is asked for.
 pub(super) struct Wanted<'a> {
@@ -33,54 +32,74 @@ pub(super) struct Wanted<'a> {
     pub(super) args: &'a PlanArgs,
 }
 
-/// A recipe as the planner sees it.
-pub(super) struct Training {
-    pub(super) recipe: Recipe,
-    pub(super) model: Model,
-    pub(super) shape: Transformer,
-    /// Sequences of a step.
-    pub(super) sequences: usize,
-    pub(super) bytes: ElementBytes,
+/// A search.
+pub(crate) struct Search<'a> {
+    pub(crate) training: &'a Training,
+    pub(crate) machine: &'a Machine,
+    pub(crate) calibration: &'a Calibration,
+    /// Devices, a rank on each.
+    pub(crate) devices: usize,
+    /// Layouts to plan.
+    pub(crate) top: usize,
+    /// Whether there may be more devices.
+    pub(crate) may_grow: bool,
 }
 
 /// A layout with its planned memory.
-struct Planned {
-    candidate: Candidate,
-    memory: MemoryPlan,
+#[derive(Debug, Clone)]
+pub(crate) struct Planned {
+    pub(crate) candidate: Candidate,
+    pub(crate) memory: MemoryPlan,
+    /// A step of its program on the machine, if it was simulated.
+    pub(crate) simulated: Option<PredictedStep>,
 }
 
-/// What became of the layouts that were planned by dry runs.
-#[derive(Default)]
-struct DryRuns {
-    planned: Vec<Planned>,
-    /// Layouts that do not fit.
-    too_large: usize,
+impl Planned {
+    /// Seconds of a step: simulated, or in closed form.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.simulated.as_ref().map_or(self.candidate.time.total, |step| step.seconds)
+    }
+}
+
+/// What a search found.
+pub(crate) struct Found {
+    pub(crate) candidates: Candidates,
+    /// The fastest that fit; at least one.
+    pub(crate) planned: Vec<Planned>,
+    /// The fastest that do not fit by their dry run.
+    pub(crate) too_large: Vec<Planned>,
+    /// Layouts that do not fit by their dry run, or hold no less than one of these.
+    pub(crate) not_fitting: usize,
     /// Layouts that the recipe or the model refuses.
-    refused: usize,
+    pub(crate) refused: usize,
     /// Why the first of them is.
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&wanted.args.machine)?;
     let calibration = calibration(wanted, &machine)?;
     let training = Training::load(wanted)?;
-    let question = training.question(wanted, &machine, &calibration);
-    let found = candidates(&question, |_| true).map_err(Failure::usage)?;
-    if found.layouts.is_empty() {
-        return Err(nothing(&found, wanted, &training, &machine));
+    let search = Search {
+        training: &training,
+        machine: &machine,
+        calibration: &calibration,
+        devices: wanted.devices,
+        top: wanted.args.top as usize,
+        may_grow: true,
+    };
+    let found = search.run(console)?;
+    let explained = explain::Explained::new(&search, &found, console);
+    if let Some(path) = &wanted.args.svg {
+        picture::write(path, &explained.record, console)?;
     }
-    let runs = dry_runs(wanted, &training, &machine, &found, console);
-    if runs.planned.is_empty() {
-        return Err(nothing_planned(&runs, &machine));
-    }
-    match as_json {
-        true => Ok(print(&serde_json::to_string(&as_value(&training, &machine, &found, &runs))?)?),
-        false => Ok(print(&text(wanted, &training, &machine, &found, &runs))?),
-    }
+    Ok(print(&match as_json {
+        true => serde_json::to_string(&explained.as_value())?,
+        false => explained.text(),
+    })?)
 }
 
-/// The constants of the cost model.
+/// The constants of the cost model: fitted to a table, or to nothing.
 pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, Failure> {
     let Some(path) = &wanted.args.fit else { return Ok(Calibration::none()) };
     let table = read_table(&text_of(path)?, machine, true)
@@ -102,309 +121,181 @@ pub(super) fn best(
     calibration: &Calibration,
     console: &mut Console,
 ) -> Result<Best, Failure> {
-    let found =
-        candidates(&training.question(wanted, machine, calibration), |_| true).map_err(Failure::usage)?;
-    let runs = dry_runs(wanted, training, machine, &found, console);
-    let shown = |Planned { candidate, memory }: &Planned| Shown {
+    let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
+    let found = search.run(console)?;
+    let shown = |planned @ Planned { candidate, memory, .. }: &Planned| Shown {
         name: name(&candidate.job.layout),
-        keys: keys(&candidate.job.layout),
-        seconds: candidate.time.total,
+        keys: training.arguments(&candidate.job.layout, wanted.devices),
+        seconds: planned.seconds(),
         sums: f64::NAN,
         memory: candidate.least_memory,
         planned: Some(memory.buffers.total()),
     };
-    Ok(Best { plan: runs.planned.first().map(shown), evaluated: found.evaluated })
+    Ok(Best { plan: found.planned.first().map(shown), evaluated: found.candidates.evaluated })
 }
 
 impl Training {
+    /// The training of the recipe that is asked about.
+    ///
+    /// # Errors
+    /// A recipe or a model that cannot be.
     pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
-        Training::of(load_recipe(wanted.recipe, &wanted.args.sets)?.value)
+        Training::new(&load_recipe(wanted.recipe, &wanted.args.sets)?)
     }
+}
 
-    /// A recipe that has been checked.
-    pub(super) fn of(recipe: Recipe) -> Result<Training, Failure> {
-        let vocabulary = match recipe.tokenizer.kind {
-            TokenizerKind::ByteBpe => Some(recipe.tokenizer.vocab_size as usize),
-            TokenizerKind::Char => None,
-        };
-        let model = recipe.model.resolve(vocabulary)?;
-        let shape = Transformer {
-            width: model.width,
-            heads: model.heads,
-            kv_heads: model.kv_heads,
-            ffn_width: model.ffn_width,
-            gated: model.mlp() == MlpKind::Gated,
-            layers: model.layers,
-            vocab: model.vocab_size,
-        };
-        let sequences = (recipe.train.batch_tokens / recipe.train.seq_len) as usize;
-        let bytes = bytes(&recipe);
-        Ok(Training { recipe, model, shape, sequences, bytes })
-    }
-
-    fn question<'a>(
-        &self,
-        wanted: &Wanted<'_>,
-        machine: &'a Machine,
-        calibration: &'a Calibration,
-    ) -> Question<'a> {
+impl Search<'_> {
+    /// The question to the closed form, about so many devices.
+    pub(super) fn question(&self, devices: usize) -> Question<'_> {
         Question {
-            model: self.shape,
-            seq: self.recipe.train.seq_len as usize,
-            global_batch: self.sequences,
-            devices: wanted.devices,
-            machine,
-            calibration,
-            bytes: self.bytes,
+            model: self.training.shape,
+            seq: self.training.recipe.train.seq_len as usize,
+            global_batch: self.training.sequences,
+            devices,
+            machine: self.machine,
+            calibration: self.calibration,
+            bytes: self.training.bytes,
         }
     }
 
-    pub(super) fn tokens(&self) -> f64 {
-        (self.sequences as u64 * self.recipe.train.seq_len) as f64
-    }
-}
-
-/// What elements take at least.
-fn bytes(recipe: &Recipe) -> ElementBytes {
-    let types = recipe.train.types();
-    let size = |dtype: DType| dtype.size() as f64;
-    let master = if types.weights.dtype() == DType::F32 { 0.0 } else { 4.0 };
-    let moments = match (recipe.optim.optimizer, recipe.optim.state) {
-        (OptimizerChoice::AdamW, StateChoice::F32) => 8.0,
-        (OptimizerChoice::AdamW, _) => 2.0,
-        _ => 0.0,
-    };
-    ElementBytes {
-        parameters: ParameterBytes {
-            parameter: size(types.weights.dtype()),
-            gradient: size(types.gradients.dtype()),
-            state: master + moments,
-        },
-        activation: size(recipe.train.storage.dtype()),
-    }
-}
-
-fn stage(zero: DataParallel) -> (&'static str, &'static str) {
-    match zero {
-        DataParallel::Ddp => ("ddp", "DDP"),
-        DataParallel::Zero1 => ("zero1", "ZeRO-1"),
-        DataParallel::Zero2 => ("zero2", "ZeRO-2"),
-        DataParallel::Zero3 => ("zero3", "ZeRO-3"),
-    }
-}
-
-/// The keys of a recipe that mean a layout.
-fn keys(layout: &Layout) -> Vec<String> {
-    let recompute = match layout.recompute {
-        Recompute::None => "none",
-        Recompute::Attention => "attention",
-        Recompute::Full => "full",
-    };
-    let (schedule, chunks) = match layout.schedule {
-        PipelineSchedule::OneFOneB if layout.chunks > 1 => ("interleaved", layout.chunks),
-        PipelineSchedule::OneFOneB => ("1f1b", 0),
-        PipelineSchedule::ZbH1 => ("zb-h1", 0),
-        PipelineSchedule::ZbV => ("zb-v", 0),
-    };
-    let mut keys = vec![
-        format!("parallel.tensor={}", layout.tensor),
-        format!("parallel.sequence={}", layout.sequence),
-        format!("parallel.context={}", layout.context),
-        format!("parallel.pipeline={}", layout.pipeline),
-        format!("parallel.schedule={schedule:?}"),
-        format!("parallel.chunks={chunks}"),
-        format!("parallel.data={:?}", stage(layout.zero).0),
-        format!("parallel.shard={}", layout.shard),
-        format!("train.micro_batch={}", layout.micro_batch),
-    ];
-    if layout.context > 1 {
-        keys.push(format!("parallel.context_method={:?}", layout.context_method.name()));
-    }
-    match layout.recomputed {
-        0 => keys.push(format!("train.recompute={recompute:?}")),
-        some => {
-            keys.push("train.recompute=\"none\"".into());
-            keys.push(format!("train.recompute_layers.'stage 0-{}'={recompute:?}", some - 1));
+    /// Searches.
+    ///
+    /// # Errors
+    /// Nothing that divides or fits: which limit or key of the recipe binds, and by how much.
+    pub(crate) fn run(&self, console: &mut Console) -> Result<Found, Failure> {
+        let question = self.question(self.devices);
+        let found = candidates(&question, |layout| self.training.admits(layout)).map_err(Failure::usage)?;
+        if found.evaluated == 0 {
+            return Err(nothing_divides(self));
         }
+        if found.layouts.is_empty() {
+            return Err(nothing_fits(self, &found));
+        }
+        let mut found = self.dry_runs(found, console);
+        if found.planned.is_empty() {
+            return Err(nothing_planned(self, &found));
+        }
+        for planned in &mut found.planned {
+            planned.simulated = self.simulate(&planned.candidate.job.layout, console);
+        }
+        found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        Ok(found)
     }
-    keys
-}
 
-/// A layout in words.
-fn name(layout: &Layout) -> String {
-    let mut parts = Vec::new();
-    if layout.tensor > 1 {
-        let sequence = if layout.sequence { " with sequence" } else { "" };
-        parts.push(format!("tensor {}{sequence}", layout.tensor));
+    /// Simulates a step of a layout's program; nothing for what has no such program.
+    pub(super) fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+        let recipe = self.training.in_layout(layout, self.devices);
+        let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
+        let step = predicted_step(&recipe, self.devices, &self.training.model, &mut costs);
+        step.map_err(|cause| console.detail(&format!("{}: {cause}", name(layout)))).ok()
     }
-    if layout.context > 1 {
-        parts.push(format!("context {} ({})", layout.context, layout.context_method.name()));
-    }
-    if layout.pipeline > 1 {
-        let order = match (layout.schedule, layout.chunks) {
-            (PipelineSchedule::OneFOneB, 1) => String::new(),
-            (PipelineSchedule::OneFOneB, chunks) => format!(" of {chunks} chunks"),
-            (PipelineSchedule::ZbH1, _) => " (zb-h1)".into(),
-            (PipelineSchedule::ZbV, _) => " (zb-v)".into(),
+
+    /// Plans the fastest layouts until enough of them fit.
+    fn dry_runs(&self, candidates: Candidates, console: &mut Console) -> Found {
+        let mut found = Found {
+            candidates,
+            planned: Vec::new(),
+            too_large: Vec::new(),
+            not_fitting: 0,
+            refused: 0,
+            reason: None,
         };
-        parts.push(format!("pipeline {}{order}", layout.pipeline));
-    }
-    if layout.data > 1 {
-        let groups = if layout.shard > 0 { format!(" in groups of {}", layout.shard) } else { String::new() };
-        parts.push(format!("data {} ({}{groups})", layout.data, stage(layout.zero).1));
-    }
-    parts.push(format!("micro-batch {}", layout.micro_batch));
-    let what = match layout.recompute {
-        Recompute::None => None,
-        Recompute::Attention => Some("attention"),
-        Recompute::Full => Some("layers"),
-    };
-    if let Some(what) = what {
-        let some =
-            if layout.recomputed > 0 { format!(" of {} a stage", layout.recomputed) } else { String::new() };
-        parts.push(format!("{what}{some} recomputed"));
-    }
-    parts.join(", ")
-}
-
-/// Plans the fastest layouts until enough of them fit.
-fn dry_runs(
-    wanted: &Wanted<'_>,
-    training: &Training,
-    machine: &Machine,
-    found: &Candidates,
-    console: &mut Console,
-) -> DryRuns {
-    let mut runs = DryRuns::default();
-    for candidate in found.layouts.iter().take(MOST_DRY_RUNS) {
-        let layout = &candidate.job.layout;
-        let sets: Vec<String> = wanted.args.sets.iter().cloned().chain(keys(layout)).collect();
-        let planned =
-            load_recipe(wanted.recipe, &sets).map_err(|cause| cause.to_string()).and_then(|loaded| {
-                let memory = planned_memory(&loaded.value, wanted.devices, &training.model);
-                memory.map_err(|cause| cause.to_string())
-            });
-        match planned {
-            Err(reason) => {
-                runs.refused += 1;
-                console.detail(&format!("{}: {reason}", name(layout)));
-                runs.reason.get_or_insert(reason);
+        let mut runs = 0;
+        for candidate in &found.candidates.layouts {
+            if found.planned.len() == self.top || runs == MOST_DRY_RUNS || found.refused == MOST_REFUSED {
+                break;
             }
-            Ok(memory) if memory.buffers.total().0 as f64 > machine.memory => runs.too_large += 1,
-            Ok(memory) => runs.planned.push(Planned { candidate: *candidate, memory }),
+            let layout = &candidate.job.layout;
+            if found.too_large.iter().any(|other| holds_no_less(layout, &other.candidate.job.layout)) {
+                found.not_fitting += 1;
+                continue;
+            }
+            match self.memory(layout) {
+                Err(reason) => {
+                    found.refused += 1;
+                    console.detail(&format!("{}: {reason}", name(layout)));
+                    found.reason.get_or_insert(reason);
+                }
+                Ok(memory) => {
+                    runs += 1;
+                    let planned = Planned { candidate: *candidate, memory, simulated: None };
+                    match self.fits(&planned.memory) {
+                        true => found.planned.push(planned),
+                        false => {
+                            found.not_fitting += 1;
+                            found.too_large.push(planned);
+                        }
+                    }
+                }
+            }
         }
-        if runs.planned.len() as u64 == wanted.args.top {
-            break;
+        found
+    }
+
+    fn fits(&self, memory: &MemoryPlan) -> bool {
+        memory.buffers.total().0 as f64 <= self.machine.memory
+    }
+
+    /// What the rank that holds most will hold, by a dry run; text that the first rank writes is counted on it.
+    ///
+    /// # Errors
+    /// Why the recipe or the model refuses the layout.
+    pub(crate) fn memory(&self, layout: &Layout) -> Result<MemoryPlan, String> {
+        let recipe = self.training.in_layout(layout, self.devices);
+        if let Some(problem) = recipe.problems().into_iter().next() {
+            return Err(problem.message);
         }
+        let model = &self.training.model;
+        let text = |cause: &dyn std::fmt::Display| cause.to_string();
+        let mut memory = planned_memory(&recipe, self.devices, model).map_err(|cause| text(&cause))?;
+        if recipe.eval.samples.are_written() {
+            let plan = bessemer_train::layout(&recipe, self.devices, model).map_err(|cause| text(&cause))?;
+            let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
+            let kept = activations(&recipe.train);
+            let decoder = MemoryPlan::of_decoder(model, shape, kept, Some(model.context), None);
+            memory.add_samples(&decoder.map_err(|cause| text(&cause))?, !plan.keeps_model());
+        }
+        Ok(memory)
     }
-    runs
-}
 
-/// The refusal where no layout can fit: which limit it meets, and by how much.
-fn nothing(found: &Candidates, wanted: &Wanted<'_>, training: &Training, machine: &Machine) -> Failure {
-    let Some(smallest) = &found.smallest else {
-        return Failure::usage(format!(
-            "no layout of {} devices divides the {} sequences of a step (train.batch_tokens / train.seq_len), {} layers and {} \
-             heads; take another number of devices or another batch",
-            wanted.devices, training.sequences, training.model.layers, training.model.heads
-        ));
-    };
-    Failure::new(format!(
-        "none of {} layouts fits: the smallest ({}) holds at least {} where a {} has {}; take more devices, or a smaller \
-         sequence or model",
-        found.evaluated,
-        name(&smallest.job.layout),
-        Bytes(smallest.least_memory as u64),
-        machine.name,
-        Bytes(machine.memory as u64)
-    ))
-}
-
-fn nothing_planned(runs: &DryRuns, machine: &Machine) -> Failure {
-    let reason = match &runs.reason {
-        Some(reason) => format!("; {} are refused, the first because {reason}", runs.refused),
-        None => String::new(),
-    };
-    Failure::new(format!(
-        "none of the {} fastest layouts fits: {} hold more than the {} of a {} by their dry run{reason}",
-        runs.too_large + runs.refused,
-        runs.too_large,
-        Bytes(machine.memory as u64),
-        machine.name
-    ))
-}
-
-/// Model FLOPs utilisation: operations without those of recomputation, over the peak.
-fn utilisation(candidate: &Candidate, machine: &Machine) -> f64 {
-    let layout = Layout { recompute: Recompute::None, ..candidate.job.layout };
-    Job { layout, ..candidate.job }.hardware_flops() / (candidate.time.total * machine.matrix_flops)
-}
-
-fn text(
-    wanted: &Wanted<'_>,
-    training: &Training,
-    machine: &Machine,
-    found: &Candidates,
-    runs: &DryRuns,
-) -> String {
-    let mut text = format!(
-        "{}\n{} x {}, {} sequences of {} tokens a step\n{} layouts: {} cannot fit; of the fastest others {} do not fit by their dry \
-         run, {} are refused\n",
-        training.model.summary(),
-        wanted.devices,
-        machine.name,
-        training.sequences,
-        training.recipe.train.seq_len,
-        found.evaluated,
-        found.too_large,
-        runs.too_large,
-        runs.refused
-    );
-    if let Some(reason) = &runs.reason {
-        let _ = writeln!(text, "first refusal: {reason}");
+    /// The fastest layout of each plain kind that fits.
+    pub(super) fn plain(&self, found: &Found, console: &mut Console) -> Vec<(&'static str, Option<Planned>)> {
+        let kinds: [(&str, Kind); 3] = [
+            ("DDP", |layout| alone(layout) && layout.zero == DataParallel::Ddp),
+            ("ZeRO-3", |layout| alone(layout) && layout.zero == DataParallel::Zero3),
+            ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == DataParallel::Ddp),
+        ];
+        kinds.map(|(kind, is)| (kind, self.fastest(found, is, console))).into()
     }
-    if wanted.args.fit.is_none() {
-        text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
+
+    /// The fastest layout of a kind that fits, looked for with a few dry runs.
+    fn fastest(&self, found: &Found, is: Kind, console: &mut Console) -> Option<Planned> {
+        let mut too_large: Vec<Layout> =
+            found.too_large.iter().map(|planned| planned.candidate.job.layout).collect();
+        let mut runs = 0;
+        for candidate in found.candidates.layouts.iter().filter(|candidate| is(&candidate.job.layout)) {
+            let layout = &candidate.job.layout;
+            if let Some(planned) = found.planned.iter().find(|planned| planned.candidate == *candidate) {
+                return Some(planned.clone());
+            }
+            if too_large.iter().any(|other| holds_no_less(layout, other)) {
+                continue;
+            }
+            if runs == MOST_OF_A_KIND {
+                break;
+            }
+            runs += 1;
+            match self.memory(layout) {
+                Ok(memory) if self.fits(&memory) => {
+                    let simulated = self.simulate(layout, console);
+                    return Some(Planned { candidate: *candidate, memory, simulated });
+                }
+                Ok(_) => too_large.push(*layout),
+                Err(_) => {}
+            }
+        }
+        None
     }
-    let _ = writeln!(text, "{:>10} {:>12} {:>7} {:>10}  layout", "step", "tokens/s", "MFU", "memory");
-    for Planned { candidate, memory } in &runs.planned {
-        let held = memory.buffers.total();
-        let full = held.0 as f64 > (1.0 - HEADROOM) * machine.memory;
-        let _ = writeln!(
-            text,
-            "{:>8.3} s {:>12.0} {:>5.1} % {:>10}  {}{}",
-            candidate.time.total,
-            training.tokens() / candidate.time.total,
-            100.0 * utilisation(candidate, machine),
-            held.to_string(),
-            name(&candidate.job.layout),
-            if full { "; less than 5 % of the memory is free" } else { "" }
-        );
-    }
-    let Planned { candidate, memory } = &runs.planned[0];
-    let time = &candidate.time;
-    let parts = [
-        ("compute", time.compute),
-        ("tensor collectives", time.tensor),
-        ("messages", time.messages),
-        ("bubble", time.bubble),
-        ("last stage", time.last_stage),
-        ("data collectives", time.data),
-        ("optimizer", time.optimizer),
-        ("context", time.context),
-        ("constant", time.constant),
-    ];
-    let shares = parts.iter().filter(|(_, part)| *part > 0.0);
-    let shares: Vec<String> =
-        shares.map(|(part, seconds)| format!("{part} {:.1} %", 100.0 * seconds / time.total)).collect();
-    let classes = memory.buffers.classes.iter().filter(|(_, bytes)| bytes.0 > 0);
-    let classes: Vec<String> = classes.map(|(class, bytes)| format!("{class} {bytes}")).collect();
-    let _ = writeln!(text, "time of the first: {}", shares.join(", "));
-    let _ = writeln!(text, "memory of the first: {}", classes.join(", "));
-    let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / time.total * DAY / 1e9);
-    let _ = writeln!(text, "plain layouts beside the first, in closed form: {}", plain(found, candidate));
-    let _ = writeln!(text, "keys of the first: --set {}", keys(&candidate.job.layout).join(" --set "));
-    text
 }
 
 /// Whether a layout is of a kind.
@@ -412,46 +303,54 @@ type Kind = fn(&Layout) -> bool;
 
 /// Whether only data-parallel ranks share the work.
 fn alone(layout: &Layout) -> bool {
-    layout.tensor * layout.pipeline == 1
+    layout.tensor * layout.context * layout.pipeline == 1
 }
 
-/// The fastest layouts of one kind beside the best. Faster ones than the best were planned, and do not fit.
-fn plain(found: &Candidates, best: &Candidate) -> String {
-    let kinds: [(&str, Kind); 3] = [
-        ("DDP", |layout| alone(layout) && layout.zero == DataParallel::Ddp),
-        ("ZeRO-3", |layout| alone(layout) && layout.zero == DataParallel::Zero3),
-        ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == DataParallel::Ddp),
-    ];
-    let rest = || found.layouts.iter().skip_while(|candidate| *candidate != best);
-    let beside = kinds.map(|(kind, is)| match rest().find(|candidate| is(&candidate.job.layout)) {
-        Some(candidate) => format!("{kind} {:+.1} %", 100.0 * (candidate.time.total / best.time.total - 1.0)),
-        None => format!("{kind} does not fit"),
-    });
-    beside.join(", ")
-}
-
-fn as_value(training: &Training, machine: &Machine, found: &Candidates, runs: &DryRuns) -> Value {
-    let layout = |Planned { candidate, memory }: &Planned| {
-        let classes: serde_json::Map<String, Value> =
-            memory.buffers.classes.iter().map(|(class, bytes)| (class.to_string(), json!(bytes.0))).collect();
-        json!({
-            "layout": candidate.job.layout,
-            "keys": keys(&candidate.job.layout),
-            "time": candidate.time,
-            "tokens_per_second": training.tokens() / candidate.time.total,
-            "model_flops_utilisation": utilisation(candidate, machine),
-            "memory": memory.buffers.total().0,
-            "least_memory": candidate.least_memory,
-            "memory_by_class": classes,
-        })
+/// Whether a rank in the first layout holds at least what it holds in the second: the same ranks do the same with larger micro-batches, or
+/// compute less again.
+fn holds_no_less(layout: &Layout, other: &Layout) -> bool {
+    let like =
+        |layout: &Layout| Layout { micro_batch: 1, recompute: Recompute::None, recomputed: 0, ..*layout };
+    let rank = |layout: &Layout| match layout.recompute {
+        Recompute::None => 0,
+        Recompute::Attention => 1,
+        Recompute::Full => 2,
     };
-    json!({
-        "machine": machine.name,
-        "evaluated": found.evaluated,
-        "cannot_fit": found.too_large,
-        "too_large_by_dry_run": runs.too_large,
-        "refused": runs.refused,
-        "first_refusal": runs.reason,
-        "layouts": runs.planned.iter().map(layout).collect::<Vec<_>>(),
-    })
+    let all = |layout: &Layout| if layout.recomputed == 0 { usize::MAX } else { layout.recomputed };
+    let computes_no_more = rank(layout) == 0
+        || (rank(layout) == rank(other) && all(layout) <= all(other))
+        || (rank(layout) < rank(other) && all(other) == usize::MAX);
+    like(layout) == like(other) && layout.micro_batch >= other.micro_batch && computes_no_more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_micro_batches_and_fewer_recomputed_layers_hold_no_less() {
+        let layout = |micro_batch, recompute, recomputed| Layout {
+            data: 4,
+            micro_batch,
+            recompute,
+            recomputed,
+            ..Layout::default()
+        };
+        let some = layout(4, Recompute::Full, 2);
+        for (other, holds) in [
+            (layout(4, Recompute::Full, 2), true),
+            (layout(8, Recompute::Full, 2), true),
+            (layout(2, Recompute::Full, 2), false),
+            (layout(4, Recompute::Full, 1), true),
+            (layout(4, Recompute::Full, 3), false),
+            (layout(4, Recompute::Full, 0), false),
+            (layout(4, Recompute::None, 0), true),
+            // Attention of all layers beside two whole ones: nobody knows which is less.
+            (layout(4, Recompute::Attention, 0), false),
+            (Layout { data: 2, tensor: 2, ..layout(8, Recompute::None, 0) }, false),
+        ] {
+            assert_eq!(holds_no_less(&other, &some), holds, "{other:?}");
+        }
+        assert!(holds_no_less(&layout(4, Recompute::Attention, 0), &layout(4, Recompute::Full, 0)));
+    }
 }

@@ -5,10 +5,12 @@ use crate::cli::PlanValidateArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_plan::{
-    Calibration, Errors, Measurement, Table, Validation, choose, errors, read_table, validate,
+    Band, Calibration, Errors, LeftOut, Measurement, Table, Validation, choose_at_most, errors, read_table,
+    validate,
 };
-use bessemer_report::plot::{LineChart, Mark, Scale, Series, standalone};
+use bessemer_report::plot::{LineChart, Mark, Scale, Series, panels, standalone};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -17,46 +19,138 @@ const MACHINE: &str = "a100-80gb";
 /// Most groups of layouts that are listed one by one.
 const MOST_GROUPS: usize = 12;
 
+/// Most rows of a panel.
+const MOST_DOTS: usize = 240;
+
+/// The rows of a table that ran on one machine, predicted.
+struct Section {
+    name: String,
+    table: Table,
+    calibration: Calibration,
+    /// Errors of the fitted rows, each predicted from the others.
+    expected: Option<Errors>,
+    validation: Validation,
+}
+
 pub(super) fn run(args: &PlanValidateArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(args.machine.as_deref().unwrap_or(MACHINE))?;
     let read = |path: &Path| -> Result<Table, Failure> {
         let table = read_table(&text_of(path)?, &machine, args.machine.is_some());
         table.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
     };
-    let table = read(&args.table)?;
-    let fitted: Vec<Measurement> = match &args.fit {
-        Some(path) => choose(&read(path)?.steps),
-        None => Vec::new(),
-    };
-    let calibration = if fitted.is_empty() { Calibration::none() } else { Calibration::of(&fitted) };
-    let validation = validate(&table.steps, &fitted, &calibration)
-        .map_err(|cause| Failure::new(format!("{}: {cause}", args.table.display())))?;
-    let left_out = Calibration::leave_one_out(&fitted);
-    let expected = errors(&left_out.iter().map(|error| 1.0 + error).collect::<Vec<_>>());
+    let sample = args.fit.as_deref().map(read).transpose()?;
+    let mut sections = Vec::new();
+    for path in &args.tables {
+        for (machine, table) in by_machine(read(path)?) {
+            let from: &[Measurement] = match &sample {
+                Some(sample) => &sample.steps,
+                None if args.fit_each => &table.steps,
+                None => &[],
+            };
+            let own: Vec<Measurement> =
+                from.iter().filter(|step| step.machine.name == machine).cloned().collect();
+            let fitted = choose_at_most(if own.is_empty() { from } else { &own }, args.fit_rows as usize);
+            let calibration = if fitted.is_empty() { Calibration::none() } else { Calibration::of(&fitted) };
+            let validation = validate(&table.steps, &fitted, &calibration)
+                .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+            let left_out = Calibration::leave_one_out(&fitted);
+            let expected = errors(&left_out.iter().map(|error| 1.0 + error).collect::<Vec<_>>());
+            let file = path.file_stem().unwrap_or_default().to_string_lossy();
+            let name = format!("{file}, {machine}");
+            sections.push(Section { name, table, calibration, expected, validation });
+        }
+    }
     if let Some(path) = &args.svg {
-        bessemer_durable::write(path, standalone(&picture(&validation).svg()).as_bytes())
+        bessemer_durable::write(path, standalone(&picture(&sections)).as_bytes())
             .map_err(|cause| Failure::new(format!("--svg {}: {cause}", path.display())))?;
         console.say(&format!("wrote {}", path.display()));
     }
     if as_json {
-        let value = json!({
-            "calibration": calibration,
-            "leave_one_out": expected,
-            "left_out": table.left_out,
-            "validation": validation,
-        });
-        return Ok(print(&serde_json::to_string(&value)?)?);
+        let values: Vec<serde_json::Value> = sections.iter().map(value).collect();
+        return Ok(print(&serde_json::to_string(&values)?)?);
     }
-    Ok(print(&text(&table, &calibration, expected, &validation))?)
+    let text = match sections.as_slice() {
+        [one] => text(one),
+        several => summary(several),
+    };
+    Ok(print(&text)?)
 }
 
-fn text(
-    table: &Table,
-    calibration: &Calibration,
-    expected: Option<Errors>,
-    validation: &Validation,
-) -> String {
-    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+/// The rows of each machine, in the order of their first rows.
+fn by_machine(table: Table) -> Vec<(String, Table)> {
+    let Table { steps, left_out, memory } = table;
+    let mut parts: Vec<(String, Table)> = Vec::new();
+    for step in steps {
+        let name = &step.machine.name;
+        if parts.last().is_none_or(|(last, _)| last != name) && parts.iter().all(|(other, _)| other != name) {
+            let empty = Table { steps: Vec::new(), left_out: Vec::new(), memory: Vec::new() };
+            parts.push((name.clone(), empty));
+        }
+        if let Some((_, part)) = parts.iter_mut().find(|(other, _)| other == name) {
+            part.memory.extend(memory.iter().filter(|memory| memory.row == step.row));
+            part.steps.push(step);
+        }
+    }
+    // Which machine a row that is not read belongs to is not asked.
+    if let Some((_, part)) = parts.first_mut() {
+        part.left_out = left_out;
+    }
+    parts
+}
+
+fn value(section: &Section) -> serde_json::Value {
+    json!({
+        "name": section.name,
+        "calibration": section.calibration,
+        "leave_one_out": section.expected,
+        "left_out": section.table.left_out,
+        "memory": section.table.memory,
+        "validation": section.validation,
+    })
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+/// A line for each section.
+fn summary(sections: &[Section]) -> String {
+    let mut text = format!(
+        "{:<36} {:>5} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
+        "percent", "rows", "fitted", "null", "mean", "median", "shape", "roomy", "in band"
+    );
+    for Section { name, calibration, validation, .. } in sections {
+        let rows = validation.rows.len();
+        let roomy = validation.roomy.map_or("-".into(), |errors| format!("{:.1}", 100.0 * errors.mean));
+        let Errors { mean, median, shape, .. } = validation.errors;
+        let _ = writeln!(
+            text,
+            "{name:<36} {rows:>5} {:>6} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {roomy:>8} {:>8.0}",
+            calibration.fitted.len(),
+            100.0 * validation.null,
+            100.0 * mean,
+            100.0 * median,
+            100.0 * shape,
+            100.0 * validation.in_band as f64 / rows as f64
+        );
+    }
+    text
+}
+
+/// Rows that are not predicted, by reason.
+fn left_out(rows: &[LeftOut]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for LeftOut { row, reason } in rows {
+        reasons.entry(reason).or_default().push(*row);
+    }
+    let mut text = String::new();
+    for (reason, rows) in reasons {
+        let _ = writeln!(text, "{} rows left out, {reason}: {rows:?}", rows.len());
+    }
+    text
+}
+
+fn text(Section { table, calibration, expected, validation, .. }: &Section) -> String {
     let mut text = String::new();
     let rows = validation.rows.len();
     let _ = match calibration.fitted.len() {
@@ -65,9 +159,7 @@ fn text(
         }
         fitted => writeln!(text, "{rows} rows predicted, {fitted} others fitted: {:?}", calibration.fitted),
     };
-    if table.left_out > 0 {
-        let _ = writeln!(text, "{} rows left out: products of another type than bf16", table.left_out);
-    }
+    text += &left_out(&table.left_out);
     let Errors { mean, median, p90, max, bias, shape } = validation.errors;
     for (name, value, meaning) in [
         ("mean", percent(mean), "of |predicted / measured - 1|"),
@@ -80,6 +172,26 @@ fn text(
     ] {
         let _ = writeln!(text, "{name:<7} {value:>9}  {meaning}");
     }
+    let crowded: Vec<usize> = validation.rows.iter().filter(|row| row.crowded).map(|row| row.row).collect();
+    if !crowded.is_empty() {
+        let others = validation.roomy.map_or("there are no others".into(), |errors| {
+            format!("the others: mean {}, median {}", percent(errors.mean), percent(errors.median))
+        });
+        let _ = writeln!(
+            text,
+            "{} rows leave less than 5 % of the memory free: {crowded:?}; {others}",
+            crowded.len()
+        );
+    }
+    let Band { low, high, steps } = calibration.band;
+    let of = if steps == 0 { "other stacks".to_string() } else { format!("the {steps} fitted rows") };
+    let _ = writeln!(
+        text,
+        "band    {:+.1} to {:+.1} % about a prediction, by {of}: {} of {rows} rows lie in it",
+        100.0 * (low - 1.0),
+        100.0 * (high - 1.0),
+        validation.in_band
+    );
     if let Some(expected) = expected {
         let _ = writeln!(
             text,
@@ -87,6 +199,19 @@ fn text(
             percent(expected.mean),
             percent(expected.p90)
         );
+    }
+    if !table.memory.is_empty() {
+        let ratios: Vec<f64> = table.memory.iter().map(|row| row.expected / row.measured).collect();
+        if let Some(Errors { mean, max, bias, .. }) = errors(&ratios) {
+            let _ = writeln!(
+                text,
+                "memory of {} rows in closed form: mean {}, max {}, bias {:+.2} %",
+                ratios.len(),
+                percent(mean),
+                percent(max),
+                100.0 * bias
+            );
+        }
     }
     if !validation.groups.is_empty() {
         let count = validation.groups.len() as f64;
@@ -119,28 +244,53 @@ fn text(
     text
 }
 
+/// A panel for each section.
+fn picture(sections: &[Section]) -> String {
+    let charts: Vec<(String, LineChart)> = sections
+        .iter()
+        .map(|section| {
+            let title = match sections {
+                [_] => String::new(),
+                _ => format!("{}: {:.1} %", section.name, 100.0 * section.validation.errors.mean),
+            };
+            (title, panel(&section.validation))
+        })
+        .collect();
+    panels("predicted and measured times of steps", &charts)
+}
+
 /// Predicted against measured seconds, and the diagonal.
-fn picture(validation: &Validation) -> LineChart {
+fn panel(validation: &Validation) -> LineChart {
     // A point without a place keeps dots from being joined.
     let gap = [f64::NAN, f64::NAN];
-    let dots = validation.rows.iter().flat_map(|row| [[row.measured, row.predicted.total], gap]).collect();
+    let dots = |crowded: bool| -> Vec<[f64; 2]> {
+        // Of a long table every second, third, … row.
+        let every = validation.rows.len().div_ceil(MOST_DOTS);
+        let rows = validation.rows.iter().step_by(every).filter(|row| row.crowded == crowded);
+        rows.flat_map(|row| [[row.measured, row.predicted.total], gap]).collect()
+    };
     let times = || validation.rows.iter().map(|row| row.measured);
     let ends = [times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max)];
+    let mut series = vec![
+        Series {
+            name: "equal".into(),
+            color: 1,
+            mark: Mark::Faint,
+            points: ends.map(|end| [end, end]).to_vec(),
+        },
+        Series { name: "steps".into(), color: 0, mark: Mark::Dots, points: dots(false) },
+    ];
+    if validation.rows.iter().any(|row| row.crowded) {
+        let name = "steps near the limit of memory".into();
+        series.push(Series { name, color: 3, mark: Mark::Dots, points: dots(true) });
+    }
     LineChart {
         title: "predicted and measured times of a step".into(),
         x_label: "measured, seconds".into(),
         y_label: "predicted, seconds".into(),
         x_scale: Scale::Log,
         y_scale: Scale::Log,
-        series: vec![
-            Series {
-                name: "equal".into(),
-                color: 1,
-                mark: Mark::Faint,
-                points: ends.map(|end| [end, end]).to_vec(),
-            },
-            Series { name: "steps".into(), color: 0, mark: Mark::Dots, points: dots },
-        ],
+        series,
         ..LineChart::default()
     }
 }
