@@ -10,6 +10,7 @@ mod layerwise;
 mod picture;
 mod pricing;
 mod search;
+mod stated;
 mod training;
 mod validate;
 
