@@ -11,6 +11,7 @@ mod picture;
 mod pricing;
 mod refuse;
 mod search;
+mod stated;
 mod training;
 mod validate;
 
