@@ -1,5 +1,6 @@
 //! `bessemer plan RECIPE --method alpa`: layouts of parameters by the graph of the operators, stages by dynamic programming.
 
+use super::layerwise::{self, Planning, Shown};
 use super::machine;
 use super::search::{Training, Wanted, calibration};
 use crate::console::{Console, print};
@@ -76,11 +77,7 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     let machine = machine(&wanted.args.machine)?;
     let efficiency = calibration(wanted, &machine)?.efficiency;
     let training = Training::load(wanted)?;
-    if !training.recipe.parallel.annotate.0.is_empty() {
-        return Err(Failure::usage(
-            "parallel.annotate: --method alpa finds the layouts of parameters itself; expected none, or another method",
-        ));
-    }
+    expect_open(&training)?;
     let on = On { machine: &machine, efficiency: &efficiency };
     let answer = search(wanted, &training, on, console)?;
     let any = any_layout(&training, &answer.planned[0].plan, on)?;
@@ -88,6 +85,33 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         true => Ok(print(&serde_json::to_string(&as_value(&training, &machine, &answer, any.as_ref()))?)?),
         false => Ok(print(&text(wanted, &training, &machine, &answer, any.as_ref()))?),
     }
+}
+
+fn expect_open(training: &Training) -> Result<(), Failure> {
+    match training.recipe.parallel.annotate.0.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::usage(
+            "parallel.annotate: --method alpa finds the layouts of parameters itself; expected none, or another method",
+        )),
+    }
+}
+
+/// The plans that fit, the fastest first.
+pub(super) fn plans(planning: &Planning<'_>, console: &mut Console) -> Result<layerwise::Answer, Failure> {
+    expect_open(planning.training)?;
+    let on = On { machine: planning.machine, efficiency: &planning.calibration.efficiency };
+    let answer = search(planning.wanted, planning.training, on, console)?;
+    let shown = |planned: Planned| Shown {
+        name: name(&planned.plan),
+        seconds: planned.plan.seconds,
+        sums: f64::NAN,
+        memory: planned.plan.memory,
+        planned: Some(planned.memory.buffers.total()),
+        keys: planned.keys,
+    };
+    let evaluations = (answer.solved + answer.bounded) as u64;
+    let plans = answer.planned.into_iter().map(shown).collect();
+    Ok(layerwise::Answer { plans, evaluations, ..layerwise::Answer::default() })
 }
 
 /// Records the units of a training's model for micro-batches of so many sequences.
