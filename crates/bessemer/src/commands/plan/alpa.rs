@@ -31,17 +31,17 @@ const POLICIES: [Recompute; 4] =
     [Recompute::None, Recompute::Selective, Recompute::Attention, Recompute::Full];
 /// Sequences of the largest micro-batch.
 const MOST_MICRO_BATCH: usize = 64;
+/// Plans of a search at least: of the fastest some may not fit.
+const PLANS: usize = 4;
+/// Times that the limit of memory is lowered by what the dry run has found besides.
+const MOST_ROUNDS: usize = 8;
+
 /// Devices, and the software on them.
 #[derive(Debug, Clone, Copy)]
 struct On<'a> {
     machine: &'a Machine,
     efficiency: &'a Efficiency,
 }
-
-/// Plans of a search at least: of the fastest some may not fit.
-const PLANS: usize = 4;
-/// Times that the limit of memory is lowered by what the dry run has found besides.
-const MOST_ROUNDS: usize = 8;
 
 /// A plan with the memory of its dry run.
 struct Planned {
