@@ -120,7 +120,7 @@ impl From<FillChoice> for FillConfig {
     }
 }
 
-/// Who decides how ranks share the work.
+/// Source of the layout of ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutChoice {
@@ -149,7 +149,7 @@ pub struct PlannedLayout {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
-    /// Who decides the layout: "manual" (the keys below) or "auto" (`bessemer run` and `train` plan it before the first step; keys of this
+    /// Source of the layout: "manual" (the keys below) or "auto" (`bessemer run` and `train` plan it before the first step; keys of this
     /// section, `train.micro_batch` and `train.recompute` that the recipe gives are constraints). See docs/planner.md.
     pub layout: LayoutChoice,
     /// Machine that "auto" plans for: a name of the catalogue of machines, or a file that ends with `.toml`. Empty: this one, measured.

@@ -9,6 +9,7 @@ mod here;
 mod layerwise;
 mod picture;
 mod pricing;
+mod refuse;
 mod search;
 mod stated;
 mod training;
