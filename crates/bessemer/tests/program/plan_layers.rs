@@ -14,8 +14,8 @@ fn workplace(memory: &str) -> Workplace {
     let place = Workplace::new(MODEL);
     let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plan/machines");
     let text = fs::read_to_string(machines.join("a100-80gb.toml")).unwrap();
+    assert!(text.contains("memory = 80e9"));
     let small = text.replace("memory = 80e9", &format!("memory = {memory}"));
-    assert_ne!(small, text);
     fs::write(place.path("machine.toml"), small).unwrap();
     place
 }
@@ -161,7 +161,7 @@ fn annotations_that_contradict_each_other_are_named_with_their_costs() {
         .failed(USAGE, &["parallel.annotate says what single layers do"]);
     let wrong = annotate("layers.*.mlp.hiden", "shard(1)");
     plan(&place, &["--method", "annotations", "--set", &wrong])
-        .failed(78, &["activations: layers.0.attention"]);
+        .failed(USAGE, &["activations: layers.0.attention"]);
 }
 
 #[test]

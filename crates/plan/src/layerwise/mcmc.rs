@@ -5,7 +5,7 @@
 //! layers behind or before it, moves a layer between neighbouring stages, or changes the degrees: all of them, or those that leave
 //! ranks where they are. It is accepted if the simulated step
 //! is no slower, else with probability `exp(-alpha d)` for a step that is d thousandths slower. What holds more than a device has costs a
-//! millisecond for each megabyte. After every hundredth of the budget, at most after 1,000 proposals, the chain goes on from the best.
+//! millisecond for each megabyte, and four steps for each limit. After every hundredth of the budget, at most after 1,000 proposals, the chain goes on from the best.
 //!
 //! The n-th proposal is a function of the seed, n and the state.
 
@@ -18,6 +18,8 @@ use serde::Serialize;
 const ALPHA: f64 = 1.2;
 /// Seconds for each byte above the limit: a millisecond a megabyte.
 const PENALTY: f64 = 1e-9;
+/// Steps for each limit above the limit, so that steps of a few milliseconds are held to it too.
+const PENALTY_STEPS: f64 = 4.0;
 /// Most proposals before the chain goes on from the best.
 const MOST_AWAY: usize = 1000;
 /// Chance that a configuration goes on to one more layer.
@@ -160,7 +162,8 @@ fn state(setting: &Setting<'_>, spaces: &[(Degrees, &Prices)], plan: LayerPlan) 
         .ok_or_else(|| SimError::Cost("a plan whose degrees have no prices".into()))?;
     let step = step(setting, of, &plan)?;
     let over: f64 = step.memory.iter().map(|bytes| (bytes - setting.memory).max(0.0)).sum();
-    Ok(State { cost: step.seconds + PENALTY * over, fits: over == 0.0, plan, step })
+    let cost = step.seconds * (1.0 + PENALTY_STEPS * over / setting.memory) + PENALTY * over;
+    Ok(State { cost, fits: over == 0.0, plan, step })
 }
 
 type Kind = fn(&mut Proposals) -> &mut Accepted;

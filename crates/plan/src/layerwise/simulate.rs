@@ -4,7 +4,7 @@
 //! while the unit before computes, a reduction when the backward pass of the unit has ended. All ranks of a stage do the same at the
 //! same time, so one stands for them.
 
-use super::stage::{DataSeconds, Stages};
+use super::stage::{DataSeconds, Stages, TransferSeconds};
 use super::{LayerPlan, Prices, Setting, UnitPrice};
 use crate::DataParallel;
 use bessemer_schedule::{Flow, Instruction, Kind, Pass, Program, Shape, generate};
@@ -121,6 +121,14 @@ impl Writing<'_> {
         self.begun - 1
     }
 
+    /// Pieces that no computation hides.
+    fn exposed(&mut self, list: &mut Vec<RankEvent>, seconds: f64) {
+        if seconds > 0.0 {
+            let number = self.start(list, seconds);
+            self.wait(list, number);
+        }
+    }
+
     fn wait(&self, list: &mut Vec<RankEvent>, number: usize) {
         list.push(RankEvent::Wait { group: self.group, number });
     }
@@ -153,20 +161,21 @@ impl Writing<'_> {
             list.push(RankEvent::Compute { seconds });
             return;
         }
-        let mut coming = gathers.then(|| self.start(list, self.data[units[0].0].gather));
+        let mut coming = gathers.then(|| self.start(list, self.data[units[0].0].gather.beside));
         for (at, (unit, seconds)) in units.iter().enumerate() {
             if let Some(number) = coming.take() {
                 self.wait(list, number);
-                let next = units.get(at + 1).map(|(next, _)| self.data[*next].gather);
+                self.exposed(list, self.data[*unit].gather.waited);
+                let next = units.get(at + 1).map(|(next, _)| self.data[*next].gather.beside);
                 coming = next.map(|seconds| self.start(list, seconds));
             }
             list.push(RankEvent::Compute { seconds: *seconds });
             if reduces {
-                // One reduction is under way at a time where gradients are kept in parts.
-                if matches!(self.zero(), DataParallel::Zero2 | DataParallel::Zero3) {
-                    self.settle(list);
-                }
-                let number = self.start(list, self.data[*unit].reduce);
+                // Pieces of the reduction before end first, and all but the last ones of this one.
+                self.settle(list);
+                let TransferSeconds { beside, waited } = self.data[*unit].reduce;
+                self.exposed(list, waited);
+                let number = self.start(list, beside);
                 self.reducing.push(number);
             }
         }
@@ -183,8 +192,8 @@ impl Writing<'_> {
     fn spread(&mut self, list: &mut Vec<RankEvent>) {
         if matches!(self.zero(), DataParallel::Zero1 | DataParallel::Zero2) {
             for unit in 0..self.units.len() {
-                let number = self.start(list, self.data[unit].gather);
-                self.wait(list, number);
+                let TransferSeconds { beside, waited } = self.data[unit].gather;
+                self.exposed(list, beside + waited);
             }
         }
     }

@@ -1,13 +1,14 @@
 //! Cost of a unit in a pipeline stage, as sums over units can use it, and what a stage holds besides them.
 //!
-//! Gradients of a unit travel beside the backward pass of the unit below, so a unit adds what its traffic takes longer than its own
-//! backward pass; with ZeRO-2 and ZeRO-3 it does so for each micro-batch, with ZeRO-3 parameters too. The simulation of the whole
+//! Gradients of a unit travel beside the backward pass of the unit below, as many pieces of them as the runtime has memory for, so a unit
+//! adds the other pieces, and what these take longer than its own backward pass; with ZeRO-2 and ZeRO-3 it does so for each
+//! micro-batch, with ZeRO-3 parameters too. The simulation of the whole
 //! step says what a plan really takes.
 
 use super::{Degrees, Prices, Setting, UnitPrice};
 use crate::{DataParallel, Spread, collective_seconds};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
-use bessemer_program::CollectiveKind;
+use bessemer_program::{BUCKET, CollectiveKind, piece_width};
 
 /// Cost of units.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -32,13 +33,46 @@ impl std::ops::Add for StageCost {
     }
 }
 
+/// Pieces of an all-gather that are under way while another unit computes. The runtime has as much memory for them.
+const GATHERED_AHEAD: f64 = 2.0;
+/// Pieces of a reduction that are under way while another unit computes.
+const REDUCED_BEHIND: f64 = 3.0;
+
+/// Seconds of a transfer between data-parallel ranks.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(super) struct TransferSeconds {
+    /// Pieces that may run beside the computation of another unit.
+    pub(super) beside: f64,
+    /// The other pieces, for which the rank waits.
+    pub(super) waited: f64,
+}
+
+impl TransferSeconds {
+    fn all(self) -> f64 {
+        self.beside + self.waited
+    }
+
+    /// Seconds that it adds to a computation of so many seconds.
+    fn behind(self, computes: f64, overlap: bool) -> f64 {
+        if overlap { self.waited + (self.beside - computes).max(0.0) } else { self.all() }
+    }
+}
+
+impl std::ops::Add for TransferSeconds {
+    type Output = TransferSeconds;
+
+    fn add(self, other: TransferSeconds) -> TransferSeconds {
+        TransferSeconds { beside: self.beside + other.beside, waited: self.waited + other.waited }
+    }
+}
+
 /// Seconds of what data-parallel ranks exchange about a unit, and of its optimizer step.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct DataSeconds {
     /// An all-gather of its parameters.
-    pub(super) gather: f64,
+    pub(super) gather: TransferSeconds,
     /// A reduction of its gradients.
-    pub(super) reduce: f64,
+    pub(super) reduce: TransferSeconds,
     /// The update of what the rank has.
     pub(super) update: f64,
 }
@@ -79,20 +113,30 @@ impl<'a> Stages<'a> {
 
     pub(super) fn data(&self, parameters: f64) -> DataSeconds {
         let Setting { machine, efficiency, bytes, .. } = self.setting;
-        let seconds =
-            |kind, bytes: f64| collective_seconds(kind, bytes, Axis::Shard, self.data, machine, efficiency);
+        // In the pieces in which a flat parameter travels.
+        let ranks = self.degrees.data;
+        let piece = (piece_width(BUCKET, ranks) * ranks) as f64;
+        let seconds = |kind, element: f64, ahead: f64| {
+            let of = |elements: f64| {
+                let bytes = elements * element;
+                collective_seconds(kind, bytes, Axis::Shard, self.data, machine, efficiency)
+            };
+            let all = (parameters / piece).floor() * of(piece) + of(parameters % piece);
+            let beside = all.min(ahead * of(piece.min(parameters)));
+            TransferSeconds { beside, waited: all - beside }
+        };
         let zero = self.degrees.data_parallel();
         let reduction = match zero {
             DataParallel::Ddp => CollectiveKind::AllReduce,
             _ => CollectiveKind::ReduceScatter,
         };
-        let held = if zero == DataParallel::Ddp { parameters } else { parameters / self.degrees.data as f64 };
+        let held = if zero == DataParallel::Ddp { parameters } else { parameters / ranks as f64 };
         DataSeconds {
             gather: match zero {
-                DataParallel::Ddp => 0.0,
-                _ => seconds(CollectiveKind::AllGather, parameters * bytes.parameter),
+                DataParallel::Ddp => TransferSeconds::default(),
+                _ => seconds(CollectiveKind::AllGather, bytes.parameter, GATHERED_AHEAD),
             },
-            reduce: seconds(reduction, parameters * bytes.gradient),
+            reduce: seconds(reduction, bytes.gradient, REDUCED_BEHIND),
             update: held * efficiency.optimizer_bytes / machine.memory_bandwidth,
         }
     }
@@ -106,15 +150,12 @@ impl<'a> Stages<'a> {
     /// Cost of a unit in a stage.
     pub(super) fn unit(&self, price: &UnitPrice, stage: usize) -> StageCost {
         let DataSeconds { gather, reduce, update } = self.data(price.parameters);
-        let behind = |traffic: f64, computes: f64| match self.setting.overlap {
-            true => (traffic - computes).max(0.0),
-            false => traffic,
-        };
+        let behind = |traffic: TransferSeconds, computes| traffic.behind(computes, self.setting.overlap);
         let computes = price.forward + price.backward;
         let (pass, tail) = match self.degrees.data_parallel() {
             DataParallel::Ddp => (computes, behind(reduce, price.backward)),
-            DataParallel::Zero1 => (computes, behind(reduce, price.backward) + gather),
-            DataParallel::Zero2 => (computes + behind(reduce, price.backward), gather),
+            DataParallel::Zero1 => (computes, behind(reduce, price.backward) + gather.all()),
+            DataParallel::Zero2 => (computes + behind(reduce, price.backward), gather.all()),
             DataParallel::Zero3 => {
                 (computes + behind(gather, price.forward) + behind(gather + reduce, price.backward), 0.0)
             }

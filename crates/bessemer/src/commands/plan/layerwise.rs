@@ -7,8 +7,8 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_parallel::{MemoryPlan, ParallelConfig};
 use bessemer_plan::layerwise::{
-    BlockLayout, Degrees, LayerPlan, Prices, Proposals, Searched, Setting, Solved, degrees, search, solve,
-    step, uniform, wander,
+    BlockLayout, Degrees, LayerChoice, LayerPlan, Prices, Proposals, Searched, Setting, Solved, Walk,
+    degrees, search, solve, step, uniform, wander,
 };
 use bessemer_plan::{Calibration, Machine, MachineCosts};
 use bessemer_recipe::load_recipe;
@@ -23,6 +23,10 @@ use std::rc::Rc;
 const MOST_SIMULATED: usize = 64;
 /// Bytes that stay free of a device for what a plan does not count: 2 %.
 const KEPT_FREE: f64 = 0.02;
+/// Markov chains at most, each with a lower limit of memory than the one whose plan the dry run has found too large.
+const MOST_WALKS: i32 = 5;
+/// Limit of memory beside that of the chain before.
+const LOWERED: f64 = 0.95;
 
 /// A plan as it is shown.
 #[derive(Debug, Clone)]
@@ -204,34 +208,21 @@ impl<'a> Planning<'a> {
             stages: (0..count).map(|stage| layers / count + usize::from(stage < layers % count)).collect(),
             choices: vec![0; layers],
         };
-        let walk = wander(&setting, &borrowed, start, seed, budget).map_err(Failure::new)?;
-        let p = walk.proposals;
-        let kinds = [
-            ("random", p.random),
-            ("propagated", p.propagated),
-            ("stages", p.stages),
-            ("degrees", p.degrees),
-        ];
-        let kinds = kinds.map(|(kind, of)| format!("{kind} {} of {}", of.accepted, of.proposed));
-        let mut notes = vec![format!(
-            "Markov chain of {budget} proposals, seed {seed}, over {} degrees; accepted: {}",
-            borrowed.len(),
-            kinds.join(", ")
-        )];
-        notes.push(format!("best by proposal: {}", progress_text(&walk.progress)));
-        let mut answer = Answer {
-            evaluations: budget as u64,
-            notes,
-            progress: walk.progress,
-            proposals: Some(p),
-            ..Answer::default()
-        };
-        if walk.fits {
-            let Some((_, prices)) = borrowed.iter().find(|(of, _)| *of == walk.plan.degrees) else {
-                return Ok(answer);
-            };
+        let mut answer = Answer::default();
+        for round in 0..MOST_WALKS {
+            let limit = Setting { memory: setting.memory * LOWERED.powi(round), ..setting };
+            let walk = wander(&limit, &borrowed, start.clone(), seed, budget).map_err(Failure::new)?;
+            answer.evaluations += budget as u64;
+            answer.proposals = Some(walk.proposals);
+            answer.notes = walk_notes(&walk, seed, borrowed.len());
+            let prices = borrowed.iter().find(|(of, _)| *of == walk.plan.degrees).map(|(_, prices)| *prices);
+            let Some(prices) = prices.filter(|_| walk.fits) else { break };
             let shown = shown(&walk.plan, prices, walk.step.seconds, f64::NAN, &walk.step.memory);
+            answer.progress = walk.progress;
             answer.plans = self.planned(vec![shown], console);
+            if !answer.plans.is_empty() {
+                break;
+            }
         }
         Ok(answer)
     }
@@ -357,6 +348,21 @@ fn searched_note(searched: &Searched) -> String {
     text
 }
 
+fn walk_notes(walk: &Walk, seed: u64, degrees: usize) -> Vec<String> {
+    let p = walk.proposals;
+    let kinds =
+        [("random", p.random), ("propagated", p.propagated), ("stages", p.stages), ("degrees", p.degrees)];
+    let budget: usize = kinds.iter().map(|(_, of)| of.proposed).sum();
+    let kinds = kinds.map(|(kind, of)| format!("{kind} {} of {}", of.accepted, of.proposed));
+    vec![
+        format!(
+            "Markov chain of {budget} proposals, seed {seed}, over {degrees} degrees; accepted: {}",
+            kinds.join(", ")
+        ),
+        format!("best by proposal: {}", progress_text(&walk.progress)),
+    ]
+}
+
 /// "9.1 s at the start, 8.2 s after 12, ..., 7.9 s after 310".
 fn progress_text(progress: &[(usize, f64)]) -> String {
     const SHOWN: usize = 6;
@@ -383,6 +389,9 @@ fn shown(plan: &LayerPlan, prices: &Prices, seconds: f64, sums: f64, memory: &[f
     }
 }
 
+/// Layout of one of a layer's blocks.
+type LayoutOf = fn(&LayerChoice) -> BlockLayout;
+
 /// A plan in words.
 pub(super) fn describe(plan: &LayerPlan, prices: &Prices) -> String {
     let Degrees { tensor, sequence, data, pipeline, micro_batch, zero } = plan.degrees;
@@ -405,7 +414,7 @@ pub(super) fn describe(plan: &LayerPlan, prices: &Prices) -> String {
             (0..plan.choices.len()).filter(|layer| wanted(plan.choices[*layer])).collect();
         (numbers.len(), ranges(&numbers))
     };
-    let blocks: [(&str, fn(&bessemer_plan::layerwise::LayerChoice) -> BlockLayout); 2] =
+    let blocks: [(&str, LayoutOf); 2] =
         [("attention", |choice| choice.attention), ("feed-forward", |choice| choice.feed_forward)];
     for (block, layout) in blocks {
         let (count, of) = layers(&|choice| layout(&prices.choices[choice]) == BlockLayout::Replicated);
