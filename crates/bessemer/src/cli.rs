@@ -6,6 +6,7 @@ mod bench_ranks;
 mod checkpoint;
 mod cluster;
 mod corpus;
+mod doctor;
 mod init;
 mod media;
 mod network;
@@ -23,11 +24,12 @@ pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
 pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use network::{
-    NetworkCommand, NetworkCompareArgs, NetworkFailuresArgs, NetworkJobArgs, NetworkShowArgs,
-    NetworkSwitchArgs, RoutingChoice,
+    NetworkCommand, NetworkCompareArgs, NetworkFailuresArgs, NetworkJobArgs, NetworkPlaceArgs,
+    NetworkShowArgs, NetworkSwitchArgs, RoutingChoice,
 };
 pub(crate) use parity::ParityArgs;
 pub(crate) use plan::{PlanArgs, PlanCommand, PlanValidateArgs, SearchMethod};
@@ -198,8 +200,8 @@ pub(crate) enum Command {
         #[arg(default_value = "runs")]
         directory: PathBuf,
     },
-    /// Measure this machine: cores, memory, arithmetic peak, bandwidth.
-    Doctor,
+    /// Measure this machine: cores, memory, arithmetic peak, bandwidth; or write it as a machine of the planner.
+    Doctor(DoctorArgs),
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),

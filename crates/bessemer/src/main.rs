@@ -73,7 +73,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Report { run } => commands::report::run(run, cli.json, console),
         Command::Compare(args) => commands::compare::compare(args, cli.json, console),
         Command::Runs { directory } => commands::compare::list(directory, cli.json, console),
-        Command::Doctor => commands::doctor::run(cli.json),
+        Command::Doctor(args) => commands::doctor::run(args, cli.json, console),
         Command::Bench(command) => commands::bench::run(command, cli.json, console),
         Command::Parity(args) => commands::parity::run(args, cli.json, console),
         Command::Plan(args) => commands::plan::run(args, cli.json, console),

@@ -2,7 +2,10 @@
 
 use crate::collective::{CollectiveAlgorithm, TrafficKind, expand};
 use crate::topology::Topology;
-use crate::{ClusterError, Failures, Network, PICOSECONDS, Router, Routing, TransferJob, simulate};
+use crate::{
+    AxisDemand, ClusterError, Exchange, Failures, Network, PICOSECONDS, Router, Routing, TransferJob,
+    simulate,
+};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_units::Bytes;
 use serde::Deserialize;
@@ -11,6 +14,8 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrafficJob {
     mesh: Mesh,
+    /// Axes of the mesh with their ranks, the fastest first.
+    degrees: Vec<(Axis, usize)>,
     /// What is exchanged, in the order of the description.
     pub traffic: Vec<AxisTraffic>,
     /// Seconds that software adds to each message.
@@ -191,7 +196,7 @@ impl TrafficJob {
         let config = grid.iter().fold(MeshConfig::new(), |config, d| config.with(d.0, d.1)).order(&order);
         let mesh = Mesh::new(&config, world)
             .map_err(|e| ClusterError::Description { file: file.into(), problem: e.to_string() })?;
-        Ok(TrafficJob { mesh, traffic, overhead })
+        Ok(TrafficJob { mesh, degrees: grid, traffic, overhead })
     }
 
     /// Number of ranks.
@@ -229,6 +234,40 @@ impl TrafficJob {
             groups.extend(group.chunks(ranks).map(|chunk| devices(chunk.to_vec())));
         }
         Ok(groups)
+    }
+
+    /// Axes with what they exchange, in the order of the description, to be placed on a network.
+    ///
+    /// # Errors
+    /// An expert axis, whose ranks are those of other axes; a fixed algorithm, because a placement takes the fastest.
+    pub fn demands(&self) -> Result<Vec<AxisDemand>, ClusterError> {
+        let mut demands: Vec<AxisDemand> = Vec::new();
+        for (axis, ranks) in &self.degrees {
+            demands.push(AxisDemand {
+                name: axis_name(*axis).into(),
+                ranks: *ranks as u32,
+                exchanges: Vec::new(),
+            });
+        }
+        for traffic in &self.traffic {
+            let name = axis_name(traffic.axis);
+            if traffic.axis == Axis::Expert {
+                let hint = "state its all-to-all as one of the axis whose ranks it shares";
+                return Err(ClusterError::value("axis to be placed", "an axis of the mesh", "expert", hint));
+            }
+            if let Some(algorithm) = traffic.algorithm {
+                let place = format!("algorithm of axis {name}");
+                let hint = "leave it out: the fastest of each placement is taken";
+                return Err(ClusterError::value(place, "none", algorithm.name(), hint));
+            }
+            let exchange = Exchange {
+                kind: traffic.kind,
+                bytes: traffic.bytes.0 as f64,
+                count: f64::from(traffic.count),
+            };
+            demands.iter_mut().filter(|d| d.name == name).for_each(|d| d.exchanges.push(exchange));
+        }
+        Ok(demands)
     }
 
     /// Whether the job keeps the rule of rail-only networks (Wang et al. 2023): each group is inside one fast domain, or has

@@ -17,7 +17,7 @@ const MOST_MESSAGES: usize = 1 << 21;
 /// Buffer with which messages are simulated; all times are linear in it.
 const UNIT: f64 = 1e9;
 
-/// What all ranks of an axis exchange in a step.
+/// A collective of all groups of an axis in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exchange {
     /// Collective.
@@ -35,7 +35,7 @@ pub struct AxisDemand {
     pub name: String,
     /// Ranks of a group.
     pub ranks: u32,
-    /// What is exchanged.
+    /// Collectives of a step.
     pub exchanges: Vec<Exchange>,
 }
 
@@ -87,7 +87,16 @@ pub struct Placement<'a> {
     network: &'a Network,
     routing: Routing,
     overhead: f64,
-    known: BTreeMap<(TrafficKind, u32, u32, u32), Rc<AxisCost>>,
+    known: BTreeMap<StridedGroups, Rc<AxisCost>>,
+}
+
+/// A collective of groups of `ranks` ranks at distance `stride` among the first `world` devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct StridedGroups {
+    kind: TrafficKind,
+    stride: u32,
+    ranks: u32,
+    world: u32,
 }
 
 impl<'a> Placement<'a> {
@@ -125,7 +134,7 @@ impl<'a> Placement<'a> {
             ));
         }
         let world = self.closed(block as u32, world);
-        let key = (kind, stride, ranks, world);
+        let key = StridedGroups { kind, stride, ranks, world };
         if let Some(cost) = self.known.get(&key) {
             return Ok(Rc::clone(cost));
         }
@@ -154,10 +163,8 @@ impl<'a> Placement<'a> {
         parts.into_iter().min().unwrap_or(world)
     }
 
-    fn compute(
-        &self,
-        (kind, stride, ranks, world): (TrafficKind, u32, u32, u32),
-    ) -> Result<AxisCost, ClusterError> {
+    fn compute(&self, groups: StridedGroups) -> Result<AxisCost, ClusterError> {
+        let StridedGroups { kind, stride, ranks, world } = groups;
         let mut cost = AxisCost { algorithms: Vec::new() };
         if ranks < 2 {
             return Ok(cost);
@@ -216,7 +223,7 @@ impl<'a> Placement<'a> {
     /// Times of axes in a given order, the first with neighbouring devices.
     ///
     /// # Errors
-    /// Those of [`Placement::axis_cost`].
+    /// The errors of [`Placement::axis_cost`].
     pub fn place(&mut self, axes: &[AxisDemand], order: &[usize]) -> Result<PlacedAxes, ClusterError> {
         let world = self.world(axes)?;
         let mut placed =

@@ -116,7 +116,7 @@ pub fn daly_interval(save: f64, mean_time_to_failure: f64) -> f64 {
 /// Interval of least expected time: the root of ln(1 - u) + u + delta/M in u = tau/M.
 pub fn best_interval(save: f64, mean_time_to_failure: f64) -> f64 {
     let wanted = save / mean_time_to_failure;
-    // The function of u falls from delta/M to minus infinity; bisection stays where the logarithm loses no digits to the sum.
+    // The function of u falls from delta/M to minus infinity.
     let value = |u: f64| (-u).ln_1p() + u + wanted;
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..200 {
@@ -162,7 +162,7 @@ impl FailingRun {
     /// The run with a save after every `interval` seconds of work; 0 means all the time.
     ///
     /// # Errors
-    /// Those of [`FailingRun::expect`].
+    /// The errors of [`FailingRun::expect`].
     pub fn expect_with(&self, interval: f64) -> Result<Expectation, ClusterError> {
         self.check()?;
         if !(interval >= 0.0 && interval.is_finite()) || (interval == 0.0 && self.save > 0.0) {

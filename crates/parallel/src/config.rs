@@ -219,7 +219,8 @@ pub struct ParallelConfig {
     pub fill: FillConfig,
     /// Layouts of parameters over the tensor-parallel ranks, by name; `*` stands for any characters: `"layers.0.mlp.*" =
     /// "replicate"` keeps the feed-forward block of a layer whole on every rank. One annotation holds for all parameters that
-    /// share heads, hidden units or rows of the vocabulary with the named one. See docs/parallel.md.
+    /// share heads, hidden units or rows of the vocabulary with the named one; an activation of a layer, such as
+    /// `"layers.0.mlp.hidden"`, may stand for them. See docs/parallel.md.
     pub annotate: Annotations,
     /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
     /// over tensor-parallel ranks while other rows are.

@@ -15,8 +15,9 @@ pub(crate) struct BenchLayoutsArgs {
     /// Layouts, separated by commas: ddp, zero1, zero2, zero3, tensor, sequence, grids of tensor-parallel ranks as
     /// grid-ROWSxCOLUMNS, grid-ROWSxCOLUMNSxDEPTH and cube-SIDE, ranks that share every sequence by all-gather, ulysses,
     /// ring (zig-zag), ring-consecutive, ring-striped, lightseq (--batch 1), with "-blocking" where collectives run on the
-    /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links; "usual": those that
-    /// docs/parallel.md has figures of.
+    /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links, and behind it
+    /// +bN for micro-batches of N sequences, +full or +attention for what is recomputed; "usual": those that docs/parallel.md has
+    /// figures of; "many": 36 forms of ten of them, to be ranked (--sequences).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "usual")]
     pub(crate) layouts: Vec<String>,
     /// Devices that compute nothing and take the time of one of this rate (and of a tenth of it in bytes/s): for more ranks than
@@ -26,6 +27,15 @@ pub(crate) struct BenchLayoutsArgs {
     /// Micro-batches of a step.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) micro_batches: u64,
+    /// Sequences of a step over all ranks, instead of --micro-batches: layouts then do the same work, and are ranked.
+    #[arg(long, value_name = "N", conflicts_with = "micro_batches", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(crate) sequences: Option<u64>,
+    /// Rounds: each measures --steps steps of every layout.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) rounds: u64,
+    /// Predict with the costs of a machine too: a file that `bessemer doctor --machine` wrote.
+    #[arg(long, value_name = "FILE", conflicts_with = "paced")]
+    pub(crate) machine: Option<String>,
     /// Bandwidth of the slow links, in MB/s.
     #[arg(long, value_name = "MB/S", default_value_t = 50.0)]
     pub(crate) bandwidth: f64,

@@ -11,6 +11,8 @@ pub(crate) enum NetworkCommand {
     Show(NetworkShowArgs),
     /// Several networks side by side, with a job.
     Compare(NetworkCompareArgs),
+    /// Orders of the axes of a job on a network, the fastest first.
+    Place(NetworkPlaceArgs),
     /// What failures of machines cost a long run: interval of saves, share of time that trains, expected days.
     Failures(NetworkFailuresArgs),
     /// Sum among processes through a software switch with slots, beside the model of one.
@@ -30,7 +32,7 @@ pub(crate) struct NetworkJobArgs {
     /// Buffer of an all-reduce and an all-to-all among all devices, if there is no job.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub(crate) bytes: bessemer_units::Bytes,
-    /// Which path a message takes.
+    /// Policy by which a message finds its path.
     #[arg(long, value_enum, default_value = "static")]
     pub(crate) routing: RoutingChoice,
     /// Seed of the hashes of ecmp, valiant and ugal.
@@ -65,6 +67,25 @@ pub(crate) struct NetworkCompareArgs {
     pub(crate) networks: Vec<String>,
     #[command(flatten)]
     pub(crate) job: NetworkJobArgs,
+}
+
+/// `bessemer network place`
+#[derive(Debug, Args)]
+pub(crate) struct NetworkPlaceArgs {
+    /// A description (TOML file), or the name of an example as in `network show`.
+    pub(crate) network: String,
+    /// TOML file with what the job exchanges on each axis of its mesh (docs/network.md).
+    #[arg(long, value_name = "FILE", conflicts_with = "axis")]
+    pub(crate) job: Option<PathBuf>,
+    /// An axis of the job: `AXIS=RANKS` or `AXIS=RANKS:COLLECTIVE:BYTES` (may be repeated).
+    #[arg(long, value_name = "SPEC", required_unless_present = "job")]
+    pub(crate) axis: Vec<String>,
+    /// Policy by which a message finds its path.
+    #[arg(long, value_enum, default_value = "static")]
+    pub(crate) routing: RoutingChoice,
+    /// Seed of the hashes of ecmp, valiant and ugal.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
 }
 
 /// `bessemer network failures`

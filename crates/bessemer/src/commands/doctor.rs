@@ -1,6 +1,9 @@
 //! `bessemer doctor`: what this machine can do.
 
-use crate::console::print;
+mod machine_file;
+
+use crate::cli::DoctorArgs;
+use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{Engine, Rung, peak};
@@ -8,7 +11,20 @@ use bessemer_units::MatmulPrecision;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-pub(crate) fn run(as_json: bool) -> Result<(), Failure> {
+pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    if let Some(file) = &args.machine {
+        let ranks = args.ranks.map_or_else(|| machine::threads(0), |ranks| ranks as usize);
+        let written = machine_file::write(file, ranks, args.matmul.into(), console)?;
+        return Ok(print(&match as_json {
+            true => serde_json::to_string_pretty(&written)?,
+            false => format!(
+                "{}: {ranks} ranks of {:.1} GFLOP/s and {:.1} GB/s each",
+                file.display(),
+                written.matrix_flops / 1e9,
+                written.memory_bandwidth / 1e9
+            ),
+        })?);
+    }
     let threads = machine::threads(0);
     let one = peak::measure(1)?;
     let all = peak::measure(threads)?;

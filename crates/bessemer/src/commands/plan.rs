@@ -1,5 +1,6 @@
 //! `bessemer plan`.
 
+mod alpa;
 mod annotations;
 pub(crate) mod auto;
 mod compare;
@@ -10,6 +11,7 @@ mod picture;
 mod pricing;
 mod refuse;
 mod search;
+mod stated;
 mod training;
 mod validate;
 
@@ -37,6 +39,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
                 SearchMethod::Layers | SearchMethod::Mcmc | SearchMethod::Annotations => {
                     layerwise::run(&wanted, as_json, console)
                 }
+                SearchMethod::Alpa => alpa::run(&wanted, as_json, console),
             }
         }
         // The command line demands both.
@@ -57,7 +60,7 @@ fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, 
 }
 
 /// Reads a machine from the catalogue, or from a file where the name is that of one.
-fn machine(name: &str) -> Result<Machine, Failure> {
+pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Machine::parse(&text_of(path)?)

@@ -8,6 +8,7 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
+mod alpa;
 mod auto;
 mod bad_input;
 mod bench;
@@ -23,6 +24,7 @@ mod json;
 mod kill_resume;
 mod network;
 mod plan;
+mod plan_layers;
 mod programs;
 mod ranks;
 mod round_trip;

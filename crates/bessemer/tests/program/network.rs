@@ -88,6 +88,22 @@ fn networks_are_compared_and_a_changed_topology_changes_the_answer() {
     assert!(seconds.len() >= 3, "{seconds:?}");
     let text = run(&[&["compare"], &names[..], &words[..]].concat()).text();
     assert!(text.contains("bisection") && text.contains("torus-8x8x16"), "{text}");
+    let words = [
+        "show",
+        "dragonfly-1056",
+        "--no-failures",
+        "--axis",
+        "tensor=32",
+        "--axis",
+        "data=33:all-reduce:64MiB:ring",
+        "--json",
+    ];
+    let [minimal, ugal] =
+        ["static", "ugal"].map(|routing| run(&[&words[..], &["--routing", routing]].concat()).json());
+    assert!(
+        ugal["seconds"].as_f64() < minimal["seconds"].as_f64(),
+        "groups that send to one other share one cable"
+    );
     let worst = run(&["compare", "node-8", "cxl-rack", "--axis", "data=8:all-reduce:1MiB"]).text();
     assert!(worst.contains("worst dead part") && worst.contains("job stops"), "{worst}");
 }
@@ -153,6 +169,41 @@ fn failures_of_machines_lengthen_a_run() {
     assert!(fixed["rows"][3]["days"].as_f64().unwrap() > figure(3, "days"));
     run(&["failures", "--save=-1"]).failed(USAGE, &["--save"]);
     run(&["failures", "--save", "1e9", "--nodes", "1000", "--rates", "24"]).failed(USAGE, &["save faster"]);
+}
+
+#[test]
+fn axes_are_placed_in_the_best_order() {
+    let axes = [
+        "--axis",
+        "data=16:all-reduce:64MiB",
+        "--axis",
+        "pipeline=8:neighbours:16MiB",
+        "--axis",
+        "tensor=8:all-gather:1GiB",
+    ];
+    let shown = run(&[&["place", "fat-tree-1024", "--json"], &axes[..]].concat()).json();
+    let orders = shown["orders"].as_array().unwrap();
+    assert_eq!(orders.len(), 6);
+    assert_eq!((&orders[0], &shown["best"]["order"][0]), (&shown["best"], &json!("tensor")));
+    assert!(orders.iter().all(|o| o["seconds"].as_f64() >= shown["best"]["seconds"].as_f64()));
+    // The same job in that order, simulated as a whole: data at a stride of what the best order has before it.
+    let order: Vec<&str> =
+        shown["best"]["order"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
+    let mut words = vec!["show", "fat-tree-1024", "--no-failures", "--json"];
+    for axis in order {
+        let spec = axes.iter().find(|spec| spec.starts_with(axis)).unwrap();
+        words.extend(["--axis", spec]);
+    }
+    let whole = run(&words).json()["seconds"].as_f64().unwrap();
+    let placed = shown["best"]["seconds"].as_f64().unwrap();
+    assert!((whole - placed).abs() < 1e-9 + 1e-6 * whole, "{whole} {placed}");
+    let text = run(&[&["place", "fat-tree-1024"], &axes[..]].concat()).text();
+    assert!(text.contains("as given") && text.contains("neighbours first"), "{text}");
+    run(&["place", "fat-tree-1024"]).failed(USAGE, &["--axis"]);
+    run(&["place", "node-8", "--axis", "expert=4:all-to-all:1MiB"]).failed(USAGE, &["expert"]);
+    run(&["place", "node-8", "--axis", "data=8:all-reduce:1MiB:ring"])
+        .failed(USAGE, &["algorithm of axis data"]);
+    run(&["place", "node-8", "--axis", "data=16:all-reduce:1MiB"]).failed(USAGE, &["1 to 8 ranks"]);
 }
 
 #[test]

@@ -42,7 +42,7 @@ const LATENCY: u64 = 5_000_000;
 /// Bytes of a packet.
 const BYTES: u32 = 1024;
 
-/// What a simulation found.
+/// Findings of a simulation.
 struct Simulated {
     end: u64,
     most_held: u32,

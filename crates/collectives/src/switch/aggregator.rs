@@ -13,7 +13,7 @@ pub struct SwitchMemory {
     pub values: u32,
 }
 
-/// What a switch has seen.
+/// Counts of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SwitchCounts {
     /// Packets with values that were added.
@@ -66,7 +66,7 @@ struct SwitchJob<A> {
 /// algorithm 3): a slot has two versions, and while one collects, the other keeps the last sum for workers that have missed it.
 /// A worker uses a slot again only after it has the sum, so nobody needs a sum once two later uses have begun. The paper's switch
 /// knows one bit of the use and relies on links that do not reorder; here a packet carries the whole number, so that a late copy is
-/// told from a new use.
+/// not taken for a new use.
 #[derive(Debug)]
 pub struct Aggregator<A> {
     memory: SwitchMemory,
@@ -82,7 +82,7 @@ impl<A: Copy + Eq> Aggregator<A> {
         Aggregator { memory, versions, jobs: BTreeMap::new(), counts: SwitchCounts::default() }
     }
 
-    /// What has been seen so far.
+    /// Counts so far.
     pub fn counts(&self) -> SwitchCounts {
         self.counts
     }

@@ -42,14 +42,14 @@ pub enum SwitchError {
         /// Its reason.
         reason: String,
     },
-    /// Nothing moved for too long.
+    /// An answer that did not come for too long.
     #[error("no answer from the switch at {address} for {:.1} s: {what}", waited.as_secs_f64())]
     Silent {
         /// Address of the switch.
         address: SocketAddr,
         /// Time without progress.
         waited: Duration,
-        /// What was waited for.
+        /// Description of what was waited for.
         what: String,
     },
     /// Another thread ended the wait.
@@ -124,7 +124,7 @@ impl SwitchClient {
         self.worker.slots()
     }
 
-    /// What the worker has done.
+    /// Counts of the worker so far.
     pub fn counts(&self) -> WorkerCounts {
         self.worker.counts()
     }

@@ -72,7 +72,7 @@ pub enum Packet<'a> {
     Refused {
         /// Whether a join may succeed later.
         retry: bool,
-        /// What was wanted and what was found.
+        /// Description: what was wanted and what was found.
         reason: &'a str,
     },
 }

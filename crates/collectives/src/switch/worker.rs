@@ -17,7 +17,7 @@ pub struct WorkerSettings {
     pub resend_after: Duration,
 }
 
-/// What a worker has done.
+/// Counts of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerCounts {
     /// Packets with values, without those that were sent again.
@@ -32,7 +32,7 @@ pub struct WorkerCounts {
     pub most_in_flight: u32,
 }
 
-/// What a slot waits for.
+/// State of a slot that waits for a sum.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     /// Packet of the collective whose sum is missing; before the first one exponents alone are sent.
@@ -77,7 +77,7 @@ impl SlotWorker {
         }
     }
 
-    /// What has happened so far.
+    /// Counts so far.
     pub fn counts(&self) -> WorkerCounts {
         self.counts
     }

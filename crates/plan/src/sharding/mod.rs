@@ -6,23 +6,27 @@
 //! takes. Alpa solves an integer programme; graphs of transformers have so low a treewidth that elimination finds its optimum.
 
 mod bound;
+mod chain;
 mod eliminate;
 mod exchange;
 mod graph;
 mod localize;
 mod operators;
 mod pareto;
+mod passages;
 mod search;
 mod training;
+mod unit;
 
-pub use bound::lower_bound;
+pub use bound::{LowerBound, lower_bound};
+pub use chain::{Chain, ChainSolution};
 pub use eliminate::minimum;
 pub use exchange::{Devices, Place, ShardAxis, Traffic};
 pub use graph::{CostGraph, Edge, Entangled, Price, Solution, Weights};
-pub use operators::{Decision, Layouts, LoopLabel, Passage, ShardOption, UnitGraph};
 pub use pareto::{Front, MOST_POINTS, Point, Traces, fronts, link};
 pub use search::{
     ShardingError, ShardingLayout, ShardingPlan, ShardingPlans, ShardingQuestion, UnitChoice, UnitPrograms,
     sharding_plans,
 };
 pub use training::{BoundBy, Prices, Seconds, Training};
+pub use unit::{Decision, Layouts, LoopLabel, Passage, ShardOption, UnitGraph};

@@ -4,4 +4,5 @@
 
 mod compare;
 mod page;
+mod panels;
 mod study;

@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 
 /// A training step to measure.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) model: Model,
-    pub(super) shape: Shape,
-    pub(super) optim: OptimConfig,
-    pub(super) activations: ActivationConfig,
+pub(in crate::commands) struct Job {
+    pub(in crate::commands) model: Model,
+    pub(in crate::commands) shape: Shape,
+    pub(in crate::commands) optim: OptimConfig,
+    pub(in crate::commands) activations: ActivationConfig,
     /// Folder for offloaded activations; empty for the current directory.
-    pub(super) offload_dir: String,
-    pub(super) matmul: MatmulPrecision,
+    pub(in crate::commands) offload_dir: String,
+    pub(in crate::commands) matmul: MatmulPrecision,
 }
 
 impl Job {
     /// What the command line, and the recipe that it may name, ask for.
-    pub(super) fn new(args: &BenchStepArgs) -> Result<Job, Failure> {
+    pub(in crate::commands) fn new(args: &BenchStepArgs) -> Result<Job, Failure> {
         let mut job = match &args.recipe {
             Some(path) => Job::of_recipe(path, args)?,
             None => Job::of_name(args)?,
@@ -69,17 +69,17 @@ impl Job {
     }
 
     /// Tokens of a step.
-    pub(super) fn tokens(&self) -> usize {
+    pub(in crate::commands) fn tokens(&self) -> usize {
         self.shape.tokens()
     }
 
     /// Model FLOPs of a step.
-    pub(super) fn flops(&self) -> f64 {
+    pub(in crate::commands) fn flops(&self) -> f64 {
         self.model.train_flops_per_token(self.shape.seq).0 * self.tokens() as f64
     }
 
     /// For the result: what was measured.
-    pub(super) fn facts(&self) -> Value {
+    pub(in crate::commands) fn facts(&self) -> Value {
         json!({
             "model": self.model.summary(),
             "parameters": self.model.parameters(),

@@ -1,9 +1,9 @@
 //! `bessemer bench`: speed, measured between two probes of the arithmetic peak.
 
 mod cases;
-mod job;
+pub(in crate::commands) mod job;
 mod ladder;
-mod layouts;
+pub(in crate::commands) mod layouts;
 mod op;
 mod operands;
 mod ranks;
@@ -59,7 +59,7 @@ fn engine(name: &str) -> Result<Engine, Failure> {
 }
 
 /// The middle value (the upper one of two), NaN of none. Leaves `values` sorted.
-fn median(values: &mut [f64]) -> f64 {
+pub(in crate::commands) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -3,6 +3,7 @@
 
 mod failures;
 mod picture;
+mod place;
 mod study;
 mod switch;
 mod table;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: &NetworkCommand, as_json: bool, console: &mut Console
     match command {
         NetworkCommand::Show(args) => show(args, as_json, console),
         NetworkCommand::Compare(args) => compare(args, as_json),
+        NetworkCommand::Place(args) => place::run(args, as_json),
         NetworkCommand::Failures(args) => failures::run(args, as_json),
         NetworkCommand::Switch(args) => switch::run(args, as_json, console),
     }

@@ -8,6 +8,7 @@ use bessemer_cluster::{
     TrafficJob, TrafficReport, axis_name, run_job, single_failures,
 };
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// A network, a job on it, and the results.
 pub(super) struct Study {
@@ -25,25 +26,33 @@ pub(super) struct Study {
     pub(super) dead: Option<Vec<DeadPart>>,
 }
 
+/// The policy of a choice.
+pub(super) fn routing(choice: RoutingChoice, seed: u64) -> Routing {
+    match choice {
+        RoutingChoice::Static => Routing::Static,
+        RoutingChoice::Ecmp => Routing::Ecmp { seed },
+        RoutingChoice::Adaptive => Routing::Adaptive,
+        RoutingChoice::Valiant => Routing::Valiant { seed },
+        RoutingChoice::Ugal => Routing::Ugal { seed },
+    }
+}
+
+/// Reads a job from a file.
+pub(super) fn job(path: &Path) -> Result<TrafficJob, Failure> {
+    let name = path.display().to_string();
+    let text = super::read(&name).map_err(|e| Failure::usage(format!("--job {name}: {e}")))?;
+    Ok(TrafficJob::parse(&name, &text)?)
+}
+
 impl Study {
     pub(super) fn new(description: Description, args: &NetworkJobArgs) -> Result<Study, Failure> {
         let Description { network, parts, slots } = description;
         let job = match &args.job {
-            Some(path) => {
-                let name = path.display().to_string();
-                let text = super::read(&name).map_err(|e| Failure::usage(format!("--job {name}: {e}")))?;
-                TrafficJob::parse(&name, &text)?
-            }
+            Some(path) => job(path)?,
             None if !args.axis.is_empty() => TrafficJob::from_specs(&args.axis)?,
             None => TrafficJob::all_devices(&network, args.bytes)?,
         };
-        let routing = match args.routing {
-            RoutingChoice::Static => Routing::Static,
-            RoutingChoice::Ecmp => Routing::Ecmp { seed: args.seed },
-            RoutingChoice::Adaptive => Routing::Adaptive,
-            RoutingChoice::Valiant => Routing::Valiant { seed: args.seed },
-            RoutingChoice::Ugal => Routing::Ugal { seed: args.seed },
-        };
+        let routing = routing(args.routing, args.seed);
         let failures = Failures::parse(&network, &args.fail)?;
         let report = run_job(&network, &job, routing, &failures)?;
         let dead = match args.no_failures || !failures.is_empty() {

@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Time without progress after which a worker gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What one worker reports.
+/// Report of one worker.
 struct WorkerReport {
     /// Slots that its job was granted.
     slots: u32,
@@ -182,7 +182,7 @@ fn sweep(args: &NetworkSwitchArgs, as_json: bool, console: &mut Console) -> Resu
     // More slots than the buffers of sockets hold lose packets, so the most slots need not be fastest.
     for slots in [1, 4, 16].into_iter().filter(|slots| *slots == 1 || *slots <= most) {
         console.say(&format!("the line itself: {slots} slots a job, no delay"));
-        undelayed.push(measure(args, slots, at_once)?.1);
+        undelayed.push(measure(args, slots, at_once)?.seconds);
     }
     let (alone, line) = (undelayed[0], undelayed.iter().copied().fold(f64::INFINITY, f64::min));
     let packets = (args.bytes.0 as f64 / f64::from(args.slot_bytes)).ceil();
@@ -193,7 +193,7 @@ fn sweep(args: &NetworkSwitchArgs, as_json: bool, console: &mut Console) -> Resu
     let mut rows = Vec::new();
     for &slots in &args.slots {
         console.say(&format!("{slots} slots a job"));
-        let (reports, seconds, counts) = measure(args, slots, injected(args))?;
+        let Measured { reports, seconds, counts } = measure(args, slots, injected(args))?;
         let model = SlotSwitch { slots, packet: args.slot_bytes, link: Link { latency, bandwidth } };
         rows.push(SwitchRow {
             slots,
@@ -276,13 +276,16 @@ fn text(args: &NetworkSwitchArgs, round_trip: f64, bandwidth: f64, rows: &[Switc
     )
 }
 
-/// Runs all workers of all jobs as processes; returns their reports, the median time of the slowest worker, and what the switch
-/// counted.
-fn measure(
-    args: &NetworkSwitchArgs,
-    slots: u32,
-    injected: Injected,
-) -> Result<(Vec<WorkerReport>, f64, SwitchCounts), Failure> {
+/// All workers with one number of slots.
+struct Measured {
+    reports: Vec<WorkerReport>,
+    /// Median over repetitions of the slowest worker.
+    seconds: f64,
+    counts: SwitchCounts,
+}
+
+/// Runs all workers of all jobs as processes.
+fn measure(args: &NetworkSwitchArgs, slots: u32, injected: Injected) -> Result<Measured, Failure> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     let address = socket.local_addr()?;
     let mut server = SwitchServer::new(socket, memory(args, slots * args.jobs), injected, IDLE);
@@ -297,7 +300,7 @@ fn measure(
     let slowest = |i: usize| reports.iter().map(|r| r.seconds[i]).fold(0.0, f64::max);
     let mut times: Vec<f64> = (0..args.repeats as usize).map(slowest).collect();
     times.sort_by(f64::total_cmp);
-    Ok((reports, times[times.len() / 2], counts))
+    Ok(Measured { seconds: times[times.len() / 2], reports, counts })
 }
 
 /// Processes that are ended when they are dropped.

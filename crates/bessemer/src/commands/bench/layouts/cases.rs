@@ -5,6 +5,7 @@ use bessemer_parallel::{
     ContextMethod, ContextOrder, CubeConfig, ParallelConfig, PlaneConfig, Stage, TensorConfig,
 };
 use bessemer_train::parity::SYNCHRONOUS;
+use bessemer_units::Recompute;
 
 /// All of [`USUAL`].
 const ALL_USUAL: &str = "usual";
@@ -40,19 +41,61 @@ const USUAL: [&str; 24] = [
     "slow-zb-h1",
 ];
 
+/// All of [`many`].
+const ALL_MANY: &str = "many";
+
+/// More than thirty layouts of one job, for the order in which they are predicted: kinds of parallelism, each with micro-batches of
+/// one and of two sequences, and with layers that are recomputed; some over slow links.
+fn many() -> Vec<String> {
+    let kinds =
+        ["ddp", "zero1", "zero2", "zero3", "tensor", "sequence", "gpipe", "1f1b", "interleaved", "zb-h1"];
+    let mut names: Vec<String> = kinds
+        .iter()
+        .flat_map(|kind| ["+b1", "+b2", "+b1+full"].map(|form| format!("{kind}{form}")))
+        .collect();
+    let slow =
+        ["slow-ddp+b1", "slow-zero3+b1", "slow-zero3+b2", "slow-tensor+b1", "slow-tensor+b2", "slow-1f1b+b1"];
+    names.extend(slow.map(str::to_owned));
+    names
+}
+
 /// A layout and its links.
 #[derive(Debug, Clone)]
-pub(super) struct LayoutCase {
-    pub(super) name: String,
-    pub(super) config: ParallelConfig,
+pub(in crate::commands) struct LayoutCase {
+    pub(in crate::commands) name: String,
+    pub(in crate::commands) config: ParallelConfig,
     /// Over slow links.
-    pub(super) slow: bool,
+    pub(in crate::commands) slow: bool,
+    /// Sequences of a micro-batch instead of the job's.
+    pub(in crate::commands) sequences: Option<usize>,
+    /// What layers compute again, instead of the job's.
+    pub(in crate::commands) recompute: Option<Recompute>,
 }
 
 impl LayoutCase {
     /// The layout of this name, over `ranks` ranks.
-    fn named(name: &str, ranks: u64) -> Result<LayoutCase, Failure> {
-        let (slow, rest) = name.strip_prefix(SLOW).map_or((false, name), |rest| (true, rest));
+    pub(in crate::commands) fn named(name: &str, ranks: u64) -> Result<LayoutCase, Failure> {
+        let (layout, forms) = name.split_once('+').map_or((name, ""), |(layout, forms)| (layout, forms));
+        let mut case = LayoutCase::of_kind(name, layout, ranks)?;
+        for form in forms.split('+').filter(|form| !form.is_empty()) {
+            let sequences = form.strip_prefix('b').and_then(|number| number.parse::<usize>().ok());
+            match (form, sequences) {
+                (_, Some(sequences)) if sequences > 0 => case.sequences = Some(sequences),
+                ("full", _) => case.recompute = Some(Recompute::Full),
+                ("attention", _) => case.recompute = Some(Recompute::Attention),
+                _ => {
+                    return Err(Failure::usage(format!(
+                        "--layouts {name}: wanted +bN for micro-batches of N sequences, +full or +attention for what is \
+                         recomputed, found +{form}"
+                    )));
+                }
+            }
+        }
+        Ok(case)
+    }
+
+    fn of_kind(name: &str, layout: &str, ranks: u64) -> Result<LayoutCase, Failure> {
+        let (slow, rest) = layout.strip_prefix(SLOW).map_or((false, layout), |rest| (true, rest));
         let (overlap, kind) = rest.strip_suffix(BLOCKING).map_or((true, rest), |kind| (false, kind));
         let default = ParallelConfig { overlap, ..ParallelConfig::default() };
         let shared = |context_method, context_order| ParallelConfig {
@@ -87,7 +130,7 @@ impl LayoutCase {
                 }
                 None => {
                     return Err(Failure::usage(format!(
-                        "--layouts {name}: wanted {ALL_USUAL:?}, ddp, zero1, zero2, zero3, tensor, sequence, grid-2x2 (rows x \
+                        "--layouts {name}: wanted {ALL_USUAL:?}, {ALL_MANY:?}, ddp, zero1, zero2, zero3, tensor, sequence, grid-2x2 (rows x \
                          columns), grid-2x2x2 (x depth), cube-2, all-gather, ulysses, ring, ring-consecutive, ring-striped, \
                          lightseq, {}; perhaps with {SLOW:?} before it and {BLOCKING:?} behind it",
                         SYNCHRONOUS.join(", ")
@@ -95,7 +138,7 @@ impl LayoutCase {
                 }
             },
         };
-        Ok(LayoutCase { name: name.into(), config, slow })
+        Ok(LayoutCase { name: name.into(), config, slow, sequences: None, recompute: None })
     }
 }
 
@@ -117,8 +160,9 @@ fn grid(name: &str) -> Option<TensorConfig> {
 /// The layouts of these names.
 pub(super) fn chosen(names: &[String], ranks: u64) -> Result<Vec<LayoutCase>, Failure> {
     let names = names.iter().flat_map(|name| match name.as_str() {
-        ALL_USUAL => USUAL.to_vec(),
-        name => vec![name],
+        ALL_USUAL => USUAL.map(str::to_owned).to_vec(),
+        ALL_MANY => many(),
+        name => vec![name.to_owned()],
     });
-    names.map(|name| LayoutCase::named(name, ranks)).collect()
+    names.map(|name| LayoutCase::named(&name, ranks)).collect()
 }

@@ -6,7 +6,7 @@
 //! Ranks on paced devices sleep in a step, and there may be many more of them than cores. If all of them copied and sent at once, each would
 //! wait for the cores most of the time, which in a step it does not. So a pair of them measures copies and messages, and the others wait.
 
-use super::Setup;
+use super::setup::Setup;
 use crate::commands::bench::median;
 use crate::commands::bench::text::RandomText;
 use crate::commands::bench::timed::{Launched, Timed};
@@ -18,6 +18,7 @@ use bessemer_collectives::{
 use bessemer_parallel::ParallelError;
 use bessemer_program::CollectiveKind;
 use bessemer_sim::replay::{CostTable, LinearSeconds, op_key};
+use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, BufferSpec, Stream};
 use bessemer_train::{Runner, TrainError, on_threads};
 use bessemer_units::DType;
@@ -37,19 +38,26 @@ pub(super) struct StepLaunches {
     pub(super) update: Vec<Launched>,
 }
 
-/// What one rank has measured.
+/// What one rank has measured of its launches.
 #[derive(Default)]
-struct RankCosts {
-    ops: Vec<(String, f64)>,
+struct RankOps {
+    /// Launches of each repeat, in the order of the step.
+    ops: Vec<(Op, f64)>,
     /// All launches of a step, one after the other.
     repeats: Vec<f64>,
     /// From the end of a launch to the beginning of the next one.
     between: Vec<f64>,
-    copy: LinearSeconds,
-    collectives: Vec<(CollectiveKind, LinearSeconds)>,
-    handoff: f64,
-    send: LinearSeconds,
-    receive: LinearSeconds,
+}
+
+/// Transport between ranks of this process.
+#[derive(Default)]
+pub(in crate::commands) struct Transport {
+    pub(in crate::commands) copy: LinearSeconds,
+    pub(in crate::commands) collectives: Vec<(CollectiveKind, LinearSeconds)>,
+    pub(in crate::commands) handoff: f64,
+    pub(in crate::commands) send: LinearSeconds,
+    pub(in crate::commands) receive: LinearSeconds,
+    pub(in crate::commands) spare_cores: bool,
 }
 
 /// Runs a step and keeps its launches.
@@ -72,47 +80,59 @@ pub(super) fn step(
 
 /// Measures the costs of a layout, without its links.
 pub(super) fn measure(setup: &Setup<'_>, repeats: usize) -> Result<CostTable, Failure> {
-    let ranks = on_threads(setup.worlds(), |world| rank(setup, repeats, world))?;
-    let mut ops: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let mut between = Vec::new();
-    for rank in &ranks {
-        rank.ops.iter().for_each(|(key, seconds)| ops.entry(key.clone()).or_default().push(*seconds));
-        between.extend_from_slice(&rank.between);
-    }
-    let between = median(&mut between);
-    let mut medians: BTreeMap<String, f64> = BTreeMap::new();
-    for (key, times) in &mut ops {
-        medians.insert(key.clone(), median(times));
-    }
-    // Where other programs take the cores now and then, a step's launches together take longer than their medians.
-    let mut lengthened: Vec<f64> = (ranks.iter())
-        .flat_map(|rank| {
-            let expected: f64 = rank.ops.iter().map(|(key, _)| medians[key]).sum::<f64>() / repeats as f64;
-            rank.repeats.iter().map(move |seconds| seconds / expected)
-        })
-        .collect();
-    let lengthened = median(&mut lengthened);
-    let first = &ranks[0];
+    let ops = launches(setup, repeats)?;
+    let transport = transport_of(setup, setup.plan.ranks())?;
     Ok(CostTable {
-        ops: medians.into_iter().map(|(key, seconds)| (key, between + lengthened * seconds)).collect(),
-        copy: first.copy,
-        collectives: first.collectives.iter().copied().collect(),
-        handoff: first.handoff,
-        send: first.send,
-        receive: first.receive,
-        spare_cores: setup.spare_cores(),
+        ops: ops.into_iter().map(|(key, (_, seconds))| (key, seconds)).collect(),
+        copy: transport.copy,
+        collectives: transport.collectives.iter().copied().collect(),
+        handoff: transport.handoff,
+        send: transport.send,
+        receive: transport.receive,
+        spare_cores: transport.spare_cores,
         link: None,
     })
 }
 
-fn rank(
+/// Measures the operators of a layout's step, on all ranks at once: of those that cost the same, one with its median seconds. These
+/// have the time to the next launch in them, and are longer where other programs took the cores now and then.
+pub(in crate::commands) fn launches(
     setup: &Setup<'_>,
     repeats: usize,
-    mut world: Box<dyn Communicator>,
-) -> Result<RankCosts, TrainError> {
+) -> Result<BTreeMap<String, (Op, f64)>, Failure> {
+    let ranks = on_threads(setup.worlds(), |world| rank(setup, repeats, world))?;
+    let mut ops: BTreeMap<String, (Op, Vec<f64>)> = BTreeMap::new();
+    let mut between = Vec::new();
+    for rank in &ranks {
+        for (op, seconds) in &rank.ops {
+            let of_key = ops.entry(op_key(op)).or_insert_with(|| (op.clone(), Vec::new()));
+            of_key.1.push(*seconds);
+        }
+        between.extend_from_slice(&rank.between);
+    }
+    let between = median(&mut between);
+    let mut medians: BTreeMap<String, (Op, f64)> = BTreeMap::new();
+    for (key, (op, times)) in &mut ops {
+        medians.insert(key.clone(), (op.clone(), median(times)));
+    }
+    // Where other programs take the cores now and then, a step's launches together take longer than their medians.
+    let mut lengthened: Vec<f64> = (ranks.iter())
+        .flat_map(|rank| {
+            let sum: f64 = rank.ops.iter().map(|(op, _)| medians[&op_key(op)].1).sum();
+            let expected = sum / repeats as f64;
+            rank.repeats.iter().map(move |seconds| seconds / expected)
+        })
+        .collect();
+    let lengthened = median(&mut lengthened);
+    for (_, seconds) in medians.values_mut() {
+        *seconds = between + lengthened * *seconds;
+    }
+    Ok(medians)
+}
+
+fn rank(setup: &Setup<'_>, repeats: usize, mut world: Box<dyn Communicator>) -> Result<RankOps, TrainError> {
     let all: Vec<usize> = (0..world.size()).collect();
     let mut group = world.group("costs", &all).map_err(ParallelError::from)?;
-    let queued = world.group("queued", &all).map_err(ParallelError::from)?;
     let mut backend = Timed::new(setup.backend()?, false);
     let (mut runner, mut text) = setup.rank(&mut backend, world)?;
     setup.init(&mut runner, &mut backend)?;
@@ -120,7 +140,7 @@ fn rank(
     step(&mut runner, &mut text, &mut backend)?;
     let StepLaunches { passes, norm, update } = step(&mut runner, &mut text, &mut backend)?;
     let gaps = passes.windows(2).map(|pair| (pair[1].begin - pair[0].end).as_secs_f64());
-    let mut costs = RankCosts { between: gaps.collect(), ..RankCosts::default() };
+    let mut costs = RankOps { between: gaps.collect(), ..RankOps::default() };
     let all: Vec<Launched> = passes.into_iter().chain(norm).chain(update).collect();
     for _ in 0..repeats {
         group.barrier("repeat").map_err(ParallelError::from)?;
@@ -129,16 +149,29 @@ fn rank(
             let begun = Instant::now();
             backend.launch(Stream(0), op)?;
             let seconds = begun.elapsed().as_secs_f64();
-            costs.ops.push((op_key(op), seconds));
+            costs.ops.push((op.clone(), seconds));
             sum += seconds;
         }
         costs.repeats.push(sum);
         backend.take_launches();
     }
-    let part = Part::of(setup, group.rank(), group.size());
-    costs.copy = copies(&mut backend, &mut *group, part)?;
-    transport(&mut costs, group, queued, part).map_err(ParallelError::from)?;
     Ok(costs)
+}
+
+/// Measures transport in groups of `size` consecutive ranks, all groups at once.
+pub(in crate::commands) fn transport_of(setup: &Setup<'_>, size: usize) -> Result<Transport, Failure> {
+    let ranks = on_threads(setup.worlds(), |mut world| {
+        let first = world.rank() / size * size;
+        let block: Vec<usize> = (first..first + size).collect();
+        let mut group = world.group("costs", &block).map_err(ParallelError::from)?;
+        let queued = world.group("queued", &block).map_err(ParallelError::from)?;
+        let mut costs = Transport { spare_cores: setup.spare_cores(), ..Transport::default() };
+        let part = Part::of(setup, group.rank(), group.size());
+        costs.copy = copies(&mut *setup.backend()?, &mut *group, part)?;
+        transport(&mut costs, group, queued, part).map_err(ParallelError::from)?;
+        Ok(costs)
+    })?;
+    Ok(ranks.into_iter().next().unwrap_or_default())
 }
 
 /// What a rank does while copies and messages are measured.
@@ -152,7 +185,7 @@ enum Part {
 
 impl Part {
     fn of(setup: &Setup<'_>, rank: usize, ranks: usize) -> Part {
-        match (setup.paced, rank) {
+        match (setup.bench.paced, rank) {
             (None, _) => Part::Measures { next: (rank + 1) % ranks, previous: (rank + ranks - 1) % ranks },
             (Some(_), 0 | 1) => {
                 let other = (1 - rank).min(ranks - 1);
@@ -197,7 +230,7 @@ fn copies(
 
 /// Collectives and messages between all ranks, and what it costs to hand a collective to a progress thread.
 fn transport(
-    costs: &mut RankCosts,
+    costs: &mut Transport,
     mut group: Box<dyn Communicator>,
     queued: Box<dyn Communicator>,
     part: Part,
