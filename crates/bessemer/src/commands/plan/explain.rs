@@ -51,7 +51,7 @@ impl<'a> Explained<'a> {
         let mut plain = Vec::new();
         for (kind, fastest) in search.plain(found, console) {
             let Some(fastest) = fastest else {
-                plain.push((kind, "does not fit".to_owned()));
+                plain.push((kind, "none of the fastest fits".to_owned()));
                 continue;
             };
             plain.push((kind, signed_percent(fastest.seconds() / best.seconds() - 1.0)));

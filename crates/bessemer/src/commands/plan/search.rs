@@ -21,7 +21,7 @@ use std::path::Path;
 /// Most dry runs.
 const MOST_DRY_RUNS: usize = 200;
 /// Most dry runs for a plain kind of layout.
-const MOST_OF_A_KIND: usize = 10;
+const MOST_OF_A_KIND: usize = 60;
 /// Most layouts that a recipe or a model may refuse.
 const MOST_REFUSED: usize = 1000;
 
@@ -264,7 +264,7 @@ impl Search<'_> {
             let decoder = decoder.map_err(|cause| text(&cause))?.buffers;
             // By the classes that the device will count.
             let held = decoder.classes.iter().filter(|(class, _)| !plan.keeps_model() || *class == "cache");
-            held.for_each(|(class, bytes)| memory.add(*class, *bytes));
+            held.copied().for_each(|(class, bytes)| memory.add(class, bytes));
             memory.buffers.workspace = memory.buffers.workspace.max(decoder.workspace);
         }
         Ok(memory)
@@ -282,6 +282,10 @@ impl Search<'_> {
 
     /// The fastest layout of a kind that fits, looked for with a few dry runs.
     fn fastest(&self, found: &Found, is: Kind, console: &mut Console) -> Option<Planned> {
+        // Ordered by time.
+        if let Some(planned) = found.planned.iter().find(|planned| is(&planned.candidate.job.layout)) {
+            return Some(planned.clone());
+        }
         let mut too_large: Vec<Layout> =
             found.too_large.iter().map(|planned| planned.candidate.job.layout).collect();
         let mut runs = 0;
@@ -290,9 +294,6 @@ impl Search<'_> {
             |candidate: &&Candidate| is(&candidate.job.layout) && candidate.job.layout.recomputed == 0;
         for candidate in found.candidates.layouts.iter().filter(of_kind) {
             let layout = &candidate.job.layout;
-            if let Some(planned) = found.planned.iter().find(|planned| planned.candidate == *candidate) {
-                return Some(planned.clone());
-            }
             if too_large.iter().any(|other| holds_no_less(layout, other)) {
                 continue;
             }
