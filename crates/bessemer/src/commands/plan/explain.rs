@@ -1,6 +1,6 @@
 //! What a search found, and why: the fastest layout by item, the others with what rules them out.
 
-use super::search::{Found, Planned, Search};
+use super::search::{Found, Planned, Search, alike};
 use super::training::name;
 use crate::cli::PlanArgs;
 use crate::console::Console;
@@ -51,7 +51,7 @@ impl<'a> Explained<'a> {
         let mut plain = Vec::new();
         for (kind, fastest) in search.plain(found, console) {
             let Some(fastest) = fastest else {
-                plain.push((kind, "does not fit".to_owned()));
+                plain.push((kind, "none of the fastest fits".to_owned()));
                 continue;
             };
             plain.push((kind, signed_percent(fastest.seconds() / best.seconds() - 1.0)));
@@ -151,9 +151,20 @@ impl<'a> Explained<'a> {
         if let Some(reason) = &found.reason {
             let _ = writeln!(text, "first refusal: {reason}");
         }
-        if search.calibration.fitted.is_empty() {
-            text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
-        }
+        let band = search.calibration.band;
+        let _ = match search.calibration.fitted.len() {
+            0 => writeln!(
+                text,
+                "times are those of simulated steps, with constants that were fitted to nothing (--fit TABLE); eight of ten published steps \
+                 of other software took {:.2} to {:.2} of the closed form",
+                band.low, band.high
+            ),
+            rows => writeln!(
+                text,
+                "times are those of the closed form, fitted to {rows} steps; eight of ten are expected to take {:.2} to {:.2} of them",
+                band.low, band.high
+            ),
+        };
         let constraints = training.constraints();
         if !constraints.is_empty() {
             let _ = writeln!(text, "kept as the recipe says: {}", constraints.join(", "));
@@ -180,7 +191,8 @@ impl<'a> Explained<'a> {
                 let _ = writeln!(text, "  {}: {}", other.layout, other.reason);
             }
         }
-        let arguments = record.keys.iter().map(|key| match key.contains(['{', ' ', '[', '"']) {
+        let changed = training.changes(&self.best().candidate.job.layout, *devices);
+        let arguments = changed.iter().map(|key| match key.contains(['{', ' ', '[', '"']) {
             true => format!("--set '{key}'"),
             false => format!("--set {key}"),
         });
@@ -392,9 +404,14 @@ fn record(search: &Search<'_>, found: &Found, communication: &[Communication]) -
     let best = &found.planned[0];
     let limit = search.machine.memory;
     let mut others: Vec<OtherLayout> = Vec::new();
-    let faster =
-        found.too_large.iter().filter(|other| other.candidate.time.total <= best.candidate.time.total);
-    for planned in faster.take(MOST_TOO_LARGE) {
+    let mut faster: Vec<&Planned> = Vec::new();
+    for planned in &found.too_large {
+        let alike = |other: &&Planned| alike(&planned.candidate.job.layout, &other.candidate.job.layout);
+        if planned.candidate.time.total <= best.candidate.time.total && !faster.iter().any(alike) {
+            faster.push(planned);
+        }
+    }
+    for planned in faster.into_iter().take(MOST_TOO_LARGE) {
         others.push(other(planned, over(planned, &best.candidate, limit)));
     }
     for planned in &found.planned[1..] {

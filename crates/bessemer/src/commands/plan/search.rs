@@ -21,7 +21,7 @@ use std::path::Path;
 /// Most dry runs.
 const MOST_DRY_RUNS: usize = 200;
 /// Most dry runs for a plain kind of layout.
-const MOST_OF_A_KIND: usize = 10;
+const MOST_OF_A_KIND: usize = 60;
 /// Most layouts that a recipe or a model may refuse.
 const MOST_REFUSED: usize = 1000;
 
@@ -210,6 +210,10 @@ impl Search<'_> {
                 break;
             }
             let layout = &candidate.job.layout;
+            // One of those that differ in what they compute again: the fastest.
+            if found.planned.iter().any(|other| alike(layout, &other.candidate.job.layout)) {
+                continue;
+            }
             if found.too_large.iter().any(|other| holds_no_less(layout, &other.candidate.job.layout)) {
                 found.not_fitting += 1;
                 continue;
@@ -257,7 +261,11 @@ impl Search<'_> {
             let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
             let kept = activations(&recipe.train);
             let decoder = MemoryPlan::of_decoder(model, shape, kept, Some(model.context), None);
-            memory.add_samples(&decoder.map_err(|cause| text(&cause))?, !plan.keeps_model());
+            let decoder = decoder.map_err(|cause| text(&cause))?.buffers;
+            // By the classes that the device will count.
+            let held = decoder.classes.iter().filter(|(class, _)| !plan.keeps_model() || *class == "cache");
+            held.copied().for_each(|(class, bytes)| memory.add(class, bytes));
+            memory.buffers.workspace = memory.buffers.workspace.max(decoder.workspace);
         }
         Ok(memory)
     }
@@ -274,14 +282,18 @@ impl Search<'_> {
 
     /// The fastest layout of a kind that fits, looked for with a few dry runs.
     fn fastest(&self, found: &Found, is: Kind, console: &mut Console) -> Option<Planned> {
+        // Ordered by time.
+        if let Some(planned) = found.planned.iter().find(|planned| is(&planned.candidate.job.layout)) {
+            return Some(planned.clone());
+        }
         let mut too_large: Vec<Layout> =
             found.too_large.iter().map(|planned| planned.candidate.job.layout).collect();
         let mut runs = 0;
-        for candidate in found.candidates.layouts.iter().filter(|candidate| is(&candidate.job.layout)) {
+        // Layers that are alike: there are fewer of these.
+        let of_kind =
+            |candidate: &&Candidate| is(&candidate.job.layout) && candidate.job.layout.recomputed == 0;
+        for candidate in found.candidates.layouts.iter().filter(of_kind) {
             let layout = &candidate.job.layout;
-            if let Some(planned) = found.planned.iter().find(|planned| planned.candidate == *candidate) {
-                return Some(planned.clone());
-            }
             if too_large.iter().any(|other| holds_no_less(layout, other)) {
                 continue;
             }
@@ -310,11 +322,16 @@ fn alone(layout: &Layout) -> bool {
     layout.tensor * layout.context * layout.pipeline == 1
 }
 
+/// Whether two layouts differ only in what they compute again.
+pub(super) fn alike(layout: &Layout, other: &Layout) -> bool {
+    let rest = |layout: &Layout| Layout { recompute: Recompute::None, recomputed: 0, ..*layout };
+    rest(layout) == rest(other)
+}
+
 /// Whether a rank in the first layout holds at least what it holds in the second: the same ranks do the same with larger micro-batches, or
 /// compute less again.
 fn holds_no_less(layout: &Layout, other: &Layout) -> bool {
-    let like =
-        |layout: &Layout| Layout { micro_batch: 1, recompute: Recompute::None, recomputed: 0, ..*layout };
+    let of_one = |layout: &Layout| Layout { micro_batch: 1, ..*layout };
     let rank = |layout: &Layout| match layout.recompute {
         Recompute::None => 0,
         Recompute::Attention => 1,
@@ -324,7 +341,7 @@ fn holds_no_less(layout: &Layout, other: &Layout) -> bool {
     let computes_no_more = rank(layout) == 0
         || (rank(layout) == rank(other) && all(layout) <= all(other))
         || (rank(layout) < rank(other) && all(other) == usize::MAX);
-    like(layout) == like(other) && layout.micro_batch >= other.micro_batch && computes_no_more
+    alike(&of_one(layout), &of_one(other)) && layout.micro_batch >= other.micro_batch && computes_no_more
 }
 
 #[cfg(test)]

@@ -222,6 +222,13 @@ impl Training {
         self.settings(layout, ranks).iter().map(|(key, value)| set_argument(key, value)).collect()
     }
 
+    /// Of these settings those that change the recipe.
+    pub(crate) fn changes(&self, layout: &Layout, ranks: usize) -> Vec<String> {
+        let settings = self.settings(layout, ranks).into_iter();
+        let changed = settings.filter(|(key, set)| *set != value(&self.recipe, key));
+        changed.map(|(key, set)| set_argument(&key, &set)).collect()
+    }
+
     /// The value of a key in a layout, whatever the user gives.
     pub(crate) fn value_in(&self, key: &str, layout: &Layout) -> String {
         value(&self.laid_out(layout, 1, &[]), key).to_string()
