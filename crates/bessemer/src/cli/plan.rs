@@ -56,6 +56,8 @@ pub(crate) enum SearchMethod {
     Mcmc,
     /// The layouts that follow from `parallel.annotate` (GShard), in the degrees that the recipe states.
     Annotations,
+    /// Layouts of each operator by elimination over their graph, stages by dynamic programming (Alpa).
+    Alpa,
 }
 
 fn devices(text: &str) -> Result<NonZeroUsize, String> {

@@ -1,5 +1,6 @@
 //! `bessemer plan`.
 
+mod alpa;
 mod annotations;
 pub(crate) mod auto;
 mod compare;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
                 SearchMethod::Layers | SearchMethod::Mcmc | SearchMethod::Annotations => {
                     layerwise::run(&wanted, as_json, console)
                 }
+                SearchMethod::Alpa => alpa::run(&wanted, as_json, console),
             }
         }
         // The command line demands both.

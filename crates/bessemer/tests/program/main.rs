@@ -8,6 +8,7 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
+mod alpa;
 mod auto;
 mod bad_input;
 mod bench;

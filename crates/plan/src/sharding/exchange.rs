@@ -1,8 +1,8 @@
 //! What it costs to bring a value from the layout in which it is made to the one in which it is read.
 
 use crate::{Efficiency, Machine, Spread, collective_seconds};
-use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::ring;
+use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_program::CollectiveKind;
 
 /// What the ranks along an axis hold of a matrix.
@@ -43,6 +43,24 @@ pub struct ShardAxis {
     pub axis: Axis,
     /// Its groups.
     pub spread: Spread,
+}
+
+impl ShardAxis {
+    /// Axes of so many ranks, the first of which lie beside each other; those of a single rank are left out.
+    pub fn mesh(degrees: &[(Axis, usize)], node: usize) -> Vec<ShardAxis> {
+        let with = |config: MeshConfig, (axis, ranks): &(Axis, usize)| config.with(*axis, *ranks);
+        let order: Vec<Axis> = degrees.iter().map(|degree| degree.0).collect();
+        let config = degrees.iter().fold(MeshConfig::new(), with).order(&order);
+        let ranks = degrees.iter().map(|degree| degree.1).product();
+        let Ok(mesh) = Mesh::new(&config, ranks) else { return Vec::new() };
+        let several = degrees.iter().filter(|degree| degree.1 > 1);
+        several.map(|(axis, _)| ShardAxis { axis: *axis, spread: Spread::of(&mesh, *axis, node) }).collect()
+    }
+
+    /// Tensor-parallel ranks beside each other, and as many groups of them as there are data-parallel ranks.
+    pub fn plane(tensor: usize, data: usize, node: usize) -> Vec<ShardAxis> {
+        ShardAxis::mesh(&[(Axis::Tensor, tensor), (Axis::Shard, data)], node)
+    }
 }
 
 /// Seconds and bytes that a rank sends.

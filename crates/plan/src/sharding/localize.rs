@@ -1,6 +1,6 @@
 //! An operator on the shapes that a rank has of it: enough to price it, not to run it.
 
-use bessemer_tensor::op::{LinearCrossEntropy, LogitSums, Op, Rule, VocabularyShard};
+use bessemer_tensor::op::{CombineLogSums, LinearCrossEntropy, LogitSums, Op, Rule, VocabularyShard};
 use bessemer_tensor::{Buffer, View};
 use bessemer_units::DType;
 
@@ -34,19 +34,17 @@ pub(super) fn local(op: &Op, rule: &Rule, parts: &[(&str, usize)]) -> Op {
     here
 }
 
-/// The log-sum-exps of a loss over rows of the vocabulary, of `vocabulary` in all.
-pub(super) fn logit_sums(loss: &LinearCrossEntropy, vocabulary: usize) -> Op {
-    let rows = |row: usize| -> View {
-        let n = loss.x.rows;
-        Buffer { id: u32::MAX, len: 2 * n, dtype: DType::F32 }.matrix(2, n).rows(row, 1)
-    };
-    LogitSums {
-        x: loss.x,
-        weight: loss.weight,
-        tensor_shard: VocabularyShard { first: 0, of: vocabulary },
-        targets: loss.targets,
-        lse: rows(0),
-        target_logit: rows(1),
-    }
-    .into()
+/// What `ranks` ranks compute before the losses of a loss over rows of the vocabulary, of `vocabulary` in all: log-sum-exps of their
+/// rows, and of all.
+pub(super) fn logit_sums(loss: &LinearCrossEntropy, vocabulary: usize, ranks: usize) -> [Op; 2] {
+    let n = loss.x.rows;
+    let numbers =
+        |rows: usize| -> View { Buffer { id: u32::MAX, len: rows * n, dtype: DType::F32 }.matrix(rows, n) };
+    let (lse, target_logit) = (numbers(2).rows(0, 1), numbers(2).rows(1, 1));
+    let tensor_shard = VocabularyShard { first: 0, of: vocabulary };
+    let LinearCrossEntropy { x, weight, targets, .. } = *loss;
+    [
+        LogitSums { x, weight, tensor_shard, targets, lse, target_logit }.into(),
+        CombineLogSums { parts: numbers(2 * ranks), lse, target_logit }.into(),
+    ]
 }

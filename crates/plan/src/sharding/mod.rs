@@ -6,6 +6,7 @@
 //! takes. Alpa solves an integer programme; graphs of transformers have so low a treewidth that elimination finds its optimum.
 
 mod bound;
+mod chain;
 mod eliminate;
 mod exchange;
 mod graph;
@@ -16,6 +17,7 @@ mod search;
 mod training;
 
 pub use bound::lower_bound;
+pub use chain::{Chain, ChainSolution};
 pub use eliminate::minimum;
 pub use exchange::{Devices, Place, ShardAxis, Traffic};
 pub use graph::{CostGraph, Edge, Entangled, Price, Solution, Weights};

@@ -13,7 +13,7 @@
 //! With [`Layouts::Partition`] only that is left which [`bessemer_program::partition()`] makes of layouts of parameters: loops of the parameters' declared
 //! dims or no loop, and no exchange but gathers of rows and reductions.
 
-use super::exchange::{Devices, Place, Traffic};
+use super::exchange::{Devices, Place, ShardAxis, Traffic};
 use super::localize::{local, logit_sums};
 use crate::op_seconds;
 use bessemer_mesh::{Axis, Placement};
@@ -170,6 +170,12 @@ impl UnitGraph {
         all
     }
 
+    /// By option: the layout of the residual stream.
+    pub(super) fn stream(&self) -> impl Iterator<Item = Vec<Place>> + '_ {
+        let options = self.decisions.get(STREAM).map_or(&[][..], |decision| &decision.options);
+        options.iter().map(|option| option.loops.iter().map(stream_place).collect())
+    }
+
     /// The same graph without the options in which a parameter lies otherwise. Nothing changes where the unit has no such parameter.
     pub fn with_parameter(&self, name: &str, places: &[Place]) -> UnitGraph {
         let mut graph = self.clone();
@@ -222,6 +228,15 @@ fn launched(node: &Node) -> Option<&Launch> {
 
 fn is_stream(class: Class) -> bool {
     matches!(class, Class::StreamIn | Class::StreamOut | Class::StreamGradient)
+}
+
+/// Layout of the residual stream by an option.
+fn stream_place(label: &LoopLabel) -> Place {
+    match label {
+        Some("rows") => Place::Rows,
+        Some(_) => Place::Columns,
+        None => Place::Replicate,
+    }
 }
 
 /// Whether a value has the layout of the residual stream.
@@ -311,12 +326,8 @@ impl Builder<'_> {
         loops.retain(|loops| {
             rows.is_multiple_of(parts(loops, "rows")) && columns.is_multiple_of(parts(loops, "columns"))
         });
-        let place = |label: &LoopLabel| match label {
-            Some("rows") => Place::Rows,
-            Some(_) => Place::Columns,
-            None => Place::Replicate,
-        };
-        let places: Vec<Vec<Place>> = loops.iter().map(|loops| loops.iter().map(place).collect()).collect();
+        let places: Vec<Vec<Place>> =
+            loops.iter().map(|loops| loops.iter().map(stream_place).collect()).collect();
         self.add("residual stream", loops);
         for (id, value) in self.unit.values.iter().enumerate() {
             if in_stream(value) {
@@ -501,10 +512,12 @@ impl Builder<'_> {
             (op, loops.iter().position(|label| *label == Some("v")))
         {
             // Log-sum-exps and target logits of all ranks are combined before the losses.
-            let rows = local(op, rule, &parts);
-            let Op::LinearCrossEntropy(here) = rows else { return all };
-            all.seconds += op_seconds(&logit_sums(&here, loss.weight.rows), machine, efficiency);
-            let bytes = 8.0 * (here.x.rows * self.devices.degree(axis)) as f64;
+            let Op::LinearCrossEntropy(here) = local(op, rule, &parts) else { return all };
+            let ranks = self.devices.degree(axis);
+            for op in logit_sums(&here, loss.weight.rows, ranks) {
+                all.seconds += op_seconds(&op, machine, efficiency);
+            }
+            let bytes = 8.0 * (here.x.rows * ranks) as f64;
             all += self.devices.collective(CollectiveKind::AllGather, axis, bytes);
         }
         all
@@ -543,13 +556,15 @@ impl Builder<'_> {
                 self.carry(decision, bytes, &made, &home, Way::Made);
             }
             class => {
-                // Losses are read by the host on every rank.
-                let settle = |place: &Place| match place {
+                // Losses are read by the host, those of other micro-batches only by other hosts.
+                let settle = |(place, axis): (&Place, &ShardAxis)| match place {
                     Place::Partial => Place::Replicate,
-                    _ if class == Class::Losses => Place::Replicate,
+                    _ if class == Class::Losses && axis.axis != Axis::Shard => Place::Replicate,
                     place => *place,
                 };
-                let places: Vec<Vec<Place>> = made.iter().map(|of| of.iter().map(settle).collect()).collect();
+                let axes = self.devices.axes;
+                let settled = |of: &Vec<Place>| of.iter().zip(axes).map(settle).collect();
+                let places: Vec<Vec<Place>> = made.iter().map(settled).collect();
                 let home = Home { decision, places };
                 self.carry(decision, bytes, &made, &home, Way::Made);
                 self.homes[id] = Some(home);

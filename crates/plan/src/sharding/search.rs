@@ -12,8 +12,8 @@ use super::operators::{Layouts, LoopLabel, UnitGraph};
 use super::pareto::{Front, Point, Traces, fronts, link};
 use super::training::{BoundBy, Prices, Seconds, Training};
 use crate::{
-    DataParallel, Efficiency, Machine, ParameterBytes, Spread, StageCosts, StageQuestion, collective_seconds,
-    stages,
+    DataParallel, Efficiency, Machine, ParameterBytes, Spread, Stage, StageCosts, StageQuestion,
+    collective_seconds, stages,
 };
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_program::{CollectiveKind, UnitProgram};
@@ -133,6 +133,9 @@ pub enum ShardingError<E> {
     #[error(transparent)]
     Programs(E),
 }
+
+/// Part of the time of a plan by which it may be above a bound for rounding.
+const SLACK: f64 = 1e-9;
 
 /// Graphs of the units of one layout.
 struct Units {
@@ -308,21 +311,70 @@ impl MeshCase<'_> {
         2.0 * collective_seconds(CollectiveKind::Permute, bytes, Axis::Pipeline, spread, machine, efficiency)
     }
 
-    /// What decides in the layers, and the least seconds of a step, whatever it takes.
+    /// Least seconds of a step with whatever memory, and which of two bounds that is.
     fn least(&self) -> Result<Option<(BoundBy, f64)>, Entangled> {
         let prices = self.prices(1);
-        let solve = |unit: &UnitGraph, by: BoundBy| minimum(&prices.graph(unit, by), Weights::SECONDS);
-        let Some(layer) = solve(&self.units.layer, BoundBy::Compute)? else { return Ok(None) };
-        let by = prices.decides(prices.unit(&self.units.layer, &layer.options));
-        let (mut seconds, ends) = (0.0, [&self.units.embedding, &self.units.head]);
-        for (unit, count) in
-            ends.into_iter().map(|unit| (unit, 1)).chain([(&self.units.layer, self.question.layers)])
-        {
-            let Some(solution) = solve(unit, by)? else { return Ok(None) };
-            seconds += count as f64 * solution.price.seconds;
+        let mut least: Option<(BoundBy, f64)> = None;
+        for by in [BoundBy::Compute, BoundBy::Traffic] {
+            let Units { embedding, layer, head } = self.units;
+            let mut seconds = 0.0;
+            for (unit, count) in [(embedding, 1), (layer, self.question.layers), (head, 1)] {
+                let Some(solution) = minimum(&prices.graph(unit, by), Weights::SECONDS)? else {
+                    return Ok(None);
+                };
+                seconds += count as f64 * solution.price.seconds;
+            }
+            if least.is_none_or(|least| seconds > least.1) {
+                least = Some((by, seconds));
+            }
         }
         let (stages, others) = (self.layout.pipeline as f64, self.micro_batches() as f64 - 1.0);
-        Ok(Some((by, seconds + others * seconds / stages)))
+        Ok(least.map(|(by, seconds)| (by, seconds + others * seconds / stages)))
+    }
+
+    /// The best plan as one of the two bounds has it, with that bound.
+    fn solve(&self, by: BoundBy) -> Result<Option<(ShardingPlan, f64)>, Entangled> {
+        let mut traces = Traces::default();
+        let fronts = StageFronts::new(self, by, &mut traces)?;
+        let cut = StageQuestion {
+            layers: self.question.layers + 2,
+            devices: self.layout.pipeline,
+            submeshes: vec![1],
+            micro_batches: self.micro_batches(),
+        };
+        let Some(cut) = stages(&cut, &fronts) else { return Ok(None) };
+        let (mut units, mut sent, mut memory, mut times) = (Vec::new(), Vec::new(), 0.0f64, Vec::new());
+        let count = cut.stages.len();
+        for (number, stage) in cut.stages.iter().enumerate() {
+            let in_flight = (count - number).min(self.micro_batches());
+            let Some(point) = fronts.point(stage.layers.clone(), in_flight) else { continue };
+            memory = memory.max(point.price.memory);
+            let (mut seconds, mut of_stage) = (Seconds::default(), 0.0);
+            let prices = self.prices(in_flight);
+            for options in traces.units(point) {
+                let options: Vec<usize> = options.into_iter().map(|(_, option)| option).collect();
+                let graph = match units.len() {
+                    0 => &self.units.embedding,
+                    unit if unit > self.question.layers => &self.units.head,
+                    _ => &self.units.layer,
+                };
+                seconds += prices.unit(graph, &options);
+                of_stage += graph.micro_batch(&options).sent;
+                units.push(UnitChoice::of(graph, &options));
+            }
+            let sends = if number + 1 < count { fronts.transfer } else { 0.0 };
+            times.push(prices.together(seconds) + sends);
+            sent.push(of_stage);
+        }
+        let slowest = times.iter().copied().fold(0.0, f64::max);
+        let seconds = times.iter().sum::<f64>() + (self.micro_batches() as f64 - 1.0) * slowest;
+        let of_stage = |stage: &Stage| {
+            let Range { start, end } = stage.layers;
+            end.min(self.question.layers + 1) - start.max(1)
+        };
+        let stages = cut.stages.iter().map(of_stage).collect();
+        let plan = ShardingPlan { layout: self.layout, stages, units, seconds, memory, sent };
+        Ok(Some((plan, cut.seconds / fronts.factor())))
     }
 }
 
@@ -334,9 +386,9 @@ struct StageFronts {
     most_in_flight: usize,
     /// By micro-batches in flight less one and number of layers less one: layers alone.
     inner: Vec<Vec<Front>>,
-    /// By number of layers less one: with the embedding, on the first stage.
+    /// By number of layers: with the embedding, on the first stage.
     first: Vec<Front>,
-    /// With the head, on the last stage.
+    /// By number of layers: with the head, on the last stage.
     last: Vec<Front>,
     /// All of the model.
     whole: Option<Front>,
@@ -346,8 +398,8 @@ impl StageFronts {
     fn new(mesh: &MeshCase<'_>, by: BoundBy, traces: &mut Traces) -> Result<StageFronts, Entangled> {
         let (layers, limit) = (mesh.question.layers, mesh.question.memory);
         let (stages, most_in_flight) = (mesh.layout.pipeline, mesh.most_in_flight());
-        // Every other stage has a layer.
-        let most = layers + 1 - stages;
+        // Every stage but those of the embedding and of the head alone has a layer.
+        let most = layers - stages.saturating_sub(2);
         let one = |front: Vec<Front>| front.into_iter().next();
         let append = |before: &Front, unit: &Front, traces: &mut Traces| {
             let linked =
@@ -381,11 +433,12 @@ impl StageFronts {
             let inner = chain(layer.clone(), most, traces);
             if in_flight == most_in_flight {
                 let Some(embedding) = of(&mesh.units.embedding, traces)? else { return Ok(found) };
-                found.first = chain(append(&embedding, &layer, traces), most, traces);
+                found.first = chain(embedding, most + 1, traces);
             }
             if in_flight == 1 {
                 let Some(head) = of(&mesh.units.head, traces)? else { return Ok(found) };
-                found.last = inner.iter().map(|layers| append(layers, &head, traces)).collect();
+                let with_head = inner.iter().map(|layers| append(layers, &head, traces)).collect::<Vec<_>>();
+                found.last = std::iter::once(head.clone()).chain(with_head).collect();
                 if stages == 1 {
                     found.whole = found.first.last().map(|layers| append(layers, &head, traces));
                 }
@@ -395,13 +448,15 @@ impl StageFronts {
         Ok(found)
     }
 
-    fn point(&self, layers: Range<usize>, in_flight: usize) -> Option<&Point> {
-        let count = layers.len().checked_sub(1)?;
-        let front = match (layers.start == 0, layers.end == self.layers) {
+    /// The fastest options of a stage of some units: 0 is the embedding, the last one the head.
+    fn point(&self, units: Range<usize>, in_flight: usize) -> Option<&Point> {
+        let (first, last) = (units.start == 0, units.end == self.layers + 2);
+        let layers = units.len() - usize::from(first) - usize::from(last);
+        let front = match (first, last) {
             (true, true) => self.whole.as_ref(),
-            (true, false) => self.first.get(count).filter(|_| in_flight == self.most_in_flight),
-            (false, true) => self.last.get(count),
-            (false, false) => self.inner.get(in_flight - 1)?.get(count),
+            (true, false) => self.first.get(layers).filter(|_| in_flight == self.most_in_flight),
+            (false, true) => self.last.get(layers),
+            (false, false) => self.inner.get(in_flight - 1)?.get(layers - 1),
         };
         front?.within(self.memory)
     }
@@ -414,8 +469,8 @@ impl StageFronts {
 }
 
 impl StageCosts for StageFronts {
-    fn stage(&self, layers: Range<usize>, _: usize, in_flight: usize) -> f64 {
-        self.point(layers, in_flight).map_or(f64::INFINITY, |point| point.price.seconds)
+    fn stage(&self, units: Range<usize>, _: usize, in_flight: usize) -> f64 {
+        self.point(units, in_flight).map_or(f64::INFINITY, |point| point.price.seconds)
     }
 
     fn transfer(&self, _: usize, _: usize) -> f64 {
@@ -434,48 +489,21 @@ impl ShardingPlans {
             self.bounded += 1;
             return Ok(());
         }
-        let mut traces = Traces::default();
-        let fronts = StageFronts::new(mesh, by, &mut traces)?;
-        let cut = StageQuestion {
-            layers: mesh.question.layers,
-            devices: mesh.layout.pipeline,
-            submeshes: vec![1],
-            micro_batches: mesh.micro_batches(),
-        };
-        let Some(cut) = stages(&cut, &fronts) else {
+        let Some((mut plan, mut bound)) = mesh.solve(by)? else {
             self.too_large += 1;
             return Ok(());
         };
-        self.solved += 1;
-        self.bound = self.bound.min(cut.seconds / fronts.factor());
-        let (mut units, mut sent, mut memory, mut times) = (Vec::new(), Vec::new(), 0.0f64, Vec::new());
-        let count = cut.stages.len();
-        for (number, stage) in cut.stages.iter().enumerate() {
-            let in_flight = (count - number).min(mesh.micro_batches());
-            let Some(point) = fronts.point(stage.layers.clone(), in_flight) else { continue };
-            memory = memory.max(point.price.memory);
-            let (mut seconds, mut of_stage) = (Seconds::default(), 0.0);
-            let prices = mesh.prices(in_flight);
-            for options in traces.units(point) {
-                let options: Vec<usize> = options.into_iter().map(|(_, option)| option).collect();
-                let graph = match units.len() {
-                    0 => &mesh.units.embedding,
-                    unit if unit > mesh.question.layers => &mesh.units.head,
-                    _ => &mesh.units.layer,
-                };
-                seconds += prices.unit(graph, &options);
-                of_stage += graph.micro_batch(&options).sent;
-                units.push(UnitChoice::new(graph, &options));
+        if plan.seconds > bound * (1.0 + SLACK) {
+            // Memory has led to where the other bound is the larger one.
+            let other = if by == BoundBy::Compute { BoundBy::Traffic } else { BoundBy::Compute };
+            if let Some((other, least)) = mesh.solve(other)? {
+                bound = bound.max(least);
+                plan = if other.seconds < plan.seconds { other } else { plan };
             }
-            let sends = if number + 1 < count { fronts.transfer } else { 0.0 };
-            times.push(prices.together(seconds) + sends);
-            sent.push(of_stage);
         }
-        let slowest = times.iter().copied().fold(0.0, f64::max);
-        let seconds = times.iter().sum::<f64>() + (mesh.micro_batches() as f64 - 1.0) * slowest;
-        let stages = cut.stages.iter().map(|stage| stage.layers.len()).collect();
-        let plan = ShardingPlan { layout: mesh.layout, stages, units, seconds, memory, sent };
-        let at = self.plans.partition_point(|other| other.seconds <= seconds);
+        self.solved += 1;
+        self.bound = self.bound.min(bound);
+        let at = self.plans.partition_point(|other| other.seconds <= plan.seconds);
         self.plans.insert(at, plan);
         self.plans.truncate(wanted);
         Ok(())
@@ -483,7 +511,8 @@ impl ShardingPlans {
 }
 
 impl UnitChoice {
-    fn new(graph: &UnitGraph, options: &[usize]) -> UnitChoice {
+    /// What these options of a unit's decisions mean.
+    pub fn of(graph: &UnitGraph, options: &[usize]) -> UnitChoice {
         let mut choice = UnitChoice { loops: Vec::new(), parameters: Vec::new() };
         for (decision, option) in graph.decisions.iter().zip(options) {
             let option = &decision.options[*option];

@@ -8,7 +8,7 @@
 use super::exchange::Devices;
 use super::graph::{CostGraph, Price};
 use super::operators::{ShardOption, UnitGraph};
-use crate::{DataParallel, Efficiency, Machine, ParameterBytes, Spread, collective_seconds};
+use crate::{DataParallel, ParameterBytes, Spread, collective_seconds};
 use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::Exchange;
 use bessemer_program::CollectiveKind;
@@ -76,25 +76,49 @@ impl<'a> Prices<'a> {
         collective_seconds(kind, BUCKET, axis, spread, machine, efficiency) / BUCKET
     }
 
+    /// Elements of an option's parameters that data-parallel ranks share, and these ranks: those of the training, or an axis of the graph
+    /// over which gradients are terms of sums.
+    fn shared(&self, option: &ShardOption) -> impl Iterator<Item = (f64, Spread, Axis)> {
+        let Training { zero, data, .. } = self.training;
+        let axis = if zero == DataParallel::Ddp { Axis::Replicate } else { Axis::Shard };
+        let own = (data.ranks > 1).then_some((option.elements, data, axis));
+        let axes: Vec<_> = (self.devices.axes.iter().zip(&option.partial))
+            .filter(|(axis, _)| axis.axis == Axis::Shard)
+            .map(|(axis, elements)| (*elements, axis.spread, axis.axis))
+            .collect();
+        own.into_iter().chain(axes)
+    }
+
     /// Seconds of a micro-batch of an option.
     pub fn option(&self, option: &ShardOption) -> Seconds {
-        let Training { zero, data, micro_batches, bytes, .. } = self.training;
+        let Training { zero, micro_batches, bytes, .. } = self.training;
         let Devices { machine, efficiency, axes } = self.devices;
         let m = micro_batches as f64;
         let passes = zero.passes(micro_batches, Exchange::EachMicroBatch);
-        let axis = if zero == DataParallel::Ddp { Axis::Replicate } else { Axis::Shard };
         let each = passes.reduce_scatters * bytes.gradient
             // Halves of an all-reduce are of gradients both.
             + passes.all_gathers * if zero == DataParallel::Ddp { bytes.gradient } else { bytes.parameter };
-        let traffic = match data.ranks {
-            1 => 0.0,
-            _ => option.elements * each * self.per_byte(data, axis) / m,
-        };
+        let traffic: f64 = self
+            .shared(option)
+            .map(|(elements, spread, axis)| elements * each * self.per_byte(spread, axis))
+            .sum();
         let sums: f64 = (axes.iter().zip(&option.partial))
+            .filter(|(axis, _)| axis.axis != Axis::Shard)
             .map(|(axis, elements)| 2.0 * elements * bytes.gradient * self.per_byte(axis.spread, axis.axis))
             .sum();
-        let update = update_seconds(option.elements, zero, data.ranks, machine, efficiency);
-        Seconds { compute: option.seconds + (sums + update) / m, traffic }
+        let own = match zero {
+            DataParallel::Ddp => option.elements,
+            _ => self.own(option),
+        };
+        let update = own * efficiency.optimizer_bytes / machine.memory_bandwidth;
+        Seconds { compute: option.seconds + (sums + update) / m, traffic: traffic / m }
+    }
+
+    /// Elements of which a rank has the only state.
+    fn own(&self, option: &ShardOption) -> f64 {
+        let others =
+            |(elements, spread, _): (f64, Spread, Axis)| elements * (1.0 - 1.0 / spread.ranks as f64);
+        option.elements - self.shared(option).map(others).sum::<f64>().min(option.elements)
     }
 
     /// Seconds of a micro-batch with all that is hidden.
@@ -114,18 +138,16 @@ impl<'a> Prices<'a> {
         }
     }
 
-    /// What decides in a unit with its fastest options.
-    pub fn decides(&self, seconds: Seconds) -> BoundBy {
-        match self.bound(seconds, BoundBy::Traffic) > self.bound(seconds, BoundBy::Compute) {
-            true => BoundBy::Traffic,
-            false => BoundBy::Compute,
-        }
-    }
-
     /// Bytes of an option.
     fn memory(&self, option: &ShardOption) -> f64 {
-        let Training { zero, data, in_flight, bytes, .. } = self.training;
-        zero.bytes(bytes, option.elements, data.ranks) + in_flight as f64 * option.saved
+        let Training { zero, in_flight, bytes, .. } = self.training;
+        let (all, own) = (option.elements, self.own(option));
+        // As if `all / own` ranks had a part of each element.
+        let part = |shards: bool, bytes: f64| bytes * if shards { own } else { all };
+        part(zero == DataParallel::Zero3, bytes.parameter)
+            + part(matches!(zero, DataParallel::Zero2 | DataParallel::Zero3), bytes.gradient)
+            + part(zero != DataParallel::Ddp, bytes.state)
+            + in_flight as f64 * option.saved
     }
 
     /// The unit's decisions with their prices.
@@ -157,16 +179,4 @@ impl<'a> Prices<'a> {
         all.compute += unit.micro_batch(options).seconds - own;
         all
     }
-}
-
-/// Seconds of the update of a rank's parameters.
-fn update_seconds(
-    elements: f64,
-    zero: DataParallel,
-    ranks: usize,
-    machine: &Machine,
-    efficiency: &Efficiency,
-) -> f64 {
-    let own = if zero == DataParallel::Ddp { elements } else { elements / ranks as f64 };
-    own * efficiency.optimizer_bytes / machine.memory_bandwidth
 }

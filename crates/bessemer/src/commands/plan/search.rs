@@ -123,10 +123,10 @@ pub(super) fn best(
 ) -> Result<Best, Failure> {
     let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
     let found = search.run(console)?;
-    let shown = |Planned { candidate, memory }: &Planned| Shown {
+    let shown = |planned @ Planned { candidate, memory, .. }: &Planned| Shown {
         name: name(&candidate.job.layout),
         keys: training.arguments(&candidate.job.layout, wanted.devices),
-        seconds: candidate.time.total,
+        seconds: planned.seconds(),
         sums: f64::NAN,
         memory: candidate.least_memory,
         planned: Some(memory.buffers.total()),
