@@ -34,6 +34,16 @@ pub(crate) struct PassLists {
 }
 
 impl PassLists {
+    /// The sets of flat units whose partial gradients are summed in one go.
+    pub(crate) fn completed(&self) -> Vec<&[usize]> {
+        let lists = self.backward.iter().chain(&self.weight).chain([&self.reduce, &self.finish]);
+        let completed = |node| match node {
+            &PassNode::Complete(ref flats) => Some(flats.as_slice()),
+            _ => None,
+        };
+        lists.flatten().filter_map(completed).collect()
+    }
+
     /// The lists of a decoder whose parameters lie in `memory`.
     pub(crate) fn new(
         decoder: &Decoder,
