@@ -64,7 +64,7 @@ impl SwitchServer {
         self.aggregator.jobs()
     }
 
-    /// Serves until `stop` is set.
+    /// Serves until `stop` is set, and what has arrived by then.
     ///
     /// # Errors
     /// Those of the socket, but for answers to workers that are gone.
@@ -72,9 +72,16 @@ impl SwitchServer {
         let mut buffer = vec![0; MOST_BYTES];
         let mut answers = Vec::new();
         let mut expired = Duration::ZERO;
+        let mut stopping: Option<Instant> = None;
         self.socket.set_read_timeout(Some(LOOK))?;
-        while !stop.load(Ordering::Relaxed) {
-            let received = self.receive(&mut buffer)?;
+        loop {
+            if stop.load(Ordering::Relaxed) && stopping.is_none() {
+                stopping = Some(Instant::now());
+            }
+            let received = self.receive(&mut buffer, stopping.is_none())?;
+            if stopping.is_some_and(|since| received.is_none() || since.elapsed() > LOOK) {
+                return Ok(());
+            }
             let now = self.began.elapsed();
             if let Some((length, from)) = received {
                 let copies = u32::from(!self.strikes(self.injected.loss))
@@ -95,7 +102,6 @@ impl SwitchServer {
                 self.aggregator.expire(now.saturating_sub(self.idle));
             }
         }
-        Ok(())
     }
 
     /// Decides over the next packet.
@@ -105,9 +111,9 @@ impl SwitchServer {
     }
 
     /// The next packet; `None` if none has come and something else is to be done.
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<(usize, SocketAddr)>, Error> {
+    fn receive(&mut self, buffer: &mut [u8], serving: bool) -> Result<Option<(usize, SocketAddr)>, Error> {
         // A blocking read wakes up by the clock of the scheduler, far too late for answers that are to leave soon.
-        let waits = self.delayed.is_empty();
+        let waits = serving && self.delayed.is_empty();
         self.socket.set_nonblocking(!waits)?;
         match self.socket.recv_from(buffer) {
             Ok(received) => Ok(Some(received)),

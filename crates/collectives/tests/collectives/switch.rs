@@ -434,7 +434,7 @@ fn a_switch_that_is_silent_and_a_wait_that_is_ended_are_errors() {
     assert!(matches!(error, SwitchError::Silent { .. }), "{error}");
     assert!(error.to_string().contains(&free.to_string()), "{error}");
     serving(SwitchMemory { slots: 8, values: 8 }, Injected::default(), |served| {
-        let settings = SwitchSettings { patience: Duration::from_millis(200), ..served };
+        let settings = SwitchSettings { patience: Duration::from_secs(1), ..served };
         let error =
             SwitchClient::join(id(0), 2, &SwitchSettings { values: 9, ..settings }).map(drop).unwrap_err();
         assert!(error.to_string().contains("1 to 8 integers"), "{error}");
