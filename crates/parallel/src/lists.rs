@@ -37,11 +37,11 @@ impl PassLists {
     /// The sets of flat units whose partial gradients are summed in one go.
     pub(crate) fn completed(&self) -> Vec<&[usize]> {
         let lists = self.backward.iter().chain(&self.weight).chain([&self.reduce, &self.finish]);
-        let completed = |node| match node {
-            &PassNode::Complete(ref flats) => Some(flats.as_slice()),
+        let flats = lists.flatten().filter_map(|node| match node {
+            PassNode::Complete(flats) => Some(flats.as_slice()),
             _ => None,
-        };
-        lists.flatten().filter_map(completed).collect()
+        });
+        flats.collect()
     }
 
     /// The lists of a decoder whose parameters lie in `memory`.
