@@ -32,7 +32,7 @@ pub(crate) use network::{
     NetworkShowArgs, NetworkSwitchArgs, RoutingChoice,
 };
 pub(crate) use parity::ParityArgs;
-pub(crate) use plan::{PlanArgs, PlanCommand, PlanValidateArgs, SearchMethod};
+pub(crate) use plan::{PlanArgs, PlanCalibrateArgs, PlanCommand, PlanValidateArgs, SearchMethod};
 pub(crate) use program::{ProgramCommand, ProgramShowArgs};
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
 pub(crate) use study::{StudyCommand, StudyCoordCheckArgs, StudyInitArgs};

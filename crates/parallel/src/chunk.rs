@@ -122,12 +122,14 @@ impl Chunk {
             .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
             .collect();
         let ChunkGroups { layers, shard, replicate, ends } = groups;
-        let tensor = TensorGroup::new(layers, &part, (plan.sequence, plan.overlap), &gradients)?;
+        let mut tensor = TensorGroup::new(layers, &part, (plan.sequence, plan.overlap), &gradients)?;
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
         let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());
         let rank = DataRank { shard: of(&shard), replicate: of(&replicate) };
         let lists = PassLists::new(&decoder, &memory, &units, &tensor, (rank, plan.reduce_dtype));
+        let programs = decoder.programs().map(|(_, program, _)| program);
+        tensor.reserve(programs, &lists.completed(), job.types.gradients.dtype());
         let groups = (shard, replicate);
         let exchange = Exchange::new(backend, groups, &units.list, &memory, plan.reduce_dtype)?;
         Ok(Chunk {
@@ -165,7 +167,8 @@ impl Chunk {
     /// Bytes of host memory in which values wait for collectives.
     pub(crate) fn staging_bytes(&self) -> u64 {
         let in_flight = most_in_flight(self.decoder.programs().map(|(_, program, _)| program));
-        self.exchange.staging_bytes() + self.sharing.bytes() + self.operands.bytes() + in_flight
+        let staged = self.exchange.staging_bytes() + self.tensor.staging_bytes();
+        staged + self.sharing.bytes() + self.operands.bytes() + in_flight
     }
 
     /// Lets the optimizer act together with the ranks that share the chunk's parameters. They all call this.

@@ -34,6 +34,16 @@ pub(crate) struct PassLists {
 }
 
 impl PassLists {
+    /// The sets of flat units whose partial gradients are summed in one go.
+    pub(crate) fn completed(&self) -> Vec<&[usize]> {
+        let lists = self.backward.iter().chain(&self.weight).chain([&self.reduce, &self.finish]);
+        let flats = lists.flatten().filter_map(|node| match node {
+            PassNode::Complete(flats) => Some(flats.as_slice()),
+            _ => None,
+        });
+        flats.collect()
+    }
+
     /// The lists of a decoder whose parameters lie in `memory`.
     pub(crate) fn new(
         decoder: &Decoder,

@@ -6,9 +6,11 @@ use crate::int8::IN_FLIGHT;
 use crate::plan::{Coord, Plan};
 use crate::worker::{Job, Worker};
 use bessemer_arch::Model;
-use bessemer_collectives::NullCommunicator;
+use bessemer_collectives::{NullCommunicator, ThreadSettings};
+use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_schedule::Place;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
@@ -18,7 +20,7 @@ use bessemer_units::{Bytes, ParamStorage};
 const CACHE: &str = "cache";
 
 /// Memory that a rank will hold, by class: parameters, gradients, optimizer state, activations, in-flight buffers of
-/// collectives, copies for checkpoints, the cache of keys and values, and the workspace of operators.
+/// collectives, the slots through which ranks of one process exchange values, copies for checkpoints, the cache of keys and values, and the workspace of operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// By class. Without a device to ask, the workspace is 0.
@@ -125,14 +127,12 @@ impl MemoryPlan {
         device: Option<&mut dyn Backend>,
     ) -> Result<MemoryPlan, ParallelError> {
         let mut planning = Planning { null: NullBackend::new(), device };
-        // Collectives at once or beside the computation: the memory is the same.
-        let plan = Plan { overlap: false, ..job.plan.clone() };
-        let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
-        let job = Job { plan: &plan, ..job.clone() };
-        let worker = Worker::filled(&mut planning, &job, fill, world)?;
+        let world = Box::new(NullCommunicator::new("world", rank, job.plan.ranks()));
+        let worker = Worker::filled(&mut planning, job, fill, world)?;
         let mut planned = MemoryPlan { buffers: planning.memory() };
         planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
-        for (class, bytes) in fill.map_or(Ok(Vec::new()), |fill| fill.host_memory(&job, &worker))? {
+        planned.add("slots of collectives", Bytes(slot_bytes(job, rank)));
+        for (class, bytes) in fill.map_or(Ok(Vec::new()), |fill| fill.host_memory(job, &worker))? {
             planned.add(class, bytes);
         }
         Ok(planned)
@@ -197,6 +197,31 @@ impl MemoryShortage {
             classes.iter().map(|(class, bytes)| format!("{} {bytes}", name(class))).collect();
         MemoryShortage { needed, available, largest: largest.join(", ") }
     }
+}
+
+/// Bytes in which a rank shows the others of its groups what it sends: two slots a group, as the engine of threads keeps them.
+fn slot_bytes(job: &Job<'_>, rank: usize) -> u64 {
+    let plan = job.plan;
+    let several = |ranks: usize| u64::from(ranks > 1);
+    let pipeline = plan.coord(rank).pipeline;
+    let layer_axes: Vec<Axis> = plan.layer_axes().collect();
+    let of_stage = |stage: usize| {
+        let holders = job.program.holders(stage);
+        if holders.iter().all(|place| place.rank != pipeline) {
+            return 0;
+        }
+        let axes: u64 = layer_axes.iter().map(|axis| several(plan.mesh.degree(*axis))).sum();
+        axes + several(layer_axes.len()) + several(plan.shard()) + several(plan.replicate() * holders.len())
+    };
+    let stages: u64 = (0..job.program.stages).map(of_stage).sum();
+    // The ends of a route sum the gradients of a tied table.
+    let ends = |route: &&Vec<Place>| {
+        let ends = [route.first(), route.last()].map(|place| place.map(|place| place.rank));
+        job.model.tied_embeddings && ends[0] != ends[1] && ends.contains(&Some(pipeline))
+    };
+    let ends = job.program.routes.iter().filter(ends).count() as u64;
+    let groups = several(plan.ranks()) + several(plan.pipeline()) + stages + ends;
+    2 * groups * ThreadSettings::default().piece_bytes as u64
 }
 
 /// The null backend, with the workspace of operators as the device says.

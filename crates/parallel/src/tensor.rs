@@ -17,8 +17,9 @@ use bessemer_collectives::{
     read_view, write_view,
 };
 use bessemer_mesh::{Axis, PositionOrder, even};
-use bessemer_program::CollectiveKind;
+use bessemer_program::{CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_units::DType;
 use std::ops::{DerefMut, Range};
 
 /// Label of the groups of ranks that hold the same key/value heads.
@@ -130,6 +131,37 @@ impl TensorGroup {
             parts,
             received,
         })
+    }
+
+    /// Allocates the host memory of the largest collective that computation waits for: of a pass over these programs, or of the sums of
+    /// partial gradients in each of these sets of flat units. Growing by use would take up to twice as much.
+    pub(crate) fn reserve<'p>(
+        &mut self,
+        programs: impl Iterator<Item = &'p UnitProgram>,
+        completed: &[&[usize]],
+        gradients: DType,
+    ) {
+        let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));
+        let (mut most, mut exchanges) = (0, false);
+        for node in lists.flatten() {
+            let Node::Collective(c) = node else { continue };
+            let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
+            most = most.max(elements * c.src.dtype().size());
+            exchanges |= c.kind == CollectiveKind::AllToAll;
+        }
+        for flats in completed {
+            let along = |axis: &AxisGroup| self.partial_along(axis.axis, flats) * gradients.size();
+            most = most.max(self.axes.iter().map(along).max().unwrap_or(0));
+        }
+        if most > 0 {
+            // What is sent and what is received of an exchange lie apart.
+            self.staging.reserve(1 + usize::from(exchanges), DType::U8, most);
+        }
+    }
+
+    /// Bytes of host memory of collectives that computation waits for.
+    pub(crate) fn staging_bytes(&self) -> u64 {
+        self.staging.capacity_bytes()
     }
 
     /// The communicator itself, for calls while no collective is in flight.

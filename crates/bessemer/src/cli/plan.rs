@@ -82,6 +82,32 @@ const MOST_DEVICES: usize = 1 << 17;
 pub(crate) enum PlanCommand {
     /// Predict every step of a table of measured ones, and say how wrong the predictions are.
     Validate(PlanValidateArgs),
+    /// Run a few layouts of a recipe on this machine, and fit the constants of the cost model to them.
+    Calibrate(PlanCalibrateArgs),
+}
+
+/// `bessemer plan calibrate`
+#[derive(Debug, Args)]
+pub(crate) struct PlanCalibrateArgs {
+    /// Recipe file (TOML). No data is read: tokens are random.
+    pub(crate) recipe: PathBuf,
+    /// Override a key, e.g. --set train.seq_len=4096 (may be repeated).
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// This machine, as `bessemer doctor --machine` writes it: its devices are the ranks that run.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: String,
+    /// Layouts to run.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(2..=16))]
+    pub(crate) runs: u64,
+    /// Timed steps of each, after one that is not.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) steps: u64,
+    /// Table to write, for `bessemer plan --fit`.
+    #[arg(long, value_name = "FILE", default_value = "calibration.csv")]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) waiting: super::WaitingArgs,
 }
 
 /// `bessemer plan validate`

@@ -3,6 +3,7 @@
 mod alpa;
 mod annotations;
 pub(crate) mod auto;
+mod calibrate;
 mod compare;
 mod explain;
 mod here;
@@ -29,6 +30,7 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match (&args.command, &args.recipe, args.devices) {
         (Some(PlanCommand::Validate(args)), ..) => validate::run(args, as_json, console),
+        (Some(PlanCommand::Calibrate(args)), ..) => calibrate::run(args, as_json, console),
         (None, Some(recipe), Some(devices)) => {
             let wanted = search::Wanted { recipe, devices: devices.get(), args };
             if args.compare {

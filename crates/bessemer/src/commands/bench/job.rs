@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
+use bessemer_recipe::Recipe;
 use bessemer_units::MatmulPrecision;
 use serde_json::{Value, json};
 
@@ -52,10 +53,16 @@ impl Job {
     /// The micro-batch of a recipe: no data is read, so a vocabulary that the tokenizer decides is taken at its limit.
     fn of_recipe(path: &std::path::Path, args: &BenchStepArgs) -> Result<Job, Failure> {
         let recipe = bessemer_recipe::load_recipe(path, &args.sets)?.value;
-        let plan = recipe.train.resolve(1, Some(u64::MAX >> 20)).map_err(Failure::usage)?;
         let vocab = args.vocab.unwrap_or(recipe.tokenizer.vocab_size) as usize;
+        let model = overridden(recipe.model.clone(), args).resolve(Some(vocab))?;
+        Job::of(recipe, model)
+    }
+
+    /// The micro-batch of a recipe whose model is this.
+    pub(in crate::commands) fn of(recipe: Recipe, model: Model) -> Result<Job, Failure> {
+        let plan = recipe.train.resolve(1, Some(u64::MAX >> 20)).map_err(Failure::usage)?;
         Ok(Job {
-            model: overridden(recipe.model, args).resolve(Some(vocab))?,
+            model,
             shape: Shape {
                 sequences: plan.micro_batch as usize,
                 seq: plan.seq_len as usize,
