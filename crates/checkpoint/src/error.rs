@@ -92,13 +92,13 @@ pub enum CheckpointError {
         problem: String,
     },
     /// The manifest has a version that this program does not know.
-    #[error("{}: format version {found}, this program reads {supported}; use the program that wrote it, or a newer one", file.display())]
+    #[error("{}: format version {found}, this program reads up to {supported}; use the program that wrote it, or a newer one", file.display())]
     Version {
         /// The manifest.
         file: PathBuf,
         /// Version found.
         found: u64,
-        /// Version that this program reads.
+        /// Newest version that this program reads.
         supported: u64,
     },
     /// A safetensors file breaks its format.
@@ -223,6 +223,10 @@ pub(crate) trait At<T> {
 
 impl<T> At<T> for io::Result<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| CheckpointError::Io { action, path: path.into(), source })
+        self.map_err(|source| match source.downcast::<CheckpointError>() {
+            // A file whose bytes are verified when they are read says itself what is wrong with them.
+            Ok(own) => own,
+            Err(source) => CheckpointError::Io { action, path: path.into(), source },
+        })
     }
 }
