@@ -174,6 +174,14 @@ pub enum CheckpointError {
         /// What is missing, unexpected, or of another shape.
         report: MatchReport,
     },
+    /// Another rank of the job could not do its part.
+    #[error("rank {rank}: {problem}")]
+    OnRank {
+        /// The rank.
+        rank: usize,
+        /// Its error.
+        problem: String,
+    },
     /// A model that the Hugging Face layout cannot express, or a Hugging Face directory that Bessemer cannot express.
     #[error("{}: {problem}", path.display())]
     HuggingFace {
@@ -182,6 +190,23 @@ pub enum CheckpointError {
         /// Which feature, what was found, what to try.
         problem: String,
     },
+}
+
+impl CheckpointError {
+    /// Whether the error says that a checkpoint itself cannot be used: an older one may be intact.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            CheckpointError::Io { .. }
+                | CheckpointError::Checksum { .. }
+                | CheckpointError::Size { .. }
+                | CheckpointError::MissingFile { .. }
+                | CheckpointError::Manifest { .. }
+                | CheckpointError::Version { .. }
+                | CheckpointError::Container { .. }
+                | CheckpointError::Tensor { .. }
+        )
+    }
 }
 
 /// A checkpoint that was passed over, and why.

@@ -45,7 +45,7 @@ pub struct SaveRequest<'a> {
     pub tensors: &'a mut dyn TensorSource,
     /// Largest tensor file in bytes; a larger tensor gets a file of its own.
     pub max_file_bytes: u64,
-    /// Told (done, total) bytes while writing.
+    /// Called with (done, total) bytes while writing.
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -65,7 +65,7 @@ pub struct SaveReport {
     pub set_aside: Option<PathBuf>,
 }
 
-/// Names the hidden directory of a save under way to the other ranks.
+/// Name of the hidden directory of a save, for the other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaveTicket {
     /// Step of the checkpoint.
@@ -95,7 +95,7 @@ pub struct PartRequest<'a> {
     pub slices: &'a [TensorSlice],
     /// Largest tensor file in bytes; a larger box gets a file of its own.
     pub max_file_bytes: u64,
-    /// Told (done, total) bytes of this rank while writing.
+    /// Called with (done, total) bytes of this rank while writing.
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -123,7 +123,7 @@ impl WrittenPart {
     }
 }
 
-/// What a checkpoint holds beside its tensors.
+/// Contents of a checkpoint besides the values of its tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
     /// Training tokens consumed.
@@ -138,7 +138,7 @@ pub struct Contents {
     pub tensors: Vec<TensorSpec>,
 }
 
-/// A save under way, on the rank that commits it. Dropped without [`SaveInProgress::commit`] it is abandoned: what was written is
+/// An unfinished save, on the rank that commits it. Dropped without [`SaveInProgress::commit`] it is abandoned: what was written is
 /// removed, and nothing that was there before has changed.
 pub struct SaveInProgress {
     store: Store,
@@ -294,7 +294,7 @@ impl Store {
 }
 
 impl SaveInProgress {
-    /// What the other ranks need to know.
+    /// Ticket for the other ranks.
     pub fn ticket(&self) -> SaveTicket {
         self.ticket
     }

@@ -18,6 +18,7 @@ mod ranks;
 mod refusals;
 mod resume;
 mod run;
+mod slices;
 mod traffic;
 mod traffic_grids;
 mod updates;
