@@ -333,7 +333,7 @@ fn what_cannot_copy_is_refused_with_its_reason() {
     let world = Box::new(NullCommunicator::new("world", 0, 2));
     let mut worker = Worker::new(&mut null, &layout.job(&model, &optim, &plan, &plain), world).unwrap();
     let tensors = worker.tensors(&optim).unwrap();
-    assert!(worker.own_slices(&tensors).unwrap().elements() > model.parameters() as usize);
+    assert!(worker.own_slices(&tensors).unwrap().elements() > model.parameters());
     let e = take_snapshot(&mut worker).unwrap_err().to_string();
     assert!(e.contains("copied 0 of 0"), "{e}");
     let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };

@@ -122,7 +122,7 @@ fn layouts() -> Vec<(&'static str, ParallelConfig, usize)> {
 #[test]
 fn every_element_is_saved_by_one_rank_and_the_work_is_even() {
     let (model, optim) = (model(2), OptimConfig::default());
-    let total: usize = 3 * model.parameters() as usize;
+    let total: usize = 3 * model.parameters();
     for (what, config, ranks) in layouts() {
         let counts = saved_once(what, &model, &config, ranks, &optim);
         let (most, all) = (counts.iter().max().unwrap(), counts.iter().sum::<usize>());
