@@ -92,13 +92,13 @@ pub enum CheckpointError {
         problem: String,
     },
     /// The manifest has a version that this program does not know.
-    #[error("{}: format version {found}, this program reads {supported}; use the program that wrote it, or a newer one", file.display())]
+    #[error("{}: format version {found}, this program reads up to {supported}; use the program that wrote it, or a newer one", file.display())]
     Version {
         /// The manifest.
         file: PathBuf,
         /// Version found.
         found: u64,
-        /// Version that this program reads.
+        /// Newest version that this program reads.
         supported: u64,
     },
     /// A safetensors file breaks its format.
@@ -174,6 +174,14 @@ pub enum CheckpointError {
         /// What is missing, unexpected, or of another shape.
         report: MatchReport,
     },
+    /// Another rank of the job could not do its part.
+    #[error("rank {rank}: {problem}")]
+    OnRank {
+        /// The rank.
+        rank: usize,
+        /// Its error.
+        problem: String,
+    },
     /// A model that the Hugging Face layout cannot express, or a Hugging Face directory that Bessemer cannot express.
     #[error("{}: {problem}", path.display())]
     HuggingFace {
@@ -182,6 +190,23 @@ pub enum CheckpointError {
         /// Which feature, what was found, what to try.
         problem: String,
     },
+}
+
+impl CheckpointError {
+    /// Whether the error says that a checkpoint itself cannot be used: an older one may be intact.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            CheckpointError::Io { .. }
+                | CheckpointError::Checksum { .. }
+                | CheckpointError::Size { .. }
+                | CheckpointError::MissingFile { .. }
+                | CheckpointError::Manifest { .. }
+                | CheckpointError::Version { .. }
+                | CheckpointError::Container { .. }
+                | CheckpointError::Tensor { .. }
+        )
+    }
 }
 
 /// A checkpoint that was passed over, and why.
@@ -223,6 +248,10 @@ pub(crate) trait At<T> {
 
 impl<T> At<T> for io::Result<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| CheckpointError::Io { action, path: path.into(), source })
+        self.map_err(|source| match source.downcast::<CheckpointError>() {
+            // A file whose bytes are verified when they are read says itself what is wrong with them.
+            Ok(own) => own,
+            Err(source) => CheckpointError::Io { action, path: path.into(), source },
+        })
     }
 }

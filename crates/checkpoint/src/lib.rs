@@ -31,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod chunks;
 mod compare;
 mod config;
 mod element;
@@ -46,16 +47,21 @@ mod save;
 mod slices;
 mod source;
 mod store;
+mod verified;
 
 pub use compare::{MatchReport, ShapeMismatch};
 pub use config::{SaveConfig, SaveConfigError};
 pub use error::{CheckpointError, Result, Skipped, SourceError};
 pub use load::{Loaded, LoadedTensors};
 pub use manifest::{
-    FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SliceRecord, TensorRecord, VERSION,
+    FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Previous, SliceRecord, TensorRecord, VERSION,
 };
 pub use retention::Retention;
-pub use save::{SaveReport, SaveRequest};
+pub use save::{
+    Contents, PartRequest, SaveInProgress, SaveReport, SaveRequest, SaveTicket, TensorSlice, WrittenPart,
+    slice_specs,
+};
+pub use slices::entry_name;
 pub use source::{HostTensors, TensorSource, TensorSpec, TensorsFrom};
 pub use store::{
     Accept, CheckpointInfo, GcReport, Latest, PIN_NAME, Scan, Store, parse_step_name, step_name,

@@ -1,28 +1,44 @@
-//! Loading: nothing is used before every byte of every file has been held against its checksum.
+//! Loading: nothing is used before it has been held against its checksum.
 
 use crate::compare::MatchReport;
-use crate::error::{At, CheckpointError, Result, SourceError};
-use crate::format::SafetensorsFile;
-use crate::fs::{FileSystem, OsFileSystem, ReadFile};
-use crate::manifest::{FileRecord, Manifest, TensorRecord};
-use crate::slices;
+use crate::error::{CheckpointError, Result, SourceError};
+use crate::format::{Entry, SafetensorsFile};
+use crate::fs::{FileSystem, OsFileSystem};
+use crate::manifest::{Manifest, SliceRecord, TensorRecord};
+use crate::slices::{Copied, Wanted, entry_name};
 use crate::source::{TensorSource, TensorSpec};
 use crate::store::{open_part, read_manifest};
+use crate::verified::{ChunkCache, VerifiedFile};
+use bessemer_mesh::BoxRange;
 use bessemer_tensor::host::HostTensor;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
-/// Bytes read at a time while verifying.
-const CHUNK: usize = 1 << 20;
+/// Elements read at a time.
+const BLOCK: usize = 1 << 18;
+/// Elements that are read and thrown away rather than leaving a gap between two reads.
+const GAP: usize = 1 << 12;
 
-/// A verified checkpoint, its files open: what is read later comes from the files that were verified, even if their
-/// names change hands meanwhile.
-#[derive(Debug)]
+/// A checkpoint whose bytes are verified: all of them before anything is used ([`Loaded::open`]), or each chunk of a file when
+/// something of it is read first ([`crate::Store::load_lazily`]). Files stay open: what is read later comes from the files that
+/// were verified, even if their names change hands meanwhile.
 pub struct Loaded {
     path: PathBuf,
     manifest: Manifest,
-    files: Vec<SafetensorsFile>,
+    files: Vec<OnceLock<SafetensorsFile>>,
     index: HashMap<String, usize>,
+    /// Slices of each file: tensor and slice.
+    slices: Vec<Vec<(usize, usize)>>,
+    /// Where files that are not open yet are opened.
+    fs: Option<Arc<dyn FileSystem>>,
+    cache: Arc<ChunkCache>,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("path", &self.path).field("manifest", &self.manifest).finish()
+    }
 }
 
 impl Loaded {
@@ -33,33 +49,84 @@ impl Loaded {
 
     /// The same on another file system; `progress` is told (done, total) bytes.
     pub fn open_on(fs: &dyn FileSystem, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Loaded> {
-        let manifest = read_manifest(fs, path)?;
+        let loaded = Loaded::of(path, read_manifest(fs, path)?, None);
         // Presence and size of all, before hashing any.
-        let mut open = Vec::new();
-        for record in &manifest.files {
-            let file_path = path.join(&record.name);
-            let file = open_part(fs, &file_path)?;
-            let found = file.size().at("read the size of", &file_path)?;
-            if found != record.bytes {
-                return Err(CheckpointError::Size { file: file_path, expected: record.bytes, found });
-            }
-            open.push((file, file_path));
-        }
-        let (total, mut done) = (manifest.bytes(), 0);
-        let mut files = Vec::new();
-        for ((file, file_path), record) in open.into_iter().zip(&manifest.files) {
-            let mut advance = |n: u64| {
+        let open: Vec<_> =
+            (0..loaded.files.len()).map(|number| loaded.open_file(fs, number)).collect::<Result<_>>()?;
+        let (total, mut done) = (loaded.manifest.bytes(), 0);
+        for (number, file) in open.into_iter().enumerate() {
+            file.verify(&mut |n| {
                 done += n;
                 progress(done, total);
-            };
-            verify_file(file.as_ref(), &file_path, record, &mut advance)?;
-            files.push(SafetensorsFile::from_file(file, &file_path)?);
+            })?;
+            // Nobody else has it yet.
+            let _ = loaded.files[number].set(loaded.check_header(number, file)?);
         }
-        for t in &manifest.tensors {
-            check_entries(t, &files)?;
-        }
+        Ok(loaded)
+    }
+
+    /// A checkpoint whose files are opened when something in them is read.
+    pub(crate) fn lazy(fs: Arc<dyn FileSystem>, path: &Path, manifest: Manifest) -> Loaded {
+        Loaded::of(path, manifest, Some(fs))
+    }
+
+    fn of(path: &Path, manifest: Manifest, fs: Option<Arc<dyn FileSystem>>) -> Loaded {
         let index = manifest.tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
-        Ok(Loaded { path: path.into(), manifest, files, index })
+        let mut slices = vec![Vec::new(); manifest.files.len()];
+        for (tensor, record) in manifest.tensors.iter().enumerate() {
+            for (slice, s) in record.slices.iter().enumerate() {
+                slices[s.file].push((tensor, slice));
+            }
+        }
+        let files = manifest.files.iter().map(|_| OnceLock::new()).collect();
+        Loaded { path: path.into(), manifest, files, index, slices, fs, cache: Arc::default() }
+    }
+
+    fn open_file(&self, fs: &dyn FileSystem, number: usize) -> Result<VerifiedFile> {
+        let record = &self.manifest.files[number];
+        let path = self.path.join(&record.name);
+        VerifiedFile::new(open_part(fs, &path)?, &path, record, number, Arc::clone(&self.cache))
+    }
+
+    /// Reads the header of a file. Manifest and header must describe the same bytes: otherwise two readers would see two models.
+    fn check_header(&self, number: usize, file: VerifiedFile) -> Result<SafetensorsFile> {
+        let path = self.path.join(&self.manifest.files[number].name);
+        let file = SafetensorsFile::from_file(Box::new(file), &path)?;
+        for (tensor, slice) in &self.slices[number] {
+            let t = &self.manifest.tensors[*tensor];
+            let s = &t.slices[*slice];
+            let agrees = entry_of(&file, t, s).is_some_and(|e| {
+                e.stored.dtype() == Some(t.dtype)
+                    && e.shape == s.shape
+                    && file.data_start() + e.begin == s.offset
+                    && e.end - e.begin == s.bytes
+            });
+            if !agrees {
+                return Err(CheckpointError::Tensor {
+                    file: path,
+                    name: t.name.clone(),
+                    problem: "the file's header and the manifest describe it differently".into(),
+                });
+            }
+        }
+        Ok(file)
+    }
+
+    /// An open file whose header is verified.
+    fn file(&self, number: usize) -> Result<&SafetensorsFile> {
+        if let (None, Some(fs)) = (self.files[number].get(), &self.fs) {
+            let file = self.check_header(number, self.open_file(fs.as_ref(), number)?)?;
+            // Another thread may have been faster, with the same result.
+            let _ = self.files[number].set(file);
+        }
+        self.files[number].get().ok_or_else(|| CheckpointError::MissingFile {
+            file: self.path.join(&self.manifest.files[number].name),
+        })
+    }
+
+    /// Bytes of tensor files that were read so far, those that only verify others included.
+    pub fn bytes_read(&self) -> u64 {
+        self.cache.bytes_read()
     }
 
     /// Its directory.
@@ -86,18 +153,37 @@ impl Loaded {
     pub fn read_tensor(&self, name: &str) -> Result<HostTensor> {
         let t = self.require(name)?;
         let mut values = vec![0.0; t.shape.iter().product()];
-        self.read_record(t, &mut values)?;
+        self.read_runs(name, &[(0, values.len())], &mut values)?;
         Ok(HostTensor { name: name.into(), shape: t.shape.clone(), dtype: t.dtype, values })
     }
 
     /// Reads a tensor into `values`, which has exactly its number of elements.
     pub fn read_into(&self, name: &str, values: &mut [f32]) -> Result<()> {
+        let elements = self.require(name)?.shape.iter().product();
+        self.read_runs(name, &[(0, elements)], values)
+    }
+
+    /// Reads some elements of a tensor: `runs` are (first element of the whole tensor, how many), and `values` gets them one run
+    /// after the other. Nothing is read of files that have none of them.
+    pub fn read_runs(&self, name: &str, runs: &[(usize, usize)], values: &mut [f32]) -> Result<()> {
         let t = self.require(name)?;
-        if t.shape.iter().product::<usize>() != values.len() {
-            let problem = format!("shape {:?}, asked for {} values", t.shape, values.len());
-            return Err(CheckpointError::Tensor { file: self.path.clone(), name: name.into(), problem });
+        let wanted = Wanted::new(runs, t.shape.iter().product(), values.len()).map_err(|problem| {
+            let problem = format!("shape {:?}: {problem}", t.shape);
+            CheckpointError::Tensor { file: self.path.clone(), name: name.into(), problem }
+        })?;
+        let mut block = Vec::new();
+        for s in &t.slices {
+            let part = BoxRange { start: s.start.clone(), shape: s.shape.clone() };
+            let copies = wanted.within(&t.shape, &part);
+            if copies.is_empty() {
+                continue;
+            }
+            let file = self.file(s.file)?;
+            if let Some(entry) = entry_of(file, t, s) {
+                read_copies(file, entry, &copies, &mut block, values)?;
+            }
         }
-        self.read_record(t, values)
+        Ok(())
     }
 
     /// Holds the tensors of the checkpoint for which `scope` is true (the parameters, say, and not the optimizer's
@@ -140,21 +226,48 @@ impl Loaded {
             problem: format!("not among the {} tensors of this checkpoint", self.manifest.tensors.len()),
         })
     }
+}
 
-    fn read_record(&self, t: &TensorRecord, values: &mut [f32]) -> Result<()> {
-        for s in &t.slices {
-            let file = &self.files[s.file];
-            let Some(entry) = file.header().entry(&t.name) else { continue };
-            if s.shape == t.shape {
-                file.read_f32(entry, 0, values)?;
-            } else {
-                let mut part = vec![0.0; s.shape.iter().product()];
-                file.read_f32(entry, 0, &mut part)?;
-                slices::place(&part, &s.start, &s.shape, &t.shape, values);
-            }
+/// What a file's header says of a slice. Files of format version 1 have at most one slice of a tensor, under the tensor's name.
+fn entry_of<'f>(file: &'f SafetensorsFile, t: &TensorRecord, s: &SliceRecord) -> Option<&'f Entry> {
+    let part = BoxRange { start: s.start.clone(), shape: s.shape.clone() };
+    file.header().entry(&entry_name(&t.name, &t.shape, &part)).or_else(|| file.header().entry(&t.name))
+}
+
+/// Reads elements of an entry to where they go, with few reads of the file.
+fn read_copies(
+    file: &SafetensorsFile,
+    entry: &Entry,
+    copies: &[Copied],
+    block: &mut Vec<f32>,
+    values: &mut [f32],
+) -> Result<()> {
+    let mut rest = copies;
+    while let Some(first) = rest.first() {
+        if first.len >= BLOCK {
+            file.read_f32(entry, first.local, &mut values[first.to..first.to + first.len])?;
+            rest = &rest[1..];
+            continue;
         }
-        Ok(())
+        let mut end = first.local;
+        let near = |c: &&Copied| {
+            let fits = c.local <= end + GAP && c.local + c.len <= first.local + BLOCK;
+            if fits {
+                end = c.local + c.len;
+            }
+            fits
+        };
+        let count = rest.iter().take_while(near).count().max(1);
+        let (here, later) = rest.split_at(count);
+        block.clear();
+        block.resize(here[count - 1].local + here[count - 1].len - first.local, 0.0);
+        file.read_f32(entry, first.local, block)?;
+        for c in here {
+            values[c.to..c.to + c.len].copy_from_slice(&block[c.local - first.local..][..c.len]);
+        }
+        rest = later;
     }
+    Ok(())
 }
 
 /// Tensors of a loaded checkpoint as the source of another save or of an export.
@@ -171,57 +284,4 @@ impl TensorSource for LoadedTensors<'_> {
     fn fill(&mut self, index: usize, values: &mut [f32]) -> std::result::Result<(), SourceError> {
         Ok(self.loaded.read_into(&self.specs[index].name, values)?)
     }
-}
-
-/// BLAKE3 of the first `bytes` bytes of a file, hexadecimal; `advance` is told the bytes of each piece read.
-pub(crate) fn checksum(
-    file: &dyn ReadFile,
-    bytes: u64,
-    advance: &mut dyn FnMut(u64),
-) -> std::io::Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; CHUNK.min(bytes as usize)];
-    let mut at = 0;
-    while at < bytes {
-        let n = (bytes - at).min(CHUNK as u64) as usize;
-        file.read_exact_at(&mut buffer[..n], at)?;
-        hasher.update(&buffer[..n]);
-        at += n as u64;
-        advance(n as u64);
-    }
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
-fn verify_file(
-    file: &dyn ReadFile,
-    path: &Path,
-    record: &FileRecord,
-    advance: &mut dyn FnMut(u64),
-) -> Result<()> {
-    let found = checksum(file, record.bytes, advance).at("read", path)?;
-    if found != record.blake3 {
-        return Err(CheckpointError::Checksum { file: path.into(), expected: record.blake3.clone(), found });
-    }
-    Ok(())
-}
-
-/// Manifest and safetensors header must describe the same bytes: otherwise two readers would see two models.
-fn check_entries(t: &TensorRecord, files: &[SafetensorsFile]) -> Result<()> {
-    for s in &t.slices {
-        let file = &files[s.file];
-        let agrees = file.header().entry(&t.name).is_some_and(|e| {
-            e.stored.dtype() == Some(t.dtype)
-                && e.shape == s.shape
-                && file.data_start() + e.begin == s.offset
-                && e.end - e.begin == s.bytes
-        });
-        if !agrees {
-            return Err(CheckpointError::Tensor {
-                file: file.path().into(),
-                name: t.name.clone(),
-                problem: "the file's header and the manifest describe it differently".into(),
-            });
-        }
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 //! The file is ordinary JSON whose last line states the checksum of every byte before that line, so that it can be
 //! verified without agreeing on how JSON is formatted. The README of this crate specifies it byte by byte.
 
+use crate::chunks;
 use crate::error::{CheckpointError, Result};
 use crate::format::{MAX_NAME_BYTES, MAX_RANK};
 use crate::slices;
@@ -14,8 +15,8 @@ use std::path::Path;
 /// File name of the manifest.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
-/// Version of the format that this crate writes and reads.
-pub const VERSION: u64 = 1;
+/// Version of the format that this crate writes. It reads the versions up to this one.
+pub const VERSION: u64 = 2;
 
 /// Longest manifest.
 pub const MAX_MANIFEST_BYTES: u64 = 64 << 20;
@@ -38,9 +39,26 @@ pub struct FileRecord {
     pub bytes: u64,
     /// BLAKE3 of its bytes, 64 hexadecimal digits.
     pub blake3: String,
+    /// Bytes of a chunk, a power of two; 0 in version 1, which has no chunks.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub chunk_bytes: u64,
+    /// Chaining value of each chunk in the BLAKE3 tree, 64 hexadecimal digits each; empty if one chunk is the whole file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chunks: Vec<String>,
 }
 
-/// A box of a tensor and where its bytes are. A tensor may be cut into several, one per file.
+impl FileRecord {
+    /// A file without chunks, which can only be verified as a whole.
+    pub(crate) fn whole(name: String, bytes: u64, blake3: String) -> FileRecord {
+        FileRecord { name, bytes, blake3, chunk_bytes: 0, chunks: Vec::new() }
+    }
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// A box of a tensor and where its bytes are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SliceRecord {
@@ -70,6 +88,17 @@ pub struct TensorRecord {
     pub slices: Vec<SliceRecord>,
 }
 
+/// The checkpoint that a save found before it: each manifest names the one before, so that one that was changed, exchanged or
+/// put back later is told from the one that the run went on from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Previous {
+    /// Its step.
+    pub step: u64,
+    /// Checksum in the last line of its manifest, 64 hexadecimal digits.
+    pub checksum: String,
+}
+
 /// What a checkpoint holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
@@ -85,6 +114,8 @@ pub struct Manifest {
     pub recipe: String,
     /// State of trainer, loader and random number generators: an object whose meaning is its owners'.
     pub state: serde_json::Value,
+    /// The newest checkpoint of an earlier step that the store had; `None` for the first one, and in version 1.
+    pub previous: Option<Previous>,
     /// The files.
     pub files: Vec<FileRecord>,
     /// The tensors, in the order in which they were given.
@@ -105,6 +136,8 @@ struct Written {
     tokenizer: Option<String>,
     recipe: String,
     state: serde_json::Value,
+    #[serde(default)]
+    previous: Option<Previous>,
     files: Vec<FileRecord>,
     tensors: Vec<TensorRecord>,
     #[serde(rename = "checksum")]
@@ -135,6 +168,7 @@ impl Manifest {
         line("tokenizer", serde_json::to_string(&self.tokenizer))?;
         line("recipe", serde_json::to_string(&self.recipe))?;
         line("state", serde_json::to_string(&self.state))?;
+        line("previous", serde_json::to_string(&self.previous))?;
         line("files", lines(&self.files))?;
         line("tensors", lines(&self.tensors))?;
         // The last ",\n" belongs to the seal.
@@ -170,7 +204,7 @@ impl Manifest {
         if envelope.format != FORMAT {
             return Err(wrong(format!("format {:?}, wanted {FORMAT:?}", envelope.format)));
         }
-        if envelope.version != VERSION {
+        if !(1..=VERSION).contains(&envelope.version) {
             return Err(CheckpointError::Version {
                 file: file.into(),
                 found: envelope.version,
@@ -185,10 +219,15 @@ impl Manifest {
             tokenizer: w.tokenizer,
             recipe: w.recipe,
             state: w.state,
+            previous: w.previous,
             files: w.files,
             tensors: w.tensors,
         };
         manifest.check().map_err(wrong)?;
+        let new = manifest.previous.is_some() || manifest.files.iter().any(|f| f.chunk_bytes > 0);
+        if envelope.version == 1 && new {
+            return Err(wrong("version 1 has no previous checkpoint and no chunks".into()));
+        }
         Ok(manifest)
     }
 
@@ -207,8 +246,15 @@ impl Manifest {
             if f.name == MANIFEST_NAME || !names.insert(f.name.to_ascii_lowercase()) {
                 return Err(format!("file {:?} is listed twice (case does not count)", f.name));
             }
-            if f.blake3.len() != 64 || !f.blake3.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-                return Err(format!("file {:?}: wanted a BLAKE3 of 64 hexadecimal digits", f.name));
+            check_chunks(f).map_err(|problem| format!("file {:?}: {problem}", f.name))?;
+        }
+        if let Some(previous) = &self.previous {
+            digits(&previous.checksum).map_err(|e| format!("previous: {e}"))?;
+            if previous.step >= self.step {
+                return Err(format!(
+                    "previous.step is {}, wanted a step before {}",
+                    previous.step, self.step
+                ));
             }
         }
         let mut names = HashSet::new();
@@ -232,6 +278,35 @@ impl Manifest {
     }
 }
 
+/// The bytes of a BLAKE3 in hexadecimal.
+fn digits(hex: &str) -> std::result::Result<[u8; 32], String> {
+    let plain = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let hash = blake3::Hash::from_hex(hex).ok().filter(|_| plain);
+    Ok(*hash.ok_or("wanted a BLAKE3 of 64 hexadecimal digits")?.as_bytes())
+}
+
+/// Checks that the checksums of a file's chunks merge into that of the file.
+fn check_chunks(f: &FileRecord) -> std::result::Result<(), String> {
+    let whole = digits(&f.blake3)?;
+    if f.chunk_bytes == 0 && f.chunks.is_empty() {
+        return Ok(());
+    }
+    chunks::check_chunk_bytes(f.chunk_bytes)?;
+    let wanted = chunks::count(f.bytes, f.chunk_bytes);
+    if f.chunks.len() as u64 != wanted {
+        return Err(format!(
+            "{} checksums of chunks, wanted {wanted} of {} bytes each",
+            f.chunks.len(),
+            f.chunk_bytes
+        ));
+    }
+    let each: Vec<[u8; 32]> = f.chunks.iter().map(|c| digits(c)).collect::<std::result::Result<_, _>>()?;
+    if each.len() > 1 && *chunks::merge(&each, f.chunk_bytes, f.bytes).as_bytes() != whole {
+        return Err("the checksums of its chunks are not those of the file's checksum".into());
+    }
+    Ok(())
+}
+
 /// Items one a line, so that a manifest can be searched and compared by line.
 fn lines<T: Serialize>(items: &[T]) -> std::result::Result<String, serde_json::Error> {
     if items.is_empty() {
@@ -240,6 +315,12 @@ fn lines<T: Serialize>(items: &[T]) -> std::result::Result<String, serde_json::E
     let items: Vec<String> =
         items.iter().map(serde_json::to_string).collect::<std::result::Result<_, _>>()?;
     Ok(format!("[\n    {}\n  ]", items.join(",\n    ")))
+}
+
+/// The checksum that a manifest's last line states, of bytes that [`Manifest::parse`] accepts.
+pub(crate) fn stated_checksum(bytes: &[u8]) -> String {
+    let end = bytes.len().saturating_sub(SEAL_TAIL.len());
+    String::from_utf8_lossy(&bytes[end.saturating_sub(64)..end]).into_owned()
 }
 
 /// Verifies the checksum line and returns the bytes that it covers.

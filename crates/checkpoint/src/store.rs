@@ -5,7 +5,7 @@ use crate::fs::{
     EntryKind, FileSystem, Links, LockGuard, OsFileSystem, foreign_in, read_small, remove_files,
 };
 use crate::load::Loaded;
-use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest};
+use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Previous, stated_checksum};
 use crate::publish::free_name;
 use crate::retention::Retention;
 use std::io;
@@ -88,8 +88,11 @@ pub fn step_name(step: u64) -> String {
 /// Whether a save writes a file of this name: the only files that a removal removes.
 pub(crate) fn is_checkpoint_file(name: &str) -> bool {
     let is_number = |s: &str| s.len() >= 5 && s.bytes().all(|b| b.is_ascii_digit());
+    let of_rank =
+        name.strip_prefix("rank-").and_then(|n| n.split_once('-')).filter(|(rank, _)| is_number(rank));
+    let name = of_rank.map_or(name, |(_, name)| name);
     let shard = name.strip_prefix("shard-").and_then(|n| n.strip_suffix(".safetensors"));
-    name == MANIFEST_NAME
+    (name == MANIFEST_NAME && of_rank.is_none())
         || shard.and_then(|n| n.split_once("-of-")).is_some_and(|(i, n)| is_number(i) && is_number(n))
 }
 
@@ -356,7 +359,70 @@ impl Store {
 
     /// A name that no reader takes for a checkpoint, of this process.
     pub(crate) fn hidden(&self, step: u64, purpose: &str) -> String {
-        format!(".{}.{purpose}-{}", step_name(step), std::process::id())
+        self.hidden_of(step, purpose, std::process::id())
+    }
+
+    /// A hidden name of another process.
+    pub(crate) fn hidden_of(&self, step: u64, purpose: &str, process: u32) -> String {
+        format!(".{}.{purpose}-{process}", step_name(step))
+    }
+
+    /// The newest checkpoint of an earlier step whose manifest is intact. One that cannot be read is passed over: it is no reason not
+    /// to save.
+    pub(crate) fn newest_before(&self, step: u64) -> Option<Previous> {
+        let earlier = self.steps().ok()?.into_iter().rev().filter(|s| s.0 < step);
+        let stated = |(step, path, _): (u64, PathBuf, EntryKind)| {
+            let (manifest, checksum) = read_manifest_and_checksum(self.fs.as_ref(), &path).ok()?;
+            (manifest.step == step).then_some(Previous { step, checksum })
+        };
+        earlier.into_iter().find_map(stated)
+    }
+
+    /// Errors if the checkpoint that a manifest names as the one before it is in the store with another manifest: it was changed
+    /// since, or one of the two comes from another run.
+    pub fn check_chain(&self, manifest: &Manifest) -> Result<()> {
+        let Some(previous) = &manifest.previous else { return Ok(()) };
+        let path = self.path(previous.step);
+        if self.fs.kind(&path).at("look for", &path)?.is_none() {
+            return Ok(());
+        }
+        let (_, found) = read_manifest_and_checksum(self.fs.as_ref(), &path)?;
+        if found == previous.checksum {
+            return Ok(());
+        }
+        let problem = format!(
+            "was saved after {} whose manifest had the checksum {}, and the one there now has {found}: it was saved anew or \
+             exchanged, or this checkpoint belongs to another run",
+            step_name(previous.step),
+            previous.checksum
+        );
+        Err(CheckpointError::Manifest { file: self.path(manifest.step).join(MANIFEST_NAME), problem })
+    }
+
+    /// The checkpoint of a step; each chunk of a file is verified when something of it is read first. For a rank that needs a
+    /// part of the bytes.
+    pub fn load_lazily(&self, step: u64) -> Result<Loaded> {
+        let path = self.path(step);
+        let manifest = read_manifest(self.fs.as_ref(), &path)?;
+        self.check(&manifest, step, &path)?;
+        Ok(Loaded::lazy(Arc::clone(&self.fs), &path, manifest))
+    }
+
+    /// The newest checkpoint of a step up to `last` whose manifest is intact and whose files are there with their lengths, to be
+    /// loaded with [`Store::load_lazily`]; and the newer ones that are not. As with [`Store::latest_valid`], `None` means that
+    /// there is no checkpoint, and checkpoints none of which can be used are an error.
+    pub fn latest_complete_until(&self, last: u64) -> Result<Option<(u64, Vec<Skipped>)>> {
+        let mut skipped = Vec::new();
+        for (step, path, kind) in self.steps()?.into_iter().rev().filter(|s| s.0 <= last) {
+            match self.inspect(step, &path, kind) {
+                Ok(_) => return Ok(Some((step, skipped))),
+                Err(why) => skipped.push(Skipped { path, why: Box::new(why) }),
+            }
+        }
+        match skipped.is_empty() {
+            true => Ok(None),
+            false => Err(CheckpointError::NothingValid { dir: self.dir.clone(), skipped }),
+        }
     }
 
     /// Takes the store's lock; `None` where the file system has no locks.
@@ -417,10 +483,15 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 
 /// Reads and checks the manifest of the checkpoint in `dir`.
 pub(crate) fn read_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<Manifest> {
+    Ok(read_manifest_and_checksum(fs, dir)?.0)
+}
+
+/// The same, with the checksum that it states of itself.
+fn read_manifest_and_checksum(fs: &dyn FileSystem, dir: &Path) -> Result<(Manifest, String)> {
     let path = dir.join(MANIFEST_NAME);
     let file = open_part(fs, &path)?;
     let bytes = read_small(file.as_ref(), MAX_MANIFEST_BYTES).at("read", &path)?;
-    Manifest::parse(&bytes, &path)
+    Ok((Manifest::parse(&bytes, &path)?, stated_checksum(&bytes)))
 }
 
 /// Opens a file of a checkpoint; one that is not there is an incomplete checkpoint.

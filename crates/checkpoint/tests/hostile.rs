@@ -293,12 +293,32 @@ fn sealed_but_hostile_manifests_are_refused() {
         (tensor_line.clone(), tensor_line.replacen(from, to, 1))
     };
     let cases: Vec<((String, String), &str)> = vec![
-        (("\"version\": 1".into(), "\"version\": 2".into()), "version 2, this program reads 1"),
+        (("\"version\": 2".into(), "\"version\": 3".into()), "version 3, this program reads up to 2"),
         (
-            ("\"version\": 1".into(), "\"version\": 18446744073709551615".into()),
+            ("\"version\": 2".into(), "\"version\": 18446744073709551615".into()),
             "version 18446744073709551615",
         ),
-        (("\"version\": 1".into(), "\"version\": -1".into()), "invalid value"),
+        (("\"version\": 2".into(), "\"version\": -1".into()), "invalid value"),
+        (("\"version\": 2".into(), "\"version\": 1".into()), "version 1 has no"),
+        (("\"version\": 2".into(), "\"version\": 0".into()), "version 0"),
+        (("\"chunk_bytes\":1048576".into(), "\"chunk_bytes\":1048577".into()), "power of two"),
+        (("\"chunk_bytes\":1048576".into(), "\"chunk_bytes\":512".into()), "power of two"),
+        (("\"chunk_bytes\":1048576".into(), "\"chunk_bytes\":9223372036854775808".into()), "power of two"),
+        (
+            ("\"chunk_bytes\":1048576".into(), "\"chunk_bytes\":1024,\"chunks\":[\"00\"]".into()),
+            "1 checksums of chunks, wanted 0",
+        ),
+        (
+            ("\"previous\": null".into(), "\"previous\": {\"step\":3,\"checksum\":\"00\"}".into()),
+            "previous: wanted",
+        ),
+        (
+            (
+                "\"previous\": null".into(),
+                format!("\"previous\": {{\"step\":4,\"checksum\":\"{}\"}}", "0".repeat(64)),
+            ),
+            "previous.step is 4",
+        ),
         (("bessemer-checkpoint".into(), "other".into()), "format \"other\""),
         (("\"step\": 4".into(), "\"step\": 5".into()), "holds step 5"),
         (("\"step\": 4".into(), "\"step\": -4".into()), "invalid value"),
@@ -325,6 +345,7 @@ fn sealed_but_hostile_manifests_are_refused() {
                         .replace("\"NAME\"", "\"name\"")
                         .replace("\"BYTES\"", "\"bytes\"")
                         .replace("\"BLAKE3\"", "\"blake3\"")
+                        .replace("\"CHUNK_BYTES\"", "\"chunk_bytes\"")
                 ),
             ),
             "listed twice",
@@ -355,8 +376,8 @@ fn sealed_but_hostile_manifests_are_refused() {
         assert!(store.latest_valid().is_err(), "never mistaken for an empty store");
     }
     // A foreign version of any kind is a version error, not damage.
-    fs::write(&path, seal(&body.replacen("\"version\": 1", "\"version\": 7", 1))).unwrap();
-    assert!(matches!(store.load(4), Err(CheckpointError::Version { found: 7, supported: 1, .. })));
+    fs::write(&path, seal(&body.replacen("\"version\": 2", "\"version\": 7", 1))).unwrap();
+    assert!(matches!(store.load(4), Err(CheckpointError::Version { found: 7, supported: 2, .. })));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! | work | done by | planned by |
 //! |---|---|---|
 //! | K-FAC's curvature, inverses and directions | the refresh of [`RankFill`] | [`plan_fill`] |
-//! | copies of the state for checkpoints | [`plan_snapshot`], [`StateCopy`] | [`plan_copies`] |
+//! | copies of the state for checkpoints | [`plan_snapshot`], [`take_snapshot`] | [`plan_copies`] |
 //! | batches of evaluations | passes of the chunks themselves | [`plan_evaluations`] |
 //!
 //! A [`FillPlan`] has the programs of a job's steps and supplies each rank's [`RankFill`]. `parallel` knows neither: it runs the
@@ -25,4 +25,4 @@ pub use curvature::plan_fill;
 pub use evaluations::plan_evaluations;
 pub use plan::{FillPlan, PlannedStep, StepFill};
 pub use rank::RankFill;
-pub use snapshot::{StateCopy, give_back_snapshot, plan_snapshot, snapshot_bytes, take_snapshot};
+pub use snapshot::{give_snapshot_memory, plan_snapshot, take_snapshot};

@@ -2,14 +2,13 @@
 
 use crate::plan::{FillPlan, StepFill};
 use crate::refresh::Refresh;
-use crate::snapshot::{Snapshot, snapshot_bytes};
+use crate::snapshot::Snapshot;
 use bessemer_parallel::{
     AnyRank, Chunk, FillChoice, FillConfig, FillSupplier, FillerWork, Job, LinearMap, LinearOperands,
     ParallelError, Worker,
 };
 use bessemer_schedule::{Fill, Filler, Program};
 use bessemer_tensor::{Backend, TensorError};
-use bessemer_units::Bytes;
 use std::any::Any;
 
 /// Work of a rank in bubbles.
@@ -127,17 +126,6 @@ impl FillSupplier for FillPlan {
             refresh,
             snapshot: None,
         }))
-    }
-
-    fn host_memory(
-        &self,
-        job: &Job<'_>,
-        worker: &Worker,
-    ) -> Result<Vec<(&'static str, Bytes)>, ParallelError> {
-        Ok(match self.fill.has(FillChoice::Checkpoint) {
-            true => vec![("copies for checkpoints", Bytes(snapshot_bytes(worker, job.optim)?))],
-            false => Vec::new(),
-        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod axis;
 mod blocks;
+mod boxes;
 mod context;
 mod dim;
 pub mod formulas;
@@ -16,6 +17,7 @@ mod runs;
 
 pub use axis::Axis;
 pub use blocks::{BlockSchedule, BlockTask, Messages, RowsContents, RowsMessage};
+pub use boxes::{BoxRange, box_runs, boxes_of, cover_once};
 pub use context::{ContextMethod, ContextOrder, ContextSharing, PositionOrder, exchange_problem};
 pub use dim::{Block, Dim, DimRange, OwnedChunk, even, total};
 pub use grid::TensorGrid;

@@ -15,7 +15,6 @@ use bessemer_collectives::Communicator;
 use bessemer_program::StepNode;
 use bessemer_schedule::{Fill, Program};
 use bessemer_tensor::{Backend, TensorError};
-use bessemer_units::Bytes;
 use std::any::Any;
 use std::fmt::Debug;
 
@@ -35,16 +34,6 @@ pub trait FillSupplier: Debug {
         rank: usize,
         chunks: &mut [Chunk],
     ) -> Result<Box<dyn FillerWork>, ParallelError>;
-
-    /// Host memory that the work takes before the first step, by class.
-    ///
-    /// # Errors
-    /// A job that the supplier cannot serve.
-    fn host_memory(
-        &self,
-        job: &Job<'_>,
-        worker: &Worker,
-    ) -> Result<Vec<(&'static str, Bytes)>, ParallelError>;
 }
 
 /// What a rank does for instructions that are no passes. Calls come in the order of the rank's program.

@@ -70,7 +70,10 @@ pub use pipeline::{Pipeline, Schedule};
 pub use plan::{Coord, Plan};
 pub use replay::UpdateOps;
 pub use second_memory::SecondMemory;
-pub use state::{OwnPiece, ReadAhead, StateTensor, TakeTensor, WholeState, batches, whole_states};
+pub use state::{
+    OwnPiece, OwnSlice, OwnSlices, ReadElements, StateCopy, StateTensor, TakeTensor, WholeState, batches,
+    whole_states,
+};
 pub use tensor_config::{CubeConfig, PlaneConfig, TensorConfig};
 pub use window::Update;
 pub use worker::{BatchSource, Job, Worker};

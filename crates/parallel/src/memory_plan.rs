@@ -25,6 +25,8 @@ const CACHE: &str = "cache";
 pub struct MemoryPlan {
     /// By class. Without a device to ask, the workspace is 0.
     pub buffers: MemoryUse,
+    /// A copy of what the rank saves ([`Worker::own_slices`]), on the host. Not among the buffers.
+    pub copy: Bytes,
 }
 
 /// More memory is needed than there is.
@@ -60,13 +62,15 @@ impl MemoryPlan {
             job.plan.rank(coord)
         };
         let ranks = (0..job.plan.pipeline()).flat_map(|p| (0..shards).map(move |s| at(p, s)));
-        let mut most: Option<MemoryPlan> = None;
+        let (mut most, mut copy): (Option<MemoryPlan>, _) = (None, Bytes(0));
         for rank in ranks {
             let other = MemoryPlan::of(job, fill, rank, device.as_mut().map(|device| &mut **device as _))?;
+            copy = copy.max(other.copy);
             if most.as_ref().is_none_or(|most| other.buffers.total() > most.buffers.total()) {
                 most = Some(other);
             }
         }
+        let most = most.map(|most| MemoryPlan { copy, ..most });
         most.ok_or_else(|| ParallelError::Layout("a plan has at least one rank".into()))
     }
 
@@ -117,7 +121,7 @@ impl MemoryPlan {
         if let Some(capacity) = cached {
             Cache::new(&mut planning, &decoder, 1, capacity)?;
         }
-        Ok(MemoryPlan { buffers: planning.memory() })
+        Ok(MemoryPlan { buffers: planning.memory(), copy: Bytes(0) })
     }
 
     fn of(
@@ -129,12 +133,10 @@ impl MemoryPlan {
         let mut planning = Planning { null: NullBackend::new(), device };
         let world = Box::new(NullCommunicator::new("world", rank, job.plan.ranks()));
         let worker = Worker::filled(&mut planning, job, fill, world)?;
-        let mut planned = MemoryPlan { buffers: planning.memory() };
+        let copied = worker.own_elements(&worker.tensors(job.optim)?)?;
+        let mut planned = MemoryPlan { buffers: planning.memory(), copy: Bytes(4 * copied as u64) };
         planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
         planned.add("slots of collectives", Bytes(slot_bytes(job, rank)));
-        for (class, bytes) in fill.map_or(Ok(Vec::new()), |fill| fill.host_memory(job, &worker))? {
-            planned.add(class, bytes);
-        }
         Ok(planned)
     }
 

@@ -7,9 +7,11 @@
 mod ahead;
 mod chunk;
 mod pieces;
+mod slices;
 
-pub use ahead::{ReadAhead, batches};
-pub use pieces::OwnPiece;
+pub use ahead::batches;
+pub use pieces::{OwnPiece, ReadElements};
+pub use slices::{OwnSlice, OwnSlices, StateCopy};
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
@@ -295,28 +297,14 @@ impl Worker {
         tensor: &StateTensor,
         values: &[f32],
     ) -> Result<(), ParallelError> {
-        let place = (&self.plan, self.coord);
-        for chunk in &self.chunks {
-            let of = match &tensor.place {
-                Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => continue,
-                Place::Whole { name, param, .. } => {
-                    if param.is_none() || chunk.states.contains_key(name) {
-                        chunk.state_view(name, values.len())?.write(backend, values)?;
-                    }
-                    continue;
-                }
-                Place::Param(_) => Of::Value,
-                Place::Gradient(_) => Of::Gradient,
-                Place::Moment(_, name) => Of::State(name),
-            };
-            let Some(param) = chunk.param_of(tensor) else { continue };
-            let mut part = vec![0.0; chunk.tensor_shard[param].len()];
-            for run in chunk.tensor_shard[param].runs() {
-                part[run.locals()].copy_from_slice(&values[run.wholes()]);
+        self.write_with(backend, tensor, &mut |runs, part| {
+            let mut to = 0;
+            for (first, len) in runs {
+                part[to..to + len].copy_from_slice(&values[*first..first + len]);
+                to += len;
             }
-            chunk.write_tensor_shard(backend, place, param, &of, &part)?;
-        }
-        Ok(())
+            Ok::<(), ParallelError>(())
+        })
     }
 
     /// Sets every parameter to its initial value under `seed`: the elements are those of the whole model, whatever the

@@ -198,6 +198,7 @@ mod tests {
             tokenizer: Some("t".into()),
             recipe: String::new(),
             state: serde_json::to_value(state).expect("a state is JSON"),
+            previous: None,
             files: Vec::new(),
             tensors: Vec::new(),
         }

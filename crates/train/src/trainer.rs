@@ -39,8 +39,9 @@ mod saving;
 mod step;
 mod tracing;
 mod windows;
+mod writing;
 
-use copying::Copying;
+use copying::Saver;
 use measuring::Measuring;
 pub(crate) use measuring::item_of_group;
 use records::{Missing, Records};
@@ -59,6 +60,9 @@ pub enum Outcome {
     Stopped,
 }
 
+/// Class of memory that holds what is saved while it is written.
+const COPIES: &str = "copies for checkpoints";
+
 /// One rank of a run: its part of the parameters on a device, and its position in the data. All ranks make the same calls
 /// in the same order.
 pub struct Trainer {
@@ -72,8 +76,7 @@ pub struct Trainer {
     scaling: Option<(LossScaleConfig, bool)>,
     loader: Loader,
     evaluator: Evaluator,
-    /// Checkpoints from copies that are made in bubbles, if the recipe asks for them.
-    copying: Option<Copying>,
+    saver: Saver,
     store: Store,
     /// Log of the run; `None` on all ranks but the first, which alone writes files.
     records: Option<Records>,
@@ -162,6 +165,9 @@ impl Trainer {
         }
         let arrays = LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len;
         memory.add("loader", Bytes(arrays + loader.index_bytes()));
+        if fill.as_ref().is_some_and(|fill| fill.copying_program().is_some()) {
+            memory.add(COPIES, memory.copy);
+        }
         memory.fits(1, input.memory_available)?;
 
         let warmup = optim.warmup_steps;
@@ -189,7 +195,8 @@ impl Trainer {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
         give_second_memory(worker, &recipe.train.offload_dir, &input.directory)?;
-        let copying = Copying::set_up(worker, recipe, fill.as_ref())?;
+        let store = checkpoints(&input.directory);
+        let saver = Saver::set_up(worker, recipe, store.clone(), fill.as_ref())?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
         let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeDetector::new(&recipe.train);
@@ -212,7 +219,6 @@ impl Trainer {
                 sequences_per_step: plan.sequences_per_step,
             },
         };
-        let store = checkpoints(&input.directory);
         let records = match first {
             true => Some(Records::open(&input.directory, recipe, &input.recipe_text)?),
             false => None,
@@ -231,7 +237,7 @@ impl Trainer {
             scaling,
             loader,
             evaluator,
-            copying,
+            saver,
             store,
             records,
             state,

@@ -133,7 +133,9 @@ fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     let mut damaged = 0;
     for step in &steps {
         let path = store.path(*step);
-        let result = store.load_with(*step, &mut |done, total| console.progress("verifying", done, total));
+        let progress = &mut |done, total| console.progress("verifying", done, total);
+        let loaded = store.load_with(*step, progress);
+        let result = loaded.and_then(|loaded| store.check_chain(loaded.manifest()));
         let text = match (&result, as_json) {
             (Ok(_), false) => format!("intact   {}", path.display()),
             (Err(e), false) => format!("damaged  {}: {e}", path.display()),

@@ -3,6 +3,7 @@
 
 use super::header::checked_bytes;
 use super::{MAX_HEADER_BYTES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS};
+use crate::chunks::FileHasher;
 use crate::element::encode;
 use crate::error::{At, CheckpointError, Result};
 use crate::fs::WriteFile;
@@ -93,6 +94,10 @@ pub(crate) struct WrittenFile {
     pub(crate) bytes: u64,
     /// BLAKE3 of the bytes, hexadecimal.
     pub(crate) blake3: String,
+    /// Bytes of a chunk.
+    pub(crate) chunk_bytes: u64,
+    /// Checksums of the chunks.
+    pub(crate) chunks: Vec<String>,
 }
 
 /// Writes and syncs the file that `layout` plans. A value that is not finite is an error that names its tensor. `progress` is told the bytes of each piece written.
@@ -103,7 +108,7 @@ pub(crate) fn write_file(
     source: &mut dyn TensorSource,
     progress: &mut dyn FnMut(u64),
 ) -> Result<WrittenFile> {
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = FileHasher::new(layout.bytes);
     let mut put = |file: &mut dyn WriteFile, bytes: &[u8]| {
         hasher.update(bytes);
         file.write_all(bytes).at("write", path)?;
@@ -133,7 +138,8 @@ pub(crate) fn write_file(
         }
     }
     file.sync().at("sync", path)?;
-    Ok(WrittenFile { bytes: layout.bytes, blake3: hasher.finalize().to_hex().to_string() })
+    let (blake3, chunk_bytes, chunks) = hasher.finish();
+    Ok(WrittenFile { bytes: layout.bytes, blake3, chunk_bytes, chunks })
 }
 
 /// Splits tensors over files of at most `most` bytes of data each, in their order; a tensor larger than that gets a

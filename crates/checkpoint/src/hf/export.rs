@@ -294,14 +294,11 @@ fn write_all(
             progress(done, total);
         };
         let w = write_file(file.as_mut(), &path, &layout, weights, &mut advance)?;
-        manifest.files.push(FileRecord { name, bytes: w.bytes, blake3: w.blake3 });
+        manifest.files.push(FileRecord::whole(name, w.bytes, w.blake3));
     }
     for (name, bytes) in &small {
-        manifest.files.push(FileRecord {
-            name: name.clone(),
-            bytes: bytes.len() as u64,
-            blake3: blake3::hash(bytes).to_hex().to_string(),
-        });
+        let blake3 = blake3::hash(bytes).to_hex().to_string();
+        manifest.files.push(FileRecord::whole(name.clone(), bytes.len() as u64, blake3));
     }
     let mut names: Vec<String> = manifest.files.iter().map(|f| f.name.clone()).collect();
     names.push(EXPORT_MANIFEST.into());

@@ -2,8 +2,8 @@
 
 use crate::error::{At, CheckpointError, Result};
 use crate::fs::{FileSystem, Links, read_small};
-use crate::load::checksum;
 use crate::manifest::FileRecord;
+use crate::verified::checksum;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;

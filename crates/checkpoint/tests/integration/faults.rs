@@ -8,7 +8,7 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
-use crate::simdisk;
+use crate::{parts, simdisk};
 
 use bessemer_checkpoint::hf::{HfExport, HfImport, export_hf_on};
 use bessemer_checkpoint::{CheckpointError, HostTensors, Loaded, Retention, SaveRequest, Store};
@@ -50,6 +50,18 @@ fn save(disk: &SimDisk, step: u64, version: u64) -> Result<(), CheckpointError> 
         progress: &mut |_, _| {},
     };
     Store::open_on(DIR, Arc::new(disk.clone())).save(request).map(|_| ())
+}
+
+/// The same by three ranks, each of which writes its slices.
+fn save_by_ranks(disk: &SimDisk, step: u64, version: u64) -> Result<(), CheckpointError> {
+    let (tensors, ranks) = (tensors(version), 3);
+    let store = Store::open_on(DIR, Arc::new(disk.clone()));
+    let saving = store.begin(step, 5000)?;
+    let ticket = saving.ticket();
+    let parts: Vec<_> = (0..ranks)
+        .map(|rank| parts::write_part(&store, ticket, &tensors, (rank, ranks)))
+        .collect::<Result<_, _>>()?;
+    saving.commit(parts, parts::contents(&tensors, version)).map(|_| ())
 }
 
 /// Which version of its step a checkpoint holds; every value must be that version's.
@@ -150,17 +162,40 @@ fn a_save_that_fails_anywhere_costs_nothing_and_one_that_succeeds_survives_a_pow
 }
 
 #[test]
+fn a_save_by_several_ranks_that_fails_anywhere_costs_nothing_either() {
+    let start = two_saved(SimDisk::new());
+    let action = |d: &SimDisk| save_by_ranks(d, 30, 3);
+    let states = at_every_operation(&start, 60, action, |disk, acknowledged, context| {
+        let found = newest(disk, context);
+        if acknowledged {
+            assert_eq!(found, Some((30, 3)), "{context}");
+        } else {
+            assert!(matches!(found, Some((20, 2) | (30, 3))), "{context}: {found:?}");
+        }
+        save_by_ranks(disk, 40, 4).unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_eq!(newest(disk, context), Some((40, 4)));
+        assert!(entries(disk).iter().all(|n| n.starts_with("step-")), "{context}: {:?}", entries(disk));
+    });
+    assert!(states > 10_000, "{states}");
+}
+
+#[test]
 fn a_failed_save_leaves_no_partial_directory_unless_removing_fails_too() {
     let start = two_saved(SimDisk::new());
-    let count = operations(&start, |d| save(d, 30, 3));
-    for at in 0..count {
-        for fault in [Fault::Once(ENOSPC), Fault::Once(EIO), Fault::FullFrom] {
-            let disk = start.copy();
-            disk.arm(at, fault);
-            let result = save(&disk, 30, 3);
-            disk.disarm();
-            let left = entries(&disk);
-            assert!(left.iter().all(|n| n.starts_with("step-")), "{fault:?} at {at}: {left:?} {result:?}");
+    for action in [save, save_by_ranks] {
+        let count = operations(&start, |d| action(d, 30, 3));
+        for at in 0..count {
+            for fault in [Fault::Once(ENOSPC), Fault::Once(EIO), Fault::FullFrom] {
+                let disk = start.copy();
+                disk.arm(at, fault);
+                let result = action(&disk, 30, 3);
+                disk.disarm();
+                let left = entries(&disk);
+                assert!(
+                    left.iter().all(|n| n.starts_with("step-")),
+                    "{fault:?} at {at}: {left:?} {result:?}"
+                );
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 mod hf;
 mod hf_logits;
 mod links;
+mod parts;
 mod refusals;
 mod simdisk;
 mod sliced;

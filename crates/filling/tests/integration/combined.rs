@@ -2,19 +2,21 @@
 
 use crate::evaluation::{Layout, layout};
 use crate::fill::model;
+use crate::snapshot::{Part, assemble, parts};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
-use bessemer_filling::{FillPlan, RankFill, StepFill, give_back_snapshot, plan_snapshot, take_snapshot};
+use bessemer_filling::{FillPlan, RankFill, StepFill, give_snapshot_memory, plan_snapshot, take_snapshot};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelError, Plan, Stage, Worker,
+    BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelError, Plan, Stage, Worker, whole_states,
 };
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use FillChoice::{Checkpoint, Evaluation, Kfac};
@@ -72,6 +74,8 @@ type State = Vec<(String, Vec<f32>)>;
 struct Done {
     losses: Vec<f64>,
     evaluated: BTreeMap<u64, BTreeMap<usize, Vec<f32>>>,
+    /// This rank's part of copies of the state.
+    parts: BTreeMap<u64, Vec<Part>>,
     /// The state before some steps, on rank 0.
     states: BTreeMap<u64, State>,
     last: State,
@@ -98,25 +102,23 @@ fn supplier(plan: &Option<FillPlan>) -> Option<&dyn FillSupplier> {
     plan.as_ref().map(|plan| plan as &dyn FillSupplier)
 }
 
-fn state(worker: &mut Worker, optim: &OptimConfig) -> Result<Vec<(String, usize)>, ParallelError> {
-    Ok(worker.tensors(optim)?.iter().map(|t| (t.name.clone(), t.len())).collect())
-}
-
 /// Trains with `fill`; every third step evaluates, and every step that may copies the state: in bubbles, or before the step.
-fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) -> Result<Done, ParallelError> {
+fn rank(layout: &Layout, fill: &FillConfig, world: Box<dyn Communicator>) -> Result<Done, ParallelError> {
     let (model, optim) = (model(), optim(fill));
     let plan = plan(layout, optim.optimizer)?;
     let program = plan.program(layout.micro_batches, 1, None)?;
     let mut cpu = crate::instruction_set::cpu(1);
-    let mut group = world.group("copies", &(0..layout.ranks).collect::<Vec<_>>())?;
     let job = job(&model, &optim, &plan, &program);
     let planned = FillPlan::new(&job, fill, BATCHES)?;
     let mut worker = Worker::filled(&mut cpu, &job, supplier(&planned), world)?;
     worker.init(&mut cpu, 3)?;
+    let tensors = worker.tensors(&optim)?;
+    let shapes: Vec<Vec<usize>> = tensors.iter().map(|t| t.shape.clone()).collect();
     if let Some(program) = planned.as_ref().and_then(FillPlan::copying_program) {
-        plan_snapshot(&mut worker, &optim, program)?;
+        let slices = Arc::new(worker.own_slices(&tensors)?);
+        plan_snapshot(&mut worker, Arc::clone(&slices), program)?;
+        give_snapshot_memory(&mut worker, vec![0.0; slices.elements()]);
     }
-    let lens = state(&mut worker, &optim)?;
     let read = |worker: &mut Worker, cpu: &mut bessemer_kernels_cpu::CpuBackend| {
         let mut all = State::new();
         for tensor in worker.tensors(&optim)? {
@@ -161,20 +163,11 @@ fn rank(layout: &Layout, fill: &FillConfig, mut world: Box<dyn Communicator>) ->
         RankFill::of_mut(&mut worker).map_or(Ok(()), |fill| fill.set_step(asked))?;
         let sum = worker.gradients(&mut cpu, &mut text)?;
         if asked.copies {
-            let mut copy = take_snapshot(&mut worker)?;
-            let mut state = State::new();
-            if group.rank() > 0 {
-                copy.serve(&mut *group)?;
-            } else {
-                for (index, (name, len)) in lens.iter().enumerate() {
-                    let mut values = vec![f32::NAN; *len];
-                    copy.read(&mut *group, index, &mut values)?;
-                    state.push((name.clone(), values));
-                }
-                copy.end(&mut *group)?;
-            }
-            give_back_snapshot(&mut worker, copy);
-            done.states.insert(step, state);
+            let copy = take_snapshot(&mut worker)?;
+            done.parts.insert(step, parts(&copy, &shapes));
+            // The first rank's is put together from all of them.
+            done.states.insert(step, State::new());
+            give_snapshot_memory(&mut worker, copy.into_memory());
         }
         done.losses.push(worker.sum_over_data(sum)?.mean());
         let norm = worker.grad_norm(&mut cpu)?;
@@ -194,7 +187,17 @@ fn train(layout: &Layout, fill: &FillConfig) -> Vec<Done> {
         let run = |world| scope.spawn(move || rank(layout, fill, Box::new(world)));
         let ranks: Vec<_> = worlds.into_iter().map(run).collect();
         let results = ranks.into_iter().map(|r| r.join().unwrap());
-        results.map(|r| r.unwrap_or_else(|e| panic!("{layout:?}, {fill}: {e}"))).collect()
+        let results = results.map(|r| r.unwrap_or_else(|e| panic!("{layout:?}, {fill}: {e}")));
+        let mut done: Vec<Done> = results.collect();
+        let names: Vec<String> = done[0].last.iter().map(|t| t.0.clone()).collect();
+        let states = whole_states(&model(), &optim(fill)).unwrap();
+        let params = model().params().into_iter().map(|p| p.shape);
+        let shapes: Vec<_> = params.chain(states.into_iter().map(|s| s.shape)).collect();
+        for step in done[0].parts.keys().copied().collect::<Vec<_>>() {
+            let state = assemble(&names, &shapes, done.iter().flat_map(|d| &d.parts[&step]));
+            done[0].states.insert(step, state);
+        }
+        done
     })
 }
 
@@ -236,7 +239,12 @@ fn every_combination_has_the_bits_of_its_parts() {
                     let what = format!("{layout:?}, {fill}, rank {rank}");
                     assert_eq!(found.losses, wanted.losses, "{what}");
                     assert_eq!(found.evaluated, wanted.evaluated, "{what}");
-                    assert!(found.states == wanted.states, "{what}: other bits in a copy of the state");
+                    assert!(found.states.keys().eq(wanted.states.keys()), "{what}: copies of other steps");
+                    for ((step, found), wanted) in found.states.iter().zip(wanted.states.values()) {
+                        let other = found.iter().zip(wanted).find(|(a, b)| a != b);
+                        let other = other.map(|(a, _)| &a.0);
+                        assert!(found == wanted, "{what}: other bits in the copy of step {step}: {other:?}");
+                    }
                     assert!(found.last == wanted.last, "{what}: another state at the end");
                     in_bubbles += found.in_bubbles;
                 }

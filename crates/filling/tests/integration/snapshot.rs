@@ -2,16 +2,19 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
-use bessemer_filling::{
-    PlannedCopies, StateCopy, give_back_snapshot, plan_copies, plan_snapshot, snapshot_bytes, take_snapshot,
-};
+use bessemer_filling::{PlannedCopies, give_snapshot_memory, plan_copies, plan_snapshot, take_snapshot};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, StateTensor, Worker};
+use bessemer_parallel::{
+    BatchSource, Job, OwnSlice, ParallelConfig, ParallelError, Plan, Stage, StateCopy, StateTensor, Worker,
+    whole_states,
+};
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::{ParamDType, ParamStorage};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SEQ: usize = 8;
@@ -99,12 +102,14 @@ impl Layout {
 }
 
 /// Every tensor of the state by its name.
-type State = Vec<(String, Vec<f32>)>;
+pub(crate) type State = Vec<(String, Vec<f32>)>;
 
 /// What a rank saw: the state between the steps (read if `reads`), copies of it, the losses, and the state at the end.
 #[derive(Debug, Default, PartialEq)]
 struct Done {
     read: Vec<State>,
+    /// This rank's part of the copies, and on the first rank the copies.
+    parts: Vec<Vec<Part>>,
     copied: Vec<State>,
     losses: Vec<f64>,
     last: State,
@@ -120,50 +125,60 @@ fn state(worker: &mut Worker, cpu: &mut CpuBackend, tensors: &[StateTensor]) -> 
     Ok(state)
 }
 
-/// Every tensor of a copy, on rank 0; asked for in any order, some twice.
-fn whole(
-    copy: &mut StateCopy,
-    group: &mut dyn Communicator,
-    lens: &[(String, usize)],
-) -> Result<State, ParallelError> {
-    let mut state = State::new();
-    if group.rank() > 0 {
-        copy.serve(group)?;
-        return Ok(state);
-    }
-    for (index, (name, len)) in lens.iter().enumerate() {
-        let other = (index * 7) % lens.len();
-        copy.read(group, other, &mut vec![0.0; lens[other].1])?;
-        let mut values = vec![f32::NAN; *len];
-        copy.read(group, index, &mut values)?;
-        state.push((name.clone(), values));
-    }
-    copy.end(group)?;
-    Ok(state)
+/// A box of a tensor that a rank has copied: the tensor, its elements there, and their values.
+pub(crate) type Part = (usize, Vec<Range<usize>>, Vec<f32>);
+
+/// What a copy holds.
+pub(crate) fn parts(copy: &StateCopy, shapes: &[Vec<usize>]) -> Vec<Part> {
+    let part =
+        |slice: &OwnSlice| (slice.tensor, slice.elements(&shapes[slice.tensor]), copy.values(slice).to_vec());
+    copy.slices().iter().map(part).collect()
 }
 
-/// Trains; with `copies` each step but the first copies the state, which is brought together beside the next step's passes.
+/// Whole tensors from the parts of all ranks, which have each element once.
+pub(crate) fn assemble<'a>(
+    names: &[String],
+    shapes: &[Vec<usize>],
+    parts: impl Iterator<Item = &'a Part>,
+) -> State {
+    let lens = shapes.iter().map(|shape| shape.iter().product::<usize>());
+    let mut whole: Vec<Vec<Option<f32>>> = lens.map(|len| vec![None; len]).collect();
+    for (tensor, runs, values) in parts {
+        for (element, value) in runs.iter().flat_map(Clone::clone).zip(values) {
+            let before = whole[*tensor][element].replace(*value);
+            assert!(before.is_none(), "{:?} is copied twice", names[*tensor]);
+        }
+    }
+    let tensor = |(name, values): (&String, Vec<Option<f32>>)| {
+        let lacks = || panic!("elements of {name:?} are not copied");
+        (name.clone(), values.into_iter().map(|v| v.unwrap_or_else(lacks)).collect())
+    };
+    names.iter().zip(whole).map(tensor).collect()
+}
+
+/// Trains; with `copies` each step but the first copies the state.
 fn rank(
     model: &Model,
     layout: &Layout,
     copies: bool,
-    mut world: Box<dyn Communicator>,
+    world: Box<dyn Communicator>,
 ) -> Result<Done, ParallelError> {
     let optim = layout.optim();
     let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
     let (plain, planned) = layout.planned(model, 1)?;
     let mut cpu = crate::instruction_set::cpu(1);
-    let all: Vec<usize> = (0..layout.ranks).collect();
-    let mut group = Some(world.group("copies", &all)?);
     let mut worker = Worker::new(&mut cpu, &layout.job(model, &optim, &plan, &plain), world)?;
     worker.init(&mut cpu, 3)?;
-    plan_snapshot(&mut worker, &optim, &planned.program)?;
     let tensors = worker.tensors(&optim)?;
+    let slices = Arc::new(worker.own_slices(&tensors)?);
+    plan_snapshot(&mut worker, Arc::clone(&slices), &planned.program)?;
+    give_snapshot_memory(&mut worker, vec![0.0; slices.elements()]);
+    let shapes: Vec<Vec<usize>> = tensors.iter().map(|t| t.shape.clone()).collect();
     let share = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
     let all = (plan.data_ranks() * layout.micro_batches) as u64;
     let mut text = Text { step: 0, share, all, ids: Vec::new(), targets: Vec::new() };
     let mut done = Done::default();
-    let mut saving = None;
+    let mut taken = None;
     for step in 0..STEPS {
         text.step = step;
         if !copies && step > 0 {
@@ -173,22 +188,14 @@ fn rank(
         worker.set_program(if copying { &planned.program } else { &plain })?;
         let sum = worker.gradients(&mut cpu, &mut text)?;
         if copying {
-            let mut copy = take_snapshot(&mut worker)?;
-            let lens: Vec<(String, usize)> = tensors.iter().map(|t| (t.name.clone(), t.len())).collect();
-            let mut comm = group.take().unwrap();
-            saving = Some(std::thread::spawn(move || {
-                let state = whole(&mut copy, &mut *comm, &lens)?;
-                Ok::<_, ParallelError>((state, copy, comm))
-            }));
+            taken = Some(take_snapshot(&mut worker)?);
         }
         done.losses.push(worker.sum_over_data(sum)?.mean());
         let norm = worker.grad_norm(&mut cpu)?;
         worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
-        if let Some(saving) = saving.take() {
-            let (state, copy, comm): (State, _, _) = saving.join().unwrap()?;
-            give_back_snapshot(&mut worker, copy);
-            done.copied.push(state);
-            group = Some(comm);
+        if let Some(copy) = taken.take() {
+            done.parts.push(parts(&copy, &shapes));
+            give_snapshot_memory(&mut worker, copy.into_memory());
         }
     }
     done.last = state(&mut worker, &mut cpu, &tensors)?;
@@ -201,8 +208,23 @@ fn train(model: &Model, layout: &Layout, copies: bool) -> Vec<Done> {
     std::thread::scope(|scope| {
         let run = |world| scope.spawn(move || rank(model, layout, copies, Box::new(world)));
         let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        ranks.into_iter().map(|r| r.join().unwrap().unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+        let done = ranks.into_iter().map(|r| r.join().unwrap().unwrap_or_else(|e| panic!("{layout:?}: {e}")));
+        let mut done: Vec<Done> = done.collect();
+        let shapes = shapes(model, layout);
+        let names: Vec<String> = done[0].last.iter().map(|t| t.0.clone()).collect();
+        let copied = (0..done[0].parts.len())
+            .map(|step| assemble(&names, &shapes, done.iter().flat_map(|d| &d.parts[step])));
+        done[0].copied = copied.collect();
+        done
     })
+}
+
+/// Shapes of the tensors of the state.
+fn shapes(model: &Model, layout: &Layout) -> Vec<Vec<usize>> {
+    let params = model.params();
+    let states = whole_states(model, &layout.optim()).unwrap();
+    let states = states.into_iter().map(|s| s.shape);
+    params.into_iter().map(|p| p.shape).chain(states).collect()
 }
 
 fn layouts() -> Vec<Layout> {
@@ -310,7 +332,8 @@ fn what_cannot_copy_is_refused_with_its_reason() {
     let mut null = bessemer_tensor::null::NullBackend::new();
     let world = Box::new(NullCommunicator::new("world", 0, 2));
     let mut worker = Worker::new(&mut null, &layout.job(&model, &optim, &plan, &plain), world).unwrap();
-    assert!(snapshot_bytes(&worker, &optim).unwrap() > 4 * model.parameters() as u64);
+    let tensors = worker.tensors(&optim).unwrap();
+    assert!(worker.own_slices(&tensors).unwrap().elements() > model.parameters());
     let e = take_snapshot(&mut worker).unwrap_err().to_string();
     assert!(e.contains("copied 0 of 0"), "{e}");
     let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
@@ -319,7 +342,9 @@ fn what_cannot_copy_is_refused_with_its_reason() {
         let mut cpu = crate::instruction_set::cpu(1);
         let mut worker =
             Worker::new(&mut cpu, &layout.job(&model, &optim, &plan, &plain), Box::new(world)).unwrap();
-        plan_snapshot(&mut worker, &optim, program)
+        let tensors = worker.tensors(&optim).unwrap();
+        let slices = Arc::new(worker.own_slices(&tensors).unwrap());
+        plan_snapshot(&mut worker, slices, program)
             .and_then(|()| take_snapshot(&mut worker).map(drop))
             .unwrap_err()
     };

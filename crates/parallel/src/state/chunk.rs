@@ -146,7 +146,7 @@ impl Chunk {
     }
 
     /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's tensor shard of it.
-    fn run(&self, plan: &Plan, place: UnitPlace, rank: usize) -> ElementRun {
+    pub(super) fn run(&self, plan: &Plan, place: UnitPlace, rank: usize) -> ElementRun {
         self.units.list[place.unit].run(place.at, plan.shard(), rank)
     }
 

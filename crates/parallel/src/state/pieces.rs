@@ -1,13 +1,19 @@
-//! Where every element of the job's state is taken from: the ranks' own stretches of it, each element from one rank at least.
+//! Which elements of the job's state a rank saves, and which it loads.
+//!
+//! Every element is saved by one rank. What several ranks have (replicas of data parallelism, parameters that a layer's ranks do not
+//! share, the blocks of key and value heads) is shared out evenly, but for states of another shape than their parameter: the elements
+//! that the same ranks have are one list, tensor after tensor, and each of these ranks saves one stretch of it. A stage that several pipeline ranks hold is saved by the first of them.
+//! Nobody is asked: the stretches are a function of the layout.
 
-use super::{Reading, StateTensor};
+use super::{Of, Place, Reading, StateTensor};
+use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::worker::Worker;
-use bessemer_mesh::ElementRun;
+use bessemer_mesh::{DimRange, ElementRun, even};
 use bessemer_optim::StateView;
-
-/// Elements of a whole tensor: (first, how many), one after the other.
-type Runs = Vec<(usize, usize)>;
+use bessemer_tensor::Backend;
+use std::collections::HashMap;
+use std::ops::Range;
 
 /// A stretch of memory on this rank that is part of a whole tensor.
 #[derive(Debug, Clone)]
@@ -16,51 +22,271 @@ pub struct OwnPiece {
     pub tensor: usize,
     /// Chunk of this rank.
     pub chunk: usize,
-    /// Its memory, without gaps.
+    /// The memory that it lies in, without gaps.
     pub view: StateView,
+    /// Its elements there.
+    pub at: Range<usize>,
     /// Elements of the whole tensor: (first, how many), one after the other.
     pub runs: Vec<(usize, usize)>,
 }
 
+/// What [`Worker::write_with`] asks for elements of a whole tensor, (first, how many) one after the other, and where their values go.
+pub type ReadElements<'a, E> = dyn FnMut(&[(usize, usize)], &mut [f32]) -> Result<(), E> + 'a;
+
+/// The ranks that have the same elements, among those of one stage.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Holders {
+    /// Every position on the shard axis has them.
+    all_shards: bool,
+    /// The positions among the ranks that share every layer that have them.
+    layer_ranks: Vec<usize>,
+    /// The first of them saves all.
+    first_saves: bool,
+}
+
+/// Elements of this rank's part of a tensor that one set of ranks has.
+struct HeldPiece {
+    holders: Holders,
+    tensor: usize,
+    chunk: usize,
+    /// Number in the chunk of the parameter that the layer's ranks share, if they do.
+    param: Option<usize>,
+    view: StateView,
+    /// The elements in this rank's part of the tensor.
+    local: Range<usize>,
+    /// Position there at which the view begins.
+    start: usize,
+}
+
 impl Worker {
-    /// The stretches of `tensors` for which this rank stands: the first copy's, of the ranks that [`Worker::read`] asks.
+    /// The stretches of `tensors` that this rank saves: over all ranks, each element once.
     ///
     /// # Errors
     /// A tensor that does not lie in one stretch on a rank.
     pub fn own_pieces(&self, tensors: &[StateTensor]) -> Result<Vec<OwnPiece>, ParallelError> {
-        let mut pieces = Vec::new();
-        for (index, tensor) in tensors.iter().enumerate() {
-            let holder = self.holder(tensor);
-            if holder.rank != self.coord.pipeline || self.coord.replicate > 0 {
-                continue;
-            }
-            if let Some((view, runs)) = self.own_piece(tensor, holder.chunk)? {
-                if !view.is_contiguous() || view.len() != runs.iter().map(|run| run.1).sum::<usize>() {
-                    let text = format!("{:?} does not lie in one stretch on a rank", tensor.name);
-                    return Err(ParallelError::Layout(text));
+        let piece = |held: HeldPiece| {
+            let HeldPiece { tensor, chunk, param, view, local, start, .. } = held;
+            let runs = match param {
+                None => vec![(local.start, local.len())],
+                Some(param) => {
+                    let runs = self.chunks[chunk].tensor_shard[param].runs();
+                    let within = runs.into_iter().filter_map(|run| run.within(&local));
+                    within.map(|run| (run.whole, run.len)).collect()
                 }
-                pieces.push(OwnPiece { tensor: index, chunk: holder.chunk, view, runs });
-            }
-        }
-        Ok(pieces)
+            };
+            OwnPiece { tensor, chunk, view, at: local.start - start..local.end - start, runs }
+        };
+        Ok(self.own(tensors)?.into_iter().map(piece).collect())
     }
 
-    fn own_piece(
+    /// Elements of `tensors` that this rank saves.
+    ///
+    /// # Errors
+    /// As [`Worker::own_pieces`].
+    pub fn own_elements(&self, tensors: &[StateTensor]) -> Result<usize, ParallelError> {
+        Ok(self.own(tensors)?.iter().map(|held| held.local.len()).sum())
+    }
+
+    fn own(&self, tensors: &[StateTensor]) -> Result<Vec<HeldPiece>, ParallelError> {
+        let mut held = Vec::new();
+        for (index, tensor) in tensors.iter().enumerate() {
+            let holder = self.holder(tensor);
+            if holder.rank == self.coord.pipeline {
+                self.held_pieces(index, tensor, holder.chunk, &mut held)?;
+            }
+        }
+        let mut totals: HashMap<Holders, usize> = HashMap::new();
+        for h in &held {
+            *totals.entry(h.holders.clone()).or_default() += h.local.len();
+        }
+        let mut before: HashMap<Holders, usize> = HashMap::new();
+        held.retain_mut(|h| {
+            let (position, count) = self.position(&h.holders);
+            let mine = even(totals[&h.holders], count, position).range();
+            let start = before.entry(h.holders.clone()).or_default();
+            let here = *start..*start + h.local.len();
+            *start = here.end;
+            let (first, last) = (mine.start.max(here.start), mine.end.min(here.end));
+            if first < last {
+                h.local = h.local.start + first - here.start..h.local.start + last - here.start;
+            }
+            first < last
+        });
+        Ok(held)
+    }
+
+    /// This rank's position among those that have some elements, and their number.
+    fn position(&self, holders: &Holders) -> (usize, usize) {
+        if holders.first_saves {
+            return (0, 1);
+        }
+        let shards = if holders.all_shards { self.plan.shard() } else { 1 };
+        let ranks = holders.layer_ranks.len();
+        let data = self.coord.replicate * shards + if holders.all_shards { self.coord.shard } else { 0 };
+        let of_layer = holders.layer_ranks.iter().position(|r| *r == self.coord.tensor).unwrap_or(0);
+        (data * ranks + of_layer, self.plan.replicate() * shards * ranks)
+    }
+
+    /// What this rank has of a tensor of a chunk, by who else has it.
+    fn held_pieces(
         &self,
+        index: usize,
         tensor: &StateTensor,
-        chunk: usize,
-    ) -> Result<Option<(StateView, Runs)>, ParallelError> {
-        let (coord, chunk) = (self.coord, &self.chunks[chunk]);
+        number: usize,
+        held: &mut Vec<HeldPiece>,
+    ) -> Result<(), ParallelError> {
+        let (coord, chunk) = (self.coord, &self.chunks[number]);
         let Reading { param, len, parts, view } = chunk.reading(&self.plan, coord, tensor)?;
-        let Some(view) = view else { return Ok(None) };
-        // The first rank stands for what every rank of an axis has.
-        if (parts.is_none() && coord.shard > 0) || (param.is_none() && coord.tensor > 0) {
-            return Ok(None);
+        let Some(view) = view else { return Ok(()) };
+        let all_shards = parts.is_none();
+        // A state of another shape than its parameter, such as K-FAC's, may be ahead on ranks that compute a part of it for the
+        // others: the first rank's is the job's.
+        let first_saves = matches!(tensor.place, Place::Whole { .. });
+        let is_first = coord.replicate == 0 && coord.tensor == 0 && !(all_shards && coord.shard > 0);
+        if first_saves && !is_first {
+            return Ok(());
         }
         let stretch = parts.map_or(0..len, |parts| parts.range(coord.shard));
-        let all = ElementRun { whole: 0, local: 0, len };
-        let runs = param.map_or_else(|| vec![all], |param| chunk.tensor_shard[param].runs());
-        let runs = runs.into_iter().filter_map(|run| run.within(&stretch));
-        Ok(Some((view, runs.map(|run| (run.whole, run.len)).collect())))
+        if !view.is_contiguous() || view.len() != stretch.len() {
+            let text = format!("{:?} does not lie in one stretch on a rank", tensor.name);
+            return Err(ParallelError::Layout(text));
+        }
+        for (range, layer_ranks) in self.layer_holders(chunk, param, len) {
+            let local = range.start.max(stretch.start)..range.end.min(stretch.end);
+            if local.is_empty() {
+                continue;
+            }
+            let holders = Holders { all_shards, layer_ranks, first_saves };
+            let (tensor, chunk, start) = (index, number, stretch.start);
+            held.push(HeldPiece { holders, tensor, chunk, param, view, local, start });
+        }
+        Ok(())
     }
+
+    /// The stretches of this rank's part of a parameter, of `len` elements, with the ranks of the layer that have them, in their
+    /// order.
+    fn layer_holders(
+        &self,
+        chunk: &Chunk,
+        param: Option<usize>,
+        len: usize,
+    ) -> Vec<(Range<usize>, Vec<usize>)> {
+        let ranks = 0..self.plan.tensor();
+        let Some(param) = param else { return vec![(0..len, ranks.collect())] };
+        let mine = &chunk.tensor_shard[param];
+        let shared_with = |rank: usize| {
+            let other = mine.on(rank);
+            let meets = |(a, b): (&Vec<DimRange>, &Vec<DimRange>)| {
+                a.iter().any(|a| b.iter().any(|b| a.common(*b).len > 0))
+            };
+            match other.ranges.iter().zip(&mine.ranges).all(meets) {
+                false => Vec::new(),
+                true if other.ranges == mine.ranges => std::iter::once(0..len).collect(),
+                true => common(&mine.runs(), &other.runs()),
+            }
+        };
+        let shared: Vec<Vec<Range<usize>>> = ranks.map(shared_with).collect();
+        let mut edges: Vec<usize> = shared.iter().flatten().flat_map(|r| [r.start, r.end]).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let stretch = |two: &[usize]| {
+            let has = |list: &Vec<Range<usize>>| list.iter().any(|r| r.contains(&two[0]));
+            let holders = (0..shared.len()).filter(|rank| has(&shared[*rank])).collect();
+            (two[0]..two[1], holders)
+        };
+        edges.windows(2).map(stretch).collect()
+    }
+
+    /// Elements of `tensors` that this rank loads: all that it has of them.
+    pub fn wanted_elements(&self, tensors: &[StateTensor]) -> usize {
+        let of = |chunk, tensor| self.wanted(chunk, tensor).map_or(0, |wanted| wanted.range.len());
+        self.chunks.iter().map(|chunk| tensors.iter().map(|tensor| of(chunk, tensor)).sum::<usize>()).sum()
+    }
+
+    /// The part of a tensor that a chunk has, if any.
+    fn wanted<'a>(&self, chunk: &Chunk, tensor: &'a StateTensor) -> Option<WantedPart<'a>> {
+        let of = match &tensor.place {
+            Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => return None,
+            Place::Whole { name, param, .. } => {
+                let here = param.is_none() || chunk.states.contains_key(name);
+                return here.then(|| WantedPart { to: WantedPlace::Whole(name), range: 0..tensor.len() });
+            }
+            Place::Param(_) => Of::Value,
+            Place::Gradient(_) => Of::Gradient,
+            Place::Moment(_, name) => Of::State(name),
+        };
+        let param = chunk.param_of(tensor)?;
+        let range = match of {
+            Of::Value if self.plan.keeps_values() => 0..chunk.tensor_shard[param].len(),
+            _ => chunk.run(&self.plan, chunk.units.place(param), self.coord.shard).wholes(),
+        };
+        (!range.is_empty()).then_some(WantedPart { to: WantedPlace::Param(param, of), range })
+    }
+
+    /// Puts this rank's part of a tensor where it belongs. `read` is given the elements of the whole tensor that are wanted
+    /// here, (first, how many) one after the other, and their values' place; it is asked for no others, and not at all if this rank
+    /// has nothing of the tensor.
+    ///
+    /// # Errors
+    /// What the device or `read` answers.
+    pub fn write_with<E: From<ParallelError>>(
+        &mut self,
+        backend: &mut dyn Backend,
+        tensor: &StateTensor,
+        read: &mut ReadElements<'_, E>,
+    ) -> Result<(), E> {
+        for chunk in &self.chunks {
+            let Some(WantedPart { to, range }) = self.wanted(chunk, tensor) else { continue };
+            match to {
+                WantedPlace::Whole(name) => {
+                    let mut values = vec![0.0; range.len()];
+                    read(&[(0, values.len())], &mut values)?;
+                    let view = chunk.state_view(name, values.len())?;
+                    view.write(backend, &values).map_err(ParallelError::from)?;
+                }
+                WantedPlace::Param(param, of) => {
+                    let shard = &chunk.tensor_shard[param];
+                    let runs = shard.runs().into_iter().filter_map(|run| run.within(&range));
+                    let runs: Vec<_> = runs.map(|run| (run.whole, run.len)).collect();
+                    let mut part = vec![0.0; shard.len()];
+                    read(&runs, &mut part[range])?;
+                    chunk.write_tensor_shard(backend, (&self.plan, self.coord), param, &of, &part)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a chunk has of a tensor: where it goes, and which elements of the rank's part of the tensor they are.
+struct WantedPart<'a> {
+    to: WantedPlace<'a>,
+    range: Range<usize>,
+}
+
+/// Destination of elements.
+enum WantedPlace<'a> {
+    /// The whole state of this name.
+    Whole(&'a str),
+    /// The parameter of this number, its gradient, or a state of it.
+    Param(usize, Of<'a>),
+}
+
+/// The elements of a part, `own`, that another part has too, as stretches of the first. Both ascend in the whole.
+fn common(own: &[ElementRun], other: &[ElementRun]) -> Vec<Range<usize>> {
+    let (mut out, mut from): (Vec<Range<usize>>, _) = (Vec::new(), 0);
+    for run in own {
+        while other.get(from).is_some_and(|o| o.wholes().end <= run.whole) {
+            from += 1;
+        }
+        for o in other[from..].iter().take_while(|o| o.whole < run.wholes().end) {
+            if let Some(both) = run.of_whole(&o.wholes()) {
+                match out.last_mut() {
+                    Some(last) if last.end == both.local => last.end += both.len,
+                    _ => out.push(both.locals()),
+                }
+            }
+        }
+    }
+    out
 }

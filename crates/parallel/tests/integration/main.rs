@@ -13,6 +13,7 @@ mod offload;
 mod overflow;
 mod pipelines;
 mod replay;
+mod slices;
 mod staleness;
 mod state;
 mod steps;

@@ -1,9 +1,11 @@
 //! A run whose numbers are not finite any more: which checkpoints stay meanwhile, and the way back to a healthy one.
 
 use super::Trainer;
+use super::saving::Restored;
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::spikes::Rollback;
+use bessemer_checkpoint::CheckpointError;
 use bessemer_recipe::OnDivergence;
 
 /// Rollbacks that do not get the run past where it diverged, before it gives up.
@@ -48,6 +50,11 @@ impl Trainer {
         TrainError::Diverged { step: self.state.step, what, healthy }
     }
 
+    /// Whether there seems to be a checkpoint of a step up to `last`, on the first rank.
+    fn has_checkpoint_until(&self, last: u64) -> bool {
+        self.records.is_some() && matches!(self.store.latest_complete_until(last), Ok(Some(_)))
+    }
+
     /// The last step before those that were skipped.
     fn last_taken(&self) -> u64 {
         self.state.step - u64::from(self.skipped_in_a_row)
@@ -76,14 +83,18 @@ impl Trainer {
         if !rolls_back || times > ROLLBACKS {
             return Err(self.divergence(what));
         }
-        let latest = match &self.records {
-            // Where none can be read, the error of the divergence says so.
-            Some(_) => again
-                .and_then(|r| self.store.latest_valid_until(r.to.checked_sub(1)?).ok()?)
-                .or_else(|| self.store.latest_valid_until(self.last_taken()).ok()?),
-            None => None,
+        // Behind a checkpoint that did not help an older one, if there is one.
+        let older = again.and_then(|r| r.to.checked_sub(1)).filter(|last| self.has_checkpoint_until(*last));
+        let last = older.unwrap_or_else(|| self.last_taken());
+        let last = self.runner.worker.broadcast_from_root("checkpoint to roll back to, at most", last)?;
+        // Where none can be read, the error of the divergence says so.
+        let restored = match self.load_newest("checkpoint to roll back to", last, true) {
+            Err(TrainError::Checkpoint(
+                CheckpointError::NothingValid { .. } | CheckpointError::OnRank { .. },
+            )) => None,
+            other => other?,
         };
-        let Some((loaded, remarks)) = self.load_chosen("checkpoint to roll back to", latest)? else {
+        let Some(Restored { loaded, remarks }) = restored else {
             return Err(self.divergence(what));
         };
         let to = loaded.manifest().step;

@@ -25,7 +25,7 @@ impl Trainer {
     pub(super) fn step_fill(&mut self) -> StepFill {
         StepFill {
             evaluates: self.evaluator.bubbles().is_some_and(|bubbles| bubbles.is_pending()),
-            copies: self.copying.as_ref().is_some_and(|copying| copying.is_planned()),
+            copies: self.saver.is_planned(),
         }
     }
 
@@ -37,7 +37,7 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let at = (self.state.step, self.state.tokens);
-        let waits = !saved || self.copying.is_some();
+        let waits = !saved || self.saver.in_bubbles();
         match self.evaluator.bubbles() {
             Some(bubbles) if waits => bubbles.begin(&mut *self.backend, &mut self.runner, at),
             _ => self.evaluate(false, observer),
@@ -64,7 +64,7 @@ impl Trainer {
     /// The passes of a step are over, nothing is updated yet: a copy that they have made goes to a thread, behind the records of
     /// the step before.
     pub(super) fn after_passes(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        if !self.copying.as_ref().is_some_and(|copying| copying.is_planned()) {
+        if !self.saver.is_planned() {
             return Ok(());
         }
         self.end_evaluation((true, true), observer)?;

@@ -1,147 +1,140 @@
 //! The run's state to and from checkpoints: at its start, on the way, and back again after a spike.
 //!
-//! Checkpoints do not depend on the layout: the first rank writes whole tensors, which the others gather with
-//! it; every rank reads them and keeps its part.
+//! Checkpoints do not depend on the layout: every rank writes its slices of the whole tensors, and reads those that its layout
+//! needs, whatever layout has written them.
 
 use super::Trainer;
+use super::writing::{Identity, Written};
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
-use bessemer_checkpoint::{
-    CheckpointError, Latest, Loaded, SaveReport, SaveRequest, Skipped, Store, TensorSpec, TensorsFrom,
-};
+use bessemer_checkpoint::{CheckpointError, Loaded, SaveReport, Skipped};
 use bessemer_optim::LossScale;
-use bessemer_parallel::{ParallelError, ReadAhead, StateTensor, Worker};
+use bessemer_parallel::ParallelError;
 use bessemer_runlog::{Resume, Save};
-use bessemer_tensor::Backend;
 use std::time::Instant;
 
-/// Message: whether the first rank found values that are not finite.
-const REFUSED: &str = "values of a checkpoint that are not finite";
+/// Message: what of a checkpoint a rank found damaged.
+const DAMAGED: &str = "damage in a checkpoint";
 
-/// Message: number of the tensor with which the next batch begins, from 1; 0: there is none.
-const NEXT: &str = "next tensor of the checkpoint";
+/// In place of a step: there are checkpoints, and none can be used.
+const NONE_VALID: u64 = u64::MAX;
 
-/// Reads a tensor on the first rank, and those that come with it in its batch; [`follow`] is what the other ranks do
-/// meanwhile.
-fn lead(
-    worker: &mut Worker,
-    backend: &mut dyn Backend,
-    tensors: &[StateTensor],
-    ahead: &mut ReadAhead,
-    index: usize,
-    values: &mut [f32],
-) -> Result<(), ParallelError> {
-    if !worker.plan().cuts_state() {
-        return worker.read(backend, &tensors[index], values);
-    }
-    if ahead.get(index).is_none() {
-        worker.broadcast_from_root(NEXT, index as u64 + 1)?;
-        ahead.read(index, |batch, values| worker.read_batch(backend, &tensors[batch], values))?;
-    }
-    values.copy_from_slice(ahead.get(index).unwrap_or_default());
-    Ok(())
+/// Result of [`Trainer::load_newest`].
+pub(super) struct Restored {
+    pub(super) loaded: Loaded,
+    /// A remark for each newer checkpoint that is damaged and was passed over, on the first rank.
+    pub(super) remarks: Vec<String>,
 }
 
-fn read_ahead(tensors: &[StateTensor]) -> ReadAhead {
-    ReadAhead::new(tensors.iter().map(StateTensor::len).collect())
+/// A rank could not read a checkpoint that it needs, or could not use it.
+enum LoadFailure {
+    Read(CheckpointError),
+    Other(TrainError),
 }
 
-/// What the other ranks do while the first one saves.
-fn follow(
-    worker: &mut Worker,
-    backend: &mut dyn Backend,
-    tensors: &[StateTensor],
-) -> Result<(), ParallelError> {
-    if !worker.plan().cuts_state() {
-        return Ok(());
-    }
-    let mut ahead = read_ahead(tensors);
-    while let Some(index) = worker.broadcast_from_root(NEXT, 0)?.checked_sub(1) {
-        ahead.read(index as usize, |batch, values| worker.read_batch(backend, &tensors[batch], values))?;
-    }
-    Ok(())
-}
-
-/// What a checkpoint holds besides tensors, and how it is cut.
-pub(super) struct Identity {
-    pub(super) step: u64,
-    pub(super) tokens: u64,
-    pub(super) state: serde_json::Value,
-    pub(super) recipe: String,
-    pub(super) tokenizer: String,
-    pub(super) max_file_bytes: u64,
-}
-
-/// Names, shapes and types in files.
-pub(super) fn specs(tensors: &[StateTensor]) -> Vec<TensorSpec> {
-    let spec = |t: &StateTensor| TensorSpec { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype };
-    tensors.iter().map(spec).collect()
-}
-
-/// Writes a checkpoint; `read` fills in the values of a tensor.
-pub(super) fn write_checkpoint(
-    store: &Store,
-    specs: Vec<TensorSpec>,
-    identity: Identity,
-    mut read: impl FnMut(usize, &mut [f32]) -> Result<(), ParallelError>,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<SaveReport, TrainError> {
-    let mut lost = None;
-    let mut source = TensorsFrom::new(specs, |index: usize, values: &mut [f32]| {
-        read(index, values).map_err(|e| {
-            let text = e.to_string();
-            lost = Some(e);
-            text.into()
-        })
-    });
-    let report = store.save(SaveRequest {
-        step: identity.step,
-        tokens: identity.tokens,
-        state: identity.state,
-        recipe: identity.recipe,
-        tokenizer: Some(identity.tokenizer),
-        tensors: &mut source,
-        max_file_bytes: identity.max_file_bytes,
-        progress,
-    });
-    drop(source);
-    match (report, lost) {
-        (Err(_), Some(lost)) => Err(lost.into()),
-        (report, _) => Ok(report?),
+impl From<ParallelError> for LoadFailure {
+    fn from(e: ParallelError) -> Self {
+        LoadFailure::Other(e.into())
     }
 }
 
 impl Trainer {
-    /// The checkpoint that the first rank chose, loaded on every rank, and a remark for each newer one that is damaged and
-    /// was passed over. `latest` is `None` on the other ranks, and where there is no checkpoint.
-    pub(super) fn load_chosen(
+    /// Puts the newest intact checkpoint of a step up to `last` into the buffers; `None` if there is no checkpoint. The first rank
+    /// chooses by manifests and lengths, then every rank reads what it needs, and verifies it; if one of them finds damage, all
+    /// go on to the next older checkpoint. `discards`: passes of a step have begun, whose results are dropped first.
+    ///
+    /// # Errors
+    /// If all checkpoints are damaged; a checkpoint of another run; an error of another rank.
+    pub(super) fn load_newest(
         &mut self,
         name: &str,
-        latest: Option<Latest>,
-    ) -> Result<Option<(Loaded, Vec<String>)>, TrainError> {
-        let chosen = latest.as_ref().map_or(0, |l| l.loaded.manifest().step + 1);
-        let Some(step) = self.runner.worker.broadcast_from_root(name, chosen)?.checked_sub(1) else {
-            return Ok(None);
-        };
-        let Some(latest) = latest else { return Ok(Some((self.store.load(step)?, Vec::new()))) };
-        let remark = |s: &Skipped| format!("checkpoint {} was passed over: {}", s.path.display(), s.why);
-        let remarks = latest.skipped.iter().map(remark).collect();
-        Ok(Some((latest.loaded, remarks)))
+        mut last: u64,
+        discards: bool,
+    ) -> Result<Option<Restored>, TrainError> {
+        let mut skipped = Vec::new();
+        loop {
+            let chosen = match self.records {
+                Some(_) => self.choose(last, &mut skipped),
+                None => Ok(None),
+            };
+            let word = chosen.as_ref().map_or(NONE_VALID, |step| step.map_or(0, |step| step + 1));
+            let word = self.runner.worker.broadcast_from_root(name, word)?;
+            chosen?;
+            if word == NONE_VALID {
+                let problem = "no checkpoint can be used".into();
+                return Err(CheckpointError::OnRank { rank: 0, problem }.into());
+            }
+            let Some(step) = word.checked_sub(1) else { return Ok(None) };
+            if discards {
+                self.runner.worker.discard();
+            }
+            let path = self.store.path(step);
+            let result = self.store.load_lazily(step).map_err(LoadFailure::Read).and_then(|loaded| {
+                self.load(&loaded)?;
+                Ok(loaded)
+            });
+            let damage = match &result {
+                Err(LoadFailure::Read(e)) if e.is_damage() => e.to_string(),
+                _ => String::new(),
+            };
+            let found = self.runner.worker.gather_bytes(DAMAGED, damage.as_bytes())?;
+            match (found.iter().position(|text| !text.is_empty()), result) {
+                (None, Ok(loaded)) => {
+                    let remark =
+                        |s: &Skipped| format!("checkpoint {} was passed over: {}", s.path.display(), s.why);
+                    let remarks = skipped.iter().map(remark).collect();
+                    self.runner.worker.adopt_state(&mut *self.backend)?;
+                    return Ok(Some(Restored { loaded, remarks }));
+                }
+                (None, Err(LoadFailure::Read(e))) => return Err(e.into()),
+                (None, Err(LoadFailure::Other(e))) => return Err(e),
+                (Some(_), Err(LoadFailure::Read(why))) => {
+                    skipped.push(Skipped { path, why: Box::new(why) });
+                }
+                (Some(rank), _) => {
+                    let problem = String::from_utf8_lossy(&found[rank]).into_owned();
+                    let why = Box::new(CheckpointError::OnRank { rank, problem });
+                    skipped.push(Skipped { path, why });
+                }
+            }
+            last = step.saturating_sub(1);
+            if step == 0 {
+                return Err(CheckpointError::NothingValid { dir: self.store.dir().into(), skipped }.into());
+            }
+        }
     }
 
-    /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none. The first rank chooses.
-    pub(super) fn restore(&mut self) -> Result<(), TrainError> {
-        let latest = match self.records {
-            Some(_) => {
-                let latest = self.store.latest_valid()?;
-                // Not after hours of training.
-                self.store.check_own()?;
-                latest
+    /// The newest checkpoint up to `last` whose manifest and files are there; those that are not go to `skipped`. An error if there
+    /// are only such.
+    fn choose(&self, last: u64, skipped: &mut Vec<Skipped>) -> Result<Option<u64>, TrainError> {
+        match self.store.latest_complete_until(last) {
+            Ok(Some((step, newer))) => {
+                skipped.extend(newer);
+                Ok(Some(step))
             }
-            None => None,
-        };
-        let Some((loaded, remarks)) = self.load_chosen("checkpoint to go on from", latest)? else {
+            Ok(None) if skipped.is_empty() => Ok(None),
+            Ok(None) => {
+                let (dir, skipped) = (self.store.dir().into(), std::mem::take(skipped));
+                Err(CheckpointError::NothingValid { dir, skipped }.into())
+            }
+            Err(CheckpointError::NothingValid { dir, skipped: newer }) => {
+                let mut skipped = std::mem::take(skipped);
+                skipped.extend(newer);
+                Err(CheckpointError::NothingValid { dir, skipped }.into())
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none.
+    pub(super) fn restore(&mut self) -> Result<(), TrainError> {
+        if self.records.is_some() {
+            // Not after hours of training.
+            self.store.check_own()?;
+        }
+        let restored = self.load_newest("checkpoint to go on from", u64::MAX, false)?;
+        let Some(Restored { loaded, remarks }) = restored else {
             self.runner.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
             self.set_up_loss_scale();
             if let Some(records) = &mut self.records {
@@ -150,25 +143,26 @@ impl Trainer {
             return Ok(());
         };
         self.warnings.extend(remarks);
-        self.load(&loaded)?;
         self.goes_on_from(&loaded)
     }
 
-    fn load(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
+    /// Puts a checkpoint into the buffers: of each tensor the elements that this rank has.
+    fn load(&mut self, loaded: &Loaded) -> Result<(), LoadFailure> {
         let place = loaded.path().display().to_string();
+        let other = |e: TrainError| LoadFailure::Other(e);
         let saved = TrainState::of(loaded.manifest())
-            .map_err(|problem| TrainError::State { place: place.clone(), problem })?;
-        self.state.identity.check(&saved.identity, &place)?;
-        self.loader.resume(&saved.loader)?;
+            .map_err(|problem| other(TrainError::State { place: place.clone(), problem }))?;
+        self.state.identity.check(&saved.identity, &place).map_err(other)?;
+        self.loader.resume(&saved.loader).map_err(|e| other(e.into()))?;
         let wanted = self.runner.worker.tensors(&self.input.recipe.optim)?;
-        loaded.require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), |_| true)?;
-        let mut values = Vec::new();
+        loaded
+            .require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), |_| true)
+            .map_err(LoadFailure::Read)?;
         for tensor in &wanted {
-            values.resize(tensor.len(), 0.0);
-            loaded.read_into(&tensor.name, &mut values)?;
-            self.runner.worker.write(&mut *self.backend, tensor, &values)?;
+            self.runner.worker.write_with(&mut *self.backend, tensor, &mut |runs, values| {
+                loaded.read_runs(&tensor.name, runs, values).map_err(LoadFailure::Read)
+            })?;
         }
-        self.runner.worker.adopt_state(&mut *self.backend)?;
         self.state = saved;
         self.set_up_loss_scale();
         Ok(())
@@ -216,35 +210,30 @@ impl Trainer {
             state,
             recipe: self.input.recipe_text.clone(),
             tokenizer: self.input.tokenizer.fingerprint().to_owned(),
-            max_file_bytes: self.input.recipe.save.max_file_bytes(),
         })
     }
 
     pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.note_checkpoint();
         let begun = Instant::now();
-        let tensors = self.runner.worker.tensors(&self.input.recipe.optim)?;
-        let Some(records) = &self.records else {
-            follow(&mut self.runner.worker, &mut *self.backend, &tensors)?;
-            self.tracing.event("save", begun, self.state.step);
-            return match self.runner.worker.broadcast_from_root(REFUSED, 0)? {
-                0 => Ok(()),
-                _ => Err(self.divergence("rank 0 refused to save values that are not finite".into())),
-            };
-        };
-        records.sync()?;
-        let report = match self.write(&tensors, observer) {
-            Err(TrainError::Checkpoint(e @ CheckpointError::NotFinite { .. })) => Err(e),
-            other => Ok(other?),
-        };
-        if self.runner.worker.plan().cuts_state() {
-            self.runner.worker.broadcast_from_root(NEXT, 0)?;
-        }
-        self.runner.worker.broadcast_from_root(REFUSED, u64::from(report.is_err()))?;
-        let report = report.map_err(|e| self.divergence(e.to_string()))?;
-        self.saved(self.state.step, &report, observer)?;
-        self.tracing.event("save", begun, self.state.step);
+        let (step, written) = (self.state.step, self.write_now(observer)?);
+        self.written(step, written, observer)?;
+        self.tracing.event("save", begun, step);
         Ok(())
+    }
+
+    /// A save came to its end on all ranks.
+    pub(super) fn written(
+        &mut self,
+        step: u64,
+        written: Written,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        match written {
+            Written::Durable(Some(report)) => self.saved(step, &report, observer),
+            Written::Durable(None) => Ok(()),
+            Written::Refused(text) => Err(self.divergence(text)),
+        }
     }
 
     /// A checkpoint is there: its record, and what is no longer kept goes.
@@ -268,21 +257,6 @@ impl Trainer {
         self.rotate()
     }
 
-    /// The first rank's part of a save.
-    fn write(
-        &mut self,
-        tensors: &[StateTensor],
-        observer: &mut dyn Observer,
-    ) -> Result<SaveReport, TrainError> {
-        let identity = self.identity()?;
-        let (worker, backend) = (&mut self.runner.worker, &mut *self.backend);
-        let mut ahead = read_ahead(tensors);
-        let read =
-            |index: usize, values: &mut [f32]| lead(worker, backend, tensors, &mut ahead, index, values);
-        let progress = &mut |done, total| observer.progress("saving", done, total);
-        write_checkpoint(&self.store, specs(tensors), identity, read, progress)
-    }
-
     /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
     /// over what it stumbled on (Chowdhery et al. 2022, section 5.1). A damaged one is passed over with a remark, for the
     /// next older one. False if there is no checkpoint, or if it has been gone back to too often already.
@@ -293,14 +267,9 @@ impl Trainer {
         // It may be the one to go back to.
         self.end_saving(true, observer)?;
         let Some(step) = self.state.spikes.may_rewind() else { return Ok(false) };
-        let latest = match self.records {
-            Some(_) => self.store.latest_valid_until(step)?,
-            None => None,
-        };
-        let Some((loaded, remarks)) = self.load_chosen("checkpoint to go back to", latest)? else {
-            return Ok(false);
-        };
         let rewinds = self.state.spikes.rewinds + 1;
+        let restored = self.load_newest("checkpoint to go back to", step, true)?;
+        let Some(Restored { loaded, remarks }) = restored else { return Ok(false) };
         self.go_back(&loaded, samples, observer)?;
         self.state.spikes.rewinds = rewinds;
         // Going back has taken later records out of the log.
@@ -308,15 +277,13 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Goes on from a checkpoint, with the data behind sample `samples`; later checkpoints are no longer the run's.
+    /// Goes on from a checkpoint that was loaded, with the data behind sample `samples`; later checkpoints are no longer the run's.
     pub(super) fn go_back(
         &mut self,
         loaded: &Loaded,
         samples: u64,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        self.runner.worker.discard();
-        self.load(loaded)?;
         self.loader.advance(&mut self.state.loader, samples);
         let trained = self.state.step * self.plan.sequences_per_step;
         self.state.spikes.passed_over = Some(samples.saturating_sub(trained));

@@ -19,6 +19,7 @@ mod refusals;
 mod resume;
 mod run;
 mod simulated;
+mod slices;
 mod traffic;
 mod traffic_grids;
 mod updates;
