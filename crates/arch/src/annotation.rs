@@ -251,7 +251,7 @@ impl Model {
         for sharding in &shardings {
             let id = sharding.spec.id;
             let along = sharding.dim().and_then(|_| ShardedLoop::of(id.role()));
-            let Some(value) = annotation_of((&sharding.spec.name, id.unit(), along), annotations)? else {
+            let Some(value) = annotation_of(&sharding.spec.name, id.unit(), along, annotations)? else {
                 continue;
             };
             value.check(sharding)?;
@@ -267,7 +267,7 @@ impl Model {
         for layer in 0..self.layers {
             for (name, along) in ACTIVATIONS {
                 let name = format!("layers.{layer}.{name}");
-                let Some(value) = annotation_of((&name, Unit::Layer(layer), Some(along)), &others)? else {
+                let Some(value) = annotation_of(&name, Unit::Layer(layer), Some(along), &others)? else {
                     continue;
                 };
                 value.check_activation()?;
@@ -345,7 +345,9 @@ impl Model {
 
 /// The annotation of a value, if there is one.
 fn annotation_of<'a>(
-    (name, unit, along): (&str, Unit, Option<ShardedLoop>),
+    name: &str,
+    unit: Unit,
+    along: Option<ShardedLoop>,
     annotations: &'a Annotations,
 ) -> Result<Option<AnnotatedValue<'a>>, AnnotationError> {
     let mut found: Option<AnnotatedValue<'a>> = None;

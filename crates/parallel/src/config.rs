@@ -120,7 +120,7 @@ impl From<FillChoice> for FillConfig {
     }
 }
 
-/// Who decides how ranks share the work.
+/// Source of the layout of ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutChoice {
@@ -149,7 +149,7 @@ pub struct PlannedLayout {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
-    /// Who decides the layout: "manual" (the keys below) or "auto" (`bessemer run` and `train` plan it before the first step; keys of this
+    /// Source of the layout: "manual" (the keys below) or "auto" (`bessemer run` and `train` plan it before the first step; keys of this
     /// section, `train.micro_batch` and `train.recompute` that the recipe gives are constraints). See docs/planner.md.
     pub layout: LayoutChoice,
     /// Machine that "auto" plans for: a name of the catalogue of machines, or a file that ends with `.toml`. Empty: this one, measured.
@@ -219,7 +219,8 @@ pub struct ParallelConfig {
     pub fill: FillConfig,
     /// Layouts of parameters over the tensor-parallel ranks, by name; `*` stands for any characters: `"layers.0.mlp.*" =
     /// "replicate"` keeps the feed-forward block of a layer whole on every rank. One annotation holds for all parameters that
-    /// share heads, hidden units or rows of the vocabulary with the named one. See docs/parallel.md.
+    /// share heads, hidden units or rows of the vocabulary with the named one; an activation of a layer, such as
+    /// `"layers.0.mlp.hidden"`, may stand for them. See docs/parallel.md.
     pub annotate: Annotations,
     /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
     /// over tensor-parallel ranks while other rows are.

@@ -21,17 +21,17 @@ const MOST_CANDIDATES: usize = 2000;
 const REACH: f64 = 0.5;
 /// Variance of what is not a matter of shape beside that of what is.
 const NOISE: f64 = 0.2;
-/// Fewest fitted steps that tell how wrong predictions are.
+/// Fewest fitted steps that a band is made of.
 const FEWEST: usize = 5;
 
-/// What is known of a software stack.
+/// Constants of a software stack, and how far predictions by them are off.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Calibration {
     /// Constants of the cost model.
     pub efficiency: Efficiency,
     /// Rows that they were fitted to.
     pub fitted: Vec<usize>,
-    /// Where predictions are expected to lie.
+    /// Range of measured times about predicted ones.
     pub band: Band,
     residuals: Vec<Residual>,
 }
@@ -84,7 +84,7 @@ impl Calibration {
         Calibration::with(Efficiency::default())
     }
 
-    /// These constants, fitted to nothing.
+    /// Calibration with these constants, fitted to nothing.
     pub fn with(efficiency: Efficiency) -> Calibration {
         Calibration { efficiency, fitted: Vec::new(), band: Band::OTHERS, residuals: Vec::new() }
     }

@@ -41,7 +41,7 @@ pub struct StepTime {
     pub optimizer: f64,
     /// Keys and values, or heads, that ranks exchange which share sequences, and sums of gradients over these ranks.
     pub context: f64,
-    /// What every step takes.
+    /// Seconds that every step takes.
     pub constant: f64,
     /// The whole step.
     pub total: f64,

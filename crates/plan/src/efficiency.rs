@@ -27,7 +27,7 @@ pub struct Efficiency {
     pub backward_bytes: f64,
     /// Seconds that the host needs to launch a layer's forward pass; a device that is done earlier waits.
     pub forward_seconds: f64,
-    /// The same of a backward pass.
+    /// Seconds that the host needs to launch a layer's backward pass.
     pub backward_seconds: f64,
     /// Growth of both where a tensor-parallel group fills a node, whose hosts wait for the slowest; of smaller groups by the square
     /// of their part of a node.
@@ -36,9 +36,9 @@ pub struct Efficiency {
     pub all_reduce_factor: f64,
     /// Share of a node's network bandwidth that all-reduces of tensor-parallel ranks on several nodes reach.
     pub tensor_network: f64,
-    /// The same of messages between pipeline stages.
+    /// Share that messages between pipeline stages reach.
     pub pipeline_network: f64,
-    /// The same of sums of gradients and gathers of parameters.
+    /// Share that sums of gradients and gathers of parameters reach.
     pub data_network: f64,
     /// Part of the shorter of computation and collectives beside it that is not hidden behind the longer.
     pub exposed: f64,

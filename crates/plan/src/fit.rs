@@ -10,7 +10,7 @@ use crate::{Efficiency, Job, Machine, expected_memory, step_time};
 pub struct Measurement {
     /// Number of the row in its table.
     pub row: usize,
-    /// What ran.
+    /// Job that ran.
     pub job: Job,
     /// On which machine.
     pub machine: Machine,

@@ -40,7 +40,7 @@ pub use error::PlanError;
 pub use errors::{Errors, best_constant, errors, ranking};
 pub use fit::{Measurement, fit};
 pub use job::{Job, Layout, PipelineSchedule, Recompute, Transformer};
-pub use machine::{AllReduce, Machine, Measured};
+pub use machine::{AllReduce, DeviceCost, Machine, Measured};
 pub use machine_costs::MachineCosts;
 pub use measured::{
     ByteSeconds, InProcess, MeasuredCollective, MeasuredOperator, Measurements, ProductGrid, ProductKind,

@@ -30,6 +30,25 @@ pub struct Machine {
     /// Measured times of operators, and of collectives between ranks of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measurements>,
+    /// What a device costs while it trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<DeviceCost>,
+}
+
+/// What a device costs while it trains, its part of host, network and cooling included. Whoever fills it in names the source among those of
+/// the machine; the catalogue has none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceCost {
+    /// Watts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watts: Option<f64>,
+    /// Price of an hour, in `currency`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<f64>,
+    /// Currency of the price.
+    #[serde(default)]
+    pub currency: String,
 }
 
 /// Times of an all-reduce inside a node.
@@ -242,6 +261,14 @@ impl Machine {
         for (key, value) in figures {
             if !(value > 0.0 && value.is_finite()) {
                 return wrong(format!("{key} is {value}; wanted a number above 0"));
+            }
+        }
+        let cost = self.cost.iter();
+        let costs =
+            cost.flat_map(|cost| [("cost.watts", cost.watts), ("cost.price_per_hour", cost.price_per_hour)]);
+        for (key, value) in costs.filter_map(|(key, value)| Some((key, value?))) {
+            if !(value > 0.0 && value.is_finite()) {
+                return wrong(format!("{key} is {value}; wanted a number above 0, or no such key"));
             }
         }
         if self.sources.is_empty() {

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-/// What stages cost.
+/// Prices of stages.
 pub trait StageCosts {
     /// Seconds of a micro-batch, forward and backward, in a stage of these layers on submesh number `submesh` that holds `in_flight` micro-batches
     /// at a time; infinite where it does not fit.
@@ -21,7 +21,7 @@ pub trait StageCosts {
     fn transfer(&self, from: usize, to: usize) -> f64;
 }
 
-/// What is to be cut.
+/// Layers and devices to be cut into stages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageQuestion {
     /// Layers.
@@ -83,6 +83,8 @@ struct Tables<'a> {
     stage: Vec<f64>,
     /// By submesh and that of the next stage.
     transfer: Vec<f64>,
+    /// Whether no stage takes less time for another layer at its end.
+    grows: bool,
 }
 
 impl Tables<'_> {
@@ -107,7 +109,23 @@ impl Tables<'_> {
             }
         }
         let transfer = (0..meshes * meshes).map(|at| costs.transfer(at / meshes, at % meshes)).collect();
-        Tables { question, sizes, devices, most_stages, stage, transfer }
+        let mut tables = Tables { question, sizes, devices, most_stages, stage, transfer, grows: false };
+        tables.grows = tables.grows();
+        tables
+    }
+
+    fn grows(&self) -> bool {
+        let layers = self.question.layers;
+        (1..=self.most_stages).all(|stages| {
+            (0..layers).all(|first| {
+                let grows = |end: usize, mesh: usize| {
+                    self.stage(stages, first..end, mesh) <= self.stage(stages, first..end + 1, mesh)
+                };
+                // A stage up to the last layer may be of another kind.
+                (first + 1..layers.saturating_sub(1))
+                    .all(|end| (0..self.sizes.len()).all(|mesh| grows(end, mesh)))
+            })
+        })
     }
 
     fn stage(&self, stages: usize, layers: Range<usize>, mesh: usize) -> f64 {
@@ -160,7 +178,10 @@ impl Tables<'_> {
                         } else {
                             for end in first + 1..layers {
                                 let own = self.stage(stages, first..end, mesh);
-                                if own > bound {
+                                if own > bound || own.is_infinite() {
+                                    if self.grows {
+                                        break;
+                                    }
                                     continue;
                                 }
                                 for next in 0..meshes {

@@ -91,7 +91,7 @@ impl Row<'_> {
         }
     }
 
-    /// What of the row is not modelled.
+    /// Reason why the row is not predicted, if there is one.
     fn unmodelled(&self) -> Result<Option<&'static str>, PlanError> {
         if self.text("precision").is_some_and(|kind| !matches!(kind, "bf16" | "fp16")) {
             return Ok(Some("products of another type than bf16"));
@@ -159,7 +159,7 @@ impl Row<'_> {
         Ok(job)
     }
 
-    /// What the row measured.
+    /// Steps that the row measured.
     fn steps(&self) -> Result<Vec<(Job, f64)>, PlanError> {
         let job = self.job()?;
         let pair =
@@ -210,7 +210,7 @@ pub struct Table {
 pub struct LeftOut {
     /// Number of the row.
     pub row: usize,
-    /// What of it is not modelled.
+    /// Part of it that is not modelled.
     pub reason: &'static str,
 }
 

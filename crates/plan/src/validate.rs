@@ -26,7 +26,7 @@ pub struct Validation {
 pub struct Prediction {
     /// Number of the row.
     pub row: usize,
-    /// What ran.
+    /// Job that ran.
     pub job: Job,
     /// Name of the machine.
     pub machine: String,

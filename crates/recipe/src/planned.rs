@@ -36,7 +36,7 @@ impl LayoutPlan {
         (*ranks > 0).then(|| LayoutPlan { ranks: *ranks, machine: machine.clone(), settings })
     }
 
-    /// What it was made for, in words.
+    /// Ranks and machine of the plan, in words.
     pub fn subject(&self) -> String {
         let plural = if self.ranks == 1 { "" } else { "s" };
         format!("{} rank{plural}, {}", self.ranks, self.machine)

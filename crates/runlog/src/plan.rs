@@ -30,7 +30,7 @@ pub struct Plan {
 pub struct OtherLayout {
     /// The layout in words.
     pub layout: String,
-    /// What rules it out, in words.
+    /// Reason against it, in words.
     pub reason: String,
     /// Prediction of a step.
     pub predicted: StepCosts,
@@ -46,11 +46,11 @@ pub struct Measured {
     pub steps: u64,
     /// Of these, steps whose time was taken by item.
     pub watched: u64,
-    /// What a step takes.
+    /// Costs of a step.
     pub costs: StepCosts,
 }
 
-/// What a step takes, by item.
+/// Costs of a step, by item.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepCosts {
@@ -81,7 +81,7 @@ impl StepCosts {
     pub const COMPUTE: &str = "compute";
     /// Sums over tensor-parallel ranks that the computation waits for.
     pub const TENSOR: &str = "tensor collectives";
-    /// What ranks exchange that share sequences.
+    /// Exchanges of ranks that share sequences.
     pub const CONTEXT: &str = "context collectives";
     /// Messages between pipeline ranks, and waiting for them.
     pub const PIPELINE: &str = "messages and bubble";

@@ -118,6 +118,11 @@ impl Trainer {
     ) -> Result<Trainer, TrainError> {
         let recipe = &input.recipe;
         let wrong = |e: &dyn std::fmt::Display| TrainError::Recipe(e.to_string());
+        if recipe.parallel.awaits_plan() {
+            let text = "parallel.layout = \"auto\" and no plan was made: wanted a recipe with its plan, as `bessemer run` makes it, or \
+                        parallel.layout = \"manual\"";
+            return Err(wrong(&text));
+        }
         let tokenizer = &input.tokenizer;
         let model = recipe
             .model

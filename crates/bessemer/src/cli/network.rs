@@ -111,7 +111,11 @@ pub(crate) struct NetworkFailuresArgs {
     pub(crate) interval: Option<f64>,
 }
 
-fn figure(text: &str) -> Result<f64, String> {
+/// Parses a figure that is not negative.
+///
+/// # Errors
+/// A sentence with the allowed range.
+pub(super) fn figure(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|x| (0.0..=1e9).contains(x))

@@ -40,6 +40,15 @@ pub(crate) struct PlanArgs {
     /// Layouts to show, each planned by a dry run.
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) top: u64,
+    /// Failures in 1,000 days of a node, one or several numbers; published are 2.3 to 24.
+    #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "2.3,24", value_parser = super::network::figure)]
+    pub(crate) failures: Vec<f64>,
+    /// Seconds for which a save blocks training.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::network::figure)]
+    pub(crate) save: f64,
+    /// Seconds from a failure to the first step after it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = super::network::figure)]
+    pub(crate) restart: f64,
     /// Write a picture of the time and the memory of these layouts.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,

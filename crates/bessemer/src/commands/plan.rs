@@ -9,7 +9,9 @@ mod here;
 mod layerwise;
 mod picture;
 mod pricing;
+mod refuse;
 mod search;
+mod stated;
 mod training;
 mod validate;
 

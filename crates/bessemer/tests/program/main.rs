@@ -24,6 +24,7 @@ mod json;
 mod kill_resume;
 mod network;
 mod plan;
+mod plan_layers;
 mod programs;
 mod ranks;
 mod round_trip;

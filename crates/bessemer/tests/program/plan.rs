@@ -39,6 +39,41 @@ fn a_table_is_predicted_from_sixteen_of_its_rows() {
 }
 
 #[test]
+fn several_tables_have_a_line_and_a_panel_for_each_machine() {
+    let place = TempDir::new().unwrap();
+    let [fsdp, b200] = ["llm_foundry_fsdp.csv", "simumax_b200.csv"].map(|name| tables().join(name));
+    let [fsdp, b200] = [fsdp.to_str().unwrap(), b200.to_str().unwrap()];
+    let both = [fsdp, b200, "--fit-each", "--fit-rows", "8", "--svg", "picture.svg"];
+    let text = validate(place.path(), &both).text();
+    for name in ["fsdp, a100-40gb", "fsdp, a100-80gb", "fsdp, h100-80gb", "b200, b200-180gb"] {
+        let line = text.lines().find(|line| line.contains(name)).unwrap();
+        assert_eq!(line.split_whitespace().nth(3), Some("8"), "rows fitted: {line}");
+    }
+    let picture = fs::read_to_string(place.path().join("picture.svg")).unwrap();
+    assert_eq!(
+        (picture.matches("<g transform").count(), picture.matches("limit of memory").count() > 0),
+        (4, true)
+    );
+    let sections = validate(place.path(), &[fsdp, b200, "--fit-each", "--json"]).json();
+    assert_eq!(sections.as_array().unwrap().len(), 4);
+
+    let text = validate(place.path(), &[b200, "--fit-each", "--fit-rows", "8"]).text();
+    for said in [
+        "13 rows predicted, 8 others fitted",
+        "8 rows left out, mixtures of experts: [5, 7,",
+        "memory of 21 rows",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let text = validate(place.path(), &[fsdp, "--machine", "h100-80gb", "--fit-each"]).text();
+    assert!(
+        text.contains("3 rows leave less than 5 % of the memory free: [56, 57, 58]; the others: mean"),
+        "{text}"
+    );
+    assert!(text.contains(" by the 16 fitted rows: "), "{text}");
+}
+
+#[test]
 fn docs_show_what_the_program_says() {
     let place = TempDir::new().unwrap();
     let table = tables().join("vtrain_multi.csv");
@@ -68,7 +103,11 @@ fn files_that_are_no_tables_are_named() {
         (vec!["odd.csv"], FAILED, "odd.csv: line 2: 3 cells under 2 names"),
         (vec!["bytes.csv"], FAILED, "bytes.csv: "),
         (vec![table, "--fit", "none.csv"], FAILED, "none.csv: No such file"),
-        (vec![table, "--machine", "abacus"], USAGE, "known are a100-80gb, a100-40gb, h100-80gb"),
+        (
+            vec![table, "--machine", "abacus"],
+            USAGE,
+            "known are a100-80gb, a100-80gb-hdr4, a100-40gb, h100-80gb, b200-180gb",
+        ),
         (vec![table, "--machine", "machine.toml"], USAGE, "missing field"),
         (vec![table, "--fit", table], FAILED, "every row of the table was fitted"),
         (vec![table, "--svg", "none/picture.svg"], FAILED, "--svg none/picture.svg"),

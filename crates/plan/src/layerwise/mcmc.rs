@@ -2,7 +2,8 @@
 //!
 //! A state is a [`LayerPlan`]; its operator groups are the attention block, the feed-forward block and what is computed again of every
 //! layer. A proposal gives a group of a random layer another configuration, hands the configuration of a group on along edges to the
-//! layers behind or before it, moves a layer between neighbouring stages, or changes the degrees. It is accepted if the simulated step
+//! layers behind or before it, moves a layer between neighbouring stages, or changes the degrees: all of them, or those that leave
+//! ranks where they are. It is accepted if the simulated step
 //! is no slower, else with probability `exp(-alpha d)` for a step that is d thousandths slower. What holds more than a device has costs a
 //! millisecond for each megabyte. After every hundredth of the budget, at most after 1,000 proposals, the chain goes on from the best.
 //!
@@ -55,7 +56,8 @@ pub struct Walk {
     pub fits: bool,
     /// Proposals by kind.
     pub proposals: Proposals,
-    /// Proposals until each new best, with its cost: seconds of its step, and of the penalty while it holds too much.
+    /// Proposals until each new best, with its cost: seconds of its step, and of the penalty while it holds too much. What fits is better
+    /// than what does not.
     pub progress: Vec<(usize, f64)>,
 }
 
@@ -65,6 +67,7 @@ struct State {
     plan: LayerPlan,
     step: SimulatedStep,
     cost: f64,
+    fits: bool,
 }
 
 /// A part of a layer that has a configuration of its own.
@@ -73,6 +76,17 @@ enum Group {
     Attention,
     FeedForward,
     Recompute,
+}
+
+impl Group {
+    /// Whether layers may differ in it.
+    fn varies(self, prices: &Prices) -> bool {
+        prices.choices.windows(2).any(|pair| match self {
+            Group::Attention => pair[0].attention != pair[1].attention,
+            Group::FeedForward => pair[0].feed_forward != pair[1].feed_forward,
+            Group::Recompute => pair[0].recompute != pair[1].recompute,
+        })
+    }
 }
 
 /// Random numbers of one proposal.
@@ -125,7 +139,7 @@ pub fn wander(
             current = next;
         }
         since += 1;
-        if current.cost < best.cost {
+        if (current.fits && !best.fits) || (current.fits == best.fits && current.cost < best.cost) {
             best = current.clone();
             progress.push((number + 1, best.cost));
             since = 0;
@@ -134,8 +148,7 @@ pub fn wander(
             since = 0;
         }
     }
-    let fits = best.step.memory.iter().all(|bytes| *bytes <= setting.memory);
-    Ok(Walk { plan: best.plan, step: best.step, fits, proposals, progress })
+    Ok(Walk { plan: best.plan, step: best.step, fits: best.fits, proposals, progress })
 }
 
 fn prices<'a>(spaces: &[(Degrees, &'a Prices)], degrees: &Degrees) -> Option<&'a Prices> {
@@ -147,7 +160,7 @@ fn state(setting: &Setting<'_>, spaces: &[(Degrees, &Prices)], plan: LayerPlan) 
         .ok_or_else(|| SimError::Cost("a plan whose degrees have no prices".into()))?;
     let step = step(setting, of, &plan)?;
     let over: f64 = step.memory.iter().map(|bytes| (bytes - setting.memory).max(0.0)).sum();
-    Ok(State { cost: step.seconds + PENALTY * over, plan, step })
+    Ok(State { cost: step.seconds + PENALTY * over, fits: over == 0.0, plan, step })
 }
 
 type Kind = fn(&mut Proposals) -> &mut Accepted;
@@ -155,14 +168,20 @@ type Kind = fn(&mut Proposals) -> &mut Accepted;
 fn propose(spaces: &[(Degrees, &Prices)], plan: &LayerPlan, numbers: &mut Numbers) -> (LayerPlan, Kind) {
     let roll = numbers.below(20);
     let mut next = plan.clone();
-    if roll == 0 && spaces.len() > 1 {
-        let (degrees, of) = spaces[numbers.below(spaces.len())];
+    if roll < 4 && spaces.len() > 1 {
+        let ranks = |of: &Degrees| [of.tensor, of.data, of.pipeline];
+        let near = |of: &&(Degrees, &Prices)| ranks(&of.0) == ranks(&plan.degrees);
+        let count = spaces.iter().filter(near).count();
+        let (degrees, of) = match numbers.chance(0.5) {
+            true => spaces[numbers.below(spaces.len())],
+            false => *spaces.iter().filter(near).nth(numbers.below(count)).unwrap_or(&spaces[0]),
+        };
         if let Some(old) = prices(spaces, &plan.degrees) {
             next = moved(plan, old, degrees, of);
         }
         return (next, |proposals| &mut proposals.degrees);
     }
-    if roll < 4 && plan.stages.len() > 1 {
+    if roll < 7 && plan.stages.len() > 1 {
         let at = numbers.below(plan.stages.len() - 1);
         let (from, to) = if numbers.chance(0.5) { (at, at + 1) } else { (at + 1, at) };
         if next.stages[from] > 1 {
@@ -173,8 +192,14 @@ fn propose(spaces: &[(Degrees, &Prices)], plan: &LayerPlan, numbers: &mut Number
     }
     let Some(of) = prices(spaces, &plan.degrees) else { return (next, |proposals| &mut proposals.random) };
     let layer = numbers.below(plan.choices.len());
-    let group = [Group::Attention, Group::FeedForward, Group::Recompute][numbers.below(3)];
-    if roll < 10 {
+    let groups = [Group::Attention, Group::FeedForward, Group::Recompute];
+    // Groups that have several configurations.
+    let several: Vec<Group> = groups.into_iter().filter(|group| group.varies(of)).collect();
+    if several.is_empty() {
+        return (next, |proposals| &mut proposals.random);
+    }
+    let group = several[numbers.below(several.len())];
+    if roll < 13 {
         let as_configured = of.choices[numbers.below(of.choices.len())];
         next.choices[layer] = with(of, plan.choices[layer], as_configured, group);
         return (next, |proposals| &mut proposals.random);

@@ -7,6 +7,17 @@
 
 use super::graph::{Price, Weights};
 
+/// A bound, and what was found on the way to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LowerBound {
+    /// Seconds that no solution within the limit takes less than.
+    pub seconds: f64,
+    /// The price of a byte at which this is so.
+    pub rate: f64,
+    /// Least seconds of the solutions within the limit that were met.
+    pub feasible: f64,
+}
+
 /// Rounds after which the best bound so far is taken.
 const MOST_ROUNDS: usize = 100;
 
@@ -14,29 +25,35 @@ const MOST_ROUNDS: usize = 100;
 /// solution of the least weighted price.
 ///
 /// # Errors
-/// Those of `minimum`.
+/// Errors of `minimum`.
 pub fn lower_bound<E>(
     limit: f64,
     mut minimum: impl FnMut(Weights) -> Result<Option<Price>, E>,
-) -> Result<Option<f64>, E> {
+) -> Result<Option<LowerBound>, E> {
     let Some(mut large) = minimum(Weights::SECONDS)? else { return Ok(None) };
     if large.memory <= limit {
-        return Ok(Some(large.seconds));
+        return Ok(Some(LowerBound { seconds: large.seconds, rate: 0.0, feasible: large.seconds }));
     }
     let Some(mut small) = minimum(Weights { seconds: 0.0, memory: 1.0 })? else { return Ok(None) };
     if small.memory > limit {
         return Ok(None);
     }
-    let mut bound = large.seconds;
+    let mut best = LowerBound { seconds: large.seconds, rate: 0.0, feasible: small.seconds };
     for _ in 0..MOST_ROUNDS {
         let rate = (small.seconds - large.seconds) / (large.memory - small.memory);
         let Some(found) = minimum(Weights { seconds: 1.0, memory: rate })? else { break };
         let cost = |price: Price| price.seconds + rate * price.memory;
-        bound = bound.max(cost(found) - rate * limit);
+        let seconds = cost(found) - rate * limit;
+        if seconds > best.seconds {
+            (best.seconds, best.rate) = (seconds, rate);
+        }
+        if found.memory <= limit {
+            best.feasible = best.feasible.min(found.seconds);
+        }
         if cost(found) >= cost(large) * (1.0 - 1e-12) {
             break;
         }
         if found.memory > limit { large = found } else { small = found }
     }
-    Ok(Some(bound))
+    Ok(Some(best))
 }

@@ -3,9 +3,9 @@
 use super::bound::lower_bound;
 use super::exchange::{Devices, Place};
 use super::graph::{Entangled, Price, Weights};
-use super::operators::UnitGraph;
 use super::pareto::{Front, Traces, fronts, link};
 use super::training::{BoundBy, Prices};
+use super::unit::UnitGraph;
 use std::convert::Infallible;
 
 /// The best layouts of a model.
@@ -93,10 +93,21 @@ impl Chain<'_> {
             .map(|at| if at == 0 { 0 } else { 1 + usize::from(at > self.layers) })
             .collect();
         let all = Fronts { order, units, between };
+        let bound = match lower_bound(limit, |weights| Ok::<_, Infallible>(all.cheapest(weights))) {
+            Ok(Some(bound)) => bound,
+            Ok(None) => return Ok(None),
+            Err(never) => match never {},
+        };
+        // What the rest of the chain costs at the bound's price of a byte leaves out all that cannot end below a solution at hand.
+        let weights = Weights { seconds: 1.0, memory: bound.rate };
+        let rest = all.rest(weights);
+        let free = if bound.rate > 0.0 { bound.rate * limit } else { 0.0 };
+        let most = (bound.feasible + free) * (1.0 + 1e-9);
         let mut chain = all.units[0].clone();
-        for pair in all.order.windows(2) {
+        for (at, pair) in all.order.windows(2).enumerate() {
             let [from, to] = [pair[0], pair[1]];
-            chain = link(&chain, &all.units[to], &all.between[from][to], limit, &mut traces);
+            let keep = |option: usize, price: &Price| price.weighted(weights) + rest[at + 1][option] <= most;
+            chain = link(&chain, &all.units[to], &all.between[from][to], limit, keep, &mut traces);
         }
         let factor = chain.iter().map(|front| front.factor).fold(1.0, f64::max);
         let points = chain.iter().filter_map(Front::fastest);
@@ -105,15 +116,33 @@ impl Chain<'_> {
         };
         let options = traces.units(best).into_iter().map(|unit| unit.into_iter().map(|o| o.1).collect());
         let own = all.units.iter().flatten().map(|front| front.factor).fold(1.0, f64::max);
-        let bound = match lower_bound(limit, |weights| Ok::<_, Infallible>(all.cheapest(weights))) {
-            Ok(bound) => bound.unwrap_or(0.0) / own,
-            Err(never) => match never {},
-        };
-        Ok(Some(ChainSolution { price: best.price, options: options.collect(), bound, factor }))
+        let (price, options) = (best.price, options.collect());
+        Ok(Some(ChainSolution { price, options, bound: bound.seconds / own, factor }))
     }
 }
 
 impl Fronts {
+    /// By place in the chain and option there: the least weighted price of all that comes after.
+    fn rest(&self, weights: Weights) -> Vec<Vec<f64>> {
+        let least = |front: &Front| {
+            front.points.iter().map(|point| point.price.weighted(weights)).fold(f64::INFINITY, f64::min)
+        };
+        let own: Vec<Vec<f64>> = self.units.iter().map(|unit| unit.iter().map(least).collect()).collect();
+        let last = self.order[self.order.len() - 1];
+        let mut rest = vec![vec![0.0; own[last].len()]];
+        for pair in self.order.windows(2).rev() {
+            let (after, next) = (&rest[rest.len() - 1], &own[pair[1]]);
+            let of = |option: usize| {
+                let table = &self.between[pair[0]][pair[1]][option * next.len()..];
+                let costs = next.iter().zip(after).zip(table);
+                costs.map(|((own, after), seconds)| own + after + seconds).fold(f64::INFINITY, f64::min)
+            };
+            rest.push((0..own[pair[0]].len()).map(of).collect());
+        }
+        rest.reverse();
+        rest
+    }
+
     /// The chain of the least weighted price.
     fn cheapest(&self, weights: Weights) -> Option<Price> {
         let cost = |price: &Price| price.weighted(weights);

@@ -43,23 +43,27 @@ pub struct ShardAxis {
     pub axis: Axis,
     /// Its groups.
     pub spread: Spread,
+    /// Whether ranks that sum the gradient of a parameter may have parts of its states, as data-parallel ranks do.
+    pub shares_states: bool,
 }
 
 impl ShardAxis {
-    /// Axes of so many ranks, the first of which lie beside each other; those of a single rank are left out.
-    pub fn mesh(degrees: &[(Axis, usize)], node: usize) -> Vec<ShardAxis> {
-        let with = |config: MeshConfig, (axis, ranks): &(Axis, usize)| config.with(*axis, *ranks);
-        let order: Vec<Axis> = degrees.iter().map(|degree| degree.0).collect();
-        let config = degrees.iter().fold(MeshConfig::new(), with).order(&order);
-        let ranks = degrees.iter().map(|degree| degree.1).product();
-        let Ok(mesh) = Mesh::new(&config, ranks) else { return Vec::new() };
-        let several = degrees.iter().filter(|degree| degree.1 > 1);
-        several.map(|(axis, _)| ShardAxis { axis: *axis, spread: Spread::of(&mesh, *axis, node) }).collect()
+    /// Two axes either of which may shard anything: so many neighbouring ranks, and as many groups of them; an axis of one rank is left
+    /// out.
+    pub fn plane(neighbours: usize, groups: usize, node: usize) -> Vec<ShardAxis> {
+        let degrees = [(Axis::Tensor, neighbours), (Axis::Shard, groups)];
+        let config = degrees.iter().fold(MeshConfig::new(), |config, (axis, n)| config.with(*axis, *n));
+        let Ok(mesh) = Mesh::new(&config, neighbours * groups) else { return Vec::new() };
+        let of = |(axis, _): &(Axis, usize)| {
+            let spread = Spread::of(&mesh, *axis, node);
+            ShardAxis { axis: *axis, spread, shares_states: true }
+        };
+        degrees.iter().filter(|degree| degree.1 > 1).map(of).collect()
     }
 
-    /// Tensor-parallel ranks beside each other, and as many groups of them as there are data-parallel ranks.
-    pub fn plane(tensor: usize, data: usize, node: usize) -> Vec<ShardAxis> {
-        ShardAxis::mesh(&[(Axis::Tensor, tensor), (Axis::Shard, data)], node)
+    /// Tensor-parallel ranks, whose gradients are whole or summed once a step.
+    pub fn tensor(spread: Spread) -> ShardAxis {
+        ShardAxis { axis: Axis::Tensor, spread, shares_states: false }
     }
 }
 
@@ -80,7 +84,7 @@ impl std::ops::AddAssign for Traffic {
 }
 
 impl Traffic {
-    /// What cannot be done.
+    /// The price of what cannot be done.
     pub(super) const IMPOSSIBLE: Traffic = Traffic { seconds: f64::INFINITY, sent: 0.0 };
 }
 
@@ -103,7 +107,7 @@ impl Devices<'_> {
 
     /// A collective over values of `bytes` bytes; of an all-to-all those that a rank has.
     pub(super) fn collective(&self, kind: CollectiveKind, axis: usize, bytes: f64) -> Traffic {
-        let ShardAxis { axis, spread } = self.axes[axis];
+        let ShardAxis { axis, spread, .. } = self.axes[axis];
         let seconds = collective_seconds(kind, bytes, axis, spread, self.machine, self.efficiency);
         let rounds = if kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 };
         Traffic { seconds, sent: rounds * ring(bytes, spread.ranks) }

@@ -13,18 +13,20 @@ mod graph;
 mod localize;
 mod operators;
 mod pareto;
+mod passages;
 mod search;
 mod training;
+mod unit;
 
-pub use bound::lower_bound;
+pub use bound::{LowerBound, lower_bound};
 pub use chain::{Chain, ChainSolution};
 pub use eliminate::minimum;
 pub use exchange::{Devices, Place, ShardAxis, Traffic};
 pub use graph::{CostGraph, Edge, Entangled, Price, Solution, Weights};
-pub use operators::{Decision, Layouts, LoopLabel, Passage, ShardOption, UnitGraph};
 pub use pareto::{Front, MOST_POINTS, Point, Traces, fronts, link};
 pub use search::{
     ShardingError, ShardingLayout, ShardingPlan, ShardingPlans, ShardingQuestion, UnitChoice, UnitPrograms,
     sharding_plans,
 };
 pub use training::{BoundBy, Prices, Seconds, Training};
+pub use unit::{Decision, Layouts, LoopLabel, Passage, ShardOption, UnitGraph};

@@ -15,6 +15,8 @@
 
 use super::exchange::{Devices, Place, ShardAxis, Traffic};
 use super::localize::{local, logit_sums};
+use super::passages::{Home, Reading, Way};
+use super::unit::{Decision, Layouts, LoopLabel, Passage, STREAM, ShardOption, UnitGraph, stream_place};
 use crate::op_seconds;
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{Class, CollectiveKind, Launch, Node, Phase, UnitProgram, Value};
@@ -22,103 +24,19 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Factor, FactorKind, Op, OperandRule, Rule, TermReduction};
 use std::collections::HashMap;
 
-/// Which layouts may be chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layouts {
-    /// All that the rules of the operators allow.
-    Any,
-    /// Those that programs are rewritten to, over one axis of tensor parallelism. `sequence`: the rows of the residual stream are sharded.
-    Partition {
-        /// Whether they are.
-        sequence: bool,
-    },
-}
-
-/// The loop of an operator that an axis shards, by its label in the rule; none if nothing is sharded.
-pub type LoopLabel = Option<&'static str>;
-
-/// One option of a decision.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ShardOption {
-    /// By axis: the loop; of the residual stream its dim, "rows" or "columns".
-    pub loops: Vec<LoopLabel>,
-    /// Seconds of a micro-batch, forward and backward: operators, and collectives that no other decision has a say in.
-    pub seconds: f64,
-    /// Bytes that a rank sends for it in a micro-batch.
-    pub sent: f64,
-    /// Elements of its parameters on a rank.
-    pub elements: f64,
-    /// By axis: elements whose gradients are terms of a sum.
-    pub partial: Vec<f64>,
-    /// Bytes that a rank keeps for the backward pass of a micro-batch.
-    pub saved: f64,
-    /// By parameter of the decision and axis: its layout.
-    pub places: Vec<Vec<Place>>,
-}
-
-/// A heavy operator with its backward operators, or the residual stream.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
-    /// Name of the parameter whose product it is, or of the operator.
-    pub name: String,
-    /// Names of its parameters within the unit.
-    pub parameters: Vec<String>,
-    /// What may be chosen.
-    pub options: Vec<ShardOption>,
-}
-
-/// Two decisions between which values travel.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Passage {
-    /// The decisions.
-    pub nodes: [usize; 2],
-    /// By option of the first and then of the second: what a micro-batch costs.
-    pub traffic: Vec<Traffic>,
-}
-
-/// The operators of a unit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct UnitGraph {
-    /// The decisions; the first is the residual stream.
-    pub decisions: Vec<Decision>,
-    /// The pairs between which values travel.
-    pub passages: Vec<Passage>,
-    /// Bytes of the residual stream of a micro-batch.
-    pub stream_bytes: f64,
-}
-
-/// Number of the residual stream among the decisions.
-pub(super) const STREAM: usize = 0;
-
-/// Where a value lies: by option of a decision and axis.
-#[derive(Debug, Clone)]
-struct Home {
-    decision: usize,
-    places: Vec<Vec<Place>>,
-}
-
-/// A value that a decision reads: by option of the reader and axis, as it wants it.
-struct Reading {
-    phase: Phase,
-    version: usize,
-    view: View,
-    from: Home,
-    reader: usize,
-    wanted: Vec<Vec<Place>>,
-}
-
-struct Builder<'a> {
-    unit: &'a UnitProgram,
-    devices: Devices<'a>,
-    layouts: Layouts,
-    decisions: Vec<Decision>,
+/// A unit's graph while its operators are listed.
+pub(super) struct Builder<'a> {
+    pub(super) unit: &'a UnitProgram,
+    pub(super) devices: Devices<'a>,
+    pub(super) layouts: Layouts,
+    pub(super) decisions: Vec<Decision>,
     /// By parameter of the unit.
-    owners: HashMap<usize, usize>,
-    attention: Option<usize>,
-    homes: Vec<Option<Home>>,
-    versions: Vec<usize>,
-    readings: Vec<Reading>,
-    passages: HashMap<[usize; 2], Vec<Traffic>>,
+    pub(super) owners: HashMap<usize, usize>,
+    pub(super) attention: Option<usize>,
+    pub(super) homes: Vec<Option<Home>>,
+    pub(super) versions: Vec<usize>,
+    pub(super) readings: Vec<Reading>,
+    pub(super) passages: HashMap<[usize; 2], Vec<Traffic>>,
 }
 
 impl UnitGraph {
@@ -156,66 +74,6 @@ impl UnitGraph {
         passages.sort_by_key(|passage| passage.nodes);
         UnitGraph { decisions: builder.decisions, passages, stream_bytes }
     }
-
-    /// Seconds and bytes of a micro-batch on a rank with these options.
-    pub fn micro_batch(&self, options: &[usize]) -> Traffic {
-        let mut all = Traffic::default();
-        for (decision, option) in self.decisions.iter().zip(options) {
-            let option = &decision.options[*option];
-            all += Traffic { seconds: option.seconds, sent: option.sent };
-        }
-        for Passage { nodes: [a, b], traffic } in &self.passages {
-            all += traffic[options[*a] * self.decisions[*b].options.len() + options[*b]];
-        }
-        all
-    }
-
-    /// By option: the layout of the residual stream.
-    pub(super) fn stream(&self) -> impl Iterator<Item = Vec<Place>> + '_ {
-        let options = self.decisions.get(STREAM).map_or(&[][..], |decision| &decision.options);
-        options.iter().map(|option| option.loops.iter().map(stream_place).collect())
-    }
-
-    /// The same graph without the options in which a parameter lies otherwise. Nothing changes where the unit has no such parameter.
-    pub fn with_parameter(&self, name: &str, places: &[Place]) -> UnitGraph {
-        let mut graph = self.clone();
-        let owner = graph
-            .decisions
-            .iter()
-            .enumerate()
-            .find_map(|(at, d)| d.parameters.iter().position(|p| p == name).map(|number| (at, number)));
-        let Some((owner, number)) = owner else { return graph };
-        let kept: Vec<usize> = graph.decisions[owner]
-            .options
-            .iter()
-            .enumerate()
-            .filter(|(_, option)| option.places[number] == places)
-            .map(|(at, _)| at)
-            .collect();
-        for Passage { nodes: [a, b], traffic } in &mut graph.passages {
-            let columns = self.decisions[*b].options.len();
-            let stays = |at: &usize| {
-                (*a != owner || kept.contains(&(at / columns)))
-                    && (*b != owner || kept.contains(&(at % columns)))
-            };
-            *traffic = (0..traffic.len()).filter(stays).map(|at| traffic[at]).collect();
-        }
-        let options = &self.decisions[owner].options;
-        graph.decisions[owner].options = kept.iter().map(|at| options[*at].clone()).collect();
-        graph
-    }
-
-    /// Every layout over the axes that a parameter has in some option.
-    pub fn layouts_of(&self, name: &str) -> Vec<Vec<Place>> {
-        let owner = self.decisions.iter().find(|decision| decision.parameters.iter().any(|p| p == name));
-        let mut all: Vec<Vec<Place>> = owner.map_or(Vec::new(), |decision| {
-            let number = decision.parameters.iter().position(|p| p == name).unwrap_or_default();
-            decision.options.iter().map(|option| option.places[number].clone()).collect()
-        });
-        all.sort();
-        all.dedup();
-        all
-    }
 }
 
 /// The launch of a node that runs for every micro-batch.
@@ -228,15 +86,6 @@ fn launched(node: &Node) -> Option<&Launch> {
 
 fn is_stream(class: Class) -> bool {
     matches!(class, Class::StreamIn | Class::StreamOut | Class::StreamGradient)
-}
-
-/// Layout of the residual stream by an option.
-fn stream_place(label: &LoopLabel) -> Place {
-    match label {
-        Some("rows") => Place::Rows,
-        Some(_) => Place::Columns,
-        None => Place::Replicate,
-    }
 }
 
 /// Whether a value has the layout of the residual stream.
@@ -559,7 +408,7 @@ impl Builder<'_> {
                 // Losses are read by the host, those of other micro-batches only by other hosts.
                 let settle = |(place, axis): (&Place, &ShardAxis)| match place {
                     Place::Partial => Place::Replicate,
-                    _ if class == Class::Losses && axis.axis != Axis::Shard => Place::Replicate,
+                    _ if class == Class::Losses && !axis.shares_states => Place::Replicate,
                     place => *place,
                 };
                 let axes = self.devices.axes;
@@ -597,100 +446,9 @@ impl Builder<'_> {
             option.saved += bytes / parts as f64;
         }
     }
-
-    /// Prices all readings: those of one version of a value by one decision in one pass once for each layout.
-    fn price_readings(&mut self) {
-        let mut readings = std::mem::take(&mut self.readings);
-        while let Some(first) = readings.first() {
-            let key =
-                |r: &Reading| (r.phase, r.view.buffer.id, r.view.offset, r.view.cols, r.version, r.reader);
-            let wanted = key(first);
-            let alike: Vec<Reading> = readings.extract_if(.., |r| key(r) == wanted).collect();
-            let Reading { from, reader, view, .. } = &alike[0];
-            let (options, columns) = (from.places.len(), self.decisions[*reader].options.len());
-            let bytes = view.bytes() as f64;
-            let mut table = vec![Traffic::default(); options * columns];
-            for (at, traffic) in table.iter_mut().enumerate() {
-                let (a, b) = (at / columns, at % columns);
-                if from.decision == *reader && a != b {
-                    continue;
-                }
-                let mut layouts: Vec<&[Place]> = alike.iter().map(|r| &r.wanted[b][..]).collect();
-                layouts.sort_unstable();
-                layouts.dedup();
-                for to in layouts {
-                    *traffic += self.change(bytes, &from.places[a], to, Way::Read);
-                }
-            }
-            let nodes = [from.decision, *reader];
-            self.charge(nodes, table);
-        }
-    }
-
-    /// Brings what options of a decision have made to where the value lies.
-    fn carry(&mut self, decision: usize, bytes: f64, made: &[Vec<Place>], home: &Home, way: Way) {
-        let columns = home.places.len();
-        let mut table = vec![Traffic::default(); made.len() * columns];
-        for (at, traffic) in table.iter_mut().enumerate() {
-            let (a, b) = (at / columns, at % columns);
-            if decision != home.decision || a == b {
-                *traffic = self.change(bytes, &made[a], &home.places[b], way);
-            }
-        }
-        self.charge([decision, home.decision], table);
-    }
-
-    fn change(&self, bytes: f64, from: &[Place], to: &[Place], way: Way) -> Traffic {
-        match self.layouts {
-            Layouts::Partition { .. } if !from.iter().zip(to).all(|(from, to)| way.leads(*from, *to)) => {
-                Traffic::IMPOSSIBLE
-            }
-            _ => self.devices.exchange(bytes, from, to),
-        }
-    }
-
-    /// Adds a table of traffic to a pair of decisions, or its diagonal to one decision.
-    fn charge(&mut self, [a, b]: [usize; 2], table: Vec<Traffic>) {
-        let columns = self.decisions[b].options.len();
-        if a == b {
-            for (at, option) in self.decisions[a].options.iter_mut().enumerate() {
-                let Traffic { seconds, sent } = table[at * columns + at];
-                option.seconds += seconds;
-                option.sent += sent;
-            }
-            return;
-        }
-        let rows = self.decisions[a].options.len();
-        let (nodes, table) = match a < b {
-            true => ([a, b], table),
-            false => ([b, a], (0..rows * columns).map(|at| table[at % rows * columns + at / rows]).collect()),
-        };
-        match self.passages.get_mut(&nodes) {
-            Some(all) => all.iter_mut().zip(table).for_each(|(sum, more)| *sum += more),
-            None => drop(self.passages.insert(nodes, table)),
-        }
-    }
 }
 
-/// Whether a value is on its way to its place or from there to a reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Made,
-    Read,
-}
-
-impl Way {
-    /// Whether `partition` takes a value from one place to the other.
-    fn leads(self, from: Place, to: Place) -> bool {
-        from == to
-            || match self {
-                Way::Made => from == Place::Partial && matches!(to, Place::Replicate | Place::Rows),
-                Way::Read => from == Place::Rows && to == Place::Replicate,
-            }
-    }
-}
-
-/// Where the loop puts an operand.
+/// The place of an operand in which the loop puts it.
 fn place_of(rule: &Rule, by: &OperandRule, label: LoopLabel) -> Place {
     let has = |dim: &[usize]| label.is_some_and(|label| dim.iter().any(|f| rule.factors[*f].name == label));
     match (has(&by.rows), has(&by.cols)) {

@@ -39,7 +39,7 @@ enum Trace {
     Link { before: u32, unit: u32 },
 }
 
-/// Nothing was decided.
+/// The trace of a point for which nothing was decided.
 const NOTHING: u32 = u32::MAX;
 
 impl Traces {
@@ -113,13 +113,18 @@ impl Front {
         });
         let mut least = f64::INFINITY;
         candidates.retain(|c| c.price.seconds < least && (least = c.price.seconds, true).1);
-        let mut slack = 1.0;
+        let (mut slack, fastest) = (1.0, candidates.last().copied());
         let mut step = 1e-6;
         while candidates.len() > MOST_POINTS {
             slack *= 1.0 + step;
             let mut kept = f64::INFINITY;
             candidates.retain(|c| c.price.seconds * (1.0 + step) < kept && (kept = c.price.seconds, true).1);
             step *= 2.0;
+        }
+        if let (Some(fastest), Some(last)) = (fastest, candidates.last())
+            && fastest.price.seconds < last.price.seconds
+        {
+            candidates.push(fastest);
         }
         let point = |c: Candidate| {
             let [a, b] = c.parts;
@@ -138,7 +143,7 @@ impl Front {
 enum Made {
     /// Parts of one unit.
     Joined,
-    /// What came before a unit, and the unit.
+    /// All that came before a unit, and the unit.
     Linked,
 }
 
@@ -257,12 +262,14 @@ fn sum<'a>(
     before.factor
 }
 
-/// Appends a unit to what came before it: fronts by the option at the boundary, `seconds` by both options, the one before first.
+/// Appends a unit to what came before it: fronts by the option at the boundary, `seconds` by both options, the one before first. Prices beyond
+/// `limit` bytes, and those that are not to be kept with their option, are left out.
 pub fn link(
     before: &[Front],
     unit: &[Front],
     seconds: &[f64],
     limit: f64,
+    keep: impl Fn(usize, &Price) -> bool,
     traces: &mut Traces,
 ) -> Vec<Front> {
     let of = |(option, front): (usize, &Front)| {
@@ -274,6 +281,7 @@ pub fn link(
                 pairs(&ahead.points, &front.points, between, limit, &mut candidates);
             }
         }
+        candidates.retain(|candidate| keep(option, &candidate.price));
         Front::pruned(candidates, factor, traces, Made::Linked)
     };
     unit.iter().enumerate().map(of).collect()

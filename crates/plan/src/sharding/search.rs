@@ -8,9 +8,9 @@
 use super::eliminate::minimum;
 use super::exchange::{Devices, Place, ShardAxis};
 use super::graph::{Entangled, Weights};
-use super::operators::{Layouts, LoopLabel, UnitGraph};
 use super::pareto::{Front, Point, Traces, fronts, link};
 use super::training::{BoundBy, Prices, Seconds, Training};
+use super::unit::{Layouts, LoopLabel, UnitGraph};
 use crate::{
     DataParallel, Efficiency, Machine, ParameterBytes, Spread, Stage, StageCosts, StageQuestion,
     collective_seconds, stages,
@@ -49,7 +49,7 @@ pub struct ShardingQuestion<'a> {
     pub tensor: Vec<usize>,
     /// Sequences of a micro-batch that may be taken.
     pub micro_batches: Vec<usize>,
-    /// What backward passes may compute again.
+    /// Policies of recomputation that may be taken.
     pub recompute: Vec<Recompute>,
     /// Their kind.
     pub machine: &'a Machine,
@@ -72,17 +72,17 @@ pub struct ShardingLayout {
     pub sequence: bool,
     /// Data-parallel ranks.
     pub data: usize,
-    /// What these keep a part of.
+    /// Tensors that these keep a part of.
     pub zero: DataParallel,
     /// Pipeline stages.
     pub pipeline: usize,
     /// Sequences of a micro-batch.
     pub micro_batch: usize,
-    /// What backward passes compute again.
+    /// Policy of recomputation of all layers.
     pub recompute: Recompute,
 }
 
-/// What is decided about a unit.
+/// Options of a unit's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitChoice {
     /// By decision: its name and the loop that tensor-parallel ranks share.
@@ -175,7 +175,7 @@ impl Units {
 /// Returns the fastest plans. `programs` records the units for micro-batches of so many sequences.
 ///
 /// # Errors
-/// Those of `programs`; graphs of no transformer.
+/// Errors of `programs`; graphs too entangled to be solved.
 pub fn sharding_plans<E>(
     question: &ShardingQuestion<'_>,
     mut programs: impl FnMut(usize, Recompute) -> Result<UnitPrograms, E>,
@@ -196,7 +196,7 @@ pub fn sharding_plans<E>(
                         continue;
                     }
                     let spreads = question.spreads(tensor, pipeline, data);
-                    let axes = [ShardAxis { axis: Axis::Tensor, spread: spreads.tensor }];
+                    let axes = [ShardAxis::tensor(spreads.tensor)];
                     let devices =
                         Devices { machine: question.machine, efficiency: question.efficiency, axes: &axes };
                     let units = graphs.entry((sequence, spreads.tensor)).or_insert_with(|| {
@@ -402,8 +402,8 @@ impl StageFronts {
         let most = layers - stages.saturating_sub(2);
         let one = |front: Vec<Front>| front.into_iter().next();
         let append = |before: &Front, unit: &Front, traces: &mut Traces| {
-            let linked =
-                link(std::slice::from_ref(before), std::slice::from_ref(unit), &[0.0], limit, traces);
+            let (before, unit) = (std::slice::from_ref(before), std::slice::from_ref(unit));
+            let linked = link(before, unit, &[0.0], limit, |_, _| true, traces);
             one(linked).unwrap_or_else(|| Front { points: Vec::new(), factor: 1.0 })
         };
         let mut found = StageFronts {

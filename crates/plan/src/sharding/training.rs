@@ -7,7 +7,7 @@
 
 use super::exchange::Devices;
 use super::graph::{CostGraph, Price};
-use super::operators::{ShardOption, UnitGraph};
+use super::unit::{ShardOption, UnitGraph};
 use crate::{DataParallel, ParameterBytes, Spread, collective_seconds};
 use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::Exchange;
@@ -16,7 +16,7 @@ use bessemer_program::CollectiveKind;
 /// How a step is shared by data-parallel ranks, and what its elements take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Training {
-    /// What data-parallel ranks keep a part of.
+    /// Tensors that data-parallel ranks keep a part of.
     pub zero: DataParallel,
     /// Data-parallel ranks, and how they lie.
     pub data: Spread,
@@ -76,17 +76,20 @@ impl<'a> Prices<'a> {
         collective_seconds(kind, BUCKET, axis, spread, machine, efficiency) / BUCKET
     }
 
-    /// Elements of an option's parameters that data-parallel ranks share, and these ranks: those of the training, or an axis of the graph
-    /// over which gradients are terms of sums.
-    fn shared(&self, option: &ShardOption) -> impl Iterator<Item = (f64, Spread, Axis)> {
+    /// Elements of an option's parameters whose gradients groups of ranks sum, and these groups: data-parallel ranks, and axes of the graph
+    /// that share states. Of what one axis has summed each rank has a part for the next.
+    fn shared(&self, option: &ShardOption) -> Vec<(f64, Spread, Axis)> {
         let Training { zero, data, .. } = self.training;
         let axis = if zero == DataParallel::Ddp { Axis::Replicate } else { Axis::Shard };
         let own = (data.ranks > 1).then_some((option.elements, data, axis));
-        let axes: Vec<_> = (self.devices.axes.iter().zip(&option.partial))
-            .filter(|(axis, _)| axis.axis == Axis::Shard)
-            .map(|(axis, elements)| (*elements, axis.spread, axis.axis))
-            .collect();
-        own.into_iter().chain(axes)
+        let mut left = 1.0;
+        let axes = self.devices.axes.iter().zip(&option.partial).filter(|(axis, _)| axis.shares_states);
+        let axes = axes.map(|(axis, partial)| {
+            let elements = partial * left;
+            left *= 1.0 - partial / option.elements.max(1.0) * (1.0 - 1.0 / axis.spread.ranks as f64);
+            (elements, axis.spread, axis.axis)
+        });
+        own.into_iter().chain(axes).collect()
     }
 
     /// Seconds of a micro-batch of an option.
@@ -100,10 +103,11 @@ impl<'a> Prices<'a> {
             + passes.all_gathers * if zero == DataParallel::Ddp { bytes.gradient } else { bytes.parameter };
         let traffic: f64 = self
             .shared(option)
+            .into_iter()
             .map(|(elements, spread, axis)| elements * each * self.per_byte(spread, axis))
             .sum();
         let sums: f64 = (axes.iter().zip(&option.partial))
-            .filter(|(axis, _)| axis.axis != Axis::Shard)
+            .filter(|(axis, _)| !axis.shares_states)
             .map(|(axis, elements)| 2.0 * elements * bytes.gradient * self.per_byte(axis.spread, axis.axis))
             .sum();
         let own = match zero {
@@ -118,7 +122,7 @@ impl<'a> Prices<'a> {
     fn own(&self, option: &ShardOption) -> f64 {
         let others =
             |(elements, spread, _): (f64, Spread, Axis)| elements * (1.0 - 1.0 / spread.ranks as f64);
-        option.elements - self.shared(option).map(others).sum::<f64>().min(option.elements)
+        option.elements - self.shared(option).into_iter().map(others).sum::<f64>()
     }
 
     /// Seconds of a micro-batch with all that is hidden.

@@ -6,6 +6,9 @@ use bessemer_plan::sharding::{
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 /// Calls `see` with every combination of options.
 fn each(sizes: &[usize], see: &mut dyn FnMut(&[usize])) {
@@ -70,10 +73,11 @@ fn any_graph(most: usize) -> impl Strategy<Value = CostGraph> {
 }
 
 fn bound_of(graph: &CostGraph, limit: f64) -> Option<f64> {
-    lower_bound(limit, |weights| {
-        Ok::<_, bessemer_plan::sharding::Entangled>(minimum(graph, weights)?.map(|s| s.price))
-    })
-    .unwrap()
+    let price =
+        |weights| Ok::<_, bessemer_plan::sharding::Entangled>(minimum(graph, weights)?.map(|s| s.price));
+    let bound = lower_bound(limit, price).unwrap()?;
+    assert!(bound.feasible >= bound.seconds * (1.0 - 1e-9), "{bound:?}");
+    Some(bound.seconds)
 }
 
 proptest! {
@@ -145,7 +149,7 @@ fn linked_units_are_one_graph() {
         let of_unit = fronts(&unit, 0, f64::INFINITY, &mut traces).unwrap();
         let mut chain = of_unit.clone();
         for _ in 1..3 {
-            chain = link(&chain, &of_unit, &between, f64::INFINITY, &mut traces);
+            chain = link(&chain, &of_unit, &between, f64::INFINITY, |_, _| true, &mut traces);
         }
         for limit in [60.0, 120.0, 1e9] {
             let points = chain.iter().filter_map(|front| front.within(limit));
@@ -206,4 +210,100 @@ fn entangled_graphs_are_refused() {
         problem.contains("the graph of 12 decisions is too entangled: a table over 11 of them"),
         "{problem}"
     );
+}
+
+/// The least seconds of the integer programme and of its relaxation, by HiGHS.
+fn by_highs(python: &std::ffi::OsStr, graph: &CostGraph, limit: f64) -> Option<[f64; 2]> {
+    let mut text = format!("{limit:?} {}", graph.nodes.len());
+    for options in &graph.nodes {
+        let _ = write!(text, " {}", options.len());
+        for price in options {
+            let _ = write!(text, " {:?} {:?}", price.seconds, price.memory);
+        }
+    }
+    let _ = write!(text, " {}", graph.edges().len());
+    for edge in graph.edges() {
+        let _ = write!(text, " {} {}", edge.nodes[0], edge.nodes[1]);
+        for seconds in &edge.seconds {
+            let _ = write!(text, " {seconds:?}");
+        }
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/plan/milp.py");
+    let mut command = Command::new(python);
+    command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let out = process.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let said = String::from_utf8_lossy(&out.stdout);
+    // HiGHS greets first.
+    let answer = said.lines().last().unwrap_or_default();
+    let numbers: Vec<f64> = answer.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    <[f64; 2]>::try_from(numbers).ok()
+}
+
+/// Layers of a decoder with random prices: the residual stream, two chains of heavy operators between it.
+fn decoder(layers: usize, options: usize, seed: u64) -> CostGraph {
+    let mut state = seed;
+    let mut number = |most: f64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / (1u64 << 31) as f64 * most
+    };
+    let mut graph = CostGraph::default();
+    let mut add = |graph: &mut CostGraph, before: &[usize]| {
+        let prices = (0..options).map(|_| Price { seconds: number(9.0), memory: number(9.0) }).collect();
+        let node = graph.add(prices);
+        for other in before {
+            let table: Vec<f64> = (0..options * options).map(|_| number(9.0)).collect();
+            graph.join(*other, node, &table);
+        }
+        node
+    };
+    let mut stream = add(&mut graph, &[]);
+    for _ in 0..layers {
+        for operators in [3, 2] {
+            let mut last = stream;
+            for _ in 0..operators {
+                last = add(&mut graph, &[last]);
+            }
+            stream = add(&mut graph, &[stream, last]);
+        }
+    }
+    graph
+}
+
+#[test]
+#[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
+fn oracle_highs_finds_the_same_optima() {
+    let python = std::env::var_os("BESSEMER_PYTHON")
+        .expect("BESSEMER_PYTHON names a Python with the packages of golden/requirements.txt");
+    let mut runner = TestRunner::deterministic();
+    let mut graphs: Vec<CostGraph> =
+        (0..20).map(|_| any_graph(8).new_tree(&mut runner).unwrap().current()).collect();
+    graphs.extend([(1, 4, 1), (2, 4, 2), (3, 3, 3), (1, 8, 4)].map(|(l, k, seed)| decoder(l, k, seed)));
+    let mut gaps = 0;
+    for graph in &graphs {
+        let free = minimum(graph, Weights::SECONDS).unwrap();
+        let wanted = by_highs(&python, graph, f64::INFINITY);
+        assert_eq!(free.is_some(), wanted.is_some());
+        let (Some(free), Some([wanted, _])) = (free, wanted) else { continue };
+        assert!((free.price.seconds - wanted).abs() < 1e-6, "{} for {wanted}", free.price.seconds);
+        // Limits from what the fastest solution takes down to where nothing fits.
+        for share in [0.95, 0.8, 0.6, 0.3] {
+            let limit = share * free.price.memory;
+            let found = fronts(graph, 0, limit, &mut Traces::default()).unwrap();
+            let factor = found.iter().map(|front| front.factor).fold(1.0, f64::max);
+            let fastest =
+                found.iter().filter_map(Front::fastest).map(|p| p.price.seconds).min_by(f64::total_cmp);
+            let wanted = by_highs(&python, graph, limit);
+            assert_eq!(fastest.is_some(), wanted.is_some(), "within {limit}");
+            let (Some(fastest), Some([wanted, relaxation])) = (fastest, wanted) else { continue };
+            let within = wanted - 1e-6..=wanted * factor + 1e-6;
+            assert!(within.contains(&fastest), "{fastest} for {wanted}, {factor}");
+            let bound = bound_of(graph, limit).unwrap();
+            assert!(bound <= wanted + 1e-6 && bound >= relaxation - 1e-6, "{relaxation} {bound} {wanted}");
+            gaps += usize::from(bound < wanted - 1e-6);
+        }
+    }
+    assert!(gaps > 5, "bounds below the optimum: {gaps}");
 }

@@ -11,6 +11,8 @@ struct Costs {
     memory: f64,
     submeshes: Vec<usize>,
     send: f64,
+    /// Stages of an odd number of layers take twice as long.
+    odd: bool,
 }
 
 impl StageCosts for Costs {
@@ -18,7 +20,8 @@ impl StageCosts for Costs {
         let devices = self.submeshes[submesh] as f64;
         let of = |values: &[f64]| values[layers.clone()].iter().sum::<f64>();
         let held = (of(&self.state) + in_flight as f64 * of(&self.activation)) / devices;
-        if held > self.memory { f64::INFINITY } else { of(&self.work) / devices.powf(0.4) }
+        let slower = if self.odd && layers.len() % 2 == 1 { 2.0 } else { 1.0 };
+        if held > self.memory { f64::INFINITY } else { slower * of(&self.work) / devices.powf(0.4) }
     }
 
     fn transfer(&self, from: usize, to: usize) -> f64 {
@@ -27,43 +30,52 @@ impl StageCosts for Costs {
 }
 
 /// Tries every cut and every submesh of each stage.
-fn by_enumeration(question: &StageQuestion, costs: &dyn StageCosts) -> Option<f64> {
-    fn from(
-        (question, costs): (&StageQuestion, &dyn StageCosts),
-        (first, devices): (usize, usize),
-        stages: &mut Vec<(Range<usize>, usize)>,
-        best: &mut Option<f64>,
-    ) {
-        if first == question.layers {
-            if devices > 0 {
-                return;
-            }
-            let count = stages.len();
-            let seconds: Vec<f64> = (0..count)
-                .map(|at| {
-                    let (layers, mesh) = stages[at].clone();
-                    let own = costs.stage(layers, mesh, (count - at).min(question.micro_batches));
-                    own + stages.get(at + 1).map_or(0.0, |next| costs.transfer(mesh, next.1))
-                })
-                .collect();
-            let slowest = seconds.iter().copied().fold(0.0, f64::max);
-            let all = seconds.iter().sum::<f64>() + (question.micro_batches as f64 - 1.0) * slowest;
-            if all.is_finite() && best.is_none_or(|best| all < best) {
-                *best = Some(all);
+struct Enumeration<'a> {
+    question: &'a StageQuestion,
+    costs: &'a dyn StageCosts,
+    stages: Vec<(Range<usize>, usize)>,
+    best: Option<f64>,
+}
+
+impl Enumeration<'_> {
+    fn from(&mut self, first: usize, devices: usize) {
+        if first == self.question.layers {
+            if devices == 0 {
+                self.compare();
             }
             return;
         }
-        for end in first + 1..=question.layers {
-            for (mesh, size) in question.submeshes.iter().enumerate().filter(|(_, size)| **size <= devices) {
-                stages.push((first..end, mesh));
-                from((question, costs), (end, devices - size), stages, best);
-                stages.pop();
+        for end in first + 1..=self.question.layers {
+            for (mesh, size) in
+                self.question.submeshes.iter().enumerate().filter(|(_, size)| **size <= devices)
+            {
+                self.stages.push((first..end, mesh));
+                self.from(end, devices - size);
+                self.stages.pop();
             }
         }
     }
-    let mut best = None;
-    from((question, costs), (0, question.devices), &mut Vec::new(), &mut best);
-    best
+
+    fn compare(&mut self) {
+        let count = self.stages.len();
+        let seconds = |at: usize| {
+            let (layers, mesh) = self.stages[at].clone();
+            let own = self.costs.stage(layers, mesh, (count - at).min(self.question.micro_batches));
+            own + self.stages.get(at + 1).map_or(0.0, |next| self.costs.transfer(mesh, next.1))
+        };
+        let seconds: Vec<f64> = (0..count).map(seconds).collect();
+        let slowest = seconds.iter().copied().fold(0.0, f64::max);
+        let all = seconds.iter().sum::<f64>() + (self.question.micro_batches as f64 - 1.0) * slowest;
+        if all.is_finite() && self.best.is_none_or(|best| all < best) {
+            self.best = Some(all);
+        }
+    }
+}
+
+fn by_enumeration(question: &StageQuestion, costs: &dyn StageCosts) -> Option<f64> {
+    let mut all = Enumeration { question, costs, stages: Vec::new(), best: None };
+    all.from(0, question.devices);
+    all.best
 }
 
 /// Numbers that look random.
@@ -113,6 +125,7 @@ fn pipelines_are_the_best_of_all_cuts_and_submeshes() {
             memory: [f64::INFINITY, 6.0, 4.0][round % 3],
             submeshes,
             send: numbers(&mut seed, 1, 0.5)[0],
+            odd: round % 4 == 3,
         };
         let Some(found) = check(&question, &costs) else { continue };
         fits += 1;
@@ -142,6 +155,7 @@ fn stages_are_uneven_where_layers_are() {
         memory: 1.0,
         submeshes: vec![1],
         send: 0.0,
+        odd: false,
     };
     let found = check(&question, &costs).unwrap();
     let lengths: Vec<usize> = found.stages.iter().map(|stage| stage.layers.len()).collect();

@@ -41,7 +41,7 @@ pub fn panels(title: &str, charts: &[(String, LineChart)]) -> String {
     canvas.finish()
 }
 
-/// What a picture draws, without its frame.
+/// Drawn elements of a picture, without its frame.
 fn inside(svg: &str) -> &str {
     let start = svg.find("</desc>").map_or(0, |at| at + "</desc>".len());
     let end = svg.rfind("</svg>").unwrap_or(svg.len());

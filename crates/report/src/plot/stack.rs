@@ -6,7 +6,7 @@ use super::canvas::{Anchor, Canvas, WIDTH, cropped, text_width};
 /// One bar, with the parts in the order of the panel's keys.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StackedBar {
-    /// What it stands for, written above it.
+    /// Name of the bar, written above it.
     pub label: String,
     /// Lengths of the parts. Values that are not finite or negative get no part.
     pub parts: Vec<f64>,

@@ -55,7 +55,7 @@ pub(super) struct Measuring {
     watched: u64,
 }
 
-/// What a rank tells the first one.
+/// Measurements of one rank, for the first one.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct RankCosts {
     time: Vec<f64>,

@@ -90,6 +90,7 @@ pub(super) fn write(
         ],
         all_reduce: all_reduce(&groups, ranks),
         measured: Some(Measurements { products, operators, in_process: in_process(&groups) }),
+        cost: None,
     };
     let text = machine.to_toml().map_err(Failure::new)?;
     bessemer_durable::write(file, text.as_bytes())

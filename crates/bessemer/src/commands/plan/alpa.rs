@@ -1,5 +1,6 @@
 //! `bessemer plan RECIPE --method alpa`: layouts of parameters by the graph of the operators, stages by dynamic programming.
 
+use super::layerwise::{self, Planning, Shown};
 use super::machine;
 use super::search::{Training, Wanted, calibration};
 use crate::console::{Console, print};
@@ -30,6 +31,13 @@ const POLICIES: [Recompute; 4] =
     [Recompute::None, Recompute::Selective, Recompute::Attention, Recompute::Full];
 /// Sequences of the largest micro-batch.
 const MOST_MICRO_BATCH: usize = 64;
+/// Devices, and the software on them.
+#[derive(Debug, Clone, Copy)]
+struct On<'a> {
+    machine: &'a Machine,
+    efficiency: &'a Efficiency,
+}
+
 /// Plans of a search at least: of the fastest some may not fit.
 const PLANS: usize = 4;
 /// Times that the limit of memory is lowered by what the dry run has found besides.
@@ -69,17 +77,41 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     let machine = machine(&wanted.args.machine)?;
     let efficiency = calibration(wanted, &machine)?.efficiency;
     let training = Training::load(wanted)?;
-    if !training.recipe.parallel.annotate.0.is_empty() {
-        return Err(Failure::usage(
-            "parallel.annotate: --method alpa finds the layouts of parameters itself; expected none, or another method",
-        ));
-    }
-    let answer = search(wanted, &training, (&machine, &efficiency), console)?;
-    let any = any_layout(&training, &answer.planned[0].plan, (&machine, &efficiency))?;
+    expect_open(&training)?;
+    let on = On { machine: &machine, efficiency: &efficiency };
+    let answer = search(wanted, &training, on, console)?;
+    let any = any_layout(&training, &answer.planned[0].plan, on)?;
     match as_json {
         true => Ok(print(&serde_json::to_string(&as_value(&training, &machine, &answer, any.as_ref()))?)?),
         false => Ok(print(&text(wanted, &training, &machine, &answer, any.as_ref()))?),
     }
+}
+
+fn expect_open(training: &Training) -> Result<(), Failure> {
+    match training.recipe.parallel.annotate.0.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::usage(
+            "parallel.annotate: --method alpa finds the layouts of parameters itself; expected none, or another method",
+        )),
+    }
+}
+
+/// The plans that fit, the fastest first.
+pub(super) fn plans(planning: &Planning<'_>, console: &mut Console) -> Result<layerwise::Answer, Failure> {
+    expect_open(planning.training)?;
+    let on = On { machine: planning.machine, efficiency: &planning.calibration.efficiency };
+    let answer = search(planning.wanted, planning.training, on, console)?;
+    let shown = |planned: Planned| Shown {
+        name: name(&planned.plan),
+        seconds: planned.plan.seconds,
+        sums: f64::NAN,
+        memory: planned.plan.memory,
+        planned: Some(planned.memory.buffers.total()),
+        keys: planned.keys,
+    };
+    let evaluations = (answer.solved + answer.bounded) as u64;
+    let plans = answer.planned.into_iter().map(shown).collect();
+    Ok(layerwise::Answer { plans, evaluations, ..layerwise::Answer::default() })
 }
 
 /// Records the units of a training's model for micro-batches of so many sequences.
@@ -108,13 +140,9 @@ fn units(decoder: &Decoder) -> Result<UnitPrograms, ModelError> {
     Ok(UnitPrograms { embedding: of(Unit::Embedding)?, layer: of(Unit::Layer(0))?, head: of(Unit::Head)? })
 }
 
-/// What the recipe asks.
-fn question<'a>(
-    wanted: &Wanted<'_>,
-    training: &'a Training,
-    (machine, efficiency): (&'a Machine, &'a Efficiency),
-) -> ShardingQuestion<'a> {
-    let model = &training.model;
+/// The search that the recipe asks for.
+fn question<'a>(wanted: &Wanted<'_>, training: &'a Training, on: On<'a>) -> ShardingQuestion<'a> {
+    let (model, On { machine, efficiency }) = (&training.model, on);
     let divides = |ranks: &usize| {
         [model.heads, model.kv_heads, model.ffn_width].iter().all(|n| n.is_multiple_of(*ranks))
     };
@@ -139,10 +167,10 @@ fn question<'a>(
 fn search(
     wanted: &Wanted<'_>,
     training: &Training,
-    on: (&Machine, &Efficiency),
+    on: On<'_>,
     console: &mut Console,
 ) -> Result<Answer, Failure> {
-    let (begun, machine) = (Instant::now(), on.0);
+    let (begun, machine) = (Instant::now(), on.machine);
     let mut question = question(wanted, training, on);
     let mut recorded: Vec<((usize, Recompute), UnitPrograms)> = Vec::new();
     let mut answer =
@@ -190,7 +218,7 @@ fn search(
 struct Refusals {
     /// A plan that holds too much, and how much.
     too_large: Option<(String, Bytes)>,
-    /// What the recipe or the model refuses.
+    /// The first refusal of the recipe or the model.
     refused: Option<String>,
 }
 
@@ -361,19 +389,20 @@ fn lengths(stages: &[usize]) -> String {
 }
 
 /// The best layouts of all that the operators allow, where the plan has no stages: on the same devices as two axes, either of which may shard
-/// any loop.
-fn any_layout(
-    training: &Training,
-    plan: &ShardingPlan,
-    (machine, efficiency): (&Machine, &Efficiency),
-) -> Result<Option<AnyLayout>, Failure> {
-    let layout = &plan.layout;
+/// any loop. The first axis is that of the plan's tensor-parallel ranks, or a node.
+fn any_layout(training: &Training, plan: &ShardingPlan, on: On<'_>) -> Result<Option<AnyLayout>, Failure> {
+    let (layout, On { machine, efficiency }) = (&plan.layout, on);
     if layout.pipeline > 1 {
         return Ok(None);
     }
     let begun = Instant::now();
     let programs = record(training, layout.micro_batch * layout.data, layout.recompute)?;
-    let axes = ShardAxis::plane(layout.tensor, layout.data, machine.node);
+    let devices = layout.tensor * layout.data;
+    let neighbours = match layout.tensor {
+        1 => (1..=machine.node).filter(|ranks| devices.is_multiple_of(*ranks)).max().unwrap_or(1),
+        ranks => ranks,
+    };
+    let axes = ShardAxis::plane(neighbours, devices / neighbours, machine.node);
     let devices = Devices { machine, efficiency, axes: &axes };
     let tables = match training.model.tied_embeddings {
         true => UnitGraph::new(&programs.head, devices, Layouts::Any).layouts_of("embed.tokens"),
@@ -423,27 +452,46 @@ fn any_layout(
     }))
 }
 
-/// Layouts by parameter, units that are alike as one.
+/// Choices of units, those of units that are alike once.
 fn placements(plan: &ShardingPlan, layers: usize) -> Vec<(String, &UnitChoice)> {
-    let mut rows: Vec<(RangeInclusive<usize>, &UnitChoice)> = Vec::new();
+    let ends = |unit: usize| unit == 0 || unit > layers;
+    let mut rows: Vec<(Vec<RangeInclusive<usize>>, &UnitChoice)> = Vec::new();
     for (unit, choice) in plan.units.iter().enumerate() {
-        match rows.last_mut() {
-            Some((units, before)) if *before == choice && (2..=layers).contains(&unit) => {
-                *units = *units.start()..=unit;
-            }
-            _ => rows.push((unit..=unit, choice)),
+        let alike = |row: &&mut (Vec<RangeInclusive<usize>>, &UnitChoice)| {
+            row.1 == choice && !ends(unit) && !ends(*row.0[0].start())
+        };
+        match rows.iter_mut().find(alike) {
+            Some((units, _)) => match units.last_mut() {
+                Some(last) if *last.end() + 1 == unit => *last = *last.start()..=unit,
+                _ => units.push(unit..=unit),
+            },
+            None => rows.push((vec![unit..=unit], choice)),
         }
     }
-    let named = |(units, choice): (RangeInclusive<usize>, _)| {
-        let name = match (*units.start(), *units.end()) {
-            (0, _) => "embedding".to_owned(),
-            (first, _) if first > layers => "head".to_owned(),
-            (first, last) if first == last => format!("layer {}", first - 1),
-            (first, last) => format!("layers {}-{}", first - 1, last - 1),
+    let named = |(units, choice): (Vec<RangeInclusive<usize>>, _)| {
+        let numbers = units.iter().map(|range| match (*range.start(), *range.end()) {
+            (first, last) if first == last => (first - 1).to_string(),
+            (first, last) => format!("{}-{}", first - 1, last - 1),
+        });
+        let name = match *units[0].start() {
+            0 => "embedding".to_owned(),
+            first if first > layers => "head".to_owned(),
+            _ => format!("layers {}", numbers.collect::<Vec<_>>().join(", ")),
         };
         (name, choice)
     };
     rows.into_iter().map(named).collect()
+}
+
+/// Parameters of a unit by layout.
+fn by_place(choice: &UnitChoice) -> String {
+    let of = |place: Place| {
+        let names = choice.parameters.iter().filter(|(_, other)| *other == place).map(|(name, _)| &name[..]);
+        let names: Vec<&str> = names.collect();
+        (!names.is_empty()).then(|| format!("{place} {}", names.join(", ")))
+    };
+    let all = [Place::Rows, Place::Columns, Place::Replicate].into_iter().filter_map(of);
+    all.collect::<Vec<_>>().join("; ")
 }
 
 /// Seconds in words.
@@ -490,9 +538,7 @@ fn text(
     if plan.layout.tensor > 1 {
         let _ = writeln!(text, "layouts over the {} tensor-parallel ranks:", plan.layout.tensor);
         for (unit, choice) in placements(plan, training.model.layers) {
-            let all: Vec<String> =
-                choice.parameters.iter().map(|(name, place)| format!("{name} {place}")).collect();
-            let _ = writeln!(text, "  {unit:<14} {}", all.join(", "));
+            let _ = writeln!(text, "  {unit}: {}", by_place(choice));
         }
     }
     for Planned { plan: other, memory, .. } in &planned[1..] {

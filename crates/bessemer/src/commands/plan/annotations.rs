@@ -2,17 +2,14 @@
 
 use super::layerwise::{Answer, Planning, Shown, describe, keys, ranges};
 use super::pricing::Vocabulary;
+use super::stated::Stated;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_arch::{AnnotatedValue, Annotations, Model, ParamLayout, Unit};
 use bessemer_model::{Decoder, Purpose, Rewrite, Shape};
-use bessemer_parallel::Stage;
-use bessemer_plan::layerwise::{
-    Annotation, BlockLayout, Completion, Degrees, LayerChoice, LayerPlan, Origin, Placement, complete, step,
-};
+use bessemer_plan::layerwise::{Annotation, BlockLayout, Completion, Origin, Placement, complete};
 use bessemer_program::UnitProgram;
 use bessemer_tensor::null::NullBackend;
-use bessemer_units::{RecomputePlan, RecomputePolicy};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,16 +17,24 @@ use std::fmt::Write;
 /// A parameter whose layout is known, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Completed {
+    unit: UnitKind,
     /// Name in its unit.
     name: String,
     layout: ParamLayout,
     reason: String,
 }
 
+/// Where a parameter is, in the order in which parameters are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum UnitKind {
+    Embedding,
+    Layer,
+    Head,
+}
+
 /// Layouts of all units.
 struct Whole {
-    choices: Vec<LayerChoice>,
-    vocabulary: Vocabulary,
+    stated: Stated,
     /// By parameter and reason: the layers that have it; none outside of layers.
     parameters: BTreeMap<Completed, Vec<usize>>,
 }
@@ -69,13 +74,12 @@ pub(super) fn run(planning: &mut Planning<'_>, as_json: bool, console: &mut Cons
     Ok(print(&text)?)
 }
 
-/// The plan that the annotations complete to, and behind it the one with Megatron's layout of what they leave open.
+/// The plan that the annotations complete to.
 pub(super) fn plans(planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
     answer(planning, console).map(|(answer, _)| answer)
 }
 
 fn answer(planning: &mut Planning<'_>, console: &mut Console) -> Result<(Answer, Whole), Failure> {
-    planning.expect_priced()?;
     let annotations = planning.training.recipe.parallel.annotate.clone();
     if annotations.0.is_empty() {
         return Err(Failure::usage(
@@ -107,36 +111,37 @@ const OPEN: &str = "no annotation reaches it";
 fn completed(planning: &Planning<'_>, annotations: &Annotations) -> Result<Found, Failure> {
     let training = planning.training;
     let model = &training.model;
+    // Without annotations, which may contradict each other here.
+    let mut recipe = training.recipe.clone();
+    recipe.parallel.annotate = Annotations::default();
+    let mut stated = planning.stated(&recipe)?;
     let values = model.annotated_values(annotations).map_err(Failure::usage)?;
     let units = recorded(model)?;
     let mut parameters: BTreeMap<Completed, Vec<usize>> = BTreeMap::new();
     let mut known: Vec<(Vec<Annotation>, Completion)> = Vec::new();
-    let mut choices = Vec::with_capacity(model.layers);
-    let plan = training.recipe.train.recompute_plan();
-    let stages = stage_lengths(planning)?;
     let find = |wanted: Unit| units.iter().find(|(unit, _)| *unit == wanted).map(|(_, program)| program);
     let missing = || Failure::new("a model without layers, embedding or head");
     for layer in 0..model.layers {
+        let unit = Unit::Layer(layer);
         let program = find(Unit::Layer(0)).ok_or_else(missing)?;
-        let of = of_unit(&values, |unit| unit == Unit::Layer(layer), program);
+        let of = of_unit(&values, |of| of == unit, program);
         let completion = match known.iter().find(|(others, _)| *others == of) {
             Some((_, completion)) => completion.clone(),
             None => match complete(program, &of) {
-                Ok(completion) => completion,
+                Ok(completion) => {
+                    known.push((of.clone(), completion.clone()));
+                    completion
+                }
                 Err(conflict) => return Ok(Found::Contradiction(Contradiction::of(layer, &conflict, &of))),
             },
         };
-        for completed in listed(program, &completion, &of) {
+        for completed in listed(unit, program, &completion, &of) {
             parameters.entry(completed).or_default().push(layer);
         }
-        choices.push(LayerChoice {
-            attention: block(program, &completion, "attention.out.weight"),
-            feed_forward: block(program, &completion, "mlp.down.weight"),
-            recompute: recompute_of(&plan, layer, &stages)?,
-        });
-        known.push((of, completion));
+        let choice = &mut stated.choices[layer];
+        choice.attention = block(program, &completion, "attention.out.weight");
+        choice.feed_forward = block(program, &completion, "mlp.down.weight");
     }
-    let mut vocabulary = Vocabulary::default();
     for unit in [Unit::Embedding, Unit::Head] {
         let program = find(unit).ok_or_else(missing)?;
         let of = of_unit(&values, |unit| !matches!(unit, Unit::Layer(_)), program);
@@ -144,17 +149,17 @@ fn completed(planning: &Planning<'_>, annotations: &Annotations) -> Result<Found
             Ok(completion) => completion,
             Err(conflict) => return Ok(Found::Contradiction(Contradiction::of(0, &conflict, &of))),
         };
-        for completed in listed(program, &completion, &of) {
+        for completed in listed(unit, program, &completion, &of) {
             parameters.entry(completed).or_default();
         }
-        for (name, layout) in [("embed.tokens", &mut vocabulary.table), ("head.weight", &mut vocabulary.head)]
-        {
+        let Vocabulary { table, head } = &mut stated.vocabulary;
+        for (name, layout) in [("embed.tokens", table), ("head.weight", head)] {
             if program.find(name).is_some() {
                 *layout = block(program, &completion, name);
             }
         }
     }
-    Ok(Found::Whole(Whole { choices, vocabulary, parameters }))
+    Ok(Found::Whole(Whole { stated, parameters }))
 }
 
 /// The units of a model of one layer, as its code records them.
@@ -198,7 +203,7 @@ fn block(program: &UnitProgram, completion: &Completion, parameter: &str) -> Blo
 }
 
 /// The parameters of a unit.
-fn listed(program: &UnitProgram, completion: &Completion, of: &[Annotation]) -> Vec<Completed> {
+fn listed(unit: Unit, program: &UnitProgram, completion: &Completion, of: &[Annotation]) -> Vec<Completed> {
     let parameter = |name: &String| {
         let id = program.find(name)?;
         let vector = program.values[id].rows == 1;
@@ -213,100 +218,25 @@ fn listed(program: &UnitProgram, completion: &Completion, of: &[Annotation]) -> 
             Origin::Propagated { from, op } => format!("by {op}, from {:?}", of[*from].source),
             Origin::Open => OPEN.to_owned(),
         };
-        Some(Completed { name: name.clone(), layout, reason })
+        let unit = match unit {
+            Unit::Embedding => UnitKind::Embedding,
+            Unit::Layer(_) => UnitKind::Layer,
+            Unit::Head => UnitKind::Head,
+        };
+        Some(Completed { unit, name: name.clone(), layout, reason })
     };
     program.parameters.iter().filter_map(parameter).collect()
 }
 
-fn recompute_of(
-    plan: &RecomputePlan,
-    layer: usize,
-    stages: &[usize],
-) -> Result<bessemer_units::Recompute, Failure> {
-    let mut ends = stages.iter().scan(0, |end, length| {
-        *end += length;
-        Some(*end - length..*end)
-    });
-    let stage = ends.find(|stage| stage.contains(&layer)).unwrap_or(layer..layer + 1);
-    match plan.of(layer, &stage) {
-        RecomputePolicy::Named(policy) => Ok(*policy),
-        RecomputePolicy::Values(names) => Err(Failure::usage(format!(
-            "train.recompute of layer {layer} is a list of values ({}): --method annotations prices the named policies",
-            names.join(", ")
-        ))),
-    }
-}
-
-/// Layers of each stage, as the recipe says.
-fn stage_lengths(planning: &Planning<'_>) -> Result<Vec<usize>, Failure> {
-    // What stages hold does not depend on annotations, which may not go together here.
-    let mut recipe = planning.training.recipe.clone();
-    recipe.parallel.annotate = Annotations::default();
-    let model = &planning.training.model;
-    let plan = bessemer_train::layout(&recipe, planning.wanted.devices, model).map_err(Failure::usage)?;
-    if plan.grid.is_some() {
-        return Err(Failure::usage(format!(
-            "parallel.tensor = {}: annotations are about a line of tensor-parallel ranks; expected a number of ranks",
-            recipe.parallel.tensor
-        )));
-    }
-    let spans = plan.spans(model, plan.pipeline()).map_err(Failure::usage)?;
-    Ok(spans.into_iter().map(|span| span.layers.len()).collect())
-}
-
-/// The degrees that the recipe states.
-fn degrees(planning: &Planning<'_>) -> Result<Degrees, Failure> {
-    let recipe = &planning.training.recipe;
-    let (tensor, pipeline) = (recipe.parallel.tensor.ranks() as usize, recipe.parallel.pipeline as usize);
-    let data = planning.wanted.devices / (tensor * pipeline).max(1);
-    let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
-    let batch = recipe.batch(data.max(1) as u64, Some(tokens)).map_err(Failure::usage)?;
-    Ok(Degrees {
-        tensor,
-        sequence: recipe.parallel.sequence,
-        data,
-        pipeline,
-        micro_batch: batch.micro_batch as usize,
-        zero: match recipe.parallel.stage {
-            Stage::Ddp => 0,
-            Stage::Zero1 => 1,
-            Stage::Zero2 => 2,
-            Stage::Zero3 => 3,
-        },
-    })
-}
-
 /// Simulates a step with completed layouts.
 fn priced(planning: &mut Planning<'_>, whole: &Whole) -> Result<Shown, Failure> {
-    let degrees = degrees(planning)?;
-    let stages = stage_lengths(planning)?;
-    let prices = planning.pricing.prices_with(&degrees, whole.vocabulary).map_err(Failure::usage)?;
-    let number = |choice: &LayerChoice| {
-        let alone = LayerChoice {
-            attention: BlockLayout::Sharded,
-            feed_forward: BlockLayout::Sharded,
-            recompute: choice.recompute,
-        };
-        // One rank has no layouts.
-        let wanted = if degrees.tensor == 1 { alone } else { *choice };
-        prices.choices.iter().position(|other| *other == wanted).ok_or_else(|| {
-            Failure::usage(
-                "parallel.sequence = true with attention blocks that no annotation shards: attention needs all rows of the residual \
-                 stream; annotate attention, such as parallel.annotate.'layers.*.attention.mixed' = \"shard(1)\", or take \
-                 parallel.sequence = false",
-            )
-        })
-    };
-    let choices = whole.choices.iter().map(number).collect::<Result<Vec<usize>, Failure>>()?;
-    let plan = LayerPlan { degrees, stages, choices };
-    let setting = planning.setting();
-    let simulated = step(&setting, &prices, &plan).map_err(Failure::new)?;
-    let mut keys = keys(&plan, &prices);
-    if degrees.tensor > 1 {
-        for (name, layout) in
-            [("embed.tokens", whole.vocabulary.table), ("head.weight", whole.vocabulary.head)]
-        {
-            let there = name == "embed.tokens" || !planning.training.model.tied_embeddings;
+    let given = planning.training.recipe.parallel.annotate.0.clone();
+    let priced = planning.price(&whole.stated)?;
+    let mut keys = keys(&priced.plan, &priced.prices);
+    if priced.plan.degrees.tensor > 1 {
+        let Vocabulary { table, head } = whole.stated.vocabulary;
+        let tied = planning.training.model.tied_embeddings;
+        for (name, layout, there) in [("embed.tokens", table, true), ("head.weight", head, !tied)] {
             if layout == BlockLayout::Replicated && there {
                 keys.push(format!("parallel.annotate.'{name}'=\"replicate\""));
             }
@@ -314,15 +244,15 @@ fn priced(planning: &mut Planning<'_>, whole: &Whole) -> Result<Shown, Failure> 
     }
     let named = |key: &String| {
         let pattern = key.strip_prefix("parallel.annotate.'").and_then(|rest| rest.split_once('\''));
-        pattern.is_some_and(|(pattern, _)| planning.training.recipe.parallel.annotate.0.contains_key(pattern))
+        pattern.is_some_and(|(pattern, _)| given.contains_key(pattern))
     };
     keys.retain(|key| !named(key));
     Ok(Shown {
-        name: describe(&plan, &prices),
+        name: describe(&priced.plan, &priced.prices),
         keys,
-        seconds: simulated.seconds,
+        seconds: priced.step.seconds,
         sums: f64::NAN,
-        memory: simulated.memory.iter().copied().fold(0.0, f64::max),
+        memory: priced.step.memory.iter().copied().fold(0.0, f64::max),
         planned: None,
     })
 }

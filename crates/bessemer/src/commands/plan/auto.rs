@@ -134,10 +134,10 @@ pub(crate) fn tell(planned: &Result<(LayoutPlan, Option<Plan>), Failure>) -> Res
     Ok(serde_json::to_vec(&message)?)
 }
 
-/// Reads what [`tell`] has told.
+/// Reads what [`tell`] has written.
 ///
 /// # Errors
-/// The failure that was told; bytes that are no plan, as of another version of the program.
+/// The failure that the first process met; bytes that are no plan, as of another version of the program.
 pub(crate) fn hear(bytes: &[u8]) -> Result<LayoutPlan, Failure> {
     let message: PlanMessage = serde_json::from_slice(bytes).map_err(|e| {
         Failure::new(format!(

@@ -2,7 +2,7 @@
 
 use super::layerwise::{Answer, Planning, Shown};
 use super::search::{self, Wanted, calibration};
-use super::{annotations, machine};
+use super::{alpa, annotations, machine};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_plan::layerwise::Degrees;
@@ -18,17 +18,19 @@ enum Method {
     Layers,
     Mcmc,
     Annotations,
+    Alpa,
     DataParallel,
     Zero3,
     RuleOfThumb,
 }
 
 impl Method {
-    const ALL: [Method; 7] = [
+    const ALL: [Method; 8] = [
         Method::Exhaustive,
         Method::Layers,
         Method::Mcmc,
         Method::Annotations,
+        Method::Alpa,
         Method::DataParallel,
         Method::Zero3,
         Method::RuleOfThumb,
@@ -40,6 +42,7 @@ impl Method {
             Method::Layers => "layers",
             Method::Mcmc => "mcmc",
             Method::Annotations => "annotations",
+            Method::Alpa => "alpa",
             Method::DataParallel => "data parallelism alone",
             Method::Zero3 => "ZeRO-3 alone",
             Method::RuleOfThumb => "rule of thumb",
@@ -66,6 +69,7 @@ impl Method {
             Method::Layers => planning.layers(console),
             Method::Mcmc => planning.mcmc(console),
             Method::Annotations => annotations::plans(planning, console),
+            Method::Alpa => alpa::plans(planning, console),
             Method::DataParallel => planning.alike(&|degrees| alone(degrees) && degrees.zero == 0, console),
             Method::Zero3 => planning.alike(&|degrees| alone(degrees) && degrees.zero == 3, console),
             Method::RuleOfThumb => rule_of_thumb(planning, console),
@@ -99,6 +103,8 @@ fn rule_of_thumb(planning: &mut Planning<'_>, console: &mut Console) -> Result<A
 struct Row {
     method: Method,
     found: Result<Option<Shown>, String>,
+    /// Seconds of a step of the recipe with the plan's keys, from the programs of its ranks.
+    simulated: Result<f64, String>,
     seconds: f64,
     evaluations: u64,
 }
@@ -116,7 +122,11 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         let seconds = begun.elapsed().as_secs_f64();
         let evaluations = answer.as_ref().map_or(0, |answer| answer.evaluations);
         let found = answer.map(|answer| answer.plans.into_iter().next()).map_err(|cause| cause.message);
-        rows.push(Row { method, found, seconds, evaluations });
+        let simulated = match &found {
+            Ok(Some(plan)) => planning.seconds_of(&plan.keys).map_err(|cause| cause.message),
+            _ => Err("there is no plan".to_owned()),
+        };
+        rows.push(Row { method, found, simulated, seconds, evaluations });
     }
     let planning = Planning::new(wanted, &training, &machine, &calibration);
     if as_json {
@@ -126,8 +136,9 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
                 "method": row.method.name(),
                 "search_seconds": row.seconds,
                 "evaluations": row.evaluations,
-                "seconds": plan.map(|plan| plan.seconds),
-                "seconds_by_sums": plan.map(|plan| plan.sums).filter(|sums| sums.is_finite()),
+                "own_seconds": plan.map(|plan| plan.seconds),
+                "seconds": row.simulated.as_ref().ok(),
+                "not_simulated": row.simulated.as_ref().err(),
                 "memory": plan.and_then(|plan| plan.planned).map(|bytes| bytes.0),
                 "plan": plan.map(|plan| &plan.name),
                 "keys": plan.map(|plan| &plan.keys),
@@ -140,28 +151,32 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     let mut text = planning.head();
     let _ = writeln!(
         text,
-        "{:<22} {:>10} {:>12} {:>10} {:>10} {:>12}  plan",
-        "method", "step", "tokens/s", "memory", "searched", "evaluations"
+        "{:<22} {:>10} {:>10} {:>10} {:>10} {:>12}  plan",
+        "method", "own price", "simulated", "memory", "searched", "evaluations"
     );
-    for Row { method, found, seconds, evaluations } in &rows {
+    for Row { method, found, simulated, seconds, evaluations } in &rows {
         let searched = format!("{seconds:.2} s");
-        let (step, tokens, memory, plan) = match found {
+        let simulated = simulated.as_ref().map_or("-".into(), |seconds| format!("{seconds:.3} s"));
+        let (own, memory, plan) = match found {
             Ok(Some(plan)) => (
                 format!("{:.3} s", plan.seconds),
-                format!("{:.0}", training.tokens() / plan.seconds),
                 plan.planned.unwrap_or(Bytes(plan.memory as u64)).to_string(),
                 plan.name.as_str(),
             ),
-            Ok(None) => ("-".into(), "-".into(), "-".into(), "nothing fits"),
-            Err(reason) => ("-".into(), "-".into(), "-".into(), reason.as_str()),
+            Ok(None) => ("-".into(), "-".into(), "nothing fits"),
+            Err(reason) => ("-".into(), "-".into(), reason.as_str()),
         };
         let name = method.name();
         let _ = writeln!(
             text,
-            "{name:<22} {step:>10} {tokens:>12} {memory:>10} {searched:>10} {evaluations:>12}  {plan}"
+            "{name:<22} {own:>10} {simulated:>10} {memory:>10} {searched:>10} {evaluations:>12}  {plan}"
         );
     }
-    text += "steps of the first line are by the closed form, the others are simulated\n";
+    for Row { method, simulated, .. } in rows.iter().filter(|row| matches!(row.found, Ok(Some(_)))) {
+        if let Err(reason) = simulated {
+            let _ = writeln!(text, "{} is not simulated: {reason}", method.name());
+        }
+    }
     for Row { method, found, .. } in &rows {
         if let Ok(Some(plan)) = found {
             let _ = writeln!(text, "keys, {}: --set {}", method.name(), plan.keys.join(" --set "));

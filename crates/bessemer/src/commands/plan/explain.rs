@@ -1,32 +1,26 @@
-//! What a search found, and why: the fastest layout by item, the others with what rules them out, and what binds where nothing is found.
+//! What a search found, and why: the fastest layout by item, the others with what rules them out.
 
 use super::search::{Found, Planned, Search};
 use super::training::name;
+use crate::cli::PlanArgs;
 use crate::console::Console;
-use crate::failure::{Failure, code};
+use bessemer_cluster::{ClusterError, Expectation, FailingRun};
 use bessemer_parallel::MemoryPlan;
-use bessemer_plan::{Candidate, Candidates, Job, Layout, Question, Recompute, StepTime, candidates};
-use bessemer_recipe::set_argument;
+use bessemer_plan::{Candidate, DeviceCost, Job, Layout, Recompute, StepTime};
 use bessemer_report::{seconds, signed_percent};
 use bessemer_runlog::{CostItem, OtherLayout, Plan, StepCosts};
 use bessemer_train::planned_traffic;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, Seconds};
 use serde_json::{Value, json};
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Share of a device's memory that should stay free.
 const HEADROOM: f64 = 0.05;
 const DAY: f64 = 86_400.0;
-/// Faster layouts that do not fit, of which the reason is told.
+/// Most faster layouts that do not fit among the others.
 const MOST_TOO_LARGE: usize = 3;
 /// Parts of the time that a reason names.
 const MOST_PARTS: usize = 3;
-/// Values of a key that an error lists.
-const MOST_VALUES: usize = 12;
-/// Growth of the number of devices up to which an error looks for one that would do.
-const MOST_GROWTH: usize = 64;
 
 /// A search with what there is to say about it.
 pub(crate) struct Explained<'a> {
@@ -80,8 +74,66 @@ impl<'a> Explained<'a> {
         Some(steps * self.best().seconds() / DAY)
     }
 
+    /// The same with failures of nodes, for each of some rates: failures in 1,000 days of a node, with what is expected.
+    fn with_failures(&self, args: &PlanArgs) -> Vec<(f64, Result<Expectation, ClusterError>)> {
+        let Some(days) = self.days() else { return Vec::new() };
+        let nodes = self.search.devices.div_ceil(self.search.machine.node) as f64;
+        let expect = |rate: &f64| {
+            let run = FailingRun {
+                nodes,
+                failures_per_node_day: rate / 1000.0,
+                save: args.save,
+                restart: args.restart,
+                work: days * DAY,
+            };
+            (*rate, run.expect())
+        };
+        args.failures.iter().map(expect).collect()
+    }
+
+    /// Joules and price until the training is finished, of each what the machine knows.
+    fn costs(&self) -> [Option<f64>; 2] {
+        let hours = self.days().map(|days| 24.0 * days * self.search.devices as f64);
+        let of = |rate: fn(&DeviceCost) -> Option<f64>| {
+            Some(hours? * self.search.machine.cost.as_ref().and_then(rate)?)
+        };
+        [of(|cost| cost.watts).map(|watt_hours| 3600.0 * watt_hours), of(|cost| cost.price_per_hour)]
+    }
+
+    /// How long the training takes and what it costs, where the recipe and the machine say enough.
+    fn finish(&self, args: &PlanArgs) -> String {
+        let (Some(days), Some(tokens)) = (self.days(), self.search.training.all_tokens()) else {
+            return String::new();
+        };
+        let mut text =
+            format!("to finish {:.2} billion tokens: {days:.2} days without failures\n", tokens / 1e9);
+        for (rate, expected) in self.with_failures(args) {
+            let _ = match expected {
+                Ok(run) => writeln!(
+                    text,
+                    "  {rate} failures in 1,000 days of a node, {} s to save, {} s to restart: {:.2} days, saving every {}; {:.2} % of \
+                     the time trains",
+                    args.save,
+                    args.restart,
+                    run.days(),
+                    Seconds(run.interval),
+                    100.0 * run.ettr()
+                ),
+                Err(cause) => writeln!(text, "  {rate} failures in 1,000 days of a node: {cause}"),
+            };
+        }
+        let [joules, price] = self.costs();
+        if let Some(joules) = joules {
+            let _ = writeln!(text, "  energy: {:.3} MWh", joules / 3.6e9);
+        }
+        if let (Some(price), Some(cost)) = (price, &self.search.machine.cost) {
+            let _ = writeln!(text, "  price: {price:.2} {}", cost.currency);
+        }
+        text
+    }
+
     /// The search in words.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, args: &PlanArgs) -> String {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
         let mut text = format!(
@@ -121,7 +173,7 @@ impl<'a> Explained<'a> {
                 if full { "; less than 5 % of the memory is free" } else { "" }
             );
         }
-        text += &self.first();
+        text += &self.first(args);
         if !record.others.is_empty() {
             text += "others, and what rules them out:\n";
             for other in &record.others {
@@ -137,7 +189,7 @@ impl<'a> Explained<'a> {
     }
 
     /// The first layout by item.
-    fn first(&self) -> String {
+    fn first(&self, args: &PlanArgs) -> String {
         let Search { training, machine, .. } = self.search;
         let best = self.best();
         let memory = &best.memory;
@@ -162,20 +214,14 @@ impl<'a> Explained<'a> {
             let _ = writeln!(text, "  {:<14} {:>10} {link}{took}", one.label, one.bytes.to_string());
         }
         let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / best.seconds() * DAY / 1e9);
-        if let (Some(days), Some(tokens)) = (self.days(), training.all_tokens()) {
-            let _ = writeln!(
-                text,
-                "to finish {:.2} billion tokens: {days:.2} days without failures",
-                tokens / 1e9
-            );
-        }
+        text += &self.finish(args);
         let plain: Vec<String> = self.plain.iter().map(|(kind, stands)| format!("{kind} {stands}")).collect();
         let _ = writeln!(text, "plain layouts beside the first: {}", plain.join(", "));
         text
     }
 
     /// The search for programs.
-    pub(crate) fn as_value(&self) -> Value {
+    pub(crate) fn as_value(&self, args: &PlanArgs) -> Value {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
         let layout = |planned: &Planned| {
@@ -201,6 +247,17 @@ impl<'a> Explained<'a> {
             })
         };
         let communication = |one: &Communication| json!({ "axis": one.label, "bytes": one.bytes.0, "seconds": one.seconds, "network": one.network });
+        let failures = |(rate, expected): (f64, Result<Expectation, ClusterError>)| match expected {
+            Ok(run) => json!({
+                "failures_per_thousand_node_days": rate,
+                "days": run.days(),
+                "interval": run.interval,
+                "ettr": run.ettr(),
+                "failures": run.failures,
+            }),
+            Err(cause) => json!({ "failures_per_thousand_node_days": rate, "error": cause.to_string() }),
+        };
+        let [joules, price] = self.costs();
         json!({
             "machine": machine.name,
             "evaluated": found.candidates.evaluated,
@@ -219,6 +276,10 @@ impl<'a> Explained<'a> {
             })).collect::<Vec<_>>(),
             "tokens_per_day": training.tokens() / self.best().seconds() * DAY,
             "days": self.days(),
+            "with_failures": self.with_failures(args).into_iter().map(failures).collect::<Vec<_>>(),
+            "energy_joules": joules,
+            "price": price,
+            "band": search.calibration.band,
         })
     }
 }
@@ -251,7 +312,7 @@ fn parts(planned: &Planned) -> Vec<(String, f64)> {
 }
 
 /// The largest classes of a plan of memory.
-fn classes(memory: &MemoryPlan, most: usize) -> String {
+pub(super) fn classes(memory: &MemoryPlan, most: usize) -> String {
     let mut classes = memory.buffers.classes.clone();
     classes.push(("workspace", memory.buffers.workspace));
     classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -351,7 +412,7 @@ fn record(search: &Search<'_>, found: &Found, communication: &[Communication]) -
     }
 }
 
-/// What rules out a layout that fits: the parts of its time that are longer.
+/// Reason against a layout that fits: the parts of its time that are longer.
 fn slower(other: &Planned, best: &Planned) -> String {
     let difference = other.seconds() / best.seconds() - 1.0;
     let least = parts(best);
@@ -374,7 +435,7 @@ fn slower(other: &Planned, best: &Planned) -> String {
     }
 }
 
-/// What rules out a layout that does not fit.
+/// Reason against a layout that does not fit.
 fn over(planned: &Planned, best: &Candidate, limit: f64) -> String {
     let held = planned.memory.buffers.total();
     let speed = 100.0 * (1.0 - planned.candidate.time.total / best.time.total);
@@ -387,134 +448,4 @@ fn over(planned: &Planned, best: &Candidate, limit: f64) -> String {
         Bytes((held.0 as f64 - limit).max(0.0) as u64),
         classes(&planned.memory, 2)
     )
-}
-
-/// A refusal of what the recipe asks for on these ranks.
-fn refusal(message: String) -> Failure {
-    Failure { code: code::RECIPE, message }
-}
-
-/// The refusal where no layout has all that is given: which key binds.
-pub(super) fn nothing_divides(search: &Search<'_>) -> Failure {
-    let Search { training, devices, .. } = search;
-    let all = Cell::new(0);
-    // Layouts that have all but one key, by that key, with some values that it would have.
-    let but_one: RefCell<BTreeMap<&str, (usize, BTreeSet<String>)>> = RefCell::new(BTreeMap::new());
-    let count = |layout: &Layout| {
-        all.set(all.get() + 1);
-        if let [key] = training.violated(layout)[..] {
-            let mut keys = but_one.borrow_mut();
-            let (count, values) = keys.entry(key).or_default();
-            *count += 1;
-            if values.len() < MOST_VALUES && *count <= 1000 {
-                values.insert(training.value_in(key, layout));
-            }
-        }
-        false
-    };
-    let counted = candidates(&search.question(*devices), count);
-    if counted.is_err() || all.get() == 0 || training.constraints().is_empty() {
-        return Failure::usage(format!(
-            "no layout of {devices} devices divides the {} sequences of a step (train.batch_tokens / train.seq_len), {} layers and {} \
-             heads; take another number of devices or another batch",
-            training.sequences, training.model.layers, training.model.heads
-        ));
-    }
-    let given = training.constraints().join(", ");
-    let binding: Vec<String> = (but_one.into_inner().into_iter())
-        .map(|(key, (count, values))| {
-            let values: Vec<String> = values.into_iter().collect();
-            format!("without {key} there are {count}, which have {}", values.join(", "))
-        })
-        .collect();
-    refusal(match binding.is_empty() {
-        true => format!(
-            "none of {} layouts of {devices} ranks has what the recipe gives: {given}; two or more of these keys exclude each other here: \
-             leave some to the plan",
-            all.get()
-        ),
-        false => format!(
-            "none of {} layouts of {devices} ranks has what the recipe gives: {given}; {}",
-            all.get(),
-            binding.join("; ")
-        ),
-    })
-}
-
-/// The refusal where no layout can fit: which limit it meets, and by how much.
-pub(super) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> Failure {
-    let Search { training, machine, .. } = search;
-    let Some(smallest) = &found.smallest else { return nothing_divides(search) };
-    let by_class = search.memory(&smallest.job.layout).map_or(String::new(), |memory| {
-        format!(", by its dry run {} ({})", memory.buffers.total(), classes(&memory, 3))
-    });
-    refusal(format!(
-        "none of {} layouts fits: the smallest ({}) holds at least {}{by_class} where a {} has {}: {} too much; {}",
-        found.evaluated,
-        name(&smallest.job.layout),
-        Bytes(smallest.least_memory as u64),
-        machine.name,
-        Bytes(machine.memory as u64),
-        Bytes((smallest.least_memory - machine.memory).max(0.0) as u64),
-        remedies(search, training.sequences)
-    ))
-}
-
-/// The refusal where dry runs leave nothing.
-pub(super) fn nothing_planned(search: &Search<'_>, found: &Found) -> Failure {
-    let machine = search.machine;
-    let reason = match &found.reason {
-        Some(reason) => format!("; {} are refused, the first because {reason}", found.refused),
-        None => String::new(),
-    };
-    let nearest = found.too_large.iter().min_by_key(|planned| planned.memory.buffers.total().0);
-    let nearest = nearest.map_or(String::new(), |planned| {
-        let held = planned.memory.buffers.total();
-        format!(
-            "; the nearest ({}) holds {held}, {} too much ({})",
-            name(&planned.candidate.job.layout),
-            Bytes((held.0 as f64 - machine.memory).max(0.0) as u64),
-            classes(&planned.memory, 3)
-        )
-    });
-    refusal(format!(
-        "none of the {} fastest layouts fits: {} hold more than the {} of a {} by their dry run{nearest}{reason}; {}",
-        found.not_fitting + found.refused,
-        found.not_fitting,
-        Bytes(machine.memory as u64),
-        machine.name,
-        remedies(search, search.training.sequences)
-    ))
-}
-
-/// What would help where nothing fits: keys to leave to the plan, devices, or a smaller training.
-fn remedies(search: &Search<'_>, sequences: usize) -> String {
-    let Search { training, devices, .. } = search;
-    let fit = |question: &Question<'_>, but: Option<&str>| {
-        let wanted = |layout: &Layout| {
-            training.violated(layout).iter().all(|key| Some(*key) == but)
-                && training.goes_with_documents(layout)
-        };
-        candidates(question, wanted).map_or(0, |found| found.layouts.len())
-    };
-    let question = search.question(*devices);
-    let mut help: Vec<String> = Vec::new();
-    for (key, value) in training.given() {
-        let count = fit(&question, Some(key));
-        if count > 0 {
-            help.push(format!("without {} {count} may fit", set_argument(key, &value)));
-        }
-    }
-    if search.may_grow {
-        let more = std::iter::successors(Some(2 * devices), |devices| Some(2 * devices)).take_while(|more| {
-            *more <= MOST_GROWTH * devices && *more <= sequences.saturating_mul(MOST_GROWTH)
-        });
-        if let Some(more) = more.into_iter().find(|more| fit(&search.question(*more), None) > 0) {
-            help.push(format!("{more} devices may do ({} more)", more - devices));
-        }
-    }
-    if help.is_empty() {
-        help.push("take more devices, or a smaller sequence or model".into());
-    }
-    help.join("; ")
 }

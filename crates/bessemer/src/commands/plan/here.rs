@@ -49,6 +49,7 @@ pub(super) fn measure(host: &Host) -> Result<Machine, Failure> {
         sources: vec![format!("measured with {busy} busy threads before the first step")],
         all_reduce: all_reduce(host.local)?,
         measured: None,
+        cost: None,
     })
 }
 

@@ -1,19 +1,19 @@
 //! `bessemer plan RECIPE --method layers|mcmc`: plans whose layers may differ.
 
 use super::search::{Training, Wanted, calibration};
-use super::{annotations, machine, pricing::Pricing};
+use super::{annotations, machine, pricing::Pricing, stated::expect_simple};
 use crate::cli::SearchMethod;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_parallel::MemoryPlan;
+use bessemer_parallel::{MemoryPlan, ParallelConfig};
 use bessemer_plan::layerwise::{
     BlockLayout, Degrees, LayerPlan, Prices, Proposals, Searched, Setting, Solved, degrees, search, solve,
     step, uniform, wander,
 };
-use bessemer_plan::{Calibration, Machine};
+use bessemer_plan::{Calibration, Machine, MachineCosts};
 use bessemer_recipe::load_recipe;
-use bessemer_train::planned_memory;
-use bessemer_units::{Bytes, Offload, Recompute};
+use bessemer_train::{planned_memory, predicted_step};
+use bessemer_units::{Bytes, Recompute};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -121,22 +121,17 @@ impl<'a> Planning<'a> {
                 "{key} says what single layers do, as this search shall; expected none (--method annotations completes \
                  parallel.annotate)"
             ))),
-            None => self.expect_priced(),
-        }
-    }
-
-    /// Refuses a recipe that asks for what has no price here.
-    pub(super) fn expect_priced(&self) -> Result<(), Failure> {
-        let recipe = &self.training.recipe;
-        let given = [
-            ("train.offload", recipe.train.offload != Offload::None, "\"none\""),
-            ("parallel.context", recipe.parallel.context > 1, "1"),
-        ];
-        match given.iter().find(|(_, given, _)| *given) {
-            Some((key, _, instead)) => Err(Failure::usage(format!(
-                "{key} has no price in plans whose layers differ; expected {key} = {instead}, or --method exhaustive"
-            ))),
-            None => Ok(()),
+            None => {
+                // What the keys of a plan say does not matter here.
+                let parallel = &recipe.parallel;
+                let besides = ParallelConfig {
+                    context: parallel.context,
+                    partition_activations: parallel.partition_activations,
+                    reduce_dtype: parallel.reduce_dtype,
+                    ..ParallelConfig::default()
+                };
+                expect_simple(&besides, recipe.train.offload)
+            }
         }
     }
 
@@ -209,7 +204,6 @@ impl<'a> Planning<'a> {
             stages: (0..count).map(|stage| layers / count + usize::from(stage < layers % count)).collect(),
             choices: vec![0; layers],
         };
-        let first = step(&setting, prices, &start).map_err(Failure::new)?.seconds;
         let walk = wander(&setting, &borrowed, start, seed, budget).map_err(Failure::new)?;
         let p = walk.proposals;
         let kinds = [
@@ -224,7 +218,7 @@ impl<'a> Planning<'a> {
             borrowed.len(),
             kinds.join(", ")
         )];
-        notes.push(format!("best by proposal: {}", progress_text(first, &walk.progress)));
+        notes.push(format!("best by proposal: {}", progress_text(&walk.progress)));
         let mut answer = Answer {
             evaluations: budget as u64,
             notes,
@@ -281,6 +275,15 @@ impl<'a> Planning<'a> {
         let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
         let recipe = load_recipe(self.wanted.recipe, &sets).map_err(|cause| cause.to_string())?.value;
         planned_memory(&recipe, self.wanted.devices, &self.training.model).map_err(|cause| cause.to_string())
+    }
+
+    /// Seconds of a step of the recipe with these keys, from the programs of its ranks.
+    pub(super) fn seconds_of(&self, keys: &[String]) -> Result<f64, Failure> {
+        let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
+        let recipe = load_recipe(self.wanted.recipe, &sets)?.value;
+        let devices = self.wanted.devices;
+        let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, devices);
+        Ok(predicted_step(&recipe, devices, &self.training.model, &mut costs)?.seconds)
     }
 
     /// The first lines of a text: the job.
@@ -355,11 +358,12 @@ fn searched_note(searched: &Searched) -> String {
 }
 
 /// "9.1 s at the start, 8.2 s after 12, ..., 7.9 s after 310".
-fn progress_text(first: f64, progress: &[(usize, f64)]) -> String {
+fn progress_text(progress: &[(usize, f64)]) -> String {
     const SHOWN: usize = 6;
     let later: Vec<_> = progress.iter().filter(|(number, _)| *number > 0).collect();
     let every = later.len().div_ceil(SHOWN).max(1);
-    let mut text = format!("{first:.3} s at the start");
+    let start = progress.first().map_or(f64::NAN, |(_, seconds)| *seconds);
+    let mut text = format!("{start:.3} s at the start");
     for (at, (number, seconds)) in later.iter().enumerate() {
         if (later.len() - 1 - at).is_multiple_of(every) {
             let _ = write!(text, ", {seconds:.3} s after {number}");

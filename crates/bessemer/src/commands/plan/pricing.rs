@@ -24,7 +24,7 @@ impl Default for Vocabulary {
     }
 }
 
-/// What the programs of a rank depend on.
+/// Degrees and layouts that the programs of a rank depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     tensor: usize,

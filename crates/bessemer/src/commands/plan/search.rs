@@ -1,7 +1,7 @@
 //! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
-use super::explain::{nothing_divides, nothing_fits, nothing_planned};
 use super::layerwise::Shown;
+use super::refuse::{nothing_divides, nothing_fits, nothing_planned};
 pub(super) use super::training::Training;
 use super::training::name;
 use super::{explain, machine, picture, text_of};
@@ -25,7 +25,7 @@ const MOST_OF_A_KIND: usize = 10;
 /// Most layouts that a recipe or a model may refuse.
 const MOST_REFUSED: usize = 1000;
 
-/// What is asked for.
+/// Question of the command line.
 pub(super) struct Wanted<'a> {
     pub(super) recipe: &'a Path,
     pub(super) devices: usize,
@@ -61,7 +61,7 @@ impl Planned {
     }
 }
 
-/// What a search found.
+/// Result of a search.
 pub(crate) struct Found {
     pub(crate) candidates: Candidates,
     /// The fastest that fit; at least one.
@@ -94,8 +94,8 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         picture::write(path, &explained.record, console)?;
     }
     Ok(print(&match as_json {
-        true => serde_json::to_string(&explained.as_value())?,
-        false => explained.text(),
+        true => serde_json::to_string(&explained.as_value(wanted.args))?,
+        false => explained.text(wanted.args),
     })?)
 }
 
@@ -123,13 +123,13 @@ pub(super) fn best(
 ) -> Result<Best, Failure> {
     let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
     let found = search.run(console)?;
-    let shown = |planned @ Planned { candidate, memory, .. }: &Planned| Shown {
-        name: name(&candidate.job.layout),
-        keys: training.arguments(&candidate.job.layout, wanted.devices),
+    let shown = |planned: &Planned| Shown {
+        name: name(&planned.candidate.job.layout),
+        keys: training.arguments(&planned.candidate.job.layout, wanted.devices),
         seconds: planned.seconds(),
         sums: f64::NAN,
-        memory: candidate.least_memory,
-        planned: Some(memory.buffers.total()),
+        memory: planned.candidate.least_memory,
+        planned: Some(planned.memory.buffers.total()),
     };
     Ok(Best { plan: found.planned.first().map(shown), evaluated: found.candidates.evaluated })
 }
@@ -182,8 +182,12 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Simulates a step of a layout's program; nothing for what has no such program.
-    pub(super) fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+    /// Simulates a step of a layout's program; nothing for what has no such program, and where the closed form was fitted.
+    fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+        // A closed form that was fitted to measured steps knows more of them.
+        if !self.calibration.fitted.is_empty() {
+            return None;
+        }
         let recipe = self.training.in_layout(layout, self.devices);
         let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
         let step = predicted_step(&recipe, self.devices, &self.training.model, &mut costs);

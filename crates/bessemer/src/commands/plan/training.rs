@@ -251,7 +251,7 @@ fn value(recipe: &Recipe, key: &str) -> Value {
     table.ok().and_then(|table| table.get(name).cloned()).unwrap_or_default()
 }
 
-/// What elements take at least.
+/// Bytes that elements take at least.
 fn bytes(recipe: &Recipe) -> ElementBytes {
     let types = recipe.train.types();
     let size = |dtype: DType| dtype.size() as f64;

@@ -47,9 +47,7 @@ pub(super) fn run(args: &PlanValidateArgs, as_json: bool, console: &mut Console)
                 None if args.fit_each => &table.steps,
                 None => &[],
             };
-            let own: Vec<Measurement> =
-                from.iter().filter(|step| step.machine.name == machine).cloned().collect();
-            let fitted = choose_at_most(if own.is_empty() { from } else { &own }, args.fit_rows as usize);
+            let fitted = choose_of(from, &machine, args.fit_rows as usize)?;
             let calibration = if fitted.is_empty() { Calibration::none() } else { Calibration::of(&fitted) };
             let validation = validate(&table.steps, &fitted, &calibration)
                 .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
@@ -66,14 +64,30 @@ pub(super) fn run(args: &PlanValidateArgs, as_json: bool, console: &mut Console)
         console.say(&format!("wrote {}", path.display()));
     }
     if as_json {
-        let values: Vec<serde_json::Value> = sections.iter().map(value).collect();
-        return Ok(print(&serde_json::to_string(&values)?)?);
+        let text = match sections.as_slice() {
+            [one] => serde_json::to_string(&value(one))?,
+            several => serde_json::to_string(&several.iter().map(value).collect::<Vec<_>>())?,
+        };
+        return Ok(print(&text)?);
     }
     let text = match sections.as_slice() {
         [one] => text(one),
         several => summary(several),
     };
     Ok(print(&text)?)
+}
+
+/// Rows to fit: of those of the machine, or of all where it has none.
+fn choose_of(from: &[Measurement], machine: &str, most: usize) -> Result<Vec<Measurement>, Failure> {
+    let own: Vec<Measurement> = from.iter().filter(|step| step.machine.name == machine).cloned().collect();
+    let fitted = choose_at_most(if own.is_empty() { from } else { &own }, most);
+    if fitted.is_empty() && !from.is_empty() {
+        let rows = from.len();
+        return Err(Failure::new(format!(
+            "none of {rows} rows to fit leaves 5 % of its machine's memory free; wanted some that do (is the machine right?)"
+        )));
+    }
+    Ok(fitted)
 }
 
 /// The rows of each machine, in the order of their first rows.

@@ -1,6 +1,7 @@
 //! Plans whose layers differ, with made-up prices.
 
 mod complete;
+mod price;
 mod simulate;
 mod solve;
 mod walk;

@@ -4,7 +4,7 @@ use super::*;
 use bessemer_arch::{Annotations, ModelConfig, ParamLayout};
 use bessemer_model::{LineStream, Phase, StageConfig, Stream};
 use bessemer_plan::op_seconds;
-use bessemer_plan::sharding::{Decision, Traffic};
+use bessemer_plan::sharding::{Decision, Price, Traffic};
 use bessemer_program::{Node, UnitProgram};
 
 const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };
@@ -69,7 +69,7 @@ fn of_program(program: &UnitProgram, devices: Devices<'_>) -> Traffic {
                 all.seconds += op_seconds(&launch.op, devices.machine, devices.efficiency);
             }
             Node::Collective(c) => {
-                let ShardAxis { axis, spread } = devices.axes[0];
+                let ShardAxis { axis, spread, .. } = devices.axes[0];
                 let whole = c.src.bytes().max(c.dst.bytes()) as f64;
                 all += Traffic {
                     seconds: bessemer_plan::collective_seconds(
@@ -99,7 +99,7 @@ fn options_cost_what_the_rewritten_programs_do() {
     for (name, model) in models() {
         for (tensor, recompute) in [(2, Recompute::None), (4, Recompute::Selective), (2, Recompute::Full)] {
             for sequence in [false, true] {
-                let axes = ShardAxis::plane(tensor, 1, machine.node);
+                let axes = [ShardAxis::tensor(Spread::consecutive(tensor, machine.node))];
                 let devices = Devices { machine: &machine, efficiency: &efficiency, axes: &axes };
                 let alone =
                     Decoder::with_activations(&mut NullBackend::new(), &model, SHAPE, config(recompute));
@@ -158,4 +158,112 @@ fn options_cost_what_the_rewritten_programs_do() {
         }
     }
     assert!(compared > 200 && replicated > 100, "{compared} compared, {replicated} replicated");
+}
+
+/// Units joined to a chain have the least seconds of all combinations of their options, within every limit of memory.
+#[test]
+fn chains_of_units_are_the_best_of_all_combinations() {
+    let (machine, efficiency) = (Machine::named("a100-80gb").unwrap(), Efficiency::default());
+    let axes = [ShardAxis::tensor(Spread::consecutive(2, machine.node))];
+    let devices = Devices { machine: &machine, efficiency: &efficiency, axes: &axes };
+    let model = model("llama", &|config| config.kv_heads = Some(4));
+    let alone =
+        Decoder::with_activations(&mut NullBackend::new(), &model, SHAPE, config(Recompute::None)).unwrap();
+    let recorded = units(&alone).unwrap();
+    let [embedding, layer, head] = [&recorded.embedding, &recorded.layer, &recorded.head]
+        .map(|unit| UnitGraph::new(unit, devices, Layouts::Partition { sequence: false }));
+    let bytes = bessemer_plan::ParameterBytes { parameter: 4.0, gradient: 4.0, state: 8.0 };
+    let data = Spread::consecutive(1, machine.node);
+    let training = bessemer_plan::sharding::Training {
+        zero: DataParallel::Ddp,
+        data,
+        micro_batches: 1,
+        in_flight: 1,
+        bytes,
+    };
+    let prices = Prices::new(training, devices);
+    let of_unit = |graph: &UnitGraph| {
+        let costs = prices.graph(graph, BoundBy::Compute);
+        let all = combinations(graph).into_iter().map(|options| costs.price(&options));
+        all.filter(|price| price.seconds.is_finite()).collect::<Vec<_>>()
+    };
+    let (of_layer, mut all) = (of_unit(&layer), of_unit(&embedding));
+    for unit in [&of_layer, &of_layer, &of_unit(&head)] {
+        let sum =
+            |a: &Price, b: &Price| Price { seconds: a.seconds + b.seconds, memory: a.memory + b.memory };
+        all = all.iter().flat_map(|a| unit.iter().map(move |b| sum(a, b))).collect();
+    }
+    assert_eq!(all.len(), 2 * 4 * 4 * 2);
+    let chain = Chain { embedding: &embedding, layer: &layer, layers: 2, head: &head, devices };
+    let memories = all.iter().map(|price| price.memory);
+    let (least, most) = (memories.clone().fold(f64::INFINITY, f64::min), memories.fold(0.0, f64::max));
+    let mut binds = 0;
+    for share in 0..=20 {
+        let limit = least + (most - least) * f64::from(share) / 20.0;
+        let within = all.iter().filter(|price| price.memory <= limit);
+        let wanted = within.map(|price| price.seconds).fold(f64::INFINITY, f64::min);
+        let found = chain.solve(&prices, BoundBy::Compute, limit).unwrap().unwrap();
+        assert!((found.price.seconds / wanted - 1.0).abs() < 1e-12, "{found:?} for {wanted}");
+        assert!(found.price.memory <= limit && found.bound <= wanted * (1.0 + 1e-12) && found.factor == 1.0);
+        binds += usize::from(found.bound < wanted * (1.0 - 1e-9));
+    }
+    assert!(binds > 0, "memory binds nowhere");
+    assert_eq!(chain.solve(&prices, BoundBy::Compute, least * 0.99).unwrap(), None);
+    let fastest = all.iter().map(|price| price.seconds).fold(f64::INFINITY, f64::min);
+    let free = chain.solve(&prices, BoundBy::Compute, f64::INFINITY).unwrap().unwrap();
+    assert!((free.price.seconds / fastest - 1.0).abs() < 1e-12);
+}
+
+/// Sizes and times of graphs of all operators, on two axes of 8 devices. Times are of this build on this machine.
+#[test]
+#[ignore = "prints figures: cargo test -p bessemer --bin bessemer figures_of -- --ignored --nocapture"]
+fn figures_of_operator_graphs() {
+    let (machine, efficiency) = (Machine::named("a100-80gb").unwrap(), Efficiency::default());
+    let axes = ShardAxis::plane(8, 8, machine.node);
+    let devices = Devices { machine: &machine, efficiency: &efficiency, axes: &axes };
+    let model = ModelConfig { architecture: "llama-8b".into(), layers: Some(1), ..ModelConfig::default() };
+    let model = model.resolve(Some(128_256)).unwrap();
+    let shape = Shape { sequences: 64, seq: 8192, purpose: Purpose::Train };
+    let config = ActivationConfig { storage: bessemer_units::Storage::Bf16, ..config(Recompute::Selective) };
+    let recorded = units(&Decoder::with_activations(&mut NullBackend::new(), &model, shape, config).unwrap());
+    let recorded = recorded.unwrap();
+    let bytes = bessemer_plan::ParameterBytes { parameter: 2.0, gradient: 2.0, state: 12.0 };
+    for (layers, zero, limit) in [
+        (32, DataParallel::Zero1, f64::INFINITY),
+        (32, DataParallel::Zero1, 80e9),
+        (32, DataParallel::Zero1, 40e9),
+        (100, DataParallel::Zero3, f64::INFINITY),
+        (100, DataParallel::Zero3, 120e9),
+        (100, DataParallel::Zero1, 120e9),
+    ] {
+        let begun = Instant::now();
+        let [embedding, layer, head] = [&recorded.embedding, &recorded.layer, &recorded.head]
+            .map(|unit| UnitGraph::new(unit, devices, Layouts::Any));
+        let build = begun.elapsed().as_secs_f64();
+        let data = Spread::consecutive(1, machine.node);
+        let training =
+            bessemer_plan::sharding::Training { zero, data, micro_batches: 8, in_flight: 1, bytes };
+        let chain = Chain { embedding: &embedding, layer: &layer, layers, head: &head, devices };
+        let begun = Instant::now();
+        let solved = chain.solve(&Prices::new(training, devices), BoundBy::Compute, limit).unwrap();
+        let solve = begun.elapsed().as_secs_f64();
+        let [decisions, options, pairs] = chain.size();
+        let what = match solved {
+            Some(s) => format!(
+                "{:.6} s a micro-batch, bound {:.6} s, gap {:.4} %, {:.1} GB",
+                s.price.seconds,
+                s.bound,
+                100.0 * gap(s.price.seconds, s.bound),
+                s.price.memory / 1e9
+            ),
+            None => "does not fit".into(),
+        };
+        println!(
+            "{layers} layers, {zero:?}, {:.0} GB: {decisions} decisions, {options} options, {pairs} pairs; built in {:.1} ms, solved in \
+             {:.1} ms; {what}",
+            limit / 1e9,
+            1e3 * build,
+            1e3 * solve
+        );
+    }
 }

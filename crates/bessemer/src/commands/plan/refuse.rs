@@ -1,0 +1,146 @@
+//! Refusals: which limit or which key of the recipe binds where no layout is found, by how much, and what would do.
+
+use super::explain::classes;
+use super::search::{Found, Search};
+use super::training::name;
+use crate::failure::{Failure, code};
+use bessemer_plan::{Candidates, Layout, Question, candidates};
+use bessemer_recipe::set_argument;
+use bessemer_units::Bytes;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Values of a key that an error lists.
+const MOST_VALUES: usize = 12;
+/// Growth of the number of devices up to which an error looks for one that would do.
+const MOST_GROWTH: usize = 64;
+
+/// A refusal of what the recipe asks for on these ranks.
+fn refusal(message: String) -> Failure {
+    Failure { code: code::RECIPE, message }
+}
+
+/// The refusal where no layout has all that is given: which key binds.
+pub(super) fn nothing_divides(search: &Search<'_>) -> Failure {
+    let Search { training, devices, .. } = search;
+    let all = Cell::new(0);
+    // Layouts that have all but one key, by that key, with some values that it would have.
+    let but_one: RefCell<BTreeMap<&str, (usize, BTreeSet<String>)>> = RefCell::new(BTreeMap::new());
+    let count = |layout: &Layout| {
+        all.set(all.get() + 1);
+        if let [key] = training.violated(layout)[..] {
+            let mut keys = but_one.borrow_mut();
+            let (count, values) = keys.entry(key).or_default();
+            *count += 1;
+            if values.len() < MOST_VALUES && *count <= 1000 {
+                values.insert(training.value_in(key, layout));
+            }
+        }
+        false
+    };
+    let counted = candidates(&search.question(*devices), count);
+    if counted.is_err() || all.get() == 0 || training.constraints().is_empty() {
+        return Failure::usage(format!(
+            "no layout of {devices} devices divides the {} sequences of a step (train.batch_tokens / train.seq_len), {} layers and {} \
+             heads; take another number of devices or another batch",
+            training.sequences, training.model.layers, training.model.heads
+        ));
+    }
+    let given = training.constraints().join(", ");
+    let binding: Vec<String> = (but_one.into_inner().into_iter())
+        .map(|(key, (count, values))| {
+            let values: Vec<String> = values.into_iter().collect();
+            format!("without {key} there are {count}, which have {}", values.join(", "))
+        })
+        .collect();
+    refusal(match binding.is_empty() {
+        true => format!(
+            "none of {} layouts of {devices} ranks has what the recipe gives: {given}; two or more of these keys exclude each other here: \
+             leave some to the plan",
+            all.get()
+        ),
+        false => format!(
+            "none of {} layouts of {devices} ranks has what the recipe gives: {given}; {}",
+            all.get(),
+            binding.join("; ")
+        ),
+    })
+}
+
+/// The refusal where no layout can fit: which limit it meets, and by how much.
+pub(super) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> Failure {
+    let Search { training, machine, .. } = search;
+    let Some(smallest) = &found.smallest else { return nothing_divides(search) };
+    let by_class = search.memory(&smallest.job.layout).map_or(String::new(), |memory| {
+        format!(", by its dry run {} ({})", memory.buffers.total(), classes(&memory, 3))
+    });
+    refusal(format!(
+        "none of {} layouts fits: the smallest ({}) holds at least {}{by_class} where a {} has {}: {} too much; {}",
+        found.evaluated,
+        name(&smallest.job.layout),
+        Bytes(smallest.least_memory as u64),
+        machine.name,
+        Bytes(machine.memory as u64),
+        Bytes((smallest.least_memory - machine.memory).max(0.0) as u64),
+        remedies(search, training.sequences)
+    ))
+}
+
+/// The refusal where dry runs leave nothing.
+pub(super) fn nothing_planned(search: &Search<'_>, found: &Found) -> Failure {
+    let machine = search.machine;
+    let reason = match &found.reason {
+        Some(reason) => format!("; {} are refused, the first because {reason}", found.refused),
+        None => String::new(),
+    };
+    let nearest = found.too_large.iter().min_by_key(|planned| planned.memory.buffers.total().0);
+    let nearest = nearest.map_or(String::new(), |planned| {
+        let held = planned.memory.buffers.total();
+        format!(
+            "; the nearest ({}) holds {held}, {} too much ({})",
+            name(&planned.candidate.job.layout),
+            Bytes((held.0 as f64 - machine.memory).max(0.0) as u64),
+            classes(&planned.memory, 3)
+        )
+    });
+    refusal(format!(
+        "none of the {} fastest layouts fits: {} hold more than the {} of a {} by their dry run{nearest}{reason}; {}",
+        found.not_fitting + found.refused,
+        found.not_fitting,
+        Bytes(machine.memory as u64),
+        machine.name,
+        remedies(search, search.training.sequences)
+    ))
+}
+
+/// What would help where nothing fits: keys to leave to the plan, devices, or a smaller training.
+fn remedies(search: &Search<'_>, sequences: usize) -> String {
+    let Search { training, devices, .. } = search;
+    let fit = |question: &Question<'_>, but: Option<&str>| {
+        let wanted = |layout: &Layout| {
+            training.violated(layout).iter().all(|key| Some(*key) == but)
+                && training.goes_with_documents(layout)
+        };
+        candidates(question, wanted).map_or(0, |found| found.layouts.len())
+    };
+    let question = search.question(*devices);
+    let mut help: Vec<String> = Vec::new();
+    for (key, value) in training.given() {
+        let count = fit(&question, Some(key));
+        if count > 0 {
+            help.push(format!("without {} {count} may fit", set_argument(key, &value)));
+        }
+    }
+    if search.may_grow {
+        let more = std::iter::successors(Some(2 * devices), |devices| Some(2 * devices)).take_while(|more| {
+            *more <= MOST_GROWTH * devices && *more <= sequences.saturating_mul(MOST_GROWTH)
+        });
+        if let Some(more) = more.into_iter().find(|more| fit(&search.question(*more), None) > 0) {
+            help.push(format!("{more} devices may do ({} more)", more - devices));
+        }
+    }
+    if help.is_empty() {
+        help.push("take more devices, or a smaller sequence or model".into());
+    }
+    help.join("; ")
+}
