@@ -3,7 +3,7 @@
 use crate::collective::{CollectiveAlgorithm, TrafficKind, expand};
 use crate::topology::Topology;
 use crate::{
-    AxisDemand, ClusterError, Exchange, Failures, Network, PICOSECONDS, Router, Routing, TransferJob,
+    AxisDemand, AxisExchange, ClusterError, Failures, Network, PICOSECONDS, Router, Routing, TransferJob,
     simulate,
 };
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
@@ -260,7 +260,7 @@ impl TrafficJob {
                 let hint = "leave it out: the fastest of each placement is taken";
                 return Err(ClusterError::value(place, "none", algorithm.name(), hint));
             }
-            let exchange = Exchange {
+            let exchange = AxisExchange {
                 kind: traffic.kind,
                 bytes: traffic.bytes.0 as f64,
                 count: f64::from(traffic.count),

@@ -29,7 +29,7 @@ pub use graph::{CableKind, NetworkGraph, UNREACHABLE};
 pub use job::{AxisTraffic, TrafficJob, TrafficReport, TrafficTime, axis_name, run_job};
 pub use network::{LinkClass, Network, NodeShape, Vertex};
 pub use picture::{NetworkSketch, SketchEdge, SketchPoint, sketch};
-pub use placement::{AxisCost, AxisDemand, Exchange, PlacedAxes, Placement};
+pub use placement::{AxisCost, AxisDemand, AxisExchange, PlacedAxes, Placement};
 pub use reliability::{
     Expectation, FailingRun, PUBLISHED_RATES, PublishedRate, best_interval, daly_interval, first_order_ettr,
     young_interval,

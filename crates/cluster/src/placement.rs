@@ -19,7 +19,7 @@ const UNIT: f64 = 1e9;
 
 /// A collective of all groups of an axis in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Exchange {
+pub struct AxisExchange {
     /// Collective.
     pub kind: TrafficKind,
     /// Full buffer of a rank in bytes.
@@ -36,7 +36,7 @@ pub struct AxisDemand {
     /// Ranks of a group.
     pub ranks: u32,
     /// Collectives of a step.
-    pub exchanges: Vec<Exchange>,
+    pub exchanges: Vec<AxisExchange>,
 }
 
 /// The time of one collective of all groups of an axis at once, for any buffer.

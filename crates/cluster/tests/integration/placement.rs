@@ -4,8 +4,8 @@ use crate::networks::{all, clos, flat, network, rail_only};
 use bessemer_cluster::collective::{CollectiveAlgorithm, TrafficKind, expand};
 use bessemer_cluster::topology::Topology;
 use bessemer_cluster::{
-    AxisDemand, Description, EXAMPLES, Exchange, Failures, Network, PICOSECONDS, Placement, Router, Routing,
-    TransferJob, simulate,
+    AxisDemand, AxisExchange, Description, EXAMPLES, Failures, Network, PICOSECONDS, Placement, Router,
+    Routing, TransferJob, simulate,
 };
 
 /// Groups of the axis among the first `world` devices.
@@ -78,8 +78,11 @@ fn times_are_those_of_all_groups_simulated_at_once() {
 }
 
 fn demand(name: &str, ranks: u32, exchanges: &[(TrafficKind, f64, f64)]) -> AxisDemand {
-    let exchanges =
-        exchanges.iter().map(|(kind, bytes, count)| Exchange { kind: *kind, bytes: *bytes, count: *count });
+    let exchanges = exchanges.iter().map(|(kind, bytes, count)| AxisExchange {
+        kind: *kind,
+        bytes: *bytes,
+        count: *count,
+    });
     AxisDemand { name: name.into(), ranks, exchanges: exchanges.collect() }
 }
 

@@ -34,7 +34,7 @@ pub struct SwitchCounts {
 
 /// One of the two sums that a slot keeps.
 #[derive(Debug, Clone, Default)]
-struct Version {
+struct SlotVersion {
     phase: u32,
     /// Contributions that have been added; 0 only in a slot that was never used.
     count: u32,
@@ -70,7 +70,7 @@ struct SwitchJob<A> {
 #[derive(Debug)]
 pub struct Aggregator<A> {
     memory: SwitchMemory,
-    versions: Vec<[Version; 2]>,
+    versions: Vec<[SlotVersion; 2]>,
     jobs: BTreeMap<u64, SwitchJob<A>>,
     counts: SwitchCounts,
 }
@@ -78,7 +78,7 @@ pub struct Aggregator<A> {
 impl<A: Copy + Eq> Aggregator<A> {
     /// A switch that serves nobody yet.
     pub fn new(memory: SwitchMemory) -> Aggregator<A> {
-        let versions = vec![<[Version; 2]>::default(); memory.slots as usize];
+        let versions = vec![<[SlotVersion; 2]>::default(); memory.slots as usize];
         Aggregator { memory, versions, jobs: BTreeMap::new(), counts: SwitchCounts::default() }
     }
 

@@ -29,20 +29,20 @@ fn power_of_two(power: i32) -> f64 {
 
 /// The scale that values of n workers share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scale {
+pub struct PacketScale {
     up: f64,
     down: f64,
 }
 
-impl Scale {
+impl PacketScale {
     /// The scale of values below 2^exponent in magnitude on each of `workers` workers.
-    pub fn new(exponent: i32, workers: u32) -> Scale {
+    pub fn new(exponent: i32, workers: u32) -> PacketScale {
         match exponent {
-            ZERO => Scale { up: 0.0, down: 0.0 },
-            NOT_FINITE => Scale { up: 0.0, down: f64::NAN },
+            ZERO => PacketScale { up: 0.0, down: 0.0 },
+            NOT_FINITE => PacketScale { up: 0.0, down: f64::NAN },
             m => {
                 let s = 30 - workers.next_power_of_two().ilog2() as i32 - m.clamp(-149, 128);
-                Scale { up: power_of_two(s), down: power_of_two(-s) }
+                PacketScale { up: power_of_two(s), down: power_of_two(-s) }
             }
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     fn the_largest_sum_does_not_overflow() {
         for workers in [1, 2, 3, 7, 8, 255, 256, 65_535] {
             for m in [-148, -126, -3, 0, 1, 127, 128] {
-                let scale = Scale::new(m, workers);
+                let scale = PacketScale::new(m, workers);
                 // The largest f32 below 2^m.
                 let most = (power_of_two(m) * (1.0 - power_of_two(-24))) as f32;
                 let fixed = i64::from(scale.fixed(most));
@@ -108,9 +108,9 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_nan_for_all_and_zeros_stay() {
-        let broken = Scale::new(NOT_FINITE, 4);
+        let broken = PacketScale::new(NOT_FINITE, 4);
         assert!(broken.float(broken.fixed(1.0) + broken.fixed(f32::NAN)).is_nan());
-        let zero = Scale::new(ZERO, 4);
+        let zero = PacketScale::new(ZERO, 4);
         assert_eq!(zero.float(zero.fixed(0.0)).to_bits(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! A worker: the collectives of one rank through the slots of a switch, as a state machine without sockets and clocks.
 
-use super::fixed_point::{Scale, ZERO, exponent};
+use super::fixed_point::{PacketScale, ZERO, exponent};
 use super::packet::{Packet, SlotUse, WorkerId};
 use crate::{ElementType, HostSliceMut};
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub struct WorkerCounts {
 struct Waiting {
     /// Packet of the collective whose sum is missing; before the first one exponents alone are sent.
     block: Option<usize>,
-    scale: Scale,
+    scale: PacketScale,
     due: Duration,
     tries: u32,
 }
@@ -120,7 +120,7 @@ impl SlotWorker {
         self.waiting.clear();
         self.waiting.extend((0..used).map(|slot| {
             let block = (!floats).then_some(slot);
-            Some(Waiting { block, scale: Scale::new(ZERO, 1), due: now, tries: 0 })
+            Some(Waiting { block, scale: PacketScale::new(ZERO, 1), due: now, tries: 0 })
         }));
         (0..used).for_each(|slot| self.send(values, slot, now, send));
     }
@@ -178,7 +178,7 @@ impl SlotWorker {
             self.in_flight -= 1;
             return Ok(());
         }
-        let scale = Scale::new(at.exponent, self.settings.workers);
+        let scale = PacketScale::new(at.exponent, self.settings.workers);
         self.waiting[slot] = Some(Waiting { block: Some(next), scale, due: now, tries: 0 });
         self.send(values, slot, now, send);
         Ok(())

@@ -1,7 +1,7 @@
 //! Sums in a switch against integers added directly, over networks that lose, double and reorder packets, and over UDP.
 
 use crate::world::{Engine, LONG, bits, each, on_each, values, world};
-use bessemer_collectives::switch::fixed_point::{NOT_FINITE, Scale, error_bound, exponent};
+use bessemer_collectives::switch::fixed_point::{NOT_FINITE, PacketScale, error_bound, exponent};
 use bessemer_collectives::switch::{
     Aggregator, Injected, Packet, SlotUse, SlotWorker, SwitchClient, SwitchError, SwitchMemory, SwitchReduce,
     SwitchServer, SwitchSettings, WorkerId, WorkerSettings,
@@ -141,7 +141,7 @@ fn reference(terms: &[Vec<f32>], packet: usize) -> Vec<f32> {
     for (i, out) in sum.chunks_mut(packet).enumerate() {
         let range = i * packet..i * packet + out.len();
         let m = terms.iter().map(|t| exponent(t[range.clone()].iter().copied())).max().unwrap();
-        let scale = Scale::new(m, terms.len() as u32);
+        let scale = PacketScale::new(m, terms.len() as u32);
         for (j, value) in out.iter_mut().enumerate() {
             *value = scale.float(terms.iter().map(|t| scale.fixed(t[range.start + j])).sum());
         }

@@ -6,7 +6,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::signals;
 use bessemer_cluster::collective::SlotSwitch;
-use bessemer_collectives::switch::fixed_point::{Scale, exponent};
+use bessemer_collectives::switch::fixed_point::{PacketScale, exponent};
 use bessemer_collectives::switch::{
     Injected, SwitchClient, SwitchCounts, SwitchMemory, SwitchServer, SwitchSettings, WorkerId,
 };
@@ -110,7 +110,10 @@ fn serve(args: &NetworkSwitchArgs, address: SocketAddr, console: &mut Console) -
     console.say(&format!("{} sums in {slots} slots of {} bytes", socket.local_addr()?, args.slot_bytes));
     let mut server = SwitchServer::new(socket, memory(args, slots), injected(args), IDLE);
     server.run(&stop)?;
-    console.say(&format!("{:?}", server.counts()));
+    let SwitchCounts { added, repeated, stale, foreign, sums, most_held, .. } = server.counts();
+    console.say(&format!(
+        "{sums} sums of {added} packets; dropped: {repeated} repeated, {stale} late, {foreign} of strangers; at most {most_held} slots held"
+    ));
     Ok(())
 }
 
@@ -157,7 +160,7 @@ fn work(args: &NetworkSwitchArgs, address: SocketAddr) -> Result<WorkerReport, F
     for (block, sums) in floats.chunks(settings.values as usize).enumerate() {
         let first = block * settings.values as usize;
         let of = |worker: u32| (first..first + sums.len()).map(move |i| float(worker, i));
-        let scale = Scale::new((0..workers).map(|w| exponent(of(w))).max().unwrap_or(0), workers);
+        let scale = PacketScale::new((0..workers).map(|w| exponent(of(w))).max().unwrap_or(0), workers);
         for (j, sum) in sums.iter().enumerate() {
             let whole: i32 = (0..workers).map(|w| scale.fixed(float(w, first + j))).sum();
             wrong += usize::from(scale.float(whole).to_bits() != sum.to_bits());
@@ -193,7 +196,7 @@ fn sweep(args: &NetworkSwitchArgs, as_json: bool, console: &mut Console) -> Resu
     let mut rows = Vec::new();
     for &slots in &args.slots {
         console.say(&format!("{slots} slots a job"));
-        let Measured { reports, seconds, counts } = measure(args, slots, injected(args))?;
+        let SwitchMeasurement { reports, seconds, counts } = measure(args, slots, injected(args))?;
         let model = SlotSwitch { slots, packet: args.slot_bytes, link: Link { latency, bandwidth } };
         rows.push(SwitchRow {
             slots,
@@ -277,7 +280,7 @@ fn text(args: &NetworkSwitchArgs, round_trip: f64, bandwidth: f64, rows: &[Switc
 }
 
 /// All workers with one number of slots.
-struct Measured {
+struct SwitchMeasurement {
     reports: Vec<WorkerReport>,
     /// Median over repetitions of the slowest worker.
     seconds: f64,
@@ -285,7 +288,7 @@ struct Measured {
 }
 
 /// Runs all workers of all jobs as processes.
-fn measure(args: &NetworkSwitchArgs, slots: u32, injected: Injected) -> Result<Measured, Failure> {
+fn measure(args: &NetworkSwitchArgs, slots: u32, injected: Injected) -> Result<SwitchMeasurement, Failure> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     let address = socket.local_addr()?;
     let mut server = SwitchServer::new(socket, memory(args, slots * args.jobs), injected, IDLE);
@@ -300,7 +303,7 @@ fn measure(args: &NetworkSwitchArgs, slots: u32, injected: Injected) -> Result<M
     let slowest = |i: usize| reports.iter().map(|r| r.seconds[i]).fold(0.0, f64::max);
     let mut times: Vec<f64> = (0..args.repeats as usize).map(slowest).collect();
     times.sort_by(f64::total_cmp);
-    Ok(Measured { seconds: times[times.len() / 2], reports, counts })
+    Ok(SwitchMeasurement { seconds: times[times.len() / 2], reports, counts })
 }
 
 /// Processes that are ended when they are dropped.
