@@ -74,7 +74,7 @@ pub(crate) fn plan(
         return Ok((plan, None));
     }
     let (mut machine, calibration) = match named.is_empty() {
-        true => (here::measure(host)?, Calibration::with(here::efficiency())),
+        true => (here::measure(host, recipe.train.matmul_precision)?, Calibration::with(here::efficiency())),
         false => (machine(named)?, Calibration::none()),
     };
     // Whatever the machine could hold, the ranks run here.

@@ -7,12 +7,17 @@ use super::auto::Host;
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_collectives::{CollectiveError, Communicator, Reduce, ThreadCommunicator, ThreadSettings};
-use bessemer_kernels_cpu::peak;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
 use bessemer_plan::{AllReduce, Efficiency, Machine, Measured};
+use bessemer_tensor::op::{Linear, Op};
+use bessemer_tensor::{Backend, BufferSpec, Stream};
+use bessemer_units::{DType, MatmulPrecision};
 use std::time::Instant;
 
 /// Elements of f32 whose sum is timed.
 const ELEMENTS: [usize; 4] = [1 << 10, 1 << 14, 1 << 18, 1 << 20];
+/// Rows, columns and terms of the product that is timed.
+const PRODUCT: [usize; 3] = [512, 512, 512];
 /// Times that a sum is timed.
 const REPEATS: usize = 5;
 
@@ -26,7 +31,7 @@ pub(super) fn name(host: &Host) -> String {
 ///
 /// # Errors
 /// Ranks on several machines, whose network nothing here measures; a measurement that fails.
-pub(super) fn measure(host: &Host) -> Result<Machine, Failure> {
+pub(super) fn measure(host: &Host, matmul: MatmulPrecision) -> Result<Machine, Failure> {
     if host.local < host.ranks {
         return Err(Failure::usage(format!(
             "parallel.layout = \"auto\" for {} ranks, of which {} are on this machine: wanted parallel.machine, because the network between \
@@ -39,7 +44,7 @@ pub(super) fn measure(host: &Host) -> Result<Machine, Failure> {
     let share = 1.0 / host.local as f64;
     Ok(Machine {
         name: name(host),
-        matrix_flops: peak.flops_per_s * share,
+        matrix_flops: product_rate(busy, matmul)? * share / efficiency().product_share,
         memory_bandwidth: peak.copy_bytes_per_s * share,
         memory: host.memory.0 as f64,
         multiprocessors: host.threads,
@@ -51,6 +56,28 @@ pub(super) fn measure(host: &Host) -> Result<Machine, Failure> {
         measured: None,
         cost: None,
     })
+}
+
+/// Floating-point operations a second of a matrix product with so many threads: the best of a few.
+fn product_rate(threads: usize, matmul: MatmulPrecision) -> Result<f64, Failure> {
+    let [m, n, k] = PRODUCT;
+    let mut backend = CpuBackend::new(CpuConfig { threads, pin: false, matmul })?;
+    let mut matrix = |name, rows: usize, cols: usize| {
+        let spec = BufferSpec { class: "machine", name, dtype: DType::F32, len: rows * cols };
+        backend.alloc(spec).map(|buffer| buffer.matrix(rows, cols))
+    };
+    let (x, weight, out) = (matrix("x", m, k)?, matrix("weight", n, k)?, matrix("out", m, n)?);
+    let op = Op::from(Linear { x, weight, bias: None, activation: None, residual: None, out });
+    let workspace = backend.workspace(&op)?;
+    backend.reserve_workspace(workspace)?;
+    let mut best = 0.0f64;
+    for _ in 0..=REPEATS {
+        let begun = Instant::now();
+        backend.launch(Stream(0), &op)?;
+        backend.sync()?;
+        best = best.max(op.flops().0 / begun.elapsed().as_secs_f64());
+    }
+    Ok(best)
 }
 
 /// Constants of the cost model for the CPU engine: no host launches kernels, values are f32, attention computes in blocks. They are
@@ -131,13 +158,18 @@ mod tests {
     #[test]
     fn ranks_share_the_machine_and_their_sums_take_time() {
         let host = |ranks, local| Host { ranks, local, threads: 1, memory: Bytes(1 << 30) };
-        let machine = measure(&host(2, 2)).expect("a measurement");
+        let machine = measure(&host(2, 2), MatmulPrecision::Highest).expect("a measurement");
         assert!(machine.matrix_flops > 1e8 && machine.memory_bandwidth > 1e7);
         assert_eq!((machine.memory, machine.node, machine.name), ((1u64 << 30) as f64, 2, name(&host(2, 2))));
         let sum = |bytes| machine.all_reduce.seconds(2, bytes);
         assert!(sum(4096.0) > 0.0 && sum(4096.0 * 1024.0) > 0.0);
-        let refused = measure(&host(4, 2)).expect_err("a network that is not measured").message;
+        let refused = measure(&host(4, 2), MatmulPrecision::Highest)
+            .expect_err("a network that is not measured")
+            .message;
         assert!(refused.contains("parallel.machine"), "{refused}");
-        assert_eq!(measure(&host(1, 1)).expect("a measurement").all_reduce.seconds(1, 1e9), 0.0);
+        assert_eq!(
+            measure(&host(1, 1), MatmulPrecision::Highest).expect("a measurement").all_reduce.seconds(1, 1e9),
+            0.0
+        );
     }
 }
