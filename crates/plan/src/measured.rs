@@ -6,7 +6,7 @@ use bessemer_sim::replay::LinearSeconds;
 use bessemer_tensor::op::Op;
 use serde::{Deserialize, Serialize};
 
-/// Which of the three products of a linear map.
+/// One of the three products of a linear map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProductKind {
@@ -22,7 +22,7 @@ pub enum ProductKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductGrid {
-    /// Which product.
+    /// Product that the grid is of.
     pub kind: ProductKind,
     /// Bytes of an element of an activation.
     pub element_bytes: usize,
@@ -72,7 +72,7 @@ impl From<LinearSeconds> for ByteSeconds {
     }
 }
 
-/// Measured time of a collective of ranks of one process: what processors take to move and add up the values.
+/// Measured time of a collective of ranks of one process: what processors take to move and sum the values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredCollective {

@@ -24,9 +24,9 @@ pub enum SimulatedRanks {
 /// A simulated step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatedStep {
-    /// What its ranks do.
+    /// Lists of its ranks.
     pub events: StepEvents,
-    /// When they do it.
+    /// Time of every event.
     pub replay: Replay,
 }
 

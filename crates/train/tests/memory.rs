@@ -1,6 +1,7 @@
 //! The memory that is planned against the memory that ranks hold after steps: buffers and workspace of their devices, and the heap of
 //! the process. Alone in its file: another test's heap would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+#![allow(clippy::print_stdout, reason = "the table is what the ignored test is run for")]
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};

@@ -19,7 +19,7 @@ pub enum Progress {
     Caller,
 }
 
-/// What carries a collective or a message.
+/// Carrier of a collective or a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Medium {
     /// Links that nothing else uses.
@@ -42,7 +42,7 @@ pub struct ReplayGroup {
     pub ranks: Vec<usize>,
     /// Thread that runs its collectives.
     pub progress: Progress,
-    /// What carries them. Over a medium that is shared a collective is complete on all ranks at once, after the longest time.
+    /// Carrier of its collectives. Over a medium that is shared a collective is complete on all ranks at once, after the longest time.
     pub medium: Medium,
 }
 
@@ -89,7 +89,7 @@ pub enum RankEvent {
         busy: f64,
         /// Time from then to its arrival.
         latency: f64,
-        /// What carries it.
+        /// Carrier of the message.
         medium: Medium,
     },
     /// Waits for a message.
@@ -244,13 +244,13 @@ enum Post {
     Taken,
 }
 
-/// Which message: sender, receiver and tag.
+/// Sender, receiver and tag of a message.
 type PostKey = (usize, usize, u64);
 
 /// Messages from one rank to another over a shared medium.
 #[derive(Debug, Default)]
 struct SharedLink {
-    /// Those that were handed over and have not left, the first under way.
+    /// Messages that were handed over and have not arrived; the first one is in flight.
     queue: VecDeque<(PostKey, f64, f64)>,
     ports: Vec<Port>,
 }

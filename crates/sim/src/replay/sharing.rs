@@ -12,7 +12,7 @@ pub(super) struct Port {
     pub(super) inward: bool,
 }
 
-/// A transfer that is under way.
+/// A transfer in flight.
 #[derive(Debug)]
 struct Active {
     ports: Vec<Port>,
@@ -29,7 +29,7 @@ impl Active {
     }
 }
 
-/// All transfers that are under way, by the channel that carries them one at a time.
+/// Transfers in flight, by the channel that carries them one at a time.
 #[derive(Debug, Default)]
 pub(super) struct SharedPorts {
     active: BTreeMap<usize, Active>,

@@ -118,11 +118,10 @@ fn hundreds_of_billions_of_parameters_on_16384_devices_are_simulated() {
         "parallel.stages=[7,8,8,8,8,8,8,8,8,8,8,8,8,8,8,7]",
         "parallel.data=zero1",
     ]);
-    let begun = std::time::Instant::now();
     let costs = &mut Alike { medium: Medium::Network };
     let found = simulated_step(&recipe, 16384, &model, SimulatedRanks::Representatives, costs).unwrap();
     let events: usize = found.events.lists.iter().map(Vec::len).sum();
-    println!("{} lists, {events} events, {:.3} s", found.events.lists.len(), begun.elapsed().as_secs_f64());
+    assert!(events > 200_000, "{events} events");
     assert_eq!(found.events.lists.len(), 16);
     // Work of a device: 6 operations a parameter and token, those of attention not counted.
     let floor = 1e-10 * 6.0 * 400e9 * 16_777_216.0 / 16384.0;
