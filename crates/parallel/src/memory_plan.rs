@@ -18,6 +18,8 @@ use bessemer_units::{Bytes, ParamStorage};
 
 /// Class of keys and values that decoding keeps.
 const CACHE: &str = "cache";
+/// Class of what ranks of one process exchange values through.
+const SLOTS: &str = "slots of collectives";
 
 /// Memory that a rank will hold, by class: parameters, gradients, optimizer state, activations, in-flight buffers of
 /// collectives, the slots through which ranks of one process exchange values, copies for checkpoints, the cache of keys and values, and the workspace of operators.
@@ -136,7 +138,7 @@ impl MemoryPlan {
         let copied = worker.own_elements(&worker.tensors(job.optim)?)?;
         let mut planned = MemoryPlan { buffers: planning.memory(), copy: Bytes(4 * copied as u64) };
         planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
-        planned.add("slots of collectives", Bytes(slot_bytes(job, rank)));
+        planned.add(SLOTS, Bytes(slot_bytes(job, rank)));
         Ok(planned)
     }
 
@@ -161,6 +163,13 @@ impl MemoryPlan {
             }
             self.buffers.classes.sort_by_key(|c| std::cmp::Reverse(c.1));
         }
+    }
+
+    /// What a device holds whose collectives are not those of this program's threads: without their slots.
+    #[must_use]
+    pub fn of_device(mut self) -> MemoryPlan {
+        self.buffers.classes.retain(|(class, _)| *class != SLOTS);
+        self
     }
 
     /// Bytes of a class.

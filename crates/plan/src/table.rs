@@ -142,7 +142,7 @@ impl Row<'_> {
             layout: Layout {
                 tensor,
                 context,
-                context_method: ContextMethod::Ring,
+                context_method: if context > 1 { ContextMethod::Ring } else { ContextMethod::default() },
                 data,
                 pipeline,
                 chunks: self.count("virtual")?.unwrap_or(1),

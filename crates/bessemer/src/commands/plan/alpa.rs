@@ -238,7 +238,8 @@ fn dry_runs(
         let keys = keys(training, plan);
         let sets: Vec<String> = wanted.args.sets.iter().cloned().chain(keys.clone()).collect();
         let memory = load_recipe(wanted.recipe, &sets).map_err(|e| e.to_string()).and_then(|loaded| {
-            planned_memory(&loaded.value, wanted.devices, &training.model).map_err(|e| e.to_string())
+            let planned = planned_memory(&loaded.value, wanted.devices, &training.model);
+            planned.map(MemoryPlan::of_device).map_err(|e| e.to_string())
         });
         match memory {
             Err(reason) => {

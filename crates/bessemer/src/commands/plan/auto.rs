@@ -86,7 +86,7 @@ pub(crate) fn plan(
         calibration: &calibration,
         devices: host.ranks,
         top: TOP,
-        may_grow: false,
+        elsewhere: false,
     };
     let found = search.run(console)?;
     let record = Explained::new(&search, &found, console).record;

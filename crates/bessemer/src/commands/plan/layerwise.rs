@@ -265,7 +265,8 @@ impl<'a> Planning<'a> {
     pub(super) fn dry_run(&self, keys: &[String]) -> Result<MemoryPlan, String> {
         let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
         let recipe = load_recipe(self.wanted.recipe, &sets).map_err(|cause| cause.to_string())?.value;
-        planned_memory(&recipe, self.wanted.devices, &self.training.model).map_err(|cause| cause.to_string())
+        let planned = planned_memory(&recipe, self.wanted.devices, &self.training.model);
+        planned.map(MemoryPlan::of_device).map_err(|cause| cause.to_string())
     }
 
     /// Seconds of a step of the recipe with these keys, from the programs of its ranks.

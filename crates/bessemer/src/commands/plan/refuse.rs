@@ -131,7 +131,7 @@ fn remedies(search: &Search<'_>, sequences: usize) -> String {
             help.push(format!("without {} {count} may fit", set_argument(key, &value)));
         }
     }
-    if search.may_grow {
+    if search.elsewhere {
         let more = std::iter::successors(Some(2 * devices), |devices| Some(2 * devices)).take_while(|more| {
             *more <= MOST_GROWTH * devices && *more <= sequences.saturating_mul(MOST_GROWTH)
         });

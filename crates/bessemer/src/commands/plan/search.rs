@@ -41,8 +41,8 @@ pub(crate) struct Search<'a> {
     pub(crate) devices: usize,
     /// Layouts to plan.
     pub(crate) top: usize,
-    /// Whether there may be more devices.
-    pub(crate) may_grow: bool,
+    /// Whether the devices are elsewhere: there may be more of them, and their collectives are not those of this process.
+    pub(crate) elsewhere: bool,
 }
 
 /// A layout with its planned memory.
@@ -86,7 +86,7 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         calibration: &calibration,
         devices: wanted.devices,
         top: wanted.args.top as usize,
-        may_grow: true,
+        elsewhere: true,
     };
     let found = search.run(console)?;
     let explained = explain::Explained::new(&search, &found, console);
@@ -121,7 +121,7 @@ pub(super) fn best(
     calibration: &Calibration,
     console: &mut Console,
 ) -> Result<Best, Failure> {
-    let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, may_grow: true };
+    let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, elsewhere: true };
     let found = search.run(console)?;
     let shown = |planned: &Planned| Shown {
         name: name(&planned.candidate.job.layout),
@@ -256,6 +256,9 @@ impl Search<'_> {
         let model = &self.training.model;
         let text = |cause: &dyn std::fmt::Display| cause.to_string();
         let mut memory = planned_memory(&recipe, self.devices, model).map_err(|cause| text(&cause))?;
+        if self.elsewhere {
+            memory = memory.of_device();
+        }
         if recipe.eval.samples.are_written() {
             let plan = bessemer_train::layout(&recipe, self.devices, model).map_err(|cause| text(&cause))?;
             let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };

@@ -3,7 +3,7 @@
 //!
 //! The simulator replays the programs that the ranks run. What their operators, copies, collectives and messages cost is
 //! measured before, one by one, on ranks that do nothing else ([`costs`]); nothing is taken from the steps that it is compared
-//! with. Slow links are made by [`Delayed`], so that communication dominates.
+//! with. Slow links are made by [`bessemer_collectives::Delayed`], so that communication dominates.
 
 mod agreement;
 pub(in crate::commands) mod cases;
