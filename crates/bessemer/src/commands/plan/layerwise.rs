@@ -23,10 +23,12 @@ use std::rc::Rc;
 const MOST_SIMULATED: usize = 64;
 /// Bytes that stay free of a device for what a plan does not count: 2 %.
 const KEPT_FREE: f64 = 0.02;
-/// Markov chains at most, each with a lower limit of memory than the one whose plan the dry run has found too large.
+/// Searches at most, each with a lower limit of memory than the one whose plans the dry run has found too large.
 const MOST_WALKS: i32 = 5;
-/// Limit of memory beside that of the chain before.
+/// Limit of memory beside that of the Markov chain before.
 const LOWERED: f64 = 0.95;
+/// The same of the dynamic program, which does not walk on from the edge of the limit.
+const LOWERED_FOR_LAYERS: f64 = 0.85;
 
 /// A plan as it is shown.
 #[derive(Debug, Clone)]
@@ -155,8 +157,10 @@ impl<'a> Planning<'a> {
         degrees(&self.training.shape, seq, self.training.sequences, self.wanted.devices)
     }
 
-    fn search(&mut self, method: Method, of: &[Degrees]) -> Searched {
+    /// Searches with a part of the memory.
+    fn search(&mut self, method: Method, of: &[Degrees], part: f64) -> Searched {
         let setting = self.setting();
+        let setting = Setting { memory: setting.memory * part, ..setting };
         let pricing = &mut self.pricing;
         search(&setting, of, &mut |degrees| pricing.prices(degrees), method)
     }
@@ -164,11 +168,19 @@ impl<'a> Planning<'a> {
     /// The dynamic program over layers.
     pub(super) fn layers(&mut self, console: &mut Console) -> Result<Answer, Failure> {
         self.expect_open()?;
-        let searched = self.search(solve, &self.degrees());
-        let notes = vec![searched_note(&searched)];
-        let plans = self.simulated(&searched.plans)?;
-        let plans = self.planned(plans, console);
-        Ok(Answer { plans, evaluations: searched.evaluations, notes, ..Answer::default() })
+        let mut answer = Answer::default();
+        for round in 0..MOST_WALKS {
+            let searched = self.search(solve, &self.degrees(), LOWERED_FOR_LAYERS.powi(round));
+            answer.evaluations += searched.evaluations;
+            answer.notes = vec![searched_note(&searched)];
+            let plans = self.simulated(&searched.plans)?;
+            answer.plans = self.planned(plans, console);
+            // Without a plan at all a lower limit finds none either.
+            if !answer.plans.is_empty() || searched.plans.is_empty() {
+                break;
+            }
+        }
+        Ok(answer)
     }
 
     /// Plans whose layers are alike, among some degrees.
@@ -179,7 +191,7 @@ impl<'a> Planning<'a> {
     ) -> Result<Answer, Failure> {
         self.expect_open()?;
         let some: Vec<Degrees> = self.degrees().into_iter().filter(|degrees| of(degrees)).collect();
-        let searched = self.search(uniform, &some);
+        let searched = self.search(uniform, &some, 1.0);
         let plans = self.simulated(&searched.plans)?;
         let plans = self.planned(plans, console);
         Ok(Answer { plans, evaluations: searched.evaluations, ..Answer::default() })
