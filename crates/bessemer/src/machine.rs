@@ -72,21 +72,8 @@ pub(crate) fn threads(wanted: u64) -> usize {
 
 /// Today's date in UTC, as 2026-01-31.
 pub(crate) fn today() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    date(now / 86_400)
-}
-
-/// The date so many days after 1970-01-01, by H. Hinnant's `civil_from_days`: years that begin in March have their leap day last.
-fn date(days: u64) -> String {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    bessemer_runlog::rfc3339(now).chars().take_while(|c| *c != 'T').collect()
 }
 
 /// Whether this process may run on some of the machine's processors only, because its launcher or its user chose them.
@@ -122,12 +109,6 @@ mod tests {
         assert_eq!(super::listed("0"), Some(1));
         assert_eq!(super::listed("3-1"), None);
         assert_eq!(super::listed("x"), None);
-    }
-
-    #[test]
-    fn days_have_dates() {
-        let dates = [0, 59, 789, 11_016, 20_783].map(super::date);
-        assert_eq!(dates, ["1970-01-01", "1970-03-01", "1972-02-29", "2000-02-29", "2026-11-26"]);
     }
 
     #[test]

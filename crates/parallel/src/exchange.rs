@@ -14,7 +14,7 @@
 //! a piece begins and ends, [`crate::flow`] says.
 
 use crate::flat::FlatUnit;
-use crate::flow::{GRADIENTS_AHEAD, PieceFlow, PieceWork, VALUES_AHEAD};
+use crate::flow::{PieceFlow, PieceWork};
 use crate::int8::{Int8, QuantisedPiece};
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
@@ -23,7 +23,7 @@ use bessemer_collectives::{
     Collective, CollectiveQueue, ElementType, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
 };
 use bessemer_mesh::{Axis, even};
-use bessemer_program::{BUCKET, CollectiveKind, Transfer};
+use bessemer_program::{BUCKET, CollectiveKind, GRADIENTS_AHEAD, Transfer, VALUES_AHEAD};
 use bessemer_tensor::op::{Add, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::{DType, ReduceDType};

@@ -9,13 +9,8 @@
 //!            Wait(t)  ─► a gather of another unit ends first; then each piece of t ends, and the next one begins
 //! ```
 
-use bessemer_program::{CollectiveKind, Transfer};
+use bessemer_program::{CollectiveKind, GRADIENTS_AHEAD, Transfer, VALUES_AHEAD};
 use std::collections::VecDeque;
-
-/// Pieces of gradients that travel at once.
-pub(crate) const GRADIENTS_AHEAD: usize = 3;
-/// Pieces of values that travel at once.
-pub(crate) const VALUES_AHEAD: usize = 2;
 
 /// What a rank does with the pieces of its transfers.
 pub(crate) trait PieceWork {

@@ -30,6 +30,11 @@ use bessemer_units::{DType, ReduceDType};
 /// Most elements of a flat parameter that one collective moves: 32 MiB in f32.
 pub const BUCKET: usize = 8 << 20;
 
+/// Pieces of gradients that travel at once.
+pub const GRADIENTS_AHEAD: usize = 3;
+/// Pieces of values that travel at once.
+pub const VALUES_AHEAD: usize = 2;
+
 /// Most elements of one rank's part of a flat parameter that one collective moves, if `ranks` ranks have such a part and it moves
 /// `most` of all: whole blocks where it has several.
 pub fn piece_width(most: usize, ranks: usize) -> usize {

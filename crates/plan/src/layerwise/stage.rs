@@ -8,7 +8,7 @@
 use super::{Degrees, Prices, Setting, UnitPrice};
 use crate::{DataParallel, Spread, collective_seconds};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
-use bessemer_program::{BUCKET, CollectiveKind, piece_width};
+use bessemer_program::{BUCKET, CollectiveKind, GRADIENTS_AHEAD, VALUES_AHEAD, piece_width};
 
 /// Cost of units.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -32,11 +32,6 @@ impl std::ops::Add for StageCost {
         }
     }
 }
-
-/// Pieces of an all-gather that are under way while another unit computes. The runtime has as much memory for them.
-const GATHERED_AHEAD: f64 = 2.0;
-/// Pieces of a reduction that are under way while another unit computes.
-const REDUCED_BEHIND: f64 = 3.0;
 
 /// Seconds of a transfer between data-parallel ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -134,9 +129,9 @@ impl<'a> Stages<'a> {
         DataSeconds {
             gather: match zero {
                 DataParallel::Ddp => TransferSeconds::default(),
-                _ => seconds(CollectiveKind::AllGather, bytes.parameter, GATHERED_AHEAD),
+                _ => seconds(CollectiveKind::AllGather, bytes.parameter, VALUES_AHEAD as f64),
             },
-            reduce: seconds(reduction, bytes.gradient, REDUCED_BEHIND),
+            reduce: seconds(reduction, bytes.gradient, GRADIENTS_AHEAD as f64),
             update: held * efficiency.optimizer_bytes / machine.memory_bandwidth,
         }
     }
