@@ -61,15 +61,20 @@ fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, 
     search::Training::load(wanted)
 }
 
-/// Reads a machine from the catalogue, or from a file where the name is that of one.
+/// Reads the machine of `--machine`.
 pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
+    machine_of("--machine", name)
+}
+
+/// Reads a machine from the catalogue, or from a file where the name is that of one. `asked_by` is the option or key that names it.
+fn machine_of(asked_by: &str, name: &str) -> Result<Machine, Failure> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
         return Machine::parse(&text_of(path)?)
-            .map_err(|cause| Failure::usage(format!("--machine {name}: {cause}")));
+            .map_err(|cause| Failure::usage(format!("{asked_by} {name}: {cause}")));
     }
     Machine::named(name)
-        .map_err(|cause| Failure::usage(format!("--machine: {cause}, or a file that ends with .toml")))
+        .map_err(|cause| Failure::usage(format!("{asked_by}: {cause}, or a file that ends with .toml")))
 }
 
 fn text_of(path: &Path) -> Result<String, Failure> {

@@ -10,7 +10,7 @@
 use super::explain::Explained;
 use super::search::Search;
 use super::training::Training;
-use super::{here, machine};
+use super::{here, machine_of};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
@@ -22,6 +22,8 @@ use bessemer_units::Bytes;
 use serde_json::Value;
 use std::path::Path;
 
+/// The key that names the machine.
+const KEY: &str = "parallel.machine";
 /// Layouts that a plan of a run compares.
 const TOP: usize = 5;
 /// Share of the available memory that a plan leaves for what is no part of it: the data, and what other programs take meanwhile.
@@ -68,14 +70,14 @@ pub(crate) fn plan(
     let loaded = load_recipe(path, sets)?;
     let recipe = &loaded.value;
     let named = recipe.parallel.machine.as_str();
-    let subject = if named.is_empty() { here::name(host) } else { machine(named)?.name };
+    let subject = if named.is_empty() { here::name(host) } else { machine_of(KEY, named)?.name };
     let directory = RunDir::new(recipe.run.directory());
     if let Some(plan) = earlier(path, sets, &loaded, &directory, host, &subject) {
         return Ok((plan, None));
     }
     let (mut machine, calibration) = match named.is_empty() {
         true => (here::measure(host, recipe.train.matmul_precision)?, Calibration::with(here::efficiency())),
-        false => (machine(named)?, Calibration::none()),
+        false => (machine_of(KEY, named)?, Calibration::none()),
     };
     // Whatever the machine could hold, the ranks run here.
     machine.memory = machine.memory.min((1.0 - RESERVE) * host.memory.0 as f64);
