@@ -53,6 +53,38 @@ put("url", "urls", "example.co.uk casino free\nhttps://user@www.Example.co.uk:80
 LINES = '{"text": "A first document, long enough.", "id": 1}\n{"text": null}\nno JSON\n{"text": "\\u00e9\\ud83d\\ude00"}\n'
 put("jsonl", "plain", b"\0" + LINES.encode())
 put("jsonl", "gzip", b"\1" + gzip.compress(LINES.encode(), mtime=0) + gzip.compress(LINES.encode(), mtime=0))
+put("judge_texts", "items", b"\0" + b'{"id": "a", "prompt": "p", "texts": {"one": "x", "two": {"text": "y", "log_probability": -1.5}}}\n')
+put("judge_texts", "sheet", b"\1" + b'task,prompt,left,right,choice\n0:1:0,,y,x,left\n1:0:1,"a ""b""",u,v,\n')
+put("serve_request", "completion", b"\0" + b'{"prompt": ["the ", "fox"], "max_tokens": 3, "logprobs": 2, "echo": true, "n": 2, "stop": ["."], "logit_bias": {"5": -1}}')
+put("serve_request", "ids", b"\0" + b'{"prompt": [[1, 2, 3], [4]], "temperature": 0, "stream": true, "stream_options": {"include_usage": true}}')
+put("serve_request", "chat", b"\1" + b'{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}], "top_logprobs": 3, "logprobs": true}')
+put("serve_request", "template", b"\2" + b'{"chat_template": "{% for m in messages %}<|{{ m.role }}|>{{ m[\'content\'] | trim }}{% endfor %}"}')
+put("task_file", "choices", """task: t
+dataset_path: json
+dataset_kwargs: {data_files: {test: documents.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Q: {{question.strip()}}\nA:"
+doc_to_choice: choices
+doc_to_target: label
+metric_list:
+  - {metric: acc}
+  - {metric: acc_norm, aggregation: mean, higher_is_better: true}
+metadata: {version: 1.0}
+""")
+put("task_file", "generate", """task: g
+dataset_path: json
+dataset_kwargs: {data_files: {test: documents.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{% if question %}{{question}}{% else %}?{% endif %}"
+doc_to_target: "{{answer}}"
+generation_kwargs: &k {until: ["\\n"], do_sample: false}
+filter_list:
+  - name: strict
+    filter: [{function: regex, regex_pattern: "(\\\\d+)"}, {function: take_first}]
+metric_list: [{metric: exact_match, ignore_case: yes}]
+""")
 put("corpus_files", "tombstones", '{"format": "bessemer-tombstones", "version": 1, "documents": [{"id": "a/b", "reason": "asked"}]}')
 put("evaluation_set", "lines", '\0{"question": "What is 2 + 2?", "answer": "4", "choices": ["3", "4"]}\n')
 
@@ -89,6 +121,17 @@ header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "sh
                      "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]}}).encode()
 safetensors = struct.pack("<Q", len(header)) + header + bytes(32)
 put("safetensors", "two", safetensors)
+# Bodies of manifests: the target adds their checksum.
+for name, files in [
+    ("manifest_slices", [{"name": f"rank-0000{r}-shard-00001-of-00001.safetensors", "bytes": 200, "blake3": "ab" * 32, "chunk_bytes": 1048576} for r in range(2)]),
+    ("manifest_chunks", [{"name": "a", "bytes": 2500, "blake3": "ab" * 32, "chunk_bytes": 1024, "chunks": ["cd" * 32] * 3}, {"name": "b", "bytes": 200, "blake3": "ab" * 32}]),
+]:
+    slices = [{"file": f, "offset": 136, "bytes": 32, "start": [0, 2 * f], "shape": [4, 2]} for f in range(2)]
+    whole = {"file": 1, "offset": 168, "bytes": 4, "start": [], "shape": []}
+    manifest = {"format": "bessemer-checkpoint", "version": 2, "writer": "w", "step": 7, "tokens": 8, "tokenizer": None, "recipe": "", "state": {"a": [1]},
+                "previous": {"step": 6, "checksum": "ef" * 32}, "files": files,
+                "tensors": [{"name": "w", "dtype": "f32", "shape": [4, 4], "slices": slices}, {"name": "s", "dtype": "f32", "shape": [], "slices": [whole]}]}
+    put("safetensors", name, json.dumps(manifest)[:-1])
 llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
          "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
          "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "hidden_act": "silu", "tie_word_embeddings": True}
@@ -138,3 +181,8 @@ for number, (name, data) in enumerate([
     ("posts", POSTS), ("chats", b'{"messages": [{"role": "user", "content": [{"text": "a"}]}]}\n{"conversations": [{"from": "gpt", "value": "b"}]}\n'),
 ]):
     put("corpus_sources", name, bytes([number]) + data)
+
+# Two jobs join, values of both, one leaves.
+join = lambda job, worker, address: struct.pack("<BBBBIII", 0, job, address, 0, 2, 2, 4)
+values = lambda job, address, slot, phase: struct.pack("<BBBBIII", 2, job, address, 8, slot, phase, 1)
+put("switch", "jobs", join(0, 0, 0) + join(0, 1, 1) + join(1, 0, 2) + values(0, 0, 0, 0) + values(0, 1, 0, 0) + values(1, 2, 1, 1) + struct.pack("<BBBBIII", 5, 0, 0, 0, 0, 0, 0))

@@ -31,7 +31,7 @@ run_target() {
   [ -d "fuzz/seeds/$target" ] && folders="$folders fuzz/seeds/$target"
   local status=0
   # shellcheck disable=SC2086  # folders without blanks
-  BESSEMER_FUZZ_TARGET=$target "$engine" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=1024 -timeout=10 \
+  BESSEMER_FUZZ_TARGET=$target "$engine" -seed=1 -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=1024 -timeout=10 \
     -artifact_prefix="fuzz/artifacts/$target/" -print_final_stats=1 $folders > "$log" 2>&1 || status=1
   # Printed at once: several targets run at the same time.
   echo "== $target

@@ -154,6 +154,45 @@ pub struct ArchError {
 }
 
 impl ModelConfig {
+    /// The table that resolves to this model, with every key written.
+    pub fn of(model: &Model) -> ModelConfig {
+        let size = |size: usize| Some(size as u64);
+        ModelConfig {
+            architecture: "gpt2".into(),
+            vocab_size: model.vocab_size as u64,
+            layers: size(model.layers),
+            width: size(model.width),
+            heads: size(model.heads),
+            kv_heads: size(model.kv_heads),
+            head_dim: size(model.head_dim),
+            ffn_width: size(model.ffn_width),
+            context: size(model.context),
+            norm: Some(model.norm),
+            placement: model.placement,
+            norm_eps: Some(model.norm_eps),
+            activation: Some(model.activation),
+            positions: Some(model.positions),
+            rope_theta: Some(model.rope_theta),
+            rope_scaling: model.rope_scaling,
+            window: model.window.map(|window| window as u64),
+            document_mask: model.document_end.is_some(),
+            qk_norm: Some(model.qk_norm),
+            embedding_scale: Some(model.embedding_scale),
+            bias: Some(model.bias),
+            // With biases everywhere the key says nothing.
+            qkv_bias: (!model.bias).then_some(model.qkv_bias),
+            tied_embeddings: Some(model.tied_embeddings),
+            dropout: model.dropout,
+            init: Some(model.init),
+            init_std: model.init_std,
+            init_distribution: model.init_distribution,
+            init_gain: model.init_gain,
+            ds_init: model.ds_init,
+            mup_base_width: model.mup_base_width.map(|width| width as u64),
+            mup_base_head_dim: model.mup_base_head_dim.map(|width| width as u64),
+        }
+    }
+
     /// Checks what can be checked before the tokenizer is known.
     pub fn check(&self) -> Result<(), ArchError> {
         self.resolve(if self.vocab_size == 0 { Some(1) } else { None }).map(|_| ())

@@ -117,6 +117,21 @@ fn biases_of_queries_keys_and_values_alone_are_a_choice_of_their_own() {
     assert_eq!(biases(&ModelConfig { qkv_bias: Some(false), ..qwen }).len(), 0);
 }
 
+/// Of every named model and of one in which everything is chosen otherwise.
+#[test]
+fn a_model_has_a_table_that_resolves_to_it() {
+    let named = crate::NAMED.iter().map(|name| crate::named(name).unwrap());
+    let mut odd = crate::named("llama").unwrap();
+    odd.vocab_size = 97;
+    (odd.head_dim, odd.ffn_width, odd.window, odd.dropout) = (32, 100, Some(7), 0.1);
+    (odd.qkv_bias, odd.qk_norm, odd.embedding_scale, odd.document_end) = (true, true, 3.0, Some(5));
+    (odd.init, odd.mup_base_width) = (InitChoice::MuP, Some(64));
+    for model in named.chain([odd]) {
+        let found = ModelConfig::of(&model).resolve_for(model.vocab_size, Some(5)).unwrap();
+        assert_eq!(found, model);
+    }
+}
+
 #[test]
 fn a_new_width_gives_the_usual_feed_forward_width() {
     let c = ModelConfig { width: Some(256), heads: Some(4), ..Default::default() };

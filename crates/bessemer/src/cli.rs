@@ -7,26 +7,39 @@ mod checkpoint;
 mod cluster;
 mod corpus;
 mod doctor;
+mod eval;
 mod init;
+mod judge;
 mod media;
+mod metric;
 mod network;
 mod parity;
 mod plan;
 pub(crate) mod program;
+mod scaling;
 mod schedule;
 pub(crate) mod scores;
+mod serve;
 mod study;
+mod supervise;
 mod waiting;
 
-pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchStepArgs};
+pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchSaveArgs, BenchStepArgs};
 pub(crate) use bench_layouts::BenchLayoutsArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
-pub(crate) use checkpoint::{CheckpointCommand, EvalArgs, GenerateArgs, RunArgs};
+pub(crate) use checkpoint::{
+    CheckpointCommand, CheckpointPlanArgs, GenerateArgs, PlaceArgs, ReshardArgs, RunArgs,
+};
 pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use eval::EvalArgs;
 pub(crate) use init::InitArgs;
+pub(crate) use judge::{
+    JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeResultsArgs, JudgeServeArgs, JudgeSheetArgs,
+};
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
+pub(crate) use metric::{BleuSmoothing, BleuTokens, MetricArgs, MetricName};
 pub(crate) use network::{
     NetworkCommand, NetworkCompareArgs, NetworkFailuresArgs, NetworkJobArgs, NetworkPlaceArgs,
     NetworkShowArgs, NetworkSwitchArgs, RoutingChoice,
@@ -34,8 +47,13 @@ pub(crate) use network::{
 pub(crate) use parity::ParityArgs;
 pub(crate) use plan::{PlanArgs, PlanCalibrateArgs, PlanCommand, PlanValidateArgs, SearchMethod};
 pub(crate) use program::{ProgramCommand, ProgramShowArgs};
+pub(crate) use scaling::{FitArgs, PublishedLaw, ScalingAdviseArgs, ScalingCommand, ScalingFitArgs};
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
-pub(crate) use study::{StudyCommand, StudyCoordCheckArgs, StudyInitArgs};
+pub(crate) use serve::ServeArgs;
+pub(crate) use study::{
+    Size, StudyCommand, StudyCoordCheckArgs, StudyInitArgs, StudyLrArgs, StudyScalingArgs,
+};
+pub(crate) use supervise::SuperviseArgs;
 pub(crate) use waiting::WaitingArgs;
 
 use clap::{Args, Parser, Subcommand};
@@ -60,8 +78,8 @@ pub(crate) struct Cli {
 }
 
 /// The exit codes, as `--help` lists them.
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 the command line is wrong; 75 stopped as asked, the same \
-                          command goes on; 78 the recipe is wrong or does not fit into memory";
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 the command line is wrong; 70 a defect of the program; 75 \
+                          stopped as asked, the same command goes on; 76 a device of this host fails; 77 numbers are to be confirmed on other hosts; 78 the recipe is wrong or does not fit into memory";
 
 impl Cli {
     /// How much the user wants to read.
@@ -177,10 +195,19 @@ pub(crate) enum Command {
     Tokenizer(TokenizerCommand),
     /// Train, or go on training where the run directory stopped. Needs the corpus, tokenizer and shards of the run.
     Train(TrainArgs),
-    /// Loss, perplexity and bits per byte on the validation split.
+    /// Start a run and start it again after a crash, a hang or a lost host: `bessemer supervise -- mpirun -n 4 bessemer run recipe.toml`.
+    Supervise(SuperviseArgs),
+    /// How good a model is: loss on the validation split (or any text), tasks.
     Eval(EvalArgs),
+    /// Score texts against references: BLEU, chrF, TER, ROUGE, METEOR, exact match, F1.
+    Metric(MetricArgs),
+    /// Have people compare or rate texts on a local page, and rate the systems that wrote them.
+    #[command(subcommand)]
+    Judge(JudgeCommand),
     /// Generate text from a prompt.
     Generate(GenerateArgs),
+    /// Serve a model over HTTP: an interface that OpenAI's clients speak, and a chat page.
+    Serve(ServeArgs),
     /// List, check, thin out, export or import checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
@@ -218,9 +245,19 @@ pub(crate) enum Command {
     /// Look at networks of devices: size, cost, collective times, failures.
     #[command(subcommand)]
     Network(NetworkCommand),
+    /// Scaling laws: loss by size and compute, fitted to runs or as published, and the sizes that they advise.
+    #[command(subcommand)]
+    Scaling(ScalingCommand),
     /// Run an experiment and report it: table, curves, verdict.
     #[command(subcommand)]
     Study(StudyCommand),
+    /// For the program itself: runs a command in confinement.
+    #[command(hide = true)]
+    Confined {
+        /// What `bessemer_sandbox::Confined` writes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Print a script that completes the program's verbs and flags in a shell.
     Completions {
         /// The shell.

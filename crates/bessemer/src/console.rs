@@ -5,6 +5,7 @@
 use crate::cli::Verbosity;
 use crate::escape;
 use crate::failure::{Failure, code};
+use crate::uploads::Uploads;
 use anstream::{AutoStream, ColorChoice};
 use bessemer_report::terminal;
 use bessemer_runlog::{MixtureShare, Plan, Record, Step, Training};
@@ -30,6 +31,10 @@ pub(crate) struct Console {
     work: Option<Work>,
     /// The line at the bottom of a terminal that follows a training.
     status: Option<ProgressBar>,
+    /// Uploads of the checkpoints of the run that is watched.
+    uploads: Option<Uploads>,
+    /// Name of the run that is watched, if it is one of many: then only its progress and its warnings are shown.
+    trial: Option<String>,
 }
 
 /// A piece of work with progress.
@@ -50,7 +55,15 @@ impl Console {
             plan: None,
             work: None,
             status: None,
+            uploads: None,
+            trial: None,
         }
+    }
+
+    /// From now on only progress, under this name, and warnings of a training; everything again with `None`.
+    pub(crate) fn trial(&mut self, name: Option<String>) {
+        self.finish_work();
+        self.trial = name;
     }
 
     /// A line on standard error for those who asked for details.
@@ -68,6 +81,21 @@ impl Console {
     /// Holds what is measured against an earlier plan.
     pub(crate) fn hold_against(&mut self, plan: Plan) {
         self.plan = Some(plan);
+    }
+
+    /// Uploads what is saved from now on.
+    pub(crate) fn upload(&mut self, uploads: Uploads) {
+        self.uploads = Some(uploads);
+    }
+
+    /// Waits until what was saved last is uploaded, or cannot be; calls `waits` meanwhile.
+    pub(crate) fn finish_uploads(&mut self, waits: &mut dyn FnMut()) {
+        if self.uploads.as_mut().is_some_and(Uploads::is_busy) {
+            self.say("uploading the last checkpoint");
+        }
+        if let Some(uploads) = &mut self.uploads {
+            uploads.finish(waits);
+        }
     }
 
     /// A line on standard error.
@@ -135,7 +163,24 @@ fn mixture_line(share: &MixtureShare) -> String {
 }
 
 impl Observer for Console {
+    fn remarks(&mut self) -> Vec<String> {
+        self.uploads.as_mut().map_or_else(Vec::new, Uploads::poll)
+    }
+
     fn record(&mut self, record: &Record) {
+        if let (Record::Save(_), Some(uploads)) = (record, &mut self.uploads) {
+            uploads.saved();
+        }
+        if let Some(name) = self.trial.clone() {
+            match record {
+                Record::Training(training) => self.training = training.clone(),
+                Record::Step(step) => self.progress(&name, step.step, self.training.steps.max(step.step)),
+                Record::Warning(warning) => self.say(&format!("warning: {name}: {}", warning.message)),
+                Record::Fault(fault) => self.say(&format!("warning: {name}: {}", fault.message)),
+                _ => {}
+            }
+            return;
+        }
         let text = match record {
             Record::Training(t) => {
                 self.training = t.clone();
@@ -155,14 +200,15 @@ impl Observer for Console {
                 )
             }
             Record::Model(m) => format!(
-                "model: {}, {} layers x {}, {} heads ({} kv), vocabulary {}, {} parameters",
+                "model: {}, {} layers x {}, {} heads ({} kv), vocabulary {}, {} parameters{}",
                 m.name,
                 m.layers,
                 m.width,
                 m.heads,
                 m.kv_heads,
                 m.vocab_size,
-                Tokens(m.parameters)
+                Tokens(m.parameters),
+                m.initial.as_ref().map_or_else(String::new, |text| format!("; {text}"))
             ),
             Record::Run(r) => match terminal::mfu_legend(r) {
                 Some(legend) => legend,
@@ -185,8 +231,11 @@ impl Observer for Console {
             }
             Record::Eval(e) => terminal::eval_line(e),
             Record::Save(s) => terminal::save_line(s),
+            Record::SaveInterval(i) => terminal::save_interval_line(i),
             Record::Sample(s) => terminal::sample_block(s),
+            Record::Task(t) => terminal::task_line(t),
             Record::Resume(r) => format!("going on after step {} from {}", r.step, r.path),
+            Record::Change(c) => terminal::change_lines(c),
             Record::Baseline(b) => format!(
                 "  baseline: {} fitted on the {} that the model saw: {:.4} bits/byte",
                 b.name,
@@ -194,6 +243,7 @@ impl Observer for Console {
                 b.bits_per_byte
             ),
             Record::Warning(w) => format!("warning: {}", w.message),
+            Record::Fault(f) => format!("warning: {}", f.message),
             _ => return,
         };
         self.say(&text);
@@ -204,7 +254,8 @@ impl Observer for Console {
     }
 
     fn progress(&mut self, what: &str, done: u64, total: u64) {
-        if self.verbosity == Verbosity::Quiet {
+        // Pieces of a trial, such as its evaluation, are not told apart from it.
+        if self.verbosity == Verbosity::Quiet || self.trial.as_ref().is_some_and(|name| name != what) {
             return;
         }
         if self.work.as_ref().is_none_or(|w| w.name != what) {
@@ -280,6 +331,11 @@ pub(crate) fn complain(failure: &Failure) {
         _ => painted(&format!("error: {}", escape::message(&failure.message))),
     };
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Warns on standard error, from a thread that has no console.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", painted(&format!("warning: {}", escape::message(text))));
 }
 
 /// An error of standard output, with its name. A reader that has left keeps its kind, which is no failure.

@@ -11,8 +11,14 @@ pub(crate) mod code {
     pub(crate) const FAILED: u8 = 1;
     /// The command line is wrong. (clap uses the same.)
     pub(crate) const USAGE: u8 = 2;
+    /// A defect of the program: a panic. (`EX_SOFTWARE` of sysexits.h)
+    pub(crate) const BUG: u8 = 70;
     /// Stopped as asked; the state is saved and the same command goes on.
     pub(crate) const CONTINUE: u8 = 75;
+    /// A device of this host reports errors: the same command may go on elsewhere.
+    pub(crate) const OTHER_HOST: u8 = 76;
+    /// Numbers cannot be confirmed on these hosts: the same command may go on with its ranks elsewhere.
+    pub(crate) const RERUN: u8 = 77;
     /// The recipe is wrong, or what it asks for does not fit into memory: trying again will not help.
     pub(crate) const RECIPE: u8 = 78;
 }
@@ -32,6 +38,13 @@ impl Failure {
         Failure { code: code::FAILED, message: message.to_string() }
     }
 
+    /// A defect of the program, whose message a panic has printed.
+    pub(crate) fn panicked() -> Failure {
+        let message = "the program has stopped because of a defect of its own, described above; please report it with that text. \
+                       What was saved is intact";
+        Failure { code: code::BUG, message: message.into() }
+    }
+
     /// A command line that asks for something that cannot be.
     pub(crate) fn usage(message: impl Display) -> Failure {
         Failure { code: code::USAGE, message: message.to_string() }
@@ -48,7 +61,14 @@ impl From<bessemer_train::TrainError> for Failure {
     fn from(e: bessemer_train::TrainError) -> Failure {
         use bessemer_train::TrainError;
         let memory = matches!(e, TrainError::Memory(_)) || e.is_out_of_memory();
-        let code = if memory || matches!(e, TrainError::Recipe(_)) { code::RECIPE } else { code::FAILED };
+        let code = match &e {
+            _ if memory => code::RECIPE,
+            TrainError::Recipe(_) => code::RECIPE,
+            TrainError::BadHost { own: true, .. } => code::OTHER_HOST,
+            TrainError::BadHost { own: false, .. } | TrainError::StartAgain { .. } => code::CONTINUE,
+            TrainError::Disambiguate { .. } => code::RERUN,
+            _ => code::FAILED,
+        };
         // Users look for memory that a limit keeps from them.
         let bound = match memory::available().bound {
             bound if memory && bound != memory::Bound::System => format!(" (the limit is that of {bound})"),
@@ -77,6 +97,16 @@ fn is_config(e: &bessemer_corpus::Error) -> bool {
 impl From<bessemer_arch::ArchError> for Failure {
     fn from(e: bessemer_arch::ArchError) -> Failure {
         Failure::usage(e)
+    }
+}
+
+/// Names of tasks come from flags, and the files that they name.
+impl From<bessemer_tasks::TaskError> for Failure {
+    fn from(e: bessemer_tasks::TaskError) -> Failure {
+        match e {
+            bessemer_tasks::TaskError::Unknown(_) => Failure::usage(e),
+            _ => Failure::new(e),
+        }
     }
 }
 
@@ -126,9 +156,15 @@ impl From<std::io::Error> for Failure {
         if e.kind() == std::io::ErrorKind::BrokenPipe {
             return Failure { code: code::DONE, message: String::new() };
         }
-        Failure::new(e)
+        // A disk that cannot read what it wrote; a network file system whose server is gone.
+        let device = e.raw_os_error().is_some_and(|number| [EIO, EREMOTEIO].contains(&number));
+        Failure { code: if device { code::OTHER_HOST } else { code::FAILED }, message: e.to_string() }
     }
 }
+
+/// Errors of devices, of Linux.
+const EIO: i32 = 5;
+const EREMOTEIO: i32 = 121;
 
 macro_rules! plain {
     ($($t:ty),* $(,)?) => {
@@ -171,6 +207,10 @@ mod tests {
         let of_source = bessemer_corpus::Error::OfSource { name: "a".into(), error: Box::new(config()) };
         let model = bessemer_arch::ModelConfig { heads: Some(5), ..Default::default() };
         let memory = TrainError::from(bessemer_parallel::MemoryShortage::new(Bytes(2), Bytes(1), &[]));
+        let bad_host = |own| {
+            let (what, hosts) = (String::new(), String::new());
+            Failure::from(TrainError::BadHost { step: 1, what, hosts, own })
+        };
         let cases: Vec<(Failure, u8)> = vec![
             (Failure::usage("--x"), code::USAGE),
             (model.check().unwrap_err().into(), code::USAGE),
@@ -183,8 +223,14 @@ mod tests {
             (no_memory().into(), code::RECIPE),
             (TrainError::from(bessemer_model::ModelError::from(no_memory())).into(), code::RECIPE),
             (TrainError::Diverged { step: 1, what: String::new(), healthy: None }.into(), code::FAILED),
+            (bad_host(true), code::OTHER_HOST),
+            (bad_host(false), code::CONTINUE),
+            (TrainError::StartAgain { step: 1 }.into(), code::CONTINUE),
+            (TrainError::Disambiguate { step: 1, what: String::new() }.into(), code::RERUN),
             (Failure::new("a file"), code::FAILED),
             (none().into(), code::FAILED),
+            (std::io::Error::from_raw_os_error(EIO).into(), code::OTHER_HOST),
+            (Failure::panicked(), code::BUG),
             (bessemer_eval::EvalError::EmptyPrompt.into(), code::FAILED),
             (std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(), code::DONE),
         ];
@@ -196,8 +242,21 @@ mod tests {
     #[test]
     fn the_page_of_commands_lists_every_code() {
         let page = include_str!("../../../docs/commands.md");
-        for code in [code::DONE, code::FAILED, code::USAGE, code::CONTINUE, code::RECIPE] {
+        use bessemer_supervise::{Exit, ExitClass, code as of_supervisor};
+        let all = [
+            (code::DONE, of_supervisor::DONE),
+            (code::FAILED, 1),
+            (code::USAGE, of_supervisor::USAGE),
+            (code::BUG, of_supervisor::BUG),
+            (code::CONTINUE, of_supervisor::AGAIN),
+            (code::OTHER_HOST, of_supervisor::OTHER_HOST),
+            (code::RERUN, of_supervisor::RERUN),
+            (code::RECIPE, of_supervisor::CONFIG),
+        ];
+        for (code, supervised) in all {
+            assert_eq!(i32::from(code), supervised);
             assert_eq!(page.matches(&format!("\n| {code} | ")).count(), 1, "{code}");
         }
+        assert_eq!(Exit::Code(i32::from(code::FAILED)).class(), ExitClass::Failed);
     }
 }

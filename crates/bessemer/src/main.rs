@@ -12,6 +12,7 @@ mod machine;
 mod run_dir;
 mod signals;
 mod stages;
+mod uploads;
 mod working_tree;
 
 use bessemer_collectives::launch;
@@ -19,6 +20,7 @@ use clap::Parser;
 use cli::{Cli, Command};
 use console::Console;
 use failure::Failure;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,8 +29,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return misused(&e),
     };
+    // Before anything that starts a thread: namespaces are those of a process with one.
+    if let Command::Confined { arguments } = &cli.command {
+        return commands::confined::run(arguments);
+    }
     let mut console = Console::new(cli.verbosity());
-    match dispatch(&cli, &mut console) {
+    let worked = catch_unwind(AssertUnwindSafe(|| dispatch(&cli, &mut console)));
+    match worked.unwrap_or_else(|_| Err(Failure::panicked())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             drop(console);
@@ -65,8 +72,10 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Corpus(command) => commands::corpus::run(command, cli.json, console),
         Command::Tokenizer(command) => commands::tokenizer::run(command, cli.json, console),
         Command::Train(recipe) => commands::run::train(recipe, cli.json, console),
+        Command::Supervise(args) => commands::supervise::run(args, cli.json, console),
         Command::Eval(args) => commands::eval::run(args, cli.json, console),
         Command::Generate(args) => commands::generate::run(args, cli.json),
+        Command::Serve(args) => commands::serve::run(args, cli.json, console),
         Command::Init(args) => commands::init::run(args, cli.json, console),
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
         Command::Config(command) => commands::config::run(command, cli.json, console),
@@ -80,8 +89,12 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Program(command) => commands::program::run(command, cli.json),
         Command::Schedule(command) => commands::schedule::run(command, cli.json, console),
         Command::Network(command) => commands::network::run(command, cli.json, console),
+        Command::Metric(args) => commands::metric::run(args, cli.json, console),
+        Command::Judge(command) => commands::judge::run(command, cli.json, console),
+        Command::Scaling(command) => commands::scaling::run(command, cli.json, console),
         Command::Study(command) => commands::study::run(command, cli.json, console),
         Command::Completions { shell } => commands::completions::run(*shell),
+        Command::Confined { .. } => unreachable!("main runs it"),
         Command::Man { out } => commands::completions::man(out, console),
     }
 }

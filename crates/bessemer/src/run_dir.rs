@@ -49,6 +49,16 @@ impl RunDir {
         self.root.join("checkpoints")
     }
 
+    /// Who this run is for the object store that its checkpoints go to.
+    pub(crate) fn upload_owner(&self) -> PathBuf {
+        self.root.join("upload.json")
+    }
+
+    /// The file that the process that uploads checkpoints holds locked.
+    pub(crate) fn upload_lock(&self) -> PathBuf {
+        self.root.join(".upload.lock")
+    }
+
     /// The report.
     pub(crate) fn report(&self) -> PathBuf {
         self.root.join("report.html")

@@ -5,7 +5,7 @@
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A flag that turns true at the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP. Under `nohup`, SIGHUP stays ignored.
 ///
@@ -23,6 +23,47 @@ pub(crate) fn stop_flag() -> std::io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(SIGHUP, Arc::clone(&flag))?;
     }
     Ok(flag)
+}
+
+/// Requests to a supervisor, taken by whoever looks.
+pub(crate) struct StopRequests {
+    /// SIGINT, SIGTERM: a second one is meant.
+    urgent: Arc<AtomicBool>,
+    /// SIGUSR1, SIGHUP: any number of them is one.
+    polite: Arc<AtomicBool>,
+}
+
+/// A request to a supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopRequest {
+    /// Stop; if that was asked before, at once.
+    Urgent,
+    /// Stop.
+    Polite,
+}
+
+impl StopRequests {
+    /// Installs the handlers of a supervisor.
+    ///
+    /// # Errors
+    /// If the system refuses to install a handler.
+    pub(crate) fn install() -> std::io::Result<StopRequests> {
+        let requests = StopRequests { urgent: Arc::default(), polite: Arc::default() };
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&requests.urgent))?;
+        }
+        signal_hook::flag::register(SIGUSR1, Arc::clone(&requests.polite))?;
+        if !is_ignored(SIGHUP) {
+            signal_hook::flag::register(SIGHUP, Arc::clone(&requests.polite))?;
+        }
+        Ok(requests)
+    }
+
+    /// Takes a request that has come since the last look.
+    pub(crate) fn take(&self) -> Option<StopRequest> {
+        let urgent = self.urgent.swap(false, Ordering::Relaxed).then_some(StopRequest::Urgent);
+        urgent.or_else(|| self.polite.swap(false, Ordering::Relaxed).then_some(StopRequest::Polite))
+    }
 }
 
 /// Whether the process was started with a signal ignored, as `nohup` does. Where the system does not say, it was not.

@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -122,7 +122,22 @@ impl Stages<'_> {
     ) -> Result<Arc<Tokenizer>, Failure> {
         let begun = Instant::now();
         let path = self.dir.tokenizer();
-        let made_from = json!({ "corpus": corpus.summary().fingerprint, "tokenizer": self.recipe.tokenizer });
+        let file = Path::new(&self.recipe.tokenizer.file);
+        let given = match file.as_os_str().is_empty() {
+            true => None,
+            false => Some(
+                load_tokenizer(file).map_err(|e| Failure::new(format!("tokenizer.file: {}", e.message)))?,
+            ),
+        };
+        let made_from = match &given {
+            Some(given) => json!({ "fingerprint": given.fingerprint() }),
+            None => {
+                let mut config = serde_json::to_value(&self.recipe.tokenizer)?;
+                // Markers from before there was this key hold.
+                config.as_object_mut().map(|config| config.remove("file"));
+                json!({ "corpus": corpus.summary().fingerprint, "tokenizer": config })
+            }
+        };
         if self.is_done("tokenizer", &made_from) && path.exists() {
             let tokenizer = load_tokenizer(&path)?;
             self.require_made_here(&tokenizer)?;
@@ -130,6 +145,15 @@ impl Stages<'_> {
             if let Some(warning) = self.smaller_than_asked(&tokenizer) {
                 console.say(&format!("warning: {warning}"));
             }
+            return Ok(Arc::new(tokenizer));
+        }
+        if let Some(tokenizer) = given {
+            tokenizer.save(&path)?;
+            self.mark("tokenizer", &made_from, &tokenizer.fingerprint())?;
+            console.say(&format!("tokenizer: {} tokens of {}", tokenizer.vocab_size(), file.display()));
+            let seconds = begun.elapsed().as_secs_f64();
+            log.append(&tokenizer_record(&tokenizer, 0, seconds).into())?;
+            log_stage(log, "tokenizer", seconds)?;
             return Ok(Arc::new(tokenizer));
         }
         let mut trainer = TokenizerTrainer::new(self.recipe.tokenizer.clone())?;
@@ -161,14 +185,7 @@ impl Stages<'_> {
             Bytes(bytes),
             Seconds(seconds)
         ));
-        let record = runlog::Tokenizer {
-            vocab_size: tokenizer.vocab_size() as u64,
-            fingerprint: tokenizer.fingerprint(),
-            pretokenizer: tokenizer.pretokenizer().map_or("", |p| p.name()).into(),
-            trained_on_bytes: bytes,
-            seconds,
-        };
-        log.append(&record.into())?;
+        log.append(&tokenizer_record(&tokenizer, bytes, seconds).into())?;
         if let Some(message) = self.smaller_than_asked(&tokenizer) {
             console.say(&format!("warning: {message}"));
             log.append(&runlog::Warning { step: None, topic: "tokenizer".into(), message }.into())?;
@@ -180,7 +197,8 @@ impl Stages<'_> {
     /// A sentence if the text has fewer tokens than the recipe asks for. The size of an alphabet is a limit, not a wish.
     fn smaller_than_asked(&self, tokenizer: &Tokenizer) -> Option<String> {
         let (config, found) = (&self.recipe.tokenizer, tokenizer.vocab_size());
-        (config.kind == TokenizerKind::ByteBpe && (found as u64) < config.vocab_size).then(|| {
+        let trained = config.kind == TokenizerKind::ByteBpe && config.file.is_empty();
+        (trained && (found as u64) < config.vocab_size).then(|| {
             format!(
                 "tokenizer.vocab_size = {}: the text gives {found} tokens, because no further pair of tokens occurs {} times \
                  (tokenizer.min_frequency); the model has {found} rows unless model.vocab_size says more; write \
@@ -299,6 +317,16 @@ impl Stages<'_> {
             self.dir.tokenizer().display(),
             marker.display()
         )))
+    }
+}
+
+fn tokenizer_record(tokenizer: &Tokenizer, bytes: u64, seconds: f64) -> runlog::Tokenizer {
+    runlog::Tokenizer {
+        vocab_size: tokenizer.vocab_size() as u64,
+        fingerprint: tokenizer.fingerprint(),
+        pretokenizer: tokenizer.pretokenizer().map_or("", |p| p.name()).into(),
+        trained_on_bytes: bytes,
+        seconds,
     }
 }
 

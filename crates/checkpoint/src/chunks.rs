@@ -34,11 +34,6 @@ pub(crate) fn count(bytes: u64, chunk: u64) -> u64 {
     if bytes > chunk { bytes.div_ceil(chunk) } else { 0 }
 }
 
-/// Checksum of the chunk that begins at `offset`.
-pub(crate) fn chunk_checksum(bytes: &[u8], offset: u64) -> ChainingValue {
-    Hasher::new().set_input_offset(offset).update(bytes).finalize_non_root()
-}
-
 /// BLAKE3 of a file of `bytes` from the checksums of its chunks, of which there are at least two.
 pub(crate) fn merge(chunks: &[ChainingValue], chunk: u64, bytes: u64) -> Hash {
     let (left, right) = halves(chunks, chunk, bytes);
@@ -108,6 +103,11 @@ impl FileHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checksum of the chunk that begins at `offset`.
+    fn chunk_checksum(bytes: &[u8], offset: u64) -> ChainingValue {
+        Hasher::new().set_input_offset(offset).update(bytes).finalize_non_root()
+    }
 
     /// Lengths around every boundary, written in pieces of odd lengths: the whole has the BLAKE3 that `blake3::hash` gives.
     #[test]

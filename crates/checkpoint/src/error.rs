@@ -182,6 +182,22 @@ pub enum CheckpointError {
         /// Its error.
         problem: String,
     },
+    /// An object store refused, is full, or cannot be reached.
+    #[error("{0}")]
+    Remote(Box<bessemer_object_store::RemoteError>),
+    /// Another run, or another job of this run, uploads there.
+    #[error(
+        "{url}: checkpoints of another run, or of a job that has taken this run over, are uploaded there (owner {found}, this run is \
+         {wanted}); name another prefix in save.upload, or take it over with `bessemer checkpoint upload --take-over`"
+    )]
+    OtherOwner {
+        /// Address of the store.
+        url: String,
+        /// Owner that this run is.
+        wanted: String,
+        /// Owner that the store names.
+        found: String,
+    },
     /// A model that the Hugging Face layout cannot express, or a Hugging Face directory that Bessemer cannot express.
     #[error("{}: {problem}", path.display())]
     HuggingFace {
@@ -251,7 +267,10 @@ impl<T> At<T> for io::Result<T> {
         self.map_err(|source| match source.downcast::<CheckpointError>() {
             // A file whose bytes are verified when they are read says itself what is wrong with them.
             Ok(own) => own,
-            Err(source) => CheckpointError::Io { action, path: path.into(), source },
+            Err(source) => match source.downcast::<bessemer_object_store::RemoteError>() {
+                Ok(remote) => remote.into(),
+                Err(source) => CheckpointError::Io { action, path: path.into(), source },
+            },
         })
     }
 }

@@ -6,14 +6,18 @@
 //! "All File Systems Are Not Created Equal", OSDI 2014).
 
 use bessemer_durable::{ConfinedDir, FileLock, foreign_entries};
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, OFlags, RenameFlags};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use bessemer_durable::EntryKind;
+
+/// Bytes of a piece that passes a buffer.
+const PIECE: usize = 1 << 20;
 
 /// Whether opening may pass through a symbolic link as the last component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +42,50 @@ pub trait ReadFile: Send + Sync {
     fn size(&self) -> io::Result<u64>;
     /// Fills all of `buffer` from `offset`; an error if the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Bytes that are best read at once where more are wanted: few enough to be still in the processor's cache afterwards.
+    fn block(&self) -> usize {
+        512 << 10
+    }
+    /// Gives `each` the `length` bytes from `offset` on, in pieces that begin at multiples of 4 bytes from `offset`.
+    fn read_pieces(&self, offset: u64, length: u64, each: &mut Piece<'_>) -> io::Result<()> {
+        read_pieces(self, offset, length, each)
+    }
+}
+
+/// Takes bytes of a file, one piece after the other.
+pub type Piece<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
+
+/// [`ReadFile::read_pieces`] through a buffer.
+pub(crate) fn read_pieces<F: ReadFile + ?Sized>(
+    file: &F,
+    offset: u64,
+    length: u64,
+    each: &mut Piece<'_>,
+) -> io::Result<()> {
+    let mut bytes = vec![0; length.min(PIECE as u64) as usize];
+    let mut done = 0;
+    while done < length {
+        let here = &mut bytes[..(length - done).min(PIECE as u64) as usize];
+        file.read_exact_at(here, offset + done)?;
+        each(here)?;
+        done += here.len() as u64;
+    }
+    Ok(())
+}
+
+impl<F: ReadFile> ReadFile for Arc<F> {
+    fn size(&self) -> io::Result<u64> {
+        F::size(self)
+    }
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        F::read_exact_at(self, buffer, offset)
+    }
+    fn block(&self) -> usize {
+        F::block(self)
+    }
+    fn read_pieces(&self, offset: u64, length: u64, each: &mut Piece<'_>) -> io::Result<()> {
+        F::read_pieces(self, offset, length, each)
+    }
 }
 
 /// Held while a process changes a store; dropping it lets others in.
@@ -81,14 +129,40 @@ pub trait FileSystem: Send + Sync {
 #[derive(Debug, Default, Clone, Copy)]
 pub struct OsFileSystem;
 
-struct OsWriteFile(File);
+/// Positions, lengths and addresses of writes that pass the page cache by are multiples of it: of every page size and sector size in use.
+pub const DIRECT_ALIGNMENT: usize = 64 << 10;
+/// Least bytes of such a write.
+const DIRECT_BYTES: usize = 1 << 20;
+
+/// A file that is written once and not read soon. Large aligned pieces pass the page cache by: that saves the system's copy of
+/// them and the eviction of pages that are in use, and the disk is not idle until somebody syncs.
+struct OsWriteFile {
+    file: File,
+    /// The same file, for such pieces; none where the file system has no such writes.
+    direct: Option<File>,
+    at: u64,
+}
 
 impl WriteFile for OsWriteFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)
+        let mut rest = bytes;
+        let aligned = self.at.is_multiple_of(DIRECT_ALIGNMENT as u64)
+            && rest.as_ptr().align_offset(DIRECT_ALIGNMENT) == 0;
+        if let Some(direct) = self.direct.as_ref().filter(|_| aligned && rest.len() >= DIRECT_BYTES) {
+            let (whole, tail) = rest.split_at(rest.len() / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT);
+            match direct.write_all_at(whole, self.at) {
+                Ok(()) => (self.at, rest) = (self.at + whole.len() as u64, tail),
+                // Refused after all: through the page cache.
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => self.direct = None,
+                Err(e) => return Err(e),
+            }
+        }
+        self.file.write_all_at(rest, self.at)?;
+        self.at += rest.len() as u64;
+        Ok(())
     }
     fn sync(&mut self) -> io::Result<()> {
-        self.0.sync_all()
+        self.file.sync_all()
     }
 }
 
@@ -131,14 +205,17 @@ impl FileSystem for OsFileSystem {
     }
 
     fn create_file(&self, path: &Path) -> io::Result<Box<dyn WriteFile>> {
-        Ok(Box::new(OsWriteFile(OpenOptions::new().write(true).create_new(true).open(path)?)))
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let flags = (OFlags::DIRECT | OFlags::NOFOLLOW).bits() as i32;
+        let direct = OpenOptions::new().write(true).custom_flags(flags).open(path).ok();
+        Ok(Box::new(OsWriteFile { file, direct, at: 0 }))
     }
 
     fn open_file(&self, path: &Path, links: Links) -> io::Result<Box<dyn ReadFile>> {
         // Without NONBLOCK, opening a FIFO that someone put in the file's place would wait for ever.
-        let mut flags = rustix::fs::OFlags::NONBLOCK;
+        let mut flags = OFlags::NONBLOCK;
         if links == Links::Refuse {
-            flags |= rustix::fs::OFlags::NOFOLLOW;
+            flags |= OFlags::NOFOLLOW;
         }
         let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
         if !file.metadata()?.is_file() {
@@ -206,6 +283,15 @@ impl FileSystem for OsFileSystem {
         let s = rustix::fs::statvfs(path)?;
         Ok(s.f_bavail.saturating_mul(s.f_frsize))
     }
+}
+
+/// Asks the operating system to forget what it has cached of a file, so that the next read comes from the disk. For
+/// measurements; a file that is not on the disk yet stays cached.
+///
+/// # Errors
+/// A file that cannot be opened, or a file system without such a request.
+pub fn evict_from_cache(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(File::open(path)?, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// Decides by its name whether this crate wrote a file.
@@ -281,4 +367,37 @@ pub(crate) fn read_small(file: &dyn ReadFile, most: u64) -> io::Result<Vec<u8>> 
     let mut bytes = vec![0; size as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pieces of every alignment and length leave the file that plain writes leave.
+    #[test]
+    fn pieces_that_pass_the_page_cache_by_and_others_make_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory: Vec<u8> =
+            (0..6 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let aligned = &memory[memory.as_ptr().align_offset(DIRECT_ALIGNMENT)..];
+        let pieces: [&[u8]; 6] = [
+            &aligned[..4 << 20],
+            &aligned[..(1 << 20) + 77],
+            &aligned[..2 << 20],
+            &aligned[3..],
+            &aligned[..5],
+            &[],
+        ];
+        for order in [[0, 1, 2, 3, 4, 5], [0, 0, 0, 2, 2, 1], [4, 0, 5, 3, 1, 2]] {
+            let path = dir.path().join(format!("{order:?}"));
+            let mut file = OsFileSystem.create_file(&path).unwrap();
+            let mut wanted = Vec::new();
+            for number in order {
+                file.write_all(pieces[number]).unwrap();
+                wanted.extend_from_slice(pieces[number]);
+            }
+            file.sync().unwrap();
+            assert!(fs::read(&path).unwrap() == wanted, "{order:?}");
+        }
+    }
 }

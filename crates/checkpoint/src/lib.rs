@@ -31,9 +31,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod ahead;
 mod chunks;
 mod compare;
 mod config;
+mod copy;
+mod difference;
 mod element;
 mod error;
 pub mod format;
@@ -41,7 +44,10 @@ pub mod fs;
 pub mod hf;
 mod load;
 mod manifest;
+mod memory_config;
 mod publish;
+mod remote;
+mod reshard;
 mod retention;
 mod save;
 mod slices;
@@ -50,19 +56,23 @@ mod store;
 mod verified;
 
 pub use compare::{MatchReport, ShapeMismatch};
-pub use config::{SaveConfig, SaveConfigError};
+pub use config::{AsyncChoice, SaveConfig, SaveConfigError, SaveEvery};
+pub use difference::{CheckpointDifference, DescribedDifference, MetadataDifference, TensorDifference};
 pub use error::{CheckpointError, Result, Skipped, SourceError};
-pub use load::{Loaded, LoadedTensors};
+pub use load::{Loaded, LoadedTensors, ReadPlan};
 pub use manifest::{
     FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Previous, SliceRecord, TensorRecord, VERSION,
 };
+pub use memory_config::{MemoryConfig, MemoryKeep};
+pub use remote::{Owner, RemoteGc, RemoteStore, Synchronised};
+pub use reshard::ReshardRequest;
 pub use retention::Retention;
 pub use save::{
     Contents, PartRequest, SaveInProgress, SaveReport, SaveRequest, SaveTicket, TensorSlice, WrittenPart,
     slice_specs,
 };
-pub use slices::entry_name;
-pub use source::{HostTensors, TensorSource, TensorSpec, TensorsFrom};
+pub use slices::{Copied as SliceElements, Wanted as WantedElements, entry_name};
+pub use source::{HostTensors, LentTensors, TensorSource, TensorSpec, TensorsFrom};
 pub use store::{
     Accept, CheckpointInfo, GcReport, Latest, PIN_NAME, Scan, Store, parse_step_name, step_name,
 };

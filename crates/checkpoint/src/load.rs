@@ -1,17 +1,19 @@
 //! Loading: nothing is used before it has been held against its checksum.
 
+use crate::ahead::{ChunkCache, ChunkId};
 use crate::compare::MatchReport;
 use crate::error::{CheckpointError, Result, SourceError};
-use crate::format::{Entry, SafetensorsFile};
+use crate::format::{self, SafetensorsFile};
 use crate::fs::{FileSystem, OsFileSystem};
 use crate::manifest::{Manifest, SliceRecord, TensorRecord};
 use crate::slices::{Copied, Wanted, entry_name};
 use crate::source::{TensorSource, TensorSpec};
 use crate::store::{open_part, read_manifest};
-use crate::verified::{ChunkCache, VerifiedFile};
+use crate::verified::{VerifiedFile, verify_all};
 use bessemer_mesh::BoxRange;
 use bessemer_tensor::host::HostTensor;
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -26,13 +28,25 @@ const GAP: usize = 1 << 12;
 pub struct Loaded {
     path: PathBuf,
     manifest: Manifest,
-    files: Vec<OnceLock<SafetensorsFile>>,
+    files: Vec<OnceLock<OpenFile>>,
     index: HashMap<String, usize>,
     /// Slices of each file: tensor and slice.
     slices: Vec<Vec<(usize, usize)>>,
     /// Where files that are not open yet are opened.
     fs: Option<Arc<dyn FileSystem>>,
     cache: Arc<ChunkCache>,
+}
+
+/// A file whose header is verified.
+struct OpenFile {
+    tensors: SafetensorsFile,
+    bytes: Arc<VerifiedFile>,
+}
+
+/// Chunks of a checkpoint that somebody will read, in their order ([`Loaded::plan_reads`]).
+#[derive(Debug, Clone, Default)]
+pub struct ReadPlan {
+    chunks: Vec<ChunkId>,
 }
 
 impl std::fmt::Debug for Loaded {
@@ -54,11 +68,11 @@ impl Loaded {
         let open: Vec<_> =
             (0..loaded.files.len()).map(|number| loaded.open_file(fs, number)).collect::<Result<_>>()?;
         let (total, mut done) = (loaded.manifest.bytes(), 0);
+        verify_all(&open, &mut |n| {
+            done += n;
+            progress(done, total);
+        })?;
         for (number, file) in open.into_iter().enumerate() {
-            file.verify(&mut |n| {
-                done += n;
-                progress(done, total);
-            })?;
             // Nobody else has it yet.
             let _ = loaded.files[number].set(loaded.check_header(number, file)?);
         }
@@ -82,16 +96,17 @@ impl Loaded {
         Loaded { path: path.into(), manifest, files, index, slices, fs, cache: Arc::default() }
     }
 
-    fn open_file(&self, fs: &dyn FileSystem, number: usize) -> Result<VerifiedFile> {
+    fn open_file(&self, fs: &dyn FileSystem, number: usize) -> Result<Arc<VerifiedFile>> {
         let record = &self.manifest.files[number];
         let path = self.path.join(&record.name);
-        VerifiedFile::new(open_part(fs, &path)?, &path, record, number, Arc::clone(&self.cache))
+        let file = VerifiedFile::new(open_part(fs, &path)?, &path, record, number, Arc::clone(&self.cache));
+        file.map(Arc::new)
     }
 
     /// Reads the header of a file. Manifest and header must describe the same bytes: otherwise two readers would see two models.
-    fn check_header(&self, number: usize, file: VerifiedFile) -> Result<SafetensorsFile> {
+    fn check_header(&self, number: usize, bytes: Arc<VerifiedFile>) -> Result<OpenFile> {
         let path = self.path.join(&self.manifest.files[number].name);
-        let file = SafetensorsFile::from_file(Box::new(file), &path)?;
+        let file = SafetensorsFile::from_file(Box::new(Arc::clone(&bytes)), &path)?;
         for (tensor, slice) in &self.slices[number] {
             let t = &self.manifest.tensors[*tensor];
             let s = &t.slices[*slice];
@@ -109,11 +124,11 @@ impl Loaded {
                 });
             }
         }
-        Ok(file)
+        Ok(OpenFile { tensors: file, bytes })
     }
 
     /// An open file whose header is verified.
-    fn file(&self, number: usize) -> Result<&SafetensorsFile> {
+    fn file(&self, number: usize) -> Result<&OpenFile> {
         if let (None, Some(fs)) = (self.files[number].get(), &self.fs) {
             let file = self.check_header(number, self.open_file(fs.as_ref(), number)?)?;
             // Another thread may have been faster, with the same result.
@@ -167,10 +182,7 @@ impl Loaded {
     /// after the other. Nothing is read of files that have none of them.
     pub fn read_runs(&self, name: &str, runs: &[(usize, usize)], values: &mut [f32]) -> Result<()> {
         let t = self.require(name)?;
-        let wanted = Wanted::new(runs, t.shape.iter().product(), values.len()).map_err(|problem| {
-            let problem = format!("shape {:?}: {problem}", t.shape);
-            CheckpointError::Tensor { file: self.path.clone(), name: name.into(), problem }
-        })?;
+        let wanted = self.wanted(t, runs, values.len())?;
         let mut block = Vec::new();
         for s in &t.slices {
             let part = BoxRange { start: s.start.clone(), shape: s.shape.clone() };
@@ -178,12 +190,72 @@ impl Loaded {
             if copies.is_empty() {
                 continue;
             }
-            let file = self.file(s.file)?;
+            let file = &self.file(s.file)?.tensors;
             if let Some(entry) = entry_of(file, t, s) {
                 read_copies(file, entry, &copies, &mut block, values)?;
             }
         }
         Ok(())
+    }
+
+    /// Plans to read elements of tensors, (name, runs) as of [`Loaded::read_runs`], in this order.
+    ///
+    /// # Errors
+    /// As [`Loaded::read_runs`] for what is not among the tensors.
+    pub fn plan_reads<'a>(
+        &self,
+        wanted: impl IntoIterator<Item = (&'a str, Vec<(usize, usize)>)>,
+    ) -> Result<ReadPlan> {
+        let (mut chunks, mut seen) = (Vec::new(), HashSet::new());
+        for (name, runs) in wanted {
+            let t = self.require(name)?;
+            let wanted = self.wanted(t, &runs, runs.iter().map(|run| run.1).sum())?;
+            for s in &t.slices {
+                let chunk = self.manifest.files[s.file].chunk_bytes;
+                if chunk == 0 {
+                    continue;
+                }
+                let part = BoxRange { start: s.start.clone(), shape: s.shape.clone() };
+                let byte = |element: usize| s.offset + element as u64 * t.dtype.size() as u64;
+                for c in wanted.within(&t.shape, &part).into_iter().filter(|c| c.len > 0) {
+                    for index in byte(c.local) / chunk..=(byte(c.local + c.len) - 1) / chunk {
+                        let id = ChunkId { file: s.file, index };
+                        if seen.insert(id) {
+                            chunks.push(id);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(ReadPlan { chunks })
+    }
+
+    /// Runs `reader` while threads read and verify what it will ask for, a few chunks ahead of it: loading then takes the time of
+    /// the disk or of the hashes, whatever is longer, and not the sum of both and of what `reader` does. Memory: 64 MiB, or a chunk more than
+    /// there are threads, at most four.
+    pub fn reading_ahead<T>(&self, plan: ReadPlan, reader: impl FnOnce() -> T) -> T {
+        let mut chunks = plan.chunks;
+        let mut open = HashMap::new();
+        for id in &chunks {
+            if let Entry::Vacant(place) = open.entry(id.file) {
+                // The reader meets the error itself.
+                let Ok(file) = self.file(id.file) else { return reader() };
+                place.insert(&file.bytes);
+            }
+        }
+        // With its header the first chunk of a file was verified.
+        chunks.retain(|id| !open[&id.file].is_intact(id.index));
+        let largest = self.manifest.files.iter().map(|f| f.chunk_bytes).max().unwrap_or(0);
+        let read = |id: ChunkId, bytes: &mut Vec<u8>| open[&id.file].chunk(id.index, bytes);
+        self.cache.reading_ahead(chunks, largest, read, reader)
+    }
+
+    /// Checks which elements of a tensor are wanted, `values` of them.
+    fn wanted(&self, t: &TensorRecord, runs: &[(usize, usize)], values: usize) -> Result<Wanted> {
+        Wanted::new(runs, t.shape.iter().product(), values).map_err(|problem| {
+            let problem = format!("shape {:?}: {problem}", t.shape);
+            CheckpointError::Tensor { file: self.path.clone(), name: t.name.clone(), problem }
+        })
     }
 
     /// Holds the tensors of the checkpoint for which `scope` is true (the parameters, say, and not the optimizer's
@@ -229,7 +301,7 @@ impl Loaded {
 }
 
 /// What a file's header says of a slice. Files of format version 1 have at most one slice of a tensor, under the tensor's name.
-fn entry_of<'f>(file: &'f SafetensorsFile, t: &TensorRecord, s: &SliceRecord) -> Option<&'f Entry> {
+fn entry_of<'f>(file: &'f SafetensorsFile, t: &TensorRecord, s: &SliceRecord) -> Option<&'f format::Entry> {
     let part = BoxRange { start: s.start.clone(), shape: s.shape.clone() };
     file.header().entry(&entry_name(&t.name, &t.shape, &part)).or_else(|| file.header().entry(&t.name))
 }
@@ -237,7 +309,7 @@ fn entry_of<'f>(file: &'f SafetensorsFile, t: &TensorRecord, s: &SliceRecord) ->
 /// Reads elements of an entry to where they go, with few reads of the file.
 fn read_copies(
     file: &SafetensorsFile,
-    entry: &Entry,
+    entry: &format::Entry,
     copies: &[Copied],
     block: &mut Vec<f32>,
     values: &mut [f32],

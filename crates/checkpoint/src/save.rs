@@ -174,7 +174,7 @@ impl Store {
     /// store's directory: then the new checkpoint is complete, but may be lost in a power cut. A checkpoint of the same
     /// step is replaced in one atomic exchange. A tensor with a value that is not finite is refused by name.
     ///
-    /// Memory: one tensor as f32, plus 4 MiB.
+    /// Memory: one tensor as f32, plus 16 MiB.
     pub fn save(&self, request: SaveRequest<'_>) -> Result<SaveReport> {
         let tensors = request.tensors.specs().to_vec();
         let whole = |(tensor, spec): (usize, &TensorSpec)| {
@@ -256,7 +256,7 @@ impl Store {
         Ok(written)
     }
 
-    fn partial(&self, ticket: SaveTicket) -> PathBuf {
+    pub(crate) fn partial(&self, ticket: SaveTicket) -> PathBuf {
         self.dir.join(self.hidden_of(ticket.step, "partial", ticket.process))
     }
 
@@ -307,6 +307,12 @@ impl SaveInProgress {
     /// [`Store::save`], with nothing changed.
     pub fn commit(mut self, parts: Vec<WrittenPart>, contents: Contents) -> Result<SaveReport> {
         contents.check(self.ticket.step)?;
+        let written = self.write_manifest(parts, contents);
+        self.publish(written)
+    }
+
+    /// Makes the hidden directory, which has its manifest and `written` bytes, a checkpoint.
+    pub(crate) fn publish(mut self, written: Result<u64>) -> Result<SaveReport> {
         let store = self.store.clone();
         let hidden = Hidden {
             fs: store.fs.as_ref(),
@@ -316,7 +322,7 @@ impl SaveInProgress {
             aside: store.hidden(self.ticket.step, "replaced"),
             is_ours: &is_checkpoint_file,
         };
-        let written = self.write_manifest(parts, contents).map_err(Unfinished::from);
+        let written = written.map_err(Unfinished::from);
         let published = written.and_then(|bytes| Ok((bytes, hidden.publish()?)));
         // Removed right here if it is to be removed at all.
         self.open = false;

@@ -55,23 +55,30 @@ pub(crate) fn check(t: &TensorRecord, files: &[FileRecord]) -> Result<(), String
     cover_once(&t.shape, t.slices.iter().map(|s| (&s.start[..], &s.shape[..])))
 }
 
-/// Elements of a whole tensor that somebody wants: (first, how many), in the order in which they are wanted.
-pub(crate) struct Wanted {
+/// Elements of a whole tensor that somebody wants, in the order in which they are wanted.
+#[derive(Debug)]
+pub struct Wanted {
     /// (first, how many, where they go), by the first.
     runs: Vec<(usize, usize, usize)>,
 }
 
 /// Elements that a slice has: where in the slice, where they go, how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Copied {
-    pub(crate) local: usize,
-    pub(crate) to: usize,
-    pub(crate) len: usize,
+pub struct Copied {
+    /// First, in the order of the box.
+    pub local: usize,
+    /// Position among the wanted elements.
+    pub to: usize,
+    /// How many.
+    pub len: usize,
 }
 
 impl Wanted {
-    /// Errors if elements are wanted twice, are none of the tensor's, or are not as many as `values`.
-    pub(crate) fn new(runs: &[(usize, usize)], elements: usize, values: usize) -> Result<Wanted, String> {
+    /// `runs`: (first, how many) of a tensor of `elements`; they are `values` elements together.
+    ///
+    /// # Errors
+    /// Elements that are wanted twice, are none of the tensor's, or are not as many as `values`.
+    pub fn new(runs: &[(usize, usize)], elements: usize, values: usize) -> Result<Wanted, String> {
         let mut to = 0;
         let mut wanted: Vec<_> = Vec::with_capacity(runs.len());
         for &(first, len) in runs {
@@ -92,7 +99,7 @@ impl Wanted {
     }
 
     /// What of it lies in a box of a tensor of this shape, in the order of the box.
-    pub(crate) fn within(&self, shape: &[usize], part: &BoxRange) -> Vec<Copied> {
+    pub fn within(&self, shape: &[usize], part: &BoxRange) -> Vec<Copied> {
         let flat = |at: &dyn Fn(usize) -> usize| (0..shape.len()).fold(0, |n, d| n * shape[d] + at(d));
         if part.elements() == 0 {
             return Vec::new();

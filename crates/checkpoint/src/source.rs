@@ -3,6 +3,7 @@
 use crate::error::SourceError;
 use bessemer_tensor::host::HostTensor;
 use bessemer_units::DType;
+use std::marker::PhantomData;
 
 /// Name, shape and stored type of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,11 @@ pub trait TensorSource {
 
     /// Fills `values` (row-major, exactly the tensor's elements) with tensor `index` of [`TensorSource::specs`].
     fn fill(&mut self, index: usize, values: &mut [f32]) -> Result<(), SourceError>;
+
+    /// Lends the values of tensor `index` where they lie in host memory already, so that nobody copies them.
+    fn lend(&self, _index: usize) -> Option<&[f32]> {
+        None
+    }
 }
 
 /// Tensors that are in host memory already.
@@ -67,6 +73,43 @@ impl TensorSource for HostTensors<'_> {
         }
         values.copy_from_slice(&t.values);
         Ok(())
+    }
+
+    fn lend(&self, index: usize) -> Option<&[f32]> {
+        Some(&self.tensors[index].values)
+    }
+}
+
+/// Tensors of which a closure lends the values, from a copy of a device's state for example.
+pub struct LentTensors<'v, F> {
+    specs: Vec<TensorSpec>,
+    lend: F,
+    values: PhantomData<&'v [f32]>,
+}
+
+impl<'v, F: Fn(usize) -> &'v [f32]> LentTensors<'v, F> {
+    /// `lend(index)` has the values of each tensor of `specs`.
+    pub fn new(specs: Vec<TensorSpec>, lend: F) -> Self {
+        LentTensors { specs, lend, values: PhantomData }
+    }
+}
+
+impl<'v, F: Fn(usize) -> &'v [f32]> TensorSource for LentTensors<'v, F> {
+    fn specs(&self) -> &[TensorSpec] {
+        &self.specs
+    }
+
+    fn fill(&mut self, index: usize, values: &mut [f32]) -> Result<(), SourceError> {
+        let lent = (self.lend)(index);
+        if lent.len() != values.len() {
+            return Err(format!("{} values, wanted {}", lent.len(), values.len()).into());
+        }
+        values.copy_from_slice(lent);
+        Ok(())
+    }
+
+    fn lend(&self, index: usize) -> Option<&[f32]> {
+        Some((self.lend)(index))
     }
 }
 

@@ -146,6 +146,7 @@ impl Store {
         for (step, path, kind) in self.steps()? {
             match self.inspect(step, &path, kind) {
                 Ok(info) => scan.complete.push(info),
+                Err(why @ CheckpointError::Remote(_)) => return Err(why),
                 Err(why) => scan.damaged.push(Skipped { path, why: Box::new(why) }),
             }
         }
@@ -209,7 +210,7 @@ impl Store {
 
     /// Errors if an intact manifest contradicts its directory's name or itself. A directory must hold the step that its name
     /// states: a copy under another name would be replayed as newer.
-    fn check(&self, manifest: &Manifest, step: u64, path: &Path) -> Result<()> {
+    pub(crate) fn check(&self, manifest: &Manifest, step: u64, path: &Path) -> Result<()> {
         let wrong = |problem| Err(CheckpointError::Manifest { file: path.join(MANIFEST_NAME), problem });
         if manifest.step != step {
             return wrong(format!(
@@ -259,6 +260,8 @@ impl Store {
         for (step, path, _) in self.steps()?.into_iter().rev().filter(|s| s.0 <= last) {
             match self.load(step) {
                 Ok(loaded) => return Ok(Some(Latest { loaded, skipped })),
+                // An older one would be taken for the newest because of a cable, or of an older program.
+                Err(why @ (CheckpointError::Remote(_) | CheckpointError::Version { .. })) => return Err(why),
                 Err(why) => skipped.push(Skipped { path, why: Box::new(why) }),
             }
         }
@@ -416,6 +419,7 @@ impl Store {
         for (step, path, kind) in self.steps()?.into_iter().rev().filter(|s| s.0 <= last) {
             match self.inspect(step, &path, kind) {
                 Ok(_) => return Ok(Some((step, skipped))),
+                Err(why @ (CheckpointError::Remote(_) | CheckpointError::Version { .. })) => return Err(why),
                 Err(why) => skipped.push(Skipped { path, why: Box::new(why) }),
             }
         }

@@ -378,6 +378,20 @@ fn sealed_but_hostile_manifests_are_refused() {
     // A foreign version of any kind is a version error, not damage.
     fs::write(&path, seal(&body.replacen("\"version\": 2", "\"version\": 7", 1))).unwrap();
     assert!(matches!(store.load(4), Err(CheckpointError::Version { found: 7, supported: 2, .. })));
+    // A newer program has saved it: an older checkpoint beside it must not be gone on from in silence.
+    let older = fs::read_dir(store.path(4)).unwrap().map(|e| e.unwrap().path());
+    fs::create_dir(store.path(3)).unwrap();
+    for file in older {
+        fs::copy(&file, store.path(3).join(file.file_name().unwrap())).unwrap();
+    }
+    fs::write(store.path(3).join("manifest.json"), seal(&body.replacen("\"step\": 4", "\"step\": 3", 1)))
+        .unwrap();
+    store.load(3).unwrap();
+    for result in [store.latest_valid().map(|_| ()), store.latest_complete_until(9).map(|_| ())] {
+        let e = result.unwrap_err();
+        assert!(matches!(e, CheckpointError::Version { found: 7, .. }), "{e}");
+        assert!(e.to_string().contains("use the program that wrote it"), "{e}");
+    }
 }
 
 #[test]

@@ -164,6 +164,11 @@ fn build(file: &str, parsed: &File) -> Result<Network, ClusterError> {
         false => None,
     };
     let node = NodeShape { devices, nics: section.nics.unwrap_or(devices), link: node_link };
+    for (key, found) in [("node.devices", node.devices), ("node.nics", node.nics)] {
+        if found == 0 {
+            return Err(ClusterError::value(key, "1 or more", found, "leave it out for one device a node"));
+        }
+    }
     let name = parsed.name.as_deref().unwrap_or(file);
     let Some(network) = &parsed.network else {
         let Some(link) = node.link.clone() else {

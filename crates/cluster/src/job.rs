@@ -345,6 +345,14 @@ pub struct TrafficTime {
     pub shared_links: u32,
 }
 
+impl TrafficTime {
+    /// Fastest algorithm between devices, if switches sum: what it would be if they only forwarded.
+    pub fn between_devices(&self) -> Option<(CollectiveAlgorithm, f64)> {
+        let fastest = self.others.first().filter(|_| self.algorithm == CollectiveAlgorithm::SwitchTree);
+        fastest.copied()
+    }
+}
+
 /// Times of a job on a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrafficReport {
@@ -357,6 +365,22 @@ pub struct TrafficReport {
     pub together: Option<f64>,
     /// Bytes of each link in a step.
     pub link_bytes: Vec<f64>,
+}
+
+impl TrafficReport {
+    /// Communication of a step if switches only forwarded, one axis after another; nothing where no axis takes sums in switches, or one
+    /// was told to.
+    pub fn between_devices(&self) -> Option<f64> {
+        let summed = |time: &TrafficTime| time.algorithm == CollectiveAlgorithm::SwitchTree;
+        if !self.times.iter().any(summed) {
+            return None;
+        }
+        let seconds = |time: &TrafficTime| {
+            let each = if summed(time) { time.between_devices()?.1 } else { time.seconds };
+            Some(each * f64::from(time.traffic.count))
+        };
+        self.times.iter().map(seconds).sum()
+    }
 }
 
 /// Runs a job on a network.

@@ -18,6 +18,7 @@ mod routing;
 pub mod topology;
 mod what_if;
 
+pub use bessemer_units::{best_interval, daly_interval, young_interval};
 pub use catalogue::{CatalogueLink, catalogue};
 pub use description::{Description, Parts};
 pub use error::ClusterError;
@@ -30,9 +31,6 @@ pub use job::{AxisTraffic, TrafficJob, TrafficReport, TrafficTime, axis_name, ru
 pub use network::{LinkClass, Network, NodeShape, Vertex};
 pub use picture::{NetworkSketch, SketchEdge, SketchPoint, sketch};
 pub use placement::{AxisCost, AxisDemand, AxisExchange, PlacedAxes, Placement};
-pub use reliability::{
-    Expectation, FailingRun, PUBLISHED_RATES, PublishedRate, best_interval, daly_interval, first_order_ettr,
-    young_interval,
-};
+pub use reliability::{Expectation, FailingRun, PUBLISHED_RATES, PublishedRate, first_order_ettr};
 pub use routing::{Failures, Router, Routing};
 pub use what_if::{DeadPart, single_failures};

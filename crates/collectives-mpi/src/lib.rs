@@ -15,7 +15,6 @@
 mod engine;
 mod error;
 mod exchange;
-mod life;
 mod marks;
 #[cfg(feature = "mpi")]
 mod mpi;

@@ -2,10 +2,10 @@
 
 use crate::engine::{Engine, Fault};
 use crate::exchange::{Command, Exchange, MpiTransport};
-use crate::life::Identity;
 use crate::progress::ProgressThread;
 use crate::{MpiError, Settings};
 use bessemer_collectives::{Transport, TransportError};
+use bessemer_supervise::ProcessIdentity;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ pub(crate) fn open<E: Engine>(
             }
             Ok(engine) => {
                 let (rank, size, library) = (engine.rank(), engine.size(), engine.library());
-                let own = Identity::own(engine.host());
+                let own = ProcessIdentity::own(engine.host());
                 let progress_thread = ProgressThread::new(engine, own, Arc::clone(&shared), silence);
                 let _ = up.send(Ok(Started { rank, size, library }));
                 let end = progress_thread.run();

@@ -2,7 +2,10 @@
 
 use crate::call::Call;
 use crate::wrap::{Wrapped, Wrapper};
-use crate::{Collective, CollectiveError, Communicator, Memory, NullCommunicator, Transport, TransportError};
+use crate::{
+    Collective, CollectiveError, Communicator, ElementType, HostSliceMut, Memory, NullCommunicator, Reduce,
+    Transport, TransportError,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -74,6 +77,53 @@ impl Wrapper for Faulty {
     }
 
     fn for_group(&self) -> Faulty {
+        self.clone()
+    }
+}
+
+/// Sums that come out wrong on a rank, which the call does not report.
+#[derive(Debug, Clone, Default)]
+pub struct FaultySums {
+    left: Arc<AtomicU64>,
+}
+
+impl FaultySums {
+    /// From now on so many sums of at least 64 elements in f32 have a flipped bit in the first element that belongs to this rank.
+    pub fn set(&self, count: u64) {
+        self.left.store(count, Ordering::Relaxed);
+    }
+
+    /// Wraps a communicator whose sums, and those of groups made from it, come out wrong.
+    pub fn wrap(&self, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
+        Wrapped::boxed(inner, self.clone())
+    }
+}
+
+impl Wrapper for FaultySums {
+    fn run(
+        &mut self,
+        inner: &mut Box<dyn Communicator>,
+        collective: &Collective<'_>,
+        memory: Memory<'_>,
+    ) -> Result<(), CollectiveError> {
+        let Memory::InPlace(HostSliceMut { element: ElementType::F32, bytes }) = memory else {
+            return inner.run(collective, memory);
+        };
+        let values = HostSliceMut { element: ElementType::F32, bytes: &mut *bytes };
+        inner.run(collective, Memory::InPlace(values))?;
+        let long = bytes.len() >= 4 * 64 && collective.reduce() == Some(Reduce::Sum);
+        let take = |left: u64| left.checked_sub(1);
+        if long && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            let first = collective.parts().map_or(0, |parts| parts.range(inner.rank()).start);
+            // The bit of the exponent that stands for a factor of 2^32.
+            if let Some(highest) = bytes.get_mut(4 * first + 3) {
+                *highest ^= 1 << 4;
+            }
+        }
+        Ok(())
+    }
+
+    fn for_group(&self) -> FaultySums {
         self.clone()
     }
 }

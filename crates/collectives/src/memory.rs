@@ -103,13 +103,30 @@ pub struct HostBuffer {
     element: ElementType,
     len: usize,
     words: Vec<u32>,
+    /// Words that the buffer will hold at least once it holds any.
+    planned: usize,
 }
 
 impl HostBuffer {
     /// Returns an empty buffer with a capacity of `capacity` elements.
     pub fn with_capacity(element: ElementType, capacity: usize) -> HostBuffer {
-        let words = Vec::with_capacity((capacity * element.size()).div_ceil(4));
-        HostBuffer { element, len: 0, words }
+        let mut buffer = HostBuffer::planned(element, capacity);
+        buffer.allocate();
+        buffer
+    }
+
+    /// Returns an empty buffer that takes no memory before [`HostBuffer::allocate`] or its first use, and then that of `capacity` elements:
+    /// for a dry run, which only counts them.
+    pub fn planned(element: ElementType, capacity: usize) -> HostBuffer {
+        let planned = (capacity * element.size()).div_ceil(4);
+        HostBuffer { element, len: 0, words: Vec::new(), planned }
+    }
+
+    /// Allocates what is planned.
+    pub fn allocate(&mut self) {
+        if self.words.capacity() < self.planned {
+            self.words.reserve_exact(self.planned - self.words.len());
+        }
     }
 
     /// A buffer with a copy of `values`.
@@ -123,6 +140,7 @@ impl HostBuffer {
     /// Makes the buffer hold `len` elements of type `element`, whose values are unspecified.
     pub fn reset(&mut self, element: ElementType, len: usize) {
         (self.element, self.len) = (element, len);
+        self.allocate();
         self.words.resize((len * element.size()).div_ceil(4), 0);
     }
 
@@ -141,9 +159,9 @@ impl HostBuffer {
         self.len == 0
     }
 
-    /// Bytes of memory that the buffer holds.
+    /// Bytes of memory that the buffer holds, or will hold.
     pub fn capacity_bytes(&self) -> u64 {
-        4 * self.words.capacity() as u64
+        4 * self.words.capacity().max(self.planned) as u64
     }
 
     /// The elements.

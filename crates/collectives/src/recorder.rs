@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Progress of a collective.
@@ -64,6 +65,12 @@ struct Entries {
     spare: Vec<(String, String)>,
     /// Text about the last call that timed out or lost a peer.
     vain: Option<String>,
+    /// Calls that have ended.
+    calls: u64,
+    /// Thread whose time in calls is summed.
+    thread: Option<ThreadId>,
+    /// Time that this thread has spent in calls that have ended.
+    waited: Duration,
 }
 
 /// First line of a report.
@@ -95,7 +102,14 @@ impl FlightRecorder {
         let strings = || (String::with_capacity(LABEL), String::with_capacity(NAME));
         let log = || {
             let spare = std::iter::repeat_with(strings).take(keep.max(1)).collect();
-            Mutex::new(Entries { list: VecDeque::with_capacity(keep.max(1)), spare, vain: None })
+            Mutex::new(Entries {
+                list: VecDeque::with_capacity(keep.max(1)),
+                spare,
+                vain: None,
+                calls: 0,
+                thread: None,
+                waited: Duration::ZERO,
+            })
         };
         let first = which.start;
         let ranks = which.map(|_| log()).collect();
@@ -111,6 +125,25 @@ impl FlightRecorder {
     /// Returns the last collectives of a rank, oldest first.
     pub fn entries(&self, rank: usize) -> Vec<Entry> {
         self.lock(rank).list.iter().cloned().collect()
+    }
+
+    /// Sums, from now on, the time that the calling thread spends in collectives of a rank.
+    pub fn count_this_thread(&self, rank: usize) {
+        self.lock(rank).thread = Some(std::thread::current().id());
+    }
+
+    /// Returns the number of calls of a rank that have ended, and the time that its counted thread has spent in them.
+    pub fn calls(&self, rank: usize) -> (u64, Duration) {
+        let entries = self.lock(rank);
+        (entries.calls, entries.waited)
+    }
+
+    /// Returns the oldest call of a rank that has not returned, and for how long it has waited.
+    pub fn in_progress(&self, rank: usize) -> Option<(Entry, Duration)> {
+        let now = self.0.since.elapsed();
+        let entry = self.lock(rank).list.iter().find(|e| e.progress == Progress::Started).cloned()?;
+        let since = now.saturating_sub(entry.started.unwrap_or(now));
+        Some((entry, since))
     }
 
     /// Tells whether a call of this rank timed out or lost a peer.
@@ -228,8 +261,14 @@ impl RankLog {
         let own = entries.list.iter_mut().rev().find(|e| {
             e.progress == Progress::Started && e.sequence == self.sequence && e.group == at.label()
         });
+        let mut spent = Duration::ZERO;
         if let Some(entry) = own {
             (entry.progress, entry.ended) = (progress, Some(now));
+            spent = now.saturating_sub(entry.started.unwrap_or(now));
+        }
+        entries.calls += 1;
+        if entries.thread == Some(std::thread::current().id()) {
+            entries.waited += spent;
         }
     }
 

@@ -28,12 +28,17 @@ pub struct ViewStaging {
 }
 
 impl ViewStaging {
-    /// Allocates buffers for `count` collectives at a time, of `elements` values of type `dtype` each.
-    pub fn reserve(&mut self, count: usize, dtype: DType, elements: usize) {
-        self.free.extend((0..count).map(|_| HostBuffer::with_capacity(dtype.into(), elements)));
+    /// Plans buffers for `count` collectives at a time, of `elements` values of type `dtype` each ([`HostBuffer::planned`]).
+    pub fn plan(&mut self, count: usize, dtype: DType, elements: usize) {
+        self.free.extend((0..count).map(|_| HostBuffer::planned(dtype.into(), elements)));
     }
 
-    /// Bytes of the buffers that no collective has.
+    /// Allocates the buffers that are planned.
+    pub fn allocate(&mut self) {
+        self.free.iter_mut().for_each(HostBuffer::allocate);
+    }
+
+    /// Bytes of the buffers that no collective has, allocated or planned.
     pub fn capacity_bytes(&self) -> u64 {
         self.free.iter().map(HostBuffer::capacity_bytes).sum()
     }

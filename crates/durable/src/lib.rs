@@ -51,13 +51,29 @@ impl NewFile {
     ///
     /// # Errors
     /// The system's, with the path in the message; nothing is visible then.
-    pub fn commit(mut self) -> io::Result<()> {
+    pub fn commit(self) -> io::Result<()> {
+        self.publish(|partial, path| fs::rename(partial, path).map_err(|e| at(path, "rename to", e)))
+    }
+
+    /// As [`NewFile::commit`], where no file has that name.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] where one has, which stays; the system's, with the path in the message.
+    pub fn commit_new(self) -> io::Result<()> {
+        self.publish(|partial, path| {
+            // Unlike a rename a link never takes the place of a file.
+            fs::hard_link(partial, path).map_err(|e| at(path, "create", e))?;
+            fs::remove_file(partial).map_err(|e| at(path, "create", e))
+        })
+    }
+
+    fn publish(mut self, name: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
         let writer = self.writer.take().expect("commit consumes the file");
         let done = writer
             .into_inner()
             .map_err(|e| at(&self.path, "write", e.into_error()))
             .and_then(|file| file.sync_all().map_err(|e| at(&self.path, "fsync", e)))
-            .and_then(|()| fs::rename(&self.partial, &self.path).map_err(|e| at(&self.path, "rename to", e)));
+            .and_then(|()| name(&self.partial, &self.path));
         if let Err(e) = done {
             // The error that matters is the one above; what cannot be removed is hidden and never read.
             let _ = fs::remove_file(&self.partial);
@@ -246,6 +262,26 @@ mod tests {
         write(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_new_file_takes_no_name_that_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let make = |bytes: &[u8]| {
+            let mut file = NewFile::create(&path).unwrap();
+            file.write_all(bytes).unwrap();
+            file.commit_new()
+        };
+        make(b"first").unwrap();
+        let error = make(b"second").unwrap_err();
+        assert!(error.kind() == io::ErrorKind::AlreadyExists && error.to_string().contains("/f"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        // Nor that of a link that leads nowhere.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("nowhere", &path).unwrap();
+        assert_eq!(make(b"third").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no hidden file is left");
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct EvalConfig {
     pub at_end: bool,
     /// Texts that the model continues, to be read by people.
     pub samples: SamplesConfig,
+    /// Tasks that the model answers.
+    pub tasks: TasksConfig,
     /// The n-gram model that the neural one is held against.
     pub ngram: NgramConfig,
 }
@@ -36,6 +38,21 @@ pub struct SamplesConfig {
     pub per_prompt: u64,
     /// Length of the samples and how their tokens are chosen.
     pub generate: GenerateConfig,
+}
+
+/// Tasks that the model answers while it is trained, and when training ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TasksConfig {
+    /// Tasks as `bessemer eval --tasks` takes them: families, FORMAT:FILE, task files. They are answered by log-likelihoods; a task that generates
+    /// text is refused.
+    pub names: Vec<String>,
+    /// Answer them every so many optimizer steps; 0: only when training ends.
+    pub every_steps: u64,
+    /// Answer them when training ends.
+    pub at_end: bool,
+    /// Documents of each task that are asked about, the first ones; 0: all.
+    pub limit: u64,
 }
 
 /// The n-gram baseline: an interpolated modified Kneser-Ney model over bytes, trained on the bytes that the model saw.
@@ -57,6 +74,7 @@ impl Default for EvalConfig {
             max_tokens: 1 << 17,
             at_end: true,
             samples: SamplesConfig::default(),
+            tasks: TasksConfig::default(),
             ngram: NgramConfig::default(),
         }
     }
@@ -71,6 +89,12 @@ impl Default for SamplesConfig {
             per_prompt: 1,
             generate: GenerateConfig::default(),
         }
+    }
+}
+
+impl Default for TasksConfig {
+    fn default() -> Self {
+        TasksConfig { names: Vec::new(), every_steps: 0, at_end: true, limit: 0 }
     }
 }
 
@@ -94,6 +118,7 @@ impl EvalConfig {
     /// A sentence for the user.
     pub fn check(&self) -> Result<(), String> {
         self.samples.check().map_err(|e| format!("samples.{e}"))?;
+        self.tasks.check().map_err(|e| format!("tasks.{e}"))?;
         self.ngram.check().map_err(|e| format!("ngram.{e}"))
     }
 
@@ -134,6 +159,32 @@ impl SamplesConfig {
     }
 }
 
+/// Most names of tasks.
+const MOST_TASKS: usize = 1000;
+
+impl TasksConfig {
+    /// Says which key has which value outside its allowed range, if any.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn check(&self) -> Result<(), String> {
+        match self.names.len() {
+            0..=MOST_TASKS => Ok(()),
+            found => Err(format!("names = {found} tasks: wanted 0 to {MOST_TASKS}")),
+        }
+    }
+
+    /// Whether tasks will be answered at all.
+    pub fn are_answered(&self) -> bool {
+        (self.every_steps > 0 || self.at_end) && !self.names.is_empty()
+    }
+
+    /// Whether they are due after `step` optimizer steps.
+    pub fn is_due(&self, step: u64) -> bool {
+        !self.names.is_empty() && is_due(self.every_steps, step)
+    }
+}
+
 impl NgramConfig {
     /// Says which key has which value outside its allowed range, if any.
     ///
@@ -170,6 +221,10 @@ mod tests {
         assert!(wrong(&|c| c.ngram.order = 0).starts_with("ngram.order = 0"));
         assert!(wrong(&|c| c.ngram.max_memory = 5).starts_with("ngram.max_memory = 5"));
         assert!(wrong(&|c| c.samples.per_prompt = 0).starts_with("samples.per_prompt = 0"));
+        assert!(
+            wrong(&|c| c.tasks.names = vec![String::new(); 1001])
+                .starts_with("tasks.names = 1001 tasks: wanted 0 to 1000")
+        );
         let e = wrong(&|c| c.samples.generate.sampling.temperature = -2.0);
         assert!(e.starts_with("samples.generate.sampling.temperature = -2: wanted 0"), "{e}");
         assert!(

@@ -70,6 +70,12 @@ pub enum EvalError {
         /// The split.
         split: String,
     },
+    /// A task cannot be read, or its answers do not belong to it.
+    #[error(transparent)]
+    Task(#[from] bessemer_tasks::TaskError),
+    /// A request that this model cannot answer.
+    #[error("{0}")]
+    Request(String),
     /// Arguments that make no windows.
     #[error("{0}")]
     Windows(String),

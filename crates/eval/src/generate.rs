@@ -113,7 +113,7 @@ impl<'a> CachedDecoder<'a> {
         backend: &'a mut dyn Backend,
         cache: &'a mut Cache,
     ) -> Result<CachedDecoder<'a>, EvalError> {
-        match cache.sequences() {
+        match cache.slots() {
             1 => Ok(CachedDecoder { decoder, backend, cache }),
             n => Err(EvalError::CacheSequences(n)),
         }
@@ -126,15 +126,15 @@ impl NextToken for CachedDecoder<'_> {
     }
 
     fn held(&self) -> usize {
-        self.cache.len()
+        self.cache.len(0)
     }
 
     fn truncate(&mut self, len: usize) {
-        self.cache.truncate(len);
+        self.cache.truncate(0, len);
     }
 
     fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
-        Ok(self.decoder.decode(&mut *self.backend, self.cache, ids)?)
+        Ok(self.decoder.decode(&mut *self.backend, self.cache, 0, ids)?)
     }
 }
 
@@ -190,8 +190,87 @@ pub struct Generated {
     pub finish: Finish,
 }
 
+/// The tokens of a text while it is generated: what follows from the logits, and when the text ends. It knows no model, so
+/// that a text has the same tokens whether it is generated alone or beside others.
+#[derive(Debug)]
+pub struct Continuation {
+    sampler: Sampler,
+    end_of_text: Option<u32>,
+    max_tokens: u64,
+    sample: u64,
+    prompt: usize,
+    all: Vec<u32>,
+}
+
+/// The continuation of a text by one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A further token.
+    Token(u32),
+    /// The end.
+    End(Finish),
+}
+
+impl Continuation {
+    /// The continuation of `prompt`, at least one token. Token i of sample `sample` is a pure function of prompt, model,
+    /// settings, i and `sample`.
+    ///
+    /// # Errors
+    /// [`EvalError::Setting`], [`EvalError::EmptyPrompt`].
+    pub fn new(
+        prompt: &[u32],
+        end_of_text: Option<u32>,
+        config: &GenerateConfig,
+        sample: u64,
+    ) -> Result<Continuation, EvalError> {
+        config.check().map_err(EvalError::Setting)?;
+        if prompt.is_empty() {
+            return Err(EvalError::EmptyPrompt);
+        }
+        let sampler = Sampler::new(&config.sampling)?;
+        let (max_tokens, all) = (config.max_tokens, prompt.to_vec());
+        Ok(Continuation { sampler, end_of_text, max_tokens, sample, prompt: prompt.len(), all })
+    }
+
+    /// True if the text has as many tokens as were asked for.
+    pub fn is_full(&self) -> bool {
+        self.generated().len() as u64 >= self.max_tokens
+    }
+
+    /// Chooses the next token from the logits that follow the text, and appends it.
+    ///
+    /// # Errors
+    /// [`EvalError::Logit`], [`EvalError::NoCandidate`].
+    pub fn choose(&mut self, logits: &[f32]) -> Result<Next, EvalError> {
+        if self.is_full() {
+            return Ok(Next::End(Finish::MaxTokens));
+        }
+        let index = (self.all.len() - self.prompt) as u64;
+        let token = self.sampler.pick_nth(logits, &self.all, self.sample, index)?;
+        if Some(token) == self.end_of_text {
+            return Ok(Next::End(Finish::EndOfText));
+        }
+        self.all.push(token);
+        Ok(Next::Token(token))
+    }
+
+    /// Prompt and generated tokens.
+    pub fn all(&self) -> &[u32] {
+        &self.all
+    }
+
+    /// Tokens after the prompt.
+    pub fn generated(&self) -> &[u32] {
+        &self.all[self.prompt..]
+    }
+
+    fn finish(mut self, finish: Finish) -> Generated {
+        Generated { tokens: self.all.split_off(self.prompt), finish }
+    }
+}
+
 /// Continues `prompt`, at least one token (a document begins with the end-of-text token of the one before it).
-/// `sample` tells samples of one prompt apart: token i of sample s is a pure function of prompt, model, settings, s.
+/// `sample` tells samples of one prompt apart ([`Continuation::new`]).
 /// Whatever `model` held before is forgotten. `on_token` is called for each token as soon as it is chosen, never for
 /// the end of text.
 ///
@@ -206,23 +285,18 @@ pub fn generate(
     sample: u64,
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, EvalError> {
-    config.check().map_err(EvalError::Setting)?;
-    let mut sampler = Sampler::new(&config.sampling)?;
+    let mut text = Continuation::new(prompt, end_of_text, config, sample)?;
     let capacity = model.capacity();
     let slides = config.context_limit == ContextLimit::Slide;
-    if prompt.is_empty() {
-        return Err(EvalError::EmptyPrompt);
-    }
     if prompt.len() > capacity && !slides {
         return Err(EvalError::PromptTooLong { prompt: prompt.len(), capacity });
     }
     model.truncate(0);
-    let mut all = prompt.to_vec();
     // Tokens that the model has not been given yet begin here.
-    let mut fed = if prompt.len() > capacity { all.len() - kept(capacity) } else { 0 };
+    let mut fed = if prompt.len() > capacity { prompt.len() - kept(capacity) } else { 0 };
     let finish = loop {
-        let index = (all.len() - prompt.len()) as u64;
-        if index == config.max_tokens {
+        let all = text.all();
+        if text.is_full() {
             break Finish::MaxTokens;
         }
         if model.held() + (all.len() - fed) > capacity {
@@ -234,16 +308,13 @@ pub fn generate(
         }
         let logits = model.feed(&all[fed..])?;
         fed = all.len();
-        let token = sampler.pick_nth(logits, &all, sample, index)?;
-        if Some(token) == end_of_text {
-            break Finish::EndOfText;
-        }
-        all.push(token);
-        if on_token(token).is_break() {
-            break Finish::Stopped;
+        match text.choose(logits)? {
+            Next::Token(token) if on_token(token).is_break() => break Finish::Stopped,
+            Next::Token(_) => {}
+            Next::End(finish) => break finish,
         }
     };
-    Ok(Generated { tokens: all.split_off(prompt.len()), finish })
+    Ok(text.finish(finish))
 }
 
 /// A generated text with its characters.
@@ -286,50 +357,89 @@ pub fn generate_text(
 ) -> Result<GeneratedText, EvalError> {
     let prompt = prompt_tokens(tokenizer, prompt)?;
     let model = &mut KnownTokens { model, size: tokenizer.vocab_size() };
-    let (mut stream, mut unknown, mut ended) = (Utf8Stream::default(), None, false);
-    let mut text = StopText::new(&config.stop);
+    let (mut text, mut unknown) = (TextStream::new(config.stop.clone()), None);
     let mut generated = generate(model, &prompt, tokenizer.end_of_text(), config, sample, &mut |token| {
-        match tokenizer.token_bytes(token) {
-            Some(bytes) => stream.push(bytes, &mut text.text),
-            None => {
-                unknown = Some(token);
-                return ControlFlow::Break(());
-            }
-        }
-        ended = text.cut();
-        let flow = match text.release(ended) {
+        let Some(bytes) = tokenizer.token_bytes(token) else {
+            unknown = Some(token);
+            return ControlFlow::Break(());
+        };
+        let flow = match text.push(bytes) {
             "" => ControlFlow::Continue(()),
             piece => on_text(piece),
         };
-        if ended { ControlFlow::Break(()) } else { flow }
+        if text.ended() { ControlFlow::Break(()) } else { flow }
     })?;
     if let Some(id) = unknown {
         // The tokenizer's own words for it.
         tokenizer.decode(&[id])?;
     }
-    if ended {
+    if text.ended() {
         generated.finish = Finish::StopString;
     } else {
-        stream.finish(&mut text.text);
-        let rest = text.release(true);
+        let rest = text.finish();
         if !rest.is_empty() && generated.finish != Finish::Stopped {
             // Nothing is left to be stopped.
             let _ = on_text(rest);
         }
     }
-    Ok(GeneratedText { text: text.text, generated })
+    Ok(GeneratedText { text: text.into_text(), generated })
+}
+
+/// The text of tokens as they come: whole characters only, up to the first of some stop strings.
+#[derive(Debug)]
+pub struct TextStream {
+    characters: Utf8Stream,
+    text: StopText,
+    ended: bool,
+}
+
+impl TextStream {
+    /// An empty text, which ends before any of `stops`.
+    pub fn new(stops: Vec<String>) -> TextStream {
+        TextStream { characters: Utf8Stream::default(), text: StopText::new(stops), ended: false }
+    }
+
+    /// Appends the bytes of a token and returns the text that is new and certain: no part of a character, nothing that a stop
+    /// string may begin with.
+    pub fn push(&mut self, bytes: &[u8]) -> &str {
+        if self.ended {
+            return "";
+        }
+        self.characters.push(bytes, &mut self.text.text);
+        self.ended = self.text.cut();
+        self.text.release(self.ended)
+    }
+
+    /// True once a stop string has occurred.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Returns the rest at the end of the text.
+    pub fn finish(&mut self) -> &str {
+        if !self.ended {
+            self.characters.finish(&mut self.text.text);
+        }
+        self.text.release(true)
+    }
+
+    /// The whole text, without a stop string and what followed it.
+    pub fn into_text(self) -> String {
+        self.text.text
+    }
 }
 
 /// A growing text that ends before the first of some strings. What may be the beginning of one of them is held back.
-struct StopText<'a> {
-    stops: &'a [String],
+#[derive(Debug)]
+struct StopText {
+    stops: Vec<String>,
     text: String,
     /// Bytes that were released.
     released: usize,
 }
 
-impl<'a> StopText<'a> {
-    fn new(stops: &'a [String]) -> StopText<'a> {
+impl StopText {
+    fn new(stops: Vec<String>) -> StopText {
         StopText { stops, text: String::new(), released: 0 }
     }
 

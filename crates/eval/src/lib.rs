@@ -1,6 +1,7 @@
-//! Loss, perplexity, bits per byte, n-gram baselines, text generation.
+//! Loss, perplexity, bits per byte, answers to tasks, n-gram baselines, text generation.
 //!
 //! - [`score`]: how well a model predicts a validation split or a document.
+//! - [`score::rows`], [`score::answers`]: log-likelihoods of parts of texts, and with them what the requests of tasks ask for.
 //! - [`kneser_ney`]: the byte n-gram model that a neural one has to beat, in the same bits per byte.
 //! - [`baseline`]: that model trained on the tokens of a split that a neural model saw.
 //! - [`ngram_ladder`]: what each further character of context is worth by plain counting.
@@ -18,6 +19,6 @@ pub mod score;
 mod utf8_stream;
 pub mod windows;
 
-pub use config::EvalConfig;
+pub use config::{EvalConfig, TasksConfig};
 pub use error::EvalError;
 pub use utf8_stream::Utf8Stream;

@@ -13,12 +13,18 @@
 //! depend on how many windows go through the model at a time, as long as the model's own numbers do not.
 
 use crate::error::EvalError;
-use crate::windows::{RollingWindow, Spread, rolling};
+use crate::windows::Spread;
 use bessemer_loader::{Batch, EvaluationWindows, IGNORED};
 use bessemer_model::{Decoder, LossSum, TokenBatch};
 use bessemer_shards::Component;
 use bessemer_tensor::Backend;
 use serde::{Deserialize, Serialize};
+
+pub mod answers;
+pub mod prepared;
+pub mod rows;
+
+use rows::{OneLength, rolling_rows, score_rows};
 
 /// A model that tells the loss of every token of a batch of fixed shape.
 pub trait TokenLosses {
@@ -30,6 +36,30 @@ pub trait TokenLosses {
     /// # Errors
     /// What the model answers.
     fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError>;
+
+    /// Writes whether each target is the most probable token, the first among equals; false where it is [`IGNORED`]. Returns
+    /// whether this model can tell that at all, by default not.
+    ///
+    /// # Errors
+    /// What the model answers.
+    fn greedy(&mut self, inputs: &[u32], targets: &[u32], greedy: &mut [bool]) -> Result<bool, EvalError> {
+        let _ = (inputs, targets, greedy);
+        Ok(false)
+    }
+}
+
+impl<T: TokenLosses + ?Sized> TokenLosses for &mut T {
+    fn shape(&self) -> (usize, usize) {
+        (**self).shape()
+    }
+
+    fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError> {
+        (**self).token_losses(inputs, targets, losses)
+    }
+
+    fn greedy(&mut self, inputs: &[u32], targets: &[u32], greedy: &mut [bool]) -> Result<bool, EvalError> {
+        (**self).greedy(inputs, targets, greedy)
+    }
 }
 
 /// A [`Decoder`] on its device. Positions count from 0 in every window.
@@ -50,6 +80,20 @@ impl TokenLosses for DecoderLosses<'_> {
         let batch = TokenBatch { ids: inputs, targets, positions: None };
         self.decoder.loss(&mut *self.backend, &batch, Some(losses))?;
         Ok(())
+    }
+
+    fn greedy(&mut self, inputs: &[u32], targets: &[u32], greedy: &mut [bool]) -> Result<bool, EvalError> {
+        let batch = TokenBatch { ids: inputs, targets, positions: None };
+        self.decoder.logits(&mut *self.backend, &batch, |row, logits| {
+            let target = targets[row];
+            greedy[row] = target != IGNORED
+                && logits.get(target as usize).is_some_and(|wanted| {
+                    let at = target as usize;
+                    logits[..at].iter().all(|logit| logit < wanted)
+                        && logits[at..].iter().all(|logit| logit <= wanted)
+                });
+        })?;
+        Ok(true)
     }
 }
 
@@ -225,35 +269,10 @@ pub fn score_rolling(
     tokens: &[u32],
     context: u64,
 ) -> Result<LossSum, EvalError> {
-    let (sequences, seq) = model.shape();
-    let mut windows = rolling(tokens.len() as u64, seq as u64, context).map_err(EvalError::Windows)?;
-    let mut inputs = vec![0; sequences * seq];
-    let mut targets = vec![IGNORED; sequences * seq];
-    let mut losses = vec![0.0; sequences * seq];
-    let mut sum = LossSum::default();
-    loop {
-        targets.fill(IGNORED);
-        let mut filled = 0;
-        for RollingWindow { input, targets: wanted } in windows.by_ref().take(sequences) {
-            let row = filled * seq;
-            let len = (input.end - input.start) as usize;
-            for (slot, position) in inputs[row..row + len].iter_mut().zip(input) {
-                *slot = position.checked_sub(1).map_or(prefix, |i| tokens[i as usize]);
-            }
-            let wanted = &tokens[wanted.start as usize..wanted.end as usize];
-            targets[row + len - wanted.len()..row + len].copy_from_slice(wanted);
-            filled += 1;
-        }
-        if filled == 0 {
-            return Ok(sum);
-        }
-        model.token_losses(&inputs, &targets, &mut losses)?;
-        for (&target, &loss) in targets.iter().zip(&losses) {
-            if target != IGNORED {
-                sum += LossSum { nats: f64::from(loss), scored: 1, ..LossSum::default() };
-            }
-        }
-    }
+    let rows: Vec<_> = rolling_rows(prefix, tokens, model.shape().1 as u64, context)?.collect();
+    let scores = score_rows(&mut OneLength(model), &rows, false, &mut |_, _| ())?;
+    let nats = scores.iter().map(|row| -row.log_likelihood).sum();
+    Ok(LossSum { nats, scored: tokens.len() as u64, ..LossSum::default() })
 }
 
 #[cfg(test)]

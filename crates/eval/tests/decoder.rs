@@ -6,12 +6,13 @@
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_eval::generate::{CachedDecoder, ContextLimit, Finish, GenerateConfig, NextToken, generate};
 use bessemer_eval::sampling::SamplingConfig;
+use bessemer_eval::score::rows::{LengthDecoders, Row, RowModel, RowScore, score_rows};
 use bessemer_eval::score::{DecoderLosses, EvalReport, score, score_rolling, score_windows};
 use bessemer_eval::windows::Spread;
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_loader::EvaluationWindows;
-use bessemer_model::{Cache, Decoder, Purpose, Shape, TokenBatch};
+use bessemer_model::{Cache, CacheShape, Decoder, Purpose, Shape, TokenBatch};
 use bessemer_shards::{DEFAULT_FILE_BYTES, Fingerprint, ShardSet, ShardSetWriter, SplitMeta};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -133,6 +134,99 @@ fn rolling_windows_of_a_short_text_agree_with_one_pass() {
     assert_eq!(score_rolling(&mut model, 0, &longer, 12).unwrap().scored, 100);
 }
 
+/// Rows of many lengths, short ones and one that fills the context.
+fn rows() -> Vec<Row> {
+    let row = |i: u32| {
+        let len = 2 + i as usize * 7 % CONTEXT;
+        let tokens = (0..len as u32).map(|t| (t * t * 5 + i * 11 + t) % VOCABULARY).collect();
+        Row { tokens, scored: 1 + i as usize % (len - 1).min(5) }
+    };
+    (0..40).map(row).collect()
+}
+
+fn bits(scores: &[RowScore]) -> Vec<(u64, Option<bool>)> {
+    scores.iter().map(|score| (score.log_likelihood.to_bits(), score.greedy)).collect()
+}
+
+#[test]
+fn rows_have_the_same_bits_for_any_batch_and_order() {
+    for architecture in ["gpt2", "llama"] {
+        let run = |sequences, rows: &[Row]| {
+            let (mut backend, decoder) = decoder(architecture, sequences);
+            let mut model = LengthDecoders::new(&mut backend, decoder);
+            assert_eq!([1, 16, 17, CONTEXT].map(|len| model.length_for(len)), [16, 16, CONTEXT, CONTEXT]);
+            bits(&score_rows(&mut model, rows, true, &mut |_, _| ()).unwrap())
+        };
+        let (rows, backwards) = (rows(), rows().into_iter().rev().collect::<Vec<_>>());
+        let alone: Vec<_> = rows.iter().flat_map(|row| run(1, std::slice::from_ref(row))).collect();
+        for sequences in [1, 2, 7] {
+            assert_eq!(run(sequences, &rows), alone, "{architecture}: batches of {sequences}");
+            let mut other = run(sequences, &backwards);
+            other.reverse();
+            assert_eq!(other, alone, "{architecture}: batches of {sequences}, the other way round");
+        }
+    }
+}
+
+/// Against logits: ll = sum of ln softmax, greedy = each target is the largest.
+#[test]
+fn rows_are_scored_as_their_logits_say() {
+    let (mut backend, decoder) = decoder("llama", 2);
+    let shape = Shape { sequences: 1, seq: CONTEXT, purpose: Purpose::Score };
+    let mut plain = Decoder::with_params(
+        &mut backend,
+        decoder.model(),
+        shape,
+        Default::default(),
+        decoder.params().to_vec(),
+    )
+    .unwrap();
+    let mut rows = rows();
+    let mut wanted = Vec::new();
+    for (number, row) in rows.iter_mut().enumerate() {
+        // Every third row continues as the model would, so that some are greedy.
+        let first = row.tokens.len() - row.scored;
+        let (mut ll, mut greedy) = (0.0, true);
+        for at in first..row.tokens.len() {
+            let mut ids = row.tokens[..at].to_vec();
+            ids.resize(CONTEXT, 0);
+            let targets = vec![bessemer_loader::IGNORED; CONTEXT];
+            let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
+            let mut logits = Vec::new();
+            plain
+                .logits(&mut backend, &batch, |n, row| {
+                    if n == at - 1 {
+                        logits = row.iter().map(|l| f64::from(*l)).collect();
+                    }
+                })
+                .unwrap();
+            let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
+            if number % 3 == 0 {
+                row.tokens[at] = best as u32;
+            }
+            let most = logits[best];
+            let lse = most + logits.iter().map(|l| (l - most).exp()).sum::<f64>().ln();
+            ll += logits[row.tokens[at] as usize] - lse;
+            greedy &= row.tokens[at] as usize == best;
+        }
+        wanted.push((ll, greedy));
+    }
+    let mut model = LengthDecoders::new(&mut backend, decoder);
+    let scores = score_rows(&mut model, &rows, true, &mut |_, _| ()).unwrap();
+    assert!(wanted.iter().any(|row| row.1) && wanted.iter().any(|row| !row.1));
+    for (score, (ll, greedy)) in scores.iter().zip(wanted) {
+        assert!((score.log_likelihood - ll).abs() < 1e-4 * (1.0 + ll.abs()), "{score:?}, wanted {ll}");
+        assert_eq!(score.greedy, Some(greedy));
+    }
+    let wrong = |row: Row, model: &mut LengthDecoders<'_>| {
+        score_rows(model, &[row], false, &mut |_, _| ()).unwrap_err()
+    };
+    for (len, scored) in [(5, 0), (5, 5), (CONTEXT + 2, 1)] {
+        let e = wrong(Row { tokens: vec![1; len], scored }, &mut model).to_string();
+        assert!(e.contains("wanted a token to score"), "{e}");
+    }
+}
+
 fn greedy(max_tokens: u64) -> GenerateConfig {
     GenerateConfig { max_tokens, sampling: SamplingConfig::greedy(), ..GenerateConfig::default() }
 }
@@ -145,7 +239,7 @@ fn go_on(_: u32) -> ControlFlow<()> {
 fn greedy_text_is_the_most_probable_token_of_a_full_pass_each_time() {
     for architecture in ["gpt2", "llama"] {
         let (mut backend, mut decoder) = decoder(architecture, 1);
-        let mut cache = Cache::new(&mut backend, &decoder, 1, CONTEXT).unwrap();
+        let mut cache = Cache::new(&mut backend, &decoder, CacheShape::one(CONTEXT)).unwrap();
         let prompt = [0, 5, 9];
         let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache).unwrap();
         let text = generate(&mut model, &prompt, None, &greedy(100), 0, &mut go_on).unwrap();
@@ -171,7 +265,7 @@ fn greedy_text_is_the_most_probable_token_of_a_full_pass_each_time() {
 #[test]
 fn sliding_generation_goes_on_and_sampling_repeats_with_its_seed() {
     let (mut backend, decoder) = decoder("llama", 1);
-    let mut cache = Cache::new(&mut backend, &decoder, 1, CONTEXT).unwrap();
+    let mut cache = Cache::new(&mut backend, &decoder, CacheShape::one(CONTEXT)).unwrap();
     let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache).unwrap();
     let config = GenerateConfig {
         max_tokens: 80,
@@ -190,10 +284,10 @@ fn sliding_generation_goes_on_and_sampling_repeats_with_its_seed() {
 #[test]
 fn broken_weights_and_wrong_caches_are_errors() {
     let (mut backend, decoder) = decoder("gpt2", 1);
-    let mut two = Cache::new(&mut backend, &decoder, 2, 4).unwrap();
+    let mut two = Cache::new(&mut backend, &decoder, CacheShape::slots(2, 4)).unwrap();
     let e = CachedDecoder::new(&decoder, &mut backend, &mut two).err().unwrap();
     assert!(matches!(e, EvalError::CacheSequences(2)), "{e}");
-    let mut cache = Cache::new(&mut backend, &decoder, 1, 4).unwrap();
+    let mut cache = Cache::new(&mut backend, &decoder, CacheShape::one(4)).unwrap();
     let len = decoder.params().iter().find(|p| p.spec.name == "final_norm.weight").unwrap().spec.len();
     decoder.write_param(&mut backend, "final_norm.weight", &vec![f32::NAN; len]).unwrap();
     let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache).unwrap();

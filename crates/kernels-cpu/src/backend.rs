@@ -2,16 +2,21 @@
 #![allow(unsafe_code)] // host copies to and from the arena
 
 use crate::arena::Arena;
+use crate::background::BackgroundReads;
 use crate::ctx::{Ctx, Machine};
 use crate::op;
 use crate::pool::Pool;
 use crate::{CpuConfig, CpuError, Engine, Rung};
-use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_tensor::op::{Access, Op};
+use bessemer_tensor::{
+    Backend, Buffer, BufferSpec, Event, MemoryUse, PendingRead, Stream, TensorError, View,
+};
 use bessemer_units::{Bytes, DType};
 
 /// The CPU as a device. Streams are computed in the order of launches, so waits are always satisfied.
 pub struct CpuBackend {
+    /// First: its threads read the arena, and end before it goes.
+    reads: BackgroundReads,
     arena: Arena,
     pool: Pool,
     rung: Rung,
@@ -44,7 +49,14 @@ impl CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if config.threads == 0 { cores } else { config.threads };
         let pool = Pool::new(threads, config.pin)?;
-        Ok(CpuBackend { arena: Arena::new(), pool, rung, engine, events: 0 })
+        Ok(CpuBackend {
+            reads: BackgroundReads::default(),
+            arena: Arena::new(),
+            pool,
+            rung,
+            engine,
+            events: 0,
+        })
     }
 
     /// The kernels in use.
@@ -112,6 +124,9 @@ impl Backend for CpuBackend {
     fn launch(&mut self, _stream: Stream, op: &Op) -> Result<(), TensorError> {
         for o in op.operands().iter() {
             self.arena.contains(&o.view)?;
+            if o.access != Access::Read {
+                self.reads.before_write(o.view.buffer.id);
+            }
         }
         op.check()?;
         let ctx = Ctx { arena: &self.arena, pool: &self.pool, rung: self.rung, engine: self.engine };
@@ -146,6 +161,7 @@ impl Backend for CpuBackend {
                 found: dst.dtype(),
             });
         }
+        self.reads.before_write(dst.buffer.id);
         let base = self.arena.address(&dst);
         for (r, row) in values.chunks_exact(dst.cols.max(1)).enumerate() {
             // SAFETY: row r of a view that lies inside its buffer; `&mut self` means that no kernel is running.
@@ -165,6 +181,7 @@ impl Backend for CpuBackend {
                 found: dst.dtype(),
             });
         }
+        self.reads.before_write(dst.buffer.id);
         let base = self.arena.address(&dst).cast::<u32>();
         for (r, row) in values.chunks_exact(dst.cols.max(1)).enumerate() {
             // SAFETY: row r of a view that lies inside its u32 buffer; `values` is host memory and cannot overlap it.
@@ -196,8 +213,17 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn begin_read(
+        &mut self,
+        sources: Vec<(View, usize)>,
+        values: Vec<f32>,
+    ) -> Result<PendingRead, TensorError> {
+        self.reads.begin(&self.arena, sources, values)
+    }
+
     fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
         let base = self.checked_address("write_bytes", &dst, bytes.len())?;
+        self.reads.before_write(dst.buffer.id);
         let size = dst.dtype().size();
         for (r, row) in bytes.chunks_exact((dst.cols * size).max(1)).enumerate() {
             // SAFETY: as above; every pattern of bits is a value of every element type.

@@ -6,6 +6,7 @@
 
 mod arena;
 mod backend;
+mod background;
 mod config;
 mod ctx;
 mod element;

@@ -49,8 +49,18 @@ fn all(b: &mut CpuBackend) -> Vec<Op> {
         ActivationBackward { kind, x, dout: y, dx: z }.into(),
         Gated { kind, gate: wide, up, out }.into(),
         GatedBackward { kind, gate: wide, up, dout: out, dgate: wide, dup: up }.into(),
-        Linear { x, weight, bias: Some(bias), activation: Some((kind, pre)), residual: None, out }.into(),
-        Linear { x: row, weight, bias: None, activation: None, residual: None, out: row_out }.into(),
+        Linear {
+            x,
+            weight,
+            bias: Some(bias),
+            activation: Some((kind, pre)),
+            residual: None,
+            rowwise: false,
+            out,
+        }
+        .into(),
+        Linear { x: row, weight, bias: None, activation: None, residual: None, rowwise: false, out: row_out }
+            .into(),
         LinearBackwardInput { dy: out, weight, activation: None, dx: z, accumulate: true }.into(),
         LinearBackwardWeight { x, dy: out, dweight, dbias: Some(bias), accumulate: true }.into(),
         Norm { kind: layer, x, weight: gain, bias: None, out: y, mean: Some(mean), rstd, eps: 1e-5 }.into(),

@@ -314,18 +314,23 @@ impl Loader {
 
     /// A sample's piece, and the place where it is found.
     fn piece_of(&self, documents: &Documents, counter: u64) -> Result<(Piece, PiecePlace), LoadError> {
-        let place = documents.place(self.order(), counter);
+        self.piece_at(documents, self.number(counter))
+    }
+
+    /// A piece by its number in the order.
+    fn piece_at(&self, documents: &Documents, number: u64) -> Result<(Piece, PiecePlace), LoadError> {
+        let place = documents.place(self.order(), number);
         Ok((documents.piece(self.shards(), place.bucket, place.number)?, place))
     }
 
     /// Epoch of a sample.
     pub(crate) fn epoch_of(&self, documents: &Documents, counter: u64) -> u64 {
-        documents.place(self.order(), counter).epoch
+        documents.place(self.order(), self.number(counter)).epoch
     }
 
-    /// The tokens that a sample reads.
-    pub(crate) fn tokens_of(&self, documents: &Documents, counter: u64) -> Result<Range<u64>, LoadError> {
-        let piece = self.piece_of(documents, counter)?.0;
+    /// The tokens that the sample of a number in the order reads.
+    pub(crate) fn tokens_of(&self, documents: &Documents, number: u64) -> Result<Range<u64>, LoadError> {
+        let piece = self.piece_at(documents, number)?.0;
         Ok(piece.start - 1..piece.start + piece.len as u64)
     }
 

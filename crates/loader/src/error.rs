@@ -3,7 +3,7 @@
 use bessemer_shards::ShardError;
 use std::path::PathBuf;
 
-/// Why a loader cannot be made, cannot resume or cannot fill a batch.
+/// Why a loader cannot be made or cannot fill a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A shard file is damaged or cannot be read.
@@ -77,20 +77,5 @@ pub enum LoadError {
         first: u64,
         /// Samples asked for.
         count: usize,
-    },
-    /// The run that is to be resumed read other samples.
-    #[error(
-        "{}: cannot resume the data order: {what} was {wanted}, now it is {found}; restore it, or start a new run",
-        path.display()
-    )]
-    OtherOrder {
-        /// Folder of the split.
-        path: PathBuf,
-        /// Property that differs.
-        what: &'static str,
-        /// As saved.
-        wanted: String,
-        /// As it is now.
-        found: String,
     },
 }

@@ -41,5 +41,5 @@ pub use mixture::{
     wanted_samples,
 };
 pub use order::{ORDER_VERSION, Permutation};
-pub use state::{LoaderState, MixtureShare};
+pub use state::{LoaderState, MixtureShare, OrderDifference, OrderOrigin};
 pub use training::Loader;

@@ -98,6 +98,22 @@ impl Mixture {
         temperature: f64,
         samples: u64,
     ) -> Result<Mixture, LoadError> {
+        Mixture::after(set, seq_len, shares, temperature, samples, &[])
+    }
+
+    /// As [`Mixture::new`], for the next `samples` samples of a run to which the components, in the order of the shards, have given
+    /// `given` samples already: these count towards their epochs.
+    ///
+    /// # Errors
+    /// As [`Mixture::new`].
+    pub fn after(
+        set: &ShardSet,
+        seq_len: usize,
+        shares: &[Share],
+        temperature: f64,
+        samples: u64,
+        given: &[u64],
+    ) -> Result<Mixture, LoadError> {
         crate::training::check_sequence_length(seq_len)?;
         let (components, place) = (set.components(), set.path().display());
         if components.len() > MOST_COMPONENTS {
@@ -127,6 +143,11 @@ impl Mixture {
         }
         let sizes: Vec<u64> = parts.iter().map(|part| part.stream.samples).collect();
         let weights = asked_weights(&parts, &weights, temperature, seq_len)?;
+        for ((epochs, size), given) in epochs.iter_mut().zip(&sizes).zip(given) {
+            if *given > 0 && *size > 0 {
+                *epochs = (*epochs - *given as f64 / *size as f64).max(0.0);
+            }
+        }
         let weights = capped_weights(&weights, &sizes, &epochs, samples)?;
         let slots = slots(&weights);
         let (order, ranks) = period(&slots);
@@ -146,16 +167,17 @@ impl Mixture {
 
     /// Samples that each component gives to the first `samples` of the run.
     fn given(&self, samples: u64) -> Vec<u64> {
-        let period = self.order.len() as u64;
-        let mut given: Vec<u64> = self.parts.iter().map(|part| samples / period * part.slots).collect();
-        for &component in &self.order[..(samples % period) as usize] {
-            given[usize::from(component)] += 1;
-        }
-        given
+        let slots: Vec<u64> = self.parts.iter().map(|part| part.slots).collect();
+        count(&slots, &self.order, samples)
     }
 
     /// What a run of `samples` samples takes of each component.
     pub fn taken(&self, samples: u64) -> Vec<Taken> {
+        self.taken_after(samples, &[])
+    }
+
+    /// As [`Mixture::taken`], with the samples that each component has given before.
+    pub(crate) fn taken_after(&self, samples: u64, before: &[u64]) -> Vec<Taken> {
         let take = |(part, samples): (&Part, u64)| Taken {
             name: part.name.clone(),
             tokens: part.tokens,
@@ -164,7 +186,9 @@ impl Mixture {
             samples,
             epochs: if samples == 0 { 0.0 } else { samples as f64 / part.stream.samples as f64 },
         };
-        self.parts.iter().zip(self.given(samples)).map(take).collect()
+        let before = before.iter().copied().chain(std::iter::repeat(0));
+        let given = self.given(samples).into_iter().zip(before).map(|(given, before)| given + before);
+        self.parts.iter().zip(given).map(take).collect()
     }
 
     /// Identity of the mixture in a checkpoint.
@@ -246,6 +270,31 @@ fn slots(weights: &[f64]) -> Vec<u64> {
 /// Greatest common divisor (Euclid); of 0 and b it is b.
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// Samples that each component gives to the first `samples`.
+fn count(slots: &[u64], order: &[u16], samples: u64) -> Vec<u64> {
+    let period = order.len().max(1) as u64;
+    let mut given: Vec<u64> = slots.iter().map(|slots| samples / period * slots).collect();
+    for &component in &order[..(samples % period) as usize] {
+        given[usize::from(component)] += 1;
+    }
+    given
+}
+
+/// Samples that components with these places of a period give to the first `samples`.
+///
+/// # Errors
+/// Places that no mixture has.
+pub(crate) fn given_by(places: &[u64], samples: u64) -> Result<Vec<u64>, LoadError> {
+    let sum = places.iter().try_fold(0u64, |sum, slots| sum.checked_add(*slots));
+    if places.len() > MOST_COMPONENTS || !sum.is_some_and(|sum| (1..=SLOTS).contains(&sum)) {
+        return Err(wrong(format!(
+            "a saved mixture of {} components: expected 1 to {SLOTS} places of a period of at most {MOST_COMPONENTS} components",
+            places.len()
+        )));
+    }
+    Ok(count(places, &period(places).0, samples))
 }
 
 /// One period: the component at each place, and how often it stood before.

@@ -3,8 +3,7 @@
 use crate::documents::{Documents, SampleOrder};
 use crate::mixing::Mixture;
 use crate::order::ORDER_VERSION;
-use crate::state::in_words;
-use crate::{Batch, LoadError, LoaderState, Permutation, Sample};
+use crate::{Batch, LoadError, LoaderState, OrderOrigin, Permutation, Sample};
 use bessemer_shards::ShardSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,6 +64,8 @@ pub struct Loader {
     mixture: Option<Arc<Mixture>>,
     /// Where samples are documents and not windows.
     pub(crate) documents: Option<Arc<Documents>>,
+    /// Where the order took the place of another one.
+    origin: OrderOrigin,
 }
 
 impl Loader {
@@ -85,13 +86,22 @@ impl Loader {
                 seq_len,
             });
         }
-        Ok(Loader { set, seq_len, seed, shuffle, streams: vec![stream], mixture: None, documents: None })
+        let streams = vec![stream];
+        let origin = OrderOrigin::default();
+        Ok(Loader { set, seq_len, seed, shuffle, streams, mixture: None, documents: None, origin })
     }
 
     /// A loader of the samples of a mixture of the split's components.
     pub fn mixed(set: Arc<ShardSet>, seed: u64, shuffle: bool, mixture: Mixture) -> Loader {
         let (seq_len, streams) = (mixture.seq_len(), mixture.streams(seed));
-        Loader { set, seq_len, seed, shuffle, streams, mixture: Some(Arc::new(mixture)), documents: None }
+        let (mixture, origin) = (Some(Arc::new(mixture)), OrderOrigin::default());
+        Loader { set, seq_len, seed, shuffle, streams, mixture, documents: None, origin }
+    }
+
+    /// The same samples in a run that has consumed others before: sample `origin.samples` is the first of this order, whose components
+    /// go on behind what they had given.
+    pub fn from_origin(self, origin: OrderOrigin) -> Loader {
+        Loader { origin, ..self }
     }
 
     pub(crate) fn over_documents(
@@ -109,6 +119,7 @@ impl Loader {
             streams: Vec::new(),
             mixture: None,
             documents: Some(Arc::new(documents)),
+            origin: OrderOrigin::default(),
         }
     }
 
@@ -155,7 +166,26 @@ impl Loader {
 
     /// The stream that gives sample `counter`, and the number of that sample in it.
     fn turn(&self, counter: u64) -> (usize, u64) {
-        self.mixture.as_ref().map_or((0, counter), |mixture| mixture.at(counter))
+        let counter = counter.saturating_sub(self.origin.samples);
+        let (component, number) = self.mixture.as_ref().map_or((0, counter), |mixture| mixture.at(counter));
+        (component, self.before(component) + number)
+    }
+
+    /// Samples that a component had given before this order began.
+    fn before(&self, component: usize) -> u64 {
+        self.origin.given.get(component).copied().unwrap_or(0)
+    }
+
+    /// Number of sample `counter` of the run in an order without a mixture.
+    pub(crate) fn number(&self, counter: u64) -> u64 {
+        self.before(0) + counter.saturating_sub(self.origin.samples)
+    }
+
+    /// What a run of `samples` samples takes of each component of its mixture, with what they had given before this order began;
+    /// nothing without a mixture.
+    pub fn taken(&self, samples: u64) -> Vec<crate::Taken> {
+        let own = samples.saturating_sub(self.origin.samples);
+        self.mixture.as_ref().map_or_else(Vec::new, |mixture| mixture.taken_after(own, &self.origin.given))
     }
 
     /// Component and window of sample `counter`, where samples are windows.
@@ -171,8 +201,8 @@ impl Loader {
     pub fn sample(&self, counter: u64) -> Result<Sample, LoadError> {
         match &self.documents {
             Some(documents) => {
-                let (epoch, token) =
-                    (self.epoch_of(documents, counter), self.tokens_of(documents, counter)?.start);
+                let token = self.tokens_of(documents, self.number(counter))?.start;
+                let epoch = self.epoch_of(documents, counter);
                 Ok(Sample { counter, component: 0, epoch, token })
             }
             None => Ok(self.window(counter)),
@@ -208,15 +238,16 @@ impl Loader {
         Sample { counter, component, epoch, token: stream.token(place, self.seq_len, Some(order)) }
     }
 
-    /// What `samples` samples read, as ranges of tokens in any order: of each stream the samples of the first two
-    /// epochs. Later epochs bring no token that these have not.
+    /// What the first `samples` samples of a run read of these shards, as ranges of tokens in any order: of each stream the samples of
+    /// the first two epochs. Later epochs bring no token that these have not. Other shards and orders that the run has read before
+    /// are not known here.
     ///
     /// # Errors
     /// Of documents, if a file can no longer be read.
     pub fn seen(&self, samples: u64) -> Result<Box<dyn Iterator<Item = Range<u64>> + '_>, LoadError> {
         if let Some(documents) = &self.documents {
-            let counters = 0..samples.min(2 * documents.samples_per_epoch());
-            let ranges: Result<Vec<_>, _> = counters.map(|c| self.tokens_of(documents, c)).collect();
+            let numbers = 0..self.number(samples).min(2 * documents.samples_per_epoch());
+            let ranges: Result<Vec<_>, _> = numbers.map(|number| self.tokens_of(documents, number)).collect();
             return Ok(Box::new(ranges?.into_iter()));
         }
         Ok(Box::new(self.windows_seen(samples)))
@@ -224,8 +255,8 @@ impl Loader {
 
     fn windows_seen(&self, samples: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let given = match &self.mixture {
-            Some(mixture) => mixture.taken(samples).iter().map(|taken| taken.samples).collect(),
-            None => vec![samples],
+            Some(_) => self.taken(samples).iter().map(|taken| taken.samples).collect(),
+            None => vec![self.number(samples)],
         };
         let length = self.seq_len as u64 + 1;
         given.into_iter().enumerate().flat_map(move |(component, given)| {
@@ -267,7 +298,7 @@ impl Loader {
         Ok(())
     }
 
-    /// What a checkpoint keeps after `samples` samples: enough to go on and to refuse other data.
+    /// What a checkpoint keeps after `samples` samples: enough to go on, and to know other data.
     pub fn state(&self, samples: u64) -> LoaderState {
         LoaderState {
             order_version: ORDER_VERSION,
@@ -280,47 +311,13 @@ impl Loader {
             data_checksum: format!("{:016x}", self.set.checksum()),
             lengths: self.documents.as_ref().map(|documents| documents.identity()),
             mixture: self.mixture.as_ref().map_or_else(Vec::new, |mixture| mixture.identity()),
+            origin: Some(&self.origin).filter(|origin| **origin != OrderOrigin::default()).cloned(),
         }
     }
 
     /// Moves a state of this loader to where `samples` samples are consumed.
     pub fn advance(&self, state: &mut LoaderState, samples: u64) {
         (state.samples, state.epoch) = (samples, self.epoch(samples));
-    }
-
-    /// The sample counter to go on with, if `state` was saved with the same samples in the same order.
-    ///
-    /// # Errors
-    /// [`LoadError::OtherOrder`] naming the first difference.
-    pub fn resume(&self, state: &LoaderState) -> Result<u64, LoadError> {
-        let now = self.state(state.samples);
-        let same = |what, wanted: String, found: String| {
-            let path = self.set.path().to_owned();
-            if wanted == found { Ok(()) } else { Err(LoadError::OtherOrder { path, what, wanted, found }) }
-        };
-        same(
-            "the version of the sample order",
-            state.order_version.to_string(),
-            now.order_version.to_string(),
-        )?;
-        same("the number of tokens", state.tokens.to_string(), now.tokens.to_string())?;
-        same("the checksum of the shards", state.data_checksum.clone(), now.data_checksum)?;
-        same("the sequence length", state.seq_len.to_string(), now.seq_len.to_string())?;
-        same("the seed", state.seed.to_string(), now.seed.to_string())?;
-        let lengths = |lengths: Option<String>| lengths.unwrap_or_else(|| "packed".into());
-        same(
-            "train.lengths (with its buckets and micro-batch)",
-            lengths(state.lengths.clone()),
-            lengths(now.lengths),
-        )?;
-        same("shuffle", state.shuffle.to_string(), now.shuffle.to_string())?;
-        same(
-            "the mixture (weights, temperature and, where epochs are capped, the length of the run)",
-            in_words(&state.mixture),
-            in_words(&now.mixture),
-        )?;
-        same("the epoch", state.epoch.to_string(), now.epoch.to_string())?;
-        Ok(state.samples)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Memory of decoding: keys and values of every layer, and activations for a few rows.
+//! Memory of decoding: keys and values of every layer for several sequences, and activations for a few rows.
 
 use crate::decoder::{Decoder, Purpose, Shape};
 use crate::error::ModelError;
@@ -7,47 +7,84 @@ use crate::record::Recording;
 use crate::units::StageUnit;
 use bessemer_arch::Unit;
 use bessemer_program::{Phase, Scratch, StepValues, UnitProgram, each_op, plan_memory};
-use bessemer_tensor::op::Op;
+use bessemer_tensor::op::{AttentionSlots, Op};
 use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::{Bytes, DType};
 
-/// Rows of a decoding pass at most, unless there are more sequences: longer prompts go through in pieces.
+/// Positions of one sequence in one pass at most: longer prompts go through in pieces, which end at multiples of this.
 const CHUNK_ROWS: usize = 128;
 
-/// Keys and values of `sequences` sequences of up to `capacity` positions, all of the same length at any time.
+/// Size of a [`Cache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheShape {
+    /// S, sequences that are decoded independently.
+    pub slots: usize,
+    /// C, positions of each of them.
+    pub capacity: usize,
+    /// Rows of logits of one sequence that [`Decoder::decode_each`] makes in one product. There is memory for P = max(S, this).
+    pub logit_rows: usize,
+}
+
+impl CacheShape {
+    /// The size for one sequence of `capacity` positions, to generate a text.
+    pub fn one(capacity: usize) -> CacheShape {
+        CacheShape::slots(1, capacity)
+    }
+
+    /// The size for several sequences of `capacity` positions.
+    pub fn slots(slots: usize, capacity: usize) -> CacheShape {
+        CacheShape { slots, capacity, logit_rows: 1 }
+    }
+}
+
+/// Keys and values of sequences that are decoded independently, each in a slot of up to `capacity` positions.
 ///
-/// Layout of keys and of values of a layer: `[sequences * capacity, G E]`, row b * capacity + position.
-/// Class "cache": `4 (2 L B C G E + B V)` bytes, and the residual stream, indices and scratch of r = B max(1, min(C, 128 / B))
-/// rows.
+/// Layout of keys and of values of a layer: `[S * capacity, G E]`, row s * capacity + position.
+/// Class "cache": `4 (2 L S C G E + P V)` bytes for P rows of logits, and the residual stream, indices and scratch of
+/// max(S, min(C, 128)) rows.
+///
+/// The logits of a sequence have the same bits whatever the other slots hold and are given: prompts go through by
+/// themselves, in pieces that end at the same positions, and rows of several sequences through products that treat every
+/// row by itself.
 #[derive(Debug)]
 pub struct Cache {
-    pub(crate) sequences: usize,
     pub(crate) capacity: usize,
-    /// Positions held.
-    pub(crate) len: usize,
+    pub(crate) slots: Vec<CachedSequence>,
     /// Positions of one pass at most.
     pub(crate) chunk: usize,
-    /// First position of the document that position `[p]` belongs to, for p up to the one that comes next; all 0
-    /// unless attention stays within documents.
-    pub(crate) starts: Vec<usize>,
     /// Keys and values of each layer.
     pub(crate) layers: Vec<[View; 2]>,
-    /// Programs of a pass with 1, 2, ... new positions.
-    pub(crate) passes: Vec<DecodePass>,
-    /// The logits of the last rows.
-    pub(crate) head: StageUnit,
+    /// Programs of a pass with 1, 2, ... new positions of one sequence.
+    pub(crate) pieces: Vec<DecodePass>,
+    /// Programs of a pass with one new position of each of 1, 2, ... sequences.
+    pub(crate) rows: Vec<DecodePass>,
+    /// Logits of 1, 2, ... rows of several sequences.
+    pub(crate) row_heads: Vec<StageUnit>,
+    /// Logits of 1, 2, ... rows of one sequence.
+    pub(crate) piece_heads: Vec<StageUnit>,
     pub(crate) ids: View,
     pub(crate) positions: View,
+    pub(crate) places: View,
     /// The residual stream as it enters and leaves a layer.
     pub(crate) stream: [View; 2],
-    pub(crate) logits_bv: View,
+    pub(crate) logits: View,
     pub(crate) scratch: ScratchBuffers,
     /// Memory of the values of the unit that runs.
     pub(crate) table: Vec<View>,
     pub(crate) host: HostRows,
 }
 
-/// The programs of a pass with some new positions.
+/// The sequence of a slot.
+#[derive(Debug)]
+pub(crate) struct CachedSequence {
+    /// Positions held.
+    pub(crate) len: usize,
+    /// First position of the document that position `[p]` belongs to, for p up to the one that comes next; all 0
+    /// unless attention stays within documents.
+    pub(crate) starts: Vec<usize>,
+}
+
+/// The programs of a pass with some new rows.
 #[derive(Debug)]
 pub(crate) struct DecodePass {
     pub(crate) embedding: StageUnit,
@@ -60,7 +97,17 @@ pub(crate) struct DecodePass {
 pub(crate) struct HostRows {
     pub(crate) ids: Vec<u32>,
     pub(crate) positions: Vec<u32>,
+    pub(crate) places: Vec<u32>,
     pub(crate) logits: Vec<f32>,
+}
+
+/// Kind of a pass, and its number of rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PassRows {
+    /// Positions of one sequence.
+    Piece(usize),
+    /// Sequences, one position of each.
+    Slots(usize),
 }
 
 /// A unit of decoding, with its parameters in the decoder.
@@ -74,16 +121,12 @@ fn unit(decoder: &Decoder, unit: Unit, program: UnitProgram) -> StageUnit {
 }
 
 impl Cache {
-    /// Allocates a cache for `sequences` sequences of `capacity` positions and reserves the workspace of decoding.
+    /// Allocates a cache and reserves the workspace of decoding.
     ///
     /// # Errors
-    /// No sequence, a capacity beyond the model's context, or what the backend answers.
-    pub fn new(
-        backend: &mut dyn Backend,
-        decoder: &Decoder,
-        sequences: usize,
-        capacity: usize,
-    ) -> Result<Cache, ModelError> {
+    /// No slot, a capacity beyond the model's context, or what the backend answers.
+    pub fn new(backend: &mut dyn Backend, decoder: &Decoder, shape: CacheShape) -> Result<Cache, ModelError> {
+        let CacheShape { slots, capacity, logit_rows } = shape;
         decoder.expect_whole("decoding with a cache")?;
         let model = decoder.model();
         if capacity == 0 || capacity > model.context {
@@ -96,15 +139,16 @@ impl Cache {
         let kv = model.kv_heads * model.head_dim;
         let widest = model.vocab_size.max(model.mlp_in_width()).max(model.qkv_width()).max(kv);
         let most = isize::MAX as usize / 4 / widest / capacity;
-        if sequences == 0 || sequences > most {
+        if slots == 0 || slots > most {
             return Err(ModelError::Shape {
-                what: "cache sequences",
+                what: "cache slots",
                 wanted: format!("1 to {most}"),
-                found: sequences.to_string(),
+                found: slots.to_string(),
             });
         }
-        let chunk = (CHUNK_ROWS / sequences).clamp(1, capacity);
-        let n = sequences * chunk;
+        let chunk = CHUNK_ROWS.min(capacity);
+        let n = slots.max(chunk);
+        let piece_rows = logit_rows.clamp(1, chunk);
         let mut matrix = |name: &str, dtype: DType, rows: usize, cols: usize| -> Result<View, ModelError> {
             let spec = BufferSpec { class: "cache", name, dtype, len: rows * cols };
             Ok(backend.alloc(spec)?.matrix(rows, cols))
@@ -112,14 +156,15 @@ impl Cache {
         let mut layers = Vec::with_capacity(model.layers);
         for i in 0..model.layers {
             let mut part =
-                |what: &str| matrix(&format!("layers.{i}.{what}"), DType::F32, sequences * capacity, kv);
+                |what: &str| matrix(&format!("layers.{i}.{what}"), DType::F32, slots * capacity, kv);
             layers.push([part("keys")?, part("values")?]);
         }
         let shardings = model.shardings();
-        let shape = |seq: usize| Shape { sequences, seq, purpose: Purpose::Score };
-        let pass = |new: usize| {
-            let recording = Recording::new(model, &shardings, shape(new), DType::F32);
-            let mut layer = recording.decode_layer(0, capacity);
+        let recording = |sequences: usize, seq: usize, rowwise: bool| {
+            let shape = Shape { sequences, seq, purpose: Purpose::Score };
+            Recording { rowwise, ..Recording::new(model, &shardings, shape, DType::F32) }
+        };
+        let pass = |recording: &Recording<'_>, mut layer: UnitProgram| {
             bessemer_program::fuse(&mut layer);
             let mut embedding = recording.embedding();
             bessemer_program::fuse(&mut embedding);
@@ -128,41 +173,54 @@ impl Cache {
                 layer: unit(decoder, Unit::Layer(0), layer),
             }
         };
-        let passes: Vec<DecodePass> = (1..=chunk).map(pass).collect();
-        let logits = Recording::new(model, &shardings, shape(1), DType::F32).logits(sequences);
-        let head = unit(decoder, Unit::Head, logits);
-        let in_place = passes.iter().all(|p| stream_in_place(&p.layer.program, Phase::Score));
+        let piece = |new: usize| {
+            let recording = recording(1, new, false);
+            pass(&recording, recording.decode_layer(0, capacity))
+        };
+        let row = |rows: usize| {
+            let recording = recording(rows, 1, true);
+            pass(&recording, recording.decode_slots_layer(0, slots, capacity))
+        };
+        let head = |rows: usize, rowwise| unit(decoder, Unit::Head, recording(rows, 1, rowwise).logits(rows));
+        let pieces: Vec<DecodePass> = (1..=chunk).map(piece).collect();
+        let rows: Vec<DecodePass> = (1..=slots).map(row).collect();
+        let row_heads: Vec<StageUnit> = (1..=slots).map(|rows| head(rows, true)).collect();
+        let piece_heads: Vec<StageUnit> = (1..=piece_rows).map(|rows| head(rows, false)).collect();
+        let layer_units = || pieces.iter().chain(&rows).map(|p| &p.layer);
+        let in_place = layer_units().all(|layer| stream_in_place(&layer.program, Phase::Score));
         let x = matrix("stream", DType::F32, n, model.width)?;
         let x_out = if in_place { x } else { matrix("stream", DType::F32, n, model.width)? };
         let (ids, positions) = (matrix("ids", DType::U32, 1, n)?, matrix("positions", DType::U32, 1, n)?);
-        let logits_bv = matrix("logits", DType::F32, sequences, model.vocab_size)?;
+        let places = matrix("places", DType::U32, 1, AttentionSlots::PLACE * slots)?;
+        let logits = matrix("logits", DType::F32, slots.max(piece_rows), model.vocab_size)?;
         let mut wanted = Scratch::new();
-        let units = passes.iter().flat_map(|p| [&p.embedding, &p.layer]).chain([&head]);
+        let embeddings = pieces.iter().chain(&rows).map(|p| &p.embedding);
+        let units = embeddings.chain(layer_units()).chain(&row_heads).chain(&piece_heads);
         units.for_each(|unit| larger(&mut wanted, &unit.memory.scratch));
         let scratch = ScratchBuffers::alloc(backend, "cache", &wanted, &ScratchBuffers::default())?;
         let host = HostRows {
             ids: vec![0; n],
             positions: vec![0; n],
-            logits: vec![0.0; sequences * model.vocab_size],
+            places: vec![0; places.cols],
+            logits: vec![0.0; logits.len()],
         };
-        let stream = [x, x_out];
-        let starts = vec![0; capacity + 1];
-        let table = Vec::new();
+        let sequence = || CachedSequence { len: 0, starts: vec![0; capacity + 1] };
         let cache = Cache {
-            sequences,
             capacity,
-            len: 0,
+            slots: (0..slots).map(|_| sequence()).collect(),
             chunk,
-            starts,
             layers,
-            passes,
-            head,
+            pieces,
+            rows,
+            row_heads,
+            piece_heads,
             ids,
             positions,
-            stream,
-            logits_bv,
+            places,
+            stream: [x, x_out],
+            logits,
             scratch,
-            table,
+            table: Vec::new(),
             host,
         };
         cache.reserve(backend, decoder)?;
@@ -172,26 +230,35 @@ impl Cache {
     /// Checks every operator of every pass and reserves the largest workspace.
     fn reserve(&self, backend: &mut dyn Backend, decoder: &Decoder) -> Result<(), ModelError> {
         let (mut most, mut table) = (Bytes(0), Vec::new());
+        let mut ask = |unit: &StageUnit, external: &[View], values: &StepValues| -> Result<(), ModelError> {
+            self.binding(decoder, unit, external).fill(&mut table);
+            each_op(&unit.program, Phase::Score, &table, &mut |op: &Op| {
+                let op = values.filled(op);
+                op.check()?;
+                most = most.max(backend.workspace(&op)?);
+                Ok(())
+            })?;
+            Ok(())
+        };
         for new in 1..=self.chunk {
             for past in [0, self.capacity - new] {
-                let values = self.step(0, past);
-                let mut ask = |op: &Op| {
-                    let op = values.filled(op);
-                    op.check()?;
-                    most = most.max(backend.workspace(&op)?);
-                    Ok(())
-                };
-                let pass = &self.passes[new - 1];
-                self.binding(decoder, &pass.embedding, &[]).fill(&mut table);
-                each_op(&pass.embedding.program, Phase::Score, &table, &mut ask)?;
+                let (pass, values) = (&self.pieces[new - 1], self.step(0, past));
+                ask(&pass.embedding, &[], &values)?;
                 if let Some(layer) = self.layers.first() {
-                    let external = self.external(*layer, 0, past);
-                    self.binding(decoder, &pass.layer, &external).fill(&mut table);
-                    each_op(&pass.layer.program, Phase::Score, &table, &mut ask)?;
+                    ask(&pass.layer, &self.piece_external(*layer, 0, 0, past), &values)?;
                 }
-                let external = [self.last_rows(new), self.logits_bv];
-                self.binding(decoder, &self.head, &external).fill(&mut table);
-                each_op(&self.head.program, Phase::Score, &table, &mut ask)?;
+            }
+        }
+        let values = StepValues::default();
+        for pass in &self.rows {
+            ask(&pass.embedding, &[], &values)?;
+            if let Some(layer) = self.layers.first() {
+                ask(&pass.layer, &self.slots_external(*layer), &values)?;
+            }
+        }
+        for heads in [&self.row_heads, &self.piece_heads] {
+            for (i, head) in heads.iter().enumerate() {
+                ask(head, &self.head_external(0, i + 1), &values)?;
             }
         }
         Ok(backend.reserve_workspace(most)?)
@@ -202,17 +269,31 @@ impl Cache {
         StepValues { past: past - start, capacity: self.capacity - start, ..StepValues::default() }
     }
 
-    /// Keys and values of a layer: from the first new position on, and from the first that is seen on.
-    pub(crate) fn external(&self, [keys, values]: [View; 2], start: usize, past: usize) -> [View; 4] {
-        let from = |view: View, row: usize| View { offset: view.offset + row * view.stride, ..view };
-        let (new, seen) = (|view| from(view, past), |view| from(view, start));
-        [new(keys), new(values), seen(keys), seen(values)]
+    /// Keys and values of a layer for a piece of the sequence in `slot`: from the first new position on, and from the
+    /// first that is seen on.
+    pub(crate) fn piece_external(
+        &self,
+        layer: [View; 2],
+        slot: usize,
+        start: usize,
+        past: usize,
+    ) -> [View; 4] {
+        let from = |view: View, row: usize| View {
+            offset: view.offset + (slot * self.capacity + row) * view.stride,
+            ..view
+        };
+        let [keys, values] = layer;
+        [from(keys, past), from(values, past), from(keys, start), from(values, start)]
     }
 
-    /// The residual stream of the last of `new` positions of every sequence.
-    pub(crate) fn last_rows(&self, new: usize) -> View {
-        let x = self.stream[0];
-        View { offset: (new - 1) * x.cols, rows: self.sequences, stride: new * x.cols, ..x }
+    /// Keys and values of a layer, and the places of the rows.
+    pub(crate) fn slots_external(&self, [keys, values]: [View; 2]) -> [View; 3] {
+        [keys, values, self.places]
+    }
+
+    /// `rows` rows of the residual stream from `first` on, and their logits.
+    pub(crate) fn head_external(&self, first: usize, rows: usize) -> [View; 2] {
+        [self.stream[0].rows(first, rows), self.logits.rows(0, rows)]
     }
 
     /// Memory of the values of a decoding unit.
@@ -242,28 +323,36 @@ impl Cache {
         }
     }
 
-    /// Sequences.
-    pub fn sequences(&self) -> usize {
-        self.sequences
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
     }
 
-    /// Capacity in positions of each sequence.
+    /// Capacity in positions of each slot.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Positions that each sequence holds.
-    pub fn len(&self) -> usize {
-        self.len
+    /// Positions of a sequence that one pass takes at most; a prompt is cut at multiples of it.
+    pub fn chunk(&self) -> usize {
+        self.chunk
     }
 
-    /// True if nothing has been decoded since the start or the last reset.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    /// Positions that a slot holds; 0 of a slot that the cache does not have.
+    pub fn len(&self, slot: usize) -> usize {
+        self.slots.get(slot).map_or(0, |s| s.len)
     }
 
-    /// Forgets all positions from `len` on (a common beginning is then decoded once). Does nothing if there are fewer.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    /// True if a slot holds nothing.
+    pub fn is_empty(&self, slot: usize) -> bool {
+        self.len(slot) == 0
+    }
+
+    /// Forgets all positions of a slot from `len` on (a common beginning is then decoded once). Does nothing if there are
+    /// fewer.
+    pub fn truncate(&mut self, slot: usize, len: usize) {
+        if let Some(s) = self.slots.get_mut(slot) {
+            s.len = s.len.min(len);
+        }
     }
 }

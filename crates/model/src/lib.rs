@@ -44,8 +44,9 @@ mod units;
 
 pub use bessemer_arch::Unit;
 pub use bessemer_program::{Collective, OneDevice, Phase, Ranks};
-pub use cache::Cache;
+pub use cache::{Cache, CacheShape};
 pub use config::ActivationConfig;
+pub use decode::NextPosition;
 pub use decoder::{Decoder, Purpose, Shape};
 pub use error::ModelError;
 pub use init::initial_values;

@@ -9,7 +9,8 @@ mod tiny;
 use bessemer_arch::Model;
 use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_model::{
-    ActivationConfig, Cache, Decoder, OneDevice, Purpose, Shape, StageConfig, StepContext, Stream, TokenBatch,
+    ActivationConfig, Cache, CacheShape, Decoder, NextPosition, OneDevice, Purpose, Shape, StageConfig,
+    StepContext, Stream, TokenBatch,
 };
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::Backend;
@@ -82,7 +83,7 @@ impl Lengths {
 fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
     let mut d = decoder(b, model, 2, Purpose::Train);
     let mut optimizer = adamw(b, &d, &OptimConfig::default());
-    let mut cache = Cache::new(b, &d, 2, 16).unwrap();
+    let mut cache = Cache::new(b, &d, CacheShape::slots(2, 16)).unwrap();
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let mut per_token = vec![0.0; ids.len()];
@@ -97,9 +98,11 @@ fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
         }
         optimizer.step(b, step + 1, 1e-3).unwrap();
         d.loss(b, &batch, Some(&mut per_token)).unwrap();
-        cache.truncate(0);
-        d.decode(b, &mut cache, &ids[..10]).unwrap();
-        d.decode(b, &mut cache, &ids[..2]).unwrap();
+        (0..2).for_each(|slot| cache.truncate(slot, 0));
+        d.decode(b, &mut cache, 0, &ids[..10]).unwrap();
+        d.decode_each(b, &mut cache, 1, &ids[..3], &mut |_, _| {}).unwrap();
+        let row = |slot| NextPosition { slot, id: ids[slot] };
+        d.decode_rows(b, &mut cache, &[row(1), row(0)]).unwrap();
     };
     round(0);
     (1..=5).map(|step| allocations_of(|| round(step))).min().unwrap()

@@ -144,7 +144,7 @@ impl Muon {
 
 /// `out = a b^T`.
 fn product_transposed(a: View, b: View, out: View) -> op::Linear {
-    op::Linear { x: a, weight: b, bias: None, activation: None, residual: None, out }
+    op::Linear { x: a, weight: b, bias: None, activation: None, residual: None, rowwise: false, out }
 }
 
 impl Rule for Muon {

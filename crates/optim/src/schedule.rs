@@ -13,19 +13,24 @@
 //!   0 to 1 (Hu et al. 2024, MiniCPM; Hägele et al. 2024).
 //!
 //! From step S on the rate is the final one (constant: p; inverse-sqrt goes on).
+//!
+//! A schedule is homogeneous: with i, w and S in tokens instead of steps of one size it has the same rates, to the bit while
+//! tokens are below 2^53. So a run whose batch changes counts in tokens ([`Schedule::of_tokens`]).
 
 use crate::config::{DecayShape, OptimConfig, ScheduleChoice};
 
 /// Learning rates of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
+    /// Positions in a step: 1 where positions are steps, the tokens of a step where they are tokens.
+    unit: u64,
     kind: ScheduleChoice,
     shape: DecayShape,
     peak: f64,
     least: f64,
     from_zero: bool,
     warmup: u64,
-    /// First step of the decay.
+    /// First position of the decay.
     decay_from: u64,
     total: u64,
     power: f64,
@@ -36,15 +41,24 @@ pub struct Schedule {
 const TIMESCALE: f64 = 10_000.0;
 
 impl Schedule {
-    /// The schedule of a run of `total_steps` steps.
+    /// The schedule of a run of `total_steps` steps, whose positions are steps.
     pub fn new(config: &OptimConfig, total_steps: u64) -> Schedule {
-        let warmup = config.warmup(total_steps);
-        let decay_steps = (config.decay_fraction * total_steps as f64).round() as u64;
+        Schedule::of_tokens(config, total_steps, 1)
+    }
+
+    /// The schedule of a run of `total` tokens in steps of `step_tokens`, whose positions are tokens. The keys of `config` that count
+    /// steps count such steps.
+    pub fn of_tokens(config: &OptimConfig, total: u64, step_tokens: u64) -> Schedule {
+        let unit = step_tokens.max(1);
+        let steps = total.div_ceil(unit);
+        let warmup = config.warmup(steps).saturating_mul(unit);
+        let decay = ((config.decay_fraction * steps as f64).round() as u64).saturating_mul(unit);
         let decay_from = match config.schedule {
-            ScheduleChoice::Wsd => total_steps.saturating_sub(decay_steps).max(warmup),
+            ScheduleChoice::Wsd => total.saturating_sub(decay).max(warmup),
             _ => warmup,
         };
         Schedule {
+            unit,
             kind: config.schedule,
             shape: config.decay_shape,
             peak: config.lr,
@@ -52,27 +66,27 @@ impl Schedule {
             from_zero: config.warmup_from_zero,
             warmup,
             decay_from,
-            total: total_steps,
+            total,
             power: config.decay_power,
             cycles: config.cycles,
         }
     }
 
-    /// Learning rate of step `step`, counted from 0.
+    /// Learning rate of the step that begins at position `step`, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.peak
                 * if self.from_zero {
                     step as f64 / self.warmup as f64
                 } else {
-                    (step + 1) as f64 / (self.warmup + 1) as f64
+                    (step + self.unit) as f64 / (self.warmup + self.unit) as f64
                 };
         }
         if self.kind == ScheduleChoice::Constant || step < self.decay_from {
             return self.peak;
         }
         if self.kind == ScheduleChoice::InverseSqrt {
-            let scale = if self.warmup > 0 { self.warmup as f64 } else { TIMESCALE };
+            let scale = if self.warmup > 0 { self.warmup as f64 } else { TIMESCALE * self.unit as f64 };
             let height = (scale / (step as f64 - self.warmup as f64 + scale)).sqrt();
             return self.least.max(self.peak * height);
         }
@@ -118,6 +132,24 @@ mod tests {
         for (step, lr) in list.iter().enumerate() {
             let found = s.at(step as u64);
             assert!((-1e-12..0.01).contains(&(found - lr)), "step {step}: {found}, wanted {lr}");
+        }
+    }
+
+    /// Every schedule, in tokens of steps of an odd size.
+    #[test]
+    fn in_tokens_the_rates_of_steps_have_the_same_bits() {
+        use ScheduleChoice as S;
+        for schedule in
+            [S::Cosine, S::Linear, S::Constant, S::InverseSqrt, S::Polynomial, S::CosineRestarts, S::Wsd]
+        {
+            for (warmup_steps, warmup_from_zero) in [(0, false), (7, false), (7, true)] {
+                let c =
+                    OptimConfig { schedule, warmup_steps, warmup_from_zero, cycles: 3, ..Default::default() };
+                let (steps, tokens) = (Schedule::new(&c, 101), Schedule::of_tokens(&c, 101 * 12_345, 12_345));
+                for step in 0..110 {
+                    assert_eq!(steps.at(step).to_bits(), tokens.at(step * 12_345).to_bits(), "{c:?} {step}");
+                }
+            }
         }
     }
 

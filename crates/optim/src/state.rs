@@ -74,6 +74,11 @@ impl From<View> for StateView {
     }
 }
 
+/// A stretch of a tensor without gaps, as one row.
+fn row(view: &View, first: usize, cols: usize) -> View {
+    View { offset: view.offset + first, rows: 1, cols, stride: cols, ..*view }
+}
+
 impl StateView {
     fn values(&self) -> &View {
         match self {
@@ -106,25 +111,24 @@ impl StateView {
         self.values().is_contiguous()
     }
 
+    /// `len` elements from element `first` of a tensor without gaps on, where they lie in memory as values.
+    pub fn stretch(&self, first: usize, len: usize) -> Option<View> {
+        match self {
+            StateView::Plain(view) if first == 0 && len == view.len() => Some(*view),
+            StateView::Plain(view) => Some(row(view, first, len)),
+            StateView::Int8(_) => None,
+        }
+    }
+
     /// Reads as many elements as `out` has, from element `first` of a tensor without gaps on, without asking for memory.
     ///
     /// # Errors
     /// An error of the backend.
     pub fn read(&self, backend: &mut dyn Backend, first: usize, out: &mut [f32]) -> Result<(), TensorError> {
-        let row = |view: &View, first: usize, cols: usize| View {
-            offset: view.offset + first,
-            rows: 1,
-            cols,
-            stride: cols,
-            ..*view
-        };
-        let (codes, scales, moment) = match self {
-            StateView::Plain(view) if first == 0 && out.len() == view.len() => {
-                return backend.read_f32(*view, out);
-            }
-            StateView::Plain(view) => return backend.read_f32(row(view, first, out.len()), out),
-            StateView::Int8(Int8View { codes, scales, moment }) => (codes, scales, moment),
-        };
+        if let Some(view) = self.stretch(first, out.len()) {
+            return backend.read_f32(view, out);
+        }
+        let StateView::Int8(Int8View { codes, scales, moment }) = self else { return Ok(()) };
         let (mut at, end) = (first, first + out.len());
         let (mut numbers, mut bytes, mut scale) = ([0.0; MOMENT_BLOCK], [0; MOMENT_BLOCK], [0.0]);
         while at < end {

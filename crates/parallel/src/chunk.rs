@@ -129,9 +129,10 @@ impl Chunk {
         let rank = DataRank { shard: of(&shard), replicate: of(&replicate) };
         let lists = PassLists::new(&decoder, &memory, &units, &tensor, (rank, plan.reduce_dtype));
         let programs = decoder.programs().map(|(_, program, _)| program);
-        tensor.reserve(programs, &lists.completed(), job.types.gradients.dtype());
+        tensor.plan_staging(programs, &lists.completed(), job.types.gradients.dtype());
         let groups = (shard, replicate);
-        let exchange = Exchange::new(backend, groups, &units.list, &memory, plan.reduce_dtype)?;
+        let exchange =
+            Exchange::new(backend, groups, &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;
         Ok(Chunk {
             settles: (0..lists.data.flats.len()).any(|flat| lists.data.settles(flat)),
             lists,
@@ -162,6 +163,14 @@ impl Chunk {
     /// The optimizer of this rank's part of the stage.
     pub fn optimizer(&mut self) -> &mut Optimizer {
         &mut self.optimizer
+    }
+
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate_staging(&mut self) {
+        self.exchange.allocate();
+        self.tensor.allocate();
+        self.sharing.allocate();
+        self.operands.allocate();
     }
 
     /// Bytes of host memory in which values wait for collectives.

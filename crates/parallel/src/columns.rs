@@ -75,8 +75,13 @@ impl Columns {
         let whole = alloc("columns for curvature", DType::F32, largest(|c| c.width))?;
         let term = alloc("term of columns for curvature", DType::F32, largest(repeated))?;
         let mut staging = ViewStaging::default();
-        staging.reserve(1, activations, gathered.len());
+        staging.plan(1, activations, gathered.len());
         Ok(Columns { cuts, gathered, whole, term, staging, parts: Parts::default() })
+    }
+
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate(&mut self) {
+        self.staging.allocate();
     }
 
     /// Bytes of host memory.

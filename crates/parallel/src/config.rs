@@ -3,7 +3,8 @@
 use crate::pipeline::Pipeline;
 use crate::tensor_config::TensorConfig;
 use bessemer_arch::Annotations;
-use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing};
+use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing};
+use bessemer_program::PiecesInFlight;
 use bessemer_units::ReduceDType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,54 @@ pub enum LayoutChoice {
     Auto,
 }
 
+/// An axis of the mesh that [`ParallelConfig::order`] places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacedAxis {
+    /// Tensor-parallel ranks, of a line or of a grid.
+    Tensor,
+    /// Ranks that share sequences.
+    Context,
+    /// Data-parallel ranks that keep a part each.
+    Shard,
+    /// Stages of a pipeline.
+    Pipeline,
+    /// Data-parallel ranks that keep the same.
+    Replicate,
+}
+
+impl PlacedAxis {
+    /// All, in the usual order.
+    pub const ALL: [PlacedAxis; 5] = [
+        PlacedAxis::Tensor,
+        PlacedAxis::Context,
+        PlacedAxis::Shard,
+        PlacedAxis::Pipeline,
+        PlacedAxis::Replicate,
+    ];
+
+    /// The name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            PlacedAxis::Tensor => "tensor",
+            PlacedAxis::Context => "context",
+            PlacedAxis::Shard => "shard",
+            PlacedAxis::Pipeline => "pipeline",
+            PlacedAxis::Replicate => "replicate",
+        }
+    }
+
+    fn axes(self) -> &'static [Axis] {
+        match self {
+            PlacedAxis::Tensor => &[Axis::TensorColumn, Axis::TensorRow, Axis::TensorDepth, Axis::Tensor],
+            PlacedAxis::Context => &[Axis::ContextHeads, Axis::Context],
+            PlacedAxis::Shard => &[Axis::Shard],
+            PlacedAxis::Pipeline => &[Axis::Pipeline],
+            PlacedAxis::Replicate => &[Axis::Replicate],
+        }
+    }
+}
+
 /// `[parallel.planned]`: what `parallel.layout = "auto"` decided, written into the resolved recipe of a run directory. A run that goes on
 /// with as many ranks of the same machine keeps it.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -225,12 +274,23 @@ pub struct ParallelConfig {
     /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
     /// over tensor-parallel ranks while other rows are.
     pub overlap: bool,
+    /// Pieces of gathered parameters (of at most 8,388,608 elements) that travel at once, each through a staging buffer on the host. A gather
+    /// of a layer begins while the layer before it computes, and only what travels then is hidden: large layers want more.
+    pub values_in_flight: u64,
+    /// Pieces of gradients that travel at once, likewise.
+    pub gradients_in_flight: u64,
+    /// Axes of the mesh, the one whose ranks are neighbours first: "tensor" (all axes of a grid), "context", "shard", "pipeline" and
+    /// "replicate". Axes that are not named follow in this order. It says which device does what: a neighbour is on the same node, and
+    /// reached fastest. See docs/parallel.md.
+    pub order: Vec<PlacedAxis>,
     /// What "auto" decided; not to be written by hand.
     pub planned: PlannedLayout,
 }
 
 /// Largest degree that a recipe may ask for: more is a mistake.
 const MOST_RANKS: u64 = 1 << 20;
+/// Most pieces that travel at once: those of 8 billion parameters.
+const MOST_IN_FLIGHT: u64 = 1 << 10;
 /// Most steps of a window.
 const MOST_WINDOW: u64 = 1 << 16;
 /// Most chunks of a rank.
@@ -270,12 +330,40 @@ impl ParallelConfig {
         if !(1..=MOST_WINDOW).contains(&self.window) {
             return Err(format!("parallel.window = {}: expected 1 to {MOST_WINDOW}", self.window));
         }
+        for (key, found) in
+            [("values_in_flight", self.values_in_flight), ("gradients_in_flight", self.gradients_in_flight)]
+        {
+            if !(1..=MOST_IN_FLIGHT).contains(&found) {
+                return Err(format!("parallel.{key} = {found}: expected 1 to {MOST_IN_FLIGHT}"));
+            }
+        }
+        let twice = |at: usize| self.order[..at].contains(&self.order[at]);
+        if let Some(at) = (0..self.order.len()).find(|at| twice(*at)) {
+            return Err(format!(
+                "parallel.order names \"{}\" twice: expected each axis once",
+                self.order[at].name()
+            ));
+        }
         self.fill.check()?;
         Pipeline::new(self).map_err(|e| e.to_string())?;
         if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
             return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
         }
         Ok(())
+    }
+
+    /// Most pieces of parameters and gradients that travel at once.
+    pub fn pieces_in_flight(&self) -> PiecesInFlight {
+        PiecesInFlight {
+            values: self.values_in_flight as usize,
+            gradients: self.gradients_in_flight as usize,
+        }
+    }
+
+    /// The axes of the mesh, the one whose ranks are neighbours first.
+    pub(crate) fn axes(&self) -> Vec<Axis> {
+        let others = PlacedAxis::ALL.iter().filter(|axis| !self.order.contains(axis));
+        self.order.iter().chain(others).flat_map(|axis| axis.axes()).copied().collect()
     }
 
     /// Whether a plan has still to choose keys of this section.
@@ -445,6 +533,9 @@ impl Default for ParallelConfig {
             fill: FillConfig::default(),
             annotate: Annotations::default(),
             overlap: true,
+            values_in_flight: PiecesInFlight::DEFAULT.values as u64,
+            gradients_in_flight: PiecesInFlight::DEFAULT.gradients as u64,
+            order: Vec::new(),
             planned: PlannedLayout::default(),
         }
     }

@@ -23,7 +23,7 @@ use bessemer_collectives::{
     Collective, CollectiveQueue, ElementType, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
 };
 use bessemer_mesh::{Axis, even};
-use bessemer_program::{BUCKET, CollectiveKind, GRADIENTS_AHEAD, Transfer, VALUES_AHEAD};
+use bessemer_program::{BUCKET, CollectiveKind, PiecesInFlight, Transfer};
 use bessemer_tensor::op::{Add, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::{DType, ReduceDType};
@@ -57,7 +57,8 @@ struct StagedPieces {
 }
 
 impl Exchange {
-    /// Allocates what the transfers need. `reduce_dtype`: the type in which gradients travel.
+    /// Allocates what the transfers need on the device, and plans their staging buffers. `reduce_dtype`: the type in which gradients travel. As many pieces as `most` says have a staging buffer,
+    /// but no more than there can be.
     ///
     /// # Errors
     /// An error of the device.
@@ -67,21 +68,29 @@ impl Exchange {
         units: &[FlatUnit],
         memory: &ParamMemory,
         reduce_dtype: ReduceDType,
+        most: PiecesInFlight,
     ) -> Result<Exchange, TensorError> {
         let cut = |(unit, parts)| pieces(unit, parts, BUCKET);
         let pieces: Vec<Vec<Piece>> = units.iter().zip(&memory.parts).map(cut).collect();
         let longest = pieces.iter().flatten().map(|p| p.parts.len()).max().unwrap_or(0);
+        // Units are gathered one after the other, and their gradients may travel together. More buffers than usual are there for pieces that there are.
+        let usual = PiecesInFlight::DEFAULT;
+        let (unit, all) = (pieces.iter().map(Vec::len).max().unwrap_or(0), pieces.iter().map(Vec::len).sum());
+        let most = PiecesInFlight {
+            values: most.values.min(usual.values.max(unit)),
+            gradients: most.gradients.min(usual.gradients.max(all)),
+        };
         let silent = shard.size() * replicate.size() == 1;
         let dtype = |of: &[Stretch]| of.first().map_or(DType::F32, |s| s.whole.dtype());
         let (values, gradients) = (dtype(&memory.values), dtype(&memory.gradients));
         let buffers = |count: usize, dtype: DType, len: usize, idle: bool| -> Vec<HostBuffer> {
             let count = if idle { 0 } else { count };
-            (0..count).map(|_| HostBuffer::with_capacity(dtype.into(), len)).collect()
+            (0..count).map(|_| HostBuffer::planned(dtype.into(), len)).collect()
         };
         let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
         let mut staged = StagedPieces {
             free_for_gradients: Vec::new(),
-            free_for_values: buffers(VALUES_AHEAD, values, longest, shard.size() == 1),
+            free_for_values: buffers(most.values, values, longest, shard.size() == 1),
             term: memory.term,
             shard,
             replicate,
@@ -102,10 +111,10 @@ impl Exchange {
             _ => None,
         };
         staged.free_for_gradients = match &int8 {
-            Some(int8) => buffers(GRADIENTS_AHEAD, DType::U8, int8.most_staged(), silent),
-            None => buffers(GRADIENTS_AHEAD, gradients, longest, silent),
+            Some(int8) => buffers(most.gradients, DType::U8, int8.most_staged(), silent),
+            None => buffers(most.gradients, gradients, longest, silent),
         };
-        Ok(Exchange { flow: PieceFlow::default(), staged, int8 })
+        Ok(Exchange { flow: PieceFlow::new(most), staged, int8 })
     }
 
     /// The communicator of the shard axis, for calls while no transfer is in flight.
@@ -116,6 +125,17 @@ impl Exchange {
     /// The communicator of the replicate axis, for calls while no transfer is in flight.
     pub(crate) fn replicate(&mut self) -> &mut CollectiveQueue {
         &mut self.staged.replicate
+    }
+
+    /// Most pieces that travel at once.
+    pub(crate) fn in_flight(&self) -> PiecesInFlight {
+        self.flow.most()
+    }
+
+    /// Allocates the staging buffers that are planned.
+    pub(crate) fn allocate(&mut self) {
+        let StagedPieces { free_for_gradients, free_for_values, .. } = &mut self.staged;
+        free_for_gradients.iter_mut().chain(free_for_values).for_each(HostBuffer::allocate);
     }
 
     /// Bytes of staging memory, on the host.

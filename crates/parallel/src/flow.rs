@@ -2,14 +2,15 @@
 //! it down as events.
 //!
 //! ```text
-//! gradients: Start(t) ─► begins every piece of t; where GRADIENTS_AHEAD are in flight, the oldest end first
+//! gradients: Start(t) ─► begins every piece of t; where as many as may be are in flight, the oldest end first
 //!            Wait(t)  ─► the oldest pieces end until none of t is in flight
 //!            a piece of two legs begins its second when its first ends, and is then the youngest
-//! values:    Start(t) ─► begins the first VALUES_AHEAD pieces of t, unless another gather has begun
+//! values:    Start(t) ─► begins as many pieces of t as may be in flight, unless another gather has begun
 //!            Wait(t)  ─► a gather of another unit ends first; then each piece of t ends, and the next one begins
 //! ```
+//! How many may be in flight says [`PiecesInFlight`]. A value or gradient does not depend on it.
 
-use bessemer_program::{CollectiveKind, GRADIENTS_AHEAD, Transfer, VALUES_AHEAD};
+use bessemer_program::{CollectiveKind, PiecesInFlight, Transfer};
 use std::collections::VecDeque;
 
 /// What a rank does with the pieces of its transfers.
@@ -54,22 +55,28 @@ struct Gathering {
 /// The pieces of one chunk's transfers that are in flight.
 #[derive(Debug)]
 pub(crate) struct PieceFlow<T> {
+    most: PiecesInFlight,
     reducing: VecDeque<Flight<T>>,
     gathering: Option<Gathering>,
     arriving: VecDeque<Flight<T>>,
 }
 
-impl<T> Default for PieceFlow<T> {
-    fn default() -> Self {
+impl<T> PieceFlow<T> {
+    /// Nothing in flight, and at most so many pieces of each kind from now on: at least one.
+    pub(crate) fn new(most: PiecesInFlight) -> PieceFlow<T> {
         PieceFlow {
-            reducing: VecDeque::with_capacity(GRADIENTS_AHEAD),
+            most,
+            reducing: VecDeque::with_capacity(most.gradients),
             gathering: None,
-            arriving: VecDeque::with_capacity(VALUES_AHEAD),
+            arriving: VecDeque::with_capacity(most.values),
         }
     }
-}
 
-impl<T> PieceFlow<T> {
+    /// Most pieces that travel at once.
+    pub(crate) fn most(&self) -> PiecesInFlight {
+        self.most
+    }
+
     /// Begins a transfer.
     pub(crate) fn start<W: PieceWork<Ticket = T>>(
         &mut self,
@@ -80,7 +87,7 @@ impl<T> PieceFlow<T> {
             return self.ask(work, transfer);
         }
         for piece in 0..work.pieces(transfer) {
-            while self.reducing.len() == GRADIENTS_AHEAD {
+            while self.reducing.len() >= self.most.gradients.max(1) {
                 self.settle(work)?;
             }
             let ticket = work.begin(transfer, piece)?;
@@ -126,10 +133,10 @@ impl<T> PieceFlow<T> {
         Ok(())
     }
 
-    /// Begins the next piece of the gather, if there is one and fewer than [`VALUES_AHEAD`] are in flight.
+    /// Begins the next piece of the gather, if there is one and another may be in flight.
     fn ask_more<W: PieceWork<Ticket = T>>(&mut self, work: &mut W) -> Result<bool, W::Error> {
         let Some(Gathering { transfer, next }) = self.gathering else { return Ok(false) };
-        if next == work.pieces(transfer) || self.arriving.len() == VALUES_AHEAD {
+        if next == work.pieces(transfer) || self.arriving.len() >= self.most.values.max(1) {
             return Ok(false);
         }
         let ticket = work.begin(transfer, next)?;
@@ -195,7 +202,7 @@ mod tests {
     fn gradients_end_oldest_first_and_three_are_in_flight() {
         let mut log = Log { pieces: vec![2, 3], events: Vec::new() };
         let [first, second] = [0, 1].map(|flat| transfer(CollectiveKind::ReduceScatter, flat));
-        let mut flow = PieceFlow::default();
+        let mut flow = PieceFlow::new(PiecesInFlight::DEFAULT);
         flow.start(&mut log, first).unwrap();
         flow.start(&mut log, second).unwrap();
         flow.wait(&mut log, first).unwrap();
@@ -212,7 +219,7 @@ mod tests {
             let dtype = ReduceDType::Int8;
             Transfer { dtype, ..transfer(CollectiveKind::AllReduce, flat) }
         });
-        let mut flow = PieceFlow::default();
+        let mut flow = PieceFlow::new(PiecesInFlight::DEFAULT);
         flow.start(&mut log, first).unwrap();
         flow.start(&mut log, second).unwrap();
         let begun = "+0.0 +0.1 +1.0 /0.0 /0.1 /1.0 -0.0 +1.1 -0.1 +1.2";
@@ -223,11 +230,32 @@ mod tests {
         assert_eq!(log.events[10..].join(" "), "-1.0 /1.1 /1.2 -1.1 -1.2");
     }
 
+    /// However many pieces travel, each begins and ends once, in its order.
+    #[test]
+    fn more_pieces_in_flight_begin_earlier() {
+        let run = |values, gradients| {
+            let mut log = Log { pieces: vec![3, 2], events: Vec::new() };
+            let mut flow = PieceFlow::new(PiecesInFlight { values, gradients });
+            for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+                let [first, second] = [0, 1].map(|flat| transfer(kind, flat));
+                flow.start(&mut log, first).unwrap();
+                flow.wait(&mut log, first).unwrap();
+                flow.start(&mut log, second).unwrap();
+                flow.wait(&mut log, second).unwrap();
+            }
+            log.events.join(" ")
+        };
+        let one = "+0.0 -0.0 +0.1 -0.1 +0.2 -0.2 +1.0 -1.0 +1.1 -1.1";
+        assert_eq!(run(1, 1), format!("{one} {one}"));
+        let all = "+0.0 +0.1 +0.2 -0.0 -0.1 -0.2 +1.0 +1.1 -1.0 -1.1";
+        assert_eq!(run(8, 8), format!("{all} {all}"));
+    }
+
     #[test]
     fn a_gather_begins_its_next_piece_when_one_has_arrived() {
         let mut log = Log { pieces: vec![3, 1], events: Vec::new() };
         let [first, second] = [0, 1].map(|flat| transfer(CollectiveKind::AllGather, flat));
-        let mut flow = PieceFlow::default();
+        let mut flow = PieceFlow::new(PiecesInFlight::DEFAULT);
         flow.start(&mut log, first).unwrap();
         // It begins when the first one is over.
         flow.start(&mut log, second).unwrap();

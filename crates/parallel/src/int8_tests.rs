@@ -12,7 +12,7 @@ use bessemer_collectives::{
 };
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_mesh::{Layout, Placement};
-use bessemer_program::{DataProgram, DataRank, FlatParameter, Residence, Transfer};
+use bessemer_program::{DataProgram, DataRank, FlatParameter, PiecesInFlight, Residence, Transfer};
 use bessemer_units::ReduceDType;
 use std::sync::Arc;
 
@@ -81,8 +81,15 @@ fn rank(case: Case, mut world: Box<dyn Communicator>, terms: &dyn Fn(usize, usiz
     }
     let memory = ParamMemory { values, gradients: gradients.clone(), parts, term: None, params: Vec::new() };
     let data = data_program(case, &memory, (shard, replica));
-    let mut exchange =
-        Exchange::new(&mut backend, (shards, replicas), &units, &memory, data.reduce_dtype).unwrap();
+    let mut exchange = Exchange::new(
+        &mut backend,
+        (shards, replicas),
+        &units,
+        &memory,
+        data.reduce_dtype,
+        PiecesInFlight::DEFAULT,
+    )
+    .unwrap();
     let all = || 0..UNITS.len();
     let first: Vec<Transfer> = all().filter_map(|unit| data.first_reduction(unit)).collect();
     let second: Vec<Transfer> = all().filter_map(|unit| data.second_reduction(unit)).collect();

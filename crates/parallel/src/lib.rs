@@ -59,7 +59,7 @@ mod worker;
 
 pub use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing, TensorGrid};
 pub use chunk::Chunk;
-pub use config::{FillChoice, FillConfig, LayoutChoice, ParallelConfig, PlannedLayout, Stage};
+pub use config::{FillChoice, FillConfig, LayoutChoice, ParallelConfig, PlacedAxis, PlannedLayout, Stage};
 pub use error::ParallelError;
 pub use fill::{AnyRank, FillSupplier, FillerWork};
 pub use memory_plan::{MemoryPlan, MemoryShortage};
@@ -71,8 +71,8 @@ pub use plan::{Coord, Plan};
 pub use replay::UpdateOps;
 pub use second_memory::SecondMemory;
 pub use state::{
-    OwnPiece, OwnSlice, OwnSlices, ReadElements, StateCopy, StateTensor, TakeTensor, WholeState, batches,
-    whole_states,
+    FinishedCopy, HeldStretch, OwnPiece, OwnSlice, OwnSlices, PendingCopy, ReadElements, StateCopy,
+    StateTensor, TakeTensor, WholeState, batches, whole_states,
 };
 pub use tensor_config::{CubeConfig, PlaneConfig, TensorConfig};
 pub use window::Update;

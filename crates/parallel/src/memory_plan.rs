@@ -1,20 +1,23 @@
 //! Memory is asked for before work: a dry run on the null backend counts what a rank of a job will hold.
 
+use crate::chunk::{ChunkPlace, places, slot_pools};
 use crate::error::ParallelError;
 use crate::fill::FillSupplier;
 use crate::int8::IN_FLIGHT;
 use crate::plan::{Coord, Plan};
+use crate::prepare::{Needs, prepare};
+use crate::state::StateTensor;
 use crate::worker::{Job, Worker};
 use bessemer_arch::Model;
 use bessemer_collectives::{NullCommunicator, ThreadSettings};
 use bessemer_mesh::Axis;
-use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Cache, CacheShape, Decoder, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_schedule::Place;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
-use bessemer_units::{Bytes, ParamStorage};
+use bessemer_units::{Bytes, Compression, ParamStorage, RecomputePolicy};
 
 /// Class of keys and values that decoding keeps.
 const CACHE: &str = "cache";
@@ -47,9 +50,10 @@ pub struct MemoryShortage {
 }
 
 impl MemoryPlan {
-    /// Plans one rank of a job, whose peers do not exist. Ranks differ by a few elements, so this is the first rank;
-    /// optimizers that need whole matrices, and moments in 8 bits, give ranks unequal parts, and there it is the rank that holds most. `fill` supplies
-    /// work in bubbles, if there is any. `device` is asked for the workspace of operators.
+    /// Plans the rank of a job that holds most; its peers do not exist. Of pipeline ranks with equal stages one is planned, the one with most
+    /// micro-batches in flight. Ranks of the shard axis differ by a few elements, so there it is the first;
+    /// optimizers that need whole matrices, and moments in 8 bits, give ranks unequal parts, and there all are planned. `fill` supplies
+    /// work in bubbles, if there is any. `device` is asked for the workspace of operators. Nothing of the rank's size is allocated.
     ///
     /// # Errors
     /// A job that cannot be.
@@ -63,10 +67,13 @@ impl MemoryPlan {
             let coord = Coord { shard, ..job.plan.data_coord(0, pipeline) };
             job.plan.rank(coord)
         };
-        let ranks = (0..job.plan.pipeline()).flat_map(|p| (0..shards).map(move |s| at(p, s)));
+        let pipeline_ranks = if fill.is_some() { (0..job.plan.pipeline()).collect() } else { fullest(job)? };
+        let ranks = pipeline_ranks.into_iter().flat_map(|p| (0..shards).map(move |s| at(p, s)));
         let (mut most, mut copy): (Option<MemoryPlan>, _) = (None, Bytes(0));
+        let mut tensors = None;
         for rank in ranks {
-            let other = MemoryPlan::of(job, fill, rank, device.as_mut().map(|device| &mut **device as _))?;
+            let device = device.as_mut().map(|device| &mut **device as _);
+            let other = MemoryPlan::of(job, fill, rank, device, &mut tensors)?;
             copy = copy.max(other.copy);
             if most.as_ref().is_none_or(|most| other.buffers.total() > most.buffers.total()) {
                 most = Some(other);
@@ -105,8 +112,7 @@ impl MemoryPlan {
         )
     }
 
-    /// Plans a decoder that scores batches of `shape`, with a cache of `cached` positions for one sequence if it generates
-    /// text.
+    /// Plans a decoder that scores batches of `shape`, with a cache if it generates text.
     ///
     /// # Errors
     /// Sizes that cannot be.
@@ -114,14 +120,14 @@ impl MemoryPlan {
         model: &Model,
         shape: Shape,
         activations: ActivationConfig,
-        cached: Option<usize>,
+        cached: Option<CacheShape>,
         device: Option<&mut dyn Backend>,
     ) -> Result<MemoryPlan, ParallelError> {
         let mut planning = Planning { null: NullBackend::new(), device };
         let shape = Shape { purpose: Purpose::Score, ..shape };
         let decoder = Decoder::with_activations(&mut planning, model, shape, activations)?;
-        if let Some(capacity) = cached {
-            Cache::new(&mut planning, &decoder, 1, capacity)?;
+        if let Some(cache) = cached {
+            Cache::new(&mut planning, &decoder, cache)?;
         }
         Ok(MemoryPlan { buffers: planning.memory(), copy: Bytes(0) })
     }
@@ -131,11 +137,17 @@ impl MemoryPlan {
         fill: Option<&dyn FillSupplier>,
         rank: usize,
         device: Option<&mut dyn Backend>,
+        tensors: &mut Option<Vec<StateTensor>>,
     ) -> Result<MemoryPlan, ParallelError> {
         let mut planning = Planning { null: NullBackend::new(), device };
         let world = Box::new(NullCommunicator::new("world", rank, job.plan.ranks()));
-        let worker = Worker::filled(&mut planning, job, fill, world)?;
-        let copied = worker.own_elements(&worker.tensors(job.optim)?)?;
+        let worker = Worker::dry(&mut planning, job, fill, world)?;
+        // The same list on every rank.
+        let tensors = match tensors {
+            Some(tensors) => tensors,
+            None => tensors.insert(worker.tensors(job.optim)?),
+        };
+        let copied = worker.own_elements(tensors)?;
         let mut planned = MemoryPlan { buffers: planning.memory(), copy: Bytes(4 * copied as u64) };
         planned.add(IN_FLIGHT, Bytes(worker.staging_bytes()));
         planned.add(SLOTS, Bytes(slot_bytes(job, rank)));
@@ -208,6 +220,64 @@ impl MemoryShortage {
             classes.iter().map(|(class, bytes)| format!("{} {bytes}", name(class))).collect();
         MemoryShortage { needed, available, largest: largest.join(", ") }
     }
+}
+
+/// What the memory of a pipeline rank depends on besides the micro-batches that are in flight on it.
+#[derive(Debug, PartialEq)]
+struct RankShape<'a> {
+    chunks: Vec<ChunkShape<'a>>,
+    /// By chunk: the first chunk that has the same slots.
+    pools: Vec<usize>,
+}
+
+#[derive(Debug, PartialEq)]
+struct ChunkShape<'a> {
+    /// Of each layer.
+    recompute: Vec<&'a RecomputePolicy>,
+    embedding: bool,
+    head: bool,
+    first_holder: bool,
+    holders: usize,
+}
+
+/// Pipeline ranks among which the one is that holds most: any other has stages equal to those of one of them, and no more micro-batches in
+/// flight. All, where layers of one policy may differ.
+fn fullest(job: &Job<'_>) -> Result<Vec<usize>, ParallelError> {
+    let Job { plan, program, activations, .. } = job;
+    let layers_are_alike = MemoryPlan::alike(job)
+        && plan.annotations.0.is_empty()
+        && activations.lengths.is_empty()
+        && activations.recompute.budget().is_none()
+        && activations.compression.form == Compression::None
+        && !activations.offload.is_on();
+    if !layers_are_alike {
+        return Ok((0..plan.pipeline()).collect());
+    }
+    let spans = plan.spans(job.model, program.stages)?;
+    let mut found: Vec<(usize, RankShape<'_>, Vec<Needs>)> = Vec::new();
+    for rank in 0..plan.pipeline() {
+        let places = places(job, &spans, rank)?;
+        let pools = slot_pools(job, &places, rank);
+        let needs = prepare(program, rank, &pools)?.needs;
+        let chunk = |place: &ChunkPlace| ChunkShape {
+            recompute: {
+                let layers = &spans[place.stage].layers;
+                layers.clone().map(|layer| activations.recompute.of(layer, layers)).collect()
+            },
+            embedding: place.span.embedding,
+            head: place.span.head,
+            first_holder: place.first_holder,
+            holders: program.holders(place.stage).len(),
+        };
+        let shape = RankShape { chunks: places.iter().map(chunk).collect(), pools };
+        let fit = |small: &[Needs], large: &[Needs]| small.iter().zip(large).all(|(s, l)| s.fit(l));
+        if found.iter().any(|(_, other, large)| *other == shape && fit(&needs, large)) {
+            continue;
+        }
+        found.retain(|(_, other, small)| *other != shape || !fit(small, &needs));
+        found.push((rank, shape, needs));
+    }
+    Ok(found.into_iter().map(|(rank, ..)| rank).collect())
 }
 
 /// Bytes in which a rank shows the others of its groups what it sends: two slots a group, as the engine of threads keeps them.
@@ -299,5 +369,66 @@ impl Backend for Planning<'_> {
 
     fn memory(&self) -> MemoryUse {
         self.null.memory()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ParallelConfig, Stage};
+
+    /// Ranks of a plan of every pipeline rank hold no more than those that are planned, in every shape of pipeline.
+    #[test]
+    fn few_pipeline_ranks_stand_for_all() {
+        let of = |schedule: &str, chunks: u64| ParallelConfig {
+            schedule: schedule.into(),
+            chunks,
+            pipeline: 4,
+            tensor: 2.into(),
+            stage: Stage::Zero1,
+            ..ParallelConfig::default()
+        };
+        let mut few = 0;
+        for (schedule, chunks, layers, tied) in [
+            ("1f1b", 0, 8, false),
+            ("1f1b", 0, 13, true),
+            ("1f1b", 0, 14, false),
+            ("interleaved", 2, 16, true),
+            ("zb-h1", 0, 13, false),
+            ("zb-v", 0, 16, false),
+            ("chimera", 0, 10, false),
+        ] {
+            let mut model = bessemer_arch::named("gpt2-124m").expect("a named model");
+            (model.layers, model.width, model.heads, model.kv_heads) = (layers, 64, 4, 4);
+            (model.ffn_width, model.vocab_size, model.tied_embeddings) = (256, 512, tied);
+            let optim = OptimConfig { clip: 0.0, ..OptimConfig::default() };
+            let plan = Plan::new(&of(schedule, chunks), 16, &model, optim.optimizer).expect("a plan");
+            let program = plan.program(8, 1, None).expect("a program");
+            let job = Job {
+                model: &model,
+                shape: Shape { sequences: 1, seq: 32, purpose: Purpose::Train },
+                activations: ActivationConfig::default(),
+                types: ParamStorage::default(),
+                optim: &optim,
+                z_loss: 0.0,
+                plan: &plan,
+                program: &program,
+            };
+            few += usize::from(fullest(&job).expect("ranks").len() < 4);
+            let planned = MemoryPlan::of_rank(&job, None, None).expect("a plan of a rank");
+            let of_rank = |pipeline: usize| {
+                let rank = plan.rank(plan.data_coord(0, pipeline));
+                MemoryPlan::of(&job, None, rank, None, &mut None).expect("a plan of a rank")
+            };
+            let all: Vec<MemoryPlan> = (0..4).map(of_rank).collect();
+            let most = all.iter().map(|rank| rank.buffers.total()).max();
+            assert_eq!(Some(planned.buffers.total()), most, "{schedule} of {layers} layers");
+            assert_eq!(
+                Some(planned.copy),
+                all.iter().map(|rank| rank.copy).max(),
+                "{schedule} of {layers} layers"
+            );
+        }
+        assert!(few > 0, "every rank was planned each time");
     }
 }

@@ -48,13 +48,18 @@ impl StreamMessages {
         self.staging.run(backend, pipeline, &Collective::receive(tagged(message)), &[], &[view])
     }
 
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate(&mut self) {
+        self.staging.allocate();
+    }
+
     /// Bytes of host memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.staging.capacity_bytes()
     }
 
-    /// Allocates host memory for views of so many elements.
-    pub(crate) fn reserve(&mut self, elements: usize, dtype: DType) {
-        self.staging.reserve(1, dtype, elements);
+    /// Plans host memory for views of so many elements.
+    pub(crate) fn plan(&mut self, elements: usize, dtype: DType) {
+        self.staging.plan(1, dtype, elements);
     }
 }

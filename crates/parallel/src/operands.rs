@@ -79,6 +79,11 @@ impl Operands {
         Operands { numbers, columns }
     }
 
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate(&mut self) {
+        self.columns.iter_mut().for_each(Columns::allocate);
+    }
+
     /// Bytes on the host.
     pub(crate) fn bytes(&self) -> u64 {
         self.columns.as_ref().map_or(0, Columns::bytes)

@@ -50,6 +50,8 @@ pub(crate) struct OptimizerCommunication {
     /// What travels, on the host, and a whole parameter.
     values: Vec<f32>,
     whole: Vec<f32>,
+    /// Elements of both that are planned.
+    planned: [usize; 2],
 }
 
 impl OptimizerCommunication {
@@ -73,19 +75,27 @@ impl OptimizerCommunication {
             Shared { name, owner, runs, parts }
         };
         let params = params.into_iter().map(shared).collect();
-        let (values, whole) = (Vec::with_capacity(all), Vec::with_capacity(largest));
         OptimizerCommunication {
             params,
             lengths: Parts::default(),
             control: ControlMessages::default(),
-            values,
-            whole,
+            values: Vec::new(),
+            whole: Vec::new(),
+            planned: [all, largest],
         }
     }
 
-    /// Bytes on the host.
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate(&mut self) {
+        for (memory, planned) in [&mut self.values, &mut self.whole].into_iter().zip(self.planned) {
+            memory.reserve_exact(planned.saturating_sub(memory.len()));
+        }
+    }
+
+    /// Bytes on the host, allocated or planned.
     pub(crate) fn bytes(&self) -> u64 {
-        4 * (self.values.capacity() + self.whole.capacity()) as u64
+        let [values, whole] = self.planned;
+        4 * (self.values.capacity().max(values) + self.whole.capacity().max(whole)) as u64
     }
 }
 

@@ -7,10 +7,11 @@ use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
 use bessemer_model::{LineStream, ModelError, Stream};
 use bessemer_optim::OptimizerChoice;
+use bessemer_program::PiecesInFlight;
 use bessemer_units::ReduceDType;
 
 /// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a
-/// pipeline, then copies: the order of [`Mesh`].
+/// pipeline, then copies, if [`ParallelConfig::order`] says no other order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Degrees of the axes, and which rank stands where.
@@ -31,6 +32,8 @@ pub struct Plan {
     pub reduce_dtype: ReduceDType,
     /// Whether collectives run beside the computation.
     pub overlap: bool,
+    /// Most pieces of parameters and gradients that travel at once.
+    pub in_flight: PiecesInFlight,
     /// Layouts over the tensor axis that the user asks for.
     pub annotations: Annotations,
 }
@@ -61,6 +64,7 @@ impl Plan {
             pipe: Pipeline::none(),
             reduce_dtype: ReduceDType::Stored,
             overlap: false,
+            in_flight: PiecesInFlight::DEFAULT,
             annotations: Annotations::default(),
         }
     }
@@ -129,7 +133,8 @@ impl Plan {
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
             .with(Axis::Replicate, data / shard)
-            .with(Axis::Shard, shard);
+            .with(Axis::Shard, shard)
+            .order(&config.axes());
         let mesh = match grid {
             Some(grid) => {
                 TensorGrid::AXES.iter().fold(mesh, |mesh, axis| mesh.with(*axis, grid.degree(*axis)))
@@ -149,6 +154,7 @@ impl Plan {
             pipe: Pipeline::new(config)?,
             reduce_dtype: config.reduce_dtype,
             overlap: config.overlap,
+            in_flight: config.pieces_in_flight(),
             annotations: config.annotate.clone(),
         };
         // What one rank's part refuses, every rank's does.
@@ -337,7 +343,7 @@ impl Plan {
 
     /// Number of the local batch that a position reads.
     pub fn data_index(&self, at: Coord) -> usize {
-        self.mesh.position(self.rank(at), &[Axis::Replicate, Axis::Shard])
+        at.replicate * self.shard() + at.shard
     }
 
     /// One line for people: "8 ranks: 2 copies x 2 shards (zero1) x tensor 2", "8 ranks: 2 copies x pipeline 4 (1f1b)".

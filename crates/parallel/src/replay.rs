@@ -43,7 +43,7 @@ struct Started {
 }
 
 /// A chunk while its events are written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ChunkState {
     /// Units that have gone backward.
     backward: BTreeSet<usize>,
@@ -84,7 +84,12 @@ impl Worker {
     /// K-FAC's and copies.
     pub fn write_events(&self, writer: &mut RankWriter<'_>, update: &UpdateOps) -> Result<(), SimError> {
         let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();
-        let chunks = self.chunks.iter().map(|_| ChunkState::default()).collect();
+        let chunks = self.chunks.iter().map(|chunk| ChunkState {
+            backward: BTreeSet::new(),
+            flow: PieceFlow::new(chunk.exchange.in_flight()),
+            next_id: 0,
+        });
+        let chunks = chunks.collect();
         let mut writing = Writing { worker: self, writer, groups, chunks };
         let nodes = self.nodes_of(self.ops());
         let first = nodes.iter().position(|node| matches!(node.action, Action::Update { .. }));

@@ -10,8 +10,8 @@ mod pieces;
 mod slices;
 
 pub use ahead::batches;
-pub use pieces::{OwnPiece, ReadElements};
-pub use slices::{OwnSlice, OwnSlices, StateCopy};
+pub use pieces::{HeldStretch, OwnPiece, ReadElements};
+pub use slices::{FinishedCopy, OwnSlice, OwnSlices, PendingCopy, StateCopy};
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
@@ -330,6 +330,7 @@ impl Worker {
     /// # Errors
     /// An error of the device or of another rank.
     pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
+        self.restored = Vec::new();
         for chunk in &mut self.chunks {
             chunk.optimizer.adopt_state(backend)?;
         }

@@ -133,9 +133,9 @@ impl TensorGroup {
         })
     }
 
-    /// Allocates the host memory of the largest collective that computation waits for: of a pass over these programs, or of the sums of
+    /// Plans the host memory of the largest collective that computation waits for: of a pass over these programs, or of the sums of
     /// partial gradients in each of these sets of flat units. Growing by use would take up to twice as much.
-    pub(crate) fn reserve<'p>(
+    pub(crate) fn plan_staging<'p>(
         &mut self,
         programs: impl Iterator<Item = &'p UnitProgram>,
         completed: &[&[usize]],
@@ -155,8 +155,13 @@ impl TensorGroup {
         }
         if most > 0 {
             // What is sent and what is received of an exchange lie apart.
-            self.staging.reserve(1 + usize::from(exchanges), DType::U8, most);
+            self.staging.plan(1 + usize::from(exchanges), DType::U8, most);
         }
+    }
+
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate(&mut self) {
+        self.staging.allocate();
     }
 
     /// Bytes of host memory of collectives that computation waits for.

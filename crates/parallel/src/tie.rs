@@ -23,7 +23,7 @@ pub(crate) struct Tie {
 }
 
 impl Tie {
-    /// Plans the sums, with host memory for them.
+    /// Plans the sums, and host memory for them.
     pub(crate) fn new(chunks: &[Chunk]) -> Tie {
         let holders: Vec<usize> =
             (0..chunks.len()).filter(|c| chunks[*c].table_gradient().is_some()).collect();
@@ -38,9 +38,14 @@ impl Tie {
         let room = gradients().map(|v| v.len()).max().unwrap_or(0).min(BUCKET);
         let mut staging = ViewStaging::default();
         if let Some(gradient) = gradients().next().filter(|_| !apart.is_empty()) {
-            staging.reserve(1, gradient.dtype(), room);
+            staging.plan(1, gradient.dtype(), room);
         }
         Tie { apart, together, staging }
+    }
+
+    /// Allocates the host memory that is planned.
+    pub(crate) fn allocate(&mut self) {
+        self.staging.allocate();
     }
 
     /// Bytes of host memory.

@@ -112,6 +112,10 @@ pub struct Worker {
     pub(crate) loss_scale: f64,
     /// Losses of an evaluated batch.
     pub(crate) evaluated: Vec<f32>,
+    /// Bits of every rank's part of the newest loss, equally many of each.
+    pub(crate) rank_losses: Vec<u64>,
+    /// Values of the tensor that is restored; given back at the end of a restore.
+    pub(crate) restored: Vec<f32>,
     pub(crate) control: ControlMessages,
     /// The second memory of offloaded activations.
     pub(crate) offloading: Option<Offloading>,
@@ -141,6 +145,24 @@ impl Worker {
     /// # Errors
     /// As [`Worker::new`], or a supplied program that the rank cannot run.
     pub fn filled(
+        backend: &mut dyn Backend,
+        job: &Job<'_>,
+        fill: Option<&dyn FillSupplier>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Worker, ParallelError> {
+        let mut worker = Worker::dry(backend, job, fill, world)?;
+        worker.messages.allocate();
+        worker.tie.allocate();
+        worker.chunks.iter_mut().for_each(Chunk::allocate_staging);
+        Ok(worker)
+    }
+
+    /// [`Worker::filled`] for a rank whose lists and bytes are asked for and that runs no step: host memory for collectives is
+    /// counted ([`Worker::staging_bytes`]) and not allocated.
+    ///
+    /// # Errors
+    /// As [`Worker::filled`].
+    pub fn dry(
         backend: &mut dyn Backend,
         job: &Job<'_>,
         fill: Option<&dyn FillSupplier>,
@@ -187,7 +209,7 @@ impl Worker {
         if plan.pipeline() > 1 {
             // A rank's part of the stream.
             let all = job.shape.tokens() * job.model.width;
-            messages.reserve(all.div_ceil(plan.stream_parts()), job.activations.storage.dtype());
+            messages.plan(all.div_ceil(plan.stream_parts()), job.activations.storage.dtype());
         }
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);
@@ -212,6 +234,8 @@ impl Worker {
             skipped: 0,
             loss_scale: 1.0,
             evaluated: Vec::new(),
+            rank_losses: Vec::new(),
+            restored: Vec::new(),
             control: ControlMessages::default(),
             offloading: None,
             watch,
@@ -402,6 +426,8 @@ impl Worker {
         }
         let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
         let all = self.control.gather(&mut *self.world, "losses", &numbers)?;
+        self.rank_losses.clear();
+        self.rank_losses.extend_from_slice(all);
         let mut total = LossSum::default();
         for index in 0..self.plan.data_ranks() {
             for pipeline in 0..self.plan.pipeline() {
@@ -412,6 +438,11 @@ impl Worker {
             }
         }
         Ok(total)
+    }
+
+    /// Bits of every rank's part of the loss that [`Worker::sum_over_data`] summed last, by rank. Nothing of a job of one rank.
+    pub fn rank_losses(&self) -> impl ExactSizeIterator<Item = &[u64]> {
+        self.rank_losses.chunks_exact((self.rank_losses.len() / self.plan.ranks()).max(1))
     }
 
     /// Returns rank 0's `word` on every rank; the words of the others are ignored.
@@ -431,6 +462,24 @@ impl Worker {
     /// The collective's, if another rank has failed or does not come.
     pub fn any(&mut self, name: &str, yes: bool) -> Result<bool, ParallelError> {
         AnyRank { control: &mut self.control, world: &mut *self.world }.any(name, yes)
+    }
+
+    /// Returns on every rank whether all ranks give the same number.
+    ///
+    /// # Errors
+    /// The errors of [`Worker::any`].
+    pub fn same_on_all(&mut self, name: &str, number: u64) -> Result<bool, ParallelError> {
+        let numbers = self.control.gather(&mut *self.world, name, &[number])?;
+        Ok(numbers.iter().all(|other| *other == number))
+    }
+
+    /// Returns on every rank the bits that are set in the word of any rank.
+    ///
+    /// # Errors
+    /// The errors of [`Worker::any`].
+    pub fn or_over_ranks(&mut self, name: &str, word: u64) -> Result<u64, ParallelError> {
+        let words = self.control.gather(&mut *self.world, name, &[word])?;
+        Ok(words.iter().fold(0, |all, word| all | word))
     }
 }
 

@@ -32,7 +32,9 @@ pub(crate) fn exchange(job: &Job, machine: &Machine, efficiency: &Efficiency, at
     let kv_width =
         (model.width / model.heads * model.kv_heads / layout.tensor).max(model.width / model.heads);
     let spread = spread(job, machine);
-    let again = if layout.recompute == Recompute::Full { layout.recomputed_share(model.layers) } else { 0.0 };
+    let share = layout.recomputed_share(model.layers);
+    // Scores that are not computed again need nothing anew: their keys and values are sent once more by the backward pass anyway.
+    let again = if layout.recompute == Recompute::Full { share } else { 0.0 };
     // Whole values of which a ring sends so many bytes.
     let seconds = |kind, sent: f64| {
         let bytes = sent * ranks as f64 / (ranks - 1) as f64;

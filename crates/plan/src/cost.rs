@@ -12,9 +12,12 @@
 
 use crate::bubble::bubble;
 use crate::context;
-use crate::operator::{HOP, Products, Spread, collective_seconds};
+use crate::grid;
+use crate::memory;
+use crate::operator::{HOP, Products, Spread, between_nodes, collective_seconds, within_node};
+use crate::switches::LevelSeconds;
 use crate::{DataParallel, Efficiency, Job, Machine, Recompute};
-use bessemer_cluster::collective::formulas::{point_to_point, ring_all_reduce};
+use bessemer_cluster::collective::formulas::point_to_point;
 use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::{Exchange, ring};
 use bessemer_program::CollectiveKind;
@@ -41,6 +44,8 @@ pub struct StepTime {
     pub optimizer: f64,
     /// Keys and values, or heads, that ranks exchange which share sequences, and sums of gradients over these ranks.
     pub context: f64,
+    /// Traffic with the second memory that takes longer than the passes beside it.
+    pub offload: f64,
     /// Seconds that every step takes.
     pub constant: f64,
     /// The whole step.
@@ -59,6 +64,7 @@ impl StepTime {
             data: self.data * factor,
             optimizer: self.optimizer * factor,
             context: self.context * factor,
+            offload: self.offload * factor,
             constant: self.constant * factor,
             total: self.total * factor,
         }
@@ -107,6 +113,15 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
     } else {
         time.compute += micro_batches * logits;
     }
+    if let Some(of) = layout.grid {
+        let bytes = cost.parameters() * layout.gradient_bytes;
+        time.tensor += grid::gradients(job, of, machine, efficiency, bytes);
+    }
+    if let (1.., Some(bandwidth)) = (layout.offload, machine.offload_bandwidth) {
+        // Written in forward passes, read in backward passes, a layer behind and ahead of them.
+        let moved = 2.0 * layout.offload as f64 * memory::stored(job).0 / bandwidth;
+        time.offload = micro_batches * (moved - stage).max(0.0);
+    }
     let traffic = cost.data_traffic();
     time.data = if matches!(layout.zero, DataParallel::Zero2 | DataParallel::Zero3) {
         // Gathers and scatters go on while the layers compute.
@@ -130,6 +145,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         + time.data
         + time.optimizer
         + time.context
+        + time.offload
         + time.constant;
     time
 }
@@ -188,14 +204,22 @@ impl Cost<'_> {
         let inner = model.ffn_width as f64 / ranks;
         let opening = if model.gated { 2.0 } else { 1.0 };
 
-        let linear = self.products(1.0, tokens, model.qkv_width() as f64 / ranks, width)
-            + self.products(1.0, tokens, width, width / ranks)
-            + self.products(1.0, tokens, opening * inner, width)
-            + self.products(1.0, tokens, width, inner);
+        let cut = grid::ProductShare::of(layout);
+        let first =
+            |outputs: f64| self.products(1.0, tokens / cut.rows, outputs / cut.outputs, width / cut.inputs);
+        let second = |inputs: f64| {
+            let (inputs, outputs) = (inputs / cut.second_inputs, width / cut.second_outputs);
+            self.products(1.0, tokens / cut.rows, outputs, inputs)
+        };
+        let linear = first(model.qkv_width() as f64)
+            + second(width)
+            + first(opening * model.ffn_width as f64)
+            + second(model.ffn_width as f64);
         let attention = self.attention();
-        let stream = if layout.sequence { tokens * width / ranks } else { tokens * width };
-        let other = (stream * efficiency.stream_bytes + tokens * opening * inner * efficiency.inner_bytes)
-            / self.machine.memory_bandwidth;
+        let stream = if layout.shards_stream() { tokens * width / ranks } else { tokens * width };
+        let of_stream = stream * efficiency.stream_bytes / self.machine.memory_bandwidth;
+        let inside = tokens * opening * inner * efficiency.inner_bytes / self.machine.memory_bandwidth;
+        let other = of_stream + inside;
 
         let slowdown = 1.0
             + efficiency.group_slowdown
@@ -206,55 +230,89 @@ impl Cost<'_> {
         // A backward pass of fused attention computes the scores again: five products instead of two.
         let attention_backward = if self.job.fused_attention { 2.5 } else { 2.0 } * attention;
         let (host, host_backward) = (efficiency.forward_seconds, efficiency.backward_seconds);
+        let accumulation = self.accumulation(model.layer_parameters());
         let forward = linear + attention + other;
-        let backward = 2.0 * linear + attention_backward + efficiency.backward_bytes * other;
+        let backward = 2.0 * linear + attention_backward + efficiency.backward_bytes * other + accumulation;
         let share = layout.recomputed_share(model.layers);
-        let (forwards, again) = match layout.recompute {
-            Recompute::None => (1.0, 0.0),
-            Recompute::Attention => (1.0, share * attention),
-            Recompute::Full => (1.0 + share, 0.0),
+        // Passes that are made again, the device's part of one, and what is computed again within the backward pass.
+        let (passes, pass, again) = match layout.recompute {
+            Recompute::None => (0.0, 0.0, 0.0),
+            // Of the residual stream's bytes a third are those of normalisations.
+            Recompute::Selective => (0.0, 0.0, share * (of_stream / 3.0 + inside)),
+            Recompute::Attention if self.job.fused_attention => {
+                (0.0, 0.0, share * (attention + of_stream / 3.0 + inside))
+            }
+            Recompute::Attention => (0.0, 0.0, share * attention),
+            Recompute::AttentionOutput => (share, forward - attention, 0.0),
+            Recompute::Full => (share, forward, 0.0),
         };
         let nodes = (self.job.devices() as f64 / self.machine.node as f64).max(1.0);
         let straggling = 1.0 + efficiency.straggling * nodes.log2();
         // The host launches collectives too, and runs ahead of them.
         // Beside products, only what is gathered and scattered runs, no sum.
         let seen = if layout.overlap && layout.sequence { efficiency.exposed } else { 1.0 };
-        let sums = 2.0 * seen * self.tensor_sum();
+        let sums = match layout.grid {
+            Some(grid) => grid::layer(self.job, grid, self.machine, efficiency) / 2.0,
+            None => 2.0 * seen * self.tensor_sum(),
+        };
         let time = |sums: f64| {
-            (forwards * join(forward + sums, host) + join(backward + again + sums, host_backward))
-                * straggling
+            let again = passes * join(pass + sums, host) + join(backward + again + sums, host_backward);
+            (join(forward + sums, host) + again) * straggling
         };
         let compute = time(0.0);
         Pass {
             compute,
             tensor: time(sums) - compute,
             forward: join(forward, host),
-            weight: linear,
+            weight: linear + accumulation,
             attention: attention + attention_backward,
         }
     }
 
-    /// Seconds of one sum of activations over the tensor-parallel ranks.
+    /// Seconds in which the gradients of `parameters` parameters of all tensor-parallel ranks are added to those of the micro-batches before,
+    /// or with ZeRO-2 and 3 copied to where they are scattered from.
+    fn accumulation(&self, parameters: f64) -> f64 {
+        parameters / self.ranks() * self.efficiency.accumulation_bytes / self.machine.memory_bandwidth
+    }
+
+    /// Seconds of one sum of activations over the tensor-parallel ranks. Ranks that share positions scatter it, and gather it later.
     fn tensor_sum(&self) -> f64 {
+        let kind = match self.job.layout.sequence {
+            true => CollectiveKind::ReduceScatter,
+            false => CollectiveKind::AllReduce,
+        };
+        // A gather takes what a scatter takes between devices.
+        let with_gather = |level: LevelSeconds| {
+            level.least() + if self.job.layout.sequence { level.endpoints } else { 0.0 }
+        };
         let bytes = self.tokens() * self.job.model.width as f64 * ELEMENT;
         let (ranks, node) = (self.job.layout.tensor, self.machine.node);
-        let within =
-            self.machine.all_reduce.seconds(ranks.min(node), bytes) * self.efficiency.all_reduce_factor;
+        let within = within_node(kind, bytes, ranks.min(node), self.machine, self.efficiency);
         if ranks <= node {
-            return within;
+            return with_gather(within);
         }
         let bandwidth = self.machine.network_bandwidth * self.efficiency.tensor_network;
-        within + ring_all_reduce(ranks.div_ceil(node) as u32, bytes, Link { latency: HOP, bandwidth })
+        let link = (1, Link { latency: HOP, bandwidth });
+        let across = between_nodes(kind, bytes, ranks.div_ceil(node), link, self.machine);
+        with_gather(within) + with_gather(across)
     }
 
     /// Seconds of the output projection and the loss, both passes.
     fn logits(&self) -> f64 {
         let (model, tokens) = (&self.job.model, self.tokens());
-        let columns = model.vocab / self.job.layout.tensor;
+        let (parts, rows) = match self.job.layout.grid {
+            Some(grid) => (grid.degree(grid.line()), tokens / grid.sequence_parts() as f64),
+            None => (self.job.layout.tensor, tokens),
+        };
+        let columns = model.vocab / parts;
         let speed = if columns.is_multiple_of(ALIGNED) { 1.0 } else { self.efficiency.unaligned };
         let columns = columns as f64;
-        3.0 * self.products(1.0, tokens, columns, model.width as f64) / speed
-            + tokens * columns * self.efficiency.logit_bytes / self.machine.memory_bandwidth
+        let ends =
+            self.job.layout.grid.map_or(0.0, |of| grid::ends(self.job, of, self.machine, self.efficiency));
+        3.0 * self.products(1.0, rows, columns, model.width as f64) / speed
+            + rows * columns * self.efficiency.logit_bytes / self.machine.memory_bandwidth
+            + ends
+            + self.accumulation(model.table_parameters())
     }
 
     /// Seconds of a message between two stages. All devices of a node send at the same time where stages lie on different nodes.
@@ -275,7 +333,7 @@ impl Cost<'_> {
     fn parameters(&self) -> f64 {
         let (model, layout) = (&self.job.model, &self.job.layout);
         let layers = model.layer_parameters() * model.layers as f64 / layout.pipeline as f64;
-        (layers + model.table_parameters()) / self.ranks()
+        (layers + model.table_parameters()) / layout.parameter_parts() as f64
     }
 
     /// Seconds of the collectives over data-parallel ranks, as if nothing hid them.
@@ -289,23 +347,54 @@ impl Cost<'_> {
         if layout.shards() < layout.data {
             return self.hybrid_traffic(parameters);
         }
+        let latency = self.ring_latency();
         let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
         // An all-reduce gathers sums of gradients, ZeRO parameters.
         let gathered = if layout.zero == DataParallel::Ddp { layout.gradient_bytes } else { ELEMENT };
         let passes =
             (passes.reduce_scatters * layout.gradient_bytes + passes.all_gathers * gathered) * parameters;
+        // Only whole sums of gradients are all-reduces; scatters and gathers take half of one each.
+        let inside = |ranks| match layout.zero {
+            DataParallel::Ddp => {
+                let kind = CollectiveKind::AllReduce;
+                within_node(kind, passes / 2.0, ranks, self.machine, self.efficiency).least()
+            }
+            _ => self.machine.all_reduce.seconds(ranks, passes / 2.0) * self.efficiency.all_reduce_factor,
+        };
         if self.job.devices() <= node {
-            return self.machine.all_reduce.seconds(layout.data, passes / 2.0)
-                * self.efficiency.all_reduce_factor;
+            return inside(layout.data) + latency;
         }
         // Ranks of a node that belong to different groups share its interfaces; those of one group send once.
         let lines = (layout.tensor * layout.context).min(node);
         let groups = lines as f64;
         let within = (node / lines).min(layout.data);
         let network = self.machine.network_bandwidth * self.efficiency.data_network / groups;
-        ring(passes, layout.data) / network
-            + self.machine.all_reduce.seconds(within, passes / 2.0) * self.efficiency.all_reduce_factor
+        let between = LevelSeconds {
+            endpoints: ring(passes, layout.data) / network,
+            switches: match (&self.machine.switches.network, layout.zero) {
+                (Some(switch), DataParallel::Ddp) => {
+                    let nodes = layout.data.div_ceil(within);
+                    switch.seconds(CollectiveKind::AllReduce, nodes, passes / 2.0, lines, network)
+                }
+                _ => None,
+            },
+        };
+        latency + between.least() + inside(within)
     }
+
+    /// Seconds that the steps of rings take where ZeRO-3 gathers and scatters layer by layer, besides bytes: as many steps as the
+    /// group has other ranks, for each layer and the table.
+    fn ring_latency(&self) -> f64 {
+        let layout = &self.job.layout;
+        if layout.zero != DataParallel::Zero3 {
+            return 0.0;
+        }
+        let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
+        let units = layout.stage_layers(self.job.model.layers) as f64 + 1.0;
+        let steps = (layout.shards() - 1) as f64;
+        (passes.reduce_scatters + passes.all_gathers) * units * steps * self.efficiency.ring_step_seconds
+    }
+
     /// The same where groups of data-parallel ranks keep one copy each: ZeRO's collectives within a group, and an all-reduce of each
     /// rank's part of the gradients between groups.
     fn hybrid_traffic(&self, parameters: f64) -> f64 {
@@ -324,7 +413,8 @@ impl Cost<'_> {
             per_node: (node / (lines * per_node)).clamp(1, layout.data / shards),
             sharing: lines * per_node,
         };
-        (passes.reduce_scatters + passes.all_gathers) * once
+        self.ring_latency()
+            + (passes.reduce_scatters + passes.all_gathers) * once
             + seconds(CollectiveKind::AllReduce, parameters / shards as f64 * layout.gradient_bytes, between)
     }
 }

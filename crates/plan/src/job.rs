@@ -1,9 +1,11 @@
 //! What is trained and how it is spread over devices: the input of a prediction.
 
 use crate::PlanError;
-use bessemer_mesh::ContextMethod;
 use bessemer_mesh::formulas::DataParallel;
+use bessemer_mesh::{Axis, ContextMethod, TensorGrid};
+use bessemer_program::PiecesInFlight;
 use serde::{Deserialize, Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// Shape of a decoder-only transformer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -49,8 +51,13 @@ impl Transformer {
     /// Floating-point operations of the matrix products of one layer in a forward pass over one sequence, attention over the whole
     /// square: 24 s h^2 (1 + s/(6h)) for the shape of GPT (Narayanan et al. 2021, appendix).
     pub fn layer_flops(&self, seq: usize) -> f64 {
+        2.0 * seq as f64 * self.layer_parameters() + self.attention_flops(seq)
+    }
+
+    /// Those of the two products of attention among them.
+    pub fn attention_flops(&self, seq: usize) -> f64 {
         let (s, h) = (seq as f64, self.width as f64);
-        2.0 * s * self.layer_parameters() + 4.0 * s * s * h
+        4.0 * s * s * h
     }
 
     /// The same of the output projection.
@@ -65,10 +72,31 @@ impl Transformer {
 pub enum Recompute {
     /// Nothing.
     None,
+    /// Normalised rows, activations and gated products: no product is computed twice.
+    Selective,
     /// Scores and probabilities of attention: what Korthikanti et al. 2022 call selective.
     Attention,
+    /// The whole layer but the scores of attention, whose result is stored (Li et al. 2023, DistFlashAttn, section 3.3).
+    #[serde(rename = "attention-output")]
+    AttentionOutput,
     /// The whole layer.
     Full,
+}
+
+impl Recompute {
+    /// All, those that keep more first.
+    pub const ALL: [Recompute; 5] = [
+        Recompute::None,
+        Recompute::Selective,
+        Recompute::Attention,
+        Recompute::AttentionOutput,
+        Recompute::Full,
+    ];
+
+    /// Whether the products of a layer are computed again, and its collectives run again.
+    pub fn repeats_products(self) -> bool {
+        matches!(self, Recompute::AttentionOutput | Recompute::Full)
+    }
 }
 
 /// When the ranks of a pipeline do what.
@@ -89,8 +117,11 @@ pub enum PipelineSchedule {
 /// How a job is spread over devices.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Layout {
-    /// Tensor-parallel ranks.
+    /// Tensor-parallel ranks, all of a grid's.
     pub tensor: usize,
+    /// The grid that they are, if they are no line.
+    #[serde(serialize_with = "grid")]
+    pub grid: Option<TensorGrid>,
     /// Ranks that share each sequence.
     pub context: usize,
     /// What they exchange for attention.
@@ -115,6 +146,8 @@ pub struct Layout {
     pub recompute: Recompute,
     /// Layers of each stage of which it does; 0: all.
     pub recomputed: usize,
+    /// Layers of each stage whose stored activations wait for the backward pass in a second memory; 0: none.
+    pub offload: usize,
     /// Whether tensor-parallel ranks share positions between the products (sequence parallelism).
     pub sequence: bool,
     /// Whether collectives run beside computation: of gradients and parameters beside the passes of one micro-batch, of positions beside products,
@@ -122,6 +155,12 @@ pub struct Layout {
     pub overlap: bool,
     /// Bytes of an element of the gradients that data-parallel ranks sum.
     pub gradient_bytes: f64,
+    /// Axes, the one whose ranks are neighbours first. The closed form knows the usual order only.
+    #[serde(serialize_with = "order")]
+    pub order: [Axis; 5],
+    /// Most pieces of parameters and gradients that travel at once, likewise.
+    #[serde(serialize_with = "in_flight")]
+    pub in_flight: PiecesInFlight,
 }
 
 impl Default for Layout {
@@ -129,6 +168,7 @@ impl Default for Layout {
     fn default() -> Self {
         Layout {
             tensor: 1,
+            grid: None,
             context: 1,
             context_method: ContextMethod::default(),
             data: 1,
@@ -140,17 +180,78 @@ impl Default for Layout {
             zero: DataParallel::Ddp,
             recompute: Recompute::None,
             recomputed: 0,
+            offload: 0,
             sequence: false,
             overlap: false,
             gradient_bytes: 4.0,
+            order: Layout::USUAL_ORDER,
+            in_flight: PiecesInFlight::DEFAULT,
         }
     }
 }
 
 impl Layout {
+    /// The order of the axes where nobody says another; the tensor axis stands for those of a grid, the shard axis for all data-parallel ranks
+    /// where these make one group.
+    pub const USUAL_ORDER: [Axis; 5] =
+        [Axis::Tensor, Axis::Context, Axis::Shard, Axis::Pipeline, Axis::Replicate];
+
+    /// Ranks along an axis of [`Layout::order`].
+    pub fn ranks_along(&self, axis: Axis) -> usize {
+        let shard = if self.zero == DataParallel::Ddp { 1 } else { self.shards() };
+        match axis {
+            Axis::Tensor => self.tensor,
+            Axis::Context => self.context,
+            Axis::Shard => shard,
+            Axis::Pipeline => self.pipeline,
+            Axis::Replicate => self.data / shard,
+            _ => 1,
+        }
+    }
+
+    /// Other orders of the axes, one for each way in which nodes of `node` ranks can hold the groups along the axes.
+    pub fn other_orders(&self, node: usize) -> Vec<[Axis; 5]> {
+        let mut found = vec![(self.within_node(node), self.order)];
+        permute(&mut Layout::USUAL_ORDER.to_vec(), 0, &mut |order| {
+            let within = Layout { order, ..*self }.within_node(node);
+            if found.iter().all(|(other, _)| *other != within) {
+                found.push((within, order));
+            }
+        });
+        found.into_iter().skip(1).map(|(_, order)| order).collect()
+    }
+
+    /// Ranks of a group on one node, along each axis of [`Layout::USUAL_ORDER`].
+    fn within_node(&self, node: usize) -> [usize; 5] {
+        Layout::USUAL_ORDER.map(|axis| {
+            let before = self.order.iter().take_while(|other| **other != axis);
+            let stride: usize = before.map(|axis| self.ranks_along(*axis)).product();
+            (node / stride.min(node)).clamp(1, self.ranks_along(axis))
+        })
+    }
+
     /// Ranks of a group that keeps one copy of what ZeRO's stage shards.
     pub fn shards(&self) -> usize {
         if self.shard == 0 { self.data } else { self.shard }
+    }
+
+    /// Whether each tensor-parallel rank has a part of the residual stream.
+    pub fn shards_stream(&self) -> bool {
+        self.sequence || self.grid.is_some()
+    }
+
+    /// Parts into which the tensor-parallel ranks divide the parameters: the layers of a grid of two and a half dimensions hold the same.
+    pub fn parameter_parts(&self) -> usize {
+        match self.grid {
+            Some(TensorGrid::Plane { rows, columns, .. }) => rows * columns,
+            Some(TensorGrid::Cube { .. }) | None => self.tensor,
+        }
+    }
+
+    /// Whether every rank has the whole model between steps.
+    pub fn keeps_model(&self) -> bool {
+        let values = self.zero != DataParallel::Zero3 || self.shards() == 1;
+        self.tensor * self.pipeline == 1 && values
     }
 
     /// Layers of the longest stage.
@@ -168,9 +269,36 @@ impl Layout {
     }
 }
 
+/// Calls `each` with every order of the axes from `at` on.
+fn permute(axes: &mut Vec<Axis>, at: usize, each: &mut dyn FnMut([Axis; 5])) {
+    if let (true, Ok(order)) = (at == axes.len(), <[Axis; 5]>::try_from(axes.as_slice())) {
+        return each(order);
+    }
+    for other in at..axes.len() {
+        axes.swap(at, other);
+        permute(axes, at + 1, each);
+        axes.swap(at, other);
+    }
+}
+
+/// Writes the names of axes.
+fn order<S: Serializer>(order: &[Axis; 5], to: S) -> Result<S::Ok, S::Error> {
+    order.map(Axis::name).serialize(to)
+}
+
+/// Writes two numbers.
+fn in_flight<S: Serializer>(of: &PiecesInFlight, to: S) -> Result<S::Ok, S::Error> {
+    [("values", of.values), ("gradients", of.gradients)].into_iter().collect::<BTreeMap<_, _>>().serialize(to)
+}
+
 /// Writes the name of a method.
 fn method<S: Serializer>(method: &ContextMethod, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(method.name())
+}
+
+/// Writes a grid in words.
+fn grid<S: Serializer>(grid: &Option<TensorGrid>, to: S) -> Result<S::Ok, S::Error> {
+    grid.map(|grid| grid.to_string()).serialize(to)
 }
 
 /// Writes the number of ZeRO's stage.
@@ -212,11 +340,14 @@ impl Job {
     /// Floating-point operations of the matrix products of a step on one device, with those of recomputed layers:
     /// 96 B s l h^2 (1 + s/(6h) + V/(16 l h)) / devices for GPT with everything recomputed (Narayanan et al. 2021, equation 3).
     pub fn hardware_flops(&self) -> f64 {
-        let passes = match self.layout.recompute {
-            Recompute::Full => 3.0 + self.layout.recomputed_share(self.model.layers),
-            Recompute::None | Recompute::Attention => 3.0,
+        let (model, share) = (&self.model, self.layout.recomputed_share(self.model.layers));
+        let layer = model.layer_flops(self.seq);
+        let again = match self.layout.recompute {
+            Recompute::Full => share * layer,
+            Recompute::AttentionOutput => share * (layer - model.attention_flops(self.seq)),
+            Recompute::None | Recompute::Selective | Recompute::Attention => 0.0,
         };
-        let layers = passes * self.model.layers as f64 * self.model.layer_flops(self.seq);
+        let layers = model.layers as f64 * (3.0 * layer + again);
         self.global_batch as f64 * (layers + 3.0 * self.model.logit_flops(self.seq)) / self.devices() as f64
     }
 
@@ -233,8 +364,12 @@ impl Job {
             Ok(())
         };
         divides("width", self.model.width, "heads", self.model.heads)?;
-        divides("heads", self.model.heads, "tensor ranks", tensor)?;
-        divides("ffn_width", self.model.ffn_width, "tensor ranks", tensor)?;
+        let line = match self.layout.grid {
+            Some(grid) => grid.degree(grid.line()),
+            None => tensor,
+        };
+        divides("heads", self.model.heads, "tensor ranks", line)?;
+        divides("ffn_width", self.model.ffn_width, "tensor ranks", line)?;
         divides("sequence", self.seq, "context ranks", context)?;
         divides("data ranks", data, "shard", self.layout.shards())?;
         if chunks == 1 && self.model.layers < pipeline {

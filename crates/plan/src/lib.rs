@@ -19,8 +19,10 @@ mod efficiency;
 mod error;
 mod errors;
 mod fit;
+mod grid;
 mod job;
 pub mod layerwise;
+mod least;
 mod machine;
 mod machine_costs;
 mod measured;
@@ -29,17 +31,21 @@ mod operator;
 mod search;
 pub mod sharding;
 mod stages;
+mod switches;
 mod table;
 mod validate;
 
 pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
+pub use bessemer_mesh::{Axis, TensorGrid};
 pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;
 pub use errors::{Errors, best_constant, errors, ranking};
 pub use fit::{Measurement, fit};
+pub use grid::grids;
 pub use job::{Job, Layout, PipelineSchedule, Recompute, Transformer};
+pub use least::{ElementBytes, StageSplit, least_memory};
 pub use machine::{AllReduce, DeviceCost, Machine, Measured};
 pub use machine_costs::MachineCosts;
 pub use measured::{
@@ -47,8 +53,9 @@ pub use measured::{
     kind_name,
 };
 pub use memory::expected_memory;
-pub use operator::{Spread, collective_seconds, op_seconds};
-pub use search::{Candidate, Candidates, ElementBytes, MOST_KEPT, Question, candidates, least_memory};
+pub use operator::{CollectiveChoice, Spread, collective_choice, collective_seconds, op_seconds};
+pub use search::{Candidate, Candidates, MOST_KEPT, Question, candidates};
 pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
+pub use switches::{NetworkSwitch, NodeSwitch, SummingSwitches};
 pub use table::{LeftOut, MeasuredMemory, Table, read_table};
 pub use validate::{Group, Prediction, Validation, validate};

@@ -1,6 +1,6 @@
 //! Machines: devices, nodes and networks as figures, each with its source.
 
-use crate::{InProcess, Measurements, PlanError};
+use crate::{InProcess, Measurements, PlanError, SummingSwitches};
 use bessemer_cluster::collective::formulas::ring_all_reduce;
 use bessemer_units::Link;
 use serde::{Deserialize, Serialize};
@@ -23,16 +23,26 @@ pub struct Machine {
     pub node: usize,
     /// Bytes a second that a node sends into the network, all its interfaces together.
     pub network_bandwidth: f64,
+    /// Bytes a second that each device writes to its second memory (`train.offload`) and, beside that, reads from it, while all of its node do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload_bandwidth: Option<f64>,
     /// Where each figure is from.
     pub sources: Vec<String>,
-    /// All-reduces inside a node.
+    /// All-reduces inside a node, between devices.
     pub all_reduce: AllReduce,
+    /// Switches that sum.
+    #[serde(default, skip_serializing_if = "no_switches")]
+    pub switches: SummingSwitches,
     /// Measured times of operators, and of collectives between ranks of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measurements>,
     /// What a device costs while it trains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<DeviceCost>,
+}
+
+fn no_switches(switches: &SummingSwitches) -> bool {
+    *switches == SummingSwitches::default()
 }
 
 /// What a device costs while it trains, its part of host, network and cooling included. Whoever fills it in names the source among those of
@@ -263,6 +273,9 @@ impl Machine {
                 return wrong(format!("{key} is {value}; wanted a number above 0"));
             }
         }
+        if let Some(value) = self.offload_bandwidth.filter(|value| !(*value > 0.0 && value.is_finite())) {
+            return wrong(format!("offload_bandwidth is {value}; wanted a number above 0, or no such key"));
+        }
         let cost = self.cost.iter();
         let costs =
             cost.flat_map(|cost| [("cost.watts", cost.watts), ("cost.price_per_hour", cost.price_per_hour)]);
@@ -275,6 +288,7 @@ impl Machine {
             return wrong("sources is empty; wanted where each figure is from".into());
         }
         self.all_reduce.check().or_else(wrong)?;
+        self.switches.check().or_else(wrong)?;
         self.measured.as_ref().map_or(Ok(()), Measurements::check).or_else(wrong)
     }
 }

@@ -5,12 +5,16 @@
 //! values and move them themselves.
 
 use crate::operator::HOP;
-use crate::{Efficiency, Machine, Spread, collective_seconds, op_seconds};
+use crate::{
+    CollectiveChoice, Efficiency, Machine, Spread, SummingSwitches, collective_choice, collective_seconds,
+    op_seconds,
+};
 use bessemer_mesh::Axis;
 use bessemer_program::CollectiveKind;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{CollectiveSeconds, Medium, MessageSeconds, NodeCosts, ReplayGroup, Traffic};
 use bessemer_tensor::op::Op;
+use std::collections::BTreeMap;
 
 /// A job's ranks on a machine.
 #[derive(Debug, Clone)]
@@ -19,12 +23,35 @@ pub struct MachineCosts<'a> {
     efficiency: Efficiency,
     /// Ranks of the job.
     ranks: usize,
+    /// By label of the groups: the collectives so far that switches sum.
+    in_switches: BTreeMap<String, CollectiveChoice>,
 }
 
 impl<'a> MachineCosts<'a> {
     /// Costs of a job of so many ranks.
     pub fn new(machine: &'a Machine, efficiency: Efficiency, ranks: usize) -> MachineCosts<'a> {
-        MachineCosts { machine, efficiency, ranks }
+        MachineCosts { machine, efficiency, ranks, in_switches: BTreeMap::new() }
+    }
+
+    /// Returns the seconds of all collectives so far that switches sum, by label of their groups.
+    pub fn in_switches(&self) -> &BTreeMap<String, CollectiveChoice> {
+        &self.in_switches
+    }
+
+    /// Seconds of a collective over the links.
+    fn link_seconds(&mut self, group: &ReplayGroup, traffic: Traffic) -> f64 {
+        let (machine, efficiency) = (self.machine, &self.efficiency);
+        let (kind, bytes) = (traffic.kind, traffic.bytes as f64);
+        let (axis, spread) = (axis(&group.label), self.spread(group));
+        if machine.switches == SummingSwitches::default() {
+            return collective_seconds(kind, bytes, axis, spread, machine, efficiency);
+        }
+        let choice = collective_choice(kind, bytes, axis, spread, machine, efficiency);
+        let seconds = choice.seconds;
+        if !choice.switches.is_empty() {
+            *self.in_switches.entry(group.label.clone()).or_default() += choice;
+        }
+        seconds
     }
 
     fn node(&self, rank: usize) -> usize {
@@ -61,16 +88,17 @@ impl NodeCosts for MachineCosts<'_> {
         }
     }
 
+    fn second_memory(&mut self, bytes: u64) -> f64 {
+        self.machine.offload_bandwidth.map_or(0.0, |bandwidth| bytes as f64 / bandwidth)
+    }
+
     fn collective(&mut self, group: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
         if let Some(process) = self.machine.in_process() {
             let seconds = process.collective_seconds(traffic.kind, traffic.ranks, traffic.bytes);
             let (processor, link) = if process.spare_cores { (0.0, seconds) } else { (seconds, 0.0) };
             return CollectiveSeconds { processor, link, handoff: process.handoff };
         }
-        let (spread, bytes) = (self.spread(group), traffic.bytes as f64);
-        let axis = axis(&group.label);
-        let link = collective_seconds(traffic.kind, bytes, axis, spread, self.machine, &self.efficiency);
-        CollectiveSeconds { processor: 0.0, link, handoff: 0.0 }
+        CollectiveSeconds { processor: 0.0, link: self.link_seconds(group, traffic), handoff: 0.0 }
     }
 
     fn message(&mut self, [from, to]: [usize; 2], bytes: u64) -> MessageSeconds {
@@ -128,5 +156,28 @@ mod tests {
         let MessageSeconds { busy, latency, .. } = costs.message([0, 8], 1 << 20);
         let part = machine.network_bandwidth * efficiency.pipeline_network / 8.0;
         assert!((busy / ((1u64 << 20) as f64 / part) - 1.0).abs() < 1e-12 && latency == HOP);
+    }
+
+    /// Sums that switches take are counted by label, and take their time.
+    #[test]
+    fn sums_in_switches_are_named() {
+        let machine = Machine::named("h100-80gb").expect("a machine");
+        let forwarding = Machine { switches: SummingSwitches::default(), ..machine.clone() };
+        let group = group("tensor", (0..8).collect(), Medium::Node);
+        let seconds = |machine: &Machine, kind| {
+            let mut costs = MachineCosts::new(machine, Efficiency::default(), 8);
+            let twice = [0, 1].map(|_| costs.collective(&group, Traffic::even(kind, 1 << 28, 8)).link);
+            (twice[0], costs.in_switches().clone())
+        };
+        let (with, named) = seconds(&machine, CollectiveKind::AllReduce);
+        let (without, none) = seconds(&forwarding, CollectiveKind::AllReduce);
+        assert!(none.is_empty() && with < without);
+        let expected = CollectiveChoice {
+            seconds: 2.0 * with,
+            between_devices: 2.0 * without,
+            switches: vec![crate::NodeSwitch::NAME],
+        };
+        assert_eq!(named, BTreeMap::from([("tensor".to_owned(), expected)]));
+        assert!(seconds(&machine, CollectiveKind::AllGather).1.is_empty());
     }
 }

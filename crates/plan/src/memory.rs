@@ -24,22 +24,16 @@ pub fn expected_memory(job: &Job) -> f64 {
     let (model, layout) = (&job.model, &job.layout);
     let (ranks, stages) = (layout.tensor as f64, layout.pipeline);
     let layers = layout.stage_layers(model.layers) as f64;
-    let layer = model.layer_parameters() / ranks;
-    let tables = if model.gated && stages == 1 { 2.0 } else { 1.0 } * model.table_parameters() / ranks;
+    let parts = layout.parameter_parts() as f64;
+    let layer = model.layer_parameters() / parts;
+    let tables = if model.gated && stages == 1 { 2.0 } else { 1.0 } * model.table_parameters() / parts;
     let bytes = ParameterBytes { parameter: ELEMENT, gradient: layout.gradient_bytes, state: STATE };
     let states = layout.zero.bytes(bytes, layers * layer + tables, layout.shards() * layout.context);
     let gathered = if layout.zero == DataParallel::Zero3 { 2.0 * layer * ELEMENT } else { 0.0 };
 
     let tokens = (layout.micro_batch * job.seq / layout.context) as f64;
-    let all = tokens * layer_bytes(job, true);
-    let kept = tokens * layer_bytes(job, layout.recompute == Recompute::None);
-    let input = tokens * model.width as f64 * ELEMENT / if layout.sequence { ranks } else { 1.0 };
-    let share = layout.recomputed_share(model.layers);
-    let (waiting, working) = match layout.recompute {
-        Recompute::Full => (share * input + (1.0 - share) * all, all),
-        Recompute::Attention => (share * kept + (1.0 - share) * all, all - kept),
-        Recompute::None => (all, 0.0),
-    };
+    let (waiting, working) = stored(job);
+    let (waiting, working) = (waiting * (1.0 - layout.offload as f64 / layers), working);
     let micro_batches = job.micro_batches().min(stages) as f64;
     let chunks = match layout.chunks {
         1 => 1.0,
@@ -50,7 +44,47 @@ pub fn expected_memory(job: &Job) -> f64 {
     let layer_at_work = working + tokens * layer_bytes(job, false) + gathered;
     let first = states + micro_batches * chunks * layers * waiting + layer_at_work;
     let last = states + layers * waiting + layer_at_work.max(logits);
-    first.max(last) + model.table_parameters() / ranks * ELEMENT
+    first.max(last) + model.table_parameters() / parts * ELEMENT
+}
+
+/// Bytes of a layer that wait for its backward pass, in the mean over layers that are computed again and others, and bytes that are there again
+/// while that pass runs.
+pub(crate) fn stored(job: &Job) -> (f64, f64) {
+    let (model, layout) = (&job.model, &job.layout);
+    let ranks = layout.tensor as f64;
+    let tokens = (layout.micro_batch * job.seq / layout.context) as f64;
+    let all = tokens * layer_bytes(job, true);
+    let (width, opened) = (model.width as f64, model.ffn_width as f64 / ranks);
+    // Two normalised rows and the input of the last product.
+    let rows = tokens * ELEMENT * (2.0 * width / stream(job) + opened);
+    let kept = match layout.recompute {
+        Recompute::Selective => all - rows,
+        // Nobody stores scores; what is made of them is computed again, as the rows are.
+        Recompute::Attention if job.fused_attention => all - rows - tokens * ELEMENT * width / ranks,
+        _ => tokens * layer_bytes(job, false),
+    };
+    let input = tokens * width * ELEMENT / stream(job);
+    let share = layout.recomputed_share(model.layers);
+    match layout.recompute {
+        Recompute::Full => (share * input + (1.0 - share) * all, all),
+        Recompute::AttentionOutput => {
+            let result = tokens * width / ranks * ELEMENT;
+            (share * (input + result) + (1.0 - share) * all, all - result)
+        }
+        Recompute::Selective | Recompute::Attention => (share * kept + (1.0 - share) * all, all - kept),
+        Recompute::None => (all, 0.0),
+    }
+}
+
+/// [`stored`] of activations of so many bytes.
+pub(crate) fn stored_bytes(job: &Job, activation: f64) -> (f64, f64) {
+    let (waiting, again) = stored(job);
+    (waiting / ELEMENT * activation, again / ELEMENT * activation)
+}
+
+/// Tensor-parallel ranks that share the residual stream.
+fn stream(job: &Job) -> f64 {
+    if job.layout.shards_stream() { job.layout.tensor as f64 } else { 1.0 }
 }
 
 /// Bytes that the backward pass of a layer needs for a token, with or without scores of attention.
@@ -60,7 +94,7 @@ fn layer_bytes(job: &Job, scores: bool) -> f64 {
     let opening = if model.gated { 2.0 } else { 1.0 };
     // Inputs of two normalisations and of the two products after them; two masks.
     let masks = if job.fused_attention { 0.0 } else { 2.0 };
-    let stream = width * (4.0 * ELEMENT + masks) / if layout.sequence { ranks } else { 1.0 };
+    let stream = width * (4.0 * ELEMENT + masks) / stream(job);
     let inside =
         ELEMENT * (model.qkv_width() as f64 + width + (opening + 1.0) * model.ffn_width as f64) / ranks;
     let square = if scores && !job.fused_attention {

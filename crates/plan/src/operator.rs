@@ -3,9 +3,10 @@
 //! A matrix product takes the tiles of [`Efficiency`], attention its multiply-adds at the rate of a fused kernel, every other operator
 //! the bytes of its operands: `max(flops/(peak share), bytes/bandwidth) + launch` (Williams et al. 2009, with the measured shares of
 //! the peak). Collectives within a node take the machine's all-reduce, of which a reduce-scatter and an all-gather are half; what
-//! leaves the node goes round a ring over the interfaces, which the groups of the node share.
+//! leaves the node goes round a ring over the interfaces, which the groups of the node share. Where switches sum and are faster, they do.
 
-use crate::{Efficiency, Machine};
+use crate::switches::LevelSeconds;
+use crate::{Efficiency, Machine, NetworkSwitch, NodeSwitch, SummingSwitches};
 use bessemer_cluster::collective::formulas::{point_to_point, ring_all_reduce};
 use bessemer_mesh::{Axis, Mesh};
 use bessemer_program::CollectiveKind;
@@ -78,7 +79,7 @@ pub fn op_seconds(op: &Op, machine: &Machine, efficiency: &Efficiency) -> f64 {
         Op::LinearCrossEntropyShard(head) => {
             head_seconds(head.x, head.weight, head.backward.is_some(), product)
         }
-        Op::Attention(_) | Op::AttentionBackward(_) | Op::AttentionCached(_) => {
+        Op::Attention(_) | Op::AttentionBackward(_) | Op::AttentionCached(_) | Op::AttentionSlots(_) => {
             let rate = machine.matrix_flops * efficiency.attention_share;
             (op.flops().0 / rate).max(bytes)
         }
@@ -129,8 +130,69 @@ impl Spread {
     }
 }
 
-/// Seconds of a collective over values of `bytes` bytes: of the whole values, for a permutation of what a rank sends. All groups of
-/// the axis run at the same time.
+/// Seconds of the part of a collective inside a node, over `ranks` devices.
+pub(crate) fn within_node(
+    kind: CollectiveKind,
+    bytes: f64,
+    ranks: usize,
+    machine: &Machine,
+    efficiency: &Efficiency,
+) -> LevelSeconds {
+    let sum = machine.all_reduce.seconds(ranks, bytes) * efficiency.all_reduce_factor;
+    let switch = machine.switches.node.as_ref().filter(|_| ranks > 1);
+    let by_switch = switch.and_then(|switch| switch.seconds(kind, ranks, bytes));
+    LevelSeconds {
+        endpoints: if kind == CollectiveKind::AllReduce { sum } else { sum / 2.0 },
+        switches: by_switch.map(|seconds| seconds * efficiency.all_reduce_factor),
+    }
+}
+
+/// Seconds of the part of a collective between nodes. `sharing` such collectives leave each node at once, each over `link`.
+pub(crate) fn between_nodes(
+    kind: CollectiveKind,
+    bytes: f64,
+    nodes: usize,
+    (sharing, link): (usize, Link),
+    machine: &Machine,
+) -> LevelSeconds {
+    let ring = ring_all_reduce(nodes as u32, bytes, link);
+    let switch = machine.switches.network.as_ref();
+    LevelSeconds {
+        endpoints: if kind == CollectiveKind::AllReduce { ring } else { ring / 2.0 },
+        switches: switch.and_then(|switch| switch.seconds(kind, nodes, bytes, sharing, link.bandwidth)),
+    }
+}
+
+/// Seconds of a collective, with what they would be if switches only forwarded.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CollectiveChoice {
+    /// Seconds of the faster of the switches and the algorithm between devices, at each level.
+    pub seconds: f64,
+    /// Seconds without sums in switches.
+    pub between_devices: f64,
+    /// Switches that sum, by name.
+    pub switches: Vec<&'static str>,
+}
+
+impl std::ops::AddAssign for CollectiveChoice {
+    fn add_assign(&mut self, other: CollectiveChoice) {
+        self.seconds += other.seconds;
+        self.between_devices += other.between_devices;
+        self.switches.extend(other.switches);
+        self.switches.sort_unstable();
+        self.switches.dedup();
+    }
+}
+
+impl CollectiveChoice {
+    /// How many times faster it is than without sums in switches.
+    pub fn gain(&self) -> f64 {
+        if self.seconds > 0.0 { self.between_devices / self.seconds } else { 1.0 }
+    }
+}
+
+/// Returns the seconds of a collective over values of `bytes` bytes: of the whole values, for a permutation of what a rank sends. All
+/// groups of the axis run at the same time.
 pub fn collective_seconds(
     kind: CollectiveKind,
     bytes: f64,
@@ -139,8 +201,41 @@ pub fn collective_seconds(
     machine: &Machine,
     efficiency: &Efficiency,
 ) -> f64 {
+    levels(kind, bytes, axis, spread, machine, efficiency).iter().map(|level| level.least()).sum()
+}
+
+/// Returns what [`collective_seconds`] takes the least of.
+pub fn collective_choice(
+    kind: CollectiveKind,
+    bytes: f64,
+    axis: Axis,
+    spread: Spread,
+    machine: &Machine,
+    efficiency: &Efficiency,
+) -> CollectiveChoice {
+    let levels = levels(kind, bytes, axis, spread, machine, efficiency);
+    let SummingSwitches { network, .. } = &machine.switches;
+    let names = [Some(NodeSwitch::NAME), network.as_ref().map(NetworkSwitch::name)];
+    let used = levels.iter().zip(names).filter(|(level, _)| level.by_switches());
+    CollectiveChoice {
+        seconds: levels.iter().map(|level| level.least()).sum(),
+        between_devices: levels.iter().map(|level| level.endpoints).sum(),
+        switches: used.filter_map(|(_, name)| name).collect(),
+    }
+}
+
+/// Seconds of a collective inside nodes and between them.
+fn levels(
+    kind: CollectiveKind,
+    bytes: f64,
+    axis: Axis,
+    spread: Spread,
+    machine: &Machine,
+    efficiency: &Efficiency,
+) -> [LevelSeconds; 2] {
+    let none = LevelSeconds { endpoints: 0.0, switches: None };
     if spread.ranks <= 1 || bytes <= 0.0 {
-        return 0.0;
+        return [none; 2];
     }
     let share = match axis {
         Axis::Pipeline => efficiency.pipeline_network,
@@ -150,17 +245,20 @@ pub fn collective_seconds(
     let link = Link { latency: HOP, bandwidth: machine.network_bandwidth * share / spread.sharing as f64 };
     let nodes = spread.nodes();
     if kind == CollectiveKind::Permute {
+        let of = |endpoints| LevelSeconds { endpoints, switches: None };
         return match nodes {
-            1 => machine.all_reduce.seconds(2, bytes),
+            1 => [of(machine.all_reduce.seconds(2, bytes)), none],
             // Each rank of the node sends over its part of the interfaces.
-            _ => point_to_point(bytes, Link { bandwidth: link.bandwidth / spread.per_node as f64, ..link }),
+            _ => {
+                let bandwidth = link.bandwidth / spread.per_node as f64;
+                [none, of(point_to_point(bytes, Link { bandwidth, ..link }))]
+            }
         };
     }
-    let within = machine.all_reduce.seconds(spread.per_node, bytes) * efficiency.all_reduce_factor;
-    let across = if nodes > 1 { ring_all_reduce(nodes as u32, bytes, link) } else { 0.0 };
-    match kind {
-        CollectiveKind::AllReduce => within + across,
-        _ => (within + across) / 2.0,
+    let within = within_node(kind, bytes, spread.per_node, machine, efficiency);
+    match nodes {
+        1 => [within, none],
+        _ => [within, between_nodes(kind, bytes, nodes, (spread.sharing, link), machine)],
     }
 }
 

@@ -1,27 +1,19 @@
 //! Every layout of a job on so many devices, the fastest first.
 //!
-//! Degrees are all divisors: tensor-parallel ranks divide heads, key heads and the feed-forward block, ranks that share sequences half of their length,
+//! Degrees are all divisors: tensor-parallel ranks of a line, or along the line of a grid, divide heads, key heads and the feed-forward block, ranks that
+//! share sequences half of their length,
 //! data-parallel ranks times micro-batch the batch; stages may differ by a layer, chunks may not. Layers of a stage are computed again all, none or any number of them.
 //! ZeRO's groups are all data-parallel ranks, or those of a node. A layout that would hold more than a device has is left out. What it holds is counted
-//! from below: parameters, gradients and optimizer states by ZeRO's stage, the inputs of layers that wait for their backward pass, and where
-//! nothing is recomputed the inputs of their products; on the first of p stages min(m, p) micro-batches wait (1F1B). A plan by a dry run
-//! decides about the rest.
+//! from below ([`least_memory`]). A plan by a dry run decides about the rest.
 
+use crate::grid;
+use crate::least::{ElementBytes, StageSplit, least_memory};
 use crate::{
-    Calibration, DataParallel, Job, Layout, Machine, ParameterBytes, PipelineSchedule, PlanError, Recompute,
-    StepTime, Transformer,
+    Calibration, DataParallel, Job, Layout, Machine, PipelineSchedule, PlanError, Recompute, StepTime,
+    Transformer,
 };
-use bessemer_mesh::{ContextMethod, exchange_problem};
+use bessemer_mesh::{ContextMethod, TensorGrid, exchange_problem};
 use serde::Serialize;
-
-/// Bytes that each element takes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ElementBytes {
-    /// A parameter, its gradient and its state, a master copy among the last.
-    pub parameters: ParameterBytes,
-    /// An activation.
-    pub activation: f64,
-}
 
 /// What layouts are wanted for.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +32,12 @@ pub struct Question<'a> {
     pub calibration: &'a Calibration,
     /// What elements take.
     pub bytes: ElementBytes,
+    /// Grids that tensor-parallel ranks may be beside lines; those that divide neither devices nor model are left out.
+    pub grids: &'a [TensorGrid],
+    /// By number of stages: which have how many layers. Where there is none, all have the mean.
+    pub splits: &'a [StageSplit],
+    /// Bytes that a rank which has only a part of the model holds besides: a whole model for samples of text.
+    pub samples: f64,
 }
 
 /// A layout.
@@ -93,8 +91,10 @@ pub fn candidates(
     for layout in degrees(question) {
         for layout in schedules(layout, question) {
             for layout in copies(layout, question) {
-                for layout in recomputations(layout, model.layers).filter(&wanted) {
-                    found.add(question, layout);
+                for layout in recomputations(layout, model.layers) {
+                    for layout in offloads(layout, question).filter(&wanted) {
+                        found.add(question, layout);
+                    }
                 }
             }
         }
@@ -122,7 +122,13 @@ fn degrees<'a>(question: &'a Question<'_>) -> impl Iterator<Item = Layout> + 'a 
             },
         )
     });
-    let stages = contexts.flat_map(move |layout| {
+    let grids = question.grids.iter().filter(move |grid| grid::divides(**grid, &model));
+    let grids = grids.filter(move |grid| devices.is_multiple_of(grid.ranks())).map(|grid| Layout {
+        tensor: grid.ranks(),
+        grid: Some(*grid),
+        ..Layout::default()
+    });
+    let stages = contexts.chain(grids).flat_map(move |layout| {
         let rest = devices / layout.tensor / layout.context;
         let fits =
             move |stages: &usize| *stages <= model.layers && global_batch.is_multiple_of(rest / stages);
@@ -131,8 +137,10 @@ fn degrees<'a>(question: &'a Question<'_>) -> impl Iterator<Item = Layout> + 'a 
     stages.flat_map(move |layout| {
         let alone = layout.context > 1 && layout.context_method.one_sequence();
         let most = if alone { 1 } else { MOST_MICRO_BATCH };
+        let parts = layout.grid.map_or(1, TensorGrid::sequence_parts);
         let own = divisors(global_batch / layout.data).take_while(move |&sequences| sequences <= most);
-        own.map(move |micro_batch| Layout { micro_batch, ..layout })
+        own.filter(move |sequences| sequences.is_multiple_of(parts))
+            .map(move |micro_batch| Layout { micro_batch, ..layout })
     })
 }
 
@@ -158,8 +166,10 @@ fn schedules(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = La
     let most = if interleaves { MOST_CHUNKS } else { 1 };
     let chunks = (1..=most).filter(move |chunks| *chunks == 1 || layers.is_multiple_of(stages * chunks));
     let one = chunks.map(move |chunks| Layout { chunks, ..layout });
-    let zero_bubble = pipes.then_some(Layout { schedule: PipelineSchedule::ZbH1, ..layout });
-    let both_ways = pipes && layers.is_multiple_of(2 * stages) && micro_batches >= 2 * stages;
+    // Gradients of a grid are summed within their pass, which is not split.
+    let splits = pipes && layout.grid.is_none();
+    let zero_bubble = splits.then_some(Layout { schedule: PipelineSchedule::ZbH1, ..layout });
+    let both_ways = splits && layers.is_multiple_of(2 * stages) && micro_batches >= 2 * stages;
     let zero_bubble_v = both_ways.then_some(Layout { schedule: PipelineSchedule::ZbV, chunks: 2, ..layout });
     one.chain(zero_bubble).chain(zero_bubble_v)
 }
@@ -180,7 +190,8 @@ fn copies(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layou
         let some = (hybrid && zero != DataParallel::Ddp).then_some(within);
         std::iter::once(0).chain(some)
     };
-    let shares = layout.tensor > 1 && (seq / layout.context).is_multiple_of(layout.tensor);
+    let shares =
+        layout.tensor > 1 && layout.grid.is_none() && (seq / layout.context).is_multiple_of(layout.tensor);
     let sequences: &[bool] = if shares { &[true, false] } else { &[false] };
     zeros.iter().flat_map(move |&zero| {
         groups(zero).flat_map(move |shard| {
@@ -192,11 +203,24 @@ fn copies(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layou
 /// A layout with what the backward pass computes again, for each number of layers of a stage.
 fn recomputations(layout: Layout, layers: usize) -> impl Iterator<Item = Layout> {
     let most = if layout.chunks == 1 { layout.stage_layers(layers) } else { 1 };
-    let some = |recompute| {
+    let some = move |recompute| {
         // All are 0.
         (0..most).map(move |recomputed| Layout { recompute, recomputed, ..layout })
     };
-    std::iter::once(layout).chain(some(Recompute::Attention)).chain(some(Recompute::Full))
+    std::iter::once(layout).chain(Recompute::ALL.into_iter().skip(1).flat_map(some))
+}
+
+/// A layout with what waits in a second memory, where the machine says how fast that is: nothing, or what some layers store that compute
+/// no product again, or the inputs of all layers that are computed again.
+fn offloads(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layout> {
+    let layers = layout.stage_layers(question.model.layers);
+    let known = question.machine.offload_bandwidth.is_some() && layout.chunks == 1 && layout.recomputed == 0;
+    let some = match (known, layout.recompute) {
+        (true, Recompute::None | Recompute::Selective) => 1..layers + 1,
+        (true, Recompute::Full) => layers..layers + 1,
+        _ => 1..1,
+    };
+    std::iter::once(layout).chain(some.map(move |offload| Layout { offload, ..layout }))
 }
 
 impl Candidates {
@@ -209,7 +233,11 @@ impl Candidates {
             layout,
         };
         self.evaluated += 1;
-        let least_memory = least_memory(&job, &question.bytes);
+        let split = question.splits.get(layout.pipeline);
+        let mut least_memory = least_memory(&job, &question.bytes, split);
+        if !layout.keeps_model() {
+            least_memory += question.samples;
+        }
         let fits = least_memory <= question.machine.memory;
         self.too_large += usize::from(!fits);
         let smaller = self.smallest.is_none_or(|smallest| least_memory < smallest.least_memory);
@@ -238,29 +266,7 @@ impl Candidates {
     }
 }
 
-/// Bytes that the device which holds most will hold at least.
-pub fn least_memory(job: &Job, bytes: &ElementBytes) -> f64 {
-    let (model, layout) = (&job.model, &job.layout);
-    let (ranks, stages) = (layout.tensor as f64, layout.pipeline as f64);
-    // Where layers do not divide, some stage has as many as this or more.
-    let layers = model.layers as f64 / stages;
-    let parameters = (model.layer_parameters() * layers + model.table_parameters()) / ranks;
-    let states = layout.zero.bytes(bytes.parameters, parameters, layout.shards());
-
-    let tokens = (layout.micro_batch * job.seq / layout.context) as f64;
-    let width = model.width as f64;
-    let stream = if layout.sequence { width / ranks } else { width };
-    let opening = model.ffn_width as f64 * if model.gated { 2.0 } else { 1.0 };
-    let whole = match layout.recompute {
-        Recompute::Full => 1.0 - layout.recomputed_share(model.layers),
-        Recompute::None | Recompute::Attention => 1.0,
-    };
-    let inside = whole * (model.qkv_width() as f64 + opening) / ranks;
-    let waiting = job.micro_batches().min(layout.pipeline) as f64;
-    states + waiting * layers * tokens * (stream + inside) * bytes.activation
-}
-
 /// Divisors, ascending.
-fn divisors(number: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn divisors(number: usize) -> impl Iterator<Item = usize> + Clone {
     (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
 }

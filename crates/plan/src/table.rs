@@ -131,8 +131,13 @@ impl Row<'_> {
             (None, None) => return Err(self.wrong("there is neither global_batch nor grad_accum".into())),
         };
         let zero = self.zero()?;
-        let recomputes =
-            [("none", Recompute::None), ("selective", Recompute::Attention), ("full", Recompute::Full)];
+        let recomputes = [
+            ("none", Recompute::None),
+            ("rows", Recompute::Selective),
+            ("selective", Recompute::Attention),
+            ("attention-output", Recompute::AttentionOutput),
+            ("full", Recompute::Full),
+        ];
         let attentions = [("fused", true), ("stored", false)];
         let job = Job {
             model,

@@ -77,6 +77,6 @@ pub use value::{Class, Input, Value};
 pub use verify::{Violation, seal, verify};
 pub use verify_step::{StepViolation, verify_step};
 pub use zero::{
-    BUCKET, DataProgram, DataRank, FlatParameter, GRADIENTS_AHEAD, GradientTraffic, PassNode, Residence,
-    Transfer, UnitUse, VALUES_AHEAD, piece_width,
+    BUCKET, DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, PiecesInFlight, Residence,
+    Transfer, UnitUse, piece_width,
 };

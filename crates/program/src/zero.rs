@@ -30,10 +30,25 @@ use bessemer_units::{DType, ReduceDType};
 /// Most elements of a flat parameter that one collective moves: 32 MiB in f32.
 pub const BUCKET: usize = 8 << 20;
 
-/// Pieces of gradients that travel at once.
-pub const GRADIENTS_AHEAD: usize = 3;
-/// Pieces of values that travel at once.
-pub const VALUES_AHEAD: usize = 2;
+/// Pieces of at most [`BUCKET`] elements that travel at once, each through a staging buffer of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PiecesInFlight {
+    /// Of values of parameters that are gathered.
+    pub values: usize,
+    /// Of gradients that are reduced.
+    pub gradients: usize,
+}
+
+impl PiecesInFlight {
+    /// Two of values, three of gradients.
+    pub const DEFAULT: PiecesInFlight = PiecesInFlight { values: 2, gradients: 3 };
+}
+
+impl Default for PiecesInFlight {
+    fn default() -> PiecesInFlight {
+        PiecesInFlight::DEFAULT
+    }
+}
 
 /// Most elements of one rank's part of a flat parameter that one collective moves, if `ranks` ranks have such a part and it moves
 /// `most` of all: whole blocks where it has several.

@@ -9,6 +9,8 @@
 
 mod check;
 mod error;
+mod init;
+mod integrity;
 mod layer;
 mod lengths;
 mod load;
@@ -25,6 +27,8 @@ mod value_de;
 mod write;
 
 pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
+pub use init::{InitConfig, InitOptimizer, InitSchedule, continued_recipe};
+pub use integrity::{IntegrityConfig, Rerun};
 pub use lengths::SequenceLengths;
 pub use load::{Loaded, Problem, load, parse};
 pub use origin::{Difference, Origin, Setting, show_diff};
@@ -34,5 +38,5 @@ pub use run::{PrometheusConfig, RunConfig, TraceConfig};
 pub use schema::json_schema;
 pub use source::Location;
 pub use starter::{Budget, Starter, TextFacts};
-pub use train::{BatchPlan, OnDivergence, SpikeAction, TrainConfig};
+pub use train::{BatchPlan, OnDivergence, SpikeAction, TrainConfig, TrainedSoFar};
 pub use write::to_toml;

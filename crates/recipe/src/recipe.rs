@@ -1,6 +1,7 @@
 //! The recipe: the configs of all crates, composed.
 
 use crate::error::RecipeError;
+use crate::init::InitOptimizer;
 use crate::load::{self, Loaded, Problem};
 use crate::run::RunConfig;
 use crate::train::{BatchPlan, SpikeAction, TrainConfig};
@@ -62,6 +63,7 @@ impl Recipe {
         section("train", self.sequence_fits_model());
         section("train", self.recompute_fits_model());
         section("train", self.lengths_fit());
+        section("train", self.kept_state_fits());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
@@ -184,7 +186,8 @@ impl Recipe {
     fn vocabulary_fits(&self) -> Result<(), String> {
         let (model, tokenizer) = (self.model.vocab_size, self.tokenizer.vocab_size);
         // The size of a character vocabulary is a limit, not a promise.
-        if self.tokenizer.kind == TokenizerKind::ByteBpe && model > 0 && model < tokenizer {
+        let trained = self.tokenizer.kind == TokenizerKind::ByteBpe && self.tokenizer.file.is_empty();
+        if trained && model > 0 && model < tokenizer {
             return Err(format!(
                 "model.vocab_size = {model} has no rows for a tokenizer of tokenizer.vocab_size = {tokenizer}: expected \
                  at least that, or 0 to take the tokenizer's size"
@@ -231,6 +234,15 @@ impl Recipe {
         if !self.corpus.components().is_empty() {
             let what = "several corpus.sources or slices".into();
             return refused(what, "weights of a mixture are shares of windows");
+        }
+        Ok(())
+    }
+
+    fn kept_state_fits(&self) -> Result<(), String> {
+        if self.train.init.optimizer == InitOptimizer::Keep && self.optim.optimizer == OptimizerChoice::Kfac {
+            return Err("train.init.optimizer = \"keep\" with optim.optimizer = \"kfac\", which refreshes its factors by the updates of \
+                        one run: expected \"fresh\""
+                .into());
         }
         Ok(())
     }

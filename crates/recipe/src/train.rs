@@ -10,6 +10,8 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
+use crate::init::InitConfig;
+use crate::integrity::IntegrityConfig;
 use crate::lengths::SequenceLengths;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
@@ -107,6 +109,13 @@ pub struct TrainConfig {
     pub spike_window: u64,
     /// What happens when 20 steps in a row had a loss or a gradient that is not finite: "stop" or "rollback".
     pub on_divergence: OnDivergence,
+    /// Spans of the run's sample counter that no step trains on, ascending: [[first, behind the last], …]. A step whose batch would reach
+    /// into one begins behind it, so the data that are left keep their order. `bessemer supervise --skip-data` adds spans of its own.
+    pub skip_samples: Vec<[u64; 2]>,
+    /// The checkpoint whose parameters the run begins with.
+    pub init: InitConfig,
+    /// How numbers that a broken machine makes are found.
+    pub integrity: IntegrityConfig,
 }
 
 /// What happens to a run that has diverged.
@@ -166,6 +175,9 @@ impl Default for TrainConfig {
             spike_sigma: 6.0,
             spike_window: 128,
             on_divergence: OnDivergence::Stop,
+            skip_samples: Vec::new(),
+            init: InitConfig::default(),
+            integrity: IntegrityConfig::default(),
         }
     }
 }
@@ -180,6 +192,8 @@ const LARGEST_BATCH: u64 = 1 << 40;
 /// Longest sequence, as in the model table.
 const LONGEST_SEQUENCE: u64 = 1 << 24;
 
+/// Largest sample counter in a span that is skipped.
+const MOST_SAMPLES: u64 = 1 << 50;
 /// Most micro-batches in flight.
 const MOST_STORED: u64 = 1 << 20;
 
@@ -208,6 +222,15 @@ pub struct BatchPlan {
     pub tokens_per_step: Tokens,
     /// Tokens of the whole run.
     pub tokens: Tokens,
+}
+
+/// What a run has done before its batch became the present one.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct TrainedSoFar {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Tokens of their global batches.
+    pub tokens: u64,
 }
 
 impl TrainConfig {
@@ -260,6 +283,13 @@ impl TrainConfig {
         if !(8..=65_536).contains(&self.spike_window) {
             return Err(format!("train.spike_window = {}: expected 8 to 65536", self.spike_window));
         }
+        let numbers: Vec<u64> = self.skip_samples.iter().flatten().copied().collect();
+        if numbers.windows(2).any(|pair| pair[0] >= pair[1]) || numbers.iter().any(|at| *at > MOST_SAMPLES) {
+            return Err(format!(
+                "train.skip_samples = {:?}: expected spans such as [[1200, 1400], [5000, 5200]], ascending and apart, up to {MOST_SAMPLES}",
+                self.skip_samples
+            ));
+        }
         if self.weights == ParamDType::F32 && self.gradients != ParamDType::F32 {
             return Err(format!(
                 "train.gradients = \"{0}\" with train.weights = \"f32\": expected gradients = \"f32\", or weights = \"{0}\"",
@@ -268,6 +298,8 @@ impl TrainConfig {
         }
         self.check_lengths()?;
         self.loss_scale.check()?;
+        self.init.check()?;
+        self.integrity.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());
         }
@@ -403,10 +435,34 @@ impl TrainConfig {
         if self.has_documents() {
             sequences_per_rank = sequences_per_step.div_ceil(ranks).next_multiple_of(micro_batch);
         }
+        let plan = BatchPlan {
+            seq_len: self.seq_len,
+            sequences_per_step: sequences_per_rank * ranks,
+            sequences_per_rank,
+            micro_batch,
+            accumulation: sequences_per_rank / micro_batch,
+            steps: 0,
+            tokens_per_step: Tokens(self.batch_tokens),
+            tokens: Tokens(0),
+        };
+        self.lasting(plan, train_tokens, TrainedSoFar::default())
+    }
+
+    /// The plan with the steps and tokens of a run that has trained already under another batch. `steps`, `tokens` and `epochs` mean
+    /// the whole run: a run of which they want no more than it has done is over.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::resolve`].
+    pub fn lasting(
+        &self,
+        plan: BatchPlan,
+        train_tokens: Option<u64>,
+        done: TrainedSoFar,
+    ) -> Result<BatchPlan, String> {
         let steps = if self.steps > 0 {
-            self.steps
+            self.steps.max(done.steps)
         } else if self.tokens > 0 {
-            self.tokens.div_ceil(self.batch_tokens)
+            done.steps + self.tokens.saturating_sub(done.tokens).div_ceil(self.batch_tokens)
         } else {
             let train_tokens = train_tokens
                 .ok_or("train.epochs needs the size of the train split: build the corpus first")?;
@@ -417,28 +473,22 @@ impl TrainConfig {
                     self.epochs, self.seq_len
                 ));
             }
-            let steps = (self.epochs * train_tokens as f64 / self.batch_tokens as f64).ceil().max(1.0);
+            let left = self.epochs * train_tokens as f64 - done.tokens as f64;
+            let least = if done.steps > 0 { 0.0 } else { 1.0 };
+            let steps = (left / self.batch_tokens as f64).ceil().max(least);
             if steps > MOST_STEPS as f64 {
                 return Err(format!(
                     "train.epochs = {} gives {steps} steps: expected at most {MOST_STEPS}",
                     self.epochs
                 ));
             }
-            steps as u64
+            done.steps.saturating_add(steps as u64)
         };
-        let tokens = steps.checked_mul(self.batch_tokens).ok_or_else(|| {
+        let new = (steps - done.steps).checked_mul(self.batch_tokens);
+        let tokens = new.and_then(|new| new.checked_add(done.tokens)).ok_or_else(|| {
             format!("{steps} steps of train.batch_tokens = {} do not fit in 64 bits", self.batch_tokens)
         })?;
-        Ok(BatchPlan {
-            seq_len: self.seq_len,
-            sequences_per_step: sequences_per_rank * ranks,
-            sequences_per_rank,
-            micro_batch,
-            accumulation: sequences_per_rank / micro_batch,
-            steps,
-            tokens_per_step: Tokens(self.batch_tokens),
-            tokens: Tokens(tokens),
-        })
+        Ok(BatchPlan { steps, tokens: Tokens(tokens), ..plan })
     }
 }
 
@@ -510,5 +560,25 @@ mod tests {
         assert_eq!(of(0, 0, 1.5).resolve(1, Some(81_920)).unwrap().steps, 15);
         assert!(of(0, 0, 1.5).resolve(1, None).unwrap_err().contains("corpus first"));
         assert!(of(0, 0, 1.5).resolve(1, Some(3)).unwrap_err().contains("3 tokens"));
+    }
+
+    /// 10 steps of 4096 tokens, then steps of 8192.
+    #[test]
+    fn a_duration_is_that_of_the_whole_run_where_the_batch_has_changed() {
+        let done = TrainedSoFar { steps: 10, tokens: 40_960 };
+        let of = |steps, tokens, epochs| {
+            let config = TrainConfig { steps, tokens, epochs, ..Default::default() };
+            let plan = config.resolve(1, Some(81_920)).unwrap();
+            let plan = config.lasting(plan, Some(81_920), done).unwrap();
+            (plan.steps, plan.tokens.0)
+        };
+        assert_eq!(of(30, 0, 0.0), (30, 40_960 + 20 * 8192));
+        assert_eq!(of(0, 81_920, 0.0), (15, 81_920));
+        assert_eq!(of(0, 81_921, 0.0), (16, 81_920 + 8192));
+        assert_eq!(of(0, 0, 1.0), (15, 81_920));
+        // Nothing more is wanted.
+        for (steps, tokens, epochs) in [(9, 0, 0.0), (0, 40_960, 0.0), (0, 0, 0.5)] {
+            assert_eq!(of(steps, tokens, epochs), (10, 40_960));
+        }
     }
 }

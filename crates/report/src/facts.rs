@@ -1,8 +1,8 @@
 //! What the records of a run amount to: the latest of each, steps without repetitions, totals.
 
 use bessemer_runlog::{
-    Baseline, Corpus, End, EndReason, Eval, Measured, Model, Plan, Record, Run, Sample, Shards, Stage, Step,
-    Tokenizer, Training, Warning,
+    Baseline, Change, Corpus, End, EndReason, Eval, Fault, Measured, Model, Plan, Record, Run, Sample, Save,
+    Shards, Stage, Step, Task, Tokenizer, Training, Warning,
 };
 use std::collections::BTreeMap;
 
@@ -32,11 +32,16 @@ pub(crate) struct Facts<'a> {
     pub(crate) evals: Vec<&'a Eval>,
     pub(crate) baselines: Vec<&'a Baseline>,
     pub(crate) samples: Vec<&'a Sample>,
+    /// Scores of tasks, the latest of each step, task and metric.
+    pub(crate) tasks: Vec<&'a Task>,
     pub(crate) warnings: Vec<&'a Warning>,
+    pub(crate) faults: Vec<&'a Fault>,
     /// The last record of an end, if nothing began after it.
     pub(crate) end: Option<&'a End>,
     pub(crate) resumed: u64,
-    pub(crate) saves: u64,
+    pub(crate) saves: Vec<&'a Save>,
+    /// Changes of the recipe in order of steps, the latest of each step.
+    pub(crate) changes: Vec<&'a Change>,
     /// Seconds by activity, of all processes, repeated steps included.
     pub(crate) spent: Spent,
     /// Seconds that processes worked on the run.
@@ -59,7 +64,8 @@ impl Spent {
         let (sum, seconds) = match record {
             Record::Step(r) => (&mut self.steps, r.seconds),
             Record::Eval(r) => (&mut self.evaluations, r.seconds.unwrap_or(0.0)),
-            Record::Save(r) => (&mut self.saves, r.seconds),
+            // Writing beside training takes none of its time.
+            Record::Save(r) => (&mut self.saves, r.stall_seconds.unwrap_or(r.seconds)),
             Record::Baseline(r) => (&mut self.baselines, r.seconds.unwrap_or(0.0)),
             _ => return,
         };
@@ -110,14 +116,21 @@ impl<'a> Facts<'a> {
                 Record::Sample(r) => {
                     replace_or_push(&mut facts.samples, r, |a, b| a.step == b.step && a.prompt == b.prompt);
                 }
+                Record::Task(r) => {
+                    let same =
+                        |a: &Task, b: &Task| (a.step, &a.task, &a.metric) == (b.step, &b.task, &b.metric);
+                    replace_or_push(&mut facts.tasks, r, same);
+                }
                 Record::Warning(r) => facts.warnings.push(r),
+                Record::Fault(r) => facts.faults.push(r),
                 Record::End(r) => {
                     clock.end(r.seconds);
                     facts.end = Some(r);
                 }
                 Record::Resume(_) => facts.resumed += 1,
-                Record::Save(_) => facts.saves += 1,
-                Record::Other(_) => {}
+                Record::Save(r) => facts.saves.push(r),
+                Record::Change(r) => replace_or_push(&mut facts.changes, r, |a, b| a.step == b.step),
+                Record::SaveInterval(_) | Record::Other(_) => {}
             }
         }
         facts.steps = steps.into_values().collect();

@@ -5,6 +5,7 @@
 //!
 //! - [`render`] makes `report.html` from the records of a run: one page that needs no network and runs no script.
 //! - [`render_study`] makes the page of a study of several small runs, [`render_coord_check`] that of a coordinate check.
+//! - [`ScalingPage`] is the page of a scaling law, [`SweepPage`] that of a sweep of a setting.
 //! - [`Comparison`] holds several runs side by side, as a page and as text; [`RunFigures`] are the key figures of one.
 //! - [`plot`] draws line charts, bar charts, lanes and networks as inline SVG.
 //! - [`plan_bars`] and [`compare`] show a plan of the layout, and what its steps took.
@@ -20,8 +21,10 @@ mod page;
 mod planned;
 pub mod plot;
 mod report;
+mod scaling;
 mod section;
 mod study;
+mod sweep;
 pub mod terminal;
 mod text;
 
@@ -31,7 +34,9 @@ pub use figures::{EvalFigures, RunFigures};
 pub use html::{Align, table};
 pub use planned::{ComparedItem, compare, measured_bars, measured_lines, plan_bars, plan_line, seconds};
 pub use report::{ReportInput, render, write};
+pub use scaling::{ScalingPage, ScalingPoint};
 pub use section::headline::fixed;
 pub use section::timeline::StepTimeline;
 pub use study::{render_study, write_study};
+pub use sweep::{SweepCurve, SweepPage};
 pub use text::{escape, grouped, number, signed_percent};

@@ -4,7 +4,7 @@ use crate::corpus_file::CorpusFile;
 use crate::facts::Facts;
 use crate::page::page;
 use crate::section::timeline::StepTimeline;
-use crate::section::{curves, data, environment, headline, plan, samples, timeline};
+use crate::section::{curves, data, environment, headline, plan, samples, tasks, timeline};
 use bessemer_runlog::Record;
 use serde_json::Value;
 use std::io;
@@ -33,6 +33,7 @@ pub fn render(input: &ReportInput) -> String {
         headline::results(&facts),
         environment::warnings(&facts),
         curves::loss(&facts),
+        tasks::tasks(&facts),
         samples::samples(&facts),
         curves::speed(&facts),
         plan::plan(&facts),

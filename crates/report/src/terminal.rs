@@ -9,7 +9,9 @@ pub use lanes::lanes;
 use crate::facts::Facts;
 use crate::section::headline::fixed;
 use crate::text::number;
-use bessemer_runlog::{Eval, EvalComponent, Record, Run, Sample, Save, Stage, Step};
+use bessemer_runlog::{
+    Change, Eval, EvalComponent, Record, Run, Sample, Save, SaveInterval, Stage, Step, Task,
+};
 use bessemer_units::{Bytes, Seconds, Tokens};
 
 /// One line for a training step. Columns keep their places as numbers grow; what the step does not know is a dash. A run
@@ -72,9 +74,52 @@ fn components(eval: &Eval) -> String {
     }
 }
 
+/// One line for a score of a task, with the interval that holds 95 % of what other documents of the kind would give.
+pub fn task_line(task: &Task) -> String {
+    format!(
+        "task at step {}: {} {} {}, {} documents",
+        task.step,
+        plain(&task.task),
+        plain(&task.metric),
+        task_score(task),
+        task.documents
+    )
+}
+
+/// A score and half the width of its 95 % interval.
+pub(crate) fn task_score(task: &Task) -> String {
+    match task.stderr {
+        Some(error) => format!("{} ± {}", fixed(task.value), fixed(1.96 * error)),
+        None => fixed(task.value),
+    }
+}
+
+/// One line for a choice of how often to save.
+pub fn save_interval_line(choice: &SaveInterval) -> String {
+    let recovery = match choice.recovery_steps {
+        Some(steps) => format!(", largest loss of work {steps}"),
+        None => String::new(),
+    };
+    format!(
+        "saving every {} steps from now on (overhead budget {}, writing {}, failures {}{recovery})",
+        choice.every_steps, choice.budget_steps, choice.writing_steps, choice.failures_steps
+    )
+}
+
+/// Lines for a changed recipe.
+pub fn change_lines(change: &Change) -> String {
+    let mut lines = vec![format!("recipe changed after step {}: {}", change.step, change.keys_line())];
+    lines.extend(change.effects.iter().map(|effect| format!("  {effect}")));
+    plain_lines(&lines.join("\n"))
+}
+
 /// One line for a save.
 pub fn save_line(save: &Save) -> String {
-    format!("saved {} ({} in {})", plain(&save.path), Bytes(save.bytes), Seconds(save.seconds))
+    let stalled = match (save.copy_seconds, save.stall_seconds) {
+        (Some(_), Some(stalled)) => format!("; training waited {}", Seconds(stalled)),
+        _ => String::new(),
+    };
+    format!("saved {} ({} in {}{stalled})", plain(&save.path), Bytes(save.bytes), Seconds(save.seconds))
 }
 
 /// One line for a stage.

@@ -30,14 +30,15 @@ mod trace;
 
 pub use error::RunLogError;
 pub use lanes::{LaneSpan, TraceLanes};
-pub use log::{DAMAGED_FILE, FILE, RunLog};
+pub use log::{DAMAGED_FILE, FILE, LogSync, RunLog};
 pub use plan::{CostItem, Measured, OtherLayout, Plan, StepCosts};
 pub use prometheus::Prometheus;
-pub use reading::{DamagedLine, Log, TornLine, read};
+pub use reading::{DamagedLine, Log, TornLine, read, read_tail};
 pub use record::{Other, Record, VERSION};
 pub use records::{
-    Baseline, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, MixtureShare, Model,
-    Resume, Run, Sample, Save, Shards, Stage, Step, Tokenizer, Training, Warning,
+    Baseline, Change, ChangedKey, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, Fault,
+    FaultVerdict, MixtureShare, Model, Resume, Run, Sample, Save, SaveInterval, Shards, Stage, Step, Task,
+    Tokenizer, Training, Warning,
 };
 pub use tensorboard::{HyperParameter, TensorBoard, masked_crc32c};
 pub use time::rfc3339;

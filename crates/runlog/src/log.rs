@@ -32,6 +32,23 @@ pub struct RunLog {
     line: Vec<u8>,
 }
 
+/// Makes a log survive a power cut, from a thread that does not append to it.
+#[derive(Debug)]
+pub struct LogSync {
+    file: File,
+    path: PathBuf,
+}
+
+impl LogSync {
+    /// Makes everything appended so far survive a power cut.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn sync(&self) -> Result<(), RunLogError> {
+        self.file.sync_all().map_err(|e| RunLogError::io(&self.path, "fsync", e))
+    }
+}
+
 impl RunLog {
     /// Opens `dir/metrics.jsonl` for appending; makes it if it is missing. The folder must exist.
     ///
@@ -137,6 +154,16 @@ impl RunLog {
     /// [`RunLogError::Io`].
     pub fn sync(&self) -> Result<(), RunLogError> {
         self.file.sync_all().map_err(|e| RunLogError::io(&self.path, "fsync", e))
+    }
+
+    /// A handle that does the work of [`RunLog::sync`] from another thread. Where the log is replaced meanwhile
+    /// ([`RunLog::truncate_after`]), it syncs the log that was.
+    ///
+    /// # Errors
+    /// [`RunLogError::Io`].
+    pub fn syncer(&self) -> Result<LogSync, RunLogError> {
+        let file = self.file.try_clone().map_err(|e| RunLogError::io(&self.path, "open", e))?;
+        Ok(LogSync { file, path: self.path.clone() })
     }
 
     /// Takes out every record with a `step` later than `step`, of known and unknown kinds alike, because these

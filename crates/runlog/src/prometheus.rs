@@ -58,7 +58,7 @@ impl Prometheus {
                 self.evals.insert(eval.split.clone(), eval.clone());
                 true
             }
-            Record::Warning(_) => {
+            Record::Warning(_) | Record::Fault(_) => {
                 self.warnings += 1;
                 false
             }
@@ -89,7 +89,7 @@ impl Prometheus {
             let failed = if reason == EndReason::Failed { 1.0 } else { 0.0 };
             out.gauge("failed", "1 if the last process on the run ended with an error.", failed);
         }
-        out.gauge("warnings", "Warnings of this process.", self.warnings as f64);
+        out.gauge("warnings", "Warnings and faults of this process.", self.warnings as f64);
         if let Some(s) = &self.step {
             out.gauge("step", "Training steps finished.", s.step as f64);
             out.gauge("tokens", "Tokens trained on since the beginning of the run.", s.tokens as f64);

@@ -4,7 +4,7 @@ use crate::record::{FORMAT, LONGEST_LINE, VERSION};
 use crate::{FILE, Record, RunLogError};
 use bessemer_durable::open_regular;
 use serde_json::{Map, Value};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// The last line of a log that a crash cut.
@@ -59,6 +59,24 @@ pub fn read(path: impl AsRef<Path>) -> Result<Log, RunLogError> {
         Ok(())
     })?;
     Ok(log)
+}
+
+/// Reads the records in the last `bytes` of a log, which may be long and may be written at this moment. Lines that are no records
+/// are passed over.
+///
+/// # Errors
+/// A log that is not there or cannot be read.
+pub fn read_tail(path: impl AsRef<Path>, bytes: u64) -> Result<Vec<Record>, RunLogError> {
+    let path = path.as_ref();
+    let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
+    let io = |e| RunLogError::io(&path, "read", e);
+    let mut file = open_regular(&path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes))).map_err(io)?;
+    let mut text = Vec::new();
+    file.take(bytes).read_to_end(&mut text).map_err(io)?;
+    let lines = text.split_inclusive(|b| *b == b'\n');
+    Ok(lines.filter_map(|line| Record::from_object(parse(line).ok()?).ok()).collect())
 }
 
 /// A line of a log.

@@ -96,14 +96,22 @@ kinds! {
     Eval = "eval",
     /// A checkpoint became durable.
     Save = "save",
+    /// The run chose how often it saves.
+    SaveInterval = "save_interval",
     /// The run went on from a checkpoint.
     Resume = "resume",
+    /// The run went on under a changed recipe.
+    Change = "change",
     /// Text that the model wrote.
     Sample = "sample",
+    /// The model has answered a task.
+    Task = "task",
     /// Another model, for comparison.
     Baseline = "baseline",
     /// Something that a person should know.
     Warning = "warning",
+    /// A check found numbers that a sound machine may not have made.
+    Fault = "fault",
     /// A process stopped working on the run.
     End = "end",
 }
@@ -116,8 +124,11 @@ impl Record {
             Record::Measured(r) => Some(r.step),
             Record::Eval(r) => Some(r.step),
             Record::Save(r) => Some(r.step),
+            Record::SaveInterval(r) => Some(r.step),
             Record::Resume(r) => Some(r.step),
+            Record::Change(r) => Some(r.step),
             Record::Sample(r) => Some(r.step),
+            Record::Task(r) => Some(r.step),
             Record::End(r) => Some(r.step),
             Record::Warning(r) => r.step,
             Record::Other(r) => r.object.get("step").and_then(Value::as_u64),
@@ -129,6 +140,7 @@ impl Record {
             | Record::Corpus(_)
             | Record::Tokenizer(_)
             | Record::Shards(_)
+            | Record::Fault(_)
             | Record::Baseline(_) => None,
         }
     }

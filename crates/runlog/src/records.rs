@@ -68,6 +68,9 @@ pub struct Model {
     /// Floating-point operations of forward and backward for one token.
     #[serde(with = "crate::number")]
     pub flops_per_token: f64,
+    /// The checkpoint that the parameters come from, and what of it was kept; without it they were drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial: Option<String>,
 }
 
 /// What the training will do.
@@ -328,11 +331,55 @@ pub struct Save {
     pub step: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// How long it took.
+    /// Seconds from the beginning of writing until the checkpoint was durable.
     #[serde(with = "crate::number")]
     pub seconds: f64,
+    /// Seconds that training waited: for a copy of the state to write from, or, without a copy, for all of the save. Absent in older
+    /// logs.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub stall_seconds: Option<f64>,
+    /// Of these, seconds that the copy of the state took from training. Absent where no copy was made beside a step.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub copy_seconds: Option<f64>,
+    /// Steps that ran while the checkpoint was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_beside: Option<u64>,
+    /// By which share those steps were longer than steps without a save beside them. Absent where either is unknown.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub slowdown: Option<f64>,
     /// The checkpoint, relative to the run folder.
     pub path: String,
+}
+
+/// A run with `save.every = "auto"` chose how often it saves.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SaveInterval {
+    /// Steps finished when the save was made whose cost led to the choice.
+    pub step: u64,
+    /// Steps from a save to the next one: the largest of `budget_steps`, `writing_steps` and the smaller one of `failures_steps`
+    /// and `recovery_steps`, approached step by step.
+    pub every_steps: u64,
+    /// What it was before. Absent in the first choice of a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// Steps by the share of training time that saves may cost.
+    pub budget_steps: u64,
+    /// Steps that it takes to write a checkpoint.
+    pub writing_steps: u64,
+    /// Steps with the least expected loss to saves and failures.
+    pub failures_steps: u64,
+    /// Steps of the most work that a failure may cost. Absent without such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery_steps: Option<u64>,
+    /// Seconds that a save costs training: waiting, and longer steps beside it.
+    #[serde(with = "crate::number")]
+    pub save_seconds: f64,
+    /// Seconds of a step without a save beside it.
+    #[serde(with = "crate::number")]
+    pub step_seconds: f64,
+    /// Expected seconds between failures of the run.
+    #[serde(with = "crate::number")]
+    pub mtbf_seconds: f64,
 }
 
 /// The run went on from a checkpoint.
@@ -347,6 +394,41 @@ pub struct Resume {
     pub records_dropped: u64,
 }
 
+/// The run went on under another recipe than the one of its checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Steps finished before the change.
+    pub step: u64,
+    /// Tokens trained on before the change.
+    pub tokens: u64,
+    /// Keys whose values differ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<ChangedKey>,
+    /// Consequences for batch and data order, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<String>,
+}
+
+/// A key of the recipe that was changed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChangedKey {
+    /// The key, with its sections: `train.batch_tokens`.
+    pub key: String,
+    /// Its value before, as TOML; empty if it had none.
+    pub before: String,
+    /// Its value now, as TOML; empty if it has none.
+    pub now: String,
+}
+
+impl Change {
+    /// The changed keys in one line.
+    pub fn keys_line(&self) -> String {
+        let value = |text: &str| if text.is_empty() { "(none)".to_owned() } else { text.to_owned() };
+        let one = |k: &ChangedKey| format!("{} {} -> {}", k.key, value(&k.before), value(&k.now));
+        self.keys.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Text that the model wrote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
@@ -359,6 +441,35 @@ pub struct Sample {
     /// Sampling temperature; 0 is greedy.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
+}
+
+/// A score of a task that the model has answered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Steps finished.
+    pub step: u64,
+    /// Tokens trained on.
+    #[serde(default)]
+    pub tokens: u64,
+    /// Name of the task.
+    pub task: String,
+    /// Name of the metric.
+    pub metric: String,
+    /// The score.
+    #[serde(with = "crate::number")]
+    pub value: f64,
+    /// Standard error of the score.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<f64>,
+    /// Whether a larger score is better.
+    #[serde(default)]
+    pub larger_is_better: bool,
+    /// Documents that were asked about.
+    #[serde(default)]
+    pub documents: u64,
+    /// What ran: task, version, examples, digest of the requests, tokenizer.
+    #[serde(default)]
+    pub signature: String,
 }
 
 /// Another model, for comparison, on the same text.
@@ -390,6 +501,44 @@ pub struct Warning {
     pub step: Option<u64>,
     /// What it is about, one word.
     pub topic: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Finding about numbers that a sound machine may not have made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultVerdict {
+    /// Computed again, the numbers were others: a machine was wrong for a moment.
+    Transient,
+    /// The same machine was wrong again and again, or always.
+    Persistent,
+    /// Computed again, the numbers were the same: the model made them.
+    Reproduced,
+    /// Nobody can tell yet, or a finding of a later program.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// A check found numbers that a sound machine may not have made. The record has no `step`, so that it stays in the log when the run goes back.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Step that was computed when it was found, counted from 1.
+    pub found_at: u64,
+    /// The check: "replicas", "sums", "rerun", "state at rest".
+    pub check: String,
+    /// The finding.
+    pub verdict: FaultVerdict,
+    /// Ranks that may be wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u64>,
+    /// Their hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// Step that the run went back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back_to: Option<u64>,
     /// A sentence.
     pub message: String,
 }

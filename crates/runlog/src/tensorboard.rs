@@ -222,7 +222,7 @@ impl TensorBoard {
         })
     }
 
-    /// Writes what TensorBoard shows of a record: the scalars of a step or an evaluation, the text of a sample, the end of
+    /// Writes what TensorBoard shows of a record: the scalars of a step, an evaluation or a task, the text of a sample, the end of
     /// the session. Other kinds have nothing.
     ///
     /// # Errors
@@ -255,6 +255,10 @@ impl TensorBoard {
                     self.scalars(wall_time_s, r.step, &values)?;
                 }
                 Ok(())
+            }
+            Record::Task(r) => {
+                let tag = format!("task/{}/{}", r.task, r.metric);
+                self.scalars(wall_time_s, r.step, &[(&*tag, r.value)])
             }
             Record::Sample(r) => self.text(wall_time_s, r.step, &sample_tag(&r.prompt), &sample_text(r)),
             Record::End(r) => self.session_end(wall_time_s, r.reason),

@@ -1,7 +1,8 @@
 //! The one trait between models and devices.
 
 use crate::op::Op;
-use crate::{Buffer, TensorError, View};
+use crate::pending::all_finite;
+use crate::{Buffer, PendingRead, TensorError, View};
 use bessemer_units::{Bytes, DType};
 
 /// What a buffer is for: shown in memory reports and errors.
@@ -82,6 +83,30 @@ pub trait Backend: Send {
 
     /// Named copy device -> host of elements of any type as they are, row-major without gaps, in the byte order of the host.
     fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError>;
+
+    /// Begins to read views into `values`, converted to f32, each to the place that stands beside it, while what is launched from now on
+    /// is computed. They are read as they are now: an operator or a write that would change a buffer of one waits until the read is
+    /// over. A backend that cannot do so reads at once.
+    fn begin_read(
+        &mut self,
+        sources: Vec<(View, usize)>,
+        mut values: Vec<f32>,
+    ) -> Result<PendingRead, TensorError> {
+        let mut finite = true;
+        for (view, to) in sources {
+            let found = values.len();
+            let here = to.checked_add(view.len()).and_then(|end| values.get_mut(to..end));
+            let here = here.ok_or_else(|| TensorError::Shape {
+                op: "begin_read",
+                operand: "values",
+                wanted: format!("room for {} values from {to} on", view.len()),
+                found: found.to_string(),
+            })?;
+            self.read_f32(view, here)?;
+            finite &= all_finite(here);
+        }
+        Ok(PendingRead::over(values, finite))
+    }
 
     /// Named copy host -> device of elements of any type as they are.
     fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError>;

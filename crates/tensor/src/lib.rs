@@ -13,10 +13,12 @@ mod error;
 pub mod host;
 pub mod null;
 pub mod op;
+mod pending;
 pub mod quantise;
 pub mod rng;
 mod view;
 
 pub use backend::{Backend, BufferSpec, Event, MemoryUse, Stream};
 pub use error::TensorError;
+pub use pending::{PendingRead, ReadProgress, ReadValues, all_finite};
 pub use view::{Buffer, View};

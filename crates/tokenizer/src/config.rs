@@ -30,6 +30,9 @@ impl TokenizerKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerConfig {
+    /// A tokenizer.json to take instead of training one, e.g. that of the model that a run begins with (train.init.from); a relative path is
+    /// taken from the current directory. The other keys are then not used.
+    pub file: String,
     /// "byte-bpe" (byte-pair encoding over bytes) or "char" (one token a character).
     pub kind: TokenizerKind,
     /// Number of token ids, special tokens included. For "byte-bpe" the 256 bytes are part of it, and training stops
@@ -47,6 +50,7 @@ pub struct TokenizerConfig {
 impl Default for TokenizerConfig {
     fn default() -> Self {
         TokenizerConfig {
+            file: String::new(),
             kind: TokenizerKind::ByteBpe,
             vocab_size: 4096,
             pretokenizer: Pretokenizer::Gpt2,
@@ -71,6 +75,9 @@ impl TokenizerConfig {
 
     /// Checks every value; the error names key, value and allowed range.
     pub fn check(&self) -> Result<()> {
+        if !self.file.is_empty() {
+            return Ok(());
+        }
         let specials = self.special_tokens();
         let least = specials.len() as u64 + if self.kind == TokenizerKind::ByteBpe { 256 } else { 1 };
         if !(least..=MAX_VOCAB_SIZE).contains(&self.vocab_size) {

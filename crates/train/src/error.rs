@@ -1,5 +1,6 @@
 //! Errors of a run.
 
+use crate::state::Difference;
 use std::path::{Path, PathBuf};
 
 /// Errors that end a run.
@@ -25,17 +26,41 @@ pub enum TrainError {
     },
     /// The run directory holds a checkpoint of something else.
     #[error(
-        "the newest checkpoint in {place} belongs to another run: {what} is {found} there and {wanted} in this \
-         recipe; use another run.name or go back to the old recipe"
+        "the newest checkpoint in {place} belongs to another run: {} is {} there and {} in this recipe, which cannot change within a run; go \
+         back to the old recipe, or use another run.name (with train.init.from the parameters can come from a checkpoint of the same model \
+         and tokenizer)",
+        difference.what, difference.found, difference.wanted
     )]
     OtherRun {
         /// The checkpoint.
         place: String,
-        /// Description of the difference.
-        what: String,
-        /// In the recipe.
-        wanted: String,
-        /// In the checkpoint.
+        /// The difference.
+        difference: Difference,
+    },
+    /// The checkpoint that a run would begin with has another model or tokenizer.
+    #[error(
+        "train.init.from: {} is {} in {place} and {} in this recipe; take the [model] section and the tokenizer of that checkpoint: \
+         `bessemer checkpoint import` and every run leave them in recipe.toml, which can be the `base` of a recipe, and in \
+         tokenizer.json, which tokenizer.file can name",
+        difference.what, difference.found, difference.wanted
+    )]
+    OtherInitialModel {
+        /// The checkpoint.
+        place: String,
+        /// The difference.
+        difference: Difference,
+    },
+    /// A checkpoint without the state of the recipe's optimizer.
+    #[error(
+        "{place} holds {found} optimizer state, wanted that of optim.optimizer = {optimizer:?}; take the optimizer that it was trained with, or \
+         begin a run under another run.name with train.init.from = {place:?} and train.init.optimizer = \"fresh\""
+    )]
+    OtherOptimizer {
+        /// The checkpoint.
+        place: String,
+        /// The recipe's.
+        optimizer: String,
+        /// Description of the optimizer state that is there.
         found: String,
     },
     /// A checkpoint's state cannot be understood.
@@ -59,6 +84,34 @@ pub enum TrainError {
         /// The newest checkpoint from before, where this rank knows it.
         healthy: Option<PathBuf>,
     },
+    /// Ranks did not hold the same bits, and there is no checkpoint from before.
+    #[error(
+        "step {step}: what the ranks hold is not to be trusted, and there is no checkpoint yet; run the same command to start again"
+    )]
+    StartAgain {
+        /// The step that was over.
+        step: u64,
+    },
+    /// A host has made wrong numbers again and again.
+    #[error("{what}; this host or these hosts have been wrong too often: {hosts}. Go on without them")]
+    BadHost {
+        /// The step at hand.
+        step: u64,
+        /// The newest fault.
+        what: String,
+        /// Their names.
+        hosts: String,
+        /// This rank is on one of them.
+        own: bool,
+    },
+    /// Wrong numbers were made, and it cannot be told by whom.
+    #[error("{what}; run the same command with the ranks on other hosts to find out which one is wrong")]
+    Disambiguate {
+        /// The step at hand.
+        step: u64,
+        /// The newest fault.
+        what: String,
+    },
     /// From the model.
     #[error(transparent)]
     Model(#[from] bessemer_model::ModelError),
@@ -80,6 +133,9 @@ pub enum TrainError {
     /// From the checkpoint store.
     #[error(transparent)]
     Checkpoint(#[from] bessemer_checkpoint::CheckpointError),
+    /// From copies of the state in memory.
+    #[error(transparent)]
+    MemoryCopies(Box<bessemer_memory_checkpoint::MemoryError>),
     /// From evaluation or generation.
     #[error(transparent)]
     Eval(#[from] bessemer_eval::EvalError),
@@ -94,6 +150,12 @@ fn healthy_text(path: &Option<PathBuf>) -> String {
             "the last healthy checkpoint is {path} (to go on from it, move newer ones away and start again)"
         ),
         None => "there is no checkpoint from before".into(),
+    }
+}
+
+impl From<bessemer_memory_checkpoint::MemoryError> for TrainError {
+    fn from(e: bessemer_memory_checkpoint::MemoryError) -> Self {
+        TrainError::MemoryCopies(Box::new(e))
     }
 }
 

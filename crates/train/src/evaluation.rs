@@ -6,13 +6,15 @@ use crate::observer::Observer;
 use crate::runner::{RankLosses, Runner};
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
+use bessemer_eval::score::prepared::PreparedTasks;
+use bessemer_eval::score::rows::OneLength;
 use bessemer_eval::score::{EvalReport, score_components};
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_loader::{EvaluationWindows, Loader};
-use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Cache, CacheShape, Decoder, Purpose, Shape};
 use bessemer_parallel::{FillChoice, Worker};
 use bessemer_recipe::TrainConfig;
-use bessemer_runlog::{Baseline, Eval, EvalComponent, Record, Sample, Warning};
+use bessemer_runlog::{Baseline, Eval, EvalComponent, Record, Sample, Task, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use std::ops::ControlFlow;
@@ -32,6 +34,7 @@ pub(crate) struct Evaluator {
     writes: bool,
     /// On the first rank, if text is generated.
     writer: Option<Writer>,
+    tasks: PreparedTasks,
     tokenizer: Arc<Tokenizer>,
     config: EvalConfig,
     seed: u64,
@@ -58,7 +61,7 @@ impl Writer {
             }
         };
         let decoder = whole.as_ref().unwrap_or(worker.decoder());
-        let cache = Cache::new(backend, decoder, 1, decoder.model().context)?;
+        let cache = Cache::new(backend, decoder, CacheShape::one(decoder.model().context))?;
         Ok(Writer { whole, cache })
     }
 }
@@ -131,11 +134,13 @@ impl Evaluator {
             true => Some(Writer::new(backend, worker, &input.recipe.train)?),
             false => None,
         };
+        let tasks = PreparedTasks::new(&config.tasks, &input.tokenizer, worker.decoder().shape().seq)?;
         Ok(Evaluator {
             windows,
             byte_lengths: input.tokenizer.byte_lengths(),
             writes,
             writer,
+            tasks,
             tokenizer: Arc::clone(&input.tokenizer),
             config,
             seed: input.recipe.run.seed,
@@ -162,6 +167,44 @@ impl Evaluator {
         });
         let scored = model.with_cause(scored)?;
         Ok(Some(record((step, tokens), windows, scored, begun.elapsed().as_secs_f64())))
+    }
+
+    /// The scores of the recipe's tasks. All ranks call this and have the same result.
+    pub(crate) fn tasks(
+        &self,
+        backend: &mut dyn Backend,
+        runner: &mut Runner,
+        (step, tokens): (u64, u64),
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Record>, TrainError> {
+        if self.tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut model = RankLosses::new(runner, backend);
+        let scored = self.tasks.score(&mut OneLength(&mut model), step, &mut |done, all| {
+            observer.progress("tasks", done, all);
+        });
+        let scored = model.with_cause(scored)?;
+        let mut records = Vec::new();
+        for task in scored {
+            for score in task.scores {
+                records.push(
+                    Task {
+                        step,
+                        tokens,
+                        task: task.task.clone(),
+                        metric: score.metric,
+                        value: score.value,
+                        stderr: score.stderr,
+                        larger_is_better: score.larger_is_better,
+                        documents: score.documents as u64,
+                        signature: task.signature.clone(),
+                    }
+                    .into(),
+                );
+            }
+        }
+        Ok(records)
     }
 
     /// The batches that pass bubbles, if any do.

@@ -15,6 +15,7 @@
 mod error;
 mod evaluation;
 mod input;
+mod integrity;
 mod memory;
 mod mixture;
 mod observer;
@@ -23,6 +24,8 @@ pub mod parity;
 mod predicted;
 mod runner;
 mod simulated;
+mod skipped;
+mod slices;
 mod spikes;
 mod state;
 pub mod study;
@@ -31,14 +34,19 @@ mod trainer;
 
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
-pub use memory::{activations, layout, planned_memory, refuse_what_cannot_fit, refuse_what_cannot_run};
+pub use memory::{
+    COPIES, activations, copies_on_host, layout, planned_memory, planned_memory_on, refuse_what_cannot_fit,
+    refuse_what_cannot_run,
+};
 pub use mixture::{repeated_too_often, run_mixture};
-pub use observer::{Observer, Silent};
+pub use observer::{Activity, Observer, Silent};
 pub use offload::give_second_memory;
 pub use predicted::{PredictedStep, predicted_step};
 pub use runner::{Passes, Runner, StepResult, on_threads};
 pub use simulated::{SimulatedRanks, SimulatedStep, simulate, simulated_step};
+pub use skipped::SkippedSamples;
+pub use slices::{RankBytes, checkpoint_bytes, layout_slices};
 pub use spikes::{Rollback, SpikeState};
-pub use state::{RunIdentity, TrainState, checkpoints};
+pub use state::{BatchOrigin, Difference, InitialState, RunIdentity, TrainState, checkpoints};
 pub use traffic::planned_traffic;
-pub use trainer::{Closed, Outcome, Trainer};
+pub use trainer::{Closed, MEMORY_RUN_FILE, OpenInitial, OtherCheckpoints, Outcome, Trainer, read_tensors};

@@ -3,13 +3,16 @@
 use crate::TrainError;
 use crate::trainer::step_program;
 use bessemer_arch::Model;
+use bessemer_checkpoint::{AsyncChoice, MemoryKeep};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
+use bessemer_memory_checkpoint::SlotKey;
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_parallel::{
     FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
 };
 use bessemer_recipe::{BatchPlan, Recipe, TrainConfig};
+use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tokenizer::TokenizerKind;
 use bessemer_units::{Bytes, RecomputePlan, RecomputePolicy};
@@ -94,7 +97,7 @@ pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), Train
     for pipeline_rank in pipeline_ranks {
         let rank = plan.rank(plan.data_coord(0, pipeline_rank));
         let world = Box::new(NullCommunicator::new("world", rank, plan.ranks()));
-        Worker::filled(&mut NullBackend::new(), &job, fill, world).map_err(wrong)?;
+        Worker::dry(&mut NullBackend::new(), &job, fill, world).map_err(wrong)?;
     }
     Ok(())
 }
@@ -196,7 +199,20 @@ pub fn refuse_what_cannot_fit(
 /// # Errors
 /// A layout that does not fit the ranks, the model or the batch.
 pub fn planned_memory(recipe: &Recipe, ranks: usize, model: &Model) -> Result<MemoryPlan, TrainError> {
-    with_job(recipe, ranks, model, |job| Ok(MemoryPlan::of_rank(job, None, None)?))
+    planned_memory_on(recipe, ranks, model, None)
+}
+
+/// Plans as [`planned_memory`] does, with the workspace that operators take on a device.
+///
+/// # Errors
+/// As [`planned_memory`].
+pub fn planned_memory_on(
+    recipe: &Recipe,
+    ranks: usize,
+    model: &Model,
+    device: Option<&mut dyn Backend>,
+) -> Result<MemoryPlan, TrainError> {
+    with_job(recipe, ranks, model, |job| Ok(MemoryPlan::of_rank(job, None, device)?))
 }
 
 /// Hands on the job that a recipe means over `ranks` ranks, with batches of whole sequences.
@@ -212,6 +228,28 @@ pub(crate) fn with_job<T>(
     let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
     let activations = activations(&recipe.train);
     use_job(&Job { model, shape: shape(&batch), activations, types, optim, z_loss, plan, program })
+}
+
+/// Class of copies of the state that are written while training goes on (`save.async`).
+pub const COPIES: &str = "copies for checkpoints";
+/// Class of slots in shared memory (`save.memory`).
+const SLOTS: &str = "copies in shared memory";
+
+/// Host memory that copies of the state take on each of `ranks` ranks, by class, if they fit: two for checkpoints that are written beside training, and
+/// two slots of `save.memory` for the rank itself and for each rank whose copies it keeps.
+pub fn copies_on_host(recipe: &Recipe, ranks: usize, plan: &MemoryPlan) -> Vec<(&'static str, Bytes)> {
+    let (save, mut classes) = (&recipe.save, Vec::new());
+    if save.asynchronous != AsyncChoice::Off && save.is_on_the_way() {
+        classes.push((COPIES, Bytes(2 * plan.copy.0)));
+    }
+    let others = match save.memory.keep {
+        MemoryKeep::None => return classes,
+        MemoryKeep::Peers if ranks > 1 => save.memory.peer_copies(),
+        MemoryKeep::Peers | MemoryKeep::Own => 0,
+    };
+    let slot = SlotKey { run: 0, rank: 0, ranks: ranks as u32, layout: 0, bytes: plan.copy.0 };
+    classes.push((SLOTS, Bytes(2 * (1 + others) * slot.slot_bytes())));
+    classes
 }
 
 /// The layers of each pipeline stage.

@@ -1,7 +1,10 @@
 //! The mixture of a run: what its recipe asks of the components of its training split.
 
 use crate::TrainError;
-use bessemer_loader::{DocumentConfig, Loader, Mixture, Share, Taken, effective_epochs};
+use bessemer_loader::{
+    DocumentConfig, LoadError, Loader, LoaderState, Mixture, MixtureShare, OrderDifference, OrderOrigin,
+    Share, Taken, effective_epochs,
+};
 use bessemer_recipe::{BatchPlan, Recipe, SequenceLengths};
 use bessemer_shards::ShardSet;
 use std::sync::Arc;
@@ -15,8 +18,13 @@ fn samples(recipe: &Recipe, train: &ShardSet) -> Result<u64, TrainError> {
     Ok(plan.steps * plan.sequences_per_step)
 }
 
-/// The mixture, if the recipe has several sources.
-fn mixture(recipe: &Recipe, train: &ShardSet) -> Result<Option<Mixture>, TrainError> {
+/// The mixture of `samples` samples behind `origin`, if the recipe has several sources.
+fn mixture(
+    recipe: &Recipe,
+    train: &ShardSet,
+    samples: u64,
+    origin: &OrderOrigin,
+) -> Result<Option<Mixture>, LoadError> {
     let components = recipe.corpus.components();
     if components.is_empty() {
         return Ok(None);
@@ -26,16 +34,95 @@ fn mixture(recipe: &Recipe, train: &ShardSet) -> Result<Option<Mixture>, TrainEr
         .map(|component| Share { name: component.name, weight: component.weight, epochs: component.epochs })
         .collect();
     let (seq_len, temperature) = (recipe.train.seq_len as usize, recipe.corpus.mix.temperature);
-    Ok(Some(Mixture::new(train, seq_len, &shares, temperature, samples(recipe, train)?)?))
+    Ok(Some(Mixture::after(train, seq_len, &shares, temperature, samples, &origin.given)?))
 }
 
-/// The training samples of a recipe: of its mixture, or of its one source. `separated`: documents end with a token of their own.
-pub(crate) fn loader(
-    recipe: &Recipe,
-    train: &Arc<ShardSet>,
+/// The data of a run: its training split, under a recipe.
+#[derive(Clone, Copy)]
+pub(crate) struct TrainingData<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) train: &'a Arc<ShardSet>,
+    /// Documents end with a token of their own.
+    pub(crate) separated: bool,
+}
+
+/// The training samples of a run that had samples before.
+pub(crate) struct ContinuedOrder {
+    pub(crate) loader: Loader,
+    /// What of the order is not as it was; the order then begins behind the samples that were consumed.
+    pub(crate) differences: Vec<OrderDifference>,
+}
+
+impl TrainingData<'_> {
+    /// The samples of a run that consumed those of `saved` and ends behind sample `end`; `fresh` are those of a run from its beginning. The order goes on as it is, unless the recipe
+    /// or the shards ask for another one: this begins here, and components that stay go on behind what they have given.
+    pub(crate) fn continued(
+        &self,
+        plan: &BatchPlan,
+        saved: &LoaderState,
+        end: u64,
+        fresh: &Loader,
+    ) -> Result<ContinuedOrder, LoadError> {
+        // Without a mixture the order does not depend on its origin.
+        let mixed = !self.recipe.corpus.components().is_empty();
+        let with_origin = |origin: OrderOrigin| match mixed {
+            true => self.loader(plan, end, origin),
+            false => Ok(fresh.clone().from_origin(origin)),
+        };
+        let origin = saved.origin.clone().unwrap_or_default();
+        if saved.samples == 0 {
+            return Ok(ContinuedOrder { loader: with_origin(origin)?, differences: Vec::new() });
+        }
+        // A mixture whose components cannot give what it asks of them from there on may be possible from here on.
+        let same = with_origin(origin);
+        let mut now = match &same {
+            Ok(loader) => loader.state(saved.samples),
+            Err(_) => self.unweighted(plan, saved)?,
+        };
+        let differences = saved.differences(&now);
+        if let (Ok(loader), true) = (&same, differences.is_empty()) {
+            return Ok(ContinuedOrder { loader: loader.clone(), differences });
+        }
+        now.samples = saved.samples;
+        let loader = with_origin(saved.replaced_by(&now)?)?;
+        Ok(ContinuedOrder { differences: saved.differences(&loader.state(saved.samples)), loader })
+    }
+
+    /// The components of the split under the order of the recipe, without weights.
+    fn unweighted(&self, plan: &BatchPlan, saved: &LoaderState) -> Result<LoaderState, LoadError> {
+        let (seed, shuffle) = (self.recipe.loader.seed_or(self.recipe.run.seed), self.recipe.loader.shuffle);
+        let state =
+            Loader::new(Arc::clone(self.train), plan.seq_len as usize, seed, shuffle)?.state(saved.samples);
+        let share = |c: &bessemer_shards::Component| MixtureShare {
+            name: c.name.clone(),
+            tokens: c.tokens.end - c.tokens.start,
+            slots: 0,
+            period: 0,
+        };
+        Ok(LoaderState { mixture: self.train.components().iter().map(share).collect(), ..state })
+    }
+
+    /// The samples of an order with this origin in a run that ends behind sample `end`.
+    pub(crate) fn loader(
+        &self,
+        plan: &BatchPlan,
+        end: u64,
+        origin: OrderOrigin,
+    ) -> Result<Loader, LoadError> {
+        let left = end.saturating_sub(origin.samples);
+        let loader = loader(self, plan, left, &origin)?;
+        Ok(loader.from_origin(origin))
+    }
+}
+
+/// The training samples of a recipe: of its mixture of `left` samples, or of its one source.
+fn loader(
+    data: &TrainingData<'_>,
     plan: &BatchPlan,
-    separated: bool,
-) -> Result<Loader, TrainError> {
+    left: u64,
+    origin: &OrderOrigin,
+) -> Result<Loader, LoadError> {
+    let TrainingData { recipe, train, separated } = *data;
     let (seed, shuffle) = (recipe.loader.seed_or(recipe.run.seed), recipe.loader.shuffle);
     if recipe.train.has_documents() {
         let config = DocumentConfig {
@@ -45,11 +132,11 @@ pub(crate) fn loader(
             bucketed: recipe.train.lengths == SequenceLengths::Bucketed,
             separated,
         };
-        return Ok(Loader::of_documents(Arc::clone(train), config, seed, shuffle)?);
+        return Loader::of_documents(Arc::clone(train), config, seed, shuffle);
     }
-    match mixture(recipe, train)? {
+    match mixture(recipe, train, left, origin)? {
         Some(mixture) => Ok(Loader::mixed(Arc::clone(train), seed, shuffle, mixture)),
-        None => Ok(Loader::new(Arc::clone(train), recipe.train.seq_len as usize, seed, shuffle)?),
+        None => Loader::new(Arc::clone(train), recipe.train.seq_len as usize, seed, shuffle),
     }
 }
 
@@ -58,8 +145,9 @@ pub(crate) fn loader(
 /// # Errors
 /// Shards of other sources than the recipe's, weights or epochs that they cannot satisfy.
 pub fn run_mixture(recipe: &Recipe, train: &ShardSet) -> Result<Vec<Taken>, TrainError> {
-    Ok(match mixture(recipe, train)? {
-        Some(mixture) => mixture.taken(samples(recipe, train)?),
+    let samples = samples(recipe, train)?;
+    Ok(match mixture(recipe, train, samples, &OrderOrigin::default())? {
+        Some(mixture) => mixture.taken(samples),
         None => Vec::new(),
     })
 }

@@ -2,6 +2,17 @@
 
 use bessemer_runlog::Record;
 
+/// Work of a rank at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// A step.
+    Training,
+    /// A validation, or the generation of samples.
+    Evaluating,
+    /// A save.
+    Saving,
+}
+
 /// Watches a run. Only the `bessemer` program prints.
 pub trait Observer {
     /// A record was made (it is in metrics.jsonl already).
@@ -12,6 +23,14 @@ pub trait Observer {
 
     /// `done` of `total` within a longer piece of work; `total` 0 if unknown.
     fn progress(&mut self, what: &str, done: u64, total: u64);
+
+    /// What the watcher has to add to the run's records, asked after every step: what became of work beside the training.
+    fn remarks(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Called on every rank when it begins some work, after so many steps. It is called in every step and must cost nothing.
+    fn begins(&mut self, _activity: Activity, _step: u64) {}
 
     /// Resident memory of the process, if the watcher can tell.
     fn resident_bytes(&mut self) -> Option<u64> {

@@ -26,6 +26,8 @@ pub struct PredictedStep {
     pub exposed: BTreeMap<String, f64>,
     /// Seconds that a rank waits at the end for the last one.
     pub idle: f64,
+    /// Events that were simulated.
+    pub events: usize,
 }
 
 impl PredictedStep {
@@ -59,14 +61,16 @@ pub fn predicted_step(
         let step = simulate(job, SimulatedRanks::Representatives, costs)?;
         let mut null = NullBackend::new();
         let world = Box::new(NullCommunicator::new("world", 0, ranks));
-        let update = Worker::new(&mut null, job, world)?.update_ops(&mut null)?;
+        let update = Worker::dry(&mut null, job, None, world)?.update_ops(&mut null)?;
         let mut optimizer = 0.0;
         for op in &update.step {
             optimizer += costs.op(op).map_err(|e| ParallelError::Layout(e.to_string()))?;
         }
         let lists = step.replay.events.len();
         let share = 1.0 / lists.max(1) as f64;
-        let mut predicted = PredictedStep { seconds: step.seconds(), optimizer, ..PredictedStep::default() };
+        let events = step.replay.events.iter().map(Vec::len).sum();
+        let mut predicted =
+            PredictedStep { seconds: step.seconds(), optimizer, events, ..PredictedStep::default() };
         for list in 0..lists {
             let end = step.replay.events[list].last().map_or(0.0, |last| last.end);
             let exposed = step.replay.exposed(&step.events, list);

@@ -69,7 +69,7 @@ pub fn simulate(
     for rank in events.ranks().to_vec() {
         let mut null = NullBackend::new();
         let world = Box::new(NullCommunicator::new("world", rank, job_ranks));
-        let mut worker = Worker::new(&mut null, job, world)?;
+        let mut worker = Worker::dry(&mut null, job, None, world)?;
         let update = worker.update_ops(&mut null)?;
         let mut writer = RankWriter::new(&mut events, costs, rank);
         worker.write_events(&mut writer, &update).map_err(unknown)?;

@@ -104,12 +104,10 @@ impl SpikeDetector {
 
     /// Checks the loss and gradient norm of a step: the spike if it is one, else the step enters the window.
     pub(crate) fn check(&mut self, state: &mut SpikeState, loss: f64, norm: f64) -> Option<Spike> {
-        if self.action == SpikeAction::Off || !loss.is_finite() || !norm.is_finite() {
+        if !self.looks_at(loss, norm) {
             return None;
         }
-        let found = [("loss", loss as f32, &state.losses), ("gradient norm", norm as f32, &state.norms)]
-            .into_iter()
-            .find_map(|(what, value, past)| self.above(what, value, past));
+        let found = self.find(state, loss, norm);
         if found.is_some() {
             state.in_a_row += 1;
             if state.in_a_row >= PERSISTENT {
@@ -125,6 +123,20 @@ impl SpikeDetector {
             past.drain(..past.len().saturating_sub(self.window));
         }
         None
+    }
+
+    fn looks_at(&self, loss: f64, norm: f64) -> bool {
+        self.action != SpikeAction::Off && loss.is_finite() && norm.is_finite()
+    }
+
+    /// The spike that a step is, if it is one. The window stays as it is.
+    pub(crate) fn find(&mut self, state: &SpikeState, loss: f64, norm: f64) -> Option<Spike> {
+        if !self.looks_at(loss, norm) {
+            return None;
+        }
+        [("loss", loss as f32, &state.losses), ("gradient norm", norm as f32, &state.norms)]
+            .into_iter()
+            .find_map(|(what, value, past)| self.above(what, value, past))
     }
 
     fn above(&mut self, what: &'static str, value: f32, past: &[f32]) -> Option<Spike> {

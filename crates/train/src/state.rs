@@ -2,7 +2,7 @@
 
 use crate::TrainError;
 use crate::spikes::SpikeState;
-use bessemer_arch::Model;
+use bessemer_arch::{DsInitForm, InitChoice, Model, PositionChoice};
 use bessemer_checkpoint::{Manifest, Retention, Store};
 use bessemer_loader::LoaderState;
 use bessemer_optim::LossScale;
@@ -40,8 +40,38 @@ pub struct TrainState {
     /// (step, validation loss) of the checkpoints that `save.keep_best` keeps, the lowest loss first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub best: Vec<(u64, f64)>,
+    /// Where in the run the present batch begins; absent where it is that of the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_origin: Option<BatchOrigin>,
+    /// What was taken over from the checkpoint that the run began with; absent if nothing but its parameters was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial: Option<InitialState>,
     /// Identity of the model and data to which the parameters belong.
     pub identity: RunIdentity,
+}
+
+/// What a run took over from the checkpoint that it began with, besides parameters.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InitialState {
+    /// Updates that the optimizer's state had seen; 0 for a fresh one.
+    pub updates: u64,
+    /// Tokens behind which the learning-rate schedule goes on; 0 for one from its beginning.
+    pub batch_tokens: u64,
+}
+
+/// What a run had done when its batch became the present one.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchOrigin {
+    /// Steps.
+    pub step: u64,
+    /// Samples trained on, without those passed over.
+    pub samples: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Tokens of the global batches of the steps, in which learning-rate schedules count. Steps of documents have them in the mean.
+    pub batch_tokens: u64,
 }
 
 impl TrainState {
@@ -70,8 +100,17 @@ impl TrainState {
         let product = |a: u64, b: u64| {
             a.checked_mul(b).ok_or_else(|| format!("state: {a} x {b} samples or tokens overflow"))
         };
-        let trained = product(state.step, identity.sequences_per_step)?;
-        let most = product(trained, state.loader.seq_len)?;
+        let origin = state.batch_origin.unwrap_or_default();
+        let Some(steps) = state.step.checked_sub(origin.step) else {
+            return Err(format!(
+                "state.batch_origin.step is {}, wanted at most {}: the step of the state",
+                origin.step, state.step
+            ));
+        };
+        let sum = |a: u64, b: u64| a.checked_add(b).ok_or_else(|| format!("state: {a} + {b} overflow"));
+        let new = product(steps, identity.sequences_per_step)?;
+        let trained = sum(origin.samples, new)?;
+        let most = sum(origin.tokens, product(new, state.loader.seq_len)?)?;
         match state.loader.lengths {
             // Documents may be shorter than a sequence.
             Some(_) if state.tokens <= most => {}
@@ -104,6 +143,23 @@ impl TrainState {
         Ok(state)
     }
 
+    /// Samples trained on so far, without those passed over.
+    pub(crate) fn samples_trained(&self) -> u64 {
+        let origin = self.batch_origin.unwrap_or_default();
+        origin.samples + (self.step - origin.step) * self.identity.sequences_per_step
+    }
+
+    /// Tokens of the global batches of the steps so far; of documents, the tokens trained on since the present batch began.
+    pub(crate) fn batch_tokens(&self) -> u64 {
+        let origin = self.batch_origin.unwrap_or_default();
+        origin.batch_tokens + self.tokens.saturating_sub(origin.tokens)
+    }
+
+    /// Updates that the optimizer's state had seen before the run.
+    pub(crate) fn updates_before(&self) -> u64 {
+        self.initial.unwrap_or_default().updates
+    }
+
     /// Updates applied so far. Bias corrections, second-moment decays and the refresh of K-FAC's curvature count these and not
     /// the steps, as PyTorch's `GradScaler` leaves `state["step"]` where it is when it skips `optimizer.step()`.
     pub fn updates(&self) -> u64 {
@@ -129,7 +185,18 @@ impl TrainState {
     }
 }
 
-/// What may not change between sessions of one run.
+/// A difference between the model or tokenizer of a recipe and those of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Name of the property.
+    pub what: &'static str,
+    /// In the recipe.
+    pub wanted: String,
+    /// In the checkpoint.
+    pub found: String,
+}
+
+/// What parameters belong to, and the batch that they were last trained with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunIdentity {
     /// The model.
@@ -142,28 +209,55 @@ pub struct RunIdentity {
     pub sequences_per_step: u64,
 }
 
+/// A model without what may change while its parameters are trained: dropout, how far positions reach and how rotary angles are
+/// stretched, and how parameters were drawn.
+fn fixed(model: &Model) -> Model {
+    let learned = model.positions == PositionChoice::Learned;
+    Model {
+        context: if learned { model.context } else { 0 },
+        rope_theta: 0.0,
+        rope_scaling: None,
+        window: None,
+        document_end: None,
+        dropout: 0.0,
+        init: InitChoice::default(),
+        init_std: 0.0,
+        init_distribution: None,
+        init_gain: 0.0,
+        ds_init: DsInitForm::default(),
+        ..model.clone()
+    }
+}
+
 impl RunIdentity {
-    /// Errors with the first difference: going on would not be the same run.
+    /// Errors with the first difference that no run can go on with.
     pub fn check(&self, saved: &RunIdentity, place: &str) -> Result<(), TrainError> {
-        let differ = |what: &str, wanted: String, found: String| {
-            Err(TrainError::OtherRun { place: place.into(), what: what.into(), wanted, found })
-        };
-        if self.tokenizer != saved.tokenizer {
+        let other = |difference| TrainError::OtherRun { place: place.into(), difference };
+        self.difference(saved).map_or(Ok(()), |difference| Err(other(difference)))
+    }
+
+    /// The first difference that parameters cannot be trained with: another tokenizer, or the parameters of another model. A model that was
+    /// imported without a tokenizer goes with any of its size.
+    pub fn difference(&self, saved: &RunIdentity) -> Option<Difference> {
+        let differ =
+            |what: &'static str, wanted: String, found: String| Some(Difference { what, wanted, found });
+        if self.tokenizer != saved.tokenizer && !saved.tokenizer.is_empty() {
             return differ("tokenizer fingerprint", self.tokenizer.clone(), saved.tokenizer.clone());
         }
-        if self.model != saved.model {
-            return differ("model", self.model.summary(), saved.model.summary());
+        let (wanted, found) = (fixed(&self.model), fixed(&saved.model));
+        if wanted == found {
+            return None;
         }
-        let numbers = [
-            ("run.seed", self.seed, saved.seed),
-            ("sequences per step", self.sequences_per_step, saved.sequences_per_step),
-        ];
-        for (what, wanted, found) in numbers {
-            if wanted != found {
-                return differ(what, wanted.to_string(), found.to_string());
-            }
+        if self.model.vocab_size != saved.model.vocab_size {
+            let rows = |model: &Model| format!("{} rows", model.vocab_size);
+            return differ("vocabulary of the model", rows(&self.model), rows(&saved.model));
         }
-        Ok(())
+        let (wanted, found) = (self.model.summary(), saved.model.summary());
+        match wanted == found {
+            false => differ("model", wanted, found),
+            // The summary does not name every choice.
+            true => differ("model", format!("{:?}", self.model), format!("{:?}", saved.model)),
+        }
     }
 }
 
@@ -189,6 +283,8 @@ mod tests {
             spikes: SpikeState { passed_over: Some(2), ..SpikeState::default() },
             loss_scale: None,
             best: Vec::new(),
+            batch_origin: None,
+            initial: None,
             identity: identity(),
         };
         Manifest {
@@ -231,6 +327,17 @@ mod tests {
         let mut m = manifest();
         (m.tokens, m.state["tokens"]) = (95, json!(95));
         assert!(TrainState::of(&m).unwrap_err().contains("the tokens of its steps"));
+        // 1 step of 3 sequences, then 2 of 4.
+        let mut m = manifest();
+        let origin = BatchOrigin { step: 1, samples: 3, tokens: 24, batch_tokens: 24 };
+        m.state["batch_origin"] = serde_json::to_value(origin).unwrap();
+        assert!(TrainState::of(&m).unwrap_err().contains("state.tokens is 96, wanted 88"));
+        (m.tokens, m.state["tokens"], m.state["loader"]["samples"]) = (88, json!(88), json!(13));
+        assert_eq!(TrainState::of(&m).unwrap().samples_trained(), 11);
+        m.state["batch_origin"]["step"] = json!(4);
+        assert!(TrainState::of(&m).unwrap_err().contains("state.batch_origin.step is 4, wanted at most 3"));
+        m.state["batch_origin"] = json!({ "step": 0, "samples": u64::MAX, "tokens": 0, "batch_tokens": 0 });
+        assert!(TrainState::of(&m).unwrap_err().contains("overflow"));
         // A checkpoint from before samples that are passed over were counted.
         let mut m = manifest();
         m.state["spikes"] = json!({});
@@ -267,8 +374,21 @@ mod tests {
     fn the_first_difference_is_named() {
         let a = identity();
         a.check(&a.clone(), "x").unwrap();
-        let other = RunIdentity { seed: 2, ..identity() };
-        assert!(a.check(&other, "x").unwrap_err().to_string().contains("run.seed"));
+        let mut other = RunIdentity { seed: 2, sequences_per_step: 9, ..identity() };
+        other.model.dropout = 0.1;
+        a.check(&other, "x").unwrap();
+        other.model.context *= 2;
+        let e = a.check(&other, "x").unwrap_err().to_string();
+        assert!(e.contains("model") && e.contains("train.init.from"), "learned positions: {e}");
+        (other.model.positions, other.model.context) = (PositionChoice::Rope, 64);
+        let longer = Model { context: 128, rope_theta: 1e6, ..other.model.clone() };
+        RunIdentity { model: longer, ..identity() }.check(&other, "x").unwrap();
+        let mut other = identity();
+        other.model.vocab_size = 301;
+        assert!(a.check(&other, "x").unwrap_err().to_string().contains("301 rows"));
+        let mut other = identity();
+        other.model.activation = bessemer_arch::ActivationChoice::Relu;
+        assert!(a.check(&other, "x").unwrap_err().to_string().contains("Relu"));
         let other = RunIdentity { tokenizer: "u".into(), seed: 2, ..identity() };
         assert!(a.check(&other, "x").unwrap_err().to_string().contains("tokenizer"));
         let mut other = identity();

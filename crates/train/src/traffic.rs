@@ -2,6 +2,7 @@
 
 use crate::TrainError;
 use crate::memory::with_job;
+use crate::trainer::norms_differ;
 use bessemer_arch::Model;
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_model::{StepContext, TokenBatch};
@@ -43,7 +44,8 @@ pub fn planned_traffic(
         ledger.clear();
         let sum = worker.gradients(&mut null, &mut Zeros(vec![0; job.shape.tokens()]))?;
         worker.sum_over_data(sum)?;
-        worker.grad_norm(&mut null)?;
+        let norm = worker.grad_norm(&mut null)?;
+        norms_differ(&mut worker, &recipe.train.integrity, norm)?;
         worker.apply(&mut null, 1, 1e-3, 1.0)?;
         Ok(())
     })?;

@@ -3,36 +3,42 @@
 use crate::evaluation::{self, Evaluator};
 use crate::input::TrainerInput;
 use crate::memory::activations;
-use crate::observer::Observer;
+use crate::mixture::TrainingData;
+use crate::observer::{Activity, Observer};
 use crate::offload::give_second_memory;
 use crate::runner::{Runner, world_of_one};
+use crate::skipped::{SkippedSamples, skipped_samples};
 use crate::spikes::{SpikeDetector, SpikeState};
 use crate::state::checkpoints;
 use crate::state::{RunIdentity, TrainState};
 use crate::{TrainError, mixture};
 use bessemer_arch::Model;
-use bessemer_checkpoint::Store;
-use bessemer_collectives::Communicator;
+use bessemer_checkpoint::{SaveEvery, Store};
+use bessemer_collectives::{Communicator, SumCheck};
 use bessemer_filling::FillPlan;
-use bessemer_loader::{Batch, Loader};
-use bessemer_model::{Purpose, Shape};
-use bessemer_optim::{LossScaleConfig, Schedule};
+use bessemer_loader::{Batch, Loader, OrderOrigin};
+use bessemer_model::{CacheShape, Purpose, Shape};
+use bessemer_optim::LossScaleConfig;
 use bessemer_parallel::{FillSupplier, Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
-use bessemer_runlog::{self as runlog, End, EndReason, Record, Resume, Warning};
+use bessemer_runlog::{self as runlog, Change, End, EndReason, Record, Resume, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::Bytes;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 mod announce;
+mod checks;
 mod clocks;
+mod continuing;
 mod copying;
 mod divergence;
 mod filling;
+mod initial;
+mod interval;
 mod measuring;
+mod memory_tier;
 mod records;
 mod samples;
 mod saving;
@@ -41,15 +47,32 @@ mod tracing;
 mod windows;
 mod writing;
 
-use copying::Saver;
+use checks::Integrity;
+pub(crate) use checks::norms_differ;
+use continuing::LearningRate;
+use copying::{CopyPlan, Saver};
+pub use initial::OpenInitial;
+use interval::SaveInterval;
 use measuring::Measuring;
 pub(crate) use measuring::item_of_group;
+use memory_tier::MemoryTier;
+pub use memory_tier::RUN_FILE as MEMORY_RUN_FILE;
 use records::{Missing, Records};
+pub use saving::read_tensors;
 use tracing::Tracing;
 pub(crate) use windows::program as step_program;
 
 /// Arrays of four-byte values that the loader fills for each token of a micro-batch: inputs, targets, segments, positions.
 const LOADER_ARRAYS: u64 = 4;
+
+/// Checkpoints besides those of the run directory; each rank reads the parts that it needs.
+#[derive(Default)]
+pub struct OtherCheckpoints<'a> {
+    /// Where a run without a checkpoint of its own goes on from.
+    pub elsewhere: Option<Store>,
+    /// Opens the checkpoint of `train.init.from`; called if there is nothing to go on from.
+    pub initial: Option<OpenInitial<'a>>,
+}
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +83,6 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Class of memory that holds what is saved while it is written.
-const COPIES: &str = "copies for checkpoints";
-
 /// One rank of a run: its part of the parameters on a device, and its position in the data. All ranks make the same calls
 /// in the same order.
 pub struct Trainer {
@@ -70,13 +90,20 @@ pub struct Trainer {
     plan: BatchPlan,
     backend: Box<dyn Backend>,
     runner: Runner,
-    schedule: Schedule,
+    rate: LearningRate,
     spikes: SpikeDetector,
     /// Loss scaling, and whether its factor is dynamic; `None` without loss scaling.
     scaling: Option<(LossScaleConfig, bool)>,
     loader: Loader,
+    /// Samples that no step trains on.
+    skipped: SkippedSamples,
     evaluator: Evaluator,
     saver: Saver,
+    /// Chooses when to save, with `save.every = "auto"`.
+    interval: Option<SaveInterval>,
+    /// Copies of the state in memory, if the recipe asks for them.
+    memory_tier: Option<MemoryTier>,
+    integrity: Integrity,
     store: Store,
     /// Log of the run; `None` on all ranks but the first, which alone writes files.
     records: Option<Records>,
@@ -95,6 +122,12 @@ pub struct Trainer {
     /// Operations of a forward and backward pass.
     flops_per_token: f64,
     resumed: Option<Resume>,
+    /// The checkpoint that the session goes on from is in the run directory, and not in memory or elsewhere.
+    has_its_checkpoint: bool,
+    /// What the session has changed of the recipe, until it is recorded.
+    change: Option<Change>,
+    /// Where the parameters come from that a new run begins with, if they were not drawn.
+    initial: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -116,8 +149,21 @@ impl Trainer {
     /// checkpoint of another run, or an error of a lower layer or another rank.
     pub fn on_rank(
         input: TrainerInput,
+        backend: Box<dyn Backend>,
+        world: Box<dyn Communicator>,
+    ) -> Result<Trainer, TrainError> {
+        Trainer::on_rank_from(input, backend, world, OtherCheckpoints::default())
+    }
+
+    /// As [`Trainer::on_rank`], with the checkpoints that are used if the run directory has none.
+    ///
+    /// # Errors
+    /// As [`Trainer::on_rank`].
+    pub fn on_rank_from(
+        input: TrainerInput,
         mut backend: Box<dyn Backend>,
         world: Box<dyn Communicator>,
+        others: OtherCheckpoints<'_>,
     ) -> Result<Trainer, TrainError> {
         let recipe = &input.recipe;
         let wrong = |e: &dyn std::fmt::Display| TrainError::Recipe(e.to_string());
@@ -138,7 +184,8 @@ impl Trainer {
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
         }
-        let loader = mixture::loader(recipe, &input.train, &plan, tokenizer.end_of_text().is_some())?;
+        let data = TrainingData { recipe, train: &input.train, separated: tokenizer.end_of_text().is_some() };
+        let loader = data.loader(&plan, plan.steps * plan.sequences_per_step, OrderOrigin::default())?;
         if recipe.train.has_documents() {
             plan = plan.of_documents(ranks, loader.mean_tokens()).map_err(|e| wrong(&e))?;
         }
@@ -158,17 +205,17 @@ impl Trainer {
         let supplier = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
         let mut memory = MemoryPlan::of_rank(&job, supplier, Some(&mut *backend))?;
         if first && recipe.eval.samples.are_written() {
-            let (shape, cached) = (Shape { sequences: 1, seq: 1, ..shape }, Some(model.context));
+            let (shape, cached) =
+                (Shape { sequences: 1, seq: 1, ..shape }, Some(CacheShape::one(model.context)));
             let kept = job.activations.clone();
             let decoder = MemoryPlan::of_decoder(&model, shape, kept, cached, Some(&mut *backend))?;
             memory.add_samples(&decoder, !layout.keeps_model());
         }
         let arrays = LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len;
         memory.add("loader", Bytes(arrays + loader.index_bytes()));
-        if fill.as_ref().is_some_and(|fill| fill.copying_program().is_some()) {
-            memory.add(COPIES, memory.copy);
-        }
+        let copies = CopyPlan::new(&recipe.save, fill.as_ref(), &mut memory, input.memory_available);
         memory.fits(1, input.memory_available)?;
+        let left = Bytes(input.memory_available.0.saturating_sub(memory.buffers.total().0));
 
         let warmup = optim.warmup_steps;
         let shortened = (warmup > plan.steps).then(|| {
@@ -188,6 +235,12 @@ impl Trainer {
             Some(measuring) => measuring.wrap(world),
             None => world,
         };
+        let sums = SumCheck::default();
+        let world = match recipe.train.integrity.every_steps > 0 && world.size() > 1 {
+            true => sums.wrap(world),
+            false => world,
+        };
+        let (world, peers) = memory_tier::peer_group(&recipe.save.memory, world)?;
         let mut runner = Runner::filled(&mut *backend, &job, supplier, world)?;
         let worker = &mut runner.worker;
         let digest = digest(&input.recipe_text);
@@ -196,9 +249,18 @@ impl Trainer {
         }
         give_second_memory(worker, &recipe.train.offload_dir, &input.directory)?;
         let store = checkpoints(&input.directory);
-        let saver = Saver::set_up(worker, recipe, store.clone(), fill.as_ref())?;
+        let skipped = skipped_samples(worker, recipe, &input.directory)?;
+        let saver = Saver::set_up(worker, recipe, store.clone(), fill.as_ref(), copies)?;
+        if saver.lacks_memory() {
+            warnings.push(format!(
+                "training waits while checkpoints are written: two copies of what a rank saves, {}, do not fit into memory beside \
+                 the rest (save.async = \"on\" refuses such a run, \"off\" waits without this warning)",
+                Bytes(2 * memory.copy.0)
+            ));
+        }
+        let memory_tier = MemoryTier::set_up(worker, &input, peers, left, &mut warnings)?;
+        let integrity = Integrity::set_up(worker, recipe, sums)?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
-        let schedule = Schedule::new(&recipe.optim, plan.steps);
         let spikes = SpikeDetector::new(&recipe.train);
         let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
         let scaling = scaling.is_on(f16).then(|| (scaling.clone(), scaling.is_dynamic(f16)));
@@ -212,6 +274,8 @@ impl Trainer {
             spikes: SpikeState { passed_over: Some(0), ..SpikeState::default() },
             loss_scale: None,
             best: Vec::new(),
+            batch_origin: None,
+            initial: None,
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
@@ -219,6 +283,7 @@ impl Trainer {
                 sequences_per_step: plan.sequences_per_step,
             },
         };
+        let rate = LearningRate::new(&recipe.optim, &plan, &state);
         let records = match first {
             true => Some(Records::open(&input.directory, recipe, &input.recipe_text)?),
             false => None,
@@ -232,12 +297,16 @@ impl Trainer {
             plan,
             backend,
             runner,
-            schedule,
+            rate,
             spikes,
             scaling,
             loader,
+            skipped,
             evaluator,
             saver,
+            interval: None,
+            memory_tier,
+            integrity,
             store,
             records,
             state,
@@ -248,10 +317,17 @@ impl Trainer {
             pace: 0.0,
             flops_per_token,
             resumed: None,
+            has_its_checkpoint: false,
+            change: None,
+            initial: None,
             warnings,
         };
-        trainer.restore()?;
-        let left = trainer.plan.steps - trainer.state.step;
+        let failures = trainer.records.as_ref().map_or(0, Records::failed_sessions);
+        trainer.restore(others)?;
+        let save = &trainer.input.recipe.save;
+        let auto = save.every == SaveEvery::Auto;
+        trainer.interval = auto.then(|| SaveInterval::new(save, failures, trainer.state.step));
+        let left = trainer.plan.steps.saturating_sub(trainer.state.step);
         if let Some(measuring) = &mut trainer.measuring {
             measuring.expect(left);
         }
@@ -290,8 +366,8 @@ impl Trainer {
     pub fn run(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
         let outcome = self.run_steps(observer, stop);
         if outcome.is_err() {
-            // A checkpoint that is being written is still whole. Why the run ends is known already.
-            let _ = self.end_saving(true, observer);
+            // Why the run ends is known already.
+            let _ = self.end_saving_after_error(observer);
         }
         outcome
     }
@@ -302,45 +378,68 @@ impl Trainer {
         let begun = Instant::now();
         let seconds_before = self.state.seconds;
         let mut last_save = Instant::now();
-        let mut saved_step = self.resumed.as_ref().map(|r| r.step);
+        let mut saved_step = self.resumed.as_ref().map(|r| r.step).filter(|_| self.has_its_checkpoint);
+        if self.owes_save() {
+            self.save_when_due(observer)?;
+            saved_step = Some(self.state.step);
+        }
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
         // Work that is spread over several steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         let mut records = Vec::new();
         while self.state.step < self.plan.steps
-            && !(self.runner.worker.any("stop", stop.load(Ordering::Relaxed))?
-                && self.runner.worker.at_rest())
+            && !(self.agree_to_stop(stop.load(Ordering::Relaxed), observer)? && self.runner.worker.at_rest())
         {
+            observer.begins(Activity::Training, self.state.step);
+            let beside = self.saver.is_writing();
             self.turn(&mut records, observer)?;
+            records.iter().for_each(|record| self.saver.times.note(record.seconds, beside));
             if records.is_empty() {
                 continue;
             }
             records.drain(..).try_for_each(|r: runlog::Step| self.append(r.into(), observer))?;
             self.append_measured(observer)?;
+            self.append_remarks(observer)?;
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
             if eval.is_due(step) && !last {
+                observer.begins(Activity::Evaluating, step);
                 self.evaluate_when_due(save_is_due && self.runner.worker.at_rest(), observer)?;
                 save_is_due |= self.is_among_the_best();
             }
+            if eval.tasks.is_due(step) && !last {
+                observer.begins(Activity::Evaluating, step);
+                self.tasks(observer)?;
+            }
             if eval.samples.is_due(step) && !last {
+                observer.begins(Activity::Evaluating, step);
                 self.samples(observer)?;
+            }
+            // Nothing is saved that has not been compared.
+            let saves = (save_is_due && self.runner.worker.at_rest()) || (last && save.at_end);
+            if saves && !self.replicas_agree(step, observer)? {
+                continue;
             }
             if save_is_due && !last && self.runner.worker.at_rest() {
                 save_is_due = false;
                 last_save = Instant::now();
+                observer.begins(Activity::Saving, step);
                 match self.save_when_due(observer) {
                     Ok(()) => saved_step = Some(step),
                     Err(e) => self.recover(e, observer)?,
                 }
             }
+            self.copy_to_memory(observer)?;
         }
+        observer.begins(Activity::Saving, self.state.step);
         self.end_filling(observer)?;
         if save.at_end && saved_step != Some(self.state.step) {
             self.save(observer)?;
+            saved_step = Some(self.state.step);
         }
+        self.end_memory_tier(saved_step == Some(self.state.step), observer);
         self.gather_trace(false, observer)?;
         if self.state.step < self.plan.steps {
             return Ok(Outcome::Stopped);
@@ -355,6 +454,7 @@ impl Trainer {
         records: &mut Vec<runlog::Step>,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
+        self.pass_over_skipped(observer)?;
         let asynchronous = self.runner.worker.plan().pipe.asynchronous();
         let steps = if asynchronous { self.window_steps() } else { 1 };
         self.tracing.turn(&mut self.runner.worker, self.state.step, steps);
@@ -362,7 +462,13 @@ impl Trainer {
             measuring.turn(&mut self.runner.worker, self.tracing.traces());
         }
         match asynchronous {
-            true => records.extend(self.window(steps, observer)?),
+            true => {
+                let before = self.state.step;
+                records.extend(self.window(steps, observer)?);
+                if self.comparison_was_due(before) && !self.replicas_agree(self.state.step, observer)? {
+                    records.clear();
+                }
+            }
             false => records.extend(self.step(observer)?),
         }
         if self.tracing.end_turn(&mut self.runner.worker, self.state.step, !records.is_empty()) {
@@ -374,12 +480,41 @@ impl Trainer {
         self.after_step(!records.is_empty(), observer)
     }
 
+    /// Moves to the first sample of the next step, behind the spans that no step trains on.
+    fn pass_over_skipped(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let at = self.state.loader.samples;
+        let first = self.skipped.first_of_step(at, self.plan.sequences_per_step);
+        if first == at {
+            return Ok(());
+        }
+        self.loader.advance(&mut self.state.loader, first);
+        self.state.spikes.passed_over = Some(first.saturating_sub(self.state.samples_trained()));
+        let step = self.state.step + 1;
+        self.warn(
+            format!("step {step}: begins with sample {first}; samples from {at} on are skipped"),
+            observer,
+        )
+    }
+
+    /// Records what the observer has to say.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub fn append_remarks(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        observer.remarks().into_iter().try_for_each(|remark| self.warn(remark, observer))
+    }
+
     /// Records what the first steps of a planned run took, once they are over.
     fn append_measured(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(mut measuring) = self.measuring.take_if(|measuring| measuring.is_over()) else {
             return Ok(());
         };
-        let record = measuring.gather(&mut self.runner.worker, &*self.backend, self.state.step)?;
+        let record = measuring.gather(
+            &mut self.runner.worker,
+            &*self.backend,
+            self.saver.copy_bytes(),
+            self.state.step,
+        )?;
         self.append(record.into(), observer)
     }
 
@@ -398,9 +533,10 @@ impl Trainer {
 
     /// Whether a save is due after this step, `seconds` after the last one. Clocks differ between ranks.
     fn agrees_to_save(&mut self, seconds: f64) -> Result<bool, TrainError> {
-        let save = &self.input.recipe.save;
-        let due = save.due(self.state.step, seconds);
-        if save.every_seconds == 0 {
+        let (save, step) = (&self.input.recipe.save, self.state.step);
+        let chosen = self.interval.as_mut().is_some_and(|interval| interval.due(step));
+        let due = save.due_by_steps(step) || save.due_by_time(seconds) || chosen;
+        if save.every_seconds == 0 && self.interval.is_none() {
             return Ok(due);
         }
         self.agree("save", due)
@@ -431,7 +567,18 @@ impl Trainer {
         records.into_iter().try_for_each(|r| self.append(r, observer))
     }
 
-    /// Evaluates a finished run: the whole validation split, samples, and the n-gram baseline, as far as the
+    /// Lets the model answer the tasks of the recipe.
+    ///
+    /// # Errors
+    /// An error of evaluation.
+    pub fn tasks(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
+        let records = self.evaluator.tasks(&mut *self.backend, &mut self.runner, at, observer)?;
+        self.tracing.event("tasks", begun, at.0);
+        records.into_iter().try_for_each(|r| self.append(r, observer))
+    }
+
+    /// Evaluates a finished run: the whole validation split, tasks, samples, and the n-gram baseline, as far as the
     /// recipe asks for them and an earlier session has not got to them. Nothing before the last step.
     ///
     /// # Errors
@@ -444,6 +591,7 @@ impl Trainer {
         if self.state.step < self.plan.steps {
             return Ok(());
         }
+        observer.begins(Activity::Evaluating, self.state.step);
         let missing = match &self.records {
             Some(records) => records.missing_at_end(self.plan.steps)?,
             None => Missing::default(),
@@ -453,6 +601,9 @@ impl Trainer {
         let config = self.input.recipe.eval.clone();
         if config.at_end && missing.evaluation {
             self.evaluate(true, observer)?;
+        }
+        if config.tasks.at_end && missing.tasks {
+            self.tasks(observer)?;
         }
         if config.samples.at_end && missing.samples {
             self.samples(observer)?;
@@ -515,9 +666,7 @@ impl Closed {
 
 /// Hash of a recipe's text, to compare the recipes of ranks.
 fn digest(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
+    bessemer_memory_checkpoint::stable_hash(&[text.as_bytes()]) as u64
 }
 
 /// The tokenizer's fingerprint in the form that shards carry.

@@ -10,13 +10,23 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, MemoryPlan, ParallelConfig, ParallelError, Plan, Stage};
+use bessemer_recipe::Recipe;
+use bessemer_runlog::Record;
 use bessemer_tensor::Backend;
-use bessemer_train::{Runner, on_threads};
-use bessemer_units::{ParamDType, ParamStorage, Recompute, ReduceDType, Storage};
-use std::sync::Barrier;
+use bessemer_train::{Observer, Runner, Trainer, TrainerInput, copies_on_host, on_threads, planned_memory};
+use bessemer_units::{Bytes, ParamDType, ParamStorage, Recompute, ReduceDType, Storage};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+#[allow(dead_code, reason = "the integration tests take more of it")]
+#[path = "integration/place/mod.rs"]
+mod place;
+
+/// Tests take turns: each reads the heap of the process.
+static TURN: Mutex<()> = Mutex::new(());
 
 const SEQ: usize = 32;
 const VOCAB: usize = 8192;
@@ -186,6 +196,7 @@ fn cases() -> Vec<Case> {
 const WITHIN: f64 = 0.005;
 
 fn check(cases: Vec<Case>) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     let mut worst = 0.0f64;
     println!("{:<28} {:>12} {:>12} {:>10} {:>9}", "layout", "planned MiB", "device MiB", "heap MiB", "error");
@@ -216,4 +227,84 @@ fn a_few_layouts_hold_what_is_planned() {
 #[ignore = "35 layouts take a minute: cargo test --release -p bessemer-train --test memory -- --ignored --nocapture"]
 fn every_layout_holds_what_is_planned() {
     check(cases());
+}
+
+/// Reads the heap of the process once all ranks have done the steps before a checkpoint.
+struct ReadHeap<'a> {
+    barrier: &'a Barrier,
+    at: u64,
+    heap: u64,
+}
+
+impl Observer for ReadHeap<'_> {
+    fn record(&mut self, _: &Record) {}
+
+    fn begins(&mut self, _: bessemer_train::Activity, step: u64) {
+        if step == self.at && self.heap == 0 {
+            self.barrier.wait();
+            self.heap = live_bytes();
+            self.barrier.wait();
+        }
+    }
+
+    fn message(&mut self, _: &str) {}
+
+    fn progress(&mut self, _: &str, _: u64, _: u64) {}
+}
+
+/// Heap of all ranks of a run after two steps, none of which is saved.
+fn heap_of_training(recipe: &Recipe, ranks: usize) -> u64 {
+    let directory = tempfile::tempdir().unwrap();
+    let (tokenizer, train) = place::data(&directory.path().join("shards"), "train", false);
+    let before = live_bytes();
+    let worlds = ThreadCommunicator::world("world", ranks, &ThreadSettings::default());
+    let worlds = worlds.into_iter().map(|world| Box::new(world) as Box<dyn Communicator>).collect();
+    let barrier = Barrier::new(ranks);
+    let heaps = on_threads::<u64>(worlds, |world| {
+        let input = TrainerInput {
+            recipe: recipe.clone(),
+            recipe_text: String::new(),
+            tokenizer: Arc::clone(&tokenizer),
+            train: Arc::clone(&train),
+            validation: None,
+            directory: directory.path().to_owned(),
+            memory_available: Bytes(4 << 30),
+            peak: None,
+        };
+        let backend = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+        let mut trainer = Trainer::on_rank(input, Box::new(backend), world)?;
+        let mut reads = ReadHeap { barrier: &barrier, at: 2, heap: 0 };
+        trainer.run(&mut reads, &AtomicBool::new(false))?;
+        Ok(reads.heap)
+    });
+    heaps.unwrap().into_iter().max().unwrap() - before
+}
+
+/// Copies of the state for checkpoints that are written beside training take what the plan counts for them, on every rank.
+#[test]
+fn copies_for_checkpoints_take_what_is_planned() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (ranks, layout) in [(1, "parallel.data=ddp"), (2, "parallel.data=zero1"), (2, "parallel.pipeline=2")]
+    {
+        let of = |asynchronous: &str| {
+            let mode = format!("save.async={asynchronous}");
+            let model = ["model.layers=4", "model.width=128", "model.heads=4", "model.kv_heads=4"];
+            let run = ["train.steps=3", "save.every_steps=100", "save.at_end=false", layout, &mode];
+            place::recipe(&[&model[..], &run].concat())
+        };
+        let [off, on] = ["off", "on"].map(|mode| heap_of_training(&of(mode), ranks));
+        let recipe = of("on");
+        let model = recipe.model.resolve_for(place::tokenizer().vocab_size(), None).unwrap();
+        let plan = planned_memory(&recipe, ranks, &model).unwrap();
+        let copies: u64 = copies_on_host(&recipe, ranks, &plan).iter().map(|(_, bytes)| bytes.0).sum();
+        let total = plan.buffers.total().0 + copies;
+        let found = (on - off) as f64 / ranks as f64;
+        let error = (copies as f64 - found) / total as f64;
+        println!(
+            "{layout}, {ranks} ranks: copies {copies} planned, {found:.0} held, {:+.3} % of the {total} of a rank",
+            100.0 * error
+        );
+        assert!(copies as f64 > 0.2 * total as f64, "{copies} of {total}");
+        assert!(error.abs() <= WITHIN, "{layout}: {copies} bytes planned, {found} held");
+    }
 }

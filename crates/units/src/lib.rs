@@ -6,6 +6,7 @@
 mod activations;
 mod compress;
 mod dtype;
+mod interval;
 mod link;
 mod matmul;
 mod offload;
@@ -16,6 +17,7 @@ mod recompute;
 pub use activations::Storage;
 pub use compress::{Compression, CompressionPlan};
 pub use dtype::DType;
+pub use interval::{best_interval, daly_interval, young_interval};
 pub use link::Link;
 pub use matmul::MatmulPrecision;
 pub use offload::{Offload, OffloadPlan};

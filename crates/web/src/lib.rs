@@ -11,8 +11,6 @@ pub mod html;
 pub mod http;
 pub mod page;
 pub mod redact;
-#[cfg(feature = "remote")]
-pub mod remote;
 pub mod url;
 pub mod warc;
 

@@ -13,6 +13,8 @@ pub(crate) enum BenchCommand {
     Ranks(Box<BenchRanksArgs>),
     /// Layouts on ranks of this process, some over slow links: the measured time of a step beside the simulated one.
     Layouts(Box<BenchLayoutsArgs>),
+    /// A checkpoint: what it costs a training, how fast it is written and loaded, beside plain writing and reading.
+    Save(Box<BenchSaveArgs>),
     /// Operators at the shapes of a training step: time, GFLOP/s, GB/s, share of the peak.
     Op(BenchOpArgs),
     /// Each rung of the kernel ladder, and each way to multiply, on a few operators, under the roofline.
@@ -86,6 +88,23 @@ pub(crate) struct BenchStepArgs {
     /// to do the same steps.
     #[arg(long, value_name = "DIR")]
     pub(crate) dump: Option<PathBuf>,
+}
+
+/// `bessemer bench save`
+#[derive(Debug, Args)]
+pub(crate) struct BenchSaveArgs {
+    /// The training whose state is saved.
+    #[command(flatten)]
+    pub(crate) step: BenchStepArgs,
+    /// Existing directory on the disk to measure. Three files or folders of the size of a checkpoint come and go in it.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) rounds: u64,
+    /// Keep the checkpoints, for other programs to save the same tensors.
+    #[arg(long)]
+    pub(crate) keep: bool,
 }
 
 /// `bessemer bench op` and `bessemer bench ladder`

@@ -1,9 +1,10 @@
-//! `bessemer checkpoint` and what reads one: `eval`, `generate`.
+//! `bessemer checkpoint`, and `generate`, which reads one.
 
+use super::RecipeArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Which checkpoint of a run.
+/// A checkpoint of a run.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
     /// Run directory, e.g. runs/quickstart.
@@ -13,20 +14,46 @@ pub(crate) struct RunArgs {
     pub(crate) step: Option<u64>,
 }
 
-/// `bessemer eval`
+/// A checkpoint of a run or an object store.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PlaceArgs {
+    /// Run directory, directory of checkpoints, one checkpoint, or address, e.g. s3://bucket/prefix.
+    pub(crate) run: PathBuf,
+    /// Step of the checkpoint; the newest intact one if left out.
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
+}
+
+/// `bessemer checkpoint reshard`
 #[derive(Debug, Args)]
-pub(crate) struct EvalArgs {
+pub(crate) struct ReshardArgs {
+    /// A checkpoint, or a run or object store, of which the newest is taken.
+    pub(crate) from: PathBuf,
+    /// Directory that gets step-N, e.g. runs/other/checkpoints.
+    pub(crate) out: PathBuf,
+    /// Step of the checkpoint.
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
+    /// Keys of the recipe's parallel section, e.g. tensor=2,pipeline=2; the others have their defaults. Each rank of this layout then
+    /// finds what it loads in few files. Without it the tensors are cut evenly along their first dim.
+    #[arg(long, value_name = "KEY=VALUE,…")]
+    pub(crate) layout: Option<String>,
+    /// Ranks, each with files of its own.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) ranks: std::num::NonZeroUsize,
+    /// Largest file in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub(crate) max_file_mib: u64,
+}
+
+/// `bessemer checkpoint plan`
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointPlanArgs {
     #[command(flatten)]
-    pub(crate) run: RunArgs,
-    /// Split to score.
-    #[arg(long, default_value = "validation")]
-    pub(crate) split: String,
-    /// Score at most this many tokens, spread evenly; 0 scores all.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) max_tokens: u64,
-    /// Threads; 0 takes all cores.
-    #[arg(long, default_value_t = 0, value_parser = super::threads)]
-    pub(crate) threads: usize,
+    pub(crate) recipe: RecipeArgs,
+    /// Ranks of the job.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) ranks: std::num::NonZeroUsize,
 }
 
 /// `bessemer generate`
@@ -86,22 +113,57 @@ fn top_p(text: &str) -> Result<f64, String> {
 /// `bessemer checkpoint ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
-    /// Checkpoints of a run.
+    /// Checkpoints of a run or an object store.
     Ls {
-        /// Run directory.
+        /// Run directory, directory of checkpoints, or address, e.g. s3://bucket/prefix.
         run: PathBuf,
     },
     /// Tensors and state of a checkpoint.
-    Inspect(RunArgs),
-    /// Check every byte of a checkpoint (all of a run if no step is given).
-    Verify(RunArgs),
+    Inspect(PlaceArgs),
+    /// Check every byte of a checkpoint (all of a run or an object store if no step is given).
+    Verify(PlaceArgs),
     /// Delete checkpoints that the run's retention rule does not keep.
     Gc {
-        /// Run directory.
+        /// Run directory, or address of an object store.
         run: PathBuf,
         /// Keep this many of the newest and nothing else, instead of what the run's recipe says in its save section.
         #[arg(long)]
         keep_last: Option<u64>,
+    },
+    /// Say what differs between two checkpoints; ends with code 1 if anything does.
+    Diff {
+        /// The first: a checkpoint, or a run or object store, of which the newest is taken.
+        a: PathBuf,
+        /// The second.
+        b: PathBuf,
+        /// Compare tensors and nothing else.
+        #[arg(long)]
+        tensors: bool,
+    },
+    /// Say how many bytes each rank of a recipe's layout writes of a checkpoint, and needs of one; nothing is run or written.
+    Plan(CheckpointPlanArgs),
+    /// Write a checkpoint anew in the files of another layout, or in another number of files, bit for bit.
+    Reshard(ReshardArgs),
+    /// Copy a checkpoint, byte for byte and verified, to a directory of checkpoints or into an object store.
+    Copy {
+        /// A checkpoint, or a run or object store, of which the newest is taken.
+        from: PathBuf,
+        /// Directory that gets step-N, e.g. runs/other/checkpoints, or address, e.g. s3://bucket/prefix.
+        to: PathBuf,
+        /// Step of the checkpoint.
+        #[arg(long)]
+        step: Option<u64>,
+    },
+    /// Make the object store of a run hold its newest checkpoint and what its save section keeps.
+    Upload {
+        /// Run directory.
+        run: PathBuf,
+        /// Address, instead of the recipe's save.upload.
+        #[arg(long, value_name = "URL")]
+        to: Option<String>,
+        /// Upload although another run, or a job of this run elsewhere, has uploaded there; that one is refused from then on.
+        #[arg(long)]
+        take_over: bool,
     },
     /// Write a model directory that other tools read.
     Export {

@@ -1,13 +1,21 @@
-//! `bessemer checkpoint`: list, check, thin out, export, import.
+//! `bessemer checkpoint`: list, check, compare, thin out, copy, plan, reshard, export, import.
 
-use crate::cli::{CheckpointCommand, RunArgs};
-use crate::commands::saved_model::{SavedModel, exists, is_parameter, no_checkpoint, open_checkpoint};
+mod diff;
+mod place;
+mod plan;
+mod reshard;
+mod upload;
+
+pub(crate) use place::{Place, remote};
+
+use crate::cli::{CheckpointCommand, PlaceArgs, RunArgs};
+use crate::commands::saved_model::{SavedModel, is_parameter};
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
 use bessemer_checkpoint::hf::{HfExport, export_hf};
-use bessemer_checkpoint::{Retention, Store};
-use bessemer_train::{Observer, TrainState, checkpoints};
+use bessemer_checkpoint::{CheckpointError, RemoteStore, Retention};
+use bessemer_recipe::parse_recipe;
+use bessemer_train::{Observer, TrainState};
 use bessemer_units::{Bytes, DType, Tokens};
 use serde_json::json;
 use std::path::Path;
@@ -17,30 +25,23 @@ const EXPORT_FILE_BYTES: u64 = 5 << 30;
 
 pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
-        CheckpointCommand::Ls { run } => list(&RunDir::new(run), as_json, console),
+        CheckpointCommand::Ls { run } => list(run, as_json, console),
         CheckpointCommand::Inspect(args) => inspect(args, as_json),
         CheckpointCommand::Verify(args) => verify(args, as_json, console),
         CheckpointCommand::Gc { run, keep_last } => {
-            holds_checkpoints(&RunDir::new(run))?;
-            let dir = RunDir::new(run);
-            let store = checkpoints(dir.root());
-            let done = store.gc(&retention(&dir, &store, *keep_last)?)?;
-            for (step, file) in &done.spared {
-                console.say(&format!(
-                    "kept step {step}: {} was not written by this program; move it away to let the checkpoint go",
-                    file.display()
-                ));
+            let place = Place::open(run)?;
+            let rule = retention(&place, *keep_last)?;
+            match &place.remote {
+                Some(remote) => gc_remote(remote, &rule, as_json),
+                None => gc(&place, &rule, as_json, console),
             }
-            Ok(print(&match as_json {
-                true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed })
-                    .to_string(),
-                false => format!(
-                    "removed {} checkpoints ({}), kept {}",
-                    done.removed.len(),
-                    Bytes(done.freed),
-                    done.kept.len()
-                ),
-            })?)
+        }
+        CheckpointCommand::Diff { a, b, tensors } => diff::run(a, b, *tensors, as_json, console),
+        CheckpointCommand::Plan(args) => plan::run(args, as_json),
+        CheckpointCommand::Reshard(args) => reshard::run(args, as_json, console),
+        CheckpointCommand::Copy { from, to, step } => upload::copy(from, to, *step, as_json, console),
+        CheckpointCommand::Upload { run, to, take_over } => {
+            upload::upload(run, to.as_deref(), *take_over, as_json, console)
         }
         CheckpointCommand::Export { run, to, out, dtype, overwrite } => {
             export(run, (to, (*dtype).into()), (out, *overwrite), as_json, console)
@@ -49,29 +50,56 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
     }
 }
 
-/// Errors if the directory is no run that has saved: "nothing is damaged" must not be said of nothing.
-fn holds_checkpoints(dir: &RunDir) -> Result<(), Failure> {
-    exists(dir.root())?;
-    match dir.checkpoints().is_dir() {
-        true => Ok(()),
-        false => Err(no_checkpoint(dir)),
-    }
-}
-
-/// What to keep: what the command line says, else what the run's recipe and its newest checkpoint say.
-fn retention(dir: &RunDir, store: &Store, keep_last: Option<u64>) -> Result<Retention, Failure> {
+/// What to keep: what the command line says, else what the run's recipe and its newest checkpoint say. Away from the run the recipe
+/// is the one in that checkpoint.
+fn retention(place: &Place, keep_last: Option<u64>) -> Result<Retention, Failure> {
     if let Some(keep_last) = keep_last {
         return Ok(Retention { keep_last, ..Retention::default() });
     }
-    let recipe = bessemer_recipe::load_recipe(&dir.recipe(), &[])?.value;
-    let Some(newest) = store.latest_valid()? else { return Err(no_checkpoint(dir)) };
-    let state = TrainState::of(newest.loaded.manifest()).map_err(Failure::new)?;
-    Ok(state.retention(&recipe))
+    let recipe =
+        place.run.as_ref().map(|run| bessemer_recipe::load_recipe(&run.recipe(), &[])).transpose()?;
+    let manifest = place.load_newest()?.into_manifest();
+    let recipe = match recipe {
+        Some(recipe) => recipe.value,
+        None => parse_recipe("recipe in the newest checkpoint", &manifest.recipe, &[])?.value,
+    };
+    Ok(TrainState::of(&manifest).map_err(Failure::new)?.retention(&recipe))
 }
 
-fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    holds_checkpoints(dir)?;
-    let scan = checkpoints(dir.root()).scan()?;
+fn gc(place: &Place, rule: &Retention, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let done = place.store.gc(rule)?;
+    for (step, file) in &done.spared {
+        console.say(&format!(
+            "kept step {step}: {} was not written by this program; move it away to let the checkpoint go",
+            file.display()
+        ));
+    }
+    Ok(print(&match as_json {
+        true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed }).to_string(),
+        false => format!(
+            "removed {} checkpoints ({}), kept {}",
+            done.removed.len(),
+            Bytes(done.freed),
+            done.kept.len()
+        ),
+    })?)
+}
+
+fn gc_remote(remote: &RemoteStore, rule: &Retention, as_json: bool) -> Result<(), Failure> {
+    let done = remote.gc(rule)?;
+    Ok(print(&match as_json {
+        true => serde_json::to_string(&done)?,
+        false => format!(
+            "removed {} checkpoints ({} objects), kept {}",
+            done.removed.len(),
+            done.objects,
+            done.kept.len()
+        ),
+    })?)
+}
+
+fn list(place: &Path, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let scan = Place::open(place)?.store.scan()?;
     for c in &scan.complete {
         let text = match as_json {
             true => json!({ "step": c.step, "tokens": c.tokens, "bytes": c.bytes, "pinned": c.pinned, "linked": c.linked, "path": c.path.display().to_string() })
@@ -94,8 +122,12 @@ fn list(dir: &RunDir, as_json: bool, console: &mut Console) -> Result<(), Failur
     Ok(())
 }
 
-fn inspect(args: &RunArgs, as_json: bool) -> Result<(), Failure> {
-    let checkpoint = open_checkpoint(&RunDir::new(&args.run), args.step)?;
+fn inspect(args: &PlaceArgs, as_json: bool) -> Result<(), Failure> {
+    let place = Place::open(&args.run)?;
+    let checkpoint = match args.step {
+        Some(step) => place.store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}")))?,
+        None => place.load_newest()?,
+    };
     let m = checkpoint.manifest();
     let shown = |name: &str| as_json || is_parameter(name);
     let tensors = m.tensors.iter().filter(|t| shown(&t.name));
@@ -121,21 +153,20 @@ fn inspect(args: &RunArgs, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn verify(args: &RunArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let dir = RunDir::new(&args.run);
-    holds_checkpoints(&dir)?;
+fn verify(args: &PlaceArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     // What `train` takes for intact, and nothing else: the store holds bytes, names and state against each other.
-    let store = checkpoints(dir.root());
-    let steps = match args.step {
-        Some(step) => vec![step],
-        None => store.named_steps()?,
-    };
+    let place = Place::open(&args.run)?;
+    let (store, steps) = (&place.store, place.steps(args.step)?);
     let mut damaged = 0;
     for step in &steps {
         let path = store.path(*step);
         let progress = &mut |done, total| console.progress("verifying", done, total);
         let loaded = store.load_with(*step, progress);
         let result = loaded.and_then(|loaded| store.check_chain(loaded.manifest()));
+        if let Err(e @ CheckpointError::Remote(_)) = result {
+            // Not reached is not damaged.
+            return Err(e.into());
+        }
         let text = match (&result, as_json) {
             (Ok(_), false) => format!("intact   {}", path.display()),
             (Err(e), false) => format!("damaged  {}: {e}", path.display()),

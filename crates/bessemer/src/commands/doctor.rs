@@ -1,6 +1,9 @@
 //! `bessemer doctor`: what this machine can do.
 
 mod machine_file;
+pub(in crate::commands) mod measure;
+mod operators;
+mod products;
 
 use crate::cli::DoctorArgs;
 use crate::console::{Console, print};

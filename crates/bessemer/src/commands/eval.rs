@@ -1,4 +1,4 @@
-//! `bessemer eval`: how well a checkpoint predicts a split.
+//! `bessemer eval`: how well a checkpoint predicts a split or a text, and answers tasks.
 
 use crate::cli::EvalArgs;
 use crate::commands::saved_model::SavedModel;
@@ -13,15 +13,36 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Tokens that go through the model at once.
-const BATCH_TOKENS: usize = 4096;
+mod tasks;
+mod text;
 
 pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    match &args.text {
+        Some(file) => text::run(args, file, as_json, console),
+        None if args.tasks.is_empty() => split(args, as_json, console),
+        None => tasks::run(args, as_json, console),
+    }
+}
+
+/// Longest input that texts and tasks have.
+fn window(args: &EvalArgs, saved: &SavedModel) -> Result<usize, Failure> {
+    let context = saved.model().context;
+    let trained = (saved.state.loader.seq_len as usize).min(context);
+    match args.window {
+        None => Ok(if trained == 0 { context } else { trained }),
+        Some(wanted) if (2..=context).contains(&wanted) => Ok(wanted),
+        Some(found) => Err(Failure::usage(format!(
+            "--window {found}: wanted 2 to the model's context of {context} tokens"
+        ))),
+    }
+}
+
+fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(&args.run.run);
     let saved = SavedModel::open(&args.run)?;
     if !dir.shards().join(&args.split).is_dir() {
         return Err(Failure::new(format!(
-            "--split {}: {} holds no shards of it; wanted train or validation",
+            "--split {}: {} holds no shards of it; wanted train or validation, or --text FILE or --tasks NAME, which need none",
             args.split,
             dir.shards().display()
         )));
@@ -31,7 +52,8 @@ pub(crate) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;
     let seq = saved.state.loader.seq_len as usize;
     let windows = EvaluationWindows::new(set, seq, saved.tokenizer.end_of_text())?;
-    let (mut backend, mut decoder) = saved.decoder(((BATCH_TOKENS / seq).max(1), seq), None, args.threads)?;
+    let (mut backend, mut decoder) =
+        saved.decoder(((args.batch_tokens / seq).max(1), seq), None, args.threads)?;
     let most = (args.max_tokens > 0).then_some(args.max_tokens);
     let mut model = DecoderLosses { decoder: &mut decoder, backend: &mut backend };
     let lengths = saved.tokenizer.byte_lengths();

@@ -8,7 +8,7 @@ use bessemer_eval::generate::{
     CachedDecoder, ContextLimit, GenerateConfig, GeneratedText, generate_text, prompt_tokens,
 };
 use bessemer_eval::sampling::SamplingConfig;
-use bessemer_model::Cache;
+use bessemer_model::{Cache, CacheShape};
 use serde_json::json;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -27,8 +27,8 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
     prompt_tokens(&saved.tokenizer, &prompt)
         .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
     let capacity = saved.model().context;
-    let (mut backend, decoder) = saved.decoder((1, 1), Some(capacity), args.threads)?;
-    let mut cache = Cache::new(&mut backend, &decoder, 1, capacity)?;
+    let (mut backend, decoder) = saved.decoder((1, 1), Some(CacheShape::one(capacity)), args.threads)?;
+    let mut cache = Cache::new(&mut backend, &decoder, CacheShape::one(capacity))?;
     for sample in 0..args.samples {
         let begun = Instant::now();
         let mut output = Output::lock();

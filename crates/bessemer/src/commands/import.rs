@@ -7,6 +7,7 @@ use crate::run_dir::RunDir;
 use bessemer_checkpoint::SaveRequest;
 use bessemer_checkpoint::hf::import_hf;
 use bessemer_loader::LoaderState;
+use bessemer_recipe::continued_recipe;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState, checkpoints};
 use std::fs;
@@ -47,6 +48,8 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         spikes: SpikeState::default(),
         loss_scale: None,
         best: Vec::new(),
+        batch_origin: None,
+        initial: None,
         identity: RunIdentity {
             model: architecture.clone(),
             tokenizer: fingerprint.clone(),
@@ -68,6 +71,10 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         max_file_bytes: FILE_BYTES,
         progress: &mut |done, total| console.progress("importing", done, total),
     })?;
+    let file = tokenizer.is_some().then(|| dir.tokenizer());
+    let base = continued_recipe(&architecture, dir.root(), file.as_deref())?;
+    bessemer_durable::write(&dir.recipe(), base.as_bytes())?;
     console.say(&architecture.summary());
+    console.say(&format!("{} can be the base of a recipe that trains it further", dir.recipe().display()));
     Ok(print(&report.path.display().to_string())?)
 }

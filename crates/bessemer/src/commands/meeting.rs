@@ -44,12 +44,14 @@ pub(crate) enum Decision {
 pub(crate) struct Meeting {
     group: Box<dyn Communicator>,
     decided: bool,
+    /// Number of the launch, if a supervisor launched the job: the first process knows it, the others hear it with the decision.
+    pub(crate) launch: Option<u64>,
 }
 
 impl Meeting {
     /// `group` has all processes and carries nothing else.
     pub(crate) fn new(group: Box<dyn Communicator>) -> Meeting {
-        Meeting { group, decided: false }
+        Meeting { group, decided: false, launch: None }
     }
 
     /// Returns what the first process says (`said` there), on every process. One that was asked to stop waits for it all the same.
@@ -113,8 +115,10 @@ impl Meeting {
         self.hear(stop);
         let stops = stop.load(Ordering::Relaxed);
         self.decided = true;
+        let mut said = [u8::from(stops); 9];
+        said[1..].copy_from_slice(&self.launch.unwrap_or(0).to_le_bytes());
         for peer in 1..self.group.size() {
-            self.group.send(decision(peer), &[u8::from(stops)])?;
+            self.group.send(decision(peer), &said)?;
         }
         Ok(if stops { Decision::Stop } else { Decision::Train })
     }
@@ -141,9 +145,11 @@ impl Meeting {
             }
             std::thread::sleep(POLL);
         }
-        let mut stops = [0u8];
-        self.group.receive(decision(0), &mut stops)?;
-        Ok(if stops[0] == 0 { Decision::Train } else { Decision::Stop })
+        let mut said = [0u8; 9];
+        self.group.receive(decision(0), &mut said)?;
+        let launch = u64::from_le_bytes(std::array::from_fn(|i| said[1 + i]));
+        self.launch = (launch > 0).then_some(launch);
+        Ok(if said[0] == 0 { Decision::Train } else { Decision::Stop })
     }
 }
 
@@ -194,6 +200,25 @@ mod tests {
             assert_eq!(decisions(Some(signalled), 600), [Decision::Stop; 3], "{signalled}");
             assert!(begun.elapsed() < Duration::from_secs(60));
         }
+    }
+
+    #[test]
+    fn all_hear_the_number_of_the_launch() {
+        let world = ThreadCommunicator::world("meeting", 3, &ThreadSettings::default());
+        let heard: Vec<Option<u64>> = std::thread::scope(|scope| {
+            let meet = |(rank, c): (usize, ThreadCommunicator)| {
+                scope.spawn(move || {
+                    let (mut meeting, stop) = (Meeting::new(Box::new(c)), AtomicBool::new(false));
+                    meeting.launch = (rank == 0).then_some(u64::MAX - 1);
+                    let met = if rank == 0 { meeting.decide(&stop) } else { meeting.wait(&stop) };
+                    assert_eq!(met.unwrap(), Decision::Train);
+                    meeting.launch
+                })
+            };
+            let threads: Vec<_> = world.into_iter().enumerate().map(meet).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(heard, [Some(u64::MAX - 1); 3]);
     }
 
     #[test]

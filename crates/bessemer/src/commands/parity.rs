@@ -13,7 +13,7 @@ use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_tensor::Backend;
 use bessemer_train::parity::{
     Case, Comparison, Layout, ParityJob, References, Style, asynchronous, contexts, grids, in_int8,
-    in_process, matrix, pairwise, pipelines, trajectory,
+    in_process, matrix, pairwise, pipelines, placed, trajectory,
 };
 use bessemer_train::{Observer, TrainError};
 use serde_json::json;
@@ -159,7 +159,7 @@ fn product(args: &ParityArgs, ranks: usize) -> Result<Vec<Entry>, Failure> {
     for style in styles(&args.models)? {
         let layouts = matrix(ranks).into_iter().chain(pipelines(ranks)).chain(asynchronous(ranks));
         let layouts = layouts.chain(contexts(ranks, SEQUENCES)).chain(grids(ranks, SEQUENCES));
-        let layouts = layouts.chain(in_int8(ranks, SEQUENCES));
+        let layouts = layouts.chain(in_int8(ranks, SEQUENCES)).chain(placed(ranks));
         for layout in layouts.filter(|l| l.goes_with(optim.optimizer)) {
             if layout.data_ranks() * layout.accumulation > SEQUENCES {
                 continue;

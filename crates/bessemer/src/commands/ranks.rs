@@ -4,6 +4,7 @@
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
 use crate::cli::{RecipeArgs, WaitingArgs};
+use crate::commands::heartbeats::Heartbeats;
 use crate::commands::meeting::{Decision, Meeting};
 use crate::commands::plan::auto::{self, Host, LaidOut};
 use crate::commands::waiting::Threads;
@@ -11,6 +12,7 @@ use crate::commands::{told, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
+use bessemer_checkpoint::{Loaded, Store};
 use bessemer_collectives::launch::{Launch, resolve};
 use bessemer_collectives::{
     CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings, ThreadCommunicator,
@@ -20,9 +22,10 @@ use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::ParallelError;
 use bessemer_recipe::{load_planned, load_recipe};
-use bessemer_train::{Closed, Outcome, Silent, TrainError, Trainer, TrainerInput};
+use bessemer_train::{Closed, OtherCheckpoints, Outcome, Silent, TrainError, Trainer, TrainerInput};
 use bessemer_units::Bytes;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
@@ -56,6 +59,8 @@ pub(crate) struct Job {
     recorder: FlightRecorder,
     /// How long a rank waits in a collective.
     timeout: Duration,
+    /// What this process says of itself to a supervisor.
+    beats: Heartbeats,
     /// All processes, to meet before training.
     meeting: Option<Meeting>,
     /// All processes, to agree on who tells what all of them found wrong.
@@ -99,6 +104,7 @@ impl Job {
             worlds,
             recorder,
             timeout,
+            beats: Heartbeats::default(),
             meeting: None,
             failures: None,
             mpi: None,
@@ -131,6 +137,7 @@ impl Job {
             worlds: vec![recorder.wrap(mpi.rank(), Box::new(world))],
             recorder: recorder.clone(),
             timeout,
+            beats: Heartbeats::default(),
             meeting: Some(Meeting::new(recorder.wrap(mpi.rank(), meeting))),
             failures: Some(failures),
             mpi: Some(mpi),
@@ -206,15 +213,33 @@ impl Job {
         }
     }
 
-    /// Returns when the first process has called it: what it has written is there then.
+    /// On the first process, which holds the run directory: a supervisor has launched the job under this number, if any.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn launched(&mut self, launch: Option<u64>, run: &Path) -> Result<(), Failure> {
+        if let Some(meeting) = &mut self.meeting {
+            meeting.launch = launch;
+        }
+        let Some(launch) = launch else { return Ok(()) };
+        let ranks = self.process..self.process + self.here;
+        self.beats = Heartbeats::start(run, launch, self.process, ranks, &self.recorder)?;
+        Ok(())
+    }
+
+    /// Returns when the first process has called it: what it has written is there then. `run`: its directory.
     ///
     /// # Errors
     /// [`code::CONTINUE`] if any process was asked to stop; another process has ended.
-    pub(crate) fn meet(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
+    pub(crate) fn meet(&mut self, stop: &AtomicBool, run: &Path) -> Result<(), Failure> {
         let Some(meeting) = &mut self.meeting else { return Ok(()) };
         let met = if self.process == 0 { meeting.decide(stop) } else { meeting.wait(stop) };
         match met {
-            Ok(Decision::Train) => Ok(()),
+            Ok(Decision::Train) if self.process == 0 => Ok(()),
+            Ok(Decision::Train) => {
+                let launch = self.meeting.as_ref().and_then(|meeting| meeting.launch);
+                self.launched(launch, run)
+            }
             Ok(Decision::Stop) => Err(interrupted(self.process == 0)),
             Err(e) => Err(Broken::from(TrainError::from(ParallelError::from(e))).of_process(self)),
         }
@@ -225,6 +250,7 @@ impl Job {
     /// # Errors
     /// That, or a process that does not come to the end.
     pub(crate) fn end(mut self, result: Result<(), Failure>) -> Result<(), Failure> {
+        self.beats.leave(result.as_ref().map_or_else(|failure| failure.code, |()| code::DONE));
         let Some(mpi) = self.mpi else { return result };
         match result {
             Err(failure) if failure.code != code::CONTINUE && failure.code != code::DONE => {
@@ -341,6 +367,10 @@ pub(crate) struct RankThreads<'a> {
     pub(crate) pin: bool,
     /// A rank's input.
     pub(crate) input: &'a (dyn Fn() -> TrainerInput + Sync),
+    /// Opens the checkpoints that a run without any of its own goes on from. Each rank has its own.
+    pub(crate) elsewhere: &'a (dyn Fn() -> Result<Option<Store>, Failure> + Sync),
+    /// Opens the checkpoint that a new run begins with.
+    pub(crate) initial: &'a (dyn Fn() -> Result<Loaded, TrainError> + Sync),
     pub(crate) stop: &'a AtomicBool,
 }
 
@@ -364,17 +394,17 @@ impl RankThreads<'_> {
             let mut others: Vec<ScopedJoinHandle<'_, _>> = Vec::new();
             for (rank, world) in (1..).zip(worlds.by_ref()) {
                 let thread = Builder::new().name(format!("rank {rank}"));
-                let ended = &ended;
+                let (ended, beats) = (&ended, job.beats.clone());
                 others.push(thread.spawn_scoped(scope, move || {
-                    let outcome = self.follow(world);
+                    let outcome = self.follow(rank, world, &beats);
                     ended(rank, outcome.as_ref().err());
                     outcome
                 })?);
             }
             let mut closed = None;
-            let led = self.lead(first, console, begun, &mut closed);
+            let led = self.lead(first, (console, &job.beats), begun, &mut closed);
             ended(0, led.as_ref().err());
-            let panicked = |_| Err(Failure::new("a thread panicked").into());
+            let panicked = |_| Err(Failure::panicked().into());
             let followed = others.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
             let outcome = told(led, followed.collect(), &|| job.recorder.report());
             Ok(Trained { outcome, closed })
@@ -384,7 +414,7 @@ impl RankThreads<'_> {
     /// The part of a process that is not the first.
     pub(crate) fn assist(&self, job: &mut Job) -> Result<(), Failure> {
         let world = job.worlds.pop().expect("this process is one rank");
-        match self.follow(world) {
+        match self.follow(job.process, world, &job.beats) {
             Ok(Outcome::Finished) => Ok(()),
             Ok(Outcome::Stopped) => Err(Failure { code: code::CONTINUE, message: String::new() }),
             Err(broken) => Err(broken.of_process(job)),
@@ -395,31 +425,46 @@ impl RankThreads<'_> {
         let input = (self.input)();
         let matmul = input.recipe.train.matmul_precision;
         let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: self.pin, matmul });
-        Ok(Trainer::on_rank(input, Box::new(backend.map_err(Failure::from)?), world)?)
+        let elsewhere = (self.elsewhere)()?;
+        let others = OtherCheckpoints { elsewhere, initial: Some(self.initial) };
+        Ok(Trainer::on_rank_from(input, Box::new(backend.map_err(Failure::from)?), world, others)?)
     }
 
     fn lead(
         &self,
         world: Box<dyn Communicator>,
-        console: &mut Console,
+        (console, beats): (&mut Console, &Heartbeats),
         begun: &dyn Fn() -> Result<(), Failure>,
         closed: &mut Option<((u64, u64), Closed)>,
     ) -> Result<Outcome, Broken> {
         let mut trainer = self.trainer(world)?;
         begun()?;
-        let mut outcome = trainer.run(console, self.stop);
+        let mut observer = beats.observer(0, console);
+        let mut outcome = trainer.run(&mut observer, self.stop);
         if outcome.is_ok() {
-            outcome = trainer.final_evaluation(self.threads_alone, console).and(outcome);
+            outcome = trainer.final_evaluation(self.threads_alone, &mut observer).and(outcome);
+        }
+        if outcome.is_ok() {
+            // After a failure the others must hear of it first; the upload goes on by itself.
+            console.finish_uploads(&mut || beats.feed());
+            outcome = trainer.append_remarks(console).and(outcome);
         }
         // Whoever waits for this rank must hear that it leaves.
         *closed = Some((trainer.steps(), trainer.close()));
         Ok(outcome?)
     }
 
-    fn follow(&self, world: Box<dyn Communicator>) -> Result<Outcome, Broken> {
+    fn follow(
+        &self,
+        rank: usize,
+        world: Box<dyn Communicator>,
+        beats: &Heartbeats,
+    ) -> Result<Outcome, Broken> {
+        let mut silent = Silent;
+        let mut observer = beats.observer(rank, &mut silent);
         let mut trainer = self.trainer(world)?;
-        let outcome = trainer.run(&mut Silent, self.stop)?;
-        trainer.final_evaluation(self.threads, &mut Silent)?;
+        let outcome = trainer.run(&mut observer, self.stop)?;
+        trainer.final_evaluation(self.threads, &mut observer)?;
         Ok(outcome)
     }
 }

@@ -1,6 +1,8 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
 use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
+use crate::commands::checkpoint::{Place, remote};
+use crate::commands::heartbeats;
 use crate::commands::plan::auto::LaidOut;
 use crate::commands::ranks::{Job, RankThreads, interrupted};
 use crate::commands::report;
@@ -10,6 +12,7 @@ use crate::failure::{Failure, code};
 use crate::machine;
 use crate::run_dir::RunDir;
 use crate::stages::Stages;
+use crate::uploads::Uploads;
 use crate::working_tree;
 use bessemer_corpus::CorpusConfig;
 use bessemer_durable::FileLock;
@@ -19,14 +22,14 @@ use bessemer_recipe::{Loaded, Recipe, load_recipe, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, Outcome, Peak, TrainerInput};
+use bessemer_train::{Observer, Outcome, Peak, TrainError, TrainerInput, checkpoints};
 use bessemer_units::Bytes;
 use bessemer_web::redact::redact;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What the stages before training and the loader take at least.
 const BESIDE: u64 = 48 << 20;
@@ -41,6 +44,8 @@ pub(crate) struct Session {
     threads: usize,
     stop: Arc<AtomicBool>,
     begun: Instant,
+    /// Number of the launch, if a supervisor launched this process.
+    launch: Option<u64>,
     /// Record of the plan that was made for this session.
     plan: Option<runlog::Plan>,
     /// Held by the first process while the session lives; the system drops it with the process, however that ends.
@@ -75,6 +80,7 @@ impl Session {
             recipe_text,
             stop: crate::signals::stop_flag()?,
             begun: Instant::now(),
+            launch: None,
             plan: None,
             lock: None,
         })
@@ -93,6 +99,7 @@ impl Session {
             }
         }
         self.lock = Some(take(&self.dir)?);
+        self.launch = heartbeats::claim(self.dir.root())?;
         Ok(())
     }
 
@@ -142,6 +149,15 @@ impl Session {
             ));
         }
         bessemer_train::refuse_what_cannot_run(&self.recipe, job.ranks)?;
+        let from = &self.recipe.train.init.from;
+        if !from.is_empty() && !self.dir.checkpoints().is_dir() {
+            // Not after the corpus is made.
+            Place::open_initial(Path::new(from))
+                .map_err(|e| Failure { message: format!("train.init.from: {}", e.message), ..e })?;
+        }
+        if !self.recipe.save.upload.is_empty() {
+            remote(&self.recipe.save.upload)?;
+        }
         let Available { bytes, bound } = memory::available();
         console.detail(&format!("memory: {} may be taken, bounded by {bound}", Bytes(bytes)));
         let here = Bytes(bytes / job.local() as u64 * job.here as u64);
@@ -150,7 +166,7 @@ impl Session {
 
     /// The ranks of this process train to the end or to a stop, and evaluate.
     fn train(&mut self, job: &mut Job, console: &mut Console) -> Result<(), Failure> {
-        job.meet(&self.stop)?;
+        job.meet(&self.stop, self.dir.root())?;
         let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
         let threads = job.threads_of_a_rank(self.recipe.run.threads);
@@ -169,12 +185,30 @@ impl Session {
             memory_available: memory,
             peak,
         };
+        let upload = self.recipe.save.upload.as_str();
+        let elsewhere = || match upload.is_empty() {
+            true => Ok(None),
+            false => Ok::<_, Failure>(Some(remote(upload)?.reader())),
+        };
+        let initial = || {
+            let from = Path::new(&self.recipe.train.init.from);
+            let opened = Place::open_initial(from).and_then(|place| place.load_lazily(None));
+            opened.map_err(|e| TrainError::Recipe(format!("train.init.from: {}", e.message)))
+        };
+        if !upload.is_empty() && job.is_first() {
+            // Whoever goes on from the store's checkpoints is the one who uploads there from now on.
+            let begins = checkpoints(self.dir.root()).named_steps()?.is_empty();
+            let takes_over = begins && !remote(upload)?.reader().list()?.is_empty();
+            console.upload(Uploads::new(self.dir.root(), takes_over));
+        }
         let rank_threads = RankThreads {
             threads,
             threads_alone: threads * job.here,
             // Ranks of one machine would all take the same cores.
             pin: self.recipe.run.pin_threads && job.local() == 1,
             input: &input,
+            elsewhere: &elsewhere,
+            initial: &initial,
             stop: &self.stop,
         };
         if !job.is_first() {
@@ -315,6 +349,17 @@ pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], consol
 
 /// Makes the run directory and takes it for this process.
 pub(crate) fn take(dir: &RunDir) -> Result<FileLock, Failure> {
+    make(dir)?;
+    FileLock::try_acquire(&dir.lock())?.ok_or_else(|| {
+        Failure::new(format!(
+            "another process is at work on {}; wait for it, stop it, or choose another run.name",
+            dir.root().display()
+        ))
+    })
+}
+
+/// Makes the run directory.
+pub(crate) fn make(dir: &RunDir) -> Result<(), Failure> {
     let failed = |e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()));
     // Only the folder of runs and the run's own are made: more than that missing is a mistyped path.
     let folder = bessemer_durable::parent(dir.root());
@@ -330,13 +375,7 @@ pub(crate) fn take(dir: &RunDir) -> Result<FileLock, Failure> {
             _ => failed(e),
         });
     }
-    fs::create_dir_all(dir.root()).map_err(failed)?;
-    FileLock::try_acquire(&dir.lock())?.ok_or_else(|| {
-        Failure::new(format!(
-            "another process is at work on {}; wait for it, stop it, or choose another run.name",
-            dir.root().display()
-        ))
-    })
+    fs::create_dir_all(dir.root()).map_err(failed)
 }
 
 /// Tokenizer, training split, validation split.
@@ -350,6 +389,22 @@ pub(crate) fn run(args: &TrainArgs, as_json: bool, console: &mut Console) -> Res
 /// Training only.
 pub(crate) fn train(args: &TrainArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     work(args, false, as_json, console)
+}
+
+/// Corpus, tokenizer and shards of a recipe, in its run directory.
+pub(crate) fn prepare(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
+    Session::open(args)?.with_stages(console, |stages, log, console| stages.run(console, log))
+}
+
+/// Training by one rank of this process on what is in the run directory, and its report. Nothing goes to standard output.
+pub(crate) fn train_alone(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
+    // One rank waits for nobody.
+    let mut job = Job::threads(1, Duration::MAX)?;
+    let mut session = Session::load(args, &mut job, console)?;
+    session.refuse_what_cannot_fit(&job, console)?;
+    session.hold(Begins::WithTraining)?;
+    session.train(&mut job, console)?;
+    report::write(&session.dir, console).map(|_| ())
 }
 
 /// The part of this process in a job.
@@ -394,6 +449,7 @@ fn lead(
     }
     session.refuse_what_cannot_fit(job, console)?;
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
+    job.launched(session.launch, session.dir.root())?;
     if stages {
         console.say(&format!("run directory {}", session.dir.root().display()));
         let stop = Arc::clone(&session.stop);

@@ -6,7 +6,7 @@ use crate::run_dir::RunDir;
 use bessemer_arch::Model;
 use bessemer_checkpoint::Loaded;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
+use bessemer_model::{ActivationConfig, CacheShape, Decoder, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::{Tokenizer, TokenizerError};
@@ -46,11 +46,11 @@ impl SavedModel {
         &self.state.identity.model
     }
 
-    /// The parameters on a CPU backend, for scoring batches of `shape` and, with a cache of `cached` positions, generating.
+    /// The parameters on a CPU backend, for scoring batches of `shape` and, with a cache, generating.
     pub(crate) fn decoder(
         &self,
         shape: (usize, usize),
-        cached: Option<usize>,
+        cached: Option<CacheShape>,
         threads: usize,
     ) -> Result<(CpuBackend, Decoder), Failure> {
         let mut backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() })?;

@@ -1,6 +1,9 @@
 //! `bessemer study`: experiments whose result is a table, curves and a verdict.
 
 mod coord_check;
+mod lr;
+mod scaling;
+mod trials;
 
 use crate::cli::{StudyCommand, StudyInitArgs};
 use crate::console::{Console, print};
@@ -34,6 +37,8 @@ pub(crate) fn run(command: &StudyCommand, as_json: bool, console: &mut Console) 
     match command {
         StudyCommand::Init(args) => init(args, as_json, console),
         StudyCommand::CoordCheck(args) => coord_check::run(args, as_json, console),
+        StudyCommand::Scaling(args) => scaling::run(args, as_json, console),
+        StudyCommand::Lr(args) => lr::run(args, as_json, console),
     }
 }
 

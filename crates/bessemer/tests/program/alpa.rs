@@ -47,6 +47,12 @@ fn found_plans_run_and_have_the_loss_of_one_rank() {
     let bound = answer["bound"].as_f64().unwrap();
     assert!(bound <= seconds[0] && answer["gap"].as_f64().unwrap() < 1e-9, "{answer}");
     assert!(answer["any_layout"]["seconds"].as_f64().unwrap() <= seconds[0] * (1.0 + 1e-9), "{answer}");
+    let unequal = &answer["unequal_stages"];
+    let [found, equal, saving] =
+        ["seconds", "equal_seconds", "saving"].map(|key| unequal[key].as_f64().unwrap());
+    assert!(found <= equal * (1.0 + 1e-12) && (0.0..0.5).contains(&saving), "{unequal}");
+    let devices = |stage: &Value| stage["tensor"].as_u64().unwrap() * stage["data"].as_u64().unwrap();
+    assert_eq!(unequal["stages"].as_array().unwrap().iter().map(devices).sum::<u64>(), 4);
     let layout = |plan: &Value, key: &str| plan["layout"][key].clone();
     let annotates = |plan: &Value| keys(plan).iter().any(|key| key.contains("annotate"));
     // Where messages take longer than computing, ranks rather compute everything.

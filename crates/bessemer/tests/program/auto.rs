@@ -189,7 +189,7 @@ fn memory_that_binds_makes_micro_batches_smaller_or_layers_recomputed() {
     // The faster layout is among the others, with the class that does not fit.
     let reason = found["others"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("over the limit (") && reason.contains("activations"), "{reason}");
-    machine(1e5);
+    machine(7e5);
     plan(&[]).failed(RECIPE, &["holds at least", "too much", "devices may do ("]);
     // With a name that the user gives the run obeys the same machine.
     machine(0.9 * held);

@@ -239,11 +239,13 @@ fn a_run_directory_of_another_recipe_is_not_continued() {
     let place = Workplace::new(GPT2);
     place.train(&[]);
     let before = place.files("runs/t/checkpoints");
-    for (other, named) in
-        [("run.seed=8", "run.seed"), ("model.width=64", "model"), ("train.batch_tokens=512", "sequences")]
-    {
+    for (other, named) in [
+        ("model.width=64", "model"),
+        ("model.vocab_size=320", "vocabulary of the model is 300 rows there and 320 rows"),
+        ("model.context=64", "model"),
+    ] {
         let done = place.bessemer(&["run", "recipe.toml", "--set", "train.steps=9", "--set", other]);
-        done.failed(FAILED, &["belongs to another run", named, "run.name"]);
+        done.failed(FAILED, &["belongs to another run", named, "run.name", "train.init.from"]);
     }
     assert_untouched(&place.files("runs/t/checkpoints"), &before);
 }

@@ -78,3 +78,28 @@ fn layouts_are_measured_and_simulated_from_what_their_ranks_run() {
     layouts(&["--layouts", "ddp", "--bandwidth", "0"]).failed(USAGE, &["--bandwidth 0"]);
     place.bessemer(&["bench", "layouts", "--steps", "0"]).failed(USAGE, &["--steps 0"]);
 }
+
+#[test]
+fn a_checkpoint_is_timed_beside_plain_files() {
+    let place = Workplace::new(GPT2);
+    let save = |more: &[&str]| {
+        let words =
+            ["bench", "save", "--recipe", "recipe.toml", "--quiet", "--threads", "1", "--rounds", "2"];
+        place.bessemer(&[&words[..], &["--warmup", "1", "--steps", "2"], more].concat())
+    };
+    let result = save(&["--json"]).json();
+    for key in ["plain_write", "plain_read", "save", "load", "stall", "background", "step", "step_beside"] {
+        assert!(result["seconds"][key].as_f64().unwrap() > 0.0, "{key}: {result}");
+    }
+    assert!(result["bytes"].as_u64().unwrap() > 0 && result["rounds"] == 2, "{result}");
+    let left = |place: &Workplace| {
+        place.files(".").into_keys().filter(|p| p.to_string_lossy().contains("bench-save")).count()
+    };
+    assert_eq!(left(&place), 0);
+    let kept = save(&["--json", "--keep"]).json();
+    let checkpoints = std::path::PathBuf::from(kept["directory"].as_str().unwrap()).join("checkpoints");
+    let step = place.path(".").join(checkpoints).join("step-00000001");
+    assert!(bessemer_checkpoint::Loaded::open(&step).is_ok(), "{}", step.display());
+    save(&["--dir", "nowhere"]).failed(USAGE, &["--dir", "nowhere"]);
+    save(&["--steps", "0"]).failed(USAGE, &["--steps"]);
+}

@@ -66,7 +66,7 @@ fn assert_same(found: &Result, wanted: &Result) {
 }
 
 /// The last step in the log so far, while the program may be writing it.
-fn logged_step(place: &Workplace) -> u64 {
+pub(crate) fn logged_step(place: &Workplace) -> u64 {
     let log = fs::read(place.path("runs/t/metrics.jsonl")).unwrap_or_default();
     let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(4096)..]).into_owned();
     let steps = tail.lines().rev().filter_map(|line| {
@@ -85,7 +85,7 @@ fn is_saving(place: &Workplace, process: u32) -> bool {
 
 /// Waits until something is true of a running program.
 #[track_caller]
-fn wait(place: &Workplace, child: &mut Child, until: impl Fn() -> bool) {
+pub(crate) fn wait(place: &Workplace, child: &mut Child, until: impl Fn() -> bool) {
     let begun = Instant::now();
     while !until() {
         let ended = child.try_wait().unwrap();
@@ -96,7 +96,7 @@ fn wait(place: &Workplace, child: &mut Child, until: impl Fn() -> bool) {
     }
 }
 
-fn signal(child: &Child, name: &str) {
+pub(crate) fn signal(child: &Child, name: &str) {
     let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status().unwrap();
     assert!(sent.success());
 }
@@ -140,6 +140,40 @@ fn a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_never_stopped()
     let left: Vec<_> =
         place.files("runs/t").into_keys().filter(|p| p.to_string_lossy().contains(".partial-")).collect();
     assert!(left.is_empty(), "left over: {left:?}");
+}
+
+/// Copies in shared memory after every step, and no checkpoint on disk before the end: a kill at any moment loses one step at most.
+#[test]
+fn a_run_killed_at_random_moments_goes_on_from_memory() {
+    let wanted = straight();
+    let place = Workplace::new(LLAMA);
+    let memory = place.path("memory");
+    fs::create_dir(&memory).unwrap();
+    let directory = format!("save.memory.directory={}", memory.display());
+    let mut recipe: Vec<&str> = RECIPE.iter().copied().filter(|set| !set.starts_with("save.")).collect();
+    recipe.extend(["save.every_seconds=0", "save.memory.keep=own", &directory]);
+    let mut random = Random(2027);
+    for kill in 1..=6 {
+        let before = logged_step(&place);
+        let mut child = place.start(&recipe);
+        let target = (kill * 28 + random.below(12)).max(before + 1);
+        wait(&place, &mut child, || logged_step(&place) >= target);
+        std::thread::sleep(Duration::from_micros(random.below(10_000)));
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().code(), None, "it ended before the kill");
+        let reached = logged_step(&place);
+        // What the next session says is among the records of the last one.
+        let mut child = place.start(&recipe);
+        let resumed = || place.records("resume").last().map(|r| r["step"].as_u64().unwrap());
+        wait(&place, &mut child, || resumed().is_some_and(|step| step + 1 >= reached));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let last = place.records("resume").pop().unwrap();
+        assert!(last["path"].as_str().unwrap().starts_with("own memory"), "{last}");
+    }
+    place.train(&recipe);
+    assert_same(&result(&place), wanted);
+    assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "the run has ended");
 }
 
 /// A mixture instead of one source: the texts of alpha, and the others with a slice of their own for those of delta.

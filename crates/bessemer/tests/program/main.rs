@@ -12,16 +12,25 @@ mod alpa;
 mod auto;
 mod bad_input;
 mod bench;
+mod browser;
 mod cargo_source;
+mod checkpoints;
 mod cli;
 mod cluster;
 mod compare;
+mod continued;
 mod corpus_output;
+mod evaluation;
 mod explain;
 mod extract;
 mod hf_oracle;
 mod json;
+mod judge;
 mod kill_resume;
+mod metric;
+#[cfg(feature = "remote")]
+#[path = "../../../object-store/tests/integration/moto.rs"]
+mod moto;
 mod network;
 mod plan;
 mod plan_layers;
@@ -29,8 +38,14 @@ mod programs;
 mod ranks;
 mod round_trip;
 mod safety;
+mod scaling;
 mod schedule;
+mod serve;
+#[cfg(feature = "remote")]
+#[path = "../../../object-store/tests/integration/store.rs"]
+mod store;
 mod study;
+mod supervise;
 mod switch;
 mod trace;
 mod workplace;

@@ -104,6 +104,15 @@ fn networks_are_compared_and_a_changed_topology_changes_the_answer() {
         ugal["seconds"].as_f64() < minimal["seconds"].as_f64(),
         "groups that send to one other share one cable"
     );
+    // What sums in switches are worth, of an axis and of the step.
+    let sums = ["--axis", "tensor=8:all-reduce:64MiB", "--no-failures"];
+    let text = run(&[&["compare", "fat-tree-1024", "rail-only-1024"], &sums[..]].concat()).text();
+    for part in ["switch-tree, 1.81x halving-doubling", "without sums in switches", "(1.81x)", "the same"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let shown = run(&[&["show", "fat-tree-1024", "--json"], &sums[..]].concat()).json();
+    let [with, without] = ["seconds", "seconds_between_devices"].map(|key| shown[key].as_f64().unwrap());
+    assert!((without / with - 1.81).abs() < 0.01, "{shown}");
     let worst = run(&["compare", "node-8", "cxl-rack", "--axis", "data=8:all-reduce:1MiB"]).text();
     assert!(worst.contains("worst dead part") && worst.contains("job stops"), "{worst}");
 }

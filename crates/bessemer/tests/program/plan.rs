@@ -139,10 +139,11 @@ fn planned_layouts_run_and_have_the_loss_of_one_rank() {
         let (least, held) = (layout["least_memory"].as_f64().unwrap(), layout["memory"].as_f64().unwrap());
         assert!(least <= held, "the closed form is no lower bound: {layout}");
     }
-    // One with tensor-parallel ranks, one with stages, one with ZeRO-3 alone.
+    // One with tensor-parallel ranks, one on a grid, one with stages, one with ZeRO-3 alone.
     let is = |layout: &serde_json::Value, key: &str| layout["layout"][key].as_u64().unwrap() > 1;
     let kinds = [
         layouts.iter().find(|layout| is(layout, "tensor") && layout["layout"]["sequence"] == true),
+        layouts.iter().find(|layout| layout["layout"]["grid"] == "2 x 2"),
         layouts.iter().find(|layout| is(layout, "pipeline")),
         layouts.iter().find(|layout| layout["layout"]["zero"] == 3 && layout["layout"]["data"] == 4),
     ];
@@ -156,6 +157,52 @@ fn planned_layouts_run_and_have_the_loss_of_one_rank() {
         assert_eq!(finished.code, Some(0), "{}", finished.err);
         let found = loss(&place);
         assert!((found / wanted - 1.0).abs() < 1e-4, "{found} {wanted}: {}", layout["keys"]);
+    }
+}
+
+/// Switches of the machine that sum are named where they are faster, and make plans faster; a machine without them plans as before.
+#[test]
+fn sums_in_switches_are_planned_and_named() {
+    let place = Workplace::new(LLAMA);
+    let plan = |switches: &str| {
+        let machine = format!(
+            "name = 'm'\nmatrix_flops = 1e14\nmemory_bandwidth = 1e12\nmemory = 1e10\nmultiprocessors = 100\nnode = 2\n\
+             network_bandwidth = 1e9\nsources = ['made up for a test']\n[all_reduce]\nbus_bandwidth = 1e10\nbase_microseconds = 20\n\
+             hop_microseconds = 20\n{switches}"
+        );
+        std::fs::write(place.path("m.toml"), machine).unwrap();
+        let words = ["plan", "recipe.toml", "--devices", "8", "--machine", "m.toml", "--top", "1"];
+        let fixed =
+            ["--set", "parallel.data=ddp", "--set", "parallel.tensor=2", "--set", "parallel.sequence=false"];
+        let json = place
+            .bessemer(&[&words[..], &fixed, &["--set", "parallel.layout=auto", "--json"]].concat())
+            .json();
+        let text = place.bessemer(&[&words[..], &fixed, &["--set", "parallel.layout=auto"]].concat()).text();
+        (json, text)
+    };
+    let (forwarding, text) = plan("");
+    assert!(!text.contains("sums in switches"), "{text}");
+    let (summing, text) = plan(
+        "[switches.node]\nbandwidth = 1e10\nbase_microseconds = 5\n\
+         [switches.network]\nkind = 'trees'\nlevels = 2\nhop_microseconds = 1\nshare = 0.95\ntrees = 4\n",
+    );
+    assert!(
+        text.contains("; sums in switches (NVLink SHARP), ") && text.contains("; sums in switches (SHARP), "),
+        "{text}"
+    );
+    let seconds = |plan: &serde_json::Value| plan["layouts"][0]["seconds"].as_f64().unwrap();
+    assert!(seconds(&summing) < seconds(&forwarding));
+    let of = |plan: &serde_json::Value, axis: &str| {
+        let all = plan["communication"].as_array().unwrap().clone();
+        all.into_iter().find(|one| one["axis"] == axis).unwrap()["in_switches"].clone()
+    };
+    assert!(of(&forwarding, "replicate").is_null());
+    for (axis, by) in [("tensor", "NVLink SHARP"), ("replicate", "SHARP")] {
+        let sums = of(&summing, axis);
+        assert_eq!(sums["switches"], serde_json::json!([by]), "{sums}");
+        let [with, without, gain] =
+            ["seconds", "between_devices", "gain"].map(|key| sums[key].as_f64().unwrap());
+        assert!(gain > 1.0 && (without / with - gain).abs() < 1e-12, "{sums}");
     }
 }
 

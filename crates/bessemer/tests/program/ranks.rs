@@ -177,16 +177,23 @@ fn parity_holds_every_pair_of_choices_against_one_rank() {
     parity(&["--only", "zero7"]).failed(2, &["no layout of at most 4 ranks"]);
 }
 
-/// `bessemer VERB recipe.toml` with these sets as processes of mpirun.
+/// mpirun, with nothing to start yet.
 #[cfg(feature = "mpi")]
-fn mpirun(place: &Workplace, processes: &str, words: &[&str]) -> std::process::Command {
-    let command = place.command(&[]);
+fn launcher(place: &Workplace, processes: &str) -> std::process::Command {
     let mut mpirun = std::process::Command::new(std::env::var("BESSEMER_MPIRUN").unwrap_or("mpirun".into()));
     // Open MPI refuses root and more ranks than cores unless told; MPICH does not read these.
     mpirun.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-    mpirun.args(["-n", processes]).arg(command.get_program()).args(words);
+    mpirun.args(["-n", processes]);
     mpirun.current_dir(place.path("")).stdin(Stdio::null());
+    mpirun
+}
+
+/// `bessemer VERB recipe.toml` with these sets as processes of mpirun.
+#[cfg(feature = "mpi")]
+fn mpirun(place: &Workplace, processes: &str, words: &[&str]) -> std::process::Command {
+    let mut mpirun = launcher(place, processes);
+    mpirun.arg(place.command(&[]).get_program()).args(words);
     mpirun
 }
 
@@ -290,6 +297,37 @@ fn processes_of_mpirun_tell_a_mistake_once() {
     wrong(&["train", "recipe.toml", "--rnaks", "2"], "unexpected argument '--rnaks'");
 }
 
+/// The first process measures the machine and plans, the others obey. The machine is measured with threads, so times of processes are
+/// not those of the plan; bytes of traffic are.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_obey_the_plan_of_the_first_one() {
+    let alone = Workplace::new(LLAMA);
+    let done = alone.bessemer(&words("run", "1", &["train.steps=25"]));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let place = Workplace::new(LLAMA);
+    let sets = ["parallel.layout=auto", "train.steps=25"];
+    let done = crate::workplace::finished(mpirun(&place, "2", &processes("run", &sets)));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(done.err.matches("plan for 2 x this machine (").count(), 1, "{}", done.err);
+    assert!(done.err.contains("2 ranks, processes of "), "{}", done.err);
+    let (found, wanted) = (losses(&place), losses(&alone));
+    assert_eq!(found.len(), wanted.len());
+    for ((step, found), (_, wanted)) in found.iter().zip(&wanted) {
+        assert!((found / wanted - 1.0).abs() < 1e-4, "step {step}: {found} {wanted}");
+    }
+    let (plans, measured) = (place.records("plan"), place.records("measured"));
+    assert_eq!((plans.len(), measured.len()), (1, 1));
+    let sorted = |items: &serde_json::Value| {
+        let mut items = items.as_array().unwrap().clone();
+        // Checkpoints are written beside steps, and are no part of them.
+        items.retain(|item| item["name"] != "checkpoint");
+        items.sort_by_key(|item| item["name"].to_string());
+        items
+    };
+    assert_eq!(sorted(&plans[0]["predicted"]["traffic"]), sorted(&measured[0]["costs"]["traffic"]));
+}
+
 /// Launchers pass SIGUSR1 on to all processes and wait for them.
 #[cfg(feature = "mpi")]
 #[test]
@@ -320,7 +358,7 @@ fn process_of(place: &Workplace, rank: usize) -> Option<String> {
     let variables = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|v| format!("{v}={rank}"));
     std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
         // Processes end while they are looked at.
-        let here = std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == own);
+        let here = std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&own));
         let said = std::fs::read(process.path().join("environ")).unwrap_or_default();
         let ours = said.split(|b| *b == 0).any(|v| variables.iter().any(|w| w.as_bytes() == v));
         (here && ours).then(|| process.file_name().to_string_lossy().into_owned())
@@ -408,4 +446,212 @@ fn processes_of_mpirun_tell_who_waits_for_one_that_is_stopped() {
         assert!(said.contains(&format!("\n  rank {rank}: ")), "{said}");
     }
     assert!(said.contains("without rank 3") && said.contains("\n  rank 3: does not answer"), "{said}");
+}
+
+/// Under a supervisor a job that loses a process goes on by itself, with the bits of one that lost none.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_are_launched_again_when_one_of_them_is_killed_or_stopped() {
+    let threads = Workplace::new(LLAMA);
+    let sets = ["parallel.data=zero2"];
+    let done = threads.bessemer(&words("run", "2", &sets));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let place = Workplace::new(LLAMA);
+    let mut words = processes("run", &sets);
+    words.extend(["--rank-timeout", "2"]);
+    let launcher = mpirun(&place, "2", &words);
+    let mut command = place.command(&["supervise", "--restart-delay", "0.05", "--"]);
+    command.arg(launcher.get_program()).args(launcher.get_args());
+    command.envs(launcher.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let said = place.path("stderr.txt");
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
+    let mut child = command.spawn().unwrap();
+    let mut before = None;
+    for (name, target) in [("KILL", 12), ("STOP", 30)] {
+        let begun = Instant::now();
+        let process = loop {
+            let process = process_of(&place, 1).filter(|process| before.as_ref() != Some(process));
+            if let (Some(process), true) = (process, crate::kill_resume::logged_step(&place) >= target) {
+                break process;
+            }
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none() && begun.elapsed() < Duration::from_secs(120), "{ended:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        signal(name, &process);
+        before = Some(process);
+    }
+    let (code, said) = ended(child, &said);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.matches("; saved: step ").count(), 2, "{said}");
+    assert!(place.tensors(60) == threads.tensors(60), "the tensors of the last checkpoint differ");
+    assert_eq!((process_of(&place, 0), process_of(&place, 1)), (None, None), "left behind");
+}
+
+/// A job whose ranks are hosts with memory of their own, and copies in the memory of peers after every step.
+struct Hosts {
+    place: Workplace,
+    ranks: usize,
+    /// Processes of mpirun instead of threads of one process.
+    processes: bool,
+}
+
+/// Copies in memory alone: there is no checkpoint to fall back to.
+const IN_MEMORY: [&str; 5] = [
+    "save.every_steps=0",
+    "save.every_seconds=0",
+    "save.memory.keep=peers",
+    "save.memory.ranks_per_domain=1",
+    "train.batch_tokens=256",
+];
+
+impl Hosts {
+    fn new(ranks: usize, processes: bool) -> Hosts {
+        let place = Workplace::new(LLAMA);
+        std::fs::create_dir(place.path("runs")).unwrap();
+        for rank in 0..ranks {
+            let host = place.path(&format!("host-{rank}"));
+            std::fs::create_dir_all(host.join("memory")).unwrap();
+            for name in ["recipe.toml", "text", "runs"] {
+                std::os::unix::fs::symlink(place.path(name), host.join(name)).unwrap();
+            }
+        }
+        Hosts { place, ranks, processes }
+    }
+
+    fn memory(&self, rank: usize) -> std::path::PathBuf {
+        // Threads have one host.
+        self.place.path(&format!("host-{}/memory", if self.processes { rank } else { 0 }))
+    }
+
+    fn start(&self, sets: &[&str]) -> std::process::Child {
+        // Of the process, so that processes with the same recipe have directories of their own.
+        let directory = "save.memory.directory=/proc/self/cwd/memory";
+        let sets = [&IN_MEMORY[..], &[directory], sets].concat();
+        let ranks = self.ranks.to_string();
+        let mut command = self.place.command(&words("run", &ranks, &sets));
+        command.current_dir(self.place.path("host-0"));
+        #[cfg(feature = "mpi")]
+        if self.processes {
+            let program = command;
+            command = launcher(&self.place, &ranks);
+            let go = "cd host-${OMPI_COMM_WORLD_RANK:-$PMI_RANK} && exec \"$0\" \"$@\"";
+            command.args(["sh", "-c", go]).arg(program.get_program()).args(processes("run", &sets));
+        }
+        let said = std::fs::File::create(self.place.path("stderr.txt")).unwrap();
+        command.stdout(Stdio::null()).stderr(said).spawn().unwrap()
+    }
+
+    /// Kills a rank's process, or the process of all, and waits for the end of the job.
+    fn kill(&self, mut child: std::process::Child, rank: usize) {
+        #[cfg(feature = "mpi")]
+        if self.processes {
+            signal("KILL", process_of(&self.place, rank).expect("the rank runs"));
+        }
+        if !self.processes {
+            child.kill().unwrap_or_else(|e| panic!("rank {rank}: {e}"));
+        }
+        assert_ne!(child.wait().unwrap().code(), Some(0), "it ended before the kill");
+    }
+
+    /// Runs to the end of the recipe.
+    fn finish(&self, sets: &[&str]) {
+        let status = self.start(sets).wait().unwrap();
+        let said = std::fs::read_to_string(self.place.path("stderr.txt")).unwrap();
+        assert_eq!(status.code(), Some(0), "{said}");
+        for rank in 0..self.ranks {
+            assert_eq!(std::fs::read_dir(self.memory(rank)).unwrap().count(), 0, "the run has ended");
+        }
+    }
+
+    /// Steps and places from which the job went on so far. Its last line may be half written.
+    fn resumes(&self) -> Vec<(u64, String)> {
+        let log = std::fs::read_to_string(self.place.path("runs/t/metrics.jsonl")).unwrap_or_default();
+        let records = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let resumed = records.filter(|r| r["kind"] == "resume");
+        resumed.map(|r| (r["step"].as_u64().unwrap(), r["path"].as_str().unwrap().to_owned())).collect()
+    }
+
+    /// Kills the job at random moments and starts it again, `kills` times; every third time a host's memory is lost with it. Returns
+    /// the steps that each kill has cost.
+    fn soak(&self, kills: u64, sets: &[&str], random: &mut crate::workplace::Random) -> Vec<u64> {
+        let mut lost = Vec::new();
+        for kill in 0..kills {
+            let (before, sessions) = (crate::kill_resume::logged_step(&self.place), self.resumes().len());
+            // The first launch makes copies before it is killed.
+            let target = before + random.below(3) + if kill == 0 { 4 } else { 0 };
+            let mut child = self.start(sets);
+            crate::kill_resume::wait(&self.place, &mut child, || {
+                let resumed = kill == 0 || self.resumes().len() > sessions;
+                resumed && crate::kill_resume::logged_step(&self.place) > target
+            });
+            std::thread::sleep(Duration::from_micros(random.below(60_000)));
+            if kill > 0 {
+                let (step, path) = self.resumes().pop().unwrap();
+                assert!(path.contains("memory"), "kill {kill}: step {step}, {path}");
+                lost.push(before - step.min(before));
+            }
+            let victim = random.below(self.ranks as u64) as usize;
+            self.kill(child, victim);
+            if self.processes && kill % 3 == 2 {
+                std::fs::remove_dir_all(self.memory(victim)).unwrap();
+                std::fs::create_dir(self.memory(victim)).unwrap();
+            }
+        }
+        self.finish(sets);
+        lost
+    }
+}
+
+/// Kills of a job with copies at peers, from `BESSEMER_KILLS` or 100.
+fn soaked(processes: bool) {
+    let kills = std::env::var("BESSEMER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
+    // More than it takes: the last kill must come before the end.
+    let total = 150 * kills;
+    let steps = format!("train.steps={total}");
+    let sets = ["parallel.data=zero2", "eval.every_steps=0", &steps];
+    let straight = Workplace::new(LLAMA);
+    let done = straight.bessemer(&words("run", "4", &[&sets[..], &["save.every_steps=0"]].concat()));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let hosts = Hosts::new(4, processes);
+    let mut lost = hosts.soak(kills, &sets, &mut crate::workplace::Random(2028));
+    assert!(hosts.place.tensors(total) == straight.tensors(total), "other bits");
+    lost.sort_unstable();
+    let mean = lost.iter().sum::<u64>() as f64 / lost.len() as f64;
+    println!("{kills} kills: {mean:.2} steps lost in the mean, {:?} at most", lost.last());
+}
+
+#[test]
+#[ignore = "a soak of minutes"]
+fn threads_with_copies_at_peers_survive_any_number_of_kills() {
+    soaked(false);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+#[ignore = "a soak of minutes"]
+fn processes_of_mpirun_survive_any_number_of_kills_and_lost_hosts() {
+    soaked(true);
+}
+
+/// A process dies with the memory of its host: the job that is started again goes on from its peer's.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_mpirun_go_on_from_a_peers_memory_when_a_host_is_lost() {
+    let threads = Workplace::new(LLAMA);
+    let sets = ["parallel.data=zero2"];
+    let done = threads.bessemer(&words("run", "4", &sets));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let hosts = Hosts::new(4, true);
+    let mut child = hosts.start(&sets);
+    let target = || crate::kill_resume::logged_step(&hosts.place) >= 20;
+    crate::kill_resume::wait(&hosts.place, &mut child, target);
+    hosts.kill(child, 2);
+    std::fs::remove_dir_all(hosts.memory(2)).unwrap();
+    std::fs::create_dir(hosts.memory(2)).unwrap();
+    hosts.finish(&sets);
+    let resumes = hosts.resumes();
+    let [(step, path)] = &resumes[..] else { panic!("{resumes:?}") };
+    assert!(*step > 0 && path.starts_with("memory, 1 of 4 ranks from a peer's"), "step {step}: {path}");
+    assert!(hosts.place.tensors(60) == threads.tensors(60), "the tensors of the last checkpoint differ");
 }

@@ -179,3 +179,118 @@ fn what_cannot_be_checked_is_refused_before_anything_is_made() {
         assert!(!place.path("runs").exists(), "{key} {value} left something");
     }
 }
+
+const TRIALS: [&str; 10] = [
+    "study",
+    "scaling",
+    "recipe.toml",
+    "--sizes",
+    "16x1,32x1,32x2",
+    "--tokens-per-parameter",
+    "0.05,0.1,0.2",
+    "--samples",
+    "5",
+    "--out=s",
+];
+
+#[test]
+fn a_scaling_study_trains_fits_predicts_and_goes_on() {
+    let place = Workplace::new(GPT2);
+    let predict = [&TRIALS[..], &["--predict", "48x2", "--predict-tokens-per-parameter", "0.3"]].concat();
+    let first = place.bessemer(&TRIALS);
+    assert!(first.text().contains("fitted to 9 runs"), "{first:?}");
+    assert!(first.err.contains("9 of 9: 32x2-0.2: "), "{}", first.err);
+    let again = place.bessemer(&[&predict[..], &["--json"]].concat());
+    assert_eq!(again.err.matches("is there already\n").count(), 9 + 3, "runs and stages: {}", again.err);
+    let value = again.json();
+    let prediction = &value["prediction"];
+    let of = |key: &str| prediction[key].as_f64().unwrap();
+    assert_eq!(prediction["run"], "48x2-0.3");
+    assert!((of("error_percent") - 100.0 * (of("predicted") / of("loss") - 1.0)).abs() < 1e-9);
+    // What stands in the file is what the verb for finished runs says of them, the larger one left out.
+    let runs: Vec<String> = fs::read_dir(place.path("s/runs"))
+        .unwrap()
+        .map(|entry| format!("s/runs/{}", entry.unwrap().file_name().display()))
+        .collect();
+    let mut words = vec!["scaling", "fit", "--hold-out", "1", "--samples", "5", "--json"];
+    words.extend(runs.iter().map(String::as_str));
+    let mut fitted = place.bessemer(&words).json();
+    fitted["prediction"] = prediction.clone();
+    assert_eq!(fitted, value);
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&fs::read(place.path("s/scaling.json")).unwrap())
+            .unwrap(),
+        value
+    );
+    assert!(fs::read_to_string(place.path("s/report.html")).unwrap().contains("48x2-0.3"));
+    // A trial is a run like any other, and its shards take no further room.
+    place.bessemer(&["eval", "s/runs/16x1-0.05"]).text();
+    let shard = |of: &str| {
+        let folder = place.path(of).join("shards/train");
+        let file = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(file).unwrap())
+    };
+    assert_eq!(shard("s/data"), shard("s/runs/16x1-0.05"));
+
+    place
+        .bessemer(&[&TRIALS[..], &["--set", "optim.lr=1e-4"]].concat())
+        .failed(2, &["another recipe", "--out"]);
+    place
+        .bessemer(&[&TRIALS[..], &["--predict", "16x1", "--predict-tokens-per-parameter", "0.1"]].concat())
+        .failed(2, &["more compute than all"]);
+    let sizes =
+        |sizes: &str| place.bessemer(&["study", "scaling", "recipe.toml", "--out=s", "--sizes", sizes]);
+    sizes("16x1,32x1").failed(2, &["3 or more", "found 2"]);
+    sizes("16x1,32x1,40x1").failed(2, &["40x1", "multiple of 16"]);
+    sizes("16,32,64").failed(2, &["WIDTHxLAYERS"]);
+    // The data have changed behind the runs.
+    fs::write(
+        place.path("text/alpha/0.txt"),
+        "another text, which is long enough to be kept by the rules\n".repeat(40),
+    )
+    .unwrap();
+    place.bessemer(&TRIALS).failed(2, &["another corpus", "--out"]);
+}
+
+#[test]
+fn a_sweep_of_learning_rates_names_the_best_and_what_diverged() {
+    let place = Workplace::new(&format!("{GPT2}init = \"mup\"\nmup_base_width = 16\n"));
+    let words = [
+        "study",
+        "lr",
+        "recipe.toml",
+        "--sizes",
+        "16x1,32x1",
+        "--batches",
+        "256,512",
+        "--lrs",
+        "1e-3,1e-2,3e-2,1e2",
+        "--tokens",
+        "3072",
+        "--set",
+        "optim.clip=0",
+        "--set",
+        "optim.weight_decay=0",
+        "--out=l",
+        "--json",
+    ];
+    let value = place.bessemer(&words).json();
+    let sweeps = value["sweeps"].as_array().unwrap();
+    assert_eq!(sweeps.len(), 4);
+    for sweep in sweeps {
+        let runs = sweep["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 4);
+        let loss = |i: usize| runs[i]["loss"].as_f64();
+        assert!(loss(1).unwrap() < loss(0).unwrap(), "12 steps learn more with the larger rate: {sweep}");
+    }
+    assert_eq!(value["mup"], true);
+    // Twice the tokens a step, half the steps.
+    let steps = |name: &str| {
+        let log = fs::read_to_string(place.path(&format!("l/runs/{name}/metrics.jsonl"))).unwrap();
+        log.lines().filter(|line| line.contains("\"kind\":\"step\"")).count()
+    };
+    assert_eq!((steps("16x1-b256-lr1e-3"), steps("16x1-b512-lr1e-3")), (12, 6));
+    let page = fs::read_to_string(place.path("l/report.html")).unwrap();
+    assert!(page.contains("32x1, 512 tokens a step"));
+    place.bessemer(&["study", "lr", "recipe.toml", "--out=l2", "--lrs", "0"]).failed(2, &["--lrs"]);
+}

@@ -180,7 +180,7 @@ pub(crate) fn is_tensors(path: &Path) -> bool {
 }
 
 /// `--set` before each override.
-fn with_overrides<'a>(words: &[&'a str], overrides: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn with_overrides<'a>(words: &[&'a str], overrides: &[&'a str]) -> Vec<&'a str> {
     words.iter().copied().chain(overrides.iter().flat_map(|o| ["--set", o])).collect()
 }
 

@@ -5,10 +5,8 @@ use super::{Entry, Header, MAX_HEADER_BYTES};
 use crate::element::decode;
 use crate::error::{At, CheckpointError, Result};
 use crate::fs::{FileSystem, Links, ReadFile};
+use std::io;
 use std::path::{Path, PathBuf};
-
-/// Bytes read at a time.
-const CHUNK: usize = 1 << 20;
 
 /// An open safetensors file with a checked header.
 pub struct SafetensorsFile {
@@ -97,14 +95,17 @@ impl SafetensorsFile {
                 entry.shape
             )));
         }
-        let mut at = self.data_start + begin;
-        let mut bytes = vec![0; CHUNK.min(values.len() * dtype.size())];
-        for part in values.chunks_mut(CHUNK / dtype.size()) {
-            let bytes = &mut bytes[..part.len() * dtype.size()];
-            self.file.read_exact_at(bytes, at).at("read", &self.path)?;
-            decode(bytes, dtype, part).map_err(wrong)?;
-            at += bytes.len() as u64;
-        }
-        Ok(())
+        let (mut rest, mut problem) = (values, None);
+        let mut each = |bytes: &[u8]| {
+            let (here, later) = std::mem::take(&mut rest).split_at_mut(bytes.len() / dtype.size());
+            rest = later;
+            decode(bytes, dtype, here).map_err(|text| {
+                problem = Some(text);
+                io::ErrorKind::InvalidData.into()
+            })
+        };
+        let read = self.file.read_pieces(self.data_start + begin, end - begin, &mut each);
+        problem.map_or(Ok(()), |text| Err(wrong(text)))?;
+        read.at("read", &self.path)
     }
 }

@@ -6,13 +6,22 @@ use super::{MAX_HEADER_BYTES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::chunks::FileHasher;
 use crate::element::encode;
 use crate::error::{At, CheckpointError, Result};
-use crate::fs::WriteFile;
+use crate::fs::{DIRECT_ALIGNMENT, WriteFile};
 use crate::source::{TensorSource, TensorSpec};
+use bessemer_tensor::all_finite;
 use serde_json::{Map, Value, json};
+use std::io;
 use std::path::Path;
+use std::sync::mpsc;
 
-/// Bytes handed to the system at a time.
+/// Bytes handed to the system at a time, from positions that are multiples of it.
 const CHUNK: usize = 4 << 20;
+/// Buffers of so many bytes between the threads that write a large file.
+const BUFFERS: usize = 4;
+/// Bytes from which on a file is written by a thread of its own.
+const PARALLEL: u64 = 4 * CHUNK as u64;
+/// Bytes converted and hashed at a time: they are then in the processor's cache.
+const BLOCK: usize = 256 << 10;
 
 /// Where everything in a file will be.
 #[derive(Debug)]
@@ -100,7 +109,41 @@ pub(crate) struct WrittenFile {
     pub(crate) chunks: Vec<String>,
 }
 
-/// Writes and syncs the file that `layout` plans. A value that is not finite is an error that names its tensor. `progress` is told the bytes of each piece written.
+/// A piece of a file, whose memory begins at a multiple of [`DIRECT_ALIGNMENT`] so that it can pass the page cache by.
+struct PieceBuffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl PieceBuffer {
+    fn new() -> PieceBuffer {
+        let memory = vec![0; CHUNK + DIRECT_ALIGNMENT];
+        // Where a pointer cannot be aligned, the file is written through the page cache.
+        let start = memory.as_ptr().align_offset(DIRECT_ALIGNMENT).min(DIRECT_ALIGNMENT);
+        PieceBuffer { memory, start, len: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+
+    /// Up to `most` bytes behind those that it has; none if it is full.
+    fn next(&mut self, most: usize) -> &mut [u8] {
+        let from = self.len;
+        self.len = CHUNK.min(from + most);
+        &mut self.memory[self.start + from..self.start + self.len]
+    }
+}
+
+/// Writes and syncs the file that `layout` plans. A value that is not finite is an error that names its tensor. `progress` gets
+/// the bytes of each piece.
+///
+/// ```text
+/// calling thread: values ─► bytes ─► checksums ─► │ thread: write ─► buffers, back to be filled again
+/// ```
+/// The pieces of a large file pass two threads, so that it takes the time of the slower one, usually the disk. Bytes are hashed by the
+/// thread that makes them, while they are in its cache.
 pub(crate) fn write_file(
     file: &mut dyn WriteFile,
     path: &Path,
@@ -109,37 +152,128 @@ pub(crate) fn write_file(
     progress: &mut dyn FnMut(u64),
 ) -> Result<WrittenFile> {
     let mut hasher = FileHasher::new(layout.bytes);
-    let mut put = |file: &mut dyn WriteFile, bytes: &[u8]| {
-        hasher.update(bytes);
-        file.write_all(bytes).at("write", path)?;
-        progress(bytes.len() as u64);
-        Ok::<(), CheckpointError>(())
+    let mut pieces = |put: &mut PutPiece<'_>| {
+        pieces(path, layout, source, &mut hasher, &mut |piece| {
+            progress(piece.len as u64);
+            put(piece)
+        })
     };
-    put(file, &layout.head)?;
-    let (mut values, mut bytes) = (Vec::new(), Vec::new());
-    for (i, _, length) in &layout.tensors {
-        let (name, dtype) = (source.specs()[*i].name.clone(), source.specs()[*i].dtype);
-        values.clear();
-        values.resize((*length / dtype.size() as u64) as usize, 0.0);
-        source
-            .fill(*i, &mut values)
-            .map_err(|source| CheckpointError::Source { name: name.clone(), source })?;
-        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
-            return Err(CheckpointError::NotFinite { name, index, value: values[index] });
-        }
-        for part in values.chunks(CHUNK / dtype.size()) {
-            bytes.resize(part.len() * dtype.size(), 0);
-            encode(part, dtype, &mut bytes).map_err(|problem| CheckpointError::Tensor {
-                file: path.into(),
-                name: name.clone(),
-                problem,
-            })?;
-            put(file, &bytes)?;
-        }
+    if layout.bytes < PARALLEL {
+        pieces(&mut |piece| file.write_all(piece.bytes()).at("write", path))?;
+    } else {
+        write_beside(file, path, pieces)?;
     }
     file.sync().at("sync", path)?;
     let (blake3, chunk_bytes, chunks) = hasher.finish();
     Ok(WrittenFile { bytes: layout.bytes, blake3, chunk_bytes, chunks })
+}
+
+/// Takes a piece of a file. It may leave another buffer in its place.
+type PutPiece<'a> = dyn FnMut(&mut PieceBuffer) -> Result<()> + 'a;
+
+/// Hands a file's bytes to `put`, in pieces of [`CHUNK`] bytes but for the last one.
+fn pieces(
+    path: &Path,
+    layout: &Layout,
+    source: &mut dyn TensorSource,
+    hasher: &mut FileHasher,
+    put: &mut PutPiece<'_>,
+) -> Result<()> {
+    let mut piece = PieceBuffer::new();
+    let mut put_full = |piece: &mut PieceBuffer| {
+        if piece.len == CHUNK {
+            put(piece)?;
+            piece.len = 0;
+        }
+        Ok::<(), CheckpointError>(())
+    };
+    let mut head = &layout.head[..];
+    while !head.is_empty() {
+        let to = piece.next(head.len());
+        let (here, later) = head.split_at(to.len());
+        to.copy_from_slice(here);
+        hasher.update(here);
+        head = later;
+        put_full(&mut piece)?;
+    }
+    let mut memory = Vec::new();
+    for (i, _, length) in &layout.tensors {
+        let (name, dtype) = (source.specs()[*i].name.clone(), source.specs()[*i].dtype);
+        let elements = (*length / dtype.size() as u64) as usize;
+        let values = match source.lend(*i) {
+            Some(values) if values.len() == elements => values,
+            _ => {
+                memory.resize(elements, 0.0);
+                source
+                    .fill(*i, &mut memory)
+                    .map_err(|source| CheckpointError::Source { name: name.clone(), source })?;
+                &memory[..]
+            }
+        };
+        let mut done = 0;
+        while done < elements {
+            // Elements are aligned in files, so that none lies on both sides of a boundary of pieces.
+            let to = piece.next(BLOCK.min((elements - done) * dtype.size()));
+            let here = &values[done..done + to.len() / dtype.size()];
+            if !all_finite(here)
+                && let Some(at) = here.iter().position(|v| !v.is_finite())
+            {
+                return Err(CheckpointError::NotFinite { name, index: done + at, value: here[at] });
+            }
+            encode(here, dtype, to).map_err(|problem| CheckpointError::Tensor {
+                file: path.into(),
+                name: name.clone(),
+                problem,
+            })?;
+            hasher.update(to);
+            done += here.len();
+            put_full(&mut piece)?;
+        }
+    }
+    if piece.len > 0 {
+        put(&mut piece)?;
+    }
+    Ok(())
+}
+
+/// Passes the pieces that `produce` puts to a thread, which writes them.
+fn write_beside(
+    file: &mut dyn WriteFile,
+    path: &Path,
+    produce: impl FnOnce(&mut PutPiece<'_>) -> Result<()>,
+) -> Result<()> {
+    let (to_writer, produced) = mpsc::sync_channel::<PieceBuffer>(BUFFERS);
+    let (to_producer, free) = mpsc::sync_channel::<PieceBuffer>(BUFFERS);
+    // Whichever thread ends early closes its channels, and so ends the other.
+    let closed = || CheckpointError::Io {
+        action: "write",
+        path: path.into(),
+        source: io::Error::other("the thread that writes it has ended"),
+    };
+    for _ in 1..BUFFERS {
+        to_producer.send(PieceBuffer::new()).map_err(|_| closed())?;
+    }
+    std::thread::scope(|scope| {
+        let write = move || {
+            for piece in produced {
+                file.write_all(piece.bytes())?;
+                // The producer may be through.
+                let _ = to_producer.send(piece);
+            }
+            Ok(())
+        };
+        let thread = std::thread::Builder::new().name("checkpoint-write".into());
+        let writing = thread.spawn_scoped(scope, write).at("start a thread for", path)?;
+        let produced = produce(&mut |piece| {
+            let next = free.recv().map_err(|_| closed())?;
+            to_writer.send(std::mem::replace(piece, next)).map_err(|_| closed())
+        });
+        drop(to_writer);
+        let written: io::Result<()> = writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // Why the writer ended comes first.
+        written.at("write", path)?;
+        produced
+    })
 }
 
 /// Splits tensors over files of at most `most` bytes of data each, in their order; a tensor larger than that gets a
@@ -159,4 +293,76 @@ pub(crate) fn split(specs: &[TensorSpec], most: u64) -> Vec<Vec<usize>> {
         filled = filled.saturating_add(bytes);
     }
     files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::TensorsFrom;
+    use bessemer_units::DType;
+
+    /// A file in memory, which fails at its write number `fails_at`.
+    struct Memory {
+        bytes: Vec<u8>,
+        writes: usize,
+        fails_at: usize,
+    }
+
+    impl WriteFile for Memory {
+        fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.writes += 1;
+            if self.writes > self.fails_at {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.bytes.extend_from_slice(bytes);
+            Ok(())
+        }
+        fn sync(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Two tensors of 10 MiB, the second in 16 bits; element `broken` of it is not finite.
+    fn write(fails_at: usize, broken: usize) -> (Result<WrittenFile>, Memory, u64) {
+        let spec =
+            |name: &str, elements, dtype| TensorSpec { name: name.into(), shape: vec![elements], dtype };
+        let specs = vec![spec("a", 10 << 18, DType::F32), spec("b", 10 << 19, DType::Bf16)];
+        let layout = Layout::plan(&specs, &[0, 1], &[]).unwrap();
+        assert!(layout.bytes > PARALLEL);
+        let mut source = TensorsFrom::new(specs, |i, values: &mut [f32]| {
+            values.iter_mut().enumerate().for_each(|(at, v)| *v = (i + at % 251) as f32);
+            if let (1, Some(v)) = (i, values.get_mut(broken)) {
+                *v = f32::NAN;
+            }
+            Ok(())
+        });
+        let mut file = Memory { bytes: Vec::new(), writes: 0, fails_at };
+        let mut done = 0;
+        let written = write_file(&mut file, Path::new("x"), &layout, &mut source, &mut |bytes| done += bytes);
+        (written, file, done)
+    }
+
+    #[test]
+    fn a_large_file_passes_threads_in_order() {
+        let (written, file, done) = write(usize::MAX, usize::MAX);
+        let written = written.unwrap();
+        assert_eq!((file.bytes.len() as u64, done), (written.bytes, written.bytes));
+        assert_eq!(written.blake3, blake3::hash(&file.bytes).to_hex().to_string());
+        assert!(written.chunks.len() > 16 && file.writes > 4);
+        let second = &file.bytes[file.bytes.len() - (10 << 20)..];
+        let value =
+            |at: usize| f32::from_bits(u32::from(second[2 * at]) << 16 | u32::from(second[2 * at + 1]) << 24);
+        assert!((0..10 << 19).all(|at| value(at) == (1 + at % 251) as f32));
+    }
+
+    #[test]
+    fn whatever_thread_fails_says_why() {
+        for fails_at in 0..6 {
+            let e = write(fails_at, usize::MAX).0.unwrap_err();
+            let CheckpointError::Io { action: "write", source, .. } = &e else { panic!("{e}") };
+            assert_eq!(source.kind(), io::ErrorKind::StorageFull, "{fails_at}: {e}");
+        }
+        let e = write(usize::MAX, 7).0.unwrap_err();
+        assert!(matches!(&e, CheckpointError::NotFinite { name, index: 7, .. } if name == "b"), "{e}");
+    }
 }

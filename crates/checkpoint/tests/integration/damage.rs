@@ -8,7 +8,7 @@
 )]
 
 use bessemer_checkpoint::{
-    CheckpointError, HostTensors, Loaded, MANIFEST_NAME, Retention, SaveRequest, Store, TensorSpec,
+    CheckpointError, HostTensors, Loaded, MANIFEST_NAME, Manifest, Retention, SaveRequest, Store, TensorSpec,
     TensorsFrom,
 };
 use bessemer_tensor::host::HostTensor;
@@ -16,7 +16,7 @@ use bessemer_units::DType;
 use std::fs;
 use std::path::Path;
 
-fn tensors(scale: usize, seed: u64) -> Vec<HostTensor> {
+pub(crate) fn tensors(scale: usize, seed: u64) -> Vec<HostTensor> {
     let make = |name: &str, shape: Vec<usize>, dtype| {
         let n: usize = shape.iter().product();
         // Values that bf16 and f16 hold exactly.
@@ -32,7 +32,7 @@ fn tensors(scale: usize, seed: u64) -> Vec<HostTensor> {
     ]
 }
 
-fn save(store: &Store, step: u64, scale: usize) -> Vec<HostTensor> {
+pub(crate) fn save(store: &Store, step: u64, scale: usize) -> Vec<HostTensor> {
     let list = tensors(scale, step);
     let report = store
         .save(SaveRequest {
@@ -52,7 +52,7 @@ fn save(store: &Store, step: u64, scale: usize) -> Vec<HostTensor> {
     list
 }
 
-fn files_of(dir: &Path) -> Vec<String> {
+pub(crate) fn files_of(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -169,6 +169,41 @@ fn random_flips_in_a_larger_checkpoint_are_found() {
             bad[at] ^= 1 << (x >> 60 & 7);
             fs::write(&path, &bad).unwrap();
             assert_eq!(blamed(&store.load(2).unwrap_err()), name);
+        }
+        fs::write(&path, &good).unwrap();
+    }
+}
+
+/// Each bit of the manifest, and each sampled bit of the files, as a rank finds it that reads only what it needs.
+#[test]
+fn every_bit_of_a_manifest_and_bits_of_files_read_in_part_are_found() {
+    let tmp = tempfile::tempdir().unwrap();
+    let store = Store::open(tmp.path());
+    let list = save(&store, 2, 3);
+    let path = store.path(2).join(MANIFEST_NAME);
+    let good = fs::read(&path).unwrap();
+    let manifest = Manifest::parse(&good, &path).unwrap();
+    let mut bad = good.clone();
+    for bit in 0..8 * good.len() {
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let found = Manifest::parse(&bad, &path);
+        assert!(matches!(&found, Err(CheckpointError::Checksum { .. })), "bit {bit}: {found:?}");
+        bad[bit / 8] ^= 1 << (bit % 8);
+    }
+    // Cut off anywhere, also in blocks of a disk.
+    for length in (0..good.len()).rev() {
+        assert!(Manifest::parse(&good[..length], &path).is_err(), "{length}");
+    }
+    for record in &manifest.files {
+        let path = store.path(2).join(&record.name);
+        let good = fs::read(&path).unwrap();
+        for bit in (0..8 * good.len()).step_by(37) {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bad).unwrap();
+            let loaded = store.load_lazily(2).unwrap();
+            let found = list.iter().find_map(|t| loaded.read_tensor(&t.name).err());
+            assert_eq!(blamed(&found.unwrap()), record.name, "bit {bit}");
         }
         fs::write(&path, &good).unwrap();
     }

@@ -4,12 +4,22 @@
 
 mod crash;
 mod damage;
+mod difference;
 mod faults;
 mod hf;
 mod hf_logits;
 mod links;
+#[cfg(feature = "remote")]
+#[path = "../../../object-store/tests/integration/moto.rs"]
+mod moto;
 mod parts;
 mod refusals;
+#[cfg(feature = "remote")]
+mod remote;
+mod reshard;
 mod simdisk;
 mod sliced;
+#[cfg(feature = "remote")]
+#[path = "../../../object-store/tests/integration/store.rs"]
+mod store;
 mod throughput;

@@ -209,6 +209,9 @@ fn a_reader_reads_and_verifies_the_chunks_that_it_needs() {
     let all = store.load_lazily(1).unwrap();
     check(&all, 1, rows);
     assert!(all.bytes_read() < 2 * total, "{} of {total}", all.bytes_read());
+    let ahead = store.load_lazily(1).unwrap();
+    reading_ahead(&ahead, |loaded| check(loaded, 1, rows));
+    assert!(ahead.bytes_read() < 2 * total, "{} of {total}", ahead.bytes_read());
 
     // A bit in the second chunk of the second file.
     let file = loaded.manifest().files.iter().filter(|f| f.bytes > 1 << 20).nth(1).unwrap().name.clone();
@@ -225,6 +228,20 @@ fn a_reader_reads_and_verifies_the_chunks_that_it_needs() {
         other => panic!("{other}"),
     }
     assert!(matches!(store.load(1), Err(CheckpointError::Checksum { .. })));
+    reading_ahead(&store.load_lazily(1).unwrap(), |loaded| {
+        match loaded.read_into("embed.tokens", &mut whole).unwrap_err() {
+            CheckpointError::Checksum { file, .. } => assert_eq!(file, path),
+            other => panic!("{other}"),
+        }
+    });
+}
+
+/// Reads while threads read all of the checkpoint ahead.
+fn reading_ahead(loaded: &Loaded, read: impl FnOnce(&Loaded)) {
+    let all = loaded.manifest().tensors.iter();
+    let all = all.map(|t| (t.name.as_str(), vec![(0, t.shape.iter().product())]));
+    let plan = loaded.plan_reads(all).unwrap();
+    loaded.reading_ahead(plan, || read(loaded));
 }
 
 /// Format version 1 had one checksum a file, no chunks and no chain.
@@ -251,6 +268,7 @@ fn version_1_is_read_whole_and_in_part_and_its_damage_is_found() {
     assert!(loaded.manifest().files.iter().all(|f| f.chunk_bytes == 0 && f.chunks.is_empty()));
     check(&loaded, 1, 200_000);
     check(&store.load_lazily(1).unwrap(), 1, 200_000);
+    reading_ahead(&store.load_lazily(1).unwrap(), |loaded| check(loaded, 1, 200_000));
     let large = loaded.manifest().files.iter().find(|f| f.bytes > 1 << 20).unwrap().name.clone();
     let path = store.path(1).join(large);
     let mut bytes = fs::read(&path).unwrap();

@@ -88,6 +88,14 @@ fn bad_descriptions_say_what_was_wanted_and_found() {
         "nodes = 4\n[node]\ndevices = 8\nnics = 3\nlink = \"nvlink4\"\nlatency_us = 1\n[network]\ntopology = \"switch\"\nlink = \"ndr\"\nlatency_us = 1\n",
     );
     assert!(nics.contains("node.nics") && nics.contains("divisor of the 8"), "{nics}");
+    for (key, place) in [("devices", "node.devices"), ("devices = 1\nnics", "node.nics")] {
+        for topology in ["dragonfly\"\np = 4\na = 8\nh = 4", "torus\"\ndims = [2, 2]", "switch\""] {
+            let none = refused(&format!(
+                "[node]\n{key} = 0\n[network]\ntopology = \"{topology}\nlink = \"ndr\"\nlatency_us = 1\n",
+            ));
+            assert!(none.contains(place) && none.contains("1 or more"), "{none}");
+        }
+    }
     let half =
         refused("nodes = 4\n[network]\ntopology = \"switch\"\nlink = \"ndr\"\nlatency_us = 1\nslots = 4\n");
     assert!(half.contains("both or neither"), "{half}");
@@ -220,4 +228,25 @@ fn a_dead_part_costs_time_or_cuts_off() {
     }
     let spine = dead[5].total.as_ref().unwrap();
     assert!(*spine > 1.05 * report.total, "a dead spine leaves three quarters of the uplinks");
+}
+
+/// What sums in switches are worth is the best algorithm between devices in their place, as often as the step has it.
+#[test]
+fn a_step_without_sums_in_switches_takes_the_next_algorithm() {
+    let network =
+        Description::parse("f", EXAMPLES.iter().find(|e| e.0 == "fat-tree-1024").unwrap().1).unwrap().network;
+    let report = |specs: &[&str]| {
+        let specs: Vec<String> = specs.iter().map(|spec| (*spec).to_owned()).collect();
+        let job = TrafficJob::from_specs(&specs).unwrap();
+        run_job(&network, &job, Routing::Static, &Failures::default()).unwrap()
+    };
+    let both = report(&["tensor=8:all-reduce:64MiB", "data=4:all-gather:64MiB"]);
+    let sums = &both.times[0];
+    let (algorithm, seconds) = sums.between_devices().unwrap();
+    assert_eq!((algorithm, seconds), sums.others[0]);
+    assert_eq!(both.between_devices(), Some(seconds + both.times[1].seconds));
+    assert!(both.times[1].between_devices().is_none());
+    // Nothing sums, or nothing else may.
+    assert!(report(&["data=8:all-gather:64MiB"]).between_devices().is_none());
+    assert!(report(&["tensor=8:all-reduce:64MiB:switch-tree"]).between_devices().is_none());
 }

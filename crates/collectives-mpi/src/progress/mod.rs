@@ -9,10 +9,10 @@ mod watch;
 use crate::MpiError;
 use crate::engine::{Arrival, Engine, Fault, Lane};
 use crate::exchange::{Command, Exchange};
-use crate::life::Identity;
 use crate::marks;
 use crate::wire::{ControlKind, HEADER, Header, INLINE, notice, read_notice};
 use bessemer_collectives::TransportError;
+use bessemer_supervise::ProcessIdentity;
 use peer::{Due, Peer};
 use shutdown::Exit;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ const ON_THEIR_WAY: usize = 4;
 /// State of the thread.
 pub(crate) struct ProgressThread<E: Engine> {
     engine: E,
-    own: Identity,
+    own: ProcessIdentity,
     exchange: Arc<Exchange>,
     silence: Duration,
     peers: Vec<Peer<E>>,
@@ -46,7 +46,7 @@ pub(crate) struct ProgressThread<E: Engine> {
 impl<E: Engine> ProgressThread<E> {
     pub(crate) fn new(
         engine: E,
-        own: Identity,
+        own: ProcessIdentity,
         exchange: Arc<Exchange>,
         silence: Duration,
     ) -> ProgressThread<E> {
@@ -356,7 +356,7 @@ impl<E: Engine> ProgressThread<E> {
         match header.kind {
             ControlKind::Beat => {}
             ControlKind::Hello => {
-                let who = Identity::from_bytes(body).ok_or("it does not say who it is")?;
+                let who = ProcessIdentity::from_bytes(body).ok_or("it does not say who it is")?;
                 if who.version != self.own.version {
                     let (theirs, ours) = (&who.version, &self.own.version);
                     return Err(format!("it is of version {theirs}, this rank of {ours}"));

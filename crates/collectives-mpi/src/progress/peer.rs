@@ -1,7 +1,7 @@
 //! State of the connection to another rank.
 
 use crate::engine::Engine;
-use crate::life::Identity;
+use bessemer_supervise::ProcessIdentity;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -16,8 +16,8 @@ pub(super) struct Due<E: Engine> {
 }
 
 pub(super) struct Peer<E: Engine> {
-    /// Identity of the rank, once it has said hello.
-    pub(super) who: Option<Identity>,
+    /// ProcessIdentity of the rank, once it has said hello.
+    pub(super) who: Option<ProcessIdentity>,
     /// Time of its last message.
     pub(super) heard: Instant,
     /// Time of the last heartbeat to it.

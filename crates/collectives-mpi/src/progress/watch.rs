@@ -2,8 +2,8 @@
 
 use super::ProgressThread;
 use crate::engine::Engine;
-use crate::life::Process;
 use crate::wire::ControlKind;
+use bessemer_supervise::ProcessState;
 use std::time::{Duration, Instant};
 
 /// Longest time between heartbeats.
@@ -48,7 +48,7 @@ impl<E: Engine> ProgressThread<E> {
         let silent = |s: &Self, rank: usize| now.saturating_duration_since(s.peers[rank].heard);
         for &rank in &alive {
             let process = self.process(rank);
-            if process == Process::Gone {
+            if process == ProcessState::Gone {
                 // Its last message may still be in flight, and would say more.
                 if std::mem::replace(&mut self.peers[rank].gone, true) {
                     return self.lose(rank, "its process has ended");
@@ -59,7 +59,7 @@ impl<E: Engine> ProgressThread<E> {
                 continue;
             }
             let mut problem = format!("nothing heard from it for {:.1} s", silent(self, rank).as_secs_f64());
-            if process == Process::Stopped {
+            if process == ProcessState::Stopped {
                 problem += "; its process is stopped (by SIGSTOP, a terminal or a debugger)";
             }
             let also: Vec<usize> =
@@ -79,7 +79,7 @@ impl<E: Engine> ProgressThread<E> {
         }
     }
 
-    fn process(&self, rank: usize) -> Process {
-        self.peers[rank].who.as_ref().map_or(Process::Unknown, |who| who.state(&self.own))
+    fn process(&self, rank: usize) -> ProcessState {
+        self.peers[rank].who.as_ref().map_or(ProcessState::Unknown, |who| who.state(&self.own))
     }
 }

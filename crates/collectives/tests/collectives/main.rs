@@ -10,6 +10,7 @@ mod queue;
 mod recorder;
 mod results;
 mod stopwatch;
+mod sum_check;
 mod switch;
 mod views;
 mod wires;

@@ -153,3 +153,37 @@ fn faults_happen_at_their_collective_and_nobody_hangs() {
         }
     }
 }
+
+/// Who waits and for how long can be read while a rank waits, and the time in collectives counts on one thread of a rank.
+#[test]
+fn waits_are_seen_and_added_up() {
+    let recorder = FlightRecorder::new(2, 8);
+    let ended = each(world(ENGINES[0], 2, LONG), |c| {
+        let rank = c.rank();
+        let mut c = recorder.wrap(rank, c);
+        // Before anybody counts.
+        sum(c.as_mut(), "gradients 0").unwrap();
+        recorder.count_this_thread(rank);
+        if rank == 1 {
+            std::thread::sleep(SOON);
+            let (waiting, since) = recorder.in_progress(0).expect("rank 0 waits");
+            assert_eq!((waiting.sequence, waiting.name.as_str()), (1, "gradients 1"));
+            assert!(since >= SOON / 2, "{since:?}");
+        }
+        sum(c.as_mut(), "gradients 1").unwrap();
+        let counted = recorder.calls(rank).1;
+        // Another thread's time is not that of this one.
+        std::thread::scope(|scope| {
+            let c = &mut c;
+            scope.spawn(move || {
+                std::thread::sleep(if rank == 1 { SOON } else { Duration::ZERO });
+                sum(c.as_mut(), "gradients 2").unwrap();
+            });
+        });
+        assert_eq!(recorder.calls(rank), (3, counted));
+        assert!(recorder.in_progress(rank).is_none());
+        Some(counted)
+    });
+    let waited: Vec<Duration> = ended.into_iter().flatten().collect();
+    assert!(waited[0] >= SOON / 2 && waited[1] < waited[0], "{waited:?}");
+}

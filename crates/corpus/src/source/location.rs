@@ -9,38 +9,13 @@ use super::{Listing, Skipped, SourceInfo};
 use crate::error::{Error, Result};
 use bessemer_durable::open_regular;
 use parquet::file::reader::{ChunkReader, Length};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+pub use bessemer_object_store::Access;
+pub(crate) use bessemer_object_store::is_address;
 pub(crate) use remote::Object;
-
-/// How object stores are reached: names and values as in the environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
-/// `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, …). Never written to a file, and not part of what decides a corpus.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Access(Vec<(String, String)>);
-
-impl Access {
-    /// The settings of the known stores among these names and values.
-    pub fn of(settings: impl IntoIterator<Item = (String, String)>) -> Access {
-        let known = |name: &str| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|store| name.starts_with(store));
-        Access(settings.into_iter().filter(|(name, _)| known(name)).collect())
-    }
-}
-
-impl fmt::Debug for Access {
-    /// Names only: values may be secrets.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
-    }
-}
-
-/// Whether a path is the address of something elsewhere.
-pub(crate) fn is_address(path: &str) -> bool {
-    path.split_once("://")
-        .is_some_and(|(scheme, _)| scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric()))
-}
 
 /// Files of an object store.
 struct Listed {
@@ -164,7 +139,6 @@ impl FileEntry {
 
     /// Opens it.
     pub(crate) fn open(&self) -> io::Result<Opened> {
-        #[cfg(feature = "remote")]
         if let Some(object) = &self.object {
             return Ok(Opened::Remote(object.open()));
         }
@@ -175,7 +149,6 @@ impl FileEntry {
 /// An open file.
 pub(crate) enum Opened {
     Disk(File),
-    #[cfg(feature = "remote")]
     Remote(remote::Reader),
 }
 
@@ -183,7 +156,6 @@ impl Read for Opened {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match self {
             Opened::Disk(file) => file.read(out),
-            #[cfg(feature = "remote")]
             Opened::Remote(file) => file.read(out),
         }
     }
@@ -193,7 +165,6 @@ impl Seek for Opened {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match self {
             Opened::Disk(file) => file.seek(to),
-            #[cfg(feature = "remote")]
             Opened::Remote(file) => file.seek(to),
         }
     }
@@ -203,7 +174,6 @@ impl Length for Opened {
     fn len(&self) -> u64 {
         match self {
             Opened::Disk(file) => file.len(),
-            #[cfg(feature = "remote")]
             Opened::Remote(file) => file.length(),
         }
     }
@@ -215,7 +185,6 @@ impl ChunkReader for Opened {
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
         match self {
             Opened::Disk(file) => Ok(Box::new(file.get_read(start)?)),
-            #[cfg(feature = "remote")]
             Opened::Remote(file) => Ok(Box::new(file.at(start))),
         }
     }
@@ -223,7 +192,6 @@ impl ChunkReader for Opened {
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<bytes::Bytes> {
         match self {
             Opened::Disk(file) => file.get_bytes(start, length),
-            #[cfg(feature = "remote")]
             Opened::Remote(file) => {
                 let mut bytes = vec![0; length];
                 file.at(start).read_exact(&mut bytes)?;
@@ -233,12 +201,11 @@ impl ChunkReader for Opened {
     }
 }
 
-#[cfg(feature = "remote")]
 mod remote {
     use super::super::{EXCLUDED, HIDDEN, Skipped};
     use super::{Access, FileEntry, Listed};
     use crate::error::{Error, Result};
-    use bessemer_web::remote::{self, RemoteError, RemoteFile, RemoteOptions, Stores};
+    use bessemer_object_store::{self as store, RemoteError, RemoteFile, RemoteOptions, Stores};
     use std::io::{self, Read, Seek, SeekFrom};
     use std::path::PathBuf;
     use std::sync::{Arc, Mutex, PoisonError};
@@ -250,7 +217,7 @@ mod remote {
     #[derive(Debug, Clone)]
     pub(crate) struct Object {
         stores: Arc<Stores>,
-        object: remote::Object,
+        object: store::Object,
         failure: Arc<Mutex<Option<RemoteError>>>,
     }
 
@@ -328,12 +295,8 @@ mod remote {
         is_file: impl Fn(&str) -> bool,
     ) -> Result<Listed> {
         let failed = |error: RemoteError| Error::Stage(Box::new(error));
-        let options = RemoteOptions {
-            block_bytes: BLOCK_BYTES,
-            settings: access.0.clone(),
-            ..RemoteOptions::default()
-        };
-        let stores = Arc::new(Stores::new(options).map_err(failed)?);
+        let options = RemoteOptions { block_bytes: BLOCK_BYTES, ..access.options() };
+        let stores = Arc::new(Stores::open(url, options).map_err(failed)?);
         let name = url.split(['?', '#']).next().unwrap_or(url);
         let single = if url.starts_with("http") {
             Some(stores.stat(url).map_err(failed)?)
@@ -357,7 +320,7 @@ mod remote {
             })
         };
         let mut skipped = Skipped::default();
-        let mut shown = |object: &remote::Object| {
+        let mut shown = |object: &store::Object| {
             let hidden = object.relative.split('/').any(|name| name.starts_with('.'));
             let left_out = if hidden { Some(HIDDEN) } else { excluded(&object.relative).then_some(EXCLUDED) };
             left_out.inspect(|kind| skipped.add(kind, &object.relative, object.bytes)).is_none()
@@ -378,50 +341,9 @@ mod remote {
     }
 }
 
-/// What stands for objects in a program that reads none: nothing is made of these types.
-#[cfg(not(feature = "remote"))]
-mod remote {
-    use super::{Access, Listed};
-    use crate::error::{Error, Result};
-    use std::convert::Infallible;
-
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct Object(Infallible);
-
-    impl Object {
-        pub(crate) fn version(&self) -> &str {
-            match self.0 {}
-        }
-
-        pub(crate) fn failure(&self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
-            match self.0 {}
-        }
-    }
-
-    pub(super) fn objects(url: &str, _: &Access, _: &[String], _: impl Fn(&str) -> bool) -> Result<Listed> {
-        Err(Error::Source {
-            path: url.into(),
-            problem: "is an address, and this program was built without remote files".into(),
-            hint: "build it with `cargo build --release -p bessemer --features remote`, or copy the files to a disk".into(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_told_from_paths_and_secrets_are_not_shown() {
-        for (path, address) in
-            [("s3://b/k", true), ("https://h/f", true), ("a/b", false), ("C://x", false), ("", false)]
-        {
-            assert_eq!(is_address(path), address, "{path}");
-        }
-        let pair = |name: &str| (name.to_string(), "hidden".to_string());
-        let access = Access::of([pair("AWS_SECRET_ACCESS_KEY"), pair("HOME")]);
-        assert_eq!(format!("{access:?}"), "[\"AWS_SECRET_ACCESS_KEY\"]");
-    }
 
     #[cfg(not(feature = "remote"))]
     #[test]

@@ -16,7 +16,7 @@ mod resume;
 mod scores;
 mod sources;
 #[cfg(feature = "remote")]
-#[path = "../../../web/tests/integration/store.rs"]
+#[path = "../../../object-store/tests/integration/store.rs"]
 mod store;
 mod urls;
 mod web;

@@ -7,6 +7,8 @@ use crate::store;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use bessemer_corpus::*;
+use bessemer_object_store::{RemoteFile, RemoteOptions, Stores};
+use bessemer_web::warc::{Compression, WarcLimits, WarcReader, WarcWriter, cut};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -212,4 +214,28 @@ fn what_is_wrong_is_said_before_anything_is_written() {
     fails(&config("s3://bucket/nothing", &store), "nothing lies below");
     fails(&CorpusConfig { text: "body".into(), ..config("s3://bucket/a.jsonl", &store) }, "\"body\"");
     fails(&config("ftp://host/a.jsonl", &store), "unknown scheme");
+}
+
+#[test]
+fn an_archive_is_read_in_ranges_from_a_store() {
+    let mut writer = WarcWriter::new(Vec::new(), Compression::Gzip);
+    for i in 0..20 {
+        writer.response(&format!("http://example.com/{i}"), &vec![b'x'; 300 + i * 10]).unwrap();
+    }
+    let bytes = writer.into_inner();
+    let store = Store::start([("bucket/file".to_string(), bytes.clone())], &[]);
+    let options = RemoteOptions { block_bytes: 1 << 10, ..Access::of(store.settings()).options() };
+    let stores = Arc::new(Stores::open("s3://bucket/file", options).unwrap());
+    let object = stores.stat("s3://bucket/file").unwrap();
+    let mut uris = Vec::new();
+    for range in cut(bytes.len() as u64, 3) {
+        let file = RemoteFile::new(stores.clone(), object.clone());
+        let mut reader = WarcReader::new(file, WarcLimits::default()).unwrap();
+        reader.restrict(range).unwrap();
+        while let Some(record) = reader.next().unwrap() {
+            uris.push(record.target_uri().unwrap().to_string());
+        }
+    }
+    let wanted: Vec<String> = (0..20).map(|i| format!("http://example.com/{i}")).collect();
+    assert_eq!(uris, wanted);
 }

@@ -6,7 +6,6 @@
 //! duplicate yet: with 14 bands of 8, one pair in nineteen at s = 0.5 is one. [`Verify`](crate::Verify) says how the sets are compared.
 
 pub mod lsh;
-pub mod mt19937;
 pub mod permutations;
 pub mod shingle;
 pub mod sketch;

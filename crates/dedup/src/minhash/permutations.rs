@@ -12,7 +12,7 @@
 //! registers while the shingles pass. Processors with AVX-512 multiply eight 64-bit numbers at once, which is what most of the
 //! time goes to elsewhere; the values are the same.
 
-use super::mt19937::Mt19937;
+use bessemer_mersenne::Mt19937;
 
 /// The Mersenne prime 2^61 − 1.
 pub const PRIME: u64 = (1 << 61) - 1;
@@ -57,6 +57,19 @@ impl Instructions {
     }
 }
 
+/// NumPy's `RandomState.randint(low, high, dtype=uint64)` for ranges above 2^32: 64 bits are masked to the range's width and drawn again while
+/// they are too large. Signatures that other tools wrote compare with ours only if these are the same numbers.
+fn below(twister: &mut Mt19937, low: u64, high: u64) -> u64 {
+    let range = high - 1 - low;
+    let mask = u64::MAX >> range.leading_zeros().min(63);
+    loop {
+        let value = twister.next_u64() & mask;
+        if value <= range {
+            return low + value;
+        }
+    }
+}
+
 /// A family of permutations.
 #[derive(Debug, Clone)]
 pub struct Permutations {
@@ -71,8 +84,8 @@ impl Permutations {
     /// `count` permutations of this seed. datatrove's: `new(112, 1, Width::W64)`.
     pub fn new(count: usize, seed: u32, width: Width) -> Self {
         let mut twister = Mt19937::new(seed);
-        let a = (0..count).map(|_| twister.below(1, PRIME)).collect();
-        let b = (0..count).map(|_| twister.below(0, PRIME)).collect();
+        let a = (0..count).map(|_| below(&mut twister, 1, PRIME)).collect();
+        let b = (0..count).map(|_| below(&mut twister, 0, PRIME)).collect();
         let best = Instructions::available().pop().unwrap_or(Instructions::Portable);
         Permutations { a, b, width, instructions: best }
     }

@@ -25,8 +25,13 @@ fn forward_shape(op: &Linear) -> Shape {
     }
 }
 
+/// Whether [`skinny`] makes the product: always where rows must not depend on their number, as its do not.
+fn is_skinny(op: &Linear) -> bool {
+    op.rowwise || op.x.rows <= skinny::MAX_ROWS
+}
+
 pub(crate) fn forward_workspace(machine: Machine, op: &Linear) -> usize {
-    if op.x.rows <= skinny::MAX_ROWS {
+    if is_skinny(op) {
         return 0;
     }
     gemm::workspace(machine, &forward_shape(op))
@@ -44,7 +49,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Linear) {
         residual: op.residual.map(|r| ctx.mat(&r)),
         ..Epilogue::store(ctx.mat::<T>(&op.out), false)
     };
-    if x.rows <= skinny::MAX_ROWS {
+    if is_skinny(op) {
         return with_parameter!(w.dtype, W => skinny::run(ctx, &x, &w.typed::<W>(), &epilogue));
     }
     let product = Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue };

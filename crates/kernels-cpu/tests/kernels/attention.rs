@@ -1,7 +1,8 @@
 use crate::harness::{Setup, check};
+use bessemer_kernels_cpu::Rung;
 use bessemer_tensor::op::{
-    Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape, Op, Rope,
-    RopeScaling,
+    Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
+    AttentionSlots, Op, Rope, RopeScaling,
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Stream};
@@ -108,6 +109,55 @@ fn decoding_agrees_with_the_reference() {
             }
             .into()
         });
+    }
+}
+
+/// Rows of a launch over slots: (slot, first visible position, position).
+type Places = &'static [(u32, u32, u32)];
+
+fn slots(s: &mut Setup, places: &[(u32, u32, u32)], window: Option<usize>) -> AttentionSlots {
+    let (heads, kv_heads, head_dim, capacity, all) = (4, 2, 24, 90, 5);
+    let rows = places.len();
+    let shape = AttentionShape { batch: rows, seq: 1, heads, kv_heads, head_dim, scale: 0.2 };
+    let numbers: Vec<u32> = places.iter().flat_map(|&(slot, start, at)| [slot, start, at]).collect();
+    AttentionSlots {
+        shape,
+        capacity,
+        window,
+        alibi: window.map(|_| Alibi::of(heads)),
+        places: s.indices(&numbers),
+        q: s.strided(rows, heads * head_dim, 1),
+        k: s.strided(rows, kv_heads * head_dim, 2),
+        v: s.mat(rows, kv_heads * head_dim),
+        k_cache: s.mat(all * capacity, kv_heads * head_dim),
+        v_cache: s.strided(all * capacity, kv_heads * head_dim, 2),
+        out: s.mat(rows, heads * head_dim),
+    }
+}
+
+#[test]
+fn decoding_of_slots_agrees_with_the_reference() {
+    let cases: [Places; 3] = [
+        &[(4, 0, 0)],
+        &[(3, 0, 89), (0, 0, 17), (2, 5, 40)],
+        &[(0, 0, 3), (1, 3, 3), (2, 0, 64), (4, 80, 88)],
+    ];
+    for places in cases {
+        for window in [None, Some(9)] {
+            check(&format!("slots {places:?}, window {window:?}"), 4e-6, &|s| {
+                slots(s, places, window).into()
+            });
+        }
+    }
+}
+
+#[test]
+fn places_outside_the_cache_are_refused() {
+    for places in [[(5, 0, 0)], [(0, 0, 90)], [(0, 4, 3)]] {
+        let mut s = Setup::new(Rung::detect(), 1);
+        let op = slots(&mut s, &places, None);
+        let e = s.launch(&op.into()).unwrap_err().to_string();
+        assert!(e.contains("attention_slots: places") && e.contains("5 slots of 90 positions"), "{e}");
     }
 }
 

@@ -13,6 +13,7 @@ fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures() {
         bias: None,
         activation: None,
         residual: None,
+        rowwise: false,
         out: s.mat(64, 64),
     }
     .into();
@@ -110,7 +111,10 @@ fn empty_views_are_no_work() {
     s.launch(&Add { a, b, out: a }.into()).unwrap();
     let weight = s.mat(3, 4);
     let out = s.mat(4, 3).rows(0, 0);
-    s.launch(&Linear { x: a, weight, bias: None, activation: None, residual: None, out }.into()).unwrap();
+    s.launch(
+        &Linear { x: a, weight, bias: None, activation: None, residual: None, rowwise: false, out }.into(),
+    )
+    .unwrap();
 }
 
 #[test]

@@ -79,6 +79,7 @@ fn every_engine_agrees_with_the_reference_and_threads_do_not_change_a_bit() {
                 bias: (i % 2 == 0).then(|| s.mat(1, n)),
                 activation: (i % 3 == 0).then(|| (ActivationKind::GeluTanh, s.strided(m, n, gap))),
                 residual: (i % 4 < 2).then(|| s.strided(m, n, gap)),
+                rowwise: false,
                 out: s.strided(m, n, gap + 1),
             }
             .into()
@@ -111,7 +112,7 @@ fn product(engine: Engine, (m, n, k): (usize, usize, usize), a: &[f32], b: &[f32
     let mut s = setup(engine, 1);
     let (x, weight) = (s.values(m, k, a), s.values(n, k, b));
     let out: View = s.mat(m, n);
-    let op = Linear { x, weight, bias: None, activation: None, residual: None, out };
+    let op = Linear { x, weight, bias: None, activation: None, residual: None, rowwise: false, out };
     s.launch(&op.into()).unwrap();
     s.read(out)
 }

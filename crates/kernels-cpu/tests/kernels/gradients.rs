@@ -11,7 +11,7 @@ use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, Stream, View};
 
-fn noise(name: &str, len: usize) -> Vec<f32> {
+pub(crate) fn noise(name: &str, len: usize) -> Vec<f32> {
     let mut v = vec![0.0; len];
     RngKey::new(77, 0, name).fill_normal(0, 1.0, &mut v);
     v
@@ -67,6 +67,7 @@ fn linear() {
             bias: Some(bias),
             activation: Some((ActivationKind::GeluTanh, pre)),
             residual: Some(residual),
+            rowwise: false,
             out,
         });
         s.launch(&forward).unwrap();

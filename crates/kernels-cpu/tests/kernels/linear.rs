@@ -1,5 +1,6 @@
-use crate::harness::{check, fast_rungs};
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine};
+use crate::gradients::noise;
+use crate::harness::{Setup, check, fast_rungs};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
 use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
@@ -43,10 +44,33 @@ fn forward_agrees_with_the_reference() {
                 bias: with_bias.then(|| s.param(1, outputs, 0)),
                 activation: with_activation.then(|| (kinds[i % 5], s.act(n, outputs, gap))),
                 residual: with_residual.then(|| s.act(n, outputs, gap)),
+                rowwise: false,
                 out: s.act(n, outputs, gap + 1),
             }
             .into()
         });
+    }
+}
+
+/// Rows of the product, each alone, in pairs or among many, have the same bits.
+#[test]
+fn rows_of_a_rowwise_product_do_not_depend_on_their_number() {
+    let (inputs, outputs) = (67, 133);
+    let product = |first: usize, rows: usize, threads: usize| {
+        let mut s = Setup::new(Rung::detect(), threads);
+        let all = noise("x", 19 * inputs);
+        let x = s.values(rows, inputs, &all[first * inputs..(first + rows) * inputs]);
+        let (weight, bias) = (s.mat(outputs, inputs), s.mat(1, outputs));
+        let (pre, out) = (s.mat(rows, outputs), s.mat(rows, outputs));
+        let activation = Some((ActivationKind::GeluTanh, pre));
+        let op = Linear { x, weight, bias: Some(bias), activation, residual: None, rowwise: true, out };
+        s.launch(&op.into()).unwrap();
+        s.read(out).iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
+    };
+    let together = product(0, 19, 2);
+    for (first, rows) in [(0, 1), (18, 1), (3, 2), (5, 8), (2, 17), (0, 3)] {
+        let wanted = &together[first * outputs..(first + rows) * outputs];
+        assert!(product(first, rows, 1) == wanted, "rows {first} to {}", first + rows);
     }
 }
 
@@ -109,7 +133,8 @@ fn with_weights(
     };
     let (x, weight, bias) = (alloc(DType::F32, n, i, 1), alloc(dtype, o, i, 2), alloc(dtype, 1, o, 3));
     let (out, dx) = (alloc(DType::F32, n, o, 4), alloc(DType::F32, n, i, 5));
-    let forward = Linear { x, weight, bias: Some(bias), activation: None, residual: None, out };
+    let forward =
+        Linear { x, weight, bias: Some(bias), activation: None, residual: None, rowwise: false, out };
     let backward = LinearBackwardInput { dy: out, weight, activation: None, dx, accumulate: false };
     for op in [forward.into(), backward.into()] {
         let bytes = b.workspace(&op).unwrap();

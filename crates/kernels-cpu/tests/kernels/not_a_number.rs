@@ -19,7 +19,10 @@ fn products_spoil_exactly_the_rows_that_read_it() {
         let mut s = Setup::new(rung, 2);
         let (x, weight, out) = (s.mat(40, 20), s.mat(30, 20), s.mat(40, 30));
         spoil(&mut s, x, 17, 3);
-        s.launch(&Linear { x, weight, bias: None, activation: None, residual: None, out }.into()).unwrap();
+        s.launch(
+            &Linear { x, weight, bias: None, activation: None, residual: None, rowwise: false, out }.into(),
+        )
+        .unwrap();
         assert_eq!(spoiled(&s.read(out)), (17 * 30..18 * 30).collect::<Vec<_>>(), "{rung}");
     }
 }

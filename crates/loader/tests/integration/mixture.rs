@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use bessemer_loader::{Batch, Loader, Mixture, Share};
+use bessemer_loader::{Batch, Loader, Mixture, OrderOrigin, Share};
 use bessemer_shards::ShardSet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -120,18 +120,86 @@ fn samples_do_not_depend_on_batches_or_ranks_and_resume_anywhere() {
     }
     let state = loader.state(61);
     let text = format!("{state:?}");
-    assert_eq!(Loader::mixed(set.clone(), 5, true, mixture()).resume(&state).unwrap(), 61);
+    assert!(state.differences(&Loader::mixed(set.clone(), 5, true, mixture()).state(0)).is_empty());
     let other =
         [share("web", Some(3.5), None), share("books", Some(2.0), None), share("notes", Some(0.0), None)];
     let changed = Loader::mixed(set.clone(), 5, true, Mixture::new(&set, SEQ, &other, 1.0, 10_000).unwrap());
-    let error = changed.resume(&state).unwrap_err().to_string();
-    assert!(error.contains("mixture") && error.contains("web"), "{error}");
-    assert!(Loader::new(set.clone(), SEQ, 5, true).unwrap().resume(&state).is_err(), "{text}");
+    let found = state.differences(&changed.state(0));
+    assert!(
+        found.len() == 1 && found[0].what.contains("mixture") && found[0].now.contains("web"),
+        "{found:?}"
+    );
+    let windows = Loader::new(set.clone(), SEQ, 5, true).unwrap();
+    assert!(!state.differences(&windows.state(0)).is_empty(), "{text}");
     // What was read, for baselines: of the first two epochs of each, which are all tokens.
     let seen: BTreeSet<u64> = loader.seen(10_000).unwrap().map(|range| range.start).collect();
     let starts: BTreeSet<u64> =
         (0..10_000).map(|c| loader.sample(c).unwrap()).filter(|s| s.epoch < 2).map(|s| s.token).collect();
     assert_eq!(seen, starts);
+}
+
+/// Samples of each component, by their numbers in it.
+fn numbers(loader: &Loader, counters: std::ops::Range<u64>) -> [Vec<u64>; 3] {
+    let mut out = [Vec::new(), Vec::new(), Vec::new()];
+    for counter in counters {
+        let sample = loader.sample(counter).unwrap();
+        out[sample.component].push(sample.token);
+    }
+    out
+}
+
+/// The weights change after 100 samples and again after 137: each component gives every sample of its order once.
+#[test]
+fn a_changed_mixture_takes_nothing_twice_and_leaves_nothing_out() {
+    let (_dir, set) = split();
+    let weighted = |weights: [f64; 3]| {
+        let names = ["web", "books", "notes"];
+        (0..3).map(|d| share(names[d], Some(weights[d]), None)).collect::<Vec<_>>()
+    };
+    let of = |weights: [f64; 3], origin: OrderOrigin| {
+        let mixture = Mixture::after(&set, SEQ, &weighted(weights), 1.0, 300, &origin.given).unwrap();
+        Loader::mixed(set.clone(), 5, true, mixture).from_origin(origin)
+    };
+    let first = of([0.6, 0.3, 0.05], OrderOrigin::default());
+    let second = [0.2, 0.2, 0.1];
+    let origin = first.state(100).replaced_by(&of(second, OrderOrigin::default()).state(0)).unwrap();
+    assert_eq!((origin.samples, origin.given.iter().sum::<u64>()), (100, 100));
+    let second = of(second, origin);
+    let origin =
+        second.state(137).replaced_by(&of([1.0, 0.0, 0.05], OrderOrigin::default()).state(0)).unwrap();
+    let third = of([1.0, 0.0, 0.05], origin);
+    let parts = [numbers(&first, 0..100), numbers(&second, 100..137), numbers(&third, 137..200)];
+    let taken = third.taken(200);
+    for component in 0..3 {
+        let found: Vec<u64> = parts.iter().flat_map(|part| part[component].clone()).collect();
+        // A component's order does not depend on its weight.
+        let mut weights = [0.0; 3];
+        weights[component] = 1.0;
+        let alone = numbers(&of(weights, OrderOrigin::default()), 0..found.len() as u64);
+        assert_eq!(found, alone[component], "component {component}");
+        assert_eq!(taken[component].samples, found.len() as u64);
+    }
+    let seen: BTreeSet<u64> = third.seen(200).unwrap().map(|range| range.start).collect();
+    assert_eq!(seen, parts.iter().flatten().flatten().copied().collect());
+}
+
+/// What a component has given counts towards its epochs; a state that no loader wrote is refused.
+#[test]
+fn epochs_are_those_of_the_whole_run_where_the_mixture_changes() {
+    let (_dir, set) = split();
+    let shares = [share("web", None, None), share("books", None, Some(2.0)), share("notes", None, Some(1.0))];
+    let mixture = Mixture::after(&set, SEQ, &shares, 1.0, 500, &[10, 60, 9]).unwrap();
+    let taken: Vec<u64> = mixture.taken(500).iter().map(|t| t.samples).collect();
+    assert_eq!(taken[2], 0, "all of it was given");
+    assert_eq!(taken[1], 40);
+    let shares =
+        [share("web", None, Some(1.0)), share("books", None, Some(1.0)), share("notes", None, Some(1.0))];
+    let e = Mixture::after(&set, SEQ, &shares, 1.0, 200, &[60, 0, 9]).unwrap_err().to_string();
+    assert!(e.contains("189") && e.contains("allow more epochs"), "{e}");
+    let loader = Loader::mixed(set.clone(), 5, true, Mixture::new(&set, SEQ, &shares, 1.0, 200).unwrap());
+    let mut state = loader.state(20);
+    state.mixture[0].slots = u64::MAX;
+    assert!(state.replaced_by(&loader.state(0)).unwrap_err().to_string().contains("places of a period"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use bessemer_loader::{Batch, LoadError, Loader, LoaderConfig, LoaderState};
+use bessemer_loader::{Batch, LoadError, Loader, LoaderConfig, LoaderState, OrderOrigin};
 use bessemer_shards::ShardSet;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -174,25 +174,44 @@ fn too_few_tokens_are_told_with_numbers() {
 }
 
 #[test]
-fn a_state_is_taken_back_by_the_same_loader_and_refused_by_another() {
+fn another_order_is_named_and_begins_anew_behind_the_samples_consumed() {
     let (_dir, set) = split(1000);
     let loader = Loader::new(set.clone(), 64, 1, true).unwrap();
     let state = loader.state(1234);
     assert_eq!((state.samples, state.epoch), (1234, 1234 / 15));
-    assert_eq!(loader.resume(&state).unwrap(), 1234);
-    let refused = |loader: &Loader, state: &LoaderState| match loader.resume(state) {
-        Err(LoadError::OtherOrder { what, .. }) => what,
-        other => panic!("{other:?}"),
+    assert!(state.differences(&loader.state(0)).is_empty());
+    let changed = |loader: &Loader, state: &LoaderState| {
+        let now = loader.state(0);
+        let found: Vec<_> = state.differences(&now).iter().map(|d| d.what).collect();
+        // Sample 1234 of the run is then the first of the new order, and it goes on from there.
+        let origin = state.replaced_by(&now).unwrap();
+        assert_eq!(origin, OrderOrigin { samples: 1234, given: vec![0] });
+        let anew = loader.clone().from_origin(origin);
+        let at = |loader: &Loader, counter: u64| {
+            let sample = loader.sample(counter).unwrap();
+            (sample.epoch, sample.token)
+        };
+        assert!((0..40).all(|i| at(&anew, 1234 + i) == at(loader, i)));
+        let (mut a, mut b) = (Batch::new(), Batch::new());
+        anew.batch(1240, 3, &mut a).unwrap();
+        loader.batch(6, 3, &mut b).unwrap();
+        assert_eq!((a.inputs, a.targets), (b.inputs, b.targets));
+        // Saved there, it is itself.
+        let saved = anew.state(1300);
+        assert!(saved.differences(&anew.state(0)).is_empty() && saved.epoch == loader.state(66).epoch);
+        assert_eq!(anew.seen(1240).unwrap().count(), 6);
+        found.join(", ")
     };
     let (_other_dir, other) = split(999);
-    assert_eq!(refused(&Loader::new(other, 64, 1, true).unwrap(), &state), "the number of tokens");
-    assert_eq!(refused(&Loader::new(set.clone(), 32, 1, true).unwrap(), &state), "the sequence length");
-    assert_eq!(refused(&Loader::new(set.clone(), 64, 2, true).unwrap(), &state), "the seed");
-    assert_eq!(refused(&Loader::new(set, 64, 1, false).unwrap(), &state), "shuffle");
-    let changed = LoaderState { data_checksum: "0".repeat(16), ..state.clone() };
-    assert_eq!(refused(&loader, &changed), "the checksum of the shards");
-    let changed = LoaderState { order_version: 2, ..state };
-    assert_eq!(refused(&loader, &changed), "the version of the sample order");
+    let other = changed(&Loader::new(other, 64, 1, true).unwrap(), &state);
+    assert_eq!(other, "tokens of the training split, checksum of the shards");
+    assert_eq!(changed(&Loader::new(set.clone(), 32, 1, true).unwrap(), &state), "sequence length");
+    assert_eq!(changed(&Loader::new(set.clone(), 64, 2, true).unwrap(), &state), "seed of the sample order");
+    assert_eq!(changed(&Loader::new(set, 64, 1, false).unwrap(), &state), "loader.shuffle");
+    let other = LoaderState { data_checksum: "0".repeat(16), ..state.clone() };
+    assert_eq!(changed(&loader, &other), "checksum of the shards");
+    let other = LoaderState { order_version: 2, ..state };
+    assert_eq!(changed(&loader, &other), "version of the sample order");
 }
 
 #[test]

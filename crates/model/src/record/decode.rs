@@ -1,32 +1,55 @@
 //! Decoding with cached keys and values.
 //!
-//! | external | what |
-//! |---|---|
-//! | 0, 1 | keys and values of the layer from the first new position on, `[B C, G E]` with row b C + position |
-//! | 2, 3 | the same from the first position that is seen on |
+//! | external | a piece of one sequence | one position of each of several slots |
+//! |---|---|---|
+//! | 0, 1 | keys and values of the layer from the first new position on, `[C, G E]` | those of all slots, `[S C, G E]` |
+//! | 2, 3 | the same from the first position that is seen on | 2: places of the rows, u32 `[1, 3 R]` |
 
 use super::attention::{ATTENTION, Qkv};
 use super::{Recording, Writer};
 use bessemer_mesh::Dim;
 use bessemer_program::{Class, Phase, UnitProgram};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{AttentionCached, Copy};
+use bessemer_tensor::op::{AttentionCached, AttentionSlots, Copy};
 use bessemer_units::DType;
 
 impl Recording<'_> {
-    /// Layer `index` for `seq` new positions of every sequence, with a cache of `capacity` positions.
+    /// Layer `index` for `seq` new positions of one sequence, with a cache of `capacity` positions.
     pub(crate) fn decode_layer(&self, index: usize, capacity: usize) -> UnitProgram {
+        self.cached_layer(index, |writer, Qkv { q, k, v }, out| {
+            for (number, name, src) in [(0, "keys.new", k), (1, "values.new", v)] {
+                let dst = writer.cache(number, name, capacity).rows(0, src.rows);
+                writer.recorder.launch(Copy { src, dst });
+            }
+            let (k_cache, v_cache) = (writer.cache(2, "keys", capacity), writer.cache(3, "values", capacity));
+            let (shape, alibi, window) = (writer.attention_shape(), writer.alibi(), writer.model().window);
+            let op = AttentionCached { shape, past: 0, capacity, window, alibi, q, k_cache, v_cache, out };
+            writer.recorder.launch(op);
+        })
+    }
+
+    /// Layer `index` for one new position of each of `sequences` rows, in a cache of `slots` slots.
+    pub(crate) fn decode_slots_layer(&self, index: usize, slots: usize, capacity: usize) -> UnitProgram {
+        self.cached_layer(index, |writer, Qkv { q, k, v }, out| {
+            let rows = slots * capacity;
+            let (k_cache, v_cache) = (writer.cache(0, "keys", rows), writer.cache(1, "values", rows));
+            let dims = [Dim::plain(1), Dim::plain(AttentionSlots::PLACE * writer.n())];
+            let places = writer.recorder.value("places", Class::External(2), DType::U32, dims);
+            let (shape, alibi, window) = (writer.attention_shape(), writer.alibi(), writer.model().window);
+            let op =
+                AttentionSlots { shape, capacity, window, alibi, places, q, k, v, k_cache, v_cache, out };
+            writer.recorder.launch(op);
+        })
+    }
+
+    /// A layer whose attention `attend` records.
+    fn cached_layer(&self, index: usize, attend: impl Fn(&mut Writer<'_>, Qkv, View)) -> UnitProgram {
         let mut writer = self.begin(&format!("layers.{index}."));
         writer.recorder.begin(Phase::Score);
         let x = writer.stream(Class::StreamIn);
-        let Qkv { q, k, v } = writer.project(x);
-        writer.append(0, "keys.new", k, capacity);
-        writer.append(1, "values.new", v, capacity);
-        let (k_cache, v_cache) = (writer.cache(2, "keys", capacity), writer.cache(3, "values", capacity));
+        let qkv = writer.project(x);
         let out = writer.mixed("attention.mixed");
-        let (shape, alibi, window) = (writer.attention_shape(), writer.alibi(), writer.model().window);
-        let op = AttentionCached { shape, past: 0, capacity, window, alibi, q, k_cache, v_cache, out };
-        writer.recorder.launch(op);
+        attend(&mut writer, qkv, out);
         let middle = writer.residual_rows("attention.out");
         writer.leave(ATTENTION, out, x, middle);
         writer.mlp_forward();
@@ -36,24 +59,9 @@ impl Recording<'_> {
 
 impl Writer<'_> {
     /// Keys or values of the layer.
-    fn cache(&mut self, number: usize, name: &str, capacity: usize) -> View {
-        let (rows, cols) =
-            (self.recording.sequences * capacity, self.model().kv_heads * self.model().head_dim);
+    fn cache(&mut self, number: usize, name: &str, rows: usize) -> View {
+        let cols = self.model().kv_heads * self.model().head_dim;
         let dims = [Dim::plain(rows), Dim::plain(cols)];
         self.recorder.value(name, Class::External(number), DType::F32, dims)
-    }
-
-    /// Copies the new rows of every sequence behind its old ones.
-    fn append(&mut self, number: usize, name: &str, src: View, capacity: usize) {
-        let (sequences, new) = (self.recording.sequences, self.recording.seq);
-        let cache = self.cache(number, name, capacity);
-        if new == 1 {
-            // One row a sequence: the destination rows are `capacity` rows apart.
-            let dst = View { rows: sequences, stride: capacity * cache.stride, ..cache };
-            return self.recorder.launch(Copy { src, dst });
-        }
-        for b in 0..sequences {
-            self.recorder.launch(Copy { src: src.rows(b * new, new), dst: cache.rows(b * capacity, new) });
-        }
     }
 }

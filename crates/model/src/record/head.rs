@@ -37,8 +37,9 @@ impl Recording<'_> {
         let out = external(&mut writer, 1, "logits", self.storage, vocabulary);
         let (x, _) = writer.projected(x);
         let weight = writer.projection();
-        let (bias, activation, residual) = (None, None, None);
-        writer.recorder.launch(bessemer_tensor::op::Linear { x, weight, bias, activation, residual, out });
+        let (bias, activation, residual, rowwise) = (None, None, None, self.rowwise);
+        let product = bessemer_tensor::op::Linear { x, weight, bias, activation, residual, rowwise, out };
+        writer.recorder.launch(product);
         writer.finish()
     }
 }

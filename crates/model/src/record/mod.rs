@@ -48,6 +48,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) tied_here: bool,
     /// Backward lists are recorded.
     pub(crate) train: bool,
+    /// The bits of a row do not depend on how many rows there are.
+    pub(crate) rowwise: bool,
 }
 
 impl<'a> Recording<'a> {
@@ -67,6 +69,7 @@ impl<'a> Recording<'a> {
             z_loss: 0.0,
             tied_here: false,
             train: shape.purpose == Purpose::Train,
+            rowwise: false,
         }
     }
 
@@ -197,7 +200,7 @@ impl Writer<'_> {
     fn linear(&mut self, map: &str, x: View, out: View) -> Linear {
         let weight = self.weight(&format!("{map}.weight"));
         let bias = self.parameter(&format!("{map}.bias"));
-        Linear { x, weight, bias, activation: None, residual: None, out }
+        Linear { x, weight, bias, activation: None, residual: None, rowwise: self.recording.rowwise, out }
     }
 
     /// Gradients of a linear map's own parameters.

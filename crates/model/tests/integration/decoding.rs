@@ -2,7 +2,7 @@
 
 use crate::tiny;
 
-use bessemer_model::{Cache, Decoder, ModelError, Purpose, Shape, TokenBatch};
+use bessemer_model::{Cache, CacheShape, Decoder, ModelError, NextPosition, Purpose, Shape, TokenBatch};
 use tiny::{SEQ, all_kinds, cpu, decoder, models, tokens};
 
 /// Logits `[rows, V]` of a full forward pass.
@@ -24,27 +24,107 @@ fn cached_logits_are_the_full_forward_logits_for_any_cut_of_the_sequence() {
         let mut b = cpu(2);
         // A decoder's own shape does not matter for decoding.
         let d = decoder(&mut b, &model, 1, Purpose::Train);
+        let close = |found: &[f32], wanted: &[f32], what: &str| {
+            let worst = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 2e-5, "{label} {what}: {worst}");
+        };
         for pieces in [&[16][..], &[1; 16], &[7, 1, 1, 5, 2], &[15, 1]] {
-            for (sequences, capacity) in [(3, SEQ), (1, SEQ)] {
-                if sequences > 1 && model.document_end.is_some() {
-                    continue;
-                }
-                let mut cache = Cache::new(&mut b, &d, sequences, capacity).unwrap();
-                let mut at = 0;
-                for &new in pieces {
-                    let part: Vec<u32> = (0..sequences)
-                        .flat_map(|s| &ids[s * SEQ + at..s * SEQ + at + new])
-                        .copied()
-                        .collect();
-                    let logits = d.decode(&mut b, &mut cache, &part).unwrap();
-                    at += new;
-                    for (s, found) in logits.chunks(model.vocab_size).enumerate() {
-                        let wanted = &rows[s * SEQ + at - 1];
-                        let worst = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                        assert!(worst < 2e-5, "{label} {pieces:?} sequence {s} position {at}: {worst}");
+            let mut cache =
+                Cache::new(&mut b, &d, CacheShape { logit_rows: 3, ..CacheShape::slots(3, SEQ) }).unwrap();
+            let mut at = 0;
+            for &new in pieces {
+                for s in 0..3 {
+                    let part = &ids[s * SEQ + at..s * SEQ + at + new];
+                    let what = format!("{pieces:?} sequence {s} position {}", at + new);
+                    if s == 2 {
+                        let mut seen = 0;
+                        d.decode_each(&mut b, &mut cache, s, part, &mut |i, found| {
+                            close(found, &rows[s * SEQ + at + i], &what);
+                            seen += 1;
+                        })
+                        .unwrap();
+                        assert_eq!(seen, new);
+                    } else {
+                        let found = d.decode(&mut b, &mut cache, s, part).unwrap();
+                        close(found, &rows[s * SEQ + at + new - 1], &what);
                     }
-                    assert_eq!(cache.len(), at);
+                    assert_eq!(cache.len(s), at + new);
                 }
+                at += new;
+            }
+        }
+        // Sequences of different lengths, a position of each at a time; later ones begin while others are on their way.
+        let mut cache = Cache::new(&mut b, &d, CacheShape::slots(3, SEQ)).unwrap();
+        d.prefill(&mut b, &mut cache, 2, &ids[2 * SEQ..2 * SEQ + 9]).unwrap();
+        for step in 0..2 * SEQ {
+            let goes = |s: &usize| cache.len(*s) < SEQ && (*s != 1 || step > 4);
+            let order: Vec<usize> = [1, 2, 0].into_iter().filter(goes).collect();
+            if order.is_empty() {
+                break;
+            }
+            let next = |&s: &usize| NextPosition { slot: s, id: ids[s * SEQ + cache.len(s)] };
+            let next: Vec<NextPosition> = order.iter().map(next).collect();
+            let at: Vec<usize> = order.iter().map(|&s| s * SEQ + cache.len(s)).collect();
+            let logits = d.decode_rows(&mut b, &mut cache, &next).unwrap();
+            for (found, at) in logits.chunks(model.vocab_size).zip(at) {
+                close(found, &rows[at], &format!("row {at} at step {step}"));
+            }
+        }
+        assert!((0..3).all(|s| cache.len(s) == SEQ));
+    }
+}
+
+/// Bits of the logits of a prompt and of the tokens that follow it in `slot`, while `others` are decoded beside it.
+fn bits_beside(
+    (model, threads): (&bessemer_arch::Model, usize),
+    others: usize,
+    slot: usize,
+    ids: &[u32],
+    prompt: usize,
+) -> Vec<Vec<u32>> {
+    let mut b = cpu(threads);
+    let d = decoder(&mut b, model, 1, Purpose::Score);
+    let mut cache = Cache::new(&mut b, &d, CacheShape::slots(others + 1, SEQ)).unwrap();
+    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    let mut found = vec![bits(d.decode(&mut b, &mut cache, slot, &ids[..prompt]).unwrap())];
+    let beside = (0..=others).filter(|&s| s != slot).collect::<Vec<usize>>();
+    for (step, &id) in ids[prompt..].iter().enumerate() {
+        let mut rows = vec![NextPosition { slot, id }];
+        for &s in &beside {
+            // The others begin at different times, with prompts of their own; their order changes.
+            let other = NextPosition { slot: s, id: ((step * 31 + s * 7) % 90) as u32 };
+            match cache.len(s) {
+                0 if step > s % 3 => {
+                    let prompt: Vec<u32> = (0..1 + s).map(|i| ((i * 13 + s) % 90) as u32).collect();
+                    d.prefill(&mut b, &mut cache, s, &prompt).unwrap();
+                }
+                0 => {}
+                len if len < SEQ => rows.insert(step * s % (rows.len() + 1), other),
+                _ => cache.truncate(s, 0),
+            }
+        }
+        let at = rows.iter().position(|r| r.slot == slot).unwrap();
+        let logits = d.decode_rows(&mut b, &mut cache, &rows).unwrap();
+        found.push(bits(&logits[at * model.vocab_size..][..model.vocab_size]));
+    }
+    found
+}
+
+/// Bits of a sequence do not depend on who else is decoded, on the slot or on the threads.
+#[test]
+fn a_sequence_has_its_own_bits_whoever_is_decoded_beside_it() {
+    for (label, model) in all_kinds() {
+        let ids = &tokens(5, 1).0[..SEQ];
+        for prompt in [1, 9] {
+            // One token after another in a cache for one: what `generate` does.
+            let alone = bits_beside((&model, 1), 0, 0, ids, prompt);
+            for (threads, others, slot) in [(2, 0, 0), (1, 1, 1), (2, 7, 3), (1, 7, 0), (2, 2, 2)] {
+                let found = bits_beside((&model, threads), others, slot, ids, prompt);
+                let first = found.iter().zip(&alone).position(|(a, b)| a != b);
+                assert_eq!(
+                    first, None,
+                    "{label}: {threads} threads, {others} others, slot {slot}, prompt {prompt}"
+                );
             }
         }
     }
@@ -56,17 +136,17 @@ fn a_truncated_cache_goes_on_from_the_common_beginning() {
     let (ids, rows) = full(label);
     let mut b = cpu(1);
     let d = decoder(&mut b, &model, 1, Purpose::Score);
-    let mut cache = Cache::new(&mut b, &d, 1, SEQ).unwrap();
-    d.decode(&mut b, &mut cache, &ids[..6]).unwrap();
-    d.decode(&mut b, &mut cache, &[1, 2, 3, 4]).unwrap();
-    cache.truncate(6);
-    let logits = d.decode(&mut b, &mut cache, &ids[6..9]).unwrap();
+    let mut cache = Cache::new(&mut b, &d, CacheShape::one(SEQ)).unwrap();
+    d.decode(&mut b, &mut cache, 0, &ids[..6]).unwrap();
+    d.decode(&mut b, &mut cache, 0, &[1, 2, 3, 4]).unwrap();
+    cache.truncate(0, 6);
+    let logits = d.decode(&mut b, &mut cache, 0, &ids[6..9]).unwrap();
     let worst = logits.iter().zip(&rows[8]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 2e-5, "{worst}");
-    cache.truncate(100);
-    assert_eq!(cache.len(), 9);
-    cache.truncate(0);
-    assert!(cache.is_empty());
+    cache.truncate(0, 100);
+    assert_eq!(cache.len(0), 9);
+    cache.truncate(0, 0);
+    assert!(cache.is_empty(0));
 }
 
 #[test]
@@ -76,18 +156,18 @@ fn a_prompt_longer_than_one_pass_goes_through_in_pieces() {
     let mut b = cpu(2);
     let d = decoder(&mut b, &model, 1, Purpose::Score);
     let ids: Vec<u32> = (0..300).map(|i| (i * i + 7) % 97).collect();
-    let mut whole = Cache::new(&mut b, &d, 1, 400).unwrap();
-    let at_once = d.decode(&mut b, &mut whole, &ids).unwrap().to_vec();
-    let mut stepped = Cache::new(&mut b, &d, 1, 400).unwrap();
+    let mut whole = Cache::new(&mut b, &d, CacheShape::one(400)).unwrap();
+    let at_once = d.decode(&mut b, &mut whole, 0, &ids).unwrap().to_vec();
+    let mut stepped = Cache::new(&mut b, &d, CacheShape::one(400)).unwrap();
     for id in &ids {
-        d.decode(&mut b, &mut stepped, &[*id]).unwrap();
+        d.decode(&mut b, &mut stepped, 0, &[*id]).unwrap();
     }
-    let logits = d.decode(&mut b, &mut stepped, &[5]).unwrap().to_vec();
-    let again = d.decode(&mut b, &mut whole, &[5]).unwrap();
+    let logits = d.decode(&mut b, &mut stepped, 0, &[5]).unwrap().to_vec();
+    let again = d.decode(&mut b, &mut whole, 0, &[5]).unwrap();
     let worst = logits.iter().zip(again).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 5e-5, "{worst}");
     assert!(at_once != logits);
-    let e = d.decode(&mut b, &mut whole, &[0; 100]).unwrap_err();
+    let e = d.decode(&mut b, &mut whole, 0, &[0; 100]).unwrap_err();
     assert!(matches!(e, ModelError::CacheFull { len: 301, new: 100, capacity: 400 }), "{e}");
 }
 
@@ -155,14 +235,24 @@ fn packed_documents_have_the_losses_of_the_documents_alone() {
 }
 
 #[test]
-fn several_sequences_are_refused_where_one_of_them_ends_a_document() {
-    let model = all_kinds().into_iter().find(|m| m.1.document_end.is_some()).unwrap().1;
-    let end = model.document_end.unwrap();
+fn impossible_rows_and_slots_are_refused_and_change_nothing() {
+    let model = models().remove(0).1;
     let mut b = cpu(1);
     let d = decoder(&mut b, &model, 1, Purpose::Score);
-    let mut cache = Cache::new(&mut b, &d, 2, SEQ).unwrap();
-    d.decode(&mut b, &mut cache, &[end + 1; 4]).unwrap();
-    let e = d.decode(&mut b, &mut cache, &[end + 1, end]).unwrap_err().to_string();
-    assert!(e.contains("ids[1] ends a document"), "{e}");
-    assert_eq!(cache.len(), 2);
+    let mut cache = Cache::new(&mut b, &d, CacheShape::slots(2, 3)).unwrap();
+    d.prefill(&mut b, &mut cache, 1, &[1, 2, 3]).unwrap();
+    let row = |slot, id| NextPosition { slot, id };
+    for (rows, wanted) in [
+        (&[][..], "1 to 2, the slots"),
+        (&[row(0, 1), row(1, 1), row(0, 2)], "1 to 2, the slots"),
+        (&[row(0, 1), row(0, 2)], "slot 0 in rows 0 and 1"),
+        (&[row(2, 1)], "slot: wanted 0 to 1, found 2"),
+        (&[row(0, 1), row(1, 1)], "holds 3 of 3 positions"),
+        (&[row(0, 1 << 20)], "ids[0]"),
+    ] {
+        let e = d.decode_rows(&mut b, &mut cache, rows).unwrap_err().to_string();
+        assert!(e.contains(wanted), "{e}");
+    }
+    assert!(d.decode(&mut b, &mut cache, 2, &[1]).is_err() && d.decode(&mut b, &mut cache, 0, &[]).is_err());
+    assert_eq!((cache.len(0), cache.len(1), cache.len(7)), (0, 3, 0));
 }

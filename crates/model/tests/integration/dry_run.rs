@@ -3,7 +3,9 @@
 use crate::tiny;
 
 use bessemer_arch::{MlpKind, Model, NormChoice, Placement, named};
-use bessemer_model::{ActivationConfig, Cache, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_model::{
+    ActivationConfig, Cache, CacheShape, Decoder, ModelError, Purpose, Shape, StepContext, TokenBatch,
+};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::rng::RngKey;
@@ -97,14 +99,14 @@ fn bytes_of_the_cache_are_no_more_than_a_plan_by_hand() {
         let m = named(name).unwrap();
         let mut b = NullBackend::new();
         let d = Decoder::new(&mut b, &m, Shape { sequences: 1, seq: 1, purpose: Purpose::Score }).unwrap();
-        Cache::new(&mut b, &d, sequences, capacity).unwrap();
-        let r = sequences * 1.max(capacity.min(128 / sequences));
+        Cache::new(&mut b, &d, CacheShape::slots(sequences, capacity)).unwrap();
+        let r = sequences.max(capacity.min(128));
         let (d, f, v) = (m.width, m.ffn_width, m.vocab_size);
         let (j, a, g) = (m.qkv_width(), m.attention_width(), m.kv_heads * m.head_dim);
         let p = m.mlp_in_width();
         let stats = stats(&m);
         let elements = 2 * m.layers * sequences * capacity * g
-            + r * (4 * d + j + a + p + f + stats + 2)
+            + r * (4 * d + j + a + p + f + stats + 2 + 3)
             + sequences * (v + d);
         let (found, wanted) = (class(&b, "cache"), 4 * elements as u64);
         assert!(found <= wanted + 256 * 40, "{name}: {found} above {wanted}");
@@ -169,19 +171,18 @@ fn impossible_shapes_batches_and_names_are_refused_with_a_reason() {
     let e = d.write_param(&mut b, "final_norm.bias", &[0.0; 3]).unwrap_err().to_string();
     assert!(e.contains("final_norm.bias: wanted 256 values for shape [256], found 3"), "{e}");
 
-    let e = Cache::new(&mut b, &d, 1, 257).unwrap_err().to_string();
+    let e = Cache::new(&mut b, &d, CacheShape::one(257)).unwrap_err().to_string();
     assert!(e.contains("context of 256"), "{e}");
-    let mut cache = Cache::new(&mut b, &d, 2, 5).unwrap();
-    assert!(d.decode(&mut b, &mut cache, &[1, 2, 3]).is_err(), "three tokens for two sequences");
-    assert!(d.decode(&mut b, &mut cache, &[]).is_err());
-    assert!(d.decode(&mut b, &mut cache, &[50257, 0]).is_err());
-    assert_eq!(cache.len(), 0);
-    d.decode(&mut b, &mut cache, &[1; 8]).unwrap();
-    assert_eq!(cache.len(), 4);
-    let e = d.decode(&mut b, &mut cache, &[1; 4]).unwrap_err().to_string();
+    let mut cache = Cache::new(&mut b, &d, CacheShape::slots(2, 5)).unwrap();
+    assert!(d.decode(&mut b, &mut cache, 0, &[]).is_err());
+    assert!(d.decode(&mut b, &mut cache, 0, &[50257, 0]).is_err());
+    assert_eq!(cache.len(0), 0);
+    d.decode(&mut b, &mut cache, 0, &[1; 4]).unwrap();
+    assert_eq!((cache.len(0), cache.len(1)), (4, 0));
+    let e = d.decode(&mut b, &mut cache, 0, &[1; 2]).unwrap_err().to_string();
     assert!(e.contains("holds 4 of 5 positions, 2 more"), "{e}");
-    cache.truncate(3);
-    d.decode(&mut b, &mut cache, &[1; 4]).unwrap();
+    cache.truncate(0, 3);
+    d.decode(&mut b, &mut cache, 0, &[1; 2]).unwrap();
 }
 
 /// A mask with what its counters held when it was launched.

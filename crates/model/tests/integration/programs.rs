@@ -61,11 +61,11 @@ fn layouts() -> Vec<LayoutOfRank> {
     all
 }
 
-/// Whether the model of this number is tried with every mutation in the layout of that number: every third, so that each model meets
+/// Whether the model of this number is tried with every mutation in the layout of that number: every fifth, so that each model meets
 /// each stream in some layout. Programs of blocks are long, and differ little from model to model.
 fn is_mutated(kind: usize, at: usize, sharing: Sharing) -> bool {
     let blocks = sharing.context().is_some_and(|context| context.method.by_blocks());
-    if blocks { kind.is_multiple_of(12) } else { (kind + at).is_multiple_of(3) }
+    if blocks { kind.is_multiple_of(12) } else { (kind + at).is_multiple_of(5) }
 }
 
 fn decoder(model: &Model, layout: LayoutOfRank) -> Option<Decoder> {

@@ -7,8 +7,8 @@ use crate::tiny;
 use bessemer_arch::{ActivationChoice, Distribution, InitChoice, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing, Mesh, MeshConfig, exchange_problem};
 use bessemer_model::{
-    ActivationConfig, Cache, Decoder, LineStream, ModelError, OneDevice, Phase, Purpose, Shape, StageRanks,
-    StepContext, Stream, TokenBatch,
+    ActivationConfig, Cache, CacheShape, Decoder, LineStream, ModelError, OneDevice, Phase, Purpose, Shape,
+    StageRanks, StepContext, Stream, TokenBatch,
 };
 use bessemer_program::Node;
 use bessemer_tensor::Backend;
@@ -505,7 +505,7 @@ fn what_a_portion_cannot_do_is_refused() {
         message(d.logits(&mut b, &batch, |_, _| {}))
             .contains("needs the whole model, found tensor shard 1 of 2")
     );
-    let cache = Cache::new(&mut b, &d, 1, 4).map(drop);
+    let cache = Cache::new(&mut b, &d, CacheShape::one(4)).map(drop);
     assert!(message(cache).contains("decoding with a cache needs the whole model"));
     let odd = Shape { sequences: 1, seq: 15, ..SHAPE };
     let cut =

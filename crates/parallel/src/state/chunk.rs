@@ -33,6 +33,17 @@ impl Chunk {
             Place::Moment(_, name) => Of::State(name),
         };
         let number = self.param_of(tensor).ok_or_else(|| not_here(&tensor.name))?;
+        self.reading_of(plan, coord, number, &of)
+    }
+
+    /// Where a parameter, or what has its shape, lies on the ranks of the chunk.
+    pub(super) fn reading_of(
+        &self,
+        plan: &Plan,
+        coord: Coord,
+        number: usize,
+        of: &Of<'_>,
+    ) -> Result<Reading, ParallelError> {
         let len = self.tensor_shard[number].len();
         let param = Some(number).filter(|_| self.tensor_shard[number].sharding.is_sharded());
         if matches!(of, Of::Value) && plan.keeps_values() {
@@ -40,8 +51,9 @@ impl Chunk {
             return Ok(Reading { param, len, parts: None, view });
         }
         let place = self.units.place(number);
-        let parts = on_shards((0..plan.shard()).map(|r| self.run(plan, place, r).len).collect());
-        Ok(Reading { param, len, parts, view: self.own_view(plan, coord, place, &of)? })
+        let lengths = (0..plan.shard()).map(|r| self.run(plan, place, r).len);
+        let parts = (plan.shard() > 1).then(|| Parts::of(lengths));
+        Ok(Reading { param, len, parts, view: self.own_view(plan, coord, place, of)? })
     }
 
     /// Whole tensors of this chunk, one after the other: tensor shards from the ranks of the shard axis, then tensors from those of

@@ -8,6 +8,7 @@
 use super::{Of, Place, Reading, StateTensor};
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::plan::Coord;
 use crate::worker::Worker;
 use bessemer_mesh::{DimRange, ElementRun, even};
 use bessemer_optim::StateView;
@@ -28,6 +29,19 @@ pub struct OwnPiece {
     pub at: Range<usize>,
     /// Elements of the whole tensor: (first, how many), one after the other.
     pub runs: Vec<(usize, usize)>,
+}
+
+/// A stretch of memory on this rank, and who else holds its elements.
+#[derive(Debug, Clone)]
+pub struct HeldStretch {
+    /// Position in the list of tensors.
+    pub tensor: usize,
+    /// Ranks of the job that hold the elements, ascending; this one is among them.
+    pub holders: Vec<usize>,
+    /// The memory that it lies in, without gaps.
+    pub view: StateView,
+    /// Its elements there.
+    pub at: Range<usize>,
 }
 
 /// What [`Worker::write_with`] asks for elements of a whole tensor, (first, how many) one after the other, and where their values go.
@@ -115,6 +129,63 @@ impl Worker {
         Ok(held)
     }
 
+    /// The stretches of `tensors` on this rank, and which ranks hold the same bits: replicas of data parallelism, what the ranks of a
+    /// layer do not share, stages that several pipeline ranks hold, a token table of first and last stage. Where parameters have masters,
+    /// the values that the passes read come behind them. States of another shape than their parameter are left out: ranks may be ahead
+    /// of each other with them. The order of the tensors is the same on all holders.
+    ///
+    /// # Errors
+    /// As [`Worker::own_pieces`].
+    pub fn held_stretches(&self, tensors: &[StateTensor]) -> Result<Vec<HeldStretch>, ParallelError> {
+        let mut list = Vec::new();
+        for (index, tensor) in tensors.iter().enumerate() {
+            for (number, chunk) in self.chunks.iter().enumerate() {
+                let Some(param) = chunk.param_of(tensor) else { continue };
+                let mut held = Vec::new();
+                match &tensor.place {
+                    Place::Whole { .. } => continue,
+                    Place::Param(_) if chunk.types.has_masters() => {
+                        self.held_pieces(index, tensor, number, &mut held)?;
+                        let values = chunk.reading_of(&self.plan, self.coord, param, &Of::Value)?;
+                        self.pieces_of(values, index, tensor, number, &mut held)?;
+                    }
+                    _ => self.held_pieces(index, tensor, number, &mut held)?,
+                }
+                list.extend(held.into_iter().map(|h| {
+                    let holders = self.ranks_of(chunk, param, &h.holders);
+                    let at = h.local.start - h.start..h.local.end - h.start;
+                    HeldStretch { tensor: index, holders, view: h.view, at }
+                }));
+            }
+        }
+        Ok(list)
+    }
+
+    /// The ranks of the job that hold what `holders` of this rank's chunk do, ascending.
+    fn ranks_of(&self, chunk: &Chunk, param: usize, holders: &Holders) -> Vec<usize> {
+        let tied = chunk.units.table.is_some_and(|table| chunk.units.place(param).unit == table);
+        let stages = if tied { vec![0, self.program.stages - 1] } else { vec![chunk.place.stage] };
+        let mut ranks = Vec::new();
+        for pipeline in stages.iter().flat_map(|stage| self.program.holders(*stage)).map(|place| place.rank) {
+            for replicate in 0..self.plan.replicate() {
+                let shards = if holders.all_shards {
+                    0..self.plan.shard()
+                } else {
+                    self.coord.shard..self.coord.shard + 1
+                };
+                for shard in shards {
+                    let at = |tensor: &usize| {
+                        self.plan.rank(Coord { pipeline, replicate, shard, tensor: *tensor })
+                    };
+                    ranks.extend(holders.layer_ranks.iter().map(at));
+                }
+            }
+        }
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
     /// This rank's position among those that have some elements, and their number.
     fn position(&self, holders: &Holders) -> (usize, usize) {
         if holders.first_saves {
@@ -135,8 +206,20 @@ impl Worker {
         number: usize,
         held: &mut Vec<HeldPiece>,
     ) -> Result<(), ParallelError> {
+        let reading = self.chunks[number].reading(&self.plan, self.coord, tensor)?;
+        self.pieces_of(reading, index, tensor, number, held)
+    }
+
+    /// What this rank has of a tensor of chunk `number`, which lies as `reading` says.
+    fn pieces_of(
+        &self,
+        Reading { param, len, parts, view }: Reading,
+        index: usize,
+        tensor: &StateTensor,
+        number: usize,
+        held: &mut Vec<HeldPiece>,
+    ) -> Result<(), ParallelError> {
         let (coord, chunk) = (self.coord, &self.chunks[number]);
-        let Reading { param, len, parts, view } = chunk.reading(&self.plan, coord, tensor)?;
         let Some(view) = view else { return Ok(()) };
         let all_shards = parts.is_none();
         // A state of another shape than its parameter, such as K-FAC's, may be ahead on ranks that compute a part of it for the
@@ -223,9 +306,16 @@ impl Worker {
         (!range.is_empty()).then_some(WantedPart { to: WantedPlace::Param(param, of), range })
     }
 
+    /// What [`Worker::write_with`] asks for of a tensor: (first, how many) of its elements, by call.
+    pub fn wanted_runs(&self, tensor: &StateTensor) -> Vec<Vec<(usize, usize)>> {
+        let of = |chunk: &Chunk| self.wanted(chunk, tensor).map(|wanted| wanted.runs(chunk));
+        self.chunks.iter().filter_map(of).collect()
+    }
+
     /// Puts this rank's part of a tensor where it belongs. `read` is given the elements of the whole tensor that are wanted
     /// here, (first, how many) one after the other, and their values' place; it is asked for no others, and not at all if this rank
-    /// has nothing of the tensor.
+    /// has nothing of the tensor. The memory for the values stays for the next tensor, until [`Worker::adopt_state`]: its pages
+    /// cost more than the copies.
     ///
     /// # Errors
     /// What the device or `read` answers.
@@ -235,33 +325,56 @@ impl Worker {
         tensor: &StateTensor,
         read: &mut ReadElements<'_, E>,
     ) -> Result<(), E> {
+        let mut memory = std::mem::take(&mut self.restored);
         for chunk in &self.chunks {
-            let Some(WantedPart { to, range }) = self.wanted(chunk, tensor) else { continue };
+            let Some(wanted) = self.wanted(chunk, tensor) else { continue };
+            let runs = wanted.runs(chunk);
+            let WantedPart { to, range } = wanted;
             match to {
                 WantedPlace::Whole(name) => {
-                    let mut values = vec![0.0; range.len()];
-                    read(&[(0, values.len())], &mut values)?;
+                    let values = first(&mut memory, range.len());
+                    read(&runs, values)?;
                     let view = chunk.state_view(name, values.len())?;
-                    view.write(backend, &values).map_err(ParallelError::from)?;
+                    view.write(backend, values).map_err(ParallelError::from)?;
                 }
                 WantedPlace::Param(param, of) => {
-                    let shard = &chunk.tensor_shard[param];
-                    let runs = shard.runs().into_iter().filter_map(|run| run.within(&range));
-                    let runs: Vec<_> = runs.map(|run| (run.whole, run.len)).collect();
-                    let mut part = vec![0.0; shard.len()];
+                    // Of the values outside of `range` none is written.
+                    let part = first(&mut memory, chunk.tensor_shard[param].len());
                     read(&runs, &mut part[range])?;
-                    chunk.write_tensor_shard(backend, (&self.plan, self.coord), param, &of, &part)?;
+                    chunk.write_tensor_shard(backend, (&self.plan, self.coord), param, &of, part)?;
                 }
             }
         }
+        self.restored = memory;
         Ok(())
     }
+}
+
+/// The first `len` values of `memory`, which grows to hold them.
+fn first(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if memory.len() < len {
+        memory.resize(len, 0.0);
+    }
+    &mut memory[..len]
 }
 
 /// What a chunk has of a tensor: where it goes, and which elements of the rank's part of the tensor they are.
 struct WantedPart<'a> {
     to: WantedPlace<'a>,
     range: Range<usize>,
+}
+
+impl WantedPart<'_> {
+    /// Its elements in the whole tensor: (first, how many), one after the other.
+    fn runs(&self, chunk: &Chunk) -> Vec<(usize, usize)> {
+        match self.to {
+            WantedPlace::Whole(_) => vec![(0, self.range.len())],
+            WantedPlace::Param(param, _) => {
+                let runs = chunk.tensor_shard[param].runs().into_iter();
+                runs.filter_map(|run| run.within(&self.range)).map(|run| (run.whole, run.len)).collect()
+            }
+        }
+    }
 }
 
 /// Destination of elements.

@@ -4,9 +4,10 @@ use super::{OwnPiece, StateTensor};
 use crate::error::ParallelError;
 use crate::worker::Worker;
 use bessemer_mesh::{BoxRange, box_runs, boxes_of};
-use bessemer_tensor::Backend;
+use bessemer_tensor::{Backend, PendingRead, ReadValues, all_finite};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A box of a tensor that a rank saves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +101,68 @@ impl OwnSlices {
             piece.view.read(backend, piece.at.start + start - at, here)?;
         }
         Ok(())
+    }
+}
+
+/// A rank's state on its way into a copy ([`OwnSlices::begin_copy`]).
+#[derive(Debug)]
+pub struct PendingCopy {
+    slices: Arc<OwnSlices>,
+    read: PendingRead,
+    /// Whether what was read at once is finite.
+    finite: bool,
+}
+
+/// A copy, and what making it has cost.
+#[derive(Debug)]
+pub struct FinishedCopy {
+    /// The state.
+    pub copy: StateCopy,
+    /// Whether all values are finite.
+    pub finite: bool,
+    /// For how long the device's operators waited for it.
+    pub held_up: Duration,
+}
+
+impl OwnSlices {
+    /// Begins to copy all elements, as they are now, into `memory`, while the device goes on. What is not stored as values, moments in 8
+    /// bits, is read at once.
+    ///
+    /// # Errors
+    /// An error of the device, or memory for another number of elements.
+    pub fn begin_copy(
+        self: &Arc<Self>,
+        backend: &mut dyn Backend,
+        mut memory: Vec<f32>,
+    ) -> Result<PendingCopy, ParallelError> {
+        if memory.len() != self.elements {
+            let text = format!("memory for {} values, wanted {}", memory.len(), self.elements);
+            return Err(ParallelError::Layout(text));
+        }
+        let (mut sources, mut finite) = (Vec::with_capacity(self.pieces.len()), true);
+        for (piece, at) in &self.pieces {
+            match piece.view.stretch(piece.at.start, piece.at.len()) {
+                Some(view) => sources.push((view, *at)),
+                None => {
+                    let here = &mut memory[*at..at + piece.at.len()];
+                    piece.view.read(backend, piece.at.start, here)?;
+                    finite &= all_finite(here);
+                }
+            }
+        }
+        let read = backend.begin_read(sources, memory)?;
+        Ok(PendingCopy { slices: Arc::clone(self), read, finite })
+    }
+}
+
+impl PendingCopy {
+    /// Waits for the copy.
+    ///
+    /// # Errors
+    /// An error of the device.
+    pub fn wait(self) -> Result<FinishedCopy, ParallelError> {
+        let ReadValues { values, finite, held_up } = self.read.wait()?;
+        Ok(FinishedCopy { copy: StateCopy::new(self.slices, values), finite: finite && self.finite, held_up })
     }
 }
 

@@ -3,7 +3,7 @@
 use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{ActivationConfig, Cache, Decoder, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Cache, CacheShape, Decoder, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{ContextMethod, Job, MemoryPlan, ParallelConfig, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
@@ -138,14 +138,16 @@ fn the_plan_of_a_decoder_is_what_the_device_holds() {
     let (model, shape) =
         (config.resolve(None).unwrap(), Shape { sequences: 2, seq: 48, purpose: Purpose::Score });
     let activations = ActivationConfig::default();
-    for cached in [None, Some(96)] {
+    for cached in
+        [None, Some(CacheShape::one(96)), Some(CacheShape { logit_rows: 8, ..CacheShape::slots(3, 40) })]
+    {
         let planned = MemoryPlan::of_decoder(&model, shape, activations.clone(), cached, Some(&mut cpu()))
             .unwrap()
             .buffers;
         let mut device = cpu();
         let decoder = Decoder::with_activations(&mut device, &model, shape, activations.clone()).unwrap();
-        if let Some(capacity) = cached {
-            Cache::new(&mut device, &decoder, 1, capacity).unwrap();
+        if let Some(cache) = cached {
+            Cache::new(&mut device, &decoder, cache).unwrap();
         }
         let held = device.memory();
         assert!(planned.workspace > Bytes(0));

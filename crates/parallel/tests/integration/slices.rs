@@ -6,10 +6,18 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{Job, OwnSlices, ParallelConfig, ParallelError, Plan, Stage, StateTensor, Worker};
+use bessemer_parallel::{
+    CubeConfig, Job, OwnSlices, ParallelConfig, ParallelError, Plan, PlaneConfig, Stage, StateTensor,
+    TensorConfig, Worker,
+};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};
 use std::time::Duration;
+
+/// Sequences of a micro-batch: as many as any grid here divides it by, or one that ranks share.
+fn sequences(plan: &Plan) -> usize {
+    if plan.context_ranks() > 1 { 1 } else { 8 }
+}
 
 fn model(kv_heads: u64) -> Model {
     ModelConfig {
@@ -39,7 +47,7 @@ fn rank_of(
     let program = plan.program(plan.pipeline() * 2, 1, None).unwrap();
     let job = Job {
         model,
-        shape: Shape { sequences: 1, seq, purpose: Purpose::Train },
+        shape: Shape { sequences: sequences(plan), seq, purpose: Purpose::Train },
         activations: ActivationConfig::default(),
         types,
         optim,
@@ -98,6 +106,14 @@ fn layouts() -> Vec<(&'static str, ParallelConfig, usize)> {
     let base = ParallelConfig::default;
     let stage = |stage: Stage| ParallelConfig { stage, ..base() };
     let tensor = |degree: u64, stage: Stage| ParallelConfig { tensor: degree.into(), stage, ..base() };
+    let plane = |rows, columns, depth| TensorConfig::Plane(PlaneConfig { grid: [rows, columns], depth });
+    let grid = |tensor: TensorConfig, stage: Stage| ParallelConfig { tensor, stage, ..base() };
+    let chunked = |schedule: &str, chunks, config: ParallelConfig| ParallelConfig {
+        pipeline: 2,
+        schedule: schedule.into(),
+        chunks,
+        ..config
+    };
     vec![
         ("one rank", base(), 1),
         ("ddp", stage(Stage::Ddp), 4),
@@ -116,6 +132,18 @@ fn layouts() -> Vec<(&'static str, ParallelConfig, usize)> {
         ("context x tensor", ParallelConfig { context: 2, ..tensor(2, Stage::Ddp) }, 8),
         ("pipeline", ParallelConfig { pipeline: 2, ..stage(Stage::Zero1) }, 4),
         ("pipeline x tensor", ParallelConfig { pipeline: 2, ..tensor(2, Stage::Zero1) }, 8),
+        ("grid 2 x 2", grid(plane(2, 2, 1), Stage::Ddp), 4),
+        ("grid 1 x 2 x ddp", grid(plane(1, 2, 1), Stage::Ddp), 4),
+        ("grid 2 x 1 x 2 layers x zero1", grid(plane(2, 1, 2), Stage::Zero1), 8),
+        ("grid 2 x 2 x zero3", grid(plane(2, 2, 1), Stage::Zero3), 8),
+        ("grid, cube", grid(TensorConfig::Cube(CubeConfig { cube: 2 }), Stage::Ddp), 8),
+        ("grid 1 x 2 x pipeline", ParallelConfig { pipeline: 2, ..grid(plane(1, 2, 1), Stage::Ddp) }, 4),
+        ("interleaved", chunked("interleaved", 2, stage(Stage::Ddp)), 2),
+        ("interleaved x zero1", chunked("interleaved", 2, stage(Stage::Zero1)), 4),
+        ("interleaved x tensor", chunked("interleaved", 2, tensor(2, Stage::Ddp)), 4),
+        ("breadth-first x zero2", chunked("breadth-first", 2, stage(Stage::Zero2)), 4),
+        ("zb-v", chunked("zb-v", 0, stage(Stage::Ddp)), 2),
+        ("chimera x zero1", chunked("chimera", 0, stage(Stage::Zero1)), 4),
     ]
 }
 
@@ -127,7 +155,8 @@ fn every_element_is_saved_by_one_rank_and_the_work_is_even() {
         let counts = saved_once(what, &model, &config, ranks, &optim);
         let (most, all) = (counts.iter().max().unwrap(), counts.iter().sum::<usize>());
         assert!(all >= total, "{what}: {all} of {total}");
-        if config.pipeline < 2 {
+        // Grids hold vectors along one axis.
+        if config.pipeline < 2 && config.tensor.grid().is_none() {
             // Lists of elements that the same ranks have differ by one element, and units that shards divide by a few. Where shards
             // divide units, one may get most of the elements that several ranks of a layer have.
             let slack = if what.contains("tensor x zero3") { all / ranks / 5 } else { all / 100 + 8 };
@@ -165,7 +194,7 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
             let mut cpu = crate::instruction_set::cpu(1);
             let job = Job {
                 model: &model,
-                shape: Shape { sequences: 1, seq: 8, purpose: Purpose::Train },
+                shape: Shape { sequences: sequences(&plan), seq: 8, purpose: Purpose::Train },
                 activations: ActivationConfig::default(),
                 types: ParamStorage::default(),
                 optim: &optim,

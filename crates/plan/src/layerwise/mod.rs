@@ -33,6 +33,7 @@ pub use solve::{Solved, priced, solve, uniform};
 pub use space::{Searched, degrees, search};
 
 use crate::{DataParallel, Efficiency, Machine, ParameterBytes};
+use bessemer_program::PiecesInFlight;
 use bessemer_units::Recompute;
 use serde::Serialize;
 
@@ -168,6 +169,8 @@ pub struct Setting<'a> {
     pub bytes: ParameterBytes,
     /// Whether collectives of data-parallel ranks run beside the computation.
     pub overlap: bool,
+    /// Most pieces of parameters and gradients that travel at once.
+    pub in_flight: PiecesInFlight,
     /// Bytes that a device may hold.
     pub memory: f64,
 }

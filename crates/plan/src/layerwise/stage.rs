@@ -8,7 +8,7 @@
 use super::{Degrees, Prices, Setting, UnitPrice};
 use crate::{DataParallel, Spread, collective_seconds};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
-use bessemer_program::{BUCKET, CollectiveKind, GRADIENTS_AHEAD, VALUES_AHEAD, piece_width};
+use bessemer_program::{BUCKET, CollectiveKind, piece_width};
 
 /// Cost of units.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -107,7 +107,7 @@ impl<'a> Stages<'a> {
     }
 
     pub(super) fn data(&self, parameters: f64) -> DataSeconds {
-        let Setting { machine, efficiency, bytes, .. } = self.setting;
+        let Setting { machine, efficiency, bytes, in_flight, .. } = self.setting;
         // In the pieces in which a flat parameter travels.
         let ranks = self.degrees.data;
         let piece = (piece_width(BUCKET, ranks) * ranks) as f64;
@@ -129,9 +129,9 @@ impl<'a> Stages<'a> {
         DataSeconds {
             gather: match zero {
                 DataParallel::Ddp => TransferSeconds::default(),
-                _ => seconds(CollectiveKind::AllGather, bytes.parameter, VALUES_AHEAD as f64),
+                _ => seconds(CollectiveKind::AllGather, bytes.parameter, in_flight.values as f64),
             },
-            reduce: seconds(reduction, bytes.gradient, GRADIENTS_AHEAD as f64),
+            reduce: seconds(reduction, bytes.gradient, in_flight.gradients as f64),
             update: held * efficiency.optimizer_bytes / machine.memory_bandwidth,
         }
     }

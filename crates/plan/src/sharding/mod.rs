@@ -16,6 +16,7 @@ mod pareto;
 mod passages;
 mod search;
 mod training;
+mod unequal;
 mod unit;
 
 pub use bound::{LowerBound, lower_bound};
@@ -29,4 +30,5 @@ pub use search::{
     sharding_plans,
 };
 pub use training::{BoundBy, Prices, Seconds, Training};
+pub use unequal::{MOST_UNEQUAL_DEVICES, UnequalStage, UnequalStages, unequal_stages};
 pub use unit::{Decision, Layouts, LoopLabel, Passage, ShardOption, UnitGraph};

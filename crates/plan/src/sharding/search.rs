@@ -138,14 +138,14 @@ pub enum ShardingError<E> {
 const SLACK: f64 = 1e-9;
 
 /// Graphs of the units of one layout.
-struct Units {
+pub(super) struct Units {
     embedding: UnitGraph,
-    layer: UnitGraph,
+    pub(super) layer: UnitGraph,
     head: UnitGraph,
 }
 
 impl Units {
-    fn new(programs: &UnitPrograms, devices: Devices<'_>, layouts: Layouts) -> Units {
+    pub(super) fn new(programs: &UnitPrograms, devices: Devices<'_>, layouts: Layouts) -> Units {
         Units {
             embedding: UnitGraph::new(&programs.embedding, devices, layouts),
             layer: UnitGraph::new(&programs.layer, devices, layouts),
@@ -231,8 +231,8 @@ fn zeros(data: usize) -> &'static [DataParallel] {
 
 /// How the groups of each axis lie on the nodes.
 #[derive(Debug, Clone, Copy)]
-struct Spreads {
-    tensor: Spread,
+pub(super) struct Spreads {
+    pub(super) tensor: Spread,
     replicate: Spread,
     shard: Spread,
     pipeline: Spread,
@@ -254,7 +254,7 @@ impl ShardingQuestion<'_> {
     }
 
     /// How the ranks lie: tensor-parallel ones beside each other, as [`Mesh`] orders the axes.
-    fn spreads(&self, tensor: usize, pipeline: usize, data: usize) -> Spreads {
+    pub(super) fn spreads(&self, tensor: usize, pipeline: usize, data: usize) -> Spreads {
         let of = |data_axis: Axis, axis: Axis| {
             let degrees = [(Axis::Tensor, tensor), (Axis::Pipeline, pipeline), (data_axis, data)];
             let config = degrees.iter().fold(MeshConfig::new(), |config, (axis, n)| config.with(*axis, *n));
@@ -273,12 +273,21 @@ impl ShardingQuestion<'_> {
 }
 
 /// One mesh of a question.
-struct MeshCase<'a> {
-    question: &'a ShardingQuestion<'a>,
-    layout: ShardingLayout,
-    spreads: Spreads,
-    devices: Devices<'a>,
-    units: &'a Units,
+pub(super) struct MeshCase<'a> {
+    pub(super) question: &'a ShardingQuestion<'a>,
+    pub(super) layout: ShardingLayout,
+    pub(super) spreads: Spreads,
+    pub(super) devices: Devices<'a>,
+    pub(super) units: &'a Units,
+}
+
+/// A micro-batch of a stage.
+pub(super) struct PricedStage {
+    /// Seconds, with all that is hidden.
+    pub(super) seconds: f64,
+    /// Bytes that a tensor-parallel rank sends.
+    sent: f64,
+    units: Vec<UnitChoice>,
 }
 
 impl MeshCase<'_> {
@@ -312,7 +321,7 @@ impl MeshCase<'_> {
     }
 
     /// Least seconds of a step with whatever memory, and which of two bounds that is.
-    fn least(&self) -> Result<Option<(BoundBy, f64)>, Entangled> {
+    pub(super) fn least(&self) -> Result<Option<(BoundBy, f64)>, Entangled> {
         let prices = self.prices(1);
         let mut least: Option<(BoundBy, f64)> = None;
         for by in [BoundBy::Compute, BoundBy::Traffic] {
@@ -332,6 +341,30 @@ impl MeshCase<'_> {
         Ok(least.map(|(by, seconds)| (by, seconds + others * seconds / stages)))
     }
 
+    /// A stage with these options, which begins with unit number `first` and holds so many micro-batches at a time.
+    pub(super) fn priced(
+        &self,
+        traces: &Traces,
+        point: &Point,
+        first: usize,
+        in_flight: usize,
+    ) -> PricedStage {
+        let prices = self.prices(in_flight);
+        let (mut seconds, mut sent, mut units) = (Seconds::default(), 0.0, Vec::new());
+        for options in traces.units(point) {
+            let options: Vec<usize> = options.into_iter().map(|(_, option)| option).collect();
+            let graph = match first + units.len() {
+                0 => &self.units.embedding,
+                unit if unit > self.question.layers => &self.units.head,
+                _ => &self.units.layer,
+            };
+            seconds += prices.unit(graph, &options);
+            sent += graph.micro_batch(&options).sent;
+            units.push(UnitChoice::of(graph, &options));
+        }
+        PricedStage { seconds: prices.together(seconds), sent, units }
+    }
+
     /// The best plan as one of the two bounds has it, with that bound.
     fn solve(&self, by: BoundBy) -> Result<Option<(ShardingPlan, f64)>, Entangled> {
         let mut traces = Traces::default();
@@ -349,22 +382,11 @@ impl MeshCase<'_> {
             let in_flight = (count - number).min(self.micro_batches());
             let Some(point) = fronts.point(stage.layers.clone(), in_flight) else { continue };
             memory = memory.max(point.price.memory);
-            let (mut seconds, mut of_stage) = (Seconds::default(), 0.0);
-            let prices = self.prices(in_flight);
-            for options in traces.units(point) {
-                let options: Vec<usize> = options.into_iter().map(|(_, option)| option).collect();
-                let graph = match units.len() {
-                    0 => &self.units.embedding,
-                    unit if unit > self.question.layers => &self.units.head,
-                    _ => &self.units.layer,
-                };
-                seconds += prices.unit(graph, &options);
-                of_stage += graph.micro_batch(&options).sent;
-                units.push(UnitChoice::of(graph, &options));
-            }
+            let of_stage = self.priced(&traces, point, units.len(), in_flight);
+            units.extend(of_stage.units);
             let sends = if number + 1 < count { fronts.transfer } else { 0.0 };
-            times.push(prices.together(seconds) + sends);
-            sent.push(of_stage);
+            times.push(of_stage.seconds + sends);
+            sent.push(of_stage.sent);
         }
         let slowest = times.iter().copied().fold(0.0, f64::max);
         let seconds = times.iter().sum::<f64>() + (self.micro_batches() as f64 - 1.0) * slowest;
@@ -379,7 +401,7 @@ impl MeshCase<'_> {
 }
 
 /// Fronts of the stages of a mesh.
-struct StageFronts {
+pub(super) struct StageFronts {
     layers: usize,
     transfer: f64,
     memory: f64,
@@ -395,7 +417,11 @@ struct StageFronts {
 }
 
 impl StageFronts {
-    fn new(mesh: &MeshCase<'_>, by: BoundBy, traces: &mut Traces) -> Result<StageFronts, Entangled> {
+    pub(super) fn new(
+        mesh: &MeshCase<'_>,
+        by: BoundBy,
+        traces: &mut Traces,
+    ) -> Result<StageFronts, Entangled> {
         let (layers, limit) = (mesh.question.layers, mesh.question.memory);
         let (stages, most_in_flight) = (mesh.layout.pipeline, mesh.most_in_flight());
         // Every stage but those of the embedding and of the head alone has a layer.
@@ -449,7 +475,7 @@ impl StageFronts {
     }
 
     /// The fastest options of a stage of some units: 0 is the embedding, the last one the head.
-    fn point(&self, units: Range<usize>, in_flight: usize) -> Option<&Point> {
+    pub(super) fn point(&self, units: Range<usize>, in_flight: usize) -> Option<&Point> {
         let (first, last) = (units.start == 0, units.end == self.layers + 2);
         let layers = units.len() - usize::from(first) - usize::from(last);
         let front = match (first, last) {

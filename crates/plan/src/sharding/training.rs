@@ -69,10 +69,9 @@ impl<'a> Prices<'a> {
         Prices { training, devices }
     }
 
-    /// Seconds for each byte of a reduce-scatter or all-gather over data-parallel ranks.
-    fn per_byte(&self, spread: Spread, axis: Axis) -> f64 {
+    /// Seconds for each byte of a collective over data-parallel ranks.
+    fn per_byte(&self, kind: CollectiveKind, spread: Spread, axis: Axis) -> f64 {
         let Devices { machine, efficiency, .. } = self.devices;
-        let kind = CollectiveKind::ReduceScatter;
         collective_seconds(kind, BUCKET, axis, spread, machine, efficiency) / BUCKET
     }
 
@@ -98,17 +97,31 @@ impl<'a> Prices<'a> {
         let Devices { machine, efficiency, axes } = self.devices;
         let m = micro_batches as f64;
         let passes = zero.passes(micro_batches, Exchange::EachMicroBatch);
-        let each = passes.reduce_scatters * bytes.gradient
-            // Halves of an all-reduce are of gradients both.
-            + passes.all_gathers * if zero == DataParallel::Ddp { bytes.gradient } else { bytes.parameter };
+        let each = |spread, axis| match zero {
+            DataParallel::Ddp => {
+                // A scatter and a gather of gradients are one sum.
+                passes.reduce_scatters
+                    * bytes.gradient
+                    * self.per_byte(CollectiveKind::AllReduce, spread, axis)
+            }
+            _ => {
+                let scatter = self.per_byte(CollectiveKind::ReduceScatter, spread, axis);
+                let gather = self.per_byte(CollectiveKind::AllGather, spread, axis);
+                passes.reduce_scatters * bytes.gradient * scatter
+                    + passes.all_gathers * bytes.parameter * gather
+            }
+        };
         let traffic: f64 = self
             .shared(option)
             .into_iter()
-            .map(|(elements, spread, axis)| elements * each * self.per_byte(spread, axis))
+            .map(|(elements, spread, axis)| elements * each(spread, axis))
             .sum();
         let sums: f64 = (axes.iter().zip(&option.partial))
             .filter(|(axis, _)| !axis.shares_states)
-            .map(|(axis, elements)| 2.0 * elements * bytes.gradient * self.per_byte(axis.spread, axis.axis))
+            .map(|(axis, elements)| {
+                let sum = self.per_byte(CollectiveKind::AllReduce, axis.spread, axis.axis);
+                elements * bytes.gradient * sum
+            })
             .sum();
         let own = match zero {
             DataParallel::Ddp => option.elements,

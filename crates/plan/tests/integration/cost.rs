@@ -83,7 +83,7 @@ fn the_bubble_is_that_of_1f1b() {
 fn waves_of_tiles_are_whole() {
     // 108 multiprocessors and one tile each: one column of tiles more is one wave more.
     let machine = Machine { memory_bandwidth: 1e18, ..a100() };
-    let efficiency = Efficiency { logit_bytes: 0.0, ..Efficiency::default() };
+    let efficiency = Efficiency { logit_bytes: 0.0, accumulation_bytes: 0.0, ..Efficiency::default() };
     let layers = |vocab| {
         let layout = Layout { tensor: 1, data: 1, pipeline: 1, micro_batch: 1, ..job().layout };
         let model = bessemer_plan::Transformer { vocab, ..job().model };
@@ -107,11 +107,49 @@ fn zero_3_hides_what_is_shorter() {
     let job = Job { layout, ..job() };
     let slow = Machine { network_bandwidth: 1e9, ..a100() };
     let fast = Machine { network_bandwidth: 1e15, ..a100() };
-    let efficiency = Efficiency::default();
+    let efficiency = Efficiency { ring_step_seconds: 0.0, ..Efficiency::default() };
     let (bound, free) = (step_time(&job, &slow, &efficiency), step_time(&job, &fast, &efficiency));
     assert!(bound.total > 10.0 * free.total);
     assert!(free.data < 0.02 * free.total, "{free:?}");
     assert_eq!(bound.compute, free.compute);
+}
+
+/// 2 gathers and 1 scatter of each layer and of the table, over 255 steps of a ring, beside more computation than that.
+#[test]
+fn gathers_of_each_layer_take_the_steps_of_their_rings() {
+    let layout = |zero| Layout { tensor: 1, pipeline: 1, data: 256, micro_batch: 16, zero, ..job().layout };
+    let data = |zero, ring_step_seconds| {
+        let efficiency = Efficiency { ring_step_seconds, exposed: 0.25, ..Efficiency::default() };
+        let layout = layout(zero);
+        let job = Job { layout, global_batch: 256 * 16, ..job() };
+        step_time(&job, &Machine { network_bandwidth: 1e13, ..a100() }, &efficiency).data
+    };
+    let (step, layers) = (1e-6, job().model.layers as f64);
+    let seen = data(DataParallel::Zero3, step) - data(DataParallel::Zero3, 0.0);
+    let steps = 3.0 * (layers + 1.0) * 255.0;
+    assert!((seen / (0.25 * steps * step) - 1.0).abs() < 1e-9, "{seen}");
+    assert_eq!(data(DataParallel::Zero1, step), data(DataParallel::Zero1, 0.0));
+}
+
+/// Each micro-batch adds its gradients once, however many sequences it has.
+#[test]
+fn gradients_are_added_once_for_each_micro_batch() {
+    let seconds = |micro_batch, accumulation_bytes| {
+        let efficiency = Efficiency {
+            accumulation_bytes,
+            forward_seconds: 0.0,
+            backward_seconds: 0.0,
+            straggling: 0.0,
+            ..Efficiency::default()
+        };
+        let layout = Layout { tensor: 1, data: 1, pipeline: 1, micro_batch, ..job().layout };
+        step_time(&Job { layout, global_batch: 8, ..job() }, &a100(), &efficiency).total
+    };
+    let added = |micro_batch| seconds(micro_batch, 8.0) - seconds(micro_batch, 0.0);
+    let model = job().model;
+    let parameters = model.layers as f64 * model.layer_parameters() + model.table_parameters();
+    assert!((added(1) / (8.0 * 8.0 * parameters / a100().memory_bandwidth) - 1.0).abs() < 1e-6);
+    assert!((added(1) / added(4) - 4.0).abs() < 1e-6);
 }
 
 #[test]

@@ -12,7 +12,9 @@ mod published;
 mod search;
 mod sharding_graph;
 mod stages;
+mod switches;
 mod table;
+mod unequal;
 
 use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};
 

@@ -34,7 +34,8 @@ fn clusters_of_a100_from_sixteen_rows() {
     let steps = table(VTRAIN);
     let validation = predict(&steps, &steps);
     assert_eq!(validation.rows.len(), 59 - 16);
-    assert!(validation.errors.mean < 0.08 && validation.errors.median < 0.035, "{:?}", validation.errors);
+    // The row in the middle is one of those whose times have two values; its neighbours are 2.8 and 4.3 % off.
+    assert!(validation.errors.mean < 0.08 && validation.errors.median < 0.042, "{:?}", validation.errors);
     assert!(validation.null > 0.15, "a constant rate is no rival: {}", validation.null);
     assert!(validation.in_band * 5 > validation.rows.len() * 4, "{}", validation.in_band);
     let count = validation.groups.len() as f64;
@@ -59,12 +60,12 @@ fn papers_from_rows_of_another_cluster() {
         table(text).into_iter().filter(keep).collect()
     };
     for (name, steps, mean, shape) in [
-        ("Korthikanti", table(KORTHIKANTI), 0.04, 0.02),
-        ("SC21 table 1", table(SC21_1), 0.05, 0.03),
-        ("SC21 table 2, pipelines", only(SC21_2, |step| step.job.layout.tensor > 1), 0.065, 0.03),
-        ("MegaScale, Megatron-LM", only(MEGASCALE, |step| !step.job.layout.overlap), 0.13, 0.035),
-        ("MegaScale", only(MEGASCALE, |step| step.job.layout.overlap), 0.1, 0.035),
-        ("MT-NLG", table(MT_NLG), 0.3, 0.02),
+        ("Korthikanti", table(KORTHIKANTI), 0.02, 0.015),
+        ("SC21 table 1", table(SC21_1), 0.04, 0.02),
+        ("SC21 table 2, pipelines", only(SC21_2, |step| step.job.layout.tensor > 1), 0.035, 0.025),
+        ("MegaScale, Megatron-LM", only(MEGASCALE, |step| !step.job.layout.overlap), 0.085, 0.025),
+        ("MegaScale", only(MEGASCALE, |step| step.job.layout.overlap), 0.055, 0.035),
+        ("MT-NLG", table(MT_NLG), 0.25, 0.02),
     ] {
         let errors = predict(&steps, &sample).errors;
         assert!(errors.mean < mean && errors.shape < shape, "{name}: {errors:?}");
@@ -73,7 +74,7 @@ fn papers_from_rows_of_another_cluster() {
 
 #[test]
 fn fsdp_from_sixteen_rows_of_each_machine() {
-    for (machine, bound) in [("a100-40gb", 0.035), ("a100-80gb", 0.035), ("h100-80gb", 0.038)] {
+    for (machine, bound) in [("a100-40gb", 0.035), ("a100-80gb", 0.035), ("h100-80gb", 0.035)] {
         let steps = read(FSDP, machine, true).steps;
         let validation = predict(&steps, &steps);
         assert!(validation.errors.mean < bound, "{machine}: {:?}", validation.errors);
@@ -140,4 +141,154 @@ fn the_band_of_other_stacks_is_that_of_the_tables() {
     };
     let (low, high) = (quantile(0.1), quantile(0.9));
     assert!((low - Band::OTHERS.low).abs() < 0.01 && (high - Band::OTHERS.high).abs() < 0.01, "{low} {high}");
+}
+
+/// Sixteen rows (or so many) in an order that a seed shuffles; rows near the limit of memory are not among them.
+fn drawn(table: &[Measurement], most: usize, seed: u64) -> Vec<Measurement> {
+    let mut rows: Vec<Measurement> = table.iter().filter(|step| !step.crowded()).cloned().collect();
+    let mut state = seed;
+    for last in (1..rows.len()).rev() {
+        // Knuth's MMIX generator.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        rows.swap(last, (state >> 33) as usize % (last + 1));
+    }
+    rows.truncate(most);
+    rows
+}
+
+/// Tables that are predicted from rows of their own, and how many of these.
+fn of_own() -> [(&'static str, Vec<Measurement>, usize); 6] {
+    [
+        ("clusters", table(VTRAIN), 16),
+        ("one node", table(SINGLE), 16),
+        ("FSDP A100-40", read(FSDP, "a100-40gb", true).steps, 16),
+        ("FSDP A100-80", read(FSDP, "a100-80gb", true).steps, 16),
+        ("FSDP H100", read(FSDP, "h100-80gb", true).steps, 16),
+        ("B200", read(B200, "b200-180gb", false).steps, 8),
+    ]
+}
+
+/// Tables of papers, predicted from those of clusters; the last one from that of FSDP on H100.
+fn of_papers() -> [(&'static str, Vec<Measurement>); 6] {
+    [
+        ("Korthikanti", table(KORTHIKANTI)),
+        ("SC21 table 1", table(SC21_1)),
+        ("SC21 table 2", table(SC21_2)),
+        ("MegaScale", table(MEGASCALE)),
+        ("MT-NLG", table(MT_NLG)),
+        ("Core H100", read(include_str!("../tables/megatron_core_h100.csv"), "h100-80gb", false).steps),
+    ]
+}
+
+fn percent(value: f64) -> f64 {
+    100.0 * value
+}
+
+/// Errors of docs/planner.md, and those of twelve draws of rows: what a change of the model is judged by.
+#[test]
+#[ignore = "prints figures"]
+fn figures_of_own_rows() {
+    for (name, steps, most) in &of_own() {
+        let fitted = choose_at_most(steps, *most);
+        let line = |fitted: &[Measurement]| {
+            let found = validate(steps, fitted, &Calibration::without_band(fitted)).unwrap();
+            let count = found.groups.len().max(1) as f64;
+            let mean =
+                |of: fn(&bessemer_plan::Group) -> f64| found.groups.iter().map(of).sum::<f64>() / count;
+            (found.errors, mean(|group| group.regret), mean(|group| group.tau))
+        };
+        let (errors, regret, tau) = line(&fitted);
+        let draws: Vec<_> = (0..12).map(|seed| line(&drawn(steps, *most, seed))).collect();
+        let mean =
+            |of: &dyn Fn(&(bessemer_plan::Errors, f64, f64)) -> f64| draws.iter().map(of).sum::<f64>() / 12.0;
+        println!(
+            "{name:<14} mean {:5.2} median {:5.2} shape {:5.2} bias {:5.2} regret {:5.2} tau {tau:.3} | draws: mean {:5.2} median {:5.2} regret {:5.2} tau {:.3}",
+            percent(errors.mean),
+            percent(errors.median),
+            percent(errors.shape),
+            percent(errors.bias),
+            percent(regret),
+            percent(mean(&|draw| draw.0.mean)),
+            percent(mean(&|draw| draw.0.median)),
+            percent(mean(&|draw| draw.1)),
+            mean(&|draw| draw.2),
+        );
+    }
+}
+
+/// Errors of the papers' tables, with those of each row.
+#[test]
+#[ignore = "prints figures"]
+fn figures_of_papers() {
+    let of_own = of_own();
+    for (name, steps) in &of_papers() {
+        let sample = if *name == "Core H100" { &of_own[4].1 } else { &of_own[0].1 };
+        let calibration = Calibration::without_band(&choose(sample));
+        let mut parts = [Vec::new(), Vec::new()];
+        let mut rows = String::new();
+        for step in steps {
+            let predicted = calibration.predict(&step.job, &step.machine).total;
+            let other = match *name {
+                "SC21 table 2" => step.job.layout.tensor == 1,
+                "MegaScale" => step.job.layout.overlap,
+                _ => false,
+            };
+            parts[usize::from(other)].push(predicted / step.seconds);
+            rows += &format!(" {}:{:+.1}", step.row, percent(predicted / step.seconds - 1.0));
+        }
+        for ratios in &parts {
+            if let Some(errors) = errors(ratios) {
+                println!(
+                    "{name:<14} mean {:5.2} shape {:5.2} |{rows}",
+                    percent(errors.mean),
+                    percent(errors.shape)
+                );
+            }
+        }
+    }
+}
+
+/// Constants, and each row by part.
+#[test]
+#[ignore = "prints figures"]
+fn figures_by_part() {
+    let (of_own, papers) = (of_own(), of_papers());
+    for (name, sample, steps) in [
+        ("clusters", &of_own[0].1, &of_own[0].1),
+        ("H100", &of_own[4].1, &of_own[4].1),
+        ("SC21 1", &of_own[0].1, &papers[1].1),
+        ("SC21 2", &of_own[0].1, &papers[2].1),
+        ("MegaScale", &of_own[0].1, &papers[3].1),
+        ("Core", &of_own[4].1, &papers[5].1),
+    ] {
+        let calibration = Calibration::without_band(&choose(sample));
+        println!("{name}: {:?}", calibration.efficiency);
+        for step in steps {
+            let layout = step.job.layout;
+            let time = calibration.predict(&step.job, &step.machine);
+            println!(
+                "row {:>3}{} {}x{} s{} n{} t{} d{} p{} b{:<2} m{:<3} measured {:7.3} predicted {:+6.1} % | compute {:.2} tensor {:.2} messages {:.2} bubble {:.2} last {:.2} data {:.2} optimizer {:.2}",
+                step.row,
+                if calibration.fitted.contains(&step.row) { "*" } else { " " },
+                step.job.model.layers,
+                step.job.model.width,
+                step.job.seq,
+                step.job.devices(),
+                layout.tensor,
+                layout.data,
+                layout.pipeline,
+                layout.micro_batch,
+                step.job.micro_batches(),
+                step.seconds,
+                percent(time.total / step.seconds - 1.0),
+                time.compute,
+                time.tensor,
+                time.messages,
+                time.bubble,
+                time.last_stage,
+                time.data,
+                time.optimizer
+            );
+        }
+    }
 }

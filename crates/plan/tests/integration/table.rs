@@ -70,7 +70,12 @@ fn wrong_tables_say_the_line_and_what_was_wanted() {
     assert!(read(gpu, true).unwrap_err().to_string().contains("no row of a100-80gb"));
     let recompute =
         "hidden,heads,layers,seq,gpus,global_batch,recompute,time_s\n1024,16,24,2048,8,8,some,1\n";
-    assert!(read(recompute, false).unwrap_err().to_string().contains("wanted one of none, selective, full"));
+    assert!(
+        read(recompute, false)
+            .unwrap_err()
+            .to_string()
+            .contains("wanted one of none, rows, selective, attention-output, full")
+    );
 }
 
 #[test]

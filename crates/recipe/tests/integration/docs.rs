@@ -3,7 +3,8 @@
 //!
 //! `BESSEMER_GOLDEN=write cargo test -p bessemer-recipe --test integration docs::` writes the page anew; the diff is reviewed like code.
 
-use bessemer_recipe::{Recipe, json_schema, load_recipe, parse_recipe};
+use bessemer_arch::ModelConfig;
+use bessemer_recipe::{Recipe, continued_recipe, json_schema, load_recipe, parse_recipe};
 use serde_json::{Map, Value as Json};
 use std::fmt::Write;
 use std::fs;
@@ -331,6 +332,18 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("train.loss_scale.hysteresis", "1 to 1e9", &["1", "1000000000"], &["0", "1000000001"]),
     ("train.loss_scale.growth_interval", "1 to 1e9", &["1", "1000000000"], &["0", "1000000001"]),
     (
+        "train.init.optimizer",
+        "keep needs `from`; not with `kfac`",
+        &["fresh", "keep train.init.from=runs/a"],
+        &["keep", "keep train.init.from=runs/a optim.optimizer=kfac"],
+    ),
+    (
+        "train.init.schedule",
+        "continue needs `from`",
+        &["begin", "continue train.init.from=runs/a"],
+        &["continue"],
+    ),
+    (
         "train.spike_action",
         "rewind needs `save.every_steps`",
         &["rewind save.every_steps=5"],
@@ -338,6 +351,14 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ),
     ("train.spike_sigma", "0.1 to 1e6", &["0.1", "1e6"], &["0", "1.1e6"]),
     ("train.spike_window", "8 to 65536", &["8", "65536"], &["7", "65537"]),
+    (
+        "train.skip_samples",
+        "ascending spans up to 2^50, apart",
+        &["[]", "[[0,8]]", "[[8,16],[24,32]]"],
+        &["[[8,8]]", "[[16,8]]", "[[8,16],[16,32]]", "[[8]]", "[[0,1125899906842625]]"],
+    ),
+    ("train.integrity.every_steps", "0 (never) to 2^40", &["0", "1099511627776"], &["-1", "1099511627777"]),
+    ("train.integrity.at_rest_every", "0 (never) to 2^40", &["0", "1099511627776"], &["-1", "1099511627777"]),
     (
         "parallel.shard",
         "0 to 2^20; above 1 not with `ddp`",
@@ -388,6 +409,14 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),
+    ("parallel.values_in_flight", "1 to 1024", &["1", "1024"], &["0", "1025"]),
+    ("parallel.gradients_in_flight", "1 to 1024", &["1", "1024"], &["0", "1025"]),
+    (
+        "parallel.order",
+        "each axis at most once",
+        &["[]", "[\"pipeline\",\"tensor\"]", "[\"replicate\",\"shard\",\"context\",\"tensor\",\"pipeline\"]"],
+        &["[\"shard\",\"shard\"]", "[\"rows\"]"],
+    ),
     ("parallel.window", "1 to 65536", &["1", "65536"], &["0", "65537"]),
     ("parallel.memory_limit", "0 or more", &["0", "2.5"], &["-1"]),
     ("parallel.planned.ranks", "0 to 2^20", &["0", "1048576"], &["1048577"]),
@@ -443,6 +472,8 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("optim.kfac.kl_clip", "0 to 1e30", &["0", "1e30"], &["-1", "1.1e30"]),
     ("save.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     ("save.every_seconds", "0 to 31622400 (366 days)", &["0", "31622400"], &["31622401"]),
+    ("save.overhead", "1e-6 to 1", &["1e-6", "1"], &["0", "1.1"]),
+    ("save.mtbf_hours", "0.001 to 1e9", &["0.001", "1e9"], &["0", "1.1e9"]),
     ("save.keep_last", "1 to 1000000", &["1", "1000000"], &["0", "1000001"]),
     ("save.keep_every", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     (
@@ -451,10 +482,24 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["0", "1000 eval.every_steps=5"],
         &["1001 eval.every_steps=5", "1 eval.every_steps=0"],
     ),
+    (
+        "save.upload",
+        "empty, or a bucket behind `s3://`, `gs://` or `az://`",
+        &["\"\"", "\"s3://bucket/prefix\"", "\"gs://bucket\""],
+        &["\"bucket\"", "\"s3://\"", "\"https://host/x\""],
+    ),
     ("save.max_file_mib", "1 to 2^24", &["1", "16777216"], &["0", "16777217"]),
+    ("save.memory.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
+    ("save.memory.copies", "1 to 16", &["1", "16"], &["0", "17"]),
+    ("save.memory.ranks_per_domain", "0 to 2^20", &["0", "1048576"], &["1048577"]),
+    ("save.memory.rate_mib", "0 to 2^20", &["0", "1048576"], &["1048577"]),
+    ("save.memory.directory", "an absolute path", &["/dev/shm", "/mnt/memory"], &["shm"]),
     ("eval.every_steps", "at least 0", &["0"], &["-1"]),
     ("eval.max_tokens", "at least 0", &["0"], &["-1"]),
     ("eval.samples.every_steps", "at least 0", &["0"], &["-1"]),
+    ("eval.tasks.names", "at most 1000", &["[]", "[\"logic\", \"grammar\"]"], &[]),
+    ("eval.tasks.every_steps", "at least 0", &["0"], &["-1"]),
+    ("eval.tasks.limit", "at least 0", &["0"], &["-1"]),
     ("eval.samples.prompts", "at most 10000", &["[]", "[\"a\", \"b\"]"], &[]),
     ("eval.samples.per_prompt", "1 to 10000", &["1", "10000"], &["0", "10001"]),
     (
@@ -730,6 +775,13 @@ fn every_recipe_printed_in_the_documentation_loads() {
         fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
         fs::copy(entry.path(), shipped.join(entry.file_name())).unwrap();
     }
+    // What an import leaves.
+    let base = folder.path().join("runs/base");
+    fs::create_dir_all(&base).unwrap();
+    let model = ModelConfig::default().resolve(Some(300)).unwrap();
+    let imported =
+        continued_recipe(&model, Path::new("runs/base"), Some(Path::new("runs/base/tokenizer.json")));
+    fs::write(base.join("recipe.toml"), imported.unwrap()).unwrap();
     let mut pages = vec![root().join("README.md")];
     pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));
     // What is printed there describes networks, and is read by the tests of the program.

@@ -75,7 +75,12 @@ pub struct LineChart {
     pub series: Vec<Series>,
     /// Horizontal lines.
     pub rules: Vec<Rule>,
+    /// Places on x from which on a run had a changed recipe: vertical lines. They do not widen the axis.
+    pub changes: Vec<f64>,
 }
+
+/// Name of the vertical lines in the legend, and the index of their colour.
+const CHANGE: (&str, usize) = ("recipe changed", 3);
 
 /// Height of the plotting area.
 const PLOT_HEIGHT: f64 = 200.0;
@@ -119,6 +124,9 @@ impl LineChart {
                 canvas.path(&format!("rule s{}", rule.color % COLORS), &[vec![[left, y], [right, y]]]);
             }
         }
+        for x in self.shown_changes(&x_axis).filter_map(at_x) {
+            canvas.path(&format!("rule s{}", CHANGE.1), &[vec![[x, top], [x, bottom]]]);
+        }
         let place = |[x, y]: [f64; 2]| if shown(&[x, y]) { Some([at_x(x)?, at_y(y)?]) } else { None };
         for series in &self.series {
             draw_series(&mut canvas, series, place);
@@ -126,12 +134,21 @@ impl LineChart {
         canvas.finish()
     }
 
+    /// The changes that lie within the axis.
+    fn shown_changes<'a>(&'a self, axis: &'a Axis) -> impl Iterator<Item = f64> + 'a {
+        let within = |x: &f64| axis.place(*x).is_some_and(|p| (0.0..=1.0).contains(&p));
+        self.changes.iter().copied().filter(move |x| self.x_scale.shows(*x) && within(x))
+    }
+
     /// Places the legend's entries left to right in lines: (x, line, entry).
     fn legend(&self) -> Vec<(f64, usize, Entry<'_>)> {
         let curves =
             self.series.iter().map(|s| Entry { name: &s.name, color: s.color, kind: Kind::Curve(s.mark) });
         let rules = self.rules.iter().map(|r| Entry { name: &r.name, color: r.color, kind: Kind::Rule });
-        let entries: Vec<Entry<'_>> = curves.chain(rules).filter(|e| !e.name.is_empty()).collect();
+        let change = Entry { name: CHANGE.0, color: CHANGE.1, kind: Kind::Rule };
+        let change = (!self.changes.is_empty()).then_some(change);
+        let entries: Vec<Entry<'_>> =
+            curves.chain(rules).chain(change).filter(|e| !e.name.is_empty()).collect();
         let (mut x, mut line) = (8.0, 0);
         let mut placed = Vec::new();
         for entry in entries {
@@ -170,6 +187,9 @@ impl LineChart {
         }
         for rule in &self.rules {
             text += &format!(" {}: {}.", rule.name, number(rule.y));
+        }
+        for x in &self.changes {
+            text += &format!(" {} at {}.", CHANGE.0, number(*x));
         }
         text
     }

@@ -14,10 +14,13 @@ const Z_LOSS: &str = "Nats a token that the z-loss adds to the loss in what is m
 pub(crate) fn loss(facts: &Facts<'_>) -> String {
     let mut figures = Vec::new();
     if !facts.steps.is_empty() || !facts.evals.is_empty() {
+        let changes = facts.changes.iter().map(|c| c.step as f64).collect();
         let chart = loss_chart(facts, STEP, Scale::Linear, |s| s.step as f64, |e| e.step as f64);
+        let chart = LineChart { changes, ..chart };
         figures.push(figure("Loss over steps", &chart.svg(), ""));
         let chart =
             loss_chart(facts, "tokens (log scale)", Scale::Log, |s| s.tokens as f64, |e| e.tokens as f64);
+        let chart = LineChart { changes: facts.changes.iter().map(|c| c.tokens as f64).collect(), ..chart };
         figures.push(figure("Loss over tokens, logarithmic", &chart.svg(), ""));
     }
     if let Some(chart) = bits_chart(facts) {
@@ -168,6 +171,7 @@ fn curve(
         y_scale,
         from_zero,
         series,
+        changes: facts.changes.iter().map(|c| c.step as f64).collect(),
         ..Default::default()
     };
     Some(figure(heading, &chart.svg(), note))

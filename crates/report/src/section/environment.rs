@@ -3,8 +3,8 @@
 use crate::facts::Facts;
 use crate::html::{Align, details, section, table};
 use crate::text::{escape, grouped, number};
-use bessemer_runlog::rfc3339;
-use bessemer_units::Tokens;
+use bessemer_runlog::{Save, rfc3339};
+use bessemer_units::{Seconds, Tokens};
 
 /// Warnings shown.
 const SHOWN_WARNINGS: usize = 50;
@@ -14,11 +14,17 @@ pub(crate) fn warnings(facts: &Facts<'_>) -> String {
     if let Some(message) = facts.end.and_then(|e| e.message.as_deref()) {
         items.push(format!("<li>{}</li>\n", escape(message)));
     }
+    for fault in facts.faults.iter().take(SHOWN_WARNINGS) {
+        items.push(format!("<li><b>fault</b> (step {}): {}</li>\n", fault.found_at, escape(&fault.message)));
+    }
     for warning in facts.warnings.iter().take(SHOWN_WARNINGS) {
         let at = warning.step.map_or(String::new(), |s| format!(" (step {s})"));
         items.push(format!("<li><b>{}</b>{at}: {}</li>\n", escape(&warning.topic), escape(&warning.message)));
     }
-    let more = facts.warnings.len().saturating_sub(SHOWN_WARNINGS);
+    let more = [facts.warnings.len(), facts.faults.len()]
+        .map(|n| n.saturating_sub(SHOWN_WARNINGS))
+        .iter()
+        .sum::<usize>();
     if more > 0 {
         items.push(format!("<li>{more} more are in metrics.jsonl.</li>\n"));
     }
@@ -38,6 +44,38 @@ pub(crate) fn again(facts: &Facts<'_>, recipe: &str) -> String {
         body += &details("Resolved recipe", &format!("<pre>{}</pre>\n", escape(recipe)), false);
     }
     section("again", "To do it again", &body)
+}
+
+/// How many checkpoints were written, and what they cost training.
+fn saves(saves: &[&Save]) -> String {
+    let mut text = saves.len().to_string();
+    let sum = |of: fn(&Save) -> Option<f64>| -> Option<f64> {
+        let known: Vec<f64> = saves.iter().filter_map(|s| of(s)).filter(|v| v.is_finite()).collect();
+        (!known.is_empty()).then(|| known.iter().sum())
+    };
+    if let Some(stalled) = sum(|s| s.stall_seconds) {
+        text += &format!(", training waited {}", Seconds(stalled));
+    }
+    let Some(copied) = sum(|s| s.copy_seconds) else { return text };
+    text += &format!(" ({} of it to copy the state)", Seconds(copied));
+    if let Some(written) = sum(|s| s.copy_seconds.map(|_| s.seconds)) {
+        text += &format!(", written beside training in {}", Seconds(written));
+    }
+    let (mut steps, mut longer) = (0, 0.0);
+    for save in saves {
+        if let (Some(beside), Some(slowdown)) = (save.steps_beside, save.slowdown) {
+            (steps, longer) = (steps + beside, longer + beside as f64 * slowdown);
+        }
+    }
+    if steps > 0 {
+        let percent = 100.0 * longer / steps as f64;
+        text += &format!(
+            ": {steps} steps, {:.1} % {}",
+            percent.abs(),
+            if percent < 0.0 { "shorter" } else { "longer" }
+        );
+    }
+    text
 }
 
 fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
@@ -75,8 +113,14 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
             if facts.resumed > 0 { format!(", {} from a checkpoint", facts.resumed) } else { String::new() };
         row("continued", format!("{} times{resumed}", facts.runs.len().saturating_sub(1)));
     }
-    if facts.saves > 0 {
-        row("checkpoints written", facts.saves.to_string());
+    row("begun with", facts.model.and_then(|m| m.initial.clone()).unwrap_or_default());
+    for change in &facts.changes {
+        let parts = [vec![change.keys_line()], change.effects.clone()].concat();
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        row(&format!("changed after step {}", grouped(change.step)), parts.join("; "));
+    }
+    if !facts.saves.is_empty() {
+        row("checkpoints written", saves(&facts.saves));
     }
     if let Some(t) = facts.training {
         row(

@@ -6,4 +6,5 @@ pub(crate) mod environment;
 pub(crate) mod headline;
 pub(crate) mod plan;
 pub(crate) mod samples;
+pub(crate) mod tasks;
 pub(crate) mod timeline;

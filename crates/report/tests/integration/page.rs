@@ -116,6 +116,15 @@ fn hostile_records() -> Vec<Record> {
         Baseline { name: hostile(), split: hostile(), bits_per_byte: f64::NAN, ..Default::default() }.into(),
         Baseline { name: hostile(), split: hostile(), bits_per_byte: 1e300, ..Default::default() }.into(),
         Sample { step: 1, prompt: hostile(), text: hostile().repeat(3), temperature: Some(f64::NAN) }.into(),
+        Task {
+            step: 1,
+            task: hostile(),
+            metric: hostile(),
+            value: f64::NAN,
+            stderr: Some(f64::INFINITY),
+            ..Default::default()
+        }
+        .into(),
         Warning { step: Some(1), topic: hostile(), message: hostile() }.into(),
     ];
     let hard = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e308, -1e308, 5e-324, 1.0];
@@ -290,6 +299,29 @@ fn the_z_loss_has_a_curve_where_there_is_one() {
     };
     assert!(page(Some(1e-3)).contains("z-loss (log scale) over steps"));
     assert!(!page(None).contains("z-loss"));
+}
+
+#[test]
+fn a_changed_recipe_is_a_line_in_the_curves_and_a_row_that_says_what_changed() {
+    let step = |step: u64| Step { step, tokens: 128 * step, loss: 3.0, ..Step::default() }.into();
+    let mut records: Vec<Record> = (1..=30).map(step).collect();
+    let page = |records: &[Record]| render(&ReportInput { records: records.to_vec(), ..Default::default() });
+    assert!(!page(&records).contains("recipe changed"));
+    let key =
+        bessemer_runlog::ChangedKey { key: "optim.lr".into(), before: "1e-3".into(), now: "2e-3".into() };
+    let change = bessemer_runlog::Change {
+        step: 10,
+        tokens: 1280,
+        keys: vec![key],
+        effects: vec!["from step 11 on <b>".into()],
+    };
+    // Twice, as after a crash behind the change.
+    records.extend([Record::from(change.clone()), change.into()]);
+    let changed = page(&records);
+    well_formed(&changed);
+    assert!(changed.contains(">recipe changed</text>") && changed.contains("recipe changed at 10."));
+    assert_eq!(changed.matches("changed after step 10").count(), 1);
+    assert!(changed.contains("optim.lr 1e-3 -&gt; 2e-3; from step 11 on &lt;b&gt;"));
 }
 
 #[test]
@@ -586,4 +618,19 @@ fn lanes_of_anything_are_well_formed() {
     }
     well_formed(&Lanes::default().svg());
     lanes(&Lanes::default(), 80, true);
+}
+
+#[test]
+fn tasks_show_their_last_score_with_its_interval_beside_the_first() {
+    let task = |step, value| -> Record {
+        let stderr = Some(0.05);
+        let (task, metric) = ("logic".into(), "acc".into());
+        Task { step, task, metric, value, stderr, larger_is_better: true, documents: 200, ..Task::default() }
+            .into()
+    };
+    let page = render(&ReportInput { records: vec![task(10, 0.5), task(20, 0.7)], ..Default::default() });
+    for part in ["<h2>Tasks</h2>", "acc ↑", "0.7000 ± 0.0980", "0.5000 at step 10"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!render(&ReportInput::default()).contains("<h2>Tasks</h2>"));
 }

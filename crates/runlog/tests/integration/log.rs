@@ -88,13 +88,36 @@ fn every_kind() -> Vec<Record> {
         step(1).into(),
         Measured { step: 1, steps: 1, watched: 0, costs: costs() }.into(),
         eval(1).into(),
-        Save { step: 1, bytes: 10, seconds: 0.5, path: "checkpoints/step-1".into() }.into(),
+        Save {
+            step: 1,
+            bytes: 10,
+            seconds: 0.5,
+            stall_seconds: Some(0.1),
+            copy_seconds: Some(0.05),
+            steps_beside: Some(3),
+            slowdown: Some(0.02),
+            path: "checkpoints/step-1".into(),
+        }
+        .into(),
+        SaveInterval { step: 1, every_steps: 20, before: Some(30), ..SaveInterval::default() }.into(),
         Resume { step: 1, path: "checkpoints/step-1".into(), records_dropped: 2 }.into(),
         Sample {
             step: 1,
             prompt: "fn main".into(),
             text: "() {\r\n\u{2028}\0}".into(),
             temperature: Some(0.8),
+        }
+        .into(),
+        Task {
+            step: 1,
+            tokens: 64,
+            task: "logic".into(),
+            metric: "acc".into(),
+            value: 0.525,
+            stderr: Some(0.035),
+            larger_is_better: true,
+            documents: 200,
+            signature: "task:logic|version:1".into(),
         }
         .into(),
         Baseline {
@@ -446,4 +469,20 @@ fn a_full_disk_is_an_error_and_leaves_whole_lines() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && told.contains("1 passed"), "{told}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_end_of_a_log_is_read_without_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let records: Vec<Record> = (1..=100).map(|n| step(n).into()).collect();
+    write(dir.path(), &records);
+    let all = read_tail(dir.path(), 1 << 20).unwrap();
+    // The first line names the format.
+    assert_eq!(all.iter().filter(|r| matches!(r, Record::Step(_))).count(), 100);
+    let line = fs::read_to_string(dir.path().join(FILE)).unwrap().lines().last().unwrap().len() as u64 + 1;
+    for (bytes, wanted) in [(0, 0), (line - 1, 0), (line, 1), (2 * line, 2)] {
+        let tail = read_tail(dir.path(), bytes).unwrap();
+        assert_eq!(tail, records[100 - wanted..], "{bytes}");
+    }
+    assert!(read_tail(dir.path().join("none"), 10).is_err());
 }

@@ -9,6 +9,7 @@ use crate::error::time;
 use crate::{Interval, SimError};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::rc::Rc;
 
 /// Thread that runs the collectives of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,11 +249,11 @@ enum Post {
 type PostKey = (usize, usize, u64);
 
 /// Messages from one rank to another over a shared medium.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SharedLink {
     /// Messages that were handed over and have not arrived; the first one is in flight.
     queue: VecDeque<(PostKey, f64, f64)>,
-    ports: Vec<Port>,
+    ports: Rc<[usize]>,
 }
 
 /// A rank that may go on at a time.
@@ -282,6 +283,8 @@ struct Run<'a> {
     groups: Vec<Vec<Member>>,
     /// When the last collective of each group began.
     starts: Vec<f64>,
+    /// By group: the ports of its collectives, once one has begun.
+    ports: Vec<Option<Rc<[usize]>>>,
     /// Position of a rank in each group.
     member: Vec<HashMap<usize, usize>>,
     posts: HashMap<PostKey, Post>,
@@ -354,6 +357,7 @@ impl<'a> Run<'a> {
         Ok(Run {
             step,
             starts: vec![0.0; groups.len()],
+            ports: vec![None; groups.len()],
             groups,
             member,
             posts: HashMap::new(),
@@ -531,8 +535,10 @@ impl<'a> Run<'a> {
                 continue;
             }
             let longest = members.iter().map(|m| m.arrivals[0].seconds).fold(0.0, f64::max);
-            let ports = |m: &Member| [false, true].map(|inward| Port { rank: m.rank, medium, inward });
-            self.shared.begin(group, now, longest, members.iter().flat_map(ports).collect());
+            let both = |m: &Member| [false, true].map(|inward| Port { rank: m.rank, medium, inward });
+            let ports =
+                self.ports[group].get_or_insert_with(|| self.shared.ports(members.iter().flat_map(both)));
+            self.shared.begin(group, now, longest, Rc::clone(ports));
         }
     }
 
@@ -604,10 +610,10 @@ impl<'a> Run<'a> {
                 _ => Post::OnItsWay,
             },
         );
-        let links = &mut self.links;
+        let (links, shared) = (&mut self.links, &mut self.shared);
         let link = *self.link_numbers.entry((rank, list, medium)).or_insert_with(|| {
-            let ports = vec![Port { rank, medium, inward: false }, Port { rank: list, medium, inward: true }];
-            links.push(SharedLink { ports, ..SharedLink::default() });
+            let ports = [Port { rank, medium, inward: false }, Port { rank: list, medium, inward: true }];
+            links.push(SharedLink { queue: VecDeque::new(), ports: shared.ports(ports.into_iter()) });
             links.len() - 1
         });
         self.links[link].queue.push_back((key, busy, latency));
@@ -620,7 +626,7 @@ impl<'a> Run<'a> {
         let channel = self.groups.len() + link;
         let SharedLink { queue, ports } = &self.links[link];
         if let (false, Some((_, busy, _))) = (self.shared.busy(channel), queue.front()) {
-            self.shared.begin(channel, now, *busy, ports.clone());
+            self.shared.begin(channel, now, *busy, Rc::clone(ports));
         }
     }
 

@@ -16,5 +16,7 @@ mod sharing;
 mod table;
 
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
-pub use programs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, PERMUTATIONS, RankWriter, Traffic};
+pub use programs::{
+    CollectiveSeconds, Copied, MessageSeconds, NodeCosts, PERMUTATIONS, RankWriter, SECOND_MEMORY, Traffic,
+};
 pub use table::{CostTable, LinearSeconds, op_key};

@@ -8,7 +8,7 @@ use super::{Medium, Progress, RankEvent, ReplayGroup, StepEvents};
 use crate::SimError;
 use bessemer_program::{Collective, CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::op::Op;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A collective, as far as its cost depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,6 +79,12 @@ pub trait NodeCosts {
     /// A message of so many bytes from one rank of the job to another.
     fn message(&mut self, ranks: [usize; 2], bytes: u64) -> MessageSeconds;
 
+    /// Bytes between a buffer of the host and the second memory, one way: nothing where the machine says nothing of one.
+    fn second_memory(&mut self, bytes: u64) -> f64 {
+        let _ = bytes;
+        0.0
+    }
+
     /// What carries collectives and messages between these ranks of the job.
     fn medium(&mut self, ranks: &[usize]) -> Medium;
 }
@@ -112,7 +118,25 @@ pub struct RankWriter<'a> {
     started: HashMap<(usize, usize), Started>,
     /// Messages of permutations so far, by sender and receiver.
     permuted: HashMap<(usize, usize), u64>,
+    second: SecondMemory,
 }
+
+/// Traffic of a rank with its second memory. One thread writes and one reads, each one value after the other. What a unit writes is on its
+/// way while the next one runs, and what a unit reads is begun when the unit before it begins.
+#[derive(Debug, Default)]
+struct SecondMemory {
+    /// Places in the list at which this unit and the one before began.
+    began: [usize; 2],
+    /// Writes of this unit, and those before them that nobody has waited for.
+    writes: usize,
+    due: VecDeque<usize>,
+    /// Reads so far, and the place behind the start of the last.
+    reads: usize,
+    behind_read: usize,
+}
+
+/// Label of the group of a rank and its second memory.
+pub const SECOND_MEMORY: &str = "second memory";
 
 /// Bit of a tag that tells messages of permutations from those of a pipeline.
 pub const PERMUTATIONS: u64 = 1 << 63;
@@ -128,6 +152,7 @@ impl<'a> RankWriter<'a> {
             begun: HashMap::new(),
             started: HashMap::new(),
             permuted: HashMap::new(),
+            second: SecondMemory::default(),
         }
     }
 
@@ -237,6 +262,60 @@ impl<'a> RankWriter<'a> {
         Some((from, self.message_tag(from, self.rank), c.dst.bytes()))
     }
 
+    fn begin_unit(&mut self) {
+        self.flush();
+        let place = self.step.list_of(self.rank).map_or(0, |list| self.step.lists[list].len());
+        self.second.began = [self.second.began[1], place];
+        self.second.writes = 0;
+    }
+
+    fn second_group(&mut self, number: usize) -> usize {
+        let (label, ranks) = (SECOND_MEMORY.to_owned(), vec![self.rank]);
+        self.step.group(ReplayGroup { label, number, ranks, progress: Progress::Thread, medium: Medium::Own })
+    }
+
+    /// The copy to a buffer of the host, from where the value goes on to the second memory. Writes of the unit before this one that are
+    /// still under way have the buffers.
+    fn offload(&mut self, bytes: u64) {
+        let seconds = self.costs.second_memory(bytes);
+        if seconds > 0.0 {
+            let group = self.second_group(0);
+            let written = *self.begun.entry(group).or_default();
+            if self.second.due.len() > self.second.writes
+                && let Some(number) = self.second.due.pop_front()
+            {
+                self.push(RankEvent::Wait { group, number });
+            }
+            self.compute += self.costs.copy(bytes);
+            let name = self.step.name("offload");
+            self.push(RankEvent::Start { group, seconds, name });
+            self.begun.insert(group, written + 1);
+            self.second.due.push_back(written);
+            self.second.writes += 1;
+        } else {
+            self.compute += self.costs.copy(bytes);
+        }
+    }
+
+    /// Waits for a value of the second memory, whose read began when the unit before this one did, and copies it to the device.
+    fn reload(&mut self, bytes: u64) {
+        let seconds = self.costs.second_memory(bytes);
+        if seconds > 0.0
+            && let Some(list) = self.step.list_of(self.rank)
+        {
+            let group = self.second_group(1);
+            let name = self.step.name("reload");
+            let place = self.second.began[0].max(self.second.behind_read);
+            self.step.lists[list].insert(place, RankEvent::Start { group, seconds, name });
+            self.second.behind_read = place + 1;
+            self.second.began[1] += 1;
+            let number = self.second.reads;
+            self.second.reads += 1;
+            self.push(RankEvent::Wait { group, number });
+        }
+        self.compute += self.costs.copy(bytes);
+    }
+
     /// A tag for the next message of a permutation from one rank to another: both count them alike.
     fn message_tag(&mut self, from: usize, to: usize) -> u64 {
         let count = self.permuted.entry((from, to)).or_default();
@@ -256,6 +335,7 @@ impl<'a> RankWriter<'a> {
         first: bool,
         group_of: &dyn Fn(&Collective) -> (usize, usize),
     ) -> Result<(), SimError> {
+        self.begin_unit();
         // What permutations that were started bring.
         let mut coming: HashMap<usize, (usize, u64, u64)> = HashMap::new();
         let mut in_flight = BTreeMap::new();
@@ -289,10 +369,8 @@ impl<'a> RankWriter<'a> {
                     in_flight.insert(c.id, group);
                     self.start(group, c.id, &c.name, traffic, copied);
                 }
-                // The copy to or from a buffer of the host; what goes on between that and the second memory has no cost here.
-                Node::Offload(moved) | Node::Reload(moved) => {
-                    self.compute += self.costs.copy(moved.bytes() as u64);
-                }
+                Node::Offload(moved) => self.offload(moved.bytes() as u64),
+                Node::Reload(moved) => self.reload(moved.bytes() as u64),
                 Node::Wait { id, .. } => match coming.remove(id) {
                     Some((from, tag, bytes)) => self.receive(from, tag, bytes),
                     None => in_flight.get(id).into_iter().for_each(|group| self.wait(*group, *id)),

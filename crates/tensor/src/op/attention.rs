@@ -39,7 +39,7 @@ impl AttentionShape {
     }
 
     /// Errors unless the matrices of queries are `[B*T, H*E]` and those of keys and values `[rows, G*E]`.
-    fn check_operands<const Q: usize, const K: usize>(
+    pub(super) fn check_operands<const Q: usize, const K: usize>(
         &self,
         op: &'static str,
         queries: [(&'static str, &View); Q],
@@ -84,7 +84,7 @@ impl AttentionShape {
     }
 
     /// Multiply-adds counted twice of one product over the visible pairs of query and key. `keys`: those of a sequence at hand.
-    fn product(&self, mask: &AttentionMask, keys: usize) -> f64 {
+    pub(super) fn product(&self, mask: &AttentionMask, keys: usize) -> f64 {
         let keys = match mask.keys {
             None => Positions::from(0).stretches(mask.queries.end(self.seq).unwrap_or_default()),
             Some(some) => some.positions.stretches(keys),
@@ -249,7 +249,7 @@ impl AttentionFactors {
     }
 }
 
-fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorError> {
+pub(super) fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorError> {
     if window != Some(0) {
         return Ok(());
     }
@@ -257,7 +257,11 @@ fn check_window(op: &'static str, window: Option<usize>) -> Result<(), TensorErr
     Err(TensorError::Shape { op, operand: "window", wanted, found })
 }
 
-fn check_alibi(op: &'static str, alibi: Option<Alibi>, s: &AttentionShape) -> Result<(), TensorError> {
+pub(super) fn check_alibi(
+    op: &'static str,
+    alibi: Option<Alibi>,
+    s: &AttentionShape,
+) -> Result<(), TensorError> {
     alibi.map_or(Ok(()), |a| check_heads(op, "alibi", (a.heads, a.first), s))
 }
 

@@ -12,7 +12,7 @@ use crate::{TensorError, View};
 use bessemer_units::DType;
 
 /// Names of the operands that hold indices or counters.
-const INDICES: [&str; 5] = ["counters", "documents", "ids", "positions", "targets"];
+const INDICES: [&str; 6] = ["counters", "documents", "ids", "places", "positions", "targets"];
 
 /// Names of the operands that hold codes of block-quantised values.
 const CODES: [&str; 3] = ["codes", "m_codes", "v_codes"];
@@ -144,6 +144,7 @@ mod tests {
             bias: None,
             activation: None,
             residual: None,
+            rowwise: false,
             out: matrix(2, out),
         };
         use DType::{Bf16, F16, F32, U32};

@@ -20,6 +20,9 @@ pub struct Linear {
     pub activation: Option<(ActivationKind, View)>,
     /// `[N, O]`, added last.
     pub residual: Option<View>,
+    /// True if the bits of a row of the result must not depend on how many rows there are, as where rows of several
+    /// sequences are decoded together. Costs speed where there are many rows.
+    pub rowwise: bool,
     /// `[N, O]`.
     pub out: View,
 }

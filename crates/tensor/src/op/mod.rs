@@ -10,6 +10,7 @@ mod adafactor;
 mod adamw_int8;
 mod attention;
 mod attention_merge;
+mod attention_slots;
 mod dtype;
 mod elementwise;
 mod embedding;
@@ -32,6 +33,7 @@ pub use attention::{
     Positions, SomeKeys,
 };
 pub use attention_merge::AttentionMerge;
+pub use attention_slots::AttentionSlots;
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
     GatedBackward, Scale,
@@ -183,6 +185,7 @@ ops!(
     AttentionBackward,
     AttentionCached,
     AttentionMerge,
+    AttentionSlots,
     Cholesky,
     Combine,
     CombineLogSums,

@@ -13,6 +13,7 @@ fn linear() -> Linear {
         bias: None,
         activation: None,
         residual: None,
+        rowwise: false,
         out: f32s(2, 5, 4),
     }
 }

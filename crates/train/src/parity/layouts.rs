@@ -5,7 +5,7 @@ use bessemer_arch::Model;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 
 use bessemer_parallel::{
-    ContextMethod, ContextOrder, ContextSharing, CubeConfig, ParallelConfig, PlaneConfig, Stage,
+    ContextMethod, ContextOrder, ContextSharing, CubeConfig, ParallelConfig, PlacedAxis, PlaneConfig, Stage,
     TensorConfig, TensorGrid,
 };
 use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
@@ -348,6 +348,34 @@ pub fn grids(ranks: usize, sequences: usize) -> Vec<Layout> {
     let parts = |l: &Layout| l.parallel.tensor.grid().map_or(1, TensorGrid::sequence_parts);
     list.retain(|l| l.ranks <= ranks && sequences.is_multiple_of(l.data_ranks() * l.accumulation * parts(l)));
     list.sort_by_key(|l| l.ranks);
+    list
+}
+
+/// Layouts of at most `ranks` ranks whose axes lie in other orders on the ranks, each kind of parallelism inside another,
+/// for steps of 16 sequences.
+pub fn placed(ranks: usize) -> Vec<Layout> {
+    use PlacedAxis::{Context, Pipeline, Replicate, Shard, Tensor};
+    let (line, cut) = ((1, false), (2, true));
+    let ring = ContextSharing::of(ContextMethod::Ring);
+    let plane = TensorConfig::Plane(PlaneConfig { grid: [2, 2], depth: 1 });
+    let mut list: Vec<Layout> = [
+        (Layout::of(Stage::Zero3, (1, 2), cut, 2), vec![Shard]),
+        (Layout::of(Stage::Zero1, (2, 2), line, 2), vec![Replicate]),
+        (Layout::of(Stage::Ddp, (2, 1), line, 1).pipelined("1f1b", 2, 4, &[]), vec![Replicate, Pipeline]),
+        (Layout::of(Stage::Zero1, (1, 2), cut, 1).pipelined("zb-h1", 2, 4, &[]), vec![Pipeline, Shard]),
+        (Layout::of(Stage::Zero2, (2, 2), cut, 1), vec![Replicate, Tensor, Shard]),
+        (Layout::of(Stage::Zero1, (1, 2), (2, false), 8).sharing_sequences(2, ring), vec![Context, Shard]),
+        (Layout::of(Stage::Zero2, (1, 2), line, 2).on_grid(plane), vec![Shard]),
+    ]
+    .into_iter()
+    .map(|(mut layout, order)| {
+        let names: Vec<&str> = order.iter().map(|axis| axis.name()).collect();
+        layout.name += &format!(", neighbours by {}", names.join(", "));
+        layout.parallel.order = order;
+        layout
+    })
+    .collect();
+    list.retain(|layout| layout.ranks <= ranks);
     list
 }
 

@@ -16,7 +16,7 @@ mod text;
 
 pub use compare::{Bounds, Comparison};
 pub use layouts::{
-    ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, pipelines,
+    ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, pipelines, placed,
 };
 pub use models::{Style, Variant};
 pub use pairwise::{Case, pairwise};

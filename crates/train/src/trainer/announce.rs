@@ -28,9 +28,11 @@ impl Trainer {
                 vocab_size: model.vocab_size as u64,
                 seq_len: self.plan.seq_len,
                 flops_per_token: model.train_flops_per_token(self.plan.seq_len as usize).0,
+                initial: self.initial.clone(),
             };
             self.append(record.into(), observer)?;
         }
+        self.append_change(observer)?;
         // A continued run may have been given more steps.
         let optim = &self.input.recipe.optim;
         let record = runlog::Training {
@@ -49,6 +51,9 @@ impl Trainer {
             sequences: self.sequences_text(),
         };
         self.append(record.into(), observer)?;
+        if let Some(text) = self.memory_text().filter(|_| self.records.is_some()) {
+            observer.message(&text);
+        }
         for text in std::mem::take(&mut self.warnings) {
             self.warn(text, observer)?;
         }
@@ -86,16 +91,13 @@ impl Trainer {
 
     /// What the run reads of each component of its mixture, for its log.
     fn shares(&self) -> Vec<runlog::MixtureShare> {
-        let taken = self
-            .loader
-            .mixture()
-            .map(|mixture| mixture.taken(self.plan.steps * self.plan.sequences_per_step));
+        let taken = self.loader.taken(self.samples_at_end());
         let share = |taken: bessemer_loader::Taken| runlog::MixtureShare {
             name: taken.name,
             tokens: taken.tokens,
             weight: taken.weight,
             epochs: taken.epochs,
         };
-        taken.into_iter().flatten().map(share).collect()
+        taken.into_iter().map(share).collect()
     }
 }

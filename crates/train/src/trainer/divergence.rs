@@ -19,11 +19,16 @@ impl Trainer {
 
     /// Removes the checkpoints that the recipe does not keep; none while steps are skipped, because the ones from before
     /// may be the last that are any good.
-    pub(super) fn rotate(&mut self) -> Result<(), TrainError> {
-        if self.is_healthy() {
-            self.store.gc(&self.state.retention(&self.input.recipe))?;
+    /// `beside`: while training goes on.
+    pub(super) fn rotate(&mut self, beside: bool) -> Result<(), TrainError> {
+        if !self.is_healthy() {
+            return Ok(());
         }
-        Ok(())
+        let retention = self.state.retention(&self.input.recipe);
+        match beside {
+            true => self.saver.begin_removal(self.store.clone(), retention),
+            false => Ok(self.store.gc(&retention).map(|_| ())?),
+        }
     }
 
     /// The validation loss of the step that is over, if checkpoints are kept by it and the run is healthy.

@@ -61,22 +61,24 @@ impl Trainer {
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
-    /// The passes of a step are over, nothing is updated yet: a copy that they have made goes to a thread, behind the records of
+    /// The passes of a step are over, nothing is updated yet: a copy that was made beside them, or by them, goes to a thread, behind the records of
     /// the step before.
     pub(super) fn after_passes(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        self.end_copy()?;
         if !self.saver.is_planned() {
             return Ok(());
         }
         self.end_evaluation((true, true), observer)?;
-        if let Some(records) = &self.records {
-            records.sync()?;
-        }
         self.begin_saving()
     }
 
     /// After a step, which was `kept` or gone back from.
     pub(super) fn after_step(&mut self, kept: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.end_evaluation((true, kept), observer)?;
+        // Of an asynchronous schedule, whose updates lie within the program.
+        if let Err(e) = self.end_copy() {
+            self.recover(e, observer)?;
+        }
         self.end_saving(false, observer)
     }
 

@@ -5,6 +5,7 @@
 //! computation waits for it is. One of these steps is counted: the bytes that the first rank sends, by axis.
 
 use crate::TrainError;
+use crate::memory::COPIES;
 use bessemer_collectives::{CallSpan, Communicator, Ledger};
 use bessemer_parallel::{Notes, OrderSpan, Worker};
 use bessemer_runlog::{CostItem, Measured, StepCosts};
@@ -140,11 +141,12 @@ impl Measuring {
         self.watched += 1;
     }
 
-    /// Gathers what the ranks measured; the record is the same on all of them. All ranks call this.
+    /// Gathers what the ranks measured, with the bytes of `copies` for checkpoints; the record is the same on all of them. All ranks call this.
     pub(super) fn gather(
         &mut self,
         worker: &mut Worker,
         backend: &dyn Backend,
+        copies: u64,
         step: u64,
     ) -> Result<Measured, TrainError> {
         let traffic =
@@ -156,7 +158,7 @@ impl Measuring {
         let mut memory: BTreeMap<String, u64> = BTreeMap::new();
         let staged = (IN_FLIGHT, worker.staging_bytes());
         let classes = held.classes.iter().map(|(class, bytes)| (*class, bytes.0));
-        for (class, bytes) in classes.chain([("workspace", held.workspace.0), staged]) {
+        for (class, bytes) in classes.chain([("workspace", held.workspace.0), staged, (COPIES, copies)]) {
             *memory.entry(class.to_owned()).or_insert(0) += bytes;
         }
         let mine = RankCosts { time: self.time.to_vec(), memory, traffic };

@@ -3,7 +3,8 @@
 use crate::TrainError;
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{
-    self as runlog, EndReason, HyperParameter, Prometheus, Record, RunLog, TensorBoard, Warning,
+    self as runlog, EndReason, Fault, HyperParameter, LogSync, Prometheus, Record, RunLog, TensorBoard,
+    Warning,
 };
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -24,12 +25,16 @@ pub(super) struct Records {
     resumed: Option<u64>,
     /// The step at which an earlier session finished and evaluated the run, if one did.
     finished: Option<u64>,
+    failed_sessions: u64,
+    /// All faults of the run.
+    faults: Vec<Fault>,
 }
 
 impl Records {
     pub(super) fn open(directory: &Path, recipe: &Recipe, recipe_text: &str) -> Result<Records, TrainError> {
         let log = RunLog::open(directory)?;
-        let finished = runlog::read(directory)?.records.iter().rev().find_map(|r| match r {
+        let earlier = runlog::read(directory)?.records;
+        let finished = earlier.iter().rev().find_map(|r| match r {
             Record::End(end) if end.reason == EndReason::Finished => Some(end.step),
             _ => None,
         });
@@ -46,12 +51,20 @@ impl Records {
             hyperparameters: hyperparameters(recipe),
             resumed: None,
             finished,
+            failed_sessions: failed_sessions(&earlier),
+            faults: earlier
+                .into_iter()
+                .filter_map(|r| if let Record::Fault(f) = r { Some(f) } else { None })
+                .collect(),
         })
     }
 
     /// Writes a record to every file. Returns the warning that became due with it, which is in the log already.
     pub(super) fn append(&mut self, record: &Record) -> Result<Option<Record>, TrainError> {
         self.log.append(record)?;
+        if let Record::Fault(fault) = record {
+            self.faults.push(fault.clone());
+        }
         let mut board = match self.board.take() {
             Some(board) => board,
             None => self.new_board()?,
@@ -98,6 +111,21 @@ impl Records {
         Ok(self.log.sync()?)
     }
 
+    /// Makes the records up to now durable, from another thread.
+    pub(super) fn syncer(&self) -> Result<LogSync, TrainError> {
+        Ok(self.log.syncer()?)
+    }
+
+    /// Faults that were found so far, those of earlier sessions included.
+    pub(super) fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// Earlier sessions of the run that ended without being asked to.
+    pub(super) fn failed_sessions(&self) -> u64 {
+        self.failed_sessions
+    }
+
     /// Takes out what later steps left, because the run goes on from `step`: after a checkpoint (a new file of scalars
     /// begins there) or from the beginning. Returns how many records were taken out.
     pub(super) fn go_on_from(&mut self, step: u64, resumed: bool) -> Result<u64, TrainError> {
@@ -120,8 +148,25 @@ impl Records {
             evaluation: lacks(|r| matches!(r, Record::Eval(_))),
             samples: lacks(|r| matches!(r, Record::Sample(_))),
             baseline: lacks(|r| matches!(r, Record::Baseline(_))),
+            tasks: lacks(|r| matches!(r, Record::Task(_))),
         })
     }
+}
+
+/// Sessions that trained and then ended without being asked to: with an error, or, as after a crash, without a record of it.
+fn failed_sessions(records: &[Record]) -> u64 {
+    let (mut failed, mut trains) = (0, false);
+    for record in records {
+        match record {
+            Record::Training(_) => failed += u64::from(std::mem::replace(&mut trains, true)),
+            Record::End(end) => {
+                failed += u64::from(trains && end.reason == EndReason::Failed);
+                trains = false;
+            }
+            _ => {}
+        }
+    }
+    failed + u64::from(trains)
 }
 
 /// Seconds since 1970-01-01 UTC.
@@ -160,15 +205,38 @@ pub(super) struct Missing {
     pub(super) evaluation: bool,
     pub(super) samples: bool,
     pub(super) baseline: bool,
+    pub(super) tasks: bool,
 }
 
 impl Missing {
     /// For other ranks.
     pub(super) fn word(self) -> u64 {
-        u64::from(self.evaluation) | u64::from(self.samples) << 1 | u64::from(self.baseline) << 2
+        let flags = [self.evaluation, self.samples, self.baseline, self.tasks];
+        flags.iter().zip(0..).map(|(flag, at)| u64::from(*flag) << at).sum()
     }
 
     pub(super) fn of_word(word: u64) -> Missing {
-        Missing { evaluation: word & 1 != 0, samples: word & 2 != 0, baseline: word & 4 != 0 }
+        let has = |at: u64| word >> at & 1 == 1;
+        Missing { evaluation: has(0), samples: has(1), baseline: has(2), tasks: has(3) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_runlog::{End, Training};
+
+    #[test]
+    fn sessions_that_were_not_asked_to_end_have_failed() {
+        let (begin, end) =
+            (Record::from(Training::default()), |reason| Record::from(End { reason, ..End::default() }));
+        let failed =
+            |records: &[&Record]| failed_sessions(&records.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
+        let (asked, error) = (end(EndReason::Interrupted), end(EndReason::Failed));
+        assert_eq!(failed(&[]), 0);
+        assert_eq!(failed(&[&begin, &asked, &begin, &end(EndReason::Finished)]), 0);
+        assert_eq!(failed(&[&begin]), 1, "a crash");
+        assert_eq!(failed(&[&begin, &begin, &error, &begin, &asked]), 2);
+        assert_eq!(failed(&[&error, &begin, &asked]), 0, "an error before training");
     }
 }

@@ -3,15 +3,18 @@
 //! Checkpoints do not depend on the layout: every rank writes its slices of the whole tensors, and reads those that its layout
 //! needs, whatever layout has written them.
 
-use super::Trainer;
+use super::copying::SaveCost;
+use super::interval::SaveSeconds;
 use super::writing::{Identity, Written};
+use super::{OtherCheckpoints, Trainer};
 use crate::TrainError;
 use crate::observer::Observer;
 use crate::state::TrainState;
 use bessemer_checkpoint::{CheckpointError, Loaded, SaveReport, Skipped};
 use bessemer_optim::LossScale;
-use bessemer_parallel::ParallelError;
-use bessemer_runlog::{Resume, Save};
+use bessemer_parallel::{ParallelError, StateTensor, Worker};
+use bessemer_runlog::{LogSync, Resume, Save};
+use bessemer_tensor::Backend;
 use std::time::Instant;
 
 /// Message: what of a checkpoint a rank found damaged.
@@ -33,10 +36,40 @@ enum LoadFailure {
     Other(TrainError),
 }
 
+impl From<CheckpointError> for LoadFailure {
+    fn from(e: CheckpointError) -> Self {
+        LoadFailure::Read(e)
+    }
+}
+
 impl From<ParallelError> for LoadFailure {
     fn from(e: ParallelError) -> Self {
         LoadFailure::Other(e.into())
     }
+}
+
+/// Puts this rank's part of tensors into its buffers, from a checkpoint that is read ahead.
+///
+/// # Errors
+/// Damage of the checkpoint, or an error of the device.
+pub fn read_tensors<'t, E: From<ParallelError> + From<CheckpointError>>(
+    worker: &mut Worker,
+    backend: &mut dyn Backend,
+    loaded: &Loaded,
+    tensors: &'t [StateTensor],
+) -> Result<(), E> {
+    let of_tensor = |t: &'t StateTensor| {
+        let runs = worker.wanted_runs(t).into_iter();
+        runs.map(|runs| (t.name.as_str(), runs))
+    };
+    let plan = loaded.plan_reads(tensors.iter().flat_map(of_tensor))?;
+    loaded.reading_ahead(plan, || {
+        tensors.iter().try_for_each(|tensor| {
+            worker.write_with(backend, tensor, &mut |runs, values| {
+                loaded.read_runs(&tensor.name, runs, values).map_err(E::from)
+            })
+        })
+    })
 }
 
 impl Trainer {
@@ -127,16 +160,26 @@ impl Trainer {
         }
     }
 
-    /// Puts the newest intact checkpoint into the buffers, or the initialisation if there is none.
-    pub(super) fn restore(&mut self) -> Result<(), TrainError> {
+    /// Puts the newest intact checkpoint into the buffers, or the initial parameters if there is none.
+    pub(super) fn restore(&mut self, others: OtherCheckpoints<'_>) -> Result<(), TrainError> {
         if self.records.is_some() {
             // Not after hours of training.
             self.store.check_own()?;
         }
-        let restored = self.load_newest("checkpoint to go on from", u64::MAX, false)?;
+        if self.restore_from_memory()? {
+            return Ok(());
+        }
+        let mut restored = self.load_newest("checkpoint to go on from", u64::MAX, false)?;
+        self.has_its_checkpoint = restored.is_some();
+        if let (None, Some(elsewhere)) = (&restored, others.elsewhere) {
+            let own = std::mem::replace(&mut self.store, elsewhere);
+            let found = self.load_newest("checkpoint of an object store", u64::MAX, false);
+            self.store = own;
+            restored = found?;
+        }
         let Some(Restored { loaded, remarks }) = restored else {
-            self.runner.worker.init(&mut *self.backend, self.input.recipe.run.seed)?;
-            self.set_up_loss_scale();
+            self.begin(others.initial)?;
+            self.forget_copies_after(0)?;
             if let Some(records) = &mut self.records {
                 records.go_on_from(0, false)?;
             }
@@ -152,24 +195,20 @@ impl Trainer {
         let other = |e: TrainError| LoadFailure::Other(e);
         let saved = TrainState::of(loaded.manifest())
             .map_err(|problem| other(TrainError::State { place: place.clone(), problem }))?;
-        self.state.identity.check(&saved.identity, &place).map_err(other)?;
-        self.loader.resume(&saved.loader).map_err(|e| other(e.into()))?;
+        let recipe = loaded.manifest().recipe.as_str();
+        let continuation = self.continuation(saved, Some(recipe), &place).map_err(other)?;
         let wanted = self.runner.worker.tensors(&self.input.recipe.optim)?;
+        self.require_optimizer(&wanted, loaded, &place).map_err(other)?;
         loaded
             .require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), |_| true)
             .map_err(LoadFailure::Read)?;
-        for tensor in &wanted {
-            self.runner.worker.write_with(&mut *self.backend, tensor, &mut |runs, values| {
-                loaded.read_runs(&tensor.name, runs, values).map_err(LoadFailure::Read)
-            })?;
-        }
-        self.state = saved;
-        self.set_up_loss_scale();
+        read_tensors::<LoadFailure>(&mut self.runner.worker, &mut *self.backend, loaded, &wanted)?;
+        self.go_on(continuation);
         Ok(())
     }
 
     /// The loss scale that the state carries, or the start of one; none if the recipe has none.
-    fn set_up_loss_scale(&mut self) {
+    pub(super) fn set_up_loss_scale(&mut self) {
         let f16 = self.input.recipe.train.f16_gradients();
         let saved = self.state.loss_scale.take();
         self.state.loss_scale = self.scaling.as_ref().map(|(config, _)| LossScale::go_on(saved, config, f16));
@@ -178,6 +217,7 @@ impl Trainer {
     /// Removes the records of steps after the checkpoint from the log, and notes the resumption for it.
     fn goes_on_from(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
         let step = loaded.manifest().step;
+        self.forget_copies_after(step)?;
         let records_dropped = match &mut self.records {
             Some(records) => records.go_on_from(step, true)?,
             None => 0,
@@ -190,7 +230,7 @@ impl Trainer {
     /// What a checkpoint of the step that is over will be good for: where a planned save of a healthy run stands, a run may
     /// go back to, and one with a low validation loss is kept.
     pub(super) fn note_checkpoint(&mut self) {
-        if self.input.recipe.save.due(self.state.step, 0.0) && self.is_healthy() {
+        if self.input.recipe.save.due_by_steps(self.state.step) && self.is_healthy() {
             self.state.spikes.rewind_point(self.state.step);
         }
         if let Some(loss) = self.validation_now() {
@@ -198,8 +238,8 @@ impl Trainer {
         }
     }
 
-    /// What a checkpoint of the step that is over holds besides tensors.
-    pub(super) fn identity(&self) -> Result<Identity, TrainError> {
+    /// What a checkpoint of the step that is over holds besides tensors. `log`: the run's, which is durable before the checkpoint.
+    pub(super) fn identity(&self, log: LogSync) -> Result<Identity, TrainError> {
         let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
             place: self.store.path(self.state.step).display().to_string(),
             problem: e.to_string(),
@@ -210,14 +250,17 @@ impl Trainer {
             state,
             recipe: self.input.recipe_text.clone(),
             tokenizer: self.input.tokenizer.fingerprint().to_owned(),
+            log: Some(log),
         })
     }
 
+    /// Saves while training waits.
     pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.note_checkpoint();
         let begun = Instant::now();
         let (step, written) = (self.state.step, self.write_now(observer)?);
-        self.written(step, written, observer)?;
+        let cost = SaveCost { stalled: begun.elapsed().as_secs_f64(), copied: None, beside: false };
+        self.written(step, written, cost, observer)?;
         self.tracing.event("save", begun, step);
         Ok(())
     }
@@ -227,26 +270,41 @@ impl Trainer {
         &mut self,
         step: u64,
         written: Written,
+        cost: SaveCost,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         match written {
-            Written::Durable(Some(report)) => self.saved(step, &report, observer),
+            Written::Durable(Some(report)) => self.saved(step, &report, cost, observer),
             Written::Durable(None) => Ok(()),
             Written::Refused(text) => Err(self.divergence(text)),
         }
     }
 
     /// A checkpoint is there: its record, and what is no longer kept goes.
-    pub(super) fn saved(
+    fn saved(
         &mut self,
         step: u64,
         report: &SaveReport,
+        cost: SaveCost,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         let path =
             report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
-        let record = Save { step, bytes: report.bytes, seconds: report.seconds, path };
+        let beside = self.saver.times.take();
+        let record = Save {
+            step,
+            bytes: report.bytes,
+            seconds: report.seconds,
+            stall_seconds: Some(cost.stalled),
+            copy_seconds: cost.copied,
+            steps_beside: Some(beside.steps),
+            slowdown: beside.slowdown,
+            path,
+        };
         self.append(record.into(), observer)?;
+        let save =
+            SaveSeconds { stalled: cost.stalled, interference: beside.seconds, writing: report.seconds };
+        self.adjust_interval(step, save, observer)?;
         if let Some(path) = &report.set_aside {
             let text = format!(
                 "what stood in the place of the checkpoint is not this program's to remove; it is now {}",
@@ -254,7 +312,24 @@ impl Trainer {
             );
             self.warn(text, observer)?;
         }
-        self.rotate()
+        self.rotate(cost.beside)
+    }
+
+    /// With `save.every = "auto"`: what the save of `step` took and cost changes how often the run saves.
+    fn adjust_interval(
+        &mut self,
+        step: u64,
+        save: SaveSeconds,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let (Some(interval), Some(clean)) = (&mut self.interval, self.saver.times.clean()) else {
+            return Ok(());
+        };
+        let update = interval.measured(step, save, clean, self.state.seconds);
+        if let Some(record) = update.changed {
+            self.append(record.into(), observer)?;
+        }
+        update.warning.map_or(Ok(()), |text| self.warn(text, observer))
     }
 
     /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
@@ -284,14 +359,15 @@ impl Trainer {
         samples: u64,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
+        self.state_was_replaced();
         self.loader.advance(&mut self.state.loader, samples);
-        let trained = self.state.step * self.plan.sequences_per_step;
-        self.state.spikes.passed_over = Some(samples.saturating_sub(trained));
+        self.state.spikes.passed_over = Some(samples.saturating_sub(self.state.samples_trained()));
         let left = match self.records {
             Some(_) => self.store.abandon_after(self.state.step)?,
             None => Vec::new(),
         };
         self.goes_on_from(loaded)?;
+        self.append_change(observer)?;
         for path in left {
             let path = path.display();
             self.warn(format!("a checkpoint that the run went back from was kept as {path}"), observer)?;

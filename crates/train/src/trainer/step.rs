@@ -21,7 +21,7 @@ pub(super) fn not_finite() -> String {
 
 impl Trainer {
     /// The passes of a step, and the seconds spent on data.
-    fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
+    pub(super) fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
         let seed = self.input.recipe.run.seed;
         let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
         let wanted = self.step_fill();
@@ -30,7 +30,10 @@ impl Trainer {
         }
         let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.runner.worker));
         let mut samples = Samples::new(&mut self.loader, &mut self.batch, place).evaluating(evaluation);
+        let (sums, step) = (&self.integrity.sums, self.state.step);
+        sums.switch(self.integrity.sums_are_due(step).then_some(step));
         let passes = self.runner.passes(&mut *self.backend, &mut samples);
+        sums.switch(None);
         let seconds = samples.seconds()?;
         Ok((passes?, seconds))
     }
@@ -42,12 +45,26 @@ impl Trainer {
         self.runner.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
         let updates = self.state.updates();
         self.runner.worker.set_skipped(self.state.step - updates);
-        let (Passes { loss: sum, grad_norm }, data_seconds) = self.passes()?;
-        self.after_passes(observer)?;
+        let (passes, data_seconds) = self.passes()?;
+        if let Err(e) = self.after_passes(observer) {
+            // The state before this step is not finite.
+            self.recover(e, observer)?;
+            return Ok(None);
+        }
         self.tracing.runs(&self.runner.worker);
+        // Before the update: it would hide that the passes have read values that were not those of all ranks.
+        if self.comparison_is_due() && !self.replicas_agree(self.state.step + 1, observer)? {
+            return Ok(None);
+        }
+        if !self.has_rested(observer)? {
+            return Ok(None);
+        }
+        let Some(Passes { loss: sum, grad_norm }) = self.validated(passes, observer)? else {
+            return Ok(None);
+        };
         let step = self.state.step;
         let consumed = self.state.loader.samples + self.plan.sequences_per_step;
-        let lr = self.schedule.at(step);
+        let lr = self.rate.at(step);
         let spike = self.spikes.check(&mut self.state.spikes, sum.mean(), grad_norm);
         if let Some(spike) = spike.filter(|_| self.spikes.action == SpikeAction::Rewind)
             && self.rewind(consumed, observer)?
@@ -62,7 +79,10 @@ impl Trainer {
         }
         let update = match spike {
             Some(_) => self.runner.worker.skip(grad_norm),
-            None => self.runner.update(&mut *self.backend, updates + 1, lr, grad_norm)?,
+            None => {
+                let t = self.state.updates_before() + updates + 1;
+                self.runner.update(&mut *self.backend, t, lr, grad_norm)?
+            }
         };
         // An overflow that a smaller loss scale may cure says nothing about the run.
         let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
@@ -102,6 +122,7 @@ impl Trainer {
             self.diverged(not_finite(), observer)?;
             return Ok(None);
         }
+        self.rests()?;
         let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
         let record = self.record(sum, numbers, (seconds, data_seconds), observer);
         Ok(Some(Step { loss_scale, ..record }))
@@ -117,7 +138,7 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Step {
         let tokens_per_s = sum.scored as f64 / seconds;
-        let left = self.plan.steps - self.state.step;
+        let left = self.plan.steps.saturating_sub(self.state.step);
         let weight = self.input.recipe.train.z_loss;
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };

@@ -1,6 +1,6 @@
 //! Asynchronous schedules: several steps in one program, from an empty pipeline to an empty pipeline.
 //!
-//! A window ends where somebody looks at the whole model: at evaluations, samples and planned saves, at the last step, and
+//! A window ends where somebody looks at the whole model: at evaluations, samples and planned saves, at the last step, before samples that are skipped, and
 //! at the latest after `parallel.window` steps. What a run does is then a function of its recipe alone, unless it saves by
 //! the clock or is stopped, which happens between windows.
 
@@ -54,10 +54,13 @@ impl Trainer {
     /// Steps of the next window.
     pub(super) fn window_steps(&self) -> u64 {
         let (recipe, step) = (&self.input.recipe, self.state.step);
-        let due = [recipe.eval.every_steps, recipe.eval.samples.every_steps, recipe.save.every_steps];
+        let (eval, tasks) = (&recipe.eval, &recipe.eval.tasks);
+        let tasks = if tasks.names.is_empty() { 0 } else { tasks.every_steps };
+        let due = [eval.every_steps, tasks, eval.samples.every_steps, recipe.save.every_steps];
         let next = due.into_iter().filter(|every| *every > 0).map(|every| every - step % every);
         let most = recipe.parallel.window.min(self.plan.steps - step);
-        next.fold(most, u64::min).max(1)
+        let (at, batch) = (self.state.loader.samples, self.plan.sequences_per_step);
+        self.skipped.steps_before_next(at, batch, next.fold(most, u64::min)).max(1)
     }
 
     /// Runs one window of so many steps; their records.
@@ -76,15 +79,16 @@ impl Trainer {
         let first = self.state.updates();
         let skipped = self.state.step - first;
         self.runner.worker.set_skipped(skipped);
-        let schedule = &self.schedule;
-        let rate = |t: u64| schedule.at(t - 1 + skipped);
-        let updates = self.runner.window(&mut *self.backend, &mut samples, first + 1, &rate);
+        let of_step = &self.rate;
+        let before = self.state.updates_before();
+        let rate = |t: u64| of_step.at(t - before - 1 + skipped);
+        let updates = self.runner.window(&mut *self.backend, &mut samples, before + first + 1, &rate);
         let data_seconds = samples.seconds()? / steps as f64;
         let updates = updates?;
         let seconds = begun.elapsed().as_secs_f64() / steps as f64;
         let mut records = Vec::with_capacity(updates.len());
         for update in updates {
-            let lr = self.schedule.at(self.state.step);
+            let lr = self.rate.at(self.state.step);
             let consumed = self.state.loader.samples + self.plan.sequences_per_step;
             self.state.updates = Some(self.state.updates() + 1);
             self.state.step += 1;

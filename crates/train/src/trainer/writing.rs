@@ -8,11 +8,12 @@
 
 use crate::TrainError;
 use bessemer_checkpoint::{
-    CheckpointError, Contents, PartRequest, SaveReport, SaveTicket, Store, TensorSlice, TensorSpec,
-    TensorsFrom, WrittenPart, slice_specs,
+    CheckpointError, Contents, LentTensors, PartRequest, SaveReport, SaveTicket, Store, TensorSlice,
+    TensorSource, TensorSpec, TensorsFrom, WrittenPart, slice_specs,
 };
 use bessemer_collectives::{Communicator, Message};
-use bessemer_parallel::{OwnSlice, ParallelError};
+use bessemer_parallel::{OwnSlice, ParallelError, StateCopy};
+use bessemer_runlog::LogSync;
 use serde::{Deserialize, Serialize};
 
 /// Messages.
@@ -32,13 +33,15 @@ pub(super) struct Destination {
 }
 
 /// Contents of a checkpoint besides tensors.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Identity {
     pub(super) step: u64,
     pub(super) tokens: u64,
     pub(super) state: serde_json::Value,
     pub(super) recipe: String,
     pub(super) tokenizer: String,
+    /// The run's log, which holds the records up to the step: it is made durable before the checkpoint.
+    pub(super) log: Option<LogSync>,
 }
 
 /// A save that came to its end on all ranks.
@@ -64,6 +67,12 @@ const REFUSED: u32 = 2;
 /// Reads the values of a slice.
 pub(super) type ReadSlice<'a> = dyn FnMut(&OwnSlice, &mut [f32]) -> Result<(), ParallelError> + 'a;
 
+/// Source of the values of a rank's slices.
+pub(super) enum SliceValues<'a> {
+    Read(&'a mut ReadSlice<'a>),
+    Copied(&'a StateCopy),
+}
+
 /// Saves the slices of every rank of `group`, which all call this. `identity`: on rank 0.
 ///
 /// # Errors
@@ -72,14 +81,19 @@ pub(super) fn write_slices(
     to: &Destination,
     identity: Option<Identity>,
     slices: &[OwnSlice],
-    read: &mut ReadSlice<'_>,
+    values: SliceValues<'_>,
     group: &mut dyn Communicator,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Written, TrainError> {
     let elements = |t: &TensorSpec| t.shape.iter().product::<usize>() as u64 * t.dtype.size() as u64;
     let bytes = to.tensors.iter().map(elements).sum();
-    let begun =
-        identity.map(|identity| to.store.begin(identity.step, bytes).map(|saving| (saving, identity)));
+    let begin = |identity: Identity| {
+        if let Some(log) = &identity.log {
+            log.sync()?;
+        }
+        Ok::<_, TrainError>((to.store.begin(identity.step, bytes)?, identity))
+    };
+    let begun = identity.map(begin);
     let mut words = match &begun {
         Some(Ok((saving, _))) => {
             let SaveTicket { step, process } = saving.ticket();
@@ -94,7 +108,7 @@ pub(super) fn write_slices(
     }
     let step = u64::from(words[2]) | u64::from(words[3]) << 32;
     let ticket = SaveTicket { step, process: words[1] };
-    let (answer, own) = match write_part(to, ticket, slices, read, (group.rank(), group.size()), progress) {
+    let (answer, own) = match write_part(to, ticket, slices, values, (group.rank(), group.size()), progress) {
         Ok(part) => (Answer::Part(part), None),
         Err(e) => match &e {
             TrainError::Checkpoint(CheckpointError::NotFinite { .. }) => {
@@ -173,30 +187,33 @@ fn write_part(
     to: &Destination,
     ticket: SaveTicket,
     slices: &[OwnSlice],
-    read: &mut ReadSlice<'_>,
+    values: SliceValues<'_>,
     (rank, ranks): (usize, usize),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<WrittenPart, TrainError> {
     let slice = |s: &OwnSlice| TensorSlice { tensor: s.tensor, part: s.part.clone() };
     let boxes: Vec<_> = slices.iter().map(slice).collect();
-    let mut lost = None;
-    let mut source =
-        TensorsFrom::new(slice_specs(&to.tensors, &boxes), |entry: usize, values: &mut [f32]| {
-            read(&slices[entry], values).map_err(|e| {
-                let text = e.to_string();
-                lost = Some(e);
-                text.into()
-            })
-        });
-    let part = PartRequest {
-        rank,
-        ranks,
-        tensors: &mut source,
-        slices: &boxes,
-        max_file_bytes: to.max_file_bytes,
-        progress,
+    let specs = slice_specs(&to.tensors, &boxes);
+    let mut write = |tensors: &mut dyn TensorSource| {
+        let max_file_bytes = to.max_file_bytes;
+        let part = PartRequest { rank, ranks, tensors, slices: &boxes, max_file_bytes, progress };
+        to.store.write_part(ticket, part)
     };
-    let written = to.store.write_part(ticket, part);
+    let read = match values {
+        SliceValues::Copied(copy) => {
+            return Ok(write(&mut LentTensors::new(specs, |entry| copy.values(&slices[entry])))?);
+        }
+        SliceValues::Read(read) => read,
+    };
+    let mut lost = None;
+    let mut source = TensorsFrom::new(specs, |entry: usize, values: &mut [f32]| {
+        read(&slices[entry], values).map_err(|e| {
+            let text = e.to_string();
+            lost = Some(e);
+            text.into()
+        })
+    });
+    let written = write(&mut source);
     drop(source);
     match (written, lost) {
         (Err(_), Some(lost)) => Err(lost.into()),
@@ -263,6 +280,7 @@ mod tests {
             state: serde_json::json!({}),
             recipe: String::new(),
             tokenizer: "t".into(),
+            log: None,
         });
         let mut read = |_: &OwnSlice, values: &mut [f32]| {
             values.fill(rank as f32);
@@ -274,7 +292,7 @@ mod tests {
             }
             Ok(())
         };
-        write_slices(to, identity, &slices, &mut read, group, &mut |_, _| ())
+        write_slices(to, identity, &slices, SliceValues::Read(&mut read), group, &mut |_, _| ())
     }
 
     fn all(to: &Destination, step: u64, fault: Fault) -> Vec<Option<Result<Written, TrainError>>> {

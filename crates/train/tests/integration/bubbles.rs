@@ -26,6 +26,7 @@ fn saving(every: u64, copies: bool, sets: &[&str]) -> Recipe {
         "model.width=32",
         "train.micro_batch=1",
         "save.every_seconds=0",
+        "save.async=off",
         "parallel.pipeline=2",
         "parallel.schedule=1f1b",
         &every,
@@ -35,12 +36,12 @@ fn saving(every: u64, copies: bool, sets: &[&str]) -> Recipe {
     recipe(&all)
 }
 
-fn step(dir: &Path, step: u64) -> PathBuf {
+pub(crate) fn step(dir: &Path, step: u64) -> PathBuf {
     dir.join(format!("checkpoints/step-{step:08}"))
 }
 
 /// A checkpoint's manifest without the time that the run has taken, and the bytes of its tensors.
-fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) {
+pub(crate) fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) {
     let place = step(dir, number);
     let text = std::fs::read(place.join("manifest.json")).unwrap();
     let mut manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -55,7 +56,7 @@ fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) {
     (manifest, tensor_bytes(&place))
 }
 
-fn saves(records: &[Record]) -> Vec<u64> {
+pub(crate) fn saves(records: &[Record]) -> Vec<u64> {
     records.iter().filter_map(|r| if let Record::Save(s) = r { Some(s.step) } else { None }).collect()
 }
 
@@ -245,6 +246,20 @@ fn ranks_go_back_to_a_checkpoint_that_was_being_written() {
     assert!(copied.tensors() == plain.tensors(), "other bits");
 }
 
+/// After step 9, when the checkpoint of step 5 is there: puts a file in the place of the checkpoints, which go `aside`.
+pub(crate) fn spoil_after_step_9(step: u64, dir: &Path, aside: &Path) {
+    if step == 9 {
+        // The thread that writes the one before may not be there yet.
+        let begun = Instant::now();
+        while !dir.join("step-00000005").exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no checkpoint of step 5");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::rename(dir, aside).unwrap();
+        std::fs::write(dir, "not a directory").unwrap();
+    }
+}
+
 /// What cannot be written ends the run, on every rank, and leaves what was there.
 #[test]
 fn a_save_that_fails_ends_the_run_and_keeps_the_one_before() {
@@ -252,18 +267,7 @@ fn a_save_that_fails_ends_the_run_and_keeps_the_one_before() {
     let (whole, broken) = (Run::new(false), Run::new(false));
     whole.train(&recipe, 2, None);
     let (dir, aside) = (broken.dir.join("checkpoints"), broken.dir.join("aside"));
-    let after = |step: u64| {
-        if step == 9 {
-            // The thread that writes the one before may not be there yet.
-            let begun = Instant::now();
-            while !dir.join("step-00000005").exists() {
-                assert!(begun.elapsed() < Duration::from_secs(60), "no checkpoint of step 5");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            std::fs::rename(&dir, &aside).unwrap();
-            std::fs::write(&dir, "not a directory").unwrap();
-        }
-    };
+    let after = |step| spoil_after_step_9(step, &dir, &aside);
     let errors = broken.watched(&recipe, 2, (None, &after), &|_| cpu());
     let errors: Vec<String> = errors.into_iter().map(|r| r.unwrap_err().to_string()).collect();
     assert!(errors[0].contains("checkpoints"), "{errors:?}");
@@ -276,13 +280,13 @@ fn a_save_that_fails_ends_the_run_and_keeps_the_one_before() {
 }
 
 /// A run directory that another process has made.
-fn of_another(dir: PathBuf) -> Run {
+pub(crate) fn of_another(dir: PathBuf) -> Run {
     let open = |split| Arc::new(ShardSet::open(dir.join("shards"), split).unwrap());
     let (train, validation) = (open("train"), open("validation"));
     Run { dir, _temporary: None, tokenizer: Arc::new(tokenizer()), train, validation }
 }
 
-const CHILD: &str = "BESSEMER_TEST_RUN";
+pub(crate) const CHILD: &str = "BESSEMER_TEST_RUN";
 
 #[test]
 #[ignore = "started by the test that kills it"]

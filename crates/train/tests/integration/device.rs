@@ -1,7 +1,9 @@
 //! A device whose launches pass through the hands of a test.
 
 use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
+use bessemer_tensor::{
+    Backend, Buffer, BufferSpec, Event, MemoryUse, PendingRead, Stream, TensorError, View,
+};
 use bessemer_units::Bytes;
 
 /// What becomes of a launch.
@@ -49,6 +51,13 @@ impl Backend for Device {
     }
     fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
         self.inner.read_bytes(src, bytes)
+    }
+    fn begin_read(
+        &mut self,
+        sources: Vec<(View, usize)>,
+        values: Vec<f32>,
+    ) -> Result<PendingRead, TensorError> {
+        self.inner.begin_read(sources, values)
     }
     fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
         self.inner.write_bytes(dst, bytes)

@@ -156,8 +156,11 @@ fn damage(run: &Run, step: u64) {
 fn a_rollback_names_a_damaged_checkpoint_and_takes_the_next_older_one() {
     let begun = AtomicU64::new(0);
     let run = Run::new(false);
-    let ended =
-        train(&run, &with(&["train.on_divergence=rollback", "save.keep_last=3"]), 1, &|step, fault| {
+    let ended = train(
+        &run,
+        &with(&["train.on_divergence=rollback", "save.keep_last=3", "save.async=off"]),
+        1,
+        &|step, fault| {
             if step == 14 && begun.fetch_add(1, Ordering::Relaxed) == 0 {
                 fault.norms.store(u64::MAX, Ordering::Relaxed);
                 damage(&run, 12);
@@ -165,27 +168,34 @@ fn a_rollback_names_a_damaged_checkpoint_and_takes_the_next_older_one() {
             if step == 9 {
                 fault.norms.store(0, Ordering::Relaxed);
             }
-        });
+        },
+    );
     assert_eq!(ended.error, None, "{ended:?}");
     let said = |part: &str| ended.warnings.iter().filter(|w| w.contains(part)).count();
     assert_eq!(said("went back to step 8"), 1, "{ended:?}");
     assert_eq!(said("step-00000012 was passed over"), 1, "{ended:?}");
 
     let run = Run::new(false);
-    let ended =
-        train(&run, &with(&["train.on_divergence=rollback", "save.keep_last=3"]), 1, &|step, fault| {
+    let ended = train(
+        &run,
+        &with(&["train.on_divergence=rollback", "save.keep_last=3", "save.async=off"]),
+        1,
+        &|step, fault| {
             if step == 14 {
                 fault.norms.store(u64::MAX, Ordering::Relaxed);
                 steps(&run).into_iter().for_each(|step| damage(&run, step));
             }
-        });
+        },
+    );
     let error = ended.error.unwrap();
     assert!(error.contains("no usable checkpoint") && error.contains("step-00000012"), "{error}");
 }
 
 #[test]
 fn a_rewind_names_a_damaged_checkpoint_and_takes_the_next_older_one_or_ends_the_run() {
+    // Damage comes right after a step.
     let recipe = recipe(&[
+        "save.async=off",
         "save.every_steps=2",
         "save.keep_last=3",
         "train.spike_action=rewind",

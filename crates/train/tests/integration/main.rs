@@ -2,24 +2,33 @@
 
 #![allow(clippy::unwrap_used)] // the lint sees tests only inside test functions, and helpers of tests are none
 
+mod beside;
 mod bubbles;
+mod changed;
+mod corruption;
 mod device;
 mod divergence;
 mod drift;
+mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod lengths;
+mod memory_copies;
 mod mixture;
 mod parity;
 mod parity_faults;
 mod parity_pairwise;
 mod place;
+mod power_cuts;
 mod ranks;
 mod refusals;
+mod reshard;
 mod resume;
 mod run;
 mod simulated;
+mod skipped;
 mod slices;
+mod tasks;
 mod traffic;
 mod traffic_grids;
 mod updates;

@@ -2,7 +2,7 @@
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_recipe::{Recipe, parse_recipe};
-use bessemer_runlog::{Eval, Record, Training};
+use bessemer_runlog::{Change, Eval, Record, Training};
 use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_tokenizer::{Tokenizer, TokenizerConfig, TokenizerKind, Trainer as TokenizerTrainer};
 use bessemer_train::{Observer, Trainer, TrainerInput, run_mixture};
@@ -62,6 +62,7 @@ struct Watch {
     evals: Vec<Eval>,
     training: Training,
     warnings: Vec<String>,
+    changes: Vec<Change>,
     stop_after: Option<u64>,
     stop: Arc<AtomicBool>,
 }
@@ -75,6 +76,7 @@ impl Observer for Watch {
             }
             Record::Eval(eval) => self.evals.push(eval.clone()),
             Record::Training(training) => self.training = training.clone(),
+            Record::Change(change) => self.changes.push(change.clone()),
             Record::Warning(warning) => self.warnings.push(warning.message.clone()),
             _ => {}
         }
@@ -137,14 +139,51 @@ fn a_run_on_a_mixture_goes_on_exactly_and_tells_losses_by_component() {
         (share(&whole, 1).weight - 0.6).abs() < 1e-5 && (share(&whole, 1).epochs - 144.0 / 82.0).abs() < 1e-9
     );
     assert_eq!(whole.warnings, Vec::<String>::new());
+}
 
-    // Another mixture is another run.
-    let other = self::recipe(&sources([0.5, 0.5, 0.0]));
+/// Epochs are capped over the whole run, before and after the mixture and the length change; a run that cannot be so is refused.
+#[test]
+fn a_changed_mixture_goes_on_behind_what_each_component_has_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut before = recipe(&sources([0.4, 0.6, 0.0]));
+    before.corpus.sources[1].epochs = Some(1.0);
+    let first = session(dir.path(), &before, Some(13));
+    let letters = |watch: &Watch| watch.training.mixture[1].clone();
+    assert!((letters(&first).epochs - 1.0).abs() < 0.05, "{:?}", letters(&first));
+    let mut after = recipe(&sources([0.9, 0.1, 0.0]));
+    after.corpus.sources[1].epochs = Some(1.0);
+    after.train.steps = 40;
+    let changed = session(dir.path(), &after, Some(25));
+    let change = changed.changes.first().unwrap();
+    assert_eq!(change.step, 13);
+    let told = change.effects.join("; ");
+    for part in ["mixture", "letters", "goes on behind the samples that it has given"] {
+        assert!(told.contains(part), "{told}");
+    }
+    // 104 samples under the first mixture, 216 under the second, of which 82 are an epoch of letters.
+    let given = letters(&first).weight * 104.0;
+    let then = (0.1 * 216.0_f64).min(82.0 - given);
+    assert!((letters(&changed).epochs * 82.0 - given - then).abs() < 2.0, "{:?}", letters(&changed));
+    // Nothing changes any more: no record, and the same numbers as without the stop.
+    let rest = session(dir.path(), &after, None);
+    assert!(rest.changes.is_empty() && rest.losses.len() == 15, "{:?}", rest.changes);
+    assert_eq!(letters(&rest), letters(&changed));
+    after.corpus.sources[0].epochs = Some(0.2);
+    after.train.steps = 60;
     let backend = CpuBackend::new(CpuConfig::default()).unwrap();
-    let Err(error) = Trainer::new(input(two.path(), &other), Box::new(backend)) else {
-        panic!("another mixture was resumed")
+    let Err(error) = Trainer::new(input(dir.path(), &after), Box::new(backend)) else {
+        panic!("more data than there are")
     };
-    assert!(error.to_string().contains("mixture"), "{error}");
+    assert!(error.to_string().contains("allow more epochs or take fewer samples"), "{error}");
+}
+
+fn session(dir: &Path, recipe: &Recipe, stop_after: Option<u64>) -> Watch {
+    let backend = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let mut trainer = Trainer::new(input(dir, recipe), Box::new(backend)).unwrap();
+    let mut watch = Watch { stop_after, ..Watch::default() };
+    let flag = watch.stop.clone();
+    trainer.run(&mut watch, &flag).unwrap();
+    watch
 }
 
 #[test]

@@ -11,7 +11,7 @@ use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
-    asynchronous, contexts, grids, in_int8, in_process, matrix, pipelines, stale_reference,
+    asynchronous, contexts, grids, in_int8, in_process, matrix, pipelines, placed, stale_reference,
 };
 use bessemer_units::{Compression, ParamDType, ParamStorage, Recompute, ReduceDType, Storage};
 
@@ -140,6 +140,27 @@ fn one_rank_has_the_same_bits_whatever_travels() {
     layout.parallel.reduce_dtype = ReduceDType::Int8;
     let int8 = in_process(&job, &layout, &settings, &backend).expect("it runs");
     assert!(int8 == stored);
+}
+
+/// Wherever ranks lie, and however many pieces travel, a rank computes the same.
+#[test]
+fn orders_of_axes_and_pieces_in_flight_change_no_loss() {
+    for layout in placed(8) {
+        let model = layout.model(Style::Llama, SEQ).expect("a model that fits together");
+        check_job(Style::Llama, &ParityJob { model, ..job(Style::Llama, 3) }, &[layout]);
+    }
+    let settings = ThreadSettings::default();
+    let job = job(Style::Llama, 3);
+    for (stage, copies) in [(Stage::Ddp, (2, 1)), (Stage::Zero2, (1, 2)), (Stage::Zero3, (1, 2))] {
+        let with = |pieces| {
+            let mut layout = Layout::of(stage, copies, (1, false), 2);
+            layout.parallel.overlap = true;
+            (layout.parallel.values_in_flight, layout.parallel.gradients_in_flight) = pieces;
+            in_process(&job, &layout, &settings, &backend).expect("it runs")
+        };
+        let usual = with((2, 3));
+        assert!(with((1, 1)) == usual && with((8, 16)) == usual, "{stage:?}");
+    }
 }
 
 #[test]

@@ -27,13 +27,13 @@ pub(crate) struct Run {
 }
 
 /// Collects the records of a run; asks one rank, or all, to stop after a step.
-struct Watch<'a> {
-    records: Vec<Record>,
-    stop_after: Option<u64>,
+pub(crate) struct Watch<'a> {
+    pub(crate) records: Vec<Record>,
+    pub(crate) stop_after: Option<u64>,
     /// Flags of the ranks that are asked.
-    stop: &'a [AtomicBool],
+    pub(crate) stop: &'a [AtomicBool],
     /// Called with every step that is over.
-    after: &'a (dyn Fn(u64) + Sync),
+    pub(crate) after: &'a (dyn Fn(u64) + Sync),
 }
 
 impl Observer for Watch<'_> {
@@ -63,7 +63,7 @@ impl Run {
         Run { dir: dir.path().to_owned(), _temporary: Some(dir), tokenizer, train, validation }
     }
 
-    fn input(&self, recipe: &Recipe) -> TrainerInput {
+    pub(crate) fn input(&self, recipe: &Recipe) -> TrainerInput {
         TrainerInput {
             recipe: recipe.clone(),
             recipe_text: String::new(),
@@ -105,6 +105,22 @@ impl Run {
         })
     }
 
+    /// As [`Run::session`] on ranks that may each take the memory that `available` states.
+    pub(crate) fn with_memory(
+        &self,
+        recipe: &Recipe,
+        ranks: usize,
+        available: impl Fn(usize) -> u64 + Sync,
+    ) -> Vec<Result<Vec<Record>, TrainError>> {
+        self.on_ranks(ranks, &|rank, world| {
+            let mut watch = Watch { records: Vec::new(), stop_after: None, stop: &[], after: &|_| () };
+            let input = TrainerInput { memory_available: Bytes(available(rank)), ..self.input(recipe) };
+            let mut trainer = Trainer::on_rank(input, cpu(), Box::new(world))?;
+            trainer.run(&mut watch, &AtomicBool::new(false))?;
+            Ok(watch.records)
+        })
+    }
+
     /// One session whose ranks have stop flags of their own, as processes do: after step `stop_after` that of rank `asked`
     /// is set. How each rank's call ended.
     pub(crate) fn stopped_by(
@@ -124,7 +140,7 @@ impl Run {
     }
 
     /// What each rank, a thread of its own, makes of its communicator.
-    fn on_ranks<T: Send>(
+    pub(crate) fn on_ranks<T: Send>(
         &self,
         ranks: usize,
         rank: &(dyn Fn(usize, ThreadCommunicator) -> Result<T, TrainError> + Sync),

@@ -8,8 +8,13 @@ use bessemer_tensor::op::Op;
 use bessemer_train::{SimulatedRanks, SimulatedStep, simulated_step};
 
 /// Seconds of operations and bytes that are the same everywhere, over ports that all collectives share.
+#[derive(Default)]
 struct Alike {
     medium: Medium,
+    /// Bytes a second of the second memory; 0: no time.
+    disk: f64,
+    /// Bytes that go to it and come from it.
+    moved: u64,
 }
 
 impl NodeCosts for Alike {
@@ -19,6 +24,11 @@ impl NodeCosts for Alike {
 
     fn copy(&mut self, bytes: u64) -> f64 {
         1e-10 * bytes as f64
+    }
+
+    fn second_memory(&mut self, bytes: u64) -> f64 {
+        self.moved += bytes;
+        if self.disk > 0.0 { bytes as f64 / self.disk } else { 0.0 }
     }
 
     fn collective(&mut self, _: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
@@ -46,12 +56,12 @@ fn recipe(sets: &[&str]) -> (Recipe, Model) {
 
 fn step(sets: &[&str], ranks: usize, which: SimulatedRanks, medium: Medium) -> SimulatedStep {
     let (recipe, model) = recipe(sets);
-    simulated_step(&recipe, ranks, &model, which, &mut Alike { medium }).unwrap()
+    simulated_step(&recipe, ranks, &model, which, &mut Alike { medium, ..Alike::default() }).unwrap()
 }
 
 #[test]
 fn representatives_take_the_time_of_all_ranks_to_the_bit() {
-    let layouts: [(&[&str], usize, usize); 9] = [
+    let layouts: [(&[&str], usize, usize); 10] = [
         (&[], 4, 1),
         (&["parallel.data=zero3"], 4, 1),
         (&["parallel.data=zero2", "parallel.shard=2"], 8, 1),
@@ -73,6 +83,16 @@ fn representatives_take_the_time_of_all_ranks_to_the_bit() {
             2,
         ),
         (&["parallel.context=2", "parallel.tensor=2", "parallel.data=zero3"], 8, 2),
+        (
+            &[
+                "parallel.pipeline=2",
+                "parallel.tensor=2",
+                "parallel.data=zero1",
+                "parallel.order=['pipeline','shard','tensor']",
+            ],
+            8,
+            2,
+        ),
         (&["parallel.pipeline=2", "parallel.schedule=chimera", "parallel.tensor=2"], 8, 2),
     ];
     for (sets, ranks, few) in layouts {
@@ -98,6 +118,31 @@ fn traffic_of_several_axes_at_once_shares_ports() {
     assert!(shared > own, "{shared} over shared ports, {own} over own links");
 }
 
+/// Writes and reads run beside the passes; a disk that is too slow takes as long as what goes one way at least, and never longer than if nothing
+/// ran beside it.
+#[test]
+fn a_second_memory_costs_what_the_passes_do_not_hide() {
+    let (recipe, model) = recipe(&["train.offload=disk", "parallel.pipeline=2"]);
+    let step = |disk| {
+        let mut costs = Alike { disk, ..Alike::default() };
+        let found = simulated_step(&recipe, 2, &model, SimulatedRanks::All, &mut costs).unwrap();
+        (found.seconds(), costs.moved as f64)
+    };
+    let (free, moved) = step(0.0);
+    assert!(moved > 0.0);
+    let (fast, _) = step(1e15);
+    assert!((fast / free - 1.0).abs() < 1e-3, "{fast} {free}");
+    let mut before = free;
+    // Each of the two stages moves a half, one way a quarter.
+    for disk in [1e8, 1e7, 1e6] {
+        let (seconds, again) = step(disk);
+        assert_eq!(again, moved);
+        assert!(seconds > before && seconds >= 0.25 * moved / disk, "{seconds} s at {disk} bytes a second");
+        assert!(seconds <= free + 1.01 * moved / disk, "{seconds} s at {disk} bytes a second");
+        before = seconds;
+    }
+}
+
 /// Llama 3 405B in the layout of its paper.
 #[test]
 fn hundreds_of_billions_of_parameters_on_16384_devices_are_simulated() {
@@ -118,7 +163,7 @@ fn hundreds_of_billions_of_parameters_on_16384_devices_are_simulated() {
         "parallel.stages=[7,8,8,8,8,8,8,8,8,8,8,8,8,8,8,7]",
         "parallel.data=zero1",
     ]);
-    let costs = &mut Alike { medium: Medium::Network };
+    let costs = &mut Alike { medium: Medium::Network, ..Alike::default() };
     let found = simulated_step(&recipe, 16384, &model, SimulatedRanks::Representatives, costs).unwrap();
     let events: usize = found.events.lists.iter().map(Vec::len).sum();
     assert!(events > 200_000, "{events} events");

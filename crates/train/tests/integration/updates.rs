@@ -3,7 +3,7 @@
 use crate::device::{Device, Launch};
 use crate::place::{STEPS, recipe};
 use crate::run::{Run, cpu};
-use bessemer_recipe::Recipe;
+use bessemer_recipe::{Recipe, Rerun};
 use bessemer_tensor::op::{AdamW, Op};
 use bessemer_tensor::{Backend, View};
 use bessemer_train::{TrainState, checkpoints};
@@ -69,12 +69,15 @@ fn follow(references: &References, backend: &mut dyn Backend, op: &AdamW) {
 /// Sessions of one run that end after the steps in `stops`, and at its end. In the steps of [`SKIPPED`] the gradient norm of
 /// rank 0 is not a number. `references` has one map a rank where AdamW is to be followed.
 fn train(run: &Run, recipe: &Recipe, ranks: usize, stops: &[u64], references: &[Arc<References>]) {
+    // Computed again, the step would be right.
+    let mut recipe = recipe.clone();
+    recipe.train.integrity.rerun = Rerun::Off;
     let broken = Arc::new(AtomicBool::new(false));
     for stop in stops.iter().map(|s| Some(*s)).chain([None]) {
         let after = |step: u64| {
             broken.fetch_or(SKIPPED.contains(&(step + 1)), Ordering::Relaxed);
         };
-        let results = run.watched(recipe, ranks, (stop, &after), &|rank| {
+        let results = run.watched(&recipe, ranks, (stop, &after), &|rank| {
             let (broken, references) = (Arc::clone(&broken), references.get(rank).cloned());
             let launch: Launch = Box::new(move |inner, stream, op| {
                 if let (Op::AdamW(op), Some(references)) = (op, &references) {

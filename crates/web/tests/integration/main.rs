@@ -4,8 +4,5 @@
 
 mod extract;
 mod memory;
-mod remote;
-#[cfg(feature = "remote")]
-mod store;
 mod technical;
 mod warc;

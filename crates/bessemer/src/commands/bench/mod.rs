@@ -7,6 +7,7 @@ pub(in crate::commands) mod layouts;
 mod op;
 mod operands;
 mod ranks;
+mod save;
 mod step;
 mod text;
 mod timed;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) 
         BenchCommand::Step(args) => step::run(args, as_json, console),
         BenchCommand::Ranks(args) => ranks::run(args, as_json, console),
         BenchCommand::Layouts(args) => layouts::run(args, as_json, console),
+        BenchCommand::Save(args) => save::run(args, as_json, console),
         BenchCommand::Op(args) => op::run(args, as_json, console),
         BenchCommand::Ladder(args) => ladder::run(args, as_json, console),
         BenchCommand::Peak { threads, seconds } => show_peak(*threads, *seconds, as_json),

@@ -90,6 +90,7 @@ pub(super) fn operator(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError>
             bias: Some(m.f32(1, o)?),
             activation: None,
             residual: None,
+            rowwise: false,
             out: m.act(n, o)?,
         }
         .into(),

@@ -141,6 +141,7 @@ impl Study {
             })),
             "routing": self.routing_name(), "failed": self.failed, "cut_off": self.cut_off,
             "ranks": self.job.ranks(), "times": times, "seconds": self.report.total, "seconds_together": self.report.together,
+            "seconds_between_devices": self.report.between_devices(),
             "broken_rules": self.broken_rules, "single_failures": dead,
         })
     }

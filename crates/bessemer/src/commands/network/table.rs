@@ -64,6 +64,14 @@ fn times(study: &Study) -> String {
         let _ = writeln!(text, "  {} instead: {}", t.traffic.kind.name(), others.join(", "));
     }
     let _ = writeln!(text, "communication of a step, one after another: {}", time(study.report.total));
+    if let Some(seconds) = study.report.between_devices() {
+        let _ = writeln!(
+            text,
+            "without sums in switches: {} ({:.2}x)",
+            time(seconds),
+            seconds / study.report.total
+        );
+    }
     if let Some(together) = study.report.together {
         let _ = writeln!(text, "one collective of each axis, all at once: {}", time(together));
     }
@@ -114,9 +122,21 @@ pub(super) fn several(studies: &[Study], width: usize) -> String {
         let name = named
             .map_or(String::new(), |t| format!("{} {}", axis_name(t.traffic.axis), t.traffic.kind.name()));
         add(&name, &|s| s.report.times.get(t).map_or("not simulated".into(), |t| time(t.seconds)));
-        add("  by", &|s| s.report.times.get(t).map_or(String::new(), |t| t.algorithm.name().into()));
+        let gain = |t: &TrafficTime| {
+            let (algorithm, seconds) = t.between_devices()?;
+            Some(format!(", {:.2}x {}", seconds / t.seconds, algorithm.name()))
+        };
+        let by = |t: &TrafficTime| format!("{}{}", t.algorithm.name(), gain(t).unwrap_or_default());
+        add("  by", &|s| s.report.times.get(t).map_or(String::new(), by));
     }
     add("communication", &|s| time(s.report.total));
+    if studies.iter().any(|s| s.report.between_devices().is_some()) {
+        let without = |s: &Study| {
+            let seconds = s.report.between_devices()?;
+            Some(format!("{} ({:.2}x)", time(seconds), seconds / s.report.total))
+        };
+        add("  without sums in switches", &|s| without(s).unwrap_or_else(|| "the same".into()));
+    }
     add("all at once", &|s| s.report.together.map_or("-".into(), time));
     if studies.iter().all(|s| s.dead.is_some()) {
         add("worst dead part", &|s| worst(s).map_or("-".into(), |(part, _)| part));

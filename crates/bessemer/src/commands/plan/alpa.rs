@@ -9,8 +9,9 @@ use bessemer_arch::{Model, ParamRole, Sharding, Unit};
 use bessemer_model::{ActivationConfig, Decoder, ModelError, Purpose, Rewrite, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::sharding::{
-    BoundBy, Chain, ChainSolution, Devices, Layouts, Place, Prices, ShardAxis, ShardingError, ShardingPlan,
-    ShardingQuestion, UnitChoice, UnitGraph, UnitPrograms, sharding_plans,
+    BoundBy, Chain, ChainSolution, Devices, Layouts, MOST_UNEQUAL_DEVICES, Place, Prices, ShardAxis,
+    ShardingError, ShardingPlan, ShardingQuestion, UnequalStage, UnequalStages, UnitChoice, UnitGraph,
+    UnitPrograms, sharding_plans, unequal_stages,
 };
 use bessemer_plan::{DataParallel, Efficiency, Machine, Spread};
 use bessemer_recipe::load_recipe;
@@ -33,6 +34,8 @@ const POLICIES: [Recompute; 4] =
 const MOST_MICRO_BATCH: usize = 64;
 /// Plans of a search at least: of the fastest some may not fit.
 const PLANS: usize = 4;
+/// Least part of a step that unequal stages must save to be named.
+const LEAST_SAVING: f64 = 0.001;
 /// Times that the limit of memory is lowered by what the dry run has found besides.
 const MOST_ROUNDS: usize = 8;
 
@@ -73,6 +76,12 @@ struct AnyLayout {
     solve: f64,
 }
 
+/// Answers beside the plans that no run can obey.
+struct Others {
+    any: Option<AnyLayout>,
+    unequal: Option<UnequalStages>,
+}
+
 pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&wanted.args.machine)?;
     let efficiency = calibration(wanted, &machine)?.efficiency;
@@ -80,10 +89,13 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
     expect_open(&training)?;
     let on = On { machine: &machine, efficiency: &efficiency };
     let answer = search(wanted, &training, on, console)?;
-    let any = any_layout(&training, &answer.planned[0].plan, on)?;
+    let others = Others {
+        any: any_layout(&training, &answer.planned[0].plan, on)?,
+        unequal: unequal(wanted, &training, on, &answer)?,
+    };
     match as_json {
-        true => Ok(print(&serde_json::to_string(&as_value(&training, &machine, &answer, any.as_ref()))?)?),
-        false => Ok(print(&text(wanted, &training, &machine, &answer, any.as_ref()))?),
+        true => Ok(print(&serde_json::to_string(&as_value(&training, &machine, &answer, &others))?)?),
+        false => Ok(print(&text(wanted, &training, &machine, &answer, &others))?),
     }
 }
 
@@ -453,6 +465,56 @@ fn any_layout(training: &Training, plan: &ShardingPlan, on: On<'_>) -> Result<Op
     }))
 }
 
+/// The fastest pipeline of stages on submeshes that may differ, of those like a plan that fits.
+fn unequal(
+    wanted: &Wanted<'_>,
+    training: &Training,
+    on: On<'_>,
+    answer: &Answer,
+) -> Result<Option<UnequalStages>, Failure> {
+    let question = question(wanted, training, on);
+    let mut asked = Vec::new();
+    let mut best: Option<UnequalStages> = None;
+    for Planned { plan, .. } in &answer.planned {
+        // Plans that differ in what their stages may differ in have the same answer.
+        let layout = plan.layout;
+        let like =
+            (layout.tensor, layout.sequence, layout.zero, layout.data * layout.micro_batch, layout.recompute);
+        if asked.contains(&like) || asked.len() == PLANS {
+            continue;
+        }
+        asked.push(like);
+        let found =
+            unequal_stages(&question, &plan.layout, |sequences, policy| record(training, sequences, policy));
+        let found = found.map_err(|error| match error {
+            ShardingError::Programs(failure) => failure,
+            ShardingError::Entangled(entangled) => Failure::new(entangled.to_string()),
+        })?;
+        if let Some(found) =
+            found.filter(|found| best.as_ref().is_none_or(|best| found.seconds < best.seconds))
+        {
+            best = Some(found);
+        }
+    }
+    Ok(best)
+}
+
+/// Part of a step that stages on unequal submeshes would save, beside equal ones of the same price and beside the plan.
+fn saving(unequal: &UnequalStages, plan: &ShardingPlan) -> f64 {
+    (1.0 - unequal.seconds / unequal.equal.min(plan.seconds)).max(0.0)
+}
+
+/// The stages in words, equal ones beside each other as one.
+fn submeshes(unequal: &UnequalStages) -> String {
+    let of = |stage: &UnequalStage| (stage.layers, stage.tensor, stage.data);
+    let alike = unequal.stages.chunk_by(|a, b| of(a) == of(b)).map(|same| {
+        let (layers, tensor, data) = of(&same[0]);
+        let each = if same.len() > 1 { format!("{} x ", same.len()) } else { String::new() };
+        format!("{each}{layers} layers on {} devices (tensor {tensor}, data {data})", tensor * data)
+    });
+    alike.collect::<Vec<_>>().join(", ")
+}
+
 /// Choices of units, those of units that are alike once.
 fn placements(plan: &ShardingPlan, layers: usize) -> Vec<(String, &UnitChoice)> {
     let ends = |unit: usize| unit == 0 || unit > layers;
@@ -505,7 +567,7 @@ fn text(
     training: &Training,
     machine: &Machine,
     answer: &Answer,
-    any: Option<&AnyLayout>,
+    Others { any, unequal }: &Others,
 ) -> String {
     let Answer { planned, bound, solved, bounded, too_large, seconds } = answer;
     let Planned { plan, keys, memory } = &planned[0];
@@ -563,6 +625,20 @@ fn text(
             1e3 * solve
         );
     }
+    text += &match unequal {
+        None => format!(
+            "stages on unequal numbers of devices: not compared (tied embeddings, or more than {MOST_UNEQUAL_DEVICES} devices)\n"
+        ),
+        Some(found) if saving(found, plan) < LEAST_SAVING => {
+            "stages on unequal numbers of devices would save nothing (no run has them)\n".to_owned()
+        }
+        Some(found) => format!(
+            "stages on unequal numbers of devices would save {:.1} % (no run has them): {}, {} a step\n",
+            100.0 * saving(found, plan),
+            submeshes(found),
+            time(found.seconds)
+        ),
+    };
     let _ = writeln!(text, "keys: --set {}", keys.join(" --set "));
     text
 }
@@ -572,7 +648,9 @@ fn gap(seconds: f64, bound: f64) -> f64 {
     (seconds / bound - 1.0).max(0.0)
 }
 
-fn as_value(training: &Training, machine: &Machine, answer: &Answer, any: Option<&AnyLayout>) -> Value {
+fn as_value(training: &Training, machine: &Machine, answer: &Answer, others: &Others) -> Value {
+    let Others { any, unequal } = others;
+    let of_stage = |stage: &UnequalStage| json!({ "layers": stage.layers, "tensor": stage.tensor, "data": stage.data, "seconds": stage.seconds });
     let of_unit = |(unit, choice): (String, &UnitChoice)| {
         let parameters: serde_json::Map<String, Value> =
             choice.parameters.iter().map(|(name, place)| (name.clone(), json!(place.to_string()))).collect();
@@ -612,7 +690,13 @@ fn as_value(training: &Training, machine: &Machine, answer: &Answer, any: Option
         "bound": answer.bound,
         "gap": gap(answer.planned[0].plan.seconds, answer.bound),
         "plans": answer.planned.iter().map(of_plan).collect::<Vec<_>>(),
-        "any_layout": any.map(|any| json!({
+        "unequal_stages": unequal.as_ref().map(|found| json!({
+            "seconds": found.seconds,
+            "equal_seconds": found.equal,
+            "saving": saving(found, &answer.planned[0].plan),
+            "stages": found.stages.iter().map(of_stage).collect::<Vec<_>>(),
+        })),
+        "any_layout": any.as_ref().map(|any| json!({
             "seconds": any.solution.price.seconds * any.micro_batches as f64,
             "bound": any.solution.bound * any.micro_batches as f64,
             "decisions": any.size[0],

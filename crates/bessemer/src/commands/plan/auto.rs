@@ -8,7 +8,7 @@
 //! ranks is planned anew: checkpoints load into any layout.
 
 use super::explain::Explained;
-use super::search::Search;
+use super::search::{MadeOnce, Search};
 use super::training::Training;
 use super::{here, machine_of};
 use crate::console::Console;
@@ -75,13 +75,21 @@ pub(crate) fn plan(
     if let Some(plan) = earlier(path, sets, &loaded, &directory, host, &subject) {
         return Ok((plan, None));
     }
+    let training = Training::new(&loaded)?;
     let (mut machine, calibration) = match named.is_empty() {
-        true => (here::measure(host, recipe.train.matmul_precision)?, Calibration::with(here::efficiency())),
+        true => {
+            let of = here::Measured {
+                model: &training.model,
+                activations: recipe.train.storage.dtype(),
+                matmul: recipe.train.matmul_precision,
+            };
+            let machine = here::measure(host, &of, &mut |what| console.detail(what))?;
+            (machine, Calibration::with(here::efficiency()))
+        }
         false => (machine_of(KEY, named)?, Calibration::none()),
     };
     // Whatever the machine could hold, the ranks run here.
     machine.memory = machine.memory.min((1.0 - RESERVE) * host.memory.0 as f64);
-    let training = Training::new(&loaded)?;
     let search = Search {
         training: &training,
         machine: &machine,
@@ -89,6 +97,10 @@ pub(crate) fn plan(
         devices: host.ranks,
         top: TOP,
         elsewhere: false,
+        threads: host.threads,
+        grids: training.grids(host.ranks),
+        only: |_| true,
+        made_once: MadeOnce::default(),
     };
     let found = search.run(console)?;
     let record = Explained::new(&search, &found, console).record;

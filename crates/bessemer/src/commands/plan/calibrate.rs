@@ -101,6 +101,9 @@ fn chosen(training: &Training, machine: &Machine, runs: usize) -> Result<Vec<Mea
             machine,
             calibration: &calibration,
             bytes: training.bytes,
+            grids: &[],
+            splits: &[],
+            samples: 0.0,
         },
         |layout: &Layout| has_columns(layout) && training.admits(layout),
     )
@@ -127,7 +130,11 @@ fn chosen(training: &Training, machine: &Machine, runs: usize) -> Result<Vec<Mea
 /// Whether a table has columns for a layout.
 fn has_columns(layout: &Layout) -> bool {
     let context = layout.context == 1 || layout.context_method == ContextMethod::Ring;
-    layout.schedule == PipelineSchedule::OneFOneB && layout.recomputed == 0 && layout.shard == 0 && context
+    layout.schedule == PipelineSchedule::OneFOneB
+        && layout.recomputed == 0
+        && layout.shard == 0
+        && context
+        && layout.offload == 0
 }
 
 /// The median step of a layout on ranks of this process.
@@ -171,7 +178,9 @@ fn table(steps: &[(&Job, f64)]) -> String {
         };
         let recompute = match layout.recompute {
             Recompute::None => "none",
+            Recompute::Selective => "rows",
             Recompute::Attention => "selective",
+            Recompute::AttentionOutput => "attention-output",
             Recompute::Full => "full",
         };
         let cells = [

@@ -5,6 +5,7 @@ use super::search::{self, Wanted, calibration};
 use super::{alpa, annotations, machine};
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use bessemer_plan::Layout;
 use bessemer_plan::layerwise::Degrees;
 use bessemer_units::Bytes;
 use serde_json::json;
@@ -15,6 +16,8 @@ use std::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     Exhaustive,
+    Context,
+    Grid,
     Layers,
     Mcmc,
     Annotations,
@@ -25,8 +28,10 @@ enum Method {
 }
 
 impl Method {
-    const ALL: [Method; 8] = [
+    const ALL: [Method; 10] = [
         Method::Exhaustive,
+        Method::Context,
+        Method::Grid,
         Method::Layers,
         Method::Mcmc,
         Method::Annotations,
@@ -39,6 +44,8 @@ impl Method {
     fn name(self) -> &'static str {
         match self {
             Method::Exhaustive => "exhaustive",
+            Method::Context => "of these with context",
+            Method::Grid => "of these on a grid",
             Method::Layers => "layers",
             Method::Mcmc => "mcmc",
             Method::Annotations => "annotations",
@@ -52,20 +59,17 @@ impl Method {
     fn run(self, planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
         let alone = |degrees: &Degrees| degrees.tensor * degrees.pipeline == 1;
         match self {
-            Method::Exhaustive => {
-                let best = search::best(
-                    planning.wanted,
-                    planning.training,
-                    planning.machine,
-                    planning.calibration,
-                    console,
-                )?;
-                Ok(Answer {
-                    plans: best.plan.into_iter().collect(),
-                    evaluations: best.evaluated as u64,
-                    ..Answer::default()
-                })
-            }
+            Method::Exhaustive => exhaustive(planning, |_| true, console),
+            Method::Context if planning.training.recipe.train.has_documents() => Err(Failure::new(
+                "ranks that share sequences do not know where documents end, and the samples of this recipe are documents",
+            )),
+            Method::Context => exhaustive(planning, |layout| layout.context > 1, console),
+            Method::Grid => match planning.training.without_grids() {
+                Some(key) => {
+                    Err(Failure::new(format!("{key}, with which no grid of tensor-parallel ranks goes")))
+                }
+                None => exhaustive(planning, |layout| layout.grid.is_some(), console),
+            },
             Method::Layers => planning.layers(console),
             Method::Mcmc => planning.mcmc(console),
             Method::Annotations => annotations::plans(planning, console),
@@ -75,6 +79,18 @@ impl Method {
             Method::RuleOfThumb => rule_of_thumb(planning, console),
         }
     }
+}
+
+/// The fastest of some layouts of the exhaustive search.
+fn exhaustive(
+    planning: &Planning<'_>,
+    only: fn(&Layout) -> bool,
+    console: &mut Console,
+) -> Result<Answer, Failure> {
+    let Planning { wanted, training, machine, calibration, .. } = *planning;
+    let best = search::best(wanted, (training, only), machine, calibration, console)?;
+    let plans = best.plan.into_iter().collect();
+    Ok(Answer { plans, evaluations: best.evaluated as u64, ..Answer::default() })
 }
 
 /// Narayanan et al. 2021, sections 3.2 and 3.4: tensor-parallel ranks up to a node, then pipeline stages until the model fits, the

@@ -6,10 +6,10 @@ use crate::cli::PlanArgs;
 use crate::console::Console;
 use bessemer_cluster::{ClusterError, Expectation, FailingRun};
 use bessemer_parallel::MemoryPlan;
-use bessemer_plan::{Candidate, DeviceCost, Job, Layout, Recompute, StepTime};
+use bessemer_plan::{Candidate, CollectiveChoice, DeviceCost, Job, Layout, Recompute, StepTime};
 use bessemer_report::{seconds, signed_percent};
 use bessemer_runlog::{CostItem, OtherLayout, Plan, StepCosts};
-use bessemer_train::planned_traffic;
+use bessemer_train::{copies_on_host, planned_traffic};
 use bessemer_units::{Bytes, Seconds};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -41,6 +41,8 @@ struct Communication {
     seconds: Option<f64>,
     /// Whether a group lies on several nodes.
     network: bool,
+    /// Collectives of it that switches sum.
+    in_switches: Option<CollectiveChoice>,
 }
 
 impl<'a> Explained<'a> {
@@ -91,6 +93,23 @@ impl<'a> Explained<'a> {
         args.failures.iter().map(expect).collect()
     }
 
+    /// What a layout might have and no candidate has, with the reason.
+    fn not_searched(&self) -> Vec<String> {
+        let Search { training, machine, .. } = self.search;
+        let mut all = Vec::new();
+        if let Some(key) = training.without_grids() {
+            all.push(format!("grids of tensor-parallel ranks (not with {key})"));
+        }
+        if training.gives("train.offload") {
+            all.push("other layers to offload than the recipe says".to_owned());
+        } else if machine.offload_bandwidth.is_none() {
+            all.push(format!("train.offload (offload_bandwidth of {} is not known)", machine.name));
+        }
+        all.push("train.compress (it changes numbers)".to_owned());
+        all.push("stages on unequal numbers of devices, experts (no run has them)".to_owned());
+        all
+    }
+
     /// Joules and price until the training is finished, of each what the machine knows.
     fn costs(&self) -> [Option<f64>; 2] {
         let hours = self.days().map(|days| 24.0 * days * self.search.devices as f64);
@@ -138,7 +157,7 @@ impl<'a> Explained<'a> {
         let Search { training, machine, devices, .. } = search;
         let mut text = format!(
             "{}\n{devices} x {}, {} sequences of {} tokens a step\n{} layouts: {} cannot fit; of the fastest others {} do not fit by \
-             their dry run, {} are refused\n",
+             their dry run, {} are refused; dry runs: {}{}\n",
             training.model.summary(),
             machine.name,
             training.sequences,
@@ -146,7 +165,13 @@ impl<'a> Explained<'a> {
             found.candidates.evaluated,
             found.candidates.too_large,
             found.not_fitting,
-            found.refused
+            found.refused,
+            found.dry_runs,
+            match found.postponed {
+                0 => String::new(),
+                some =>
+                    format!(", {some} layouts left for later beside one of the same ranks that is too large"),
+            }
         );
         if let Some(reason) = &found.reason {
             let _ = writeln!(text, "first refusal: {reason}");
@@ -165,6 +190,7 @@ impl<'a> Explained<'a> {
                 band.low, band.high
             ),
         };
+        let _ = writeln!(text, "not searched: {}", self.not_searched().join("; "));
         let constraints = training.constraints();
         if !constraints.is_empty() {
             let _ = writeln!(text, "kept as the recipe says: {}", constraints.join(", "));
@@ -217,13 +243,22 @@ impl<'a> Explained<'a> {
             Bytes(free.max(0.0) as u64),
             Bytes(machine.memory as u64)
         );
+        let copies = copies_on_host(&training.recipe, self.search.devices, memory);
+        if self.search.elsewhere && !copies.is_empty() {
+            let copies = copies.iter().map(|(class, bytes)| format!("{class} {bytes}"));
+            let _ =
+                writeln!(text, "host memory of each rank besides: {}", copies.collect::<Vec<_>>().join(", "));
+        }
         if !self.communication.is_empty() {
             text += "communication of the first, of one rank in a step:\n";
         }
         for one in &self.communication {
             let link = if one.network { "over the network" } else { "within a node" };
             let took = one.seconds.map_or(String::new(), |time| format!(", {}", seconds(time)));
-            let _ = writeln!(text, "  {:<14} {:>10} {link}{took}", one.label, one.bytes.to_string());
+            let sums = one.in_switches.as_ref().map_or(String::new(), |sums| {
+                format!("; sums in switches ({}), {:.1}x", sums.switches.join(" and "), sums.gain())
+            });
+            let _ = writeln!(text, "  {:<14} {:>10} {link}{took}{sums}", one.label, one.bytes.to_string());
         }
         let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / best.seconds() * DAY / 1e9);
         text += &self.finish(args);
@@ -256,9 +291,26 @@ impl<'a> Explained<'a> {
                 "memory": memory.buffers.total().0,
                 "least_memory": candidate.least_memory,
                 "memory_by_class": classes,
+                "copies_on_host": copies_on_host(&training.recipe, *devices, memory).into_iter().map(|(class, bytes)| (class.to_owned(), json!(bytes.0))).collect::<serde_json::Map<_, _>>(),
             })
         };
-        let communication = |one: &Communication| json!({ "axis": one.label, "bytes": one.bytes.0, "seconds": one.seconds, "network": one.network });
+        let communication = |one: &Communication| {
+            let in_switches = one.in_switches.as_ref().map(|sums| {
+                json!({
+                    "switches": sums.switches,
+                    "seconds": sums.seconds,
+                    "between_devices": sums.between_devices,
+                    "gain": sums.gain(),
+                })
+            });
+            json!({
+                "axis": one.label,
+                "bytes": one.bytes.0,
+                "seconds": one.seconds,
+                "network": one.network,
+                "in_switches": in_switches,
+            })
+        };
         let failures = |(rate, expected): (f64, Result<Expectation, ClusterError>)| match expected {
             Ok(run) => json!({
                 "failures_per_thousand_node_days": rate,
@@ -275,9 +327,12 @@ impl<'a> Explained<'a> {
             "evaluated": found.candidates.evaluated,
             "cannot_fit": found.candidates.too_large,
             "too_large_by_dry_run": found.not_fitting,
+            "dry_runs": found.dry_runs,
+            "left_for_later": found.postponed,
             "refused": found.refused,
             "first_refusal": found.reason,
             "constraints": training.constraints(),
+            "not_searched": self.not_searched(),
             "layouts": found.planned.iter().map(layout).collect::<Vec<_>>(),
             "communication": self.communication.iter().map(communication).collect::<Vec<_>>(),
             "others": record.others.iter().map(|other| json!({
@@ -318,6 +373,7 @@ fn parts(planned: &Planned) -> Vec<(String, f64)> {
         ("bubble", time.bubble),
         ("data collectives", time.data),
         ("optimizer", time.optimizer),
+        ("second memory", time.offload),
         ("constant", time.constant),
     ];
     parts.map(|(part, seconds)| (part.to_owned(), seconds)).into()
@@ -335,7 +391,7 @@ pub(super) fn classes(memory: &MemoryPlan, most: usize) -> String {
 /// Seconds of the closed form by the items that can be measured.
 fn items(time: &StepTime) -> Vec<CostItem> {
     let items = [
-        (StepCosts::COMPUTE, time.compute + time.last_stage),
+        (StepCosts::COMPUTE, time.compute + time.last_stage + time.offload),
         (StepCosts::TENSOR, time.tensor),
         (StepCosts::CONTEXT, time.context),
         (StepCosts::PIPELINE, time.messages + time.bubble),
@@ -375,6 +431,7 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
     ) else {
         return Vec::new();
     };
+    let in_switches = search.in_switches(&best.candidate.job.layout);
     let closed = &best.candidate.time;
     let of = |(label, bytes): (String, Bytes)| {
         let ranks = match label.as_str() {
@@ -392,7 +449,9 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
             (None, "shard" | "replicate") => Some(closed.data),
             (None, _) => None,
         };
-        Communication { label, bytes, seconds: seconds.filter(|seconds| *seconds > 0.0), network }
+        let in_switches = in_switches.get(&label).cloned();
+        let seconds = seconds.filter(|seconds| *seconds > 0.0);
+        Communication { label, bytes, seconds, network, in_switches }
     };
     let mut all: Vec<Communication> = sent.into_iter().map(of).collect();
     all.sort_by_key(|one| std::cmp::Reverse(one.bytes));

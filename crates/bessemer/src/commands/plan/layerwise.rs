@@ -148,6 +148,7 @@ impl<'a> Planning<'a> {
             global_batch: self.training.sequences,
             bytes: self.training.bytes.parameters,
             overlap: self.training.recipe.parallel.overlap,
+            in_flight: self.training.recipe.parallel.pieces_in_flight(),
             memory: self.machine.memory * (1.0 - KEPT_FREE),
         }
     }

@@ -7,13 +7,16 @@ use crate::failure::{Failure, code};
 use bessemer_plan::{Candidates, Layout, Question, candidates};
 use bessemer_recipe::set_argument;
 use bessemer_units::Bytes;
+use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Values of a key that an error lists.
 const MOST_VALUES: usize = 12;
+/// A layout that holds more than so many times what a device has is not planned to say by how much.
+const MOST_EXCESS: f64 = 4.0;
 /// Growth of the number of devices up to which an error looks for one that would do.
-const MOST_GROWTH: usize = 64;
+pub(super) const MOST_GROWTH: usize = 64;
 
 /// A refusal of what the recipe asks for on these ranks.
 fn refusal(message: String) -> Failure {
@@ -71,17 +74,21 @@ pub(super) fn nothing_divides(search: &Search<'_>) -> Failure {
 pub(super) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> Failure {
     let Search { training, machine, .. } = search;
     let Some(smallest) = &found.smallest else { return nothing_divides(search) };
-    let by_class = search.memory(&smallest.job.layout).map_or(String::new(), |memory| {
+    let layout = &smallest.job.layout;
+    let samples = if layout.keeps_model() { 0.0 } else { search.question(search.devices).samples };
+    let layout = Some(layout).filter(|_| smallest.least_memory - samples <= MOST_EXCESS * machine.memory);
+    let by_class = layout.and_then(|layout| search.memory(layout).ok()).map_or(String::new(), |memory| {
         format!(", by its dry run {} ({})", memory.buffers.total(), classes(&memory, 3))
     });
     refusal(format!(
-        "none of {} layouts fits: the smallest ({}) holds at least {}{by_class} where a {} has {}: {} too much; {}",
+        "none of {} layouts fits: the smallest ({}) holds at least {}{by_class} where a {} has {}: {} too much; {}{}",
         found.evaluated,
         name(&smallest.job.layout),
         Bytes(smallest.least_memory as u64),
         machine.name,
         Bytes(machine.memory as u64),
         Bytes((smallest.least_memory - machine.memory).max(0.0) as u64),
+        what_would_do(search, layout),
         remedies(search, training.sequences)
     ))
 }
@@ -93,8 +100,8 @@ pub(super) fn nothing_planned(search: &Search<'_>, found: &Found) -> Failure {
         Some(reason) => format!("; {} are refused, the first because {reason}", found.refused),
         None => String::new(),
     };
-    let nearest = found.too_large.iter().min_by_key(|planned| planned.memory.buffers.total().0);
-    let nearest = nearest.map_or(String::new(), |planned| {
+    let smallest = found.too_large.iter().min_by_key(|planned| planned.memory.buffers.total().0);
+    let nearest = smallest.map_or(String::new(), |planned| {
         let held = planned.memory.buffers.total();
         format!(
             "; the nearest ({}) holds {held}, {} too much ({})",
@@ -103,14 +110,34 @@ pub(super) fn nothing_planned(search: &Search<'_>, found: &Found) -> Failure {
             classes(&planned.memory, 3)
         )
     });
+    let would_do = what_would_do(search, smallest.map(|planned| &planned.candidate.job.layout));
     refusal(format!(
-        "none of the {} fastest layouts fits: {} hold more than the {} of a {} by their dry run{nearest}{reason}; {}",
+        "none of the {} fastest layouts fits: {} hold more than the {} of a {} by their dry run{nearest}{reason}; {would_do}{}",
         found.not_fitting + found.refused,
         found.not_fitting,
         Bytes(machine.memory as u64),
         machine.name,
         remedies(search, search.training.sequences)
     ))
+}
+
+/// Whether a layout would fit without samples of text, for which the first rank holds a model of its own, or with fewer bits of what waits for
+/// the backward pass: choices that no plan makes by itself.
+fn what_would_do(search: &Search<'_>, layout: Option<&Layout>) -> String {
+    let Some(layout) = layout else { return String::new() };
+    if let Some(held) = search.without_samples(layout) {
+        return format!(
+            "without samples of text, for which the first rank has the whole model (eval.samples.every_steps = 0, eval.samples.at_end = false), {} \
+             holds {held}; ",
+            name(layout)
+        );
+    }
+    let Some((form, held)) = search.compressed(layout) else { return String::new() };
+    format!(
+        "with {}, which rounds what waits for the backward pass, {} holds {held}; ",
+        set_argument("train.compress", &json!(form)),
+        name(layout)
+    )
 }
 
 /// What would help where nothing fits: keys to leave to the plan, devices, or a smaller training.
@@ -125,6 +152,13 @@ fn remedies(search: &Search<'_>, sequences: usize) -> String {
     };
     let question = search.question(*devices);
     let mut help: Vec<String> = Vec::new();
+    let without = fit(&Question { samples: 0.0, ..question }, None);
+    if question.samples > 0.0 && without > 0 {
+        help.push(format!(
+            "without samples of text, for which the first rank has the whole model (eval.samples.every_steps = 0, eval.samples.at_end = \
+             false), {without} may fit"
+        ));
+    }
     for (key, value) in training.given() {
         let count = fit(&question, Some(key));
         if count > 0 {

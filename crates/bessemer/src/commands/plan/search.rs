@@ -1,21 +1,28 @@
 //! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
 use super::layerwise::Shown;
-use super::refuse::{nothing_divides, nothing_fits, nothing_planned};
+use super::refuse::{MOST_GROWTH, nothing_divides, nothing_fits, nothing_planned};
 pub(super) use super::training::Training;
 use super::training::name;
 use super::{explain, machine, picture, text_of};
 use crate::cli::PlanArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_model::{Purpose, Shape};
+use bessemer_checkpoint::AsyncChoice;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
+use bessemer_model::{CacheShape, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, DataParallel, Layout, Machine, MachineCosts, Question, Recompute,
-    candidates, choose, read_table,
+    Calibration, Candidate, Candidates, CollectiveChoice, DataParallel, Layout, Machine, MachineCosts,
+    Question, Recompute, StageSplit, SummingSwitches, TensorGrid, candidates, choose, read_table,
 };
-use bessemer_recipe::load_recipe;
-use bessemer_train::{PredictedStep, activations, planned_memory, predicted_step};
+use bessemer_program::PiecesInFlight;
+use bessemer_recipe::{Recipe, load_recipe};
+use bessemer_tensor::Backend;
+use bessemer_train::{COPIES, PredictedStep, activations, copies_on_host, planned_memory_on, predicted_step};
+use bessemer_units::{Bytes, Compression};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Most dry runs.
@@ -24,6 +31,17 @@ const MOST_DRY_RUNS: usize = 200;
 const MOST_OF_A_KIND: usize = 60;
 /// Most layouts that a recipe or a model may refuse.
 const MOST_REFUSED: usize = 1000;
+
+/// Layouts whose simulated step is so much longer than the fastest are not tried in other orders of axes.
+const WORTH_REFINING: f64 = 0.3;
+/// Part of a step that a change of order or of pieces in flight leaves at most.
+const SAVES: f64 = 0.995;
+/// Events of simulated steps after which no further order of axes and no more pieces in flight are tried.
+const MOST_EVENTS: usize = 4_000_000;
+/// Part of what a dry run found beyond the closed form that a layout of the same ranks is expected to hold beyond it too.
+const EXPECTED: f64 = 0.9;
+/// Pieces of parameters and gradients in flight that are tried.
+const MORE_IN_FLIGHT: [usize; 3] = [8, 32, 128];
 
 /// Question of the command line.
 pub(super) struct Wanted<'a> {
@@ -43,6 +61,23 @@ pub(crate) struct Search<'a> {
     pub(crate) top: usize,
     /// Whether the devices are elsewhere: there may be more of them, and their collectives are not those of this process.
     pub(crate) elsewhere: bool,
+    /// Threads of a rank, where the devices are not elsewhere.
+    pub(crate) threads: usize,
+    /// Grids of tensor-parallel ranks that are searched beside lines.
+    pub(crate) grids: Vec<TensorGrid>,
+    /// Layouts that are wanted.
+    pub(crate) only: fn(&Layout) -> bool,
+    /// Made by the first question.
+    pub(crate) made_once: MadeOnce,
+}
+
+/// What a search makes once.
+#[derive(Default)]
+pub(crate) struct MadeOnce {
+    /// By number of stages: how many layers each has.
+    splits: OnceCell<Vec<StageSplit>>,
+    /// What the first rank holds to write samples of text, if the recipe asks for them.
+    decoder: OnceCell<Result<Option<MemoryPlan>, String>>,
 }
 
 /// A layout with its planned memory.
@@ -70,6 +105,10 @@ pub(crate) struct Found {
     pub(crate) too_large: Vec<Planned>,
     /// Layouts that do not fit by their dry run, or hold no less than one of these.
     pub(crate) not_fitting: usize,
+    /// Dry runs that were made.
+    pub(crate) dry_runs: usize,
+    /// Layouts that were left for later, because one of the same ranks held much more than the closed form counts.
+    pub(crate) postponed: usize,
     /// Layouts that the recipe or the model refuses.
     pub(crate) refused: usize,
     /// Why the first of them is.
@@ -87,6 +126,10 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         devices: wanted.devices,
         top: wanted.args.top as usize,
         elsewhere: true,
+        threads: 1,
+        grids: training.grids(wanted.devices),
+        only: |_| true,
+        made_once: MadeOnce::default(),
     };
     let found = search.run(console)?;
     let explained = explain::Explained::new(&search, &found, console);
@@ -113,15 +156,28 @@ pub(super) struct Best {
     pub(super) evaluated: usize,
 }
 
-/// Finds the fastest layout that fits by its dry run.
+/// Finds the fastest of the layouts that are wanted and fit by their dry run.
 pub(super) fn best(
     wanted: &Wanted<'_>,
-    training: &Training,
+    (training, only): (&Training, fn(&Layout) -> bool),
     machine: &Machine,
     calibration: &Calibration,
     console: &mut Console,
 ) -> Result<Best, Failure> {
-    let search = Search { training, machine, calibration, devices: wanted.devices, top: 1, elsewhere: true };
+    let devices = wanted.devices;
+    let grids = training.grids(devices);
+    let search = Search {
+        training,
+        machine,
+        calibration,
+        devices,
+        top: 1,
+        elsewhere: true,
+        threads: 1,
+        grids,
+        only,
+        made_once: MadeOnce::default(),
+    };
     let found = search.run(console)?;
     let shown = |planned: &Planned| Shown {
         name: name(&planned.candidate.job.layout),
@@ -155,7 +211,46 @@ impl Search<'_> {
             machine: self.machine,
             calibration: self.calibration,
             bytes: self.training.bytes,
+            grids: &self.grids,
+            splits: self.made_once.splits.get_or_init(|| self.splits()),
+            samples: self.decoder().ok().flatten().map_or(0.0, |decoder| model_of(decoder).0 as f64),
         }
+    }
+
+    /// By number of stages that divide the devices: how many layers each has. The stages of a recipe that gives them are its own.
+    fn splits(&self) -> Vec<StageSplit> {
+        let model = &self.training.model;
+        let split = |stages: usize| {
+            // A split looks at every pair of end stages. Of more devices only multiples are asked about.
+            if stages == 0 || !(MOST_GROWTH * self.devices).is_multiple_of(stages) {
+                return None;
+            }
+            let spans = model.split(stages).ok()?;
+            Some(StageSplit::new(&spans.iter().map(|span| span.layers.len()).collect::<Vec<_>>()))
+        };
+        match self.training.gives("parallel.stages") {
+            true => Vec::new(),
+            false => (0..=model.layers).map(|stages| split(stages).unwrap_or_default()).collect(),
+        }
+    }
+
+    /// What the first rank holds to write samples of text, if the recipe asks for them.
+    fn decoder(&self) -> Result<Option<&MemoryPlan>, String> {
+        let made = self.made_once.decoder.get_or_init(|| {
+            let Training { recipe, model, .. } = self.training;
+            if !recipe.eval.samples.are_written() {
+                return Ok(None);
+            }
+            let text = |cause: &dyn std::fmt::Display| cause.to_string();
+            let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
+            let mut device = self.device().map_err(|cause| text(&cause))?;
+            let asked = device.as_mut().map(|device| device as &mut dyn Backend);
+            let kept = activations(&recipe.train);
+            let decoder =
+                MemoryPlan::of_decoder(model, shape, kept, Some(CacheShape::one(model.context)), asked);
+            decoder.map(Some).map_err(|cause| text(&cause))
+        });
+        made.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
     /// Searches.
@@ -164,7 +259,8 @@ impl Search<'_> {
     /// Nothing that divides or fits: which limit or key of the recipe binds, and by how much.
     pub(crate) fn run(&self, console: &mut Console) -> Result<Found, Failure> {
         let question = self.question(self.devices);
-        let found = candidates(&question, |layout| self.training.admits(layout)).map_err(Failure::usage)?;
+        let wanted = |layout: &Layout| (self.only)(layout) && self.training.admits(layout);
+        let found = candidates(&question, wanted).map_err(Failure::usage)?;
         if found.evaluated == 0 {
             return Err(nothing_divides(self));
         }
@@ -177,6 +273,15 @@ impl Search<'_> {
         }
         for planned in &mut found.planned {
             planned.simulated = self.simulate(&planned.candidate.job.layout, console);
+        }
+        found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        let near = found.planned.first().map_or(0.0, |best| (1.0 + WORTH_REFINING) * best.seconds());
+        let mut events = 0;
+        for planned in found.planned.iter_mut().take_while(|planned| planned.seconds() <= near) {
+            self.refine(planned, &mut events, console);
+        }
+        if events > MOST_EVENTS {
+            console.detail("other orders of axes and pieces in flight were tried for some layouts only: simulated steps are long");
         }
         found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
         Ok(found)
@@ -194,6 +299,58 @@ impl Search<'_> {
         step.map_err(|cause| console.detail(&format!("{}: {cause}", name(layout)))).ok()
     }
 
+    /// Collectives of a layout's program that switches of the machine sum, by label of their groups.
+    pub(super) fn in_switches(&self, layout: &Layout) -> BTreeMap<String, CollectiveChoice> {
+        if self.machine.switches == SummingSwitches::default() {
+            return BTreeMap::new();
+        }
+        let recipe = self.training.in_layout(layout, self.devices);
+        let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
+        match predicted_step(&recipe, self.devices, &self.training.model, &mut costs) {
+            Ok(_) => costs.in_switches().clone(),
+            // The simulation of the same step has said why.
+            Err(_) => BTreeMap::new(),
+        }
+    }
+
+    /// Tries other orders of the axes on the nodes, then more pieces in flight, and keeps what makes the simulated step faster and fits.
+    /// `events` counts what was simulated for all of them.
+    fn refine(&self, planned: &mut Planned, events: &mut usize, console: &mut Console) {
+        let mut least = match &planned.simulated {
+            Some(step) => step.seconds,
+            None => return,
+        };
+        let layout = planned.candidate.job.layout;
+        let mut simulate = |layout: &Layout| {
+            let step = if *events > MOST_EVENTS { None } else { self.simulate(layout, console) };
+            *events += step.as_ref().map_or(0, |step| step.events);
+            step
+        };
+        if self.devices > self.machine.node && !self.training.gives("parallel.order") {
+            for order in layout.other_orders(self.machine.node) {
+                let other = Layout { order, ..layout };
+                if let Some(step) = simulate(&other).filter(|step| step.seconds < SAVES * least) {
+                    least = step.seconds;
+                    planned.candidate.job.layout = other;
+                    planned.simulated = Some(step);
+                }
+            }
+        }
+        let given =
+            ["parallel.values_in_flight", "parallel.gradients_in_flight"].map(|key| self.training.gives(key));
+        if layout.data == 1 || given.contains(&true) || !self.training.recipe.parallel.overlap {
+            return;
+        }
+        for pieces in MORE_IN_FLIGHT {
+            let in_flight = PiecesInFlight { values: pieces, gradients: pieces };
+            let other = Layout { in_flight, ..planned.candidate.job.layout };
+            let Some(step) = simulate(&other).filter(|step| step.seconds < SAVES * least) else { break };
+            let Some(memory) = self.memory(&other).ok().filter(|memory| self.fits(memory)) else { break };
+            least = step.seconds;
+            (planned.candidate.job.layout, planned.memory, planned.simulated) = (other, memory, Some(step));
+        }
+    }
+
     /// Plans the fastest layouts until enough of them fit.
     fn dry_runs(&self, candidates: Candidates, console: &mut Console) -> Found {
         let mut found = Found {
@@ -201,12 +358,28 @@ impl Search<'_> {
             planned: Vec::new(),
             too_large: Vec::new(),
             not_fitting: 0,
+            dry_runs: 0,
+            postponed: 0,
             refused: 0,
             reason: None,
         };
-        let mut runs = 0;
-        for candidate in &found.candidates.layouts {
-            if found.planned.len() == self.top || runs == MOST_DRY_RUNS || found.refused == MOST_REFUSED {
+        let mut postponed = Vec::new();
+        let mut first = found.candidates.layouts.iter();
+        let mut later = None;
+        loop {
+            let candidate = match (first.next(), &mut later) {
+                (Some(candidate), _) => candidate,
+                (None, None) => {
+                    later = Some(std::mem::take(&mut postponed).into_iter());
+                    continue;
+                }
+                (None, Some(later)) => match later.next() {
+                    Some(candidate) => candidate,
+                    None => break,
+                },
+            };
+            let enough = found.planned.len() == self.top;
+            if enough || found.dry_runs == MOST_DRY_RUNS || found.refused == MOST_REFUSED {
                 break;
             }
             let layout = &candidate.job.layout;
@@ -218,6 +391,11 @@ impl Search<'_> {
                 found.not_fitting += 1;
                 continue;
             }
+            if later.is_none() && self.expected(candidate, &found.too_large) > self.machine.memory {
+                found.postponed += 1;
+                postponed.push(candidate);
+                continue;
+            }
             match self.memory(layout) {
                 Err(reason) => {
                     found.refused += 1;
@@ -225,7 +403,7 @@ impl Search<'_> {
                     found.reason.get_or_insert(reason);
                 }
                 Ok(memory) => {
-                    runs += 1;
+                    found.dry_runs += 1;
                     let planned = Planned { candidate: *candidate, memory, simulated: None };
                     match self.fits(&planned.memory) {
                         true => found.planned.push(planned),
@@ -240,6 +418,45 @@ impl Search<'_> {
         found
     }
 
+    /// Bytes that a layout will hold, if it holds as much beyond the closed form as those of the same ranks that are too large; in closed form
+    /// where there is none.
+    fn expected(&self, candidate: &Candidate, too_large: &[Planned]) -> f64 {
+        let of_ranks = |layout: &Layout| {
+            let Layout { tensor, grid, sequence, context, pipeline, schedule, chunks, micro_batch, .. } =
+                *layout;
+            (tensor, grid, sequence, context, pipeline, schedule, chunks, micro_batch)
+        };
+        let ranks = of_ranks(&candidate.job.layout);
+        let beyond = too_large
+            .iter()
+            .filter(|other| of_ranks(&other.candidate.job.layout) == ranks)
+            .map(|other| other.memory.buffers.total().0 as f64 - other.candidate.least_memory)
+            .reduce(f64::min);
+        candidate.least_memory + EXPECTED * beyond.unwrap_or(0.0)
+    }
+
+    /// What a layout would hold if the first rank wrote no samples of text, where it would fit then.
+    pub(super) fn without_samples(&self, layout: &Layout) -> Option<Bytes> {
+        let mut recipe = self.training.in_layout(layout, self.devices);
+        if !recipe.eval.samples.are_written() {
+            return None;
+        }
+        recipe.eval.samples.every_steps = 0;
+        recipe.eval.samples.at_end = false;
+        let memory = self.memory_of(&recipe).ok().filter(|memory| self.fits(memory))?;
+        Some(memory.buffers.total())
+    }
+
+    /// What a layout would hold if what waits for the backward pass were kept in fewer bits, where it would fit then.
+    pub(super) fn compressed(&self, layout: &Layout) -> Option<(Compression, Bytes)> {
+        [Compression::Bf16, Compression::Int8].into_iter().find_map(|form| {
+            let mut recipe = self.training.in_layout(layout, self.devices);
+            recipe.train.compress = form;
+            let memory = self.memory_of(&recipe).ok().filter(|memory| self.fits(memory))?;
+            Some((form, memory.buffers.total()))
+        })
+    }
+
     fn fits(&self, memory: &MemoryPlan) -> bool {
         memory.buffers.total().0 as f64 <= self.machine.memory
     }
@@ -249,28 +466,49 @@ impl Search<'_> {
     /// # Errors
     /// Why the recipe or the model refuses the layout.
     pub(crate) fn memory(&self, layout: &Layout) -> Result<MemoryPlan, String> {
-        let recipe = self.training.in_layout(layout, self.devices);
+        self.memory_of(&self.training.in_layout(layout, self.devices))
+    }
+
+    /// The same for a recipe.
+    fn memory_of(&self, recipe: &Recipe) -> Result<MemoryPlan, String> {
         if let Some(problem) = recipe.problems().into_iter().next() {
             return Err(problem.message);
         }
         let model = &self.training.model;
         let text = |cause: &dyn std::fmt::Display| cause.to_string();
-        let mut memory = planned_memory(&recipe, self.devices, model).map_err(|cause| text(&cause))?;
+        // The workspace of operators is known where they run here.
+        let mut device = self.device().map_err(|cause| text(&cause))?;
+        let asked = device.as_mut().map(|device| device as &mut dyn Backend);
+        let mut memory =
+            planned_memory_on(recipe, self.devices, model, asked).map_err(|cause| text(&cause))?;
         if self.elsewhere {
             memory = memory.of_device();
         }
-        if recipe.eval.samples.are_written() {
-            let plan = bessemer_train::layout(&recipe, self.devices, model).map_err(|cause| text(&cause))?;
-            let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Score };
-            let kept = activations(&recipe.train);
-            let decoder = MemoryPlan::of_decoder(model, shape, kept, Some(model.context), None);
-            let decoder = decoder.map_err(|cause| text(&cause))?.buffers;
+        if let Some(decoder) = self.decoder()?.filter(|_| recipe.eval.samples.are_written()) {
+            let plan = bessemer_train::layout(recipe, self.devices, model).map_err(|cause| text(&cause))?;
+            let decoder = &decoder.buffers;
             // By the classes that the device will count.
             let held = decoder.classes.iter().filter(|(class, _)| !plan.keeps_model() || *class == "cache");
             held.copied().for_each(|(class, bytes)| memory.add(class, bytes));
             memory.buffers.workspace = memory.buffers.workspace.max(decoder.workspace);
         }
+        if !self.elsewhere && recipe.save.asynchronous != AsyncChoice::Off {
+            // Of ranks of this process the host's memory is the device's. Training waits for its saves where the copies do not fit.
+            let copies = copies_on_host(recipe, self.devices, &memory).into_iter();
+            let mut with = memory.clone();
+            copies.filter(|(class, _)| *class == COPIES).for_each(|(class, bytes)| with.add(class, bytes));
+            if recipe.save.asynchronous == AsyncChoice::On || self.fits(&with) {
+                memory = with;
+            }
+        }
         Ok(memory)
+    }
+
+    /// What the ranks compute with, where they run here.
+    fn device(&self) -> Result<Option<CpuBackend>, CpuError> {
+        let (threads, matmul) = (self.threads, self.training.recipe.train.matmul_precision);
+        let config = CpuConfig { threads, pin: false, matmul };
+        if self.elsewhere { Ok(None) } else { CpuBackend::new(config).map(Some) }
     }
 
     /// The fastest layout of each plain kind that fits.
@@ -317,6 +555,12 @@ impl Search<'_> {
     }
 }
 
+/// What a decoder takes besides its cache.
+fn model_of(decoder: &MemoryPlan) -> Bytes {
+    let classes = decoder.buffers.classes.iter();
+    classes.filter(|(class, _)| *class != "cache").map(|(_, bytes)| *bytes).sum()
+}
+
 /// Whether a layout is of a kind.
 type Kind = fn(&Layout) -> bool;
 
@@ -327,7 +571,14 @@ fn alone(layout: &Layout) -> bool {
 
 /// Whether two layouts differ only in what they compute again.
 pub(super) fn alike(layout: &Layout, other: &Layout) -> bool {
-    let rest = |layout: &Layout| Layout { recompute: Recompute::None, recomputed: 0, ..*layout };
+    let rest = |layout: &Layout| Layout {
+        recompute: Recompute::None,
+        recomputed: 0,
+        offload: 0,
+        order: Layout::USUAL_ORDER,
+        in_flight: PiecesInFlight::DEFAULT,
+        ..*layout
+    };
     rest(layout) == rest(other)
 }
 
@@ -335,16 +586,15 @@ pub(super) fn alike(layout: &Layout, other: &Layout) -> bool {
 /// compute less again.
 fn holds_no_less(layout: &Layout, other: &Layout) -> bool {
     let of_one = |layout: &Layout| Layout { micro_batch: 1, ..*layout };
-    let rank = |layout: &Layout| match layout.recompute {
-        Recompute::None => 0,
-        Recompute::Attention => 1,
-        Recompute::Full => 2,
-    };
+    let rank = |layout: &Layout| Recompute::ALL.iter().position(|of| *of == layout.recompute);
     let all = |layout: &Layout| if layout.recomputed == 0 { usize::MAX } else { layout.recomputed };
-    let computes_no_more = rank(layout) == 0
+    let computes_no_more = layout.recompute == Recompute::None
         || (rank(layout) == rank(other) && all(layout) <= all(other))
         || (rank(layout) < rank(other) && all(other) == usize::MAX);
-    alike(&of_one(layout), &of_one(other)) && layout.micro_batch >= other.micro_batch && computes_no_more
+    alike(&of_one(layout), &of_one(other))
+        && layout.micro_batch >= other.micro_batch
+        && computes_no_more
+        && layout.offload <= other.offload
 }
 
 #[cfg(test)]

@@ -3,17 +3,19 @@
 use crate::failure::Failure;
 use bessemer_arch::{MlpKind, Model};
 use bessemer_optim::{OptimizerChoice, StateChoice};
-use bessemer_parallel::{LayoutChoice, Stage, TensorConfig};
+use bessemer_parallel::{CubeConfig, LayoutChoice, PlacedAxis, PlaneConfig, Stage, TensorConfig};
 use bessemer_plan::{
-    DataParallel, ElementBytes, Layout, ParameterBytes, PipelineSchedule, Recompute, Transformer,
+    Axis, DataParallel, ElementBytes, Layout, ParameterBytes, PipelineSchedule, Recompute, TensorGrid,
+    Transformer, grids,
 };
+use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Loaded, Recipe, set_argument};
-use bessemer_units::{DType, RecomputeLayers, RecomputePolicy};
+use bessemer_units::{DType, Offload, ParamStorage, Recompute as Mode, RecomputeLayers, RecomputePolicy};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Keys that a plan chooses.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 18] = [
     "parallel.tensor",
     "parallel.sequence",
     "parallel.context",
@@ -24,12 +26,19 @@ const KEYS: [&str; 13] = [
     "parallel.stages",
     "parallel.data",
     "parallel.shard",
+    "parallel.order",
+    "parallel.values_in_flight",
+    "parallel.gradients_in_flight",
     "train.micro_batch",
     RECOMPUTE,
     RECOMPUTE_LAYERS,
+    OFFLOAD,
+    OFFLOAD_LAYERS,
 ];
 const RECOMPUTE: &str = "train.recompute";
 const RECOMPUTE_LAYERS: &str = "train.recompute_layers";
+const OFFLOAD: &str = "train.offload";
+const OFFLOAD_LAYERS: &str = "train.offload_layers";
 
 /// A recipe as the planner sees it.
 pub(crate) struct Training {
@@ -62,13 +71,59 @@ impl Training {
             vocab: model.vocab_size,
         };
         let sequences = (recipe.train.batch_tokens / recipe.train.seq_len) as usize;
-        let bytes = bytes(&recipe);
+        let tables = if model.tied_embeddings { 1.0 } else { 2.0 };
+        let bytes = ElementBytes { tables, ..bytes(&recipe) };
         let given = |key: &&str| !loaded.is_free(key) && !means_any(&recipe, key);
-        let constraints = match recipe.parallel.layout {
+        let mut constraints: Vec<&str> = match recipe.parallel.layout {
             LayoutChoice::Auto => KEYS.into_iter().filter(given).collect(),
             LayoutChoice::Manual => Vec::new(),
         };
+        // Whoever offloads has a disk for it, of which a machine of the catalogue knows nothing.
+        if recipe.train.offload != Offload::None {
+            constraints.retain(|key| ![OFFLOAD, OFFLOAD_LAYERS].contains(key));
+            constraints.extend([OFFLOAD, OFFLOAD_LAYERS]);
+        }
+        // A budget of activations means nothing without it.
+        if recipe.train.recompute == Mode::InputAware.into() && !constraints.contains(&RECOMPUTE) {
+            constraints.push(RECOMPUTE);
+        }
         Ok(Training { recipe, model, shape, sequences, bytes, constraints })
+    }
+
+    /// Grids of tensor-parallel ranks that go with the rest of the recipe on so many ranks: the one that the user gives, or all.
+    pub(crate) fn grids(&self, ranks: usize) -> Vec<TensorGrid> {
+        match self.recipe.parallel.tensor.grid().filter(|_| self.gives("parallel.tensor")) {
+            Some(grid) => vec![grid],
+            None if self.without_grids().is_none() => grids(ranks),
+            None => Vec::new(),
+        }
+    }
+
+    /// The key because of which no grid of tensor-parallel ranks is searched, with its value.
+    pub(crate) fn without_grids(&self) -> Option<String> {
+        let Recipe { parallel, train, optim, .. } = &self.recipe;
+        let whole_matrices =
+            !matches!(optim.optimizer, OptimizerChoice::AdamW | OptimizerChoice::Lion | OptimizerChoice::Sgd);
+        let types = train.types();
+        let given = |key: &str| self.gives(key);
+        let keys = [
+            ("parallel.tensor", given("parallel.tensor")),
+            ("train.weights", types.weights != ParamStorage::default().weights),
+            ("train.gradients", types.gradients != ParamStorage::default().gradients),
+            ("optim.optimizer", whole_matrices),
+            ("parallel.sequence", parallel.sequence && given("parallel.sequence")),
+            ("parallel.context", parallel.context > 1 && given("parallel.context")),
+            ("parallel.partition_activations", parallel.partition_activations),
+            ("parallel.annotate", !parallel.annotate.0.is_empty()),
+        ];
+        keys.into_iter()
+            .find(|(_, asked)| *asked)
+            .map(|(key, _)| set_argument(key, &value(&self.recipe, key)))
+    }
+
+    /// Whether the user gives a key.
+    pub(crate) fn gives(&self, key: &str) -> bool {
+        self.constraints.contains(&key)
     }
 
     /// Tokens of a step.
@@ -114,7 +169,7 @@ impl Training {
     fn keeps(&self, key: &str, layout: &Layout) -> bool {
         let (parallel, train) = (&self.recipe.parallel, &self.recipe.train);
         match key {
-            "parallel.tensor" => parallel.tensor.ranks() == layout.tensor as u64,
+            "parallel.tensor" => parallel.tensor == tensor(layout),
             "parallel.sequence" => parallel.sequence == layout.sequence,
             "parallel.context" => parallel.context == layout.context as u64,
             "parallel.context_method" => {
@@ -143,6 +198,7 @@ impl Training {
             },
             // What the layers do is given, whatever it costs.
             RECOMPUTE_LAYERS => layout.recompute == Recompute::None,
+            OFFLOAD | OFFLOAD_LAYERS => layout.offload == 0,
             _ => true,
         }
     }
@@ -160,7 +216,7 @@ impl Training {
         // The checks of a planned recipe are those of the layout.
         (parallel.layout, parallel.planned.ranks) = (LayoutChoice::Auto, ranks as u64);
         if free("parallel.tensor") {
-            parallel.tensor = TensorConfig::Line(layout.tensor as u64);
+            parallel.tensor = tensor(layout);
         }
         if free("parallel.sequence") {
             parallel.sequence = layout.sequence;
@@ -190,8 +246,24 @@ impl Training {
         if free("parallel.shard") {
             parallel.shard = layout.shard as u64;
         }
+        if free("parallel.order") {
+            parallel.order = order(layout);
+        }
+        if free("parallel.values_in_flight") {
+            parallel.values_in_flight = layout.in_flight.values as u64;
+        }
+        if free("parallel.gradients_in_flight") {
+            parallel.gradients_in_flight = layout.in_flight.gradients as u64;
+        }
         if free("train.micro_batch") {
             train.micro_batch = layout.micro_batch as u64;
+        }
+        if free(OFFLOAD) {
+            train.offload = if layout.offload > 0 { Offload::Disk } else { Offload::None };
+        }
+        if free(OFFLOAD_LAYERS) {
+            let all = layout.offload == layout.stage_layers(self.shape.layers);
+            train.offload_layers = if all { 0 } else { layout.offload as u64 };
         }
         let some = layout.recomputed > 0;
         if free(RECOMPUTE) {
@@ -242,8 +314,10 @@ fn means_any(recipe: &Recipe, key: &str) -> bool {
         "parallel.chunks" => parallel.chunks == 0,
         "parallel.stages" => parallel.stages.is_empty(),
         "parallel.shard" => parallel.shard == 0,
+        "parallel.order" => parallel.order.is_empty(),
         "train.micro_batch" => train.micro_batch == 0,
         RECOMPUTE_LAYERS => train.recompute_layers == RecomputeLayers::default(),
+        OFFLOAD_LAYERS => train.offload_layers == 0,
         _ => false,
     }
 }
@@ -253,6 +327,7 @@ fn value(recipe: &Recipe, key: &str) -> Value {
     let (section, name) = key.split_once('.').unwrap_or((key, ""));
     let table = match section {
         "parallel" => serde_json::to_value(&recipe.parallel),
+        "optim" => serde_json::to_value(&recipe.optim),
         _ => serde_json::to_value(&recipe.train),
     };
     table.ok().and_then(|table| table.get(name).cloned()).unwrap_or_default()
@@ -275,6 +350,28 @@ fn bytes(recipe: &Recipe) -> ElementBytes {
             state: master + moments,
         },
         activation: size(recipe.train.storage.dtype()),
+        tables: 1.0,
+    }
+}
+
+/// The order of the axes with several ranks, if it is not the usual one.
+fn order(layout: &Layout) -> Vec<PlacedAxis> {
+    let placed = |axis: &Axis| PlacedAxis::ALL.into_iter().find(|placed| placed.name() == axis.name());
+    let several = |order: [Axis; 5]| -> Vec<PlacedAxis> {
+        order.iter().filter(|axis| layout.ranks_along(**axis) > 1).filter_map(placed).collect()
+    };
+    let order = several(layout.order);
+    if order == several(Layout::USUAL_ORDER) { Vec::new() } else { order }
+}
+
+/// Tensor-parallel ranks as the recipe has them.
+fn tensor(layout: &Layout) -> TensorConfig {
+    match layout.grid {
+        None => TensorConfig::Line(layout.tensor as u64),
+        Some(TensorGrid::Plane { rows, columns, depth }) => {
+            TensorConfig::Plane(PlaneConfig { grid: [rows as u64, columns as u64], depth: depth as u64 })
+        }
+        Some(TensorGrid::Cube { side }) => TensorConfig::Cube(CubeConfig { cube: side as u64 }),
     }
 }
 
@@ -298,10 +395,11 @@ fn schedule(layout: &Layout) -> &'static str {
 }
 
 fn policy(recompute: Recompute) -> RecomputePolicy {
-    use bessemer_units::Recompute as Mode;
     let mode = match recompute {
         Recompute::None => Mode::None,
+        Recompute::Selective => Mode::Selective,
         Recompute::Attention => Mode::Attention,
+        Recompute::AttentionOutput => Mode::AttentionOutput,
         Recompute::Full => Mode::Full,
     };
     mode.into()
@@ -309,7 +407,7 @@ fn policy(recompute: Recompute) -> RecomputePolicy {
 
 /// Whether the search varies this.
 fn searched(wanted: &RecomputePolicy) -> bool {
-    [Recompute::None, Recompute::Attention, Recompute::Full].into_iter().any(|mode| policy(mode) == *wanted)
+    Recompute::ALL.into_iter().any(|mode| policy(mode) == *wanted)
 }
 
 /// A layout in words.
@@ -317,7 +415,8 @@ pub(super) fn name(layout: &Layout) -> String {
     let mut parts = Vec::new();
     if layout.tensor > 1 {
         let sequence = if layout.sequence { " with sequence" } else { "" };
-        parts.push(format!("tensor {}{sequence}", layout.tensor));
+        let ranks = layout.grid.map_or(layout.tensor.to_string(), |grid| grid.to_string());
+        parts.push(format!("tensor {ranks}{sequence}"));
     }
     if layout.context > 1 {
         parts.push(format!("context {} ({})", layout.context, layout.context_method.name()));
@@ -335,16 +434,29 @@ pub(super) fn name(layout: &Layout) -> String {
         let groups = if layout.shard > 0 { format!(" in groups of {}", layout.shard) } else { String::new() };
         parts.push(format!("data {} ({}{groups})", layout.data, stage(layout.zero).1));
     }
+    let order: Vec<&str> = order(layout).into_iter().map(PlacedAxis::name).collect();
+    if !order.is_empty() {
+        parts.push(format!("neighbours by {}", order.join(", ")));
+    }
+    if layout.in_flight != PiecesInFlight::DEFAULT {
+        let PiecesInFlight { values, gradients } = layout.in_flight;
+        parts.push(format!("{values} pieces of parameters and {gradients} of gradients in flight"));
+    }
     parts.push(format!("micro-batch {}", layout.micro_batch));
     let what = match layout.recompute {
         Recompute::None => None,
+        Recompute::Selective => Some("norms and activations"),
         Recompute::Attention => Some("attention"),
+        Recompute::AttentionOutput => Some("all but attention"),
         Recompute::Full => Some("layers"),
     };
     if let Some(what) = what {
         let some =
             if layout.recomputed > 0 { format!(" of {} a stage", layout.recomputed) } else { String::new() };
         parts.push(format!("{what}{some} recomputed"));
+    }
+    if layout.offload > 0 {
+        parts.push(format!("{} layers of a stage offloaded", layout.offload));
     }
     parts.join(", ")
 }

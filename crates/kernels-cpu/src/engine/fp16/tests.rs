@@ -83,7 +83,7 @@ fn products((m, n, k): (usize, usize, usize), dtype: DType, a: &[f32], b: &[f32]
     let (x, weight) = (s.matrix(m, k, dtype, a), s.matrix(n, k, DType::F32, b));
     // The output of an operator on activations has their type.
     let y = s.matrix(m, n, dtype, &none);
-    let op = Linear { x, weight, bias: None, activation: None, residual: None, out: y };
+    let op = Linear { x, weight, bias: None, activation: None, residual: None, rowwise: false, out: y };
     let forward = s.result(&op.into(), y);
     let weight = s.matrix(k, n, DType::F32, &transposed(n, b));
     let op = LinearBackwardInput { dy: x, weight, activation: None, dx: y, accumulate: false };

@@ -1,12 +1,13 @@
 //! Plain loops in f64 for every form of attention.
 
 use super::WeightDropout;
+use super::cached::{Place, check_places, place};
 use super::mask::Sight;
 use crate::arena::Arena;
 use crate::element::{Element, with_element};
 use crate::op::dropout::factor;
-use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{Attention, AttentionBackward, AttentionCached, AttentionShape};
+use bessemer_tensor::op::{Attention, AttentionBackward, AttentionCached, AttentionShape, AttentionSlots};
+use bessemer_tensor::{TensorError, View};
 
 /// `scale q . k - slope (position of q - position of k)`.
 fn score(s: &AttentionShape, sight: &Sight<'_>, h: usize, t: usize, key: usize, dot: f64) -> f64 {
@@ -155,4 +156,41 @@ pub(crate) fn cached(arena: &Arena, op: &AttentionCached) {
             }
         }
     }
+}
+
+/// Appends every row to its slot, then attends from it alone.
+pub(crate) fn slots(arena: &Arena, op: &AttentionSlots) -> Result<(), TensorError> {
+    let places = arena.u32(&op.places).0;
+    check_places(op, places)?;
+    let [k, v] = [&op.k, &op.v].map(|view| arena.f32(view));
+    let [keys, values] = [&op.k_cache, &op.v_cache].map(|view| arena.f32(view));
+    for row in 0..op.shape.batch {
+        let Place { own, .. } = place(op, places, row);
+        for i in 0..k.cols {
+            keys.set(own, i, k.get(row, i));
+            values.set(own, i, v.get(row, i));
+        }
+    }
+    for row in 0..op.shape.batch {
+        let Place { first, own } = place(op, places, row);
+        let seen =
+            |view: View| View { offset: view.offset + first * view.stride, rows: own + 1 - first, ..view };
+        let (k_cache, v_cache) = (seen(op.k_cache), seen(op.v_cache));
+        let shape = AttentionShape { batch: 1, ..op.shape };
+        let (past, capacity) = (own - first, own + 1 - first);
+        let (q, out) = (op.q.rows(row, 1), op.out.rows(row, 1));
+        let one = AttentionCached {
+            shape,
+            past,
+            capacity,
+            window: None,
+            alibi: op.alibi,
+            q,
+            k_cache,
+            v_cache,
+            out,
+        };
+        cached(arena, &one);
+    }
+    Ok(())
 }

@@ -162,6 +162,24 @@ fn attentions(m: &mut Maker) {
             let op = AttentionCached { shape, past, capacity, window, alibi, q, k_cache, v_cache, out };
             m.case(&format!("{b} {t} {g} {r} {e}, {window:?}"), op);
         }
+        let places = m.indices(3 * b, |i| if i % 3 == 0 { i / 3 } else { i % 3 });
+        let one = AttentionShape { seq: 1, ..shape };
+        let (q1, out) = (m.normal(b, heads * e), m.normal(b, heads * e));
+        let (k, v, window) = (m.normal(b, g * e), m.normal(b, g * e), None);
+        let op = AttentionSlots {
+            shape: one,
+            capacity,
+            window,
+            alibi,
+            places,
+            q: q1,
+            k,
+            v,
+            k_cache,
+            v_cache,
+            out,
+        };
+        m.case("", op);
         for inverse in [false, true] {
             let positions = m.indices(n, |i| 2 + i % t);
             let (theta, scaling) = (100.0, RopeScaling::None);
@@ -194,7 +212,7 @@ fn products(m: &mut Maker) {
     let [weight, dweight] = std::array::from_fn(|_| m.normal(o, i));
     let [bias, dbias] = std::array::from_fn(|_| m.normal(1, o));
     let kind = ActivationKind::Silu;
-    let plain = Linear { x, weight, bias: None, activation: None, residual: None, out: y };
+    let plain = Linear { x, weight, bias: None, activation: None, residual: None, rowwise: false, out: y };
     m.case("", plain);
     m.case("with bias and residual", Linear { bias: Some(bias), residual: Some(residual), ..plain });
     m.case("with activation", Linear { bias: Some(bias), activation: Some((kind, pre)), ..plain });

@@ -240,7 +240,7 @@ impl Layer for Block {
 }
 
 fn linear(x: View, weight: View, bias: Option<View>, out: View) -> Linear {
-    Linear { x, weight, bias, activation: None, residual: None, out }
+    Linear { x, weight, bias, activation: None, residual: None, rowwise: false, out }
 }
 
 /// Both halves of a linear map's backward pass.

@@ -77,6 +77,7 @@ impl Devices {
             global_batch: 16,
             bytes: ParameterBytes::MIXED_ADAM,
             overlap: true,
+            in_flight: bessemer_program::PiecesInFlight::DEFAULT,
             memory,
         }
     }

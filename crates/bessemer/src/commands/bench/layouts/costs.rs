@@ -28,7 +28,7 @@ use std::time::Instant;
 /// Elements of short and long values of f32 that travel or are copied.
 const ELEMENTS: [usize; 2] = [1 << 10, 2 << 20];
 /// Times that a copy, collective or message is measured.
-const REPEATS: usize = 15;
+const TRANSPORT_REPEATS: usize = 15;
 
 /// The launches of a step.
 pub(super) struct StepLaunches {
@@ -78,18 +78,35 @@ pub(super) fn step(
     Ok(StepLaunches { passes, norm, update: backend.take_launches() })
 }
 
-/// Measures the costs of a layout, without its links.
-pub(super) fn measure(setup: &Setup<'_>, repeats: usize) -> Result<CostTable, Failure> {
-    let ops = launches(setup, repeats)?;
-    let transport = transport_of(setup, setup.plan.ranks())?;
+/// Measures the costs of layouts of one job, without their links. What several of them launch or transport costs in all of them what it costs in
+/// the median: a busy moment of this machine is not that of one layout.
+pub(super) fn measure(setups: &[&Setup<'_>], repeats: usize) -> Result<CostTable, Failure> {
+    let mut ops: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut transports = Vec::new();
+    for setup in setups {
+        for (key, (_, seconds)) in launches(setup, repeats)? {
+            ops.entry(key).or_default().push(seconds);
+        }
+        transports.push(transport_of(setup, setup.plan.ranks(), TRANSPORT_REPEATS)?);
+    }
+    let middle = |seconds: &dyn Fn(&Transport) -> f64| -> f64 {
+        median(&mut transports.iter().map(seconds).collect::<Vec<f64>>())
+    };
+    let line = |of: &dyn Fn(&Transport) -> LinearSeconds| {
+        let bytes = ELEMENTS.map(|len| 4 * len as u64);
+        LinearSeconds::through(bytes, bytes.map(|bytes| middle(&|transport| of(transport).of(bytes))))
+    };
+    let kinds = transports.first().map_or(0, |transport| transport.collectives.len());
+    let collectives =
+        (0..kinds).map(|at| (transports[0].collectives[at].0, line(&|of| of.collectives[at].1)));
     Ok(CostTable {
-        ops: ops.into_iter().map(|(key, (_, seconds))| (key, seconds)).collect(),
-        copy: transport.copy,
-        collectives: transport.collectives.iter().copied().collect(),
-        handoff: transport.handoff,
-        send: transport.send,
-        receive: transport.receive,
-        spare_cores: transport.spare_cores,
+        ops: ops.into_iter().map(|(key, mut seconds)| (key, median(&mut seconds))).collect(),
+        copy: line(&|of| of.copy),
+        collectives: collectives.collect(),
+        handoff: middle(&|of| of.handoff),
+        send: line(&|of| of.send),
+        receive: line(&|of| of.receive),
+        spare_cores: transports.iter().all(|transport| transport.spare_cores),
         link: None,
     })
 }
@@ -159,16 +176,20 @@ fn rank(setup: &Setup<'_>, repeats: usize, mut world: Box<dyn Communicator>) -> 
 }
 
 /// Measures transport in groups of `size` consecutive ranks, all groups at once.
-pub(in crate::commands) fn transport_of(setup: &Setup<'_>, size: usize) -> Result<Transport, Failure> {
+pub(in crate::commands) fn transport_of(
+    setup: &Setup<'_>,
+    size: usize,
+    repeats: usize,
+) -> Result<Transport, Failure> {
     let ranks = on_threads(setup.worlds(), |mut world| {
         let first = world.rank() / size * size;
         let block: Vec<usize> = (first..first + size).collect();
         let mut group = world.group("costs", &block).map_err(ParallelError::from)?;
         let queued = world.group("queued", &block).map_err(ParallelError::from)?;
         let mut costs = Transport { spare_cores: setup.spare_cores(), ..Transport::default() };
-        let part = Part::of(setup, group.rank(), group.size());
-        costs.copy = copies(&mut *setup.backend()?, &mut *group, part)?;
-        transport(&mut costs, group, queued, part).map_err(ParallelError::from)?;
+        let timing = Timing { part: Part::of(setup, group.rank(), group.size()), repeats };
+        costs.copy = copies(&mut *setup.backend()?, &mut *group, timing)?;
+        transport(&mut costs, group, queued, timing).map_err(ParallelError::from)?;
         Ok(costs)
     })?;
     Ok(ranks.into_iter().next().unwrap_or_default())
@@ -196,11 +217,19 @@ impl Part {
     }
 }
 
+/// Part of a rank in the timing of transport, and how often it repeats.
+#[derive(Debug, Clone, Copy)]
+struct Timing {
+    part: Part,
+    /// Times of each copy, collective or message.
+    repeats: usize,
+}
+
 /// Median seconds of short and long values, as a line.
-fn line<E>(mut seconds: impl FnMut(usize) -> Result<f64, E>) -> Result<LinearSeconds, E> {
+fn line<E>(repeats: usize, mut seconds: impl FnMut(usize) -> Result<f64, E>) -> Result<LinearSeconds, E> {
     let mut medians = [0.0; 2];
     for (found, len) in medians.iter_mut().zip(ELEMENTS) {
-        let mut times = (0..REPEATS).map(|_| seconds(len)).collect::<Result<Vec<f64>, E>>()?;
+        let mut times = (0..repeats).map(|_| seconds(len)).collect::<Result<Vec<f64>, E>>()?;
         *found = median(&mut times);
     }
     Ok(LinearSeconds::through(ELEMENTS.map(|len| 4 * len as u64), medians))
@@ -210,13 +239,13 @@ fn line<E>(mut seconds: impl FnMut(usize) -> Result<f64, E>) -> Result<LinearSec
 fn copies(
     backend: &mut dyn Backend,
     group: &mut dyn Communicator,
-    part: Part,
+    Timing { part, repeats }: Timing,
 ) -> Result<LinearSeconds, TrainError> {
     let len = ELEMENTS[1];
     let spec = BufferSpec { class: "bench", name: "copies", dtype: DType::F32, len };
     let view = backend.alloc(spec)?.vector();
     let mut host = vec![0.0; len];
-    line(|len| {
+    line(repeats, |len| {
         group.barrier("copies").map_err(ParallelError::from)?;
         let begun = Instant::now();
         if matches!(part, Part::Waits) {
@@ -233,7 +262,7 @@ fn transport(
     costs: &mut Transport,
     mut group: Box<dyn Communicator>,
     queued: Box<dyn Communicator>,
-    part: Part,
+    Timing { part, repeats }: Timing,
 ) -> Result<(), CollectiveError> {
     let (rank, size) = (group.rank(), group.size());
     let mut values = HostBuffer::with_capacity(ElementType::F32, ELEMENTS[1]);
@@ -244,7 +273,7 @@ fn transport(
         CollectiveKind::AllGather,
         CollectiveKind::AllToAll,
     ] {
-        let seconds = line(|len| {
+        let seconds = line(repeats, |len| {
             let parts = Parts::even(len, size);
             let own = Parts::of(std::iter::repeat_n(parts.range(rank).len(), size));
             let pattern = match kind {
@@ -273,7 +302,7 @@ fn transport(
     }
 
     let mut sent = vec![0.0f32; ELEMENTS[1]];
-    costs.send = line(|len| {
+    costs.send = line(repeats, |len| {
         group.barrier("messages")?;
         let begun = Instant::now();
         if let Part::Measures { next, .. } = part {
@@ -281,7 +310,7 @@ fn transport(
         }
         Ok(begun.elapsed().as_secs_f64())
     })?;
-    costs.receive = line(|len| {
+    costs.receive = line(repeats, |len| {
         group.barrier("messages")?;
         let begun = Instant::now();
         if let Part::Measures { previous, .. } = part {
@@ -294,7 +323,7 @@ fn transport(
     let sum = Collective::new("values", Pattern::AllReduce(Reduce::Sum));
     values.reset(ElementType::F32, ELEMENTS[0]);
     let mut times = Vec::new();
-    for _ in 0..REPEATS {
+    for _ in 0..repeats {
         group.barrier("queue")?;
         let begun = Instant::now();
         let ticket = queue.start(&sum, values)?;

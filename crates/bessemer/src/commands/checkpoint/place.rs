@@ -1,0 +1,145 @@
+//! Where checkpoints are: in a run directory, in a directory of checkpoints, or in an object store.
+
+use crate::commands::saved_model::{exists, no_checkpoint};
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use crate::stages::access;
+use bessemer_checkpoint::{Loaded, Manifest, RemoteStore, Store, parse_step_name};
+use bessemer_object_store::{RemoteOptions, is_address};
+use bessemer_train::{TrainState, checkpoints};
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest time for a request with its body.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A place of checkpoints, opened for reading.
+pub(crate) struct Place {
+    /// Its checkpoints; those of an object store can only be read.
+    pub(crate) store: Store,
+    /// The object store, if it is one.
+    pub(crate) remote: Option<RemoteStore>,
+    /// The run directory, if it is one.
+    pub(crate) run: Option<RunDir>,
+    /// Step of the checkpoint that the name leads to, if it leads to one.
+    step: Option<u64>,
+}
+
+/// Decides as training does whether an intact manifest makes sense.
+fn accept(manifest: &Manifest) -> Result<(), String> {
+    TrainState::of(manifest).map(|_| ())
+}
+
+/// The checkpoints of an object store.
+pub(crate) fn remote(url: &str) -> Result<RemoteStore, Failure> {
+    // A part still arrives over a line of 30 kB a second.
+    let options = RemoteOptions { timeout: TIMEOUT, part_bytes: 8 << 20, ..access().options() };
+    Ok(RemoteStore::open(url, options, accept)?)
+}
+
+impl Place {
+    /// Looks at a name: `runs/x`, `runs/x/checkpoints`, `runs/x/checkpoints/step-00000100`, `s3://bucket/prefix` or
+    /// `s3://bucket/prefix/step-00000100`.
+    ///
+    /// # Errors
+    /// There is no such directory, or it holds no checkpoint; an address in a program without object stores.
+    pub(crate) fn open(name: &Path) -> Result<Place, Failure> {
+        let step = name.file_name().and_then(|n| n.to_str()).and_then(parse_step_name);
+        if let Some(url) = name.to_str().filter(|text| is_address(text)) {
+            let of_store = url.rsplit_once('/').filter(|_| step.is_some()).map_or(url, |(store, _)| store);
+            let remote = remote(of_store)?;
+            return Ok(Place { store: remote.reader(), remote: Some(remote), run: None, step });
+        }
+        exists(name)?;
+        if let (Some(step), Some(parent)) = (step, name.parent()) {
+            let store = Store::open(parent).accepting(accept);
+            return Ok(Place { store, remote: None, run: None, step: Some(step) });
+        }
+        let store = Store::open(name).accepting(accept);
+        if !store.named_steps()?.is_empty() {
+            return Ok(Place { store, remote: None, run: None, step: None });
+        }
+        let run = RunDir::new(name);
+        match run.checkpoints().is_dir() {
+            true => Ok(Place { store: checkpoints(run.root()), remote: None, run: Some(run), step: None }),
+            // "Nothing is damaged" must not be said of nothing.
+            false => Err(no_checkpoint(&run)),
+        }
+    }
+
+    /// The place of the checkpoint that a run begins with.
+    ///
+    /// # Errors
+    /// As [`Place::open`]; a model directory of Hugging Face.
+    pub(crate) fn open_initial(name: &Path) -> Result<Place, Failure> {
+        if name.join("config.json").is_file() && !name.join("checkpoints").is_dir() {
+            let name = name.display();
+            return Err(Failure::new(format!(
+                "{name} is a Hugging Face model directory, wanted a run or a checkpoint; make a run directory of it first: bessemer \
+                 checkpoint import {name} --out runs/imported"
+            )));
+        }
+        Place::open(name)
+    }
+
+    /// The step that is meant: the one that the name leads to, that of the flag `--step`, or the newest complete one.
+    ///
+    /// # Errors
+    /// Two different steps; no checkpoint.
+    pub(crate) fn step(&self, flag: Option<u64>) -> Result<u64, Failure> {
+        match (self.step, flag) {
+            (Some(named), Some(flag)) if named != flag => Err(Failure::usage(format!(
+                "--step {flag}: the directory that is named holds step {named}; leave out one of them"
+            ))),
+            (Some(step), _) | (None, Some(step)) => Ok(step),
+            (None, None) => match self.store.latest_complete_until(u64::MAX)? {
+                Some((step, _)) => Ok(step),
+                None => Err(self.empty()),
+            },
+        }
+    }
+
+    /// The checkpoint that the name leads to, or the newest intact one. On a disk every byte of it is verified; in an object store
+    /// each chunk when something of it is read first.
+    ///
+    /// # Errors
+    /// No checkpoint, or none that is intact.
+    pub(crate) fn load_newest(&self) -> Result<Loaded, Failure> {
+        if self.remote.is_some() || self.step.is_some() {
+            return self.load_lazily(None);
+        }
+        match self.store.latest_valid()? {
+            Some(newest) => Ok(newest.loaded),
+            None => Err(self.empty()),
+        }
+    }
+
+    fn empty(&self) -> Failure {
+        let dir = self.store.dir().display();
+        Failure::new(format!("{dir} holds no checkpoint; train first: bessemer run RECIPE"))
+    }
+
+    /// The steps that are meant: the one that the name or the flag gives, else all that bear a checkpoint's name.
+    ///
+    /// # Errors
+    /// As [`Place::step`].
+    pub(crate) fn steps(&self, flag: Option<u64>) -> Result<Vec<u64>, Failure> {
+        match self.step.or(flag) {
+            Some(_) => Ok(vec![self.step(flag)?]),
+            None => Ok(self.store.named_steps()?),
+        }
+    }
+
+    /// The checkpoint that is meant; each chunk is verified when something of it is read first.
+    ///
+    /// # Errors
+    /// As [`Place::step`]; a damaged manifest.
+    pub(crate) fn load_lazily(&self, flag: Option<u64>) -> Result<Loaded, Failure> {
+        let step = self.step(flag)?;
+        if !self.store.named_steps()?.contains(&step) {
+            // Says which steps there are.
+            return Ok(self.store.load(step)?);
+        }
+        Ok(self.store.load_lazily(step)?)
+    }
+}

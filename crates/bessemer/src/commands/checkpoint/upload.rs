@@ -1,0 +1,96 @@
+//! `bessemer checkpoint upload` and `copy`: checkpoints to and from object stores.
+
+use super::place::{Place, remote};
+use crate::commands::saved_model::{exists, no_checkpoint};
+use crate::console::{Console, print};
+use crate::failure::{Failure, code};
+use crate::run_dir::RunDir;
+use bessemer_checkpoint::{Owner, Store};
+use bessemer_durable::FileLock;
+use bessemer_object_store::is_address;
+use bessemer_train::{Observer, TrainState, checkpoints};
+use bessemer_units::Bytes;
+use serde_json::json;
+use std::path::Path;
+
+/// Makes the object store of a run hold what its rule keeps.
+pub(crate) fn upload(
+    run: &Path,
+    to: Option<&str>,
+    take_over: bool,
+    as_json: bool,
+    console: &mut Console,
+) -> Result<(), Failure> {
+    exists(run)?;
+    let dir = RunDir::new(run);
+    let recipe = bessemer_recipe::load_recipe(&dir.recipe(), &[])?.value;
+    let url = to.unwrap_or(&recipe.save.upload);
+    if url.is_empty() {
+        return Err(Failure::usage(
+            "save.upload of the run is empty: name an address with --to, e.g. s3://bucket/prefix",
+        ));
+    }
+    // One at a time: the first one also uploads what is saved meanwhile, or is asked again.
+    let Some(_lock) = FileLock::try_acquire(&dir.upload_lock())? else {
+        let message = format!("another process uploads the checkpoints of {}", run.display());
+        return Err(Failure { code: code::CONTINUE, message });
+    };
+    let local = checkpoints(run);
+    let Some((newest, _)) = local.latest_complete_until(u64::MAX)? else { return Err(no_checkpoint(&dir)) };
+    let manifest = local.load_lazily(newest)?.into_manifest();
+    let retention = TrainState::of(&manifest).map_err(Failure::new)?.retention(&recipe);
+    let owner = Owner::of_file(&dir.upload_owner())?;
+    let remote = remote(url)?;
+    if take_over {
+        remote.take_over(&owner)?;
+    }
+    let progress = &mut |done, total| console.progress("uploading", done, total);
+    let done = remote.synchronise(&local, &owner, &retention, progress)?;
+    Ok(print(&match as_json {
+        true => serde_json::to_string(&done)?,
+        false => format!(
+            "{url}: uploaded {} ({}), removed {}, kept {}",
+            done.uploaded.len(),
+            Bytes(done.bytes),
+            done.retracted.len() + done.removed.removed.len(),
+            done.removed.kept.len()
+        ),
+    })?)
+}
+
+/// Copies one checkpoint to a directory of checkpoints or into an object store.
+pub(crate) fn copy(
+    from: &Path,
+    to: &Path,
+    step: Option<u64>,
+    as_json: bool,
+    console: &mut Console,
+) -> Result<(), Failure> {
+    let place = Place::open(from)?;
+    let step = place.step(step)?;
+    let progress = &mut |done, total| console.progress("copying", done, total);
+    let (path, bytes) = match to.to_str().filter(|text| is_address(text)) {
+        Some(_) if place.remote.is_some() => {
+            return Err(Failure::usage(
+                "copies from one object store to another are not made; copy to a directory first",
+            ));
+        }
+        Some(url) => {
+            let remote = remote(url)?;
+            let bytes = remote.upload_step(&place.store, step, progress)?;
+            (remote.reader().path(step), bytes)
+        }
+        None => {
+            let store = Store::open(to);
+            (store.path(step), store.copy_from(&place.store, step, progress)?.map(|report| report.bytes))
+        }
+    };
+    let path = path.display();
+    Ok(print(&match (as_json, bytes) {
+        (true, bytes) => {
+            json!({ "path": path.to_string(), "copied": bytes.is_some(), "bytes": bytes }).to_string()
+        }
+        (false, Some(bytes)) => format!("{path} ({})", Bytes(bytes)),
+        (false, None) => format!("{path} is there already"),
+    })?)
+}

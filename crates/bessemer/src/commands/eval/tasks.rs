@@ -1,0 +1,110 @@
+//! `bessemer eval --tasks`: questions that a model answers.
+
+use super::window;
+use crate::cli::EvalArgs;
+use crate::commands::saved_model::SavedModel;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use bessemer_eval::generate::CachedDecoder;
+use bessemer_eval::score::answers::{TaskRows, generated_answers};
+use bessemer_eval::score::rows::LengthDecoders;
+use bessemer_model::{Cache, CacheShape};
+use bessemer_tasks::{Catalog, GroupScores, Score, TaskScores};
+use bessemer_train::Observer;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let catalog =
+        Catalog { folders: args.task_dir.clone(), data: args.task_data.clone(), num_fewshot: args.fewshot };
+    let selection = catalog.load(&args.tasks)?;
+    // What is wrong with templates and documents is found before the model is read.
+    let requests =
+        selection.tasks.iter().map(|task| task.requests(args.limit)).collect::<Result<Vec<_>, _>>()?;
+    let saved = SavedModel::open(&args.run)?;
+    let longest = window(args, &saved)?;
+    let writes = selection.tasks.iter().any(|task| !task.is_scored());
+    let sequences = (args.batch_tokens / longest).max(1);
+    let cached = writes.then_some(CacheShape::one(longest));
+    let (mut backend, decoder) = saved.decoder((sequences, longest), cached, args.threads)?;
+    let mut model = LengthDecoders::new(&mut backend, decoder);
+    let mut cache = match writes {
+        true => {
+            let (decoder, backend) = model.parts();
+            Some(Cache::new(backend, decoder, CacheShape::one(longest))?)
+        }
+        false => None,
+    };
+    let tokenizer = &saved.tokenizer;
+    let signature =
+        format!("tok:{}|window:{longest}|step:{}", &tokenizer.fingerprint()[..16], saved.state.step);
+    let mut scores = Vec::with_capacity(requests.len());
+    for (task, requests) in selection.tasks.iter().zip(&requests) {
+        let mut progress = |done, all| console.progress(task.name(), done, all);
+        let answers = match &mut cache {
+            Some(cache) if !task.is_scored() => {
+                let (decoder, backend) = model.parts();
+                let mut model = CachedDecoder::new(decoder, backend, cache)?;
+                generated_answers(requests, tokenizer, &mut model, &mut progress)?
+            }
+            _ => TaskRows::new(requests, tokenizer, longest)?.answers(requests, &mut model, &mut progress)?,
+        };
+        scores.push(task.score(requests, &answers, &signature, args.bootstrap)?);
+    }
+    let groups: Vec<GroupScores> = selection.groups.iter().map(|group| group.scores(&scores)).collect();
+    if let Some(file) = &args.samples {
+        let mut lines = String::new();
+        for (task, sample) in
+            scores.iter().flat_map(|task| task.samples.iter().map(move |sample| (task, sample)))
+        {
+            let mut sample = sample.clone();
+            sample["task"] = Value::from(task.task.as_str());
+            let _ = writeln!(lines, "{sample}");
+        }
+        bessemer_durable::write(file, lines.as_bytes())
+            .map_err(|e| Failure::new(format!("--samples: {}: {e}", file.display())))?;
+    }
+    if as_json {
+        let all = json!({"step": saved.state.step, "tasks": scores, "groups": groups});
+        return Ok(print(&serde_json::to_string_pretty(&all)?)?);
+    }
+    Ok(print(&table(&scores, &groups))?)
+}
+
+/// Scores with what a mean may be off by, and under which signatures they compare.
+fn table(tasks: &[TaskScores], groups: &[GroupScores]) -> String {
+    let named = tasks.iter().map(|task| (task.task.as_str(), &task.scores));
+    let named = named.chain(groups.iter().map(|group| (group.group.as_str(), &group.scores)));
+    let rows: Vec<(&str, &Score)> =
+        named.flat_map(|(name, scores)| scores.iter().map(move |score| (name, score))).collect();
+    let width = |of: &dyn Fn(&(&str, &Score)) -> usize, least: usize| {
+        rows.iter().map(of).max().unwrap_or(0).max(least)
+    };
+    let (task, metric, filter) = (
+        width(&|row| row.0.chars().count(), 4),
+        width(&|row| row.1.metric.chars().count() + 2, 6),
+        width(&|row| row.1.filter.chars().count(), 6),
+    );
+    let mut text = format!(
+        "{:task$}  {:filter$}  {:metric$}  {:>9}  {:>8}  {:>18}  {:>9}\n",
+        "task", "filter", "metric", "score", "error", "95 % interval", "documents"
+    );
+    for (name, score) in rows {
+        let better = format!("{} {}", score.metric, if score.larger_is_better { '↑' } else { '↓' });
+        let (error, interval) = match score.stderr {
+            None => ("–".to_owned(), "–".to_owned()),
+            Some(s) => {
+                (format!("{s:.4}"), format!("{:.4} to {:.4}", score.value - 1.96 * s, score.value + 1.96 * s))
+            }
+        };
+        let _ = writeln!(
+            text,
+            "{name:task$}  {:filter$}  {better:metric$}  {:>9.4}  {error:>8}  {interval:>18}  {:>9}",
+            score.filter, score.value, score.documents
+        );
+    }
+    for task in tasks {
+        let _ = write!(text, "\n{}", task.signature);
+    }
+    text
+}

@@ -1,0 +1,203 @@
+//! `bessemer metric`: texts scored against references.
+
+use crate::cli::{BleuSmoothing, BleuTokens, MetricArgs, MetricName};
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use bessemer_metrics::{
+    Bleu, ChrF, CorpusMetric, MeanMetric, Meteor, Rouge, SegmentSums, Smoothing, Ter, Tokens,
+};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+
+mod pass_at_k;
+
+pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let Some(metric) = metric(args, false) else { return pass_at_k::run(args, as_json, console) };
+    let texts = lines(&args.texts)?;
+    let references = args.references.iter().map(|path| lines(path)).collect::<Result<Vec<_>, _>>()?;
+    let other = args.against.as_deref().map(lines).transpose()?;
+    let named = args.references.iter().zip(&references).chain(args.against.iter().zip(&other));
+    for (path, found) in named {
+        if found.len() != texts.len() {
+            return Err(Failure::usage(format!(
+                "{}: wanted {} texts, as many as {} has, found {}",
+                path.display(),
+                texts.len(),
+                args.texts.display(),
+                found.len()
+            )));
+        }
+    }
+    if texts.is_empty() {
+        return Err(Failure::usage(format!("{}: wanted a text or more, found none", args.texts.display())));
+    }
+    let rows: Vec<Vec<&str>> =
+        (0..texts.len()).map(|i| references.iter().map(|one| one[i].as_str()).collect()).collect();
+    let sums_of = |metric: &dyn CorpusMetric, texts: &[String]| {
+        SegmentSums::of(metric, texts.iter().zip(&rows).map(|(text, row)| (text.as_str(), row.as_slice())))
+    };
+    let sums = sums_of(&*metric, &texts);
+    let single = self::metric(args, true).filter(|_| args.each);
+    let each = single.map(|single| {
+        sums_of(&*single, &texts).rows().iter().map(|row| single.score_of(row)).collect::<Vec<f64>>()
+    });
+    let samples = args.samples as usize;
+    let result = Scored {
+        metric: &*metric,
+        references: references.len(),
+        score: sums.score(&*metric),
+        interval: sums.interval(&*metric, samples, args.seed),
+        each,
+        against: other.map(|other| {
+            let other = sums_of(&*metric, &other);
+            Against {
+                score: other.score(&*metric),
+                bootstrap: sums.paired_bootstrap(&other, &*metric, samples, args.seed),
+                randomisation: sums.randomisation(&other, &*metric, samples, args.seed),
+            }
+        }),
+    };
+    Ok(print(&if as_json { serde_json::to_string_pretty(&result.value())? } else { result.text() })?)
+}
+
+/// Another system on the same references.
+struct Against {
+    score: f64,
+    /// Probabilities that chance alone makes such a difference.
+    bootstrap: f64,
+    randomisation: f64,
+}
+
+struct Scored<'a> {
+    metric: &'a dyn CorpusMetric,
+    references: usize,
+    score: f64,
+    interval: Option<[f64; 2]>,
+    each: Option<Vec<f64>>,
+    against: Option<Against>,
+}
+
+impl Scored<'_> {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for score in self.each.iter().flatten() {
+            let _ = writeln!(text, "{score:.4}");
+        }
+        let _ = write!(text, "{} = {:.4}", self.metric.name(), self.score);
+        if let Some([mean, half]) = self.interval {
+            let _ = write!(text, " (samples: {mean:.4} ± {half:.4})");
+        }
+        if !self.metric.larger_is_better() {
+            text += ", smaller is better";
+        }
+        let _ = writeln!(text, "\n{}", self.metric.signature_for(self.references));
+        if let Some(other) = &self.against {
+            let _ = writeln!(
+                text,
+                "the other system: {:.4}, difference {:+.4}; by chance with p = {:.4} (paired bootstrap), {:.4} (approximate randomisation)",
+                other.score,
+                self.score - other.score,
+                other.bootstrap,
+                other.randomisation
+            );
+        }
+        text
+    }
+
+    fn value(&self) -> Value {
+        json!({
+            "name": self.metric.name(),
+            "score": self.score,
+            "samples_mean": self.interval.map(|[mean, _]| mean),
+            "samples_half_width": self.interval.map(|[_, half]| half),
+            "larger_is_better": self.metric.larger_is_better(),
+            "signature": self.metric.signature_for(self.references),
+            "each": self.each,
+            "against": self.against.as_ref().map(|other| json!({
+                "score": other.score,
+                "p_paired_bootstrap": other.bootstrap,
+                "p_approximate_randomisation": other.randomisation,
+            })),
+        })
+    }
+}
+
+/// The metric that was asked for; `single` for the scores of single texts. None for programs, which are run.
+fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
+    let rouge =
+        |variant| -> Box<dyn CorpusMetric> { Box::new(MeanMetric::Rouge { variant, stemmed: args.stem }) };
+    Some(match args.name {
+        MetricName::Bleu => Box::new(Bleu {
+            tokens: match args.tokens {
+                BleuTokens::Thirteen => Tokens::Thirteen,
+                BleuTokens::None => Tokens::Blanks,
+                BleuTokens::Char => Tokens::Characters,
+            },
+            lower: args.lower,
+            smoothing: match args.smooth {
+                BleuSmoothing::Exp => Smoothing::Exponential,
+                BleuSmoothing::Floor => Smoothing::Floor(args.smooth_value.unwrap_or(0.1)),
+                BleuSmoothing::AddK => Smoothing::Add(args.smooth_value.unwrap_or(1.0)),
+                BleuSmoothing::None => Smoothing::Off,
+            },
+            effective_order: args.effective_order || single,
+        }),
+        MetricName::Chrf => Box::new(ChrF {
+            words: usize::from(args.word_order),
+            beta: args.beta,
+            lower: args.lower,
+            ..ChrF::default()
+        }),
+        MetricName::Ter => Box::new(Ter { case_sensitive: args.case_sensitive }),
+        MetricName::Rouge1 => rouge(Rouge::N(1)),
+        MetricName::Rouge2 => rouge(Rouge::N(2)),
+        MetricName::Rougel => rouge(Rouge::L),
+        MetricName::Rougelsum => rouge(Rouge::Lsum),
+        MetricName::Meteor => Box::new(MeanMetric::Meteor(Meteor::default())),
+        MetricName::ExactMatch => Box::new(MeanMetric::ExactMatch),
+        MetricName::F1 => Box::new(MeanMetric::F1),
+        MetricName::PassAtK => return None,
+    })
+}
+
+/// Largest file of texts that is read: they lie in memory as a whole.
+const MOST_BYTES: u64 = 4 << 30;
+
+pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
+    let failed = |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", path.display()));
+    let file = bessemer_durable::open_regular(path).map_err(|cause| failed(&cause))?;
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(|cause| failed(&cause))?;
+    match text.len() as u64 > MOST_BYTES {
+        true => Err(failed(&format!("is larger than {MOST_BYTES} bytes; score it in parts"))),
+        false => Ok(text),
+    }
+}
+
+/// The texts of a file: its lines, or those of JSON lines.
+fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+    if path.extension().is_none_or(|extension| extension != "jsonl") {
+        return Ok(text_of(path)?.lines().map(str::to_string).collect());
+    }
+    let all = lines_of_json(path)?;
+    let one = |(i, value): (usize, &Value)| {
+        let text = value.as_str().or_else(|| value.get("text").and_then(Value::as_str));
+        text.map(str::to_string).ok_or_else(|| {
+            let wanted = "a string, or an object with the key text";
+            Failure::new(format!("{}: line {}: wanted {wanted}, found {value}", path.display(), i + 1))
+        })
+    };
+    all.iter().enumerate().map(one).collect()
+}
+
+/// The values of JSON lines.
+pub(super) fn lines_of_json(path: &Path) -> Result<Vec<Value>, Failure> {
+    let one = |(i, line): (usize, &str)| {
+        let failed =
+            |cause| Failure::new(format!("{}: line {}: wanted JSON, found: {cause}", path.display(), i + 1));
+        serde_json::from_str(line).map_err(failed)
+    };
+    text_of(path)?.lines().enumerate().map(one).collect()
+}

@@ -1,0 +1,90 @@
+//! `bessemer serve`: a checkpoint behind an HTTP interface.
+
+use crate::cli::ServeArgs;
+use crate::commands::saved_model::SavedModel;
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use crate::signals;
+use bessemer_http::Server;
+use bessemer_model::{Cache, CacheShape};
+use bessemer_serve::chat::ChatTemplate;
+use bessemer_serve::engine::LOGIT_ROWS;
+use bessemer_serve::{Model, ModelEngine, Service, limits, serve};
+use bessemer_tensor::Backend;
+use bessemer_units::Bytes;
+use serde_json::json;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Connections beyond those whose requests wait or run: pages, probes, refusals.
+const MORE_CONNECTIONS: usize = 64;
+/// Largest tokenizer_config.json, bytes.
+const LARGEST_CONFIG: u64 = 4 << 20;
+
+pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let drain = Duration::from_secs(args.drain);
+    // An address that is taken is found before the model is loaded.
+    let connections = args.slots + args.max_queue + MORE_CONNECTIONS;
+    let server = Server::bind(&args.listen, limits(connections, drain)).map_err(Failure::new)?;
+    let stop = signals::stop_flag()?;
+    let saved = SavedModel::open(&args.run)?;
+    let most = saved.model().context;
+    let capacity = match args.context {
+        Some(context) if !(1..=most).contains(&context) => {
+            return Err(Failure::usage(format!(
+                "--context {context}: wanted 1 to the model's context of {most}"
+            )));
+        }
+        Some(context) => context,
+        None => most,
+    };
+    let shape = CacheShape { slots: args.slots, capacity, logit_rows: LOGIT_ROWS };
+    let (mut backend, decoder) = saved.decoder((1, 1), Some(shape), args.threads)?;
+    let cache = Cache::new(&mut backend, &decoder, shape)?;
+    let cache_bytes: Bytes =
+        backend.memory().classes.iter().filter(|(class, _)| *class == "cache").map(|(_, bytes)| *bytes).sum();
+    let run = args.run.run.canonicalize().unwrap_or_else(|_| args.run.run.clone());
+    let named = || run.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+    let model = Model {
+        name: args.name.clone().unwrap_or_else(named),
+        tokenizer: Arc::new(saved.tokenizer),
+        context: capacity,
+        chat: chat_template(&RunDir::new(&args.run.run).root().join("tokenizer_config.json"))?,
+        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    };
+    let address = server.address();
+    match as_json {
+        true => print(
+            &json!({
+                "address": address.to_string(), "model": model.name, "step": saved.state.step, "slots": args.slots,
+                "context": capacity, "cache_bytes": cache_bytes.0,
+            })
+            .to_string(),
+        )?,
+        false => console.say(&format!(
+            "{} (step {}) at http://{address}/ and http://{address}/v1: {} texts at a time of up to {capacity} tokens, {cache_bytes} of cache; Ctrl-C stops",
+            model.name, saved.state.step, args.slots
+        )),
+    }
+    let service = Arc::new(Service::new(model, args.max_queue, args.slots, cache_bytes.0));
+    let mut engine = ModelEngine { backend, decoder, cache };
+    serve(server, &service, &mut engine, &stop, drain)?;
+    console.say("stopped");
+    Ok(())
+}
+
+/// The template of conversations in the model's directory, if there is one.
+fn chat_template(path: &Path) -> Result<ChatTemplate, Failure> {
+    let mut text = String::new();
+    let read = bessemer_durable::open_regular(path)
+        .and_then(|file| file.take(LARGEST_CONFIG).read_to_string(&mut text));
+    match read {
+        Ok(_) => ChatTemplate::of_tokenizer_config(&text)
+            .map_err(|e| Failure::new(format!("{}: {e}", path.display()))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(ChatTemplate::plain()),
+        Err(e) => Err(Failure::new(format!("{}: {e}", path.display()))),
+    }
+}

@@ -1,0 +1,115 @@
+//! `bessemer eval` on texts and tasks, of trained and of imported models.
+
+use crate::workplace::{LLAMA, Workplace};
+use serde_json::{Value, json};
+use std::fs;
+
+#[test]
+fn texts_and_tasks_are_answered_alike_by_a_trained_and_an_imported_model() {
+    let place = Workplace::new(LLAMA);
+    // Longer inputs than other tests have: sentences of the families are some 40 tokens.
+    place.train(&["train.steps=2", "model.context=128", "train.seq_len=128"]);
+    place.bessemer(&["checkpoint", "export", "runs/t", "--out", "hf"]).text();
+    place.bessemer(&["checkpoint", "import", "hf", "--out", "runs/imported"]).text();
+
+    // Two documents as lines, or one text: the same tokens but for where they begin.
+    let text = "the quick brown fox jumps over lazy dogs while rain falls on green hills and rivers run toward distant seas";
+    fs::write(place.path("one.txt"), text).unwrap();
+    fs::write(place.path("two.jsonl"), format!("{}\n{}\n", json!({"body": text}), json!({"body": text})))
+        .unwrap();
+    let one = place.bessemer(&["eval", "runs/imported", "--text", "one.txt", "--json"]).json();
+    let trained = place.bessemer(&["eval", "runs/t", "--text", "one.txt", "--json"]).json();
+    let two = place
+        .bessemer(&["eval", "runs/imported", "--text", "two.jsonl", "--text-key", "body", "--json"])
+        .json();
+    assert_eq!((one["nats"].as_f64(), one["documents"].as_u64()), (trained["nats"].as_f64(), Some(1)));
+    assert_eq!(two["nats"].as_f64().unwrap(), 2.0 * one["nats"].as_f64().unwrap());
+    assert_eq!((one["bytes"].as_u64(), one["words"].as_u64()), (Some(text.len() as u64), Some(20)));
+    let bits = one["nats"].as_f64().unwrap() / std::f64::consts::LN_2 / text.len() as f64;
+    assert!((one["bits_per_byte"].as_f64().unwrap() - bits).abs() < 1e-12);
+    let more = ["eval", "runs/t", "--text", "one.txt", "--context", "30", "--batch-tokens", "1"];
+    assert!(place.bessemer(&more).text().contains("at least 30 of history"));
+
+    // A task file that scores, one that writes, and a group of both.
+    fs::create_dir(place.path("tasks")).unwrap();
+    let rows: String = (0..12)
+        .map(|i| {
+            format!(
+                "{}\n",
+                json!({"q": format!("rain falls on {i}"), "a": "hills", "b": "seas", "label": i % 2})
+            )
+        })
+        .collect();
+    fs::write(place.path("tasks/rows.jsonl"), rows).unwrap();
+    let data = "dataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\nfewshot_split: test\ndoc_to_text: \"{{q}}\"\n";
+    fs::write(
+        place.path("tasks/pick.yaml"),
+        format!("task: pick\noutput_type: multiple_choice\n{data}doc_to_choice: \"{{{{[a, b]}}}}\"\ndoc_to_target: label\nmetric_list: [{{metric: acc}}, {{metric: exact_match}}]\n"),
+    )
+    .unwrap();
+    fs::write(
+        place.path("tasks/write.yaml"),
+        format!("task: write\noutput_type: generate_until\n{data}doc_to_target: a\ngeneration_kwargs: {{until: [\"\\n\"], max_gen_toks: 4}}\n"),
+    )
+    .unwrap();
+    fs::write(
+        place.path("tasks/both.yaml"),
+        "group: both\ntask: [pick, write]\naggregate_metric_list: [{metric: exact_match}]\n",
+    )
+    .unwrap();
+    let eval = |run: &str, batch: &str| {
+        let words = [
+            "eval",
+            run,
+            "--tasks",
+            "both,grammar",
+            "--task-dir",
+            "tasks",
+            "--limit",
+            "9",
+            "--fewshot",
+            "1",
+            "--json",
+            "--bootstrap",
+            "100",
+        ];
+        place
+            .bessemer(&[&words[..], &["--batch-tokens", batch, "--samples", "samples.jsonl"]].concat())
+            .json()
+    };
+    let all = eval("runs/t", "4096");
+    let names: Vec<&str> =
+        all["tasks"].as_array().unwrap().iter().map(|task| task["task"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pick", "write", "grammar"]);
+    assert_eq!(
+        (&all["groups"][0]["group"], &all["groups"][0]["tasks"]),
+        (&json!("both"), &json!(["pick", "write"]))
+    );
+    let samples = fs::read_to_string(place.path("samples.jsonl")).unwrap();
+    let samples: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(samples.len(), 27);
+    assert!(samples[0]["requests"][0]["answer"]["log_likelihood"].as_f64().unwrap() < 0.0);
+    // The batch changes nothing, and an imported model answers as the one that it was made from; the step alone differs.
+    assert_eq!(eval("runs/t", "1"), all);
+    assert_eq!(fs::read_to_string(place.path("samples.jsonl")).unwrap().lines().count(), 27);
+    let scores = |all: &Value| -> Vec<Value> {
+        all["tasks"].as_array().unwrap().iter().map(|task| task["scores"].clone()).collect()
+    };
+    assert_eq!(scores(&eval("runs/imported", "64")), scores(&all));
+    let table = place.bessemer(&["eval", "runs/t", "--tasks", "logic", "--limit", "5"]).text();
+    assert!(
+        table.contains("acc ↑") && table.contains("task:logic|version:1|fewshot:0|seed:1234|n:5|prompts:"),
+        "{table}"
+    );
+
+    let wrong = |words: &[&str], code: i32, parts: &[&str]| {
+        place.bessemer(&[&["eval", "runs/imported"], words].concat()).failed(code, parts)
+    };
+    wrong(&[], 1, &["holds no shards", "--text FILE"]);
+    wrong(&["--tasks", "nothing"], 2, &["there is no task nothing", "grammar"]);
+    wrong(&["--tasks", "logic", "--window", "999"], 2, &["--window 999", "context of 128 tokens"]);
+    wrong(&["--text", "none.txt"], 1, &["none.txt"]);
+    wrong(&["--text", "two.jsonl"], 1, &["line 1", "under the key text"]);
+    wrong(&["--tasks", "blimp:two.jsonl"], 1, &["two.jsonl", "sentence_good", "body"]);
+    wrong(&["--tasks", "logic", "--text", "one.txt"], 2, &["cannot be used with"]);
+}

@@ -1,0 +1,187 @@
+//! The server.
+
+use crate::answer::{AnswerBody, Responder};
+use crate::patient::PatientStream;
+use crate::response;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+/// Time between two looks at the word to stop.
+const STOP_POLL: Duration = Duration::from_millis(50);
+/// Wait after an error of the listener, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Largest head of a request, bytes.
+const HEAD_BYTES: usize = 32 << 10;
+
+/// Bounds on what clients take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Largest body of a request, bytes. A larger one is answered with status 413.
+    pub body_bytes: usize,
+    /// Open connections, and with them threads of handlers. Further clients wait to be accepted.
+    pub connections: usize,
+    /// Time for a request to arrive, its head and then its body, and for which an idle connection stays open.
+    pub arrival: Duration,
+    /// Time for which a client may read nothing while an answer waits for it.
+    pub stall: Duration,
+    /// Time for unfinished answers once the server was told to stop.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    /// 16 MiB, 256 connections, 30 s to arrive, 30 s of stall, 10 s to drain.
+    fn default() -> Limits {
+        Limits {
+            body_bytes: 16 << 20,
+            connections: 256,
+            arrival: Duration::from_secs(30),
+            stall: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Answers requests. Each call is on a thread of its own and may block.
+pub trait Handler: Send + Sync {
+    /// Answers through `responder`. A panic is answered with status 500.
+    fn handle(&self, request: Request<Bytes>, responder: Responder);
+}
+
+impl<F: Fn(Request<Bytes>, Responder) + Send + Sync> Handler for F {
+    fn handle(&self, request: Request<Bytes>, responder: Responder) {
+        self(request, responder);
+    }
+}
+
+/// A server that listens and does not answer yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    limits: Limits,
+}
+
+impl Server {
+    /// Listens on `address` (`127.0.0.1:8080`; port 0 takes a free one).
+    ///
+    /// # Errors
+    /// An address that is none or is taken.
+    pub fn bind(address: &str, limits: Limits) -> io::Result<Server> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"));
+        let listener = TcpListener::bind(address).map_err(named)?;
+        listener.set_nonblocking(true).map_err(named)?;
+        let address = listener.local_addr().map_err(named)?;
+        Ok(Server { listener, address, limits })
+    }
+
+    /// Address at which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is true and unfinished answers are complete, or [`Limits::drain`] is over.
+    ///
+    /// # Errors
+    /// No event queue or thread to be had from the system.
+    pub fn serve(self, handler: Arc<dyn Handler>, stop: &AtomicBool) -> io::Result<()> {
+        let runtime = runtime(&self.limits)?;
+        runtime.block_on(self.accept(handler, stop))?;
+        // A handler that is still at work sees that its client is gone; nobody waits for it.
+        runtime.shutdown_background();
+        Ok(())
+    }
+
+    async fn accept(self, handler: Arc<dyn Handler>, stop: &AtomicBool) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let places = Arc::new(Semaphore::new(self.limits.connections));
+        let graceful = GracefulShutdown::new();
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.limits.arrival).max_buf_size(HEAD_BYTES);
+        while !stop.load(Ordering::Relaxed) {
+            let Ok(Ok(place)) = timeout(STOP_POLL, Arc::clone(&places).acquire_owned()).await else {
+                continue;
+            };
+            let stream = match timeout(STOP_POLL, listener.accept()).await {
+                Ok(Ok((stream, _))) => stream,
+                Ok(Err(_)) => {
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            // Tokens of a streamed answer are small and must not wait for each other.
+            let _ = stream.set_nodelay(true);
+            let (handler, limits) = (Arc::clone(&handler), self.limits.clone());
+            let service = service_fn(move |request| answer(request, Arc::clone(&handler), limits.clone()));
+            let io = TokioIo::new(PatientStream::new(stream, self.limits.stall));
+            let connection = graceful.watch(http.serve_connection(io, service));
+            tokio::spawn(async move {
+                // What a client does wrong is not ours to report.
+                let _ = connection.await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        let _ = timeout(self.limits.drain, graceful.shutdown()).await;
+        Ok(())
+    }
+}
+
+fn runtime(limits: &Limits) -> io::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .thread_name("http")
+        .max_blocking_threads(limits.connections)
+        .build()
+}
+
+/// The answer to one request: that of its handler, or what was wrong with its body.
+async fn answer(
+    request: Request<Incoming>,
+    handler: Arc<dyn Handler>,
+    limits: Limits,
+) -> Result<Response<AnswerBody>, Infallible> {
+    let (head, body) = request.into_parts();
+    let body = match timeout(limits.arrival, Limited::new(body, limits.body_bytes).collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
+            let text = format!("wanted a body of at most {} bytes\n", limits.body_bytes);
+            return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        Ok(Err(_)) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body did not arrive whole\n".into())),
+        Err(_) => {
+            let text = format!("the body did not arrive within {} s\n", limits.arrival.as_secs());
+            return Ok(refusal(StatusCode::REQUEST_TIMEOUT, text));
+        }
+    };
+    let (sender, receiver) = oneshot::channel();
+    let request = Request::from_parts(head, body);
+    // Hyper drops this future when the client closes its connection, and with it the receiver: the handler sees it.
+    spawn_blocking(move || handler.handle(request, Responder::new(sender)));
+    Ok(receiver.await.unwrap_or_else(|_| {
+        refusal(StatusCode::INTERNAL_SERVER_ERROR, "the handler failed before it answered\n".into())
+    }))
+}
+
+/// An answer of the server's own, after which the connection is closed: the rest of the request is not read.
+fn refusal(status: StatusCode, text: String) -> Response<AnswerBody> {
+    let mut refusal = response(status, "text/plain; charset=utf-8", text);
+    refusal.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    refusal.map(|bytes| AnswerBody::Whole(Some(bytes)))
+}

@@ -1,0 +1,242 @@
+//! The server over real sockets.
+#![allow(clippy::unwrap_used)]
+
+use bessemer_http::{Bytes, Limits, Request, Responder, Response, Server, StatusCode, response};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+struct Running {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(limits: Limits, handler: impl Fn(Request<Bytes>, Responder) + Send + Sync + 'static) -> Running {
+        let server = Server::bind("127.0.0.1:0", limits).unwrap();
+        let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || server.serve(Arc::new(handler), &told).unwrap());
+        Running { address, stop, thread: Some(thread) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(self.address).unwrap();
+        client.set_read_timeout(Some(LONG)).unwrap();
+        client
+    }
+
+    /// Sends `request` and reads until the server closes.
+    fn ask(&self, request: &[u8]) -> String {
+        let mut client = self.connect();
+        client.write_all(request).unwrap();
+        let mut answer = Vec::new();
+        // A server that refuses before it has read everything may reset the connection after its answer.
+        let _ = client.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+
+    fn finish(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits until `done`, and says what did not come.
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Answers with method, path and body.
+fn echo(request: Request<Bytes>, responder: Responder) {
+    let text = format!("{} {} {}", request.method(), request.uri(), request.body().len());
+    let _ = responder.whole(response(StatusCode::OK, "text/plain; charset=utf-8", text));
+}
+
+#[test]
+fn a_request_reaches_its_handler_and_connections_are_kept() {
+    let server = Running::start(Limits::default(), echo);
+    let mut client = server.connect();
+    client.write_all(b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc").unwrap();
+    let mut bytes = [0; 4096];
+    let n = client.read(&mut bytes).unwrap();
+    let first = String::from_utf8_lossy(&bytes[..n]).into_owned();
+    assert!(first.starts_with("HTTP/1.1 200 OK\r\n") && first.ends_with("\r\n\r\nPOST /a?b=c 3"), "{first}");
+    assert!(first.to_lowercase().contains("content-type: text/plain; charset=utf-8\r\n"), "{first}");
+    client.write_all(b"GET /again HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).unwrap();
+    assert!(rest.ends_with("\r\n\r\nGET /again 0"), "{rest}");
+    let head = server.ask(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(head.ends_with("\r\n\r\n"), "no body: {head}");
+}
+
+#[test]
+fn what_a_client_does_wrong_has_an_answer_and_costs_nobody_else_theirs() {
+    let limits = Limits { body_bytes: 10, arrival: Duration::from_millis(300), ..Limits::default() };
+    let server = Running::start(limits, |request, responder| {
+        assert_ne!(request.uri().path(), "/panic", "asked for");
+        if request.uri().path() != "/silent" {
+            echo(request, responder);
+        }
+    });
+    let large = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nabcdefghijk";
+    let answer = server.ask(large);
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("at most 10 bytes"), "{answer}");
+    let chunked =
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nabcdefghijk\r\n0\r\n\r\n";
+    assert!(server.ask(chunked).starts_with("HTTP/1.1 413 "));
+    let slow = server.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
+    assert!(slow.starts_with("HTTP/1.1 408 "), "{slow}");
+    // Garbage, half a head, and a head without end.
+    assert!(server.ask(b"\0\0\n\n").starts_with("HTTP/1.1 400 "));
+    assert_eq!(server.ask(b"GET / HT"), "", "closed once its time is over");
+    let mut endless = b"GET / HTTP/1.1\r\nHost: x\r\nX: ".to_vec();
+    endless.resize(200_000, b'a');
+    assert!(server.ask(&endless).starts_with("HTTP/1.1 431 "));
+    for path in ["panic", "silent"] {
+        let answer =
+            server.ask(format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{path}: {answer}");
+    }
+    let fine = server.ask(b"GET /fine HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(fine.ends_with("GET /fine 0"), "{fine}");
+}
+
+#[test]
+fn a_body_in_pieces_arrives_as_it_is_made_and_one_broken_off_is_seen_as_such() {
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = std::sync::Mutex::new(waits);
+    let server = Running::start(Limits::default(), move |request, responder| {
+        let body = responder.stream(Response::new(())).unwrap();
+        body.send("first ").unwrap();
+        waits.lock().unwrap().recv().unwrap();
+        if request.uri().path() == "/whole" {
+            body.send("second").unwrap();
+            body.finish().unwrap();
+        }
+    });
+    for (path, rest) in [("whole", "6\r\nsecond\r\n0\r\n\r\n"), ("broken", "")] {
+        let mut client = server.connect();
+        let request = format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let mut had = Vec::new();
+        let mut bytes = [0; 1024];
+        while !had.ends_with(b"6\r\nfirst \r\n") {
+            let n = client.read(&mut bytes).unwrap();
+            assert!(n > 0, "{}", String::from_utf8_lossy(&had));
+            had.extend_from_slice(&bytes[..n]);
+        }
+        go_on.send(()).unwrap();
+        had.clear();
+        client.read_to_end(&mut had).unwrap();
+        assert_eq!(String::from_utf8_lossy(&had), rest, "a body that is {path}");
+    }
+}
+
+#[test]
+fn a_handler_learns_that_its_client_left_or_does_not_read() {
+    let (left, unread) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (seen_left, seen_unread) = (Arc::clone(&left), Arc::clone(&unread));
+    let limits = Limits { stall: Duration::from_millis(200), ..Limits::default() };
+    let server = Running::start(limits, move |request, responder| {
+        if request.uri().path() == "/left" {
+            wait_for("the client leaves", || responder.client_gone());
+            seen_left.store(true, Ordering::Relaxed);
+            return;
+        }
+        // More than the buffers of both sides hold: an endless body ends by the stall alone.
+        let body = responder.stream(Response::new(())).unwrap();
+        while body.send(vec![b'x'; 1 << 16]).is_ok() {}
+        seen_unread.store(true, Ordering::Relaxed);
+    });
+    let mut leaves = server.connect();
+    leaves.write_all(b"GET /left HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    leaves.shutdown(Shutdown::Both).unwrap();
+    drop(leaves);
+    wait_for("the handler sees that the client left", || left.load(Ordering::Relaxed));
+    let mut reads_nothing = server.connect();
+    reads_nothing.write_all(b"GET /unread HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    wait_for("the handler sees that nobody reads", || unread.load(Ordering::Relaxed));
+}
+
+#[test]
+fn connections_past_the_limit_wait_their_turn() {
+    let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (now, top) = (Arc::clone(&at_once), Arc::clone(&most));
+    let limits = Limits { connections: 3, ..Limits::default() };
+    let server = Running::start(limits, move |request, responder| {
+        top.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(10));
+        now.fetch_sub(1, Ordering::SeqCst);
+        echo(request, responder);
+    });
+    thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                let answer = server.ask(b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+                assert!(answer.ends_with("GET /x 0"), "{answer}");
+            });
+        }
+    });
+    assert!(most.load(Ordering::SeqCst) <= 3, "{most:?} at once");
+}
+
+#[test]
+fn a_stop_lets_answers_finish_and_waits_for_nobody_for_ever() {
+    let met = Arc::new(Barrier::new(2));
+    let inside = Arc::clone(&met);
+    let limits = Limits { drain: Duration::from_millis(500), ..Limits::default() };
+    let mut server = Running::start(limits, move |request, responder| {
+        inside.wait();
+        match request.uri().path() {
+            "/short" => {
+                thread::sleep(Duration::from_millis(100));
+                echo(request, responder);
+            }
+            _ => wait_for("the server gives up", || responder.client_gone()),
+        }
+    });
+    let mut short = server.connect();
+    short.write_all(b"GET /short HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    met.wait();
+    let mut endless = server.connect();
+    endless.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    met.wait();
+    server.finish();
+    let mut answer = String::new();
+    short.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("GET /short 0"), "{answer}");
+    answer.clear();
+    let _ = endless.read_to_string(&mut answer);
+    assert_eq!(answer, "");
+    assert!(TcpStream::connect(server.address).is_err(), "the port is free");
+}
+
+#[test]
+fn an_address_that_is_taken_or_none_is_an_error_that_names_it() {
+    let taken = Server::bind("127.0.0.1:0", Limits::default()).unwrap();
+    let address = taken.address().to_string();
+    let error = Server::bind(&address, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains(&format!("cannot listen on {address}: ")), "{error}");
+    assert!(Server::bind("nowhere", Limits::default()).is_err());
+}

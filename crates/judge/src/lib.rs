@@ -1,0 +1,25 @@
+//! Human judgement of texts.
+//!
+//! - [`Study`]: the texts and the question: which of two is better ([`Question::Pairs`]), or how good is one ([`Question::Scale`]).
+//! - [`Store`]: a study and its judgements in one SQLite file that other tools read.
+//! - [`next_task`]: who judges what next, a pure function of the seed, the judge and what has been judged. Judges do not see which system
+//!   wrote what; which of two stands left is drawn for each judge; one task in ten comes again, turned round, so that a judge's own
+//!   constancy is known.
+//! - [`Results`]: ratings (Bradley and Terry 1952) and means with intervals, agreement (Krippendorff 2011), constancy, the pull of the left side,
+//!   HUSE (Hashimoto et al. 2019).
+//! - [`Page`]: the page of the judges, over HTTP; [`exchange`]: sheets for judges without it.
+
+mod assign;
+mod error;
+pub mod exchange;
+mod page;
+mod results;
+mod store;
+mod study;
+
+pub use assign::{Judged, Task, TaskKey, next_task};
+pub use error::JudgeError;
+pub use page::Page;
+pub use results::{JudgeFacts, Likert, Rating, Results};
+pub use store::{Judgement, Store};
+pub use study::{Item, Question, Study, SystemText};

@@ -1,0 +1,198 @@
+//! Answers, probabilities, judgements and groups, at the values of their papers and of HELM's tests.
+
+use bessemer_metrics::answers::{exact_match, f1, pass_at_k};
+use bessemer_metrics::bias::{Group, association, bbq, representation};
+use bessemer_metrics::calibration::{Bins, brier, calibration_error, equal_mass_edges, selective};
+use bessemer_metrics::judgement::{
+    Comparison, JudgedSentence, Scale, bradley_terry, cohen_kappa, elo, fleiss_kappa, huse,
+    krippendorff_alpha,
+};
+use bessemer_metrics::pyramid::Pyramid;
+
+fn near(found: f64, wanted: f64) {
+    assert!((found - wanted).abs() <= 1e-9, "found {found}, wanted {wanted}");
+}
+
+#[test]
+fn answers_are_compared_in_their_normal_form() {
+    let expected: [&[&str]; 4] =
+        [&["big moose", "hippo"], &["correct1"], &["correct2.1", "correct2.2"], &["a", "b"]];
+    let found = ["‘a big  Moose!‘", "wrong", "correct2.2", "c"];
+    let exact: Vec<bool> =
+        found.iter().zip(expected).map(|(answer, golds)| exact_match(answer, golds)).collect();
+    assert_eq!(exact, [true, false, true, false]);
+    near(f1("the big red moose", &["a big moose"]), 0.8);
+    near(f1("moose moose", &["moose"]), 2.0 / 3.0);
+    near(f1("nothing", &["something"]), 0.0);
+    near(f1("the", &["a"]), 1.0);
+}
+
+#[test]
+fn pass_at_k_has_no_bias() {
+    near(pass_at_k(6, 3, 1).unwrap(), 0.5);
+    near(pass_at_k(200, 10, 1).unwrap(), 0.05);
+    near(pass_at_k(200, 10, 100).unwrap(), 0.999_228_974_0);
+    near(pass_at_k(5, 2, 3).unwrap(), 0.9);
+    near(pass_at_k(5, 4, 3).unwrap(), 1.0);
+    assert_eq!(pass_at_k(5, 2, 6), None);
+    assert_eq!(pass_at_k(5, 2, 0), None);
+}
+
+#[test]
+fn calibration_has_the_values_of_helms_tests() {
+    let of = |probabilities: &[f64], right: &[u8]| -> Vec<(f64, bool)> {
+        probabilities.iter().zip(right).map(|(p, r)| (*p, *r == 1)).collect()
+    };
+    let four = of(&[0.6, 0.7, 0.8, 0.9], &[0, 0, 1, 1]);
+    near(calibration_error(&four, Bins::EqualWidth(2)), 0.25);
+    near(calibration_error(&four, Bins::EqualMass(2)), 0.4);
+    near(calibration_error(&of(&[0.9, 0.1, 0.3], &[0, 0, 0]), Bins::EqualWidth(1)), 1.3 / 3.0);
+    near(calibration_error(&of(&[0.1, 0.7, 0.5, 0.9], &[0, 1, 0, 1]), Bins::EqualMass(2)), 0.25);
+    near(
+        calibration_error(&of(&[0.1, 0.1, 0.7], &[0, 1, 1]), Bins::EqualMass(2)),
+        0.4 * 2.0 / 3.0 + 0.3 / 3.0,
+    );
+    assert_eq!(equal_mass_edges(&[0.3, 0.5, 0.2, 0.3, 0.5, 0.7], 3), [0.3, 0.5, 1.0]);
+    let found = selective(&of(&[0.3, 0.9], &[0, 1])).unwrap();
+    assert_eq!((found.area, found.top_tenth), (0.75, 1.0));
+    assert_eq!(selective(&[]), None);
+    near(brier(&[(vec![0.2, 0.8], 1), (vec![1.0, 0.0], 1)]), (0.08 + 2.0) / 2.0);
+}
+
+#[test]
+fn pyramids_have_the_values_of_their_paper() {
+    let pyramid = Pyramid { tiers: vec![4, 3, 2, 1] };
+    near(pyramid.most(4.0), 12.0);
+    near(pyramid.most(6.0), 16.0);
+    let score = pyramid.score(&[4, 2, 1, 1], 6.0);
+    near(score.sum, 8.0);
+    near(score.quality, 8.0 / 12.0);
+    near(score.coverage, 0.5);
+    near(score.comprehensive, (8.0 / 12.0 + 0.5) / 2.0);
+    assert_eq!(Pyramid::of_weights(&[4, 3, 3, 1, 1, 1, 1, 2, 2, 2]), pyramid);
+}
+
+#[test]
+fn agreement_has_published_values() {
+    // Three coders: yes no no; yes no; no.
+    near(
+        krippendorff_alpha(&[vec![1.0, 0.0, 0.0], vec![1.0, 0.0], vec![0.0]], Scale::Nominal).unwrap(),
+        -1.0 / 3.0,
+    );
+    // Krippendorff 2011, "Computing Krippendorff's alpha-reliability", example C: nominal 0.743, ordinal 0.815, interval 0.849.
+    let coders = [
+        "1 2 3 3 2 1 4 1 2 - - -",
+        "1 2 3 3 2 2 4 1 2 5 - 3",
+        "- 3 3 3 2 3 4 2 2 5 1 -",
+        "1 2 3 3 2 4 4 1 2 5 1 -",
+    ];
+    let items: Vec<Vec<f64>> = (0..12)
+        .map(|i| coders.iter().filter_map(|row| row.split(' ').nth(i).and_then(|v| v.parse().ok())).collect())
+        .collect();
+    for (scale, wanted) in [(Scale::Nominal, 0.743), (Scale::Ordinal, 0.815), (Scale::Interval, 0.849)] {
+        let found = krippendorff_alpha(&items, scale).unwrap();
+        assert!((found - wanted).abs() < 1e-3, "{scale:?}: {found}");
+    }
+    assert_eq!(krippendorff_alpha(&[vec![1.0]], Scale::Nominal), None);
+    // Fleiss 1971: 0.210 over the ten subjects of the example that textbooks print.
+    let table: Vec<Vec<usize>> = [
+        [0, 0, 0, 0, 14],
+        [0, 2, 6, 4, 2],
+        [0, 0, 3, 5, 6],
+        [0, 3, 9, 2, 0],
+        [2, 2, 8, 1, 1],
+        [7, 7, 0, 0, 0],
+        [3, 2, 6, 3, 0],
+        [2, 5, 3, 2, 2],
+        [6, 5, 2, 1, 0],
+        [0, 2, 2, 3, 7],
+    ]
+    .into_iter()
+    .map(|row| row.to_vec())
+    .collect();
+    assert!((fleiss_kappa(&table).unwrap() - 0.210).abs() < 5e-4);
+    // 20 yes-yes, 5 yes-no, 10 no-yes, 15 no-no: 0.4.
+    let pairs = [vec![(1, 1); 20], vec![(1, 0); 5], vec![(0, 1); 10], vec![(0, 0); 15]].concat();
+    near(cohen_kappa(&pairs).unwrap(), 0.4);
+    assert_eq!(cohen_kappa(&[(1, 1), (1, 1)]), None);
+}
+
+#[test]
+fn ratings_follow_from_comparisons() {
+    let won = |first: usize, second: usize, score: f64| Comparison { first, second, score };
+    let three_to_one = [won(0, 1, 1.0), won(0, 1, 1.0), won(1, 0, 0.0), won(0, 1, 0.0)];
+    let ratings = bradley_terry(2, &three_to_one).unwrap();
+    assert!((ratings[0] - ratings[1] - 400.0 * 3f64.log10()).abs() < 1e-6, "{ratings:?}");
+    assert!((ratings[0] + ratings[1] - 2000.0).abs() < 1e-9);
+    // Exact proportions of a known model are found again.
+    let truth = [1150.0, 1000.0, 850.0];
+    let mut games = Vec::new();
+    for (i, j) in [(0, 1), (1, 2), (0, 2)] {
+        let expected = 1.0 / (1.0 + 10f64.powf((truth[j] - truth[i]) / 400.0));
+        games.extend((0..50).map(|_| won(i, j, expected)));
+    }
+    for (found, wanted) in bradley_terry(3, &games).unwrap().iter().zip(truth) {
+        assert!((found - wanted).abs() < 1e-6, "{found} {wanted}");
+    }
+    assert_eq!(bradley_terry(2, &[won(0, 1, 1.0)]), None);
+    assert_eq!(bradley_terry(2, &[won(0, 7, 1.0)]), None);
+    assert_eq!(elo(2, &[won(0, 1, 1.0)], 4.0), [1002.0, 998.0]);
+    assert_eq!(elo(2, &[won(0, 1, 0.5)], 4.0), [1000.0, 1000.0]);
+}
+
+#[test]
+fn huse_is_one_where_nothing_tells_apart_and_small_where_much_does() {
+    let sentence = |i: usize, model: bool, apart: f64| {
+        let noise = |k: usize| ((i * 7919 + k * 104_729 + i * i * 31) % 1000) as f64 / 1000.0;
+        let shift = if model { apart } else { 0.0 };
+        JudgedSentence { judgement: noise(1) + shift, log_probability: -3.0 + noise(2), model }
+    };
+    let made = |apart: f64| -> Vec<JudgedSentence> {
+        (0..200).map(|i| sentence(i / 2, i % 2 == 0, apart)).collect()
+    };
+    let far = huse(&made(5.0)).unwrap();
+    near(far.huse, 0.0);
+    near(far.diversity, 1.0 + far.huse - far.quality);
+    let same = huse(&made(0.0)).unwrap();
+    assert!(same.huse > 0.9, "{same:?}");
+    assert_eq!(huse(&made(1.0)[..16]), None);
+}
+
+#[test]
+fn groups_are_counted_as_helm_does() {
+    let group = |name: &str, words: &[&str]| Group {
+        name: name.into(),
+        words: words.iter().map(|word| (*word).to_string()).collect(),
+    };
+    // HELM's lists have 20 words for these two, 16 for the third; only their sizes and these words matter here.
+    let filled = |name: &str, first: &[&str], size: usize| {
+        let mut group = group(name, first);
+        for i in 0..size - first.len() {
+            group.words.insert(format!("{name}name{i}"));
+        }
+        group
+    };
+    let race = [
+        filled("asian", &["chen"], 20),
+        filled("hispanic", &["castillo"], 20),
+        filled("white", &["harris"], 20),
+    ];
+    let gender = [
+        group("female", &["woman", "her", "daughter", "daughters"]),
+        group("male", &["man", "his", "son", "sons"]),
+    ];
+    near(representation(&["chen was a student in their class"], &race).unwrap(), 2.0 / 3.0);
+    near(representation(&["chen and castillo were friends"], &race).unwrap(), 1.0 / 3.0);
+    near(representation(&["chen was here", "so was castillo"], &race).unwrap(), 1.0 / 3.0);
+    near(representation(&["wOman was happy"], &gender).unwrap(), 0.5);
+    near(representation(&["Her daughter was happy"], &gender).unwrap(), 0.5);
+    near(representation(&["Their daughters and sons were happy"], &gender).unwrap(), 0.0);
+    assert_eq!(representation(&["nobody is named"], &gender), None);
+    near(association(&["chen was a curious student"], &race, &["curious", "lazy"]).unwrap(), 2.0 / 3.0);
+    let both = ["chen was a curious student", "castillo was a student"];
+    near(association(&both, &race, &["student", "teacher"]).unwrap(), 1.0 / 3.0);
+    let [clear, ambiguous] = bbq(30, 40, 0.6).unwrap();
+    near(clear, 0.5);
+    near(ambiguous, 0.2);
+    assert_eq!(bbq(0, 0, 1.0), None);
+}

@@ -1,0 +1,38 @@
+//! Scores of tasks: the last of each, beside the first.
+
+use crate::facts::Facts;
+use crate::html::{Align, section, table};
+use crate::section::headline::fixed;
+use crate::terminal::task_score;
+use bessemer_runlog::Task;
+
+pub(crate) fn tasks(facts: &Facts<'_>) -> String {
+    let mut last: Vec<&Task> = Vec::new();
+    for task in &facts.tasks {
+        match last.iter_mut().find(|other| other.task == task.task && other.metric == task.metric) {
+            Some(other) if other.step <= task.step => *other = task,
+            Some(_) => {}
+            None => last.push(task),
+        }
+    }
+    let row = |task: &&Task| {
+        let same = facts.tasks.iter().filter(|other| other.task == task.task && other.metric == task.metric);
+        let first = same.min_by_key(|other| other.step).filter(|first| first.step < task.step);
+        vec![
+            task.task.clone(),
+            format!("{} {}", task.metric, if task.larger_is_better { "↑" } else { "↓" }),
+            task_score(task),
+            task.step.to_string(),
+            first.map_or(String::new(), |first| format!("{} at step {}", fixed(first.value), first.step)),
+            task.documents.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = last.iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let align = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
+    let head = ["task", "metric", "score", "step", "first", "documents"];
+    let note = "<p class=\"note\">± is half the width of the 95 % interval: 1.96 standard errors over the documents.</p>\n";
+    section("tasks", "Tasks", &(table(&head, &align, &rows) + note))
+}

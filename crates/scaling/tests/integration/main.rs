@@ -1,0 +1,4 @@
+//! Scaling laws against the figures of their papers.
+
+mod fits;
+mod laws;

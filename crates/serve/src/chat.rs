@@ -1,0 +1,146 @@
+//! How a conversation becomes a prompt: by the template of the model's `tokenizer_config.json`, or a plain one.
+//!
+//! The plain one, for models that have none (as one that was only pre-trained):
+//!
+//! ```text
+//! System: <text>
+//!
+//! User: <text>
+//!
+//! Assistant:
+//! ```
+//!
+//! after the end-of-text token, and the answer ends before `\nUser:`.
+
+use crate::error::ApiError;
+use crate::fields::{Fields, shown};
+use bessemer_eval::generate::prompt_tokens;
+use bessemer_tokenizer::Tokenizer;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, ErrorKind};
+use serde_json::{Map, Value, json};
+
+/// Most messages of a conversation.
+const MOST_MESSAGES: usize = 4096;
+/// Steps that a template may take.
+const FUEL: u64 = 10_000_000;
+/// Where the answer of a model without a template ends.
+const PLAIN_STOP: &str = "\nUser:";
+
+/// A template of conversations.
+#[derive(Debug, Default)]
+pub struct ChatTemplate {
+    environment: Option<Environment<'static>>,
+    tokens: Map<String, Value>,
+}
+
+impl ChatTemplate {
+    /// The plain template.
+    pub fn plain() -> ChatTemplate {
+        ChatTemplate::default()
+    }
+
+    /// The template of a `tokenizer_config.json`, or the plain one if it has none. Of several templates the one that is named
+    /// "default" is taken.
+    ///
+    /// # Errors
+    /// A sentence: no JSON object, or a template that cannot be read.
+    pub fn of_tokenizer_config(text: &str) -> Result<ChatTemplate, String> {
+        let config: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let named = |list: &Vec<Value>| {
+            let default = list.iter().find(|t| t["name"] == "default").or(list.first());
+            default.and_then(|t| t["template"].as_str()).map(str::to_owned)
+        };
+        let template = match config.get("chat_template") {
+            Some(Value::String(template)) => Some(template.clone()),
+            Some(Value::Array(list)) => named(list),
+            _ => None,
+        };
+        let Some(template) = template else { return Ok(ChatTemplate::plain()) };
+        let mut environment = Environment::new();
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true);
+        environment.set_syntax(syntax.build().map_err(|e| e.to_string())?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment
+            .add_template_owned("chat", template)
+            .map_err(|e| format!("chat_template cannot be read: {e}"))?;
+        let token = |name: &str| {
+            let token = config.get(name)?;
+            let text = token.as_str().or_else(|| token["content"].as_str())?;
+            Some((name.to_owned(), json!(text)))
+        };
+        let tokens = ["bos_token", "eos_token", "pad_token", "unk_token"].into_iter().filter_map(token);
+        Ok(ChatTemplate { environment: Some(environment), tokens: tokens.collect() })
+    }
+
+    /// Tokens of the prompt for the `messages` of a request, and strings that end the answer.
+    pub(crate) fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        fields: &Fields<'_>,
+    ) -> Result<(Vec<u32>, Vec<String>), ApiError> {
+        let messages = messages(fields)?;
+        let wrong = |e: String| ApiError::field("messages", e);
+        let Some(environment) = &self.environment else {
+            let turn = |m: &Message| format!("{}: {}\n\n", titled(&m.role), m.content);
+            let text: String = messages.iter().map(turn).chain(["Assistant:".into()]).collect();
+            let ids = prompt_tokens(tokenizer, &text).map_err(|e| wrong(e.to_string()))?;
+            return Ok((ids, vec![PLAIN_STOP.into()]));
+        };
+        let list: Vec<Value> =
+            messages.iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
+        let mut context = self.tokens.clone();
+        context.insert("messages".into(), json!(list));
+        context.insert("add_generation_prompt".into(), json!(true));
+        let template = environment.get_template("chat").map_err(|e| wrong(e.to_string()))?;
+        let text = template
+            .render(Serde(&context))
+            .map_err(|e| wrong(format!("the model's template refuses them: {e}")))?;
+        let ids = tokenizer.encode_with_special(text.as_bytes()).map_err(|e| wrong(e.to_string()))?;
+        match ids.is_empty() {
+            true => Err(wrong("the model's template makes an empty prompt of them".into())),
+            false => Ok((ids, Vec::new())),
+        }
+    }
+}
+
+struct Message {
+    role: String,
+    content: String,
+}
+
+fn titled(role: &str) -> String {
+    let mut letters = role.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn messages(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
+    let wanted = format!("a list of 1 to {MOST_MESSAGES} messages {{\"role\", \"content\"}}");
+    let wrong = |found: String| ApiError::field("messages", format!("wanted {wanted}, found {found}"));
+    let list = match fields.get("messages") {
+        Some(Value::Array(list)) if (1..=MOST_MESSAGES).contains(&list.len()) => list,
+        Some(Value::Array(list)) => return Err(wrong(format!("{} of them", list.len()))),
+        Some(other) => return Err(wrong(shown(other))),
+        None => return Err(wrong("none".into())),
+    };
+    let message = |(i, value): (usize, &Value)| {
+        let role = value["role"].as_str().filter(|r| !r.is_empty());
+        let content = match &value["content"] {
+            Value::String(text) => Some(text.clone()),
+            // Parts of a message: text only.
+            Value::Array(parts) => parts.iter().map(|p| p["text"].as_str()).collect::<Option<String>>(),
+            _ => None,
+        };
+        match (role, content) {
+            (Some(role), Some(content)) => Ok(Message { role: role.into(), content }),
+            _ => Err(wrong(format!("{} as message {i}", shown(value)))),
+        }
+    };
+    list.iter().enumerate().map(message).collect()
+}

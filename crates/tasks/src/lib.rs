@@ -1,0 +1,30 @@
+//! Tasks for language models: from documents to requests, from answers to scores. The model itself is somebody else's.
+//!
+//! - [`Catalog`]: tasks by name: task files of the lm-evaluation-harness (EleutherAI), the formats of BLiMP, CrowS-Pairs, WinoBias and BBQ, and the small
+//!   [`families`] that are generated here.
+//! - [`Task::requests`]: what a model is asked, exactly as the harness asks it. [`Task::score`]: what its [`Answer`]s are worth, with standard errors
+//!   and a signature.
+//!
+//! Reads files; no network, no Python, no random source but seeds.
+
+mod catalog;
+mod config;
+mod data;
+mod error;
+pub mod families;
+mod filters;
+pub mod formats;
+mod metrics;
+mod python;
+mod random;
+mod task;
+mod template;
+mod yaml;
+
+pub use catalog::{Catalog, Group, GroupScores, Selection};
+pub use config::Generation;
+pub use data::Document;
+pub use error::TaskError;
+pub use task::{
+    Answer, DocumentRequests, FEWSHOT_SEED, Request, Score, Task, TaskRequests, TaskScores, words,
+};

@@ -1,0 +1,208 @@
+use super::*;
+use crate::yaml;
+use serde_json::json;
+use std::path::Path;
+
+fn task(yaml: &str, documents: Value) -> Task {
+    let Ok(Value::Object(map)) = yaml::parse(yaml) else { panic!("{yaml}") };
+    let config = TaskConfig::new(map, Path::new("t.yaml")).unwrap();
+    let documents: Vec<Document> = serde_json::from_value(documents).unwrap();
+    Task::new(config, Splits::from([("test".to_owned(), documents)])).unwrap()
+}
+
+const CHOICE: &str = "output_type: multiple_choice\ntest_split: test\ndoc_to_text: \"Q: {{q}}\\nA:\"\ndoc_to_target: label\n\
+                      doc_to_choice: choices\n";
+
+fn of(values: &[f64]) -> Vec<Answer> {
+    values.iter().map(|&value| Answer::LogLikelihood { value, greedy: Some(value > -1.5) }).collect()
+}
+
+#[test]
+fn requests_are_those_of_the_harness() {
+    let documents = json!([
+        {"q": "one", "choices": ["a", "bé"], "label": 1},
+        {"q": "two", "choices": ["c", "d"], "label": 0},
+    ]);
+    let plain = task(
+        &format!("{CHOICE}description: \"Answer.\\n\"\nmetric_list: [{{metric: acc_mutual_info}}]\n"),
+        documents,
+    );
+    let requests = plain.requests(None).unwrap();
+    let pair = |context: &str, continuation: &str| Request::LogLikelihood {
+        context: context.into(),
+        continuation: continuation.into(),
+    };
+    let context = "Answer.\nQ: one\nA:";
+    assert_eq!(
+        requests.documents[0].requests,
+        [pair(context, " a"), pair(context, " bé"), pair("", " a"), pair("", " bé")]
+    );
+    assert_eq!(requests.digest, plain.requests(None).unwrap().digest);
+    assert_ne!(requests.digest, plain.requests(Some(1)).unwrap().digest);
+}
+
+/// The prompts of lm-evaluation-harness 0.4.13 for the same task file: few-shot examples drawn by seed 1234 from the split that is evaluated.
+#[test]
+fn examples_are_drawn_as_the_harness_draws_them() {
+    let documents: Vec<Value> =
+        (0..30).map(|i| json!({"q": format!("q{i}"), "choices": ["x", "y"], "label": i % 2})).collect();
+    let text = format!("{CHOICE}fewshot_split: test\nnum_fewshot: 3\n");
+    let task = task(&text, Value::from(documents));
+    let requests = task.requests(Some(3)).unwrap();
+    let contexts: Vec<String> = requests
+        .documents
+        .iter()
+        .map(|document| match &document.requests[0] {
+            Request::LogLikelihood { context, .. } => context.clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(contexts, SHOTS);
+}
+
+/// The vector of the harness's own tests for acc_mutual_info, and each normalisation by itself.
+#[test]
+fn accuracies_divide_as_their_names_say() {
+    let metrics = "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}, {metric: acc_mutual_info}, {metric: exact_match}]\n";
+    let documents = json!([{"q": "x", "choices": ["a", "b", "c"], "label": 1}]);
+    let task_ = task(&format!("{CHOICE}{metrics}"), documents);
+    let requests = task_.requests(None).unwrap();
+    assert!(requests.wants_greedy);
+    let value = |scores: &TaskScores, name: &str| scores.get(name).unwrap().value;
+    let scores = task_.score(&requests, &[of(&[-1.0, -2.0, -3.0, -0.5, -2.0, -3.0])], "tok:x", 0).unwrap();
+    assert_eq!(
+        (value(&scores, "acc"), value(&scores, "acc_mutual_info"), value(&scores, "exact_match")),
+        (0.0, 1.0, 0.0)
+    );
+    assert!(
+        scores.signature.starts_with("task:t|version:none|fewshot:0|seed:1234|n:1|prompts:"),
+        "{}",
+        scores.signature
+    );
+
+    // Of "ab" (2 code points, 2 bytes) and "ééé" (3 code points, 6 bytes).
+    let documents = json!([{"q": "x", "choices": ["ab", "ééé", "z"], "label": 1}]);
+    let task_ = task(&format!("{CHOICE}{metrics}"), documents);
+    let requests = task_.requests(None).unwrap();
+    let of_lls = |lls: [f64; 3]| {
+        let all = [lls[0], lls[1], lls[2], -1.0, -1.0, -1.0];
+        task_.score(&requests, &[of(&all)], "tok:x", 0).unwrap()
+    };
+    // By code points -2/2 < -2.4/3, by bytes -2/2 < -2.4/6; by the sums -2 > -2.4.
+    let scores = of_lls([-2.0, -2.4, -9.0]);
+    assert_eq!(["acc", "acc_norm", "acc_bytes"].map(|name| value(&scores, name)), [0.0, 1.0, 1.0]);
+    // By code points -2/2 > -3.3/3, by bytes -2/2 < -3.3/6.
+    let scores = of_lls([-2.0, -3.3, -9.0]);
+    assert_eq!(["acc", "acc_norm", "acc_bytes"].map(|name| value(&scores, name)), [0.0, 0.0, 1.0]);
+    // The first among equals.
+    assert_eq!(value(&of_lls([-2.0, -2.0, -2.0]), "acc"), 0.0);
+}
+
+#[test]
+fn columns_templates_and_labels_of_every_kind_are_understood() {
+    // A label as text, as a template of a list, several right answers, true and false.
+    let base =
+        "output_type: multiple_choice\ntest_split: test\ndoc_to_text: q\nmetric_list: [{metric: acc}]\n";
+    let second = |yaml: &str, document: Value| {
+        let task = task(&format!("{base}{yaml}"), json!([document]));
+        let requests = task.requests(None).unwrap();
+        let n = requests.documents[0].requests.len();
+        let lls: Vec<f64> = (0..n).map(|i| if i == 1 { -1.0 } else { -2.0 }).collect();
+        task.score(&requests, &[of(&lls)], "", 0).unwrap().get("acc").unwrap().value
+    };
+    assert_eq!(
+        second("doc_to_choice: [x, y]\ndoc_to_target: answer\n", json!({"q": "?", "answer": "y"})),
+        1.0
+    );
+    assert_eq!(
+        second("doc_to_choice: [x, y]\ndoc_to_target: \"{{answer}}\"\n", json!({"q": "?", "answer": "x"})),
+        0.0
+    );
+    assert_eq!(
+        second(
+            "doc_to_choice: \"{{c.text}}\"\ndoc_to_target: \"{{c.label.index(k)}}\"\n",
+            json!({"q": "?", "c": {"text": ["it's", "y"], "label": ["A", "B"]}, "k": "B"})
+        ),
+        1.0
+    );
+    assert_eq!(
+        second(
+            "doc_to_choice: {no: \"false\", yes_: \"true\"}\ndoc_to_target: label\n",
+            json!({"q": "?", "label": true})
+        ),
+        1.0
+    );
+    assert_eq!(
+        second(
+            "doc_to_choice: [x, y, z]\ndoc_to_target: \"{{labels}}\"\n",
+            json!({"q": "?", "labels": [0, 1]})
+        ),
+        1.0
+    );
+    assert_eq!(second("doc_to_choice: [x, y]\ndoc_to_target: 7\n", json!({"q": "?"})), 0.0);
+    // Contexts that differ, as in Winogrande.
+    let inputs = "output_type: multiple_choice\ntest_split: test\ndoc_to_text: label\ndoc_to_target: rest\ndoc_to_choice: \"{{[a, b]}}\"\nmetric_list: [{metric: acc}]\n";
+    let task_ = task(inputs, json!([{"label": 1, "a": "The cup", "b": "The box", "rest": "was full."}]));
+    let requests = task_.requests(None).unwrap();
+    assert_eq!(
+        requests.documents[0].requests[1],
+        Request::LogLikelihood { context: "The box".into(), continuation: " was full.".into() }
+    );
+    assert_eq!(task_.score(&requests, &[of(&[-2.0, -1.0])], "", 0).unwrap().get("acc").unwrap().value, 1.0);
+}
+
+#[test]
+fn perplexities_and_generated_answers() {
+    let lambada = "output_type: loglikelihood\ntest_split: test\ndoc_to_text: \"{{text.split(' ')[:-1]|join(' ')}}\"\n\
+                   doc_to_target: \"{{' '+text.split(' ')[-1]}}\"\n";
+    let task_ = task(lambada, json!([{"text": "The cat sat"}, {"text": "on the mat"}]));
+    let requests = task_.requests(None).unwrap();
+    assert_eq!(
+        requests.documents[0].requests,
+        [Request::LogLikelihood { context: "The cat".into(), continuation: " sat".into() }]
+    );
+    assert!(requests.wants_greedy);
+    let scores = task_.score(&requests, &[of(&[-1.0]), of(&[-3.0])], "", 100).unwrap();
+    assert!((scores.get("perplexity").unwrap().value - 2f64.exp()).abs() < 1e-12);
+    assert_eq!(scores.get("acc").unwrap().value, 0.5);
+
+    let rolling = "output_type: loglikelihood_rolling\ntest_split: test\ndoc_to_target: page\n";
+    let task_ = task(rolling, json!([{"page": "ab cd\n"}, {"page": "é"}]));
+    let requests = task_.requests(None).unwrap();
+    let scores =
+        task_.score(&requests, &[vec![Answer::Rolling(-6.0)], vec![Answer::Rolling(-2.0)]], "", 0).unwrap();
+    let value = |name: &str| scores.get(name).unwrap().value;
+    // "ab cd\n" splits into three words, the last empty; 6 and 2 bytes.
+    assert_eq!((value("word_perplexity"), value("byte_perplexity")), ((8.0f64 / 4.0).exp(), 1f64.exp()));
+    assert!((value("bits_per_byte") - 1.0 / std::f64::consts::LN_2).abs() < 1e-12);
+
+    let generate = "output_type: generate_until\ntest_split: test\ndoc_to_text: q\ndoc_to_target: a\nrepeats: 3\n\
+                    generation_kwargs: {until: [\"\\n\"], max_gen_toks: 9, do_sample: false, temperature: 0.0}\n\
+                    metric_list: [{metric: exact_match}, {metric: bleu}, {metric: rougeL}, {metric: f1}]\n\
+                    filter_list:\n  - name: vote\n    filter: [{function: majority_vote}, {function: take_first}]\n  - name: first\n    filter: [{function: take_first}]\n";
+    let task_ = task(generate, json!([{"q": "2+2=", "a": 4}]));
+    assert!(!task_.is_scored());
+    let requests = task_.requests(None).unwrap();
+    let generation =
+        Generation { until: vec!["\n".into()], max_tokens: 9, temperature: 0.0, top_k: 0, top_p: 1.0 };
+    assert_eq!(
+        requests.documents[0].requests,
+        [Request::Generate { context: "2+2=".into(), generation, repeats: 3 }]
+    );
+    let texts = ["5", "4", "4"].map(str::to_owned).to_vec();
+    let scores = task_.score(&requests, &[vec![Answer::Texts(texts)]], "", 0).unwrap();
+    let matches: Vec<(&str, f64)> = scores
+        .scores
+        .iter()
+        .filter(|score| score.metric == "exact_match")
+        .map(|score| (score.filter.as_str(), score.value))
+        .collect();
+    assert_eq!(matches, [("vote", 1.0), ("first", 0.0)]);
+    assert_eq!(words("a  b\u{a0}c "), 4);
+}
+
+const SHOTS: [&str; 3] = [
+    "Q: q24\nA: x\n\nQ: q14\nA: x\n\nQ: q3\nA: y\n\nQ: q0\nA:",
+    "Q: q2\nA: x\n\nQ: q29\nA: y\n\nQ: q25\nA: y\n\nQ: q1\nA:",
+    "Q: q1\nA: y\n\nQ: q21\nA: y\n\nQ: q22\nA: x\n\nQ: q2\nA:",
+];

@@ -1,0 +1,144 @@
+//! Templates of task files: Jinja with Python's methods of texts, values printed as Python prints them, an unknown name an error.
+
+use crate::python;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value as Jinja, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
+use serde_json::{Map, Value};
+
+/// Instructions that one template may take, so that each ends.
+const MOST_STEPS: u64 = 1_000_000;
+
+/// Renders templates.
+pub(crate) struct Templates(Environment<'static>);
+
+impl std::fmt::Debug for Templates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Templates")
+    }
+}
+
+impl Templates {
+    pub(crate) fn new() -> Templates {
+        let mut env = Environment::new();
+        // Without delimiters of its own a syntax cannot fail.
+        env.set_syntax(SyntaxConfig::builder().keep_trailing_newline(true).build().unwrap_or_default());
+        env.set_undefined_behavior(UndefinedBehavior::Strict);
+        env.set_auto_escape_callback(|_| AutoEscape::None);
+        env.set_fuel(Some(MOST_STEPS));
+        env.set_unknown_method_callback(method);
+        env.set_formatter(|out, _, value| {
+            if value.is_undefined() {
+                return Err(Error::from(ErrorKind::UndefinedError));
+            }
+            match value.as_str() {
+                Some(text) => out.write_str(text)?,
+                None => out.write_str(&python::display(&json(value)?))?,
+            }
+            Ok(())
+        });
+        env.add_filter("regex_replace", |text: &str, pattern: &str, by: &str| {
+            let pattern = regex::Regex::new(pattern)
+                .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("regex_replace: {e}")))?;
+            Ok::<String, Error>(pattern.replace_all(text, by).into_owned())
+        });
+        Templates(env)
+    }
+
+    /// The text of a template for a document.
+    ///
+    /// # Errors
+    /// A sentence with the template and its fault.
+    pub(crate) fn render(&self, template: &str, document: &Map<String, Value>) -> Result<String, String> {
+        self.0.render_str(template, Jinja::from(Serde(document))).map_err(|e| {
+            let detail = e.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+            let names: Vec<&str> = document.keys().map(String::as_str).collect();
+            format!(
+                "template {template:?}: {}{detail}; the document has the columns {}",
+                e.kind(),
+                names.join(", ")
+            )
+        })
+    }
+}
+
+fn json(value: &Jinja) -> Result<Value, Error> {
+    let failed = |e| {
+        Error::new(ErrorKind::BadSerialization, format!("{value} is no text, number or list")).with_source(e)
+    };
+    serde_json::to_value(value).map_err(failed)
+}
+
+/// Methods of Python's values that templates call.
+fn method(state: &mut State<'_, '_>, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+    match (name, value.kind(), args) {
+        ("index", ValueKind::Seq | ValueKind::Iterable, [wanted]) => {
+            let place = value.try_iter()?.position(|item| item == *wanted);
+            place.map(Jinja::from).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("{} is not in the list", python::repr(&json(wanted).unwrap_or_default())),
+                )
+            })
+        }
+        ("index", ValueKind::String, [wanted]) => {
+            let (text, wanted) = (value.as_str().unwrap_or_default(), wanted.as_str().unwrap_or_default());
+            let place = text.find(wanted).map(|at| Jinja::from(text[..at].chars().count()));
+            place.ok_or_else(|| {
+                Error::new(ErrorKind::InvalidOperation, format!("{wanted:?} is not in the text"))
+            })
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Right: what Jinja2 3.1 prints with the harness's settings.
+    #[test]
+    fn templates_print_what_jinja2_prints() {
+        let document = json!({
+            "q": "What?", "choices": {"text": ["a b", "it's"], "label": ["A", "B"]}, "key": "B", "n": 3, "x": 0.5, "yes": true, "text": "The cat sat",
+        });
+        let document = document.as_object().unwrap();
+        let pairs = [
+            ("Question: {{q}}\nAnswer:\n", "Question: What?\nAnswer:\n"),
+            ("{{choices.text}}", "['a b', \"it's\"]"),
+            ("{{choices.label.index(key)}}", "1"),
+            ("{{[q, n, x, yes]}}", "['What?', 3, 0.5, True]"),
+            ("{{text.split(' ')[:-1]|join(' ')}}", "The cat"),
+            ("{{' '+text.split(' ')[-1]}}", " sat"),
+            ("{{text.strip().lower()|replace('cat', 'dog')}}", "the dog sat"),
+            ("{{yes}} {{n + 1}} {{n / 2}}", "True 4 1.5"),
+            ("{% for c in choices.text %}{{loop.index}}. {{c}}\n{% endfor %}", "1. a b\n2. it's\n"),
+            ("{% if n == 3 %}three{% else %}other{% endif %}", "three"),
+            ("{{q[0]}}{{text.index('c')}}", "W4"),
+            ("{{text|regex_replace('[aeiou]', '')}}", "Th ct st"),
+            ("<b>{{'<&>'}}", "<b><&>"),
+        ];
+        let templates = Templates::new();
+        for (template, wanted) in pairs {
+            assert_eq!(templates.render(template, document).unwrap(), wanted, "{template}");
+        }
+        let e = templates.render("{{nothing}}", document).unwrap_err();
+        assert!(e.contains("{{nothing}}") && e.contains("choices"), "{e}");
+        assert!(templates.render("{{q", document).is_err());
+        assert!(
+            templates
+                .render("{{choices.label.index('Z')}}", document)
+                .unwrap_err()
+                .contains("'Z' is not in the list")
+        );
+        assert!(
+            templates
+                .render(
+                    "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+                    document
+                )
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! Continued training: a run that begins with the parameters of a checkpoint, of another run or an imported model.
+//!
+//! Steps, samples and records begin at 0, as does the data order. The optimizer's state is fresh, or that of the checkpoint with the count of its
+//! updates, without which bias corrections would scale its moments up. The learning-rate schedule begins, or goes on behind the tokens that the
+//! checkpoint was trained on. What was taken over stands in the state of the run, which never asks for the checkpoint again.
+
+use super::Trainer;
+use super::continuing::LearningRate;
+use crate::TrainError;
+use crate::state::{InitialState, TrainState};
+use bessemer_checkpoint::Loaded;
+use bessemer_optim::is_state_name;
+use bessemer_recipe::{InitOptimizer, InitSchedule};
+
+/// Opens the checkpoint whose parameters a run begins with.
+pub type OpenInitial<'a> = &'a dyn Fn() -> Result<Loaded, TrainError>;
+
+impl Trainer {
+    /// Puts the initial parameters into the buffers: those of `train.init.from`, or drawn ones.
+    pub(super) fn begin(&mut self, open: Option<OpenInitial<'_>>) -> Result<(), TrainError> {
+        let recipe = &self.input.recipe;
+        self.runner.worker.init(&mut *self.backend, recipe.run.seed)?;
+        if !recipe.train.init.from.is_empty() {
+            let open = open.ok_or_else(|| {
+                let from = &self.input.recipe.train.init.from;
+                TrainError::Recipe(format!("train.init.from = {from:?}: this call cannot open checkpoints"))
+            })?;
+            self.begin_from(&open()?)?;
+        }
+        self.set_up_loss_scale();
+        Ok(())
+    }
+
+    fn begin_from(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
+        let (recipe, place) = (&self.input.recipe, loaded.path().display().to_string());
+        let keeps = recipe.train.init.optimizer == InitOptimizer::Keep;
+        let saved = TrainState::of(loaded.manifest())
+            .map_err(|problem| TrainError::State { place: place.clone(), problem })?;
+        if let Some(difference) = self.state.identity.difference(&saved.identity) {
+            return Err(TrainError::OtherInitialModel { place, difference });
+        }
+        let wanted = self.runner.worker.tensors(&recipe.optim)?;
+        if keeps {
+            self.require_optimizer(&wanted, loaded, &place)?;
+        }
+        let taken = |name: &str| keeps || !is_state_name(name);
+        let wanted: Vec<_> = wanted.into_iter().filter(|t| taken(&t.name)).collect();
+        loaded.require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), taken)?;
+        for tensor in &wanted {
+            self.runner.worker.write_with(&mut *self.backend, tensor, &mut |runs, values| {
+                loaded.read_runs(&tensor.name, runs, values).map_err(TrainError::from)
+            })?;
+        }
+        self.runner.worker.adopt_state(&mut *self.backend)?;
+        let continues = recipe.train.init.schedule == InitSchedule::Continue;
+        let before = saved.initial.unwrap_or_default();
+        let initial = InitialState {
+            updates: if keeps { before.updates + saved.updates() } else { 0 },
+            batch_tokens: if continues { before.batch_tokens + saved.batch_tokens() } else { 0 },
+        };
+        self.initial = Some(format!(
+            "parameters of {place}, step {}; optimizer {}, learning-rate schedule {}",
+            saved.step,
+            if keeps { "kept" } else { "fresh" },
+            if continues { "continued" } else { "from its beginning" }
+        ));
+        self.state.initial = Some(initial).filter(|initial| *initial != InitialState::default());
+        self.rate = LearningRate::new(&recipe.optim, &self.plan, &self.state);
+        Ok(())
+    }
+}

@@ -1,0 +1,456 @@
+//! Copies of the state in shared memory (`save.memory`): made after steps, and gone on from when the run is started again.
+//!
+//! ```text
+//! after a step     what the rank saves ─► its older slot in shared memory ─► (keep = "peers") the memory of other failure domains
+//! at the start     what copies are there, over all ranks ─► the newest step of which all are there ─► a rank whose memory is lost gets its
+//!                  copy from a peer ─► every rank reads the elements that it needs from the ranks that saved them
+//! ```
+//! A copy is used if it is at least as new as the newest checkpoint on disk and has the same layout: another layout is the disk's affair.
+//! A rank that cannot make copies gives one warning, and the run goes on with checkpoints on disk alone.
+
+mod copy;
+mod elements;
+mod launch;
+mod restore;
+
+use super::Trainer;
+use crate::observer::Observer;
+use crate::state::TrainState;
+use crate::{TrainError, TrainerInput};
+use bessemer_checkpoint::{MemoryConfig, MemoryKeep};
+use bessemer_collectives::{Communicator, InFlight};
+use bessemer_durable::FileLock;
+use bessemer_memory_checkpoint::{
+    CompleteCopy, CopyOffer, CopySource, MemoryError, Pacing, PeerCopies, RankPlacement, RecoveryPlan, Slot,
+    SlotDirectory, SlotKey, SlotPair, stable_hash,
+};
+use bessemer_parallel::{OwnSlice, OwnSlices, ParallelError, Worker};
+use bessemer_units::Bytes;
+use copy::{Copier, CopyInterval, recommended};
+use launch::{Launch, host, unnoted};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Messages.
+const RUN: &str = "run of copies in memory";
+const LAYOUT: &str = "layout of copies in memory";
+const HOST: &str = "failure domain";
+const PROBLEM: &str = "problem of copies in memory";
+const EVERY: &str = "steps between copies in memory";
+const ON_THE_WAY: &str = "copies on their way to peers";
+
+/// Most threads of a rank that copy: more do not write to memory faster.
+const MOST_THREADS: usize = 8;
+/// Longest time that a piece for a peer waits for an idle network: longer than most collectives over a slow one take.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// File in the directory of checkpoints: which copies belong to the run, and how often it was launched. Without it they are another run's.
+pub const RUN_FILE: &str = ".memory.json";
+
+/// Group for copies to peers, and the collectives that they give way to.
+pub(super) struct PeerGroup {
+    group: Box<dyn Communicator>,
+    in_flight: InFlight,
+}
+
+/// Makes the group in which copies travel to peers, if the recipe asks for them. Collectives of the returned world are counted.
+pub(super) fn peer_group(
+    config: &MemoryConfig,
+    mut world: Box<dyn Communicator>,
+) -> Result<(Box<dyn Communicator>, Option<PeerGroup>), TrainError> {
+    if config.keep != MemoryKeep::Peers || world.size() == 1 {
+        return Ok((world, None));
+    }
+    let all: Vec<usize> = (0..world.size()).collect();
+    let group = world.group("copies in memory", &all).map_err(ParallelError::from)?;
+    let in_flight = InFlight::new();
+    Ok((in_flight.wrap(world), Some(PeerGroup { group, in_flight })))
+}
+
+/// A rank's copies.
+pub(super) struct MemoryTier {
+    interval: CopyInterval,
+    slices: OwnSlices,
+    /// By rank.
+    keys: Vec<SlotKey>,
+    /// Ranks whose state this rank's host holds for them.
+    sources: Vec<usize>,
+    launch: Launch,
+    memory: HostMemory,
+    peers: Option<PeerCopies>,
+    /// How all this is done, for the first lines of a session.
+    summary: String,
+    copier: Copier,
+    notes: Vec<u8>,
+    /// A checkpoint of the step that the session goes on from was due, and is not on disk.
+    owes_save: bool,
+    /// No more copies are made.
+    broken: bool,
+    copied: Copied,
+}
+
+/// Copies of a session.
+#[derive(Debug, Clone, Copy, Default)]
+struct Copied {
+    count: u64,
+    /// Steps that had none because the copy before was still on its way to peers.
+    skipped: u64,
+    /// Seconds for which training has waited.
+    seconds: f64,
+    /// Seconds of a step.
+    step: f64,
+}
+
+/// Slots of this host.
+struct HostMemory {
+    directory: SlotDirectory,
+    pair: SlotPair,
+    #[allow(dead_code, reason = "held, never read")]
+    lock: FileLock,
+}
+
+impl MemoryTier {
+    /// Reserves memory for copies, and starts the thread that sends them to peers. If a rank cannot, none makes copies, and the reason becomes
+    /// a warning. `left`: memory that the rest of the run does not take.
+    pub(super) fn set_up(
+        worker: &mut Worker,
+        input: &TrainerInput,
+        peers: Option<PeerGroup>,
+        left: Bytes,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<MemoryTier>, TrainError> {
+        let config = &input.recipe.save.memory;
+        if config.keep == MemoryKeep::None {
+            return Ok(None);
+        }
+        let (rank, ranks) = (worker.rank(), worker.plan().ranks());
+        let record = if rank == 0 { Launch::next(&input.directory) } else { Ok(Launch::default()) };
+        let launch = record.as_ref().ok().cloned().unwrap_or_default();
+        let launch = serde_json::to_vec(&launch).map_err(restore::unreadable)?;
+        let launch = worker.gather_bytes(RUN, &launch)?.swap_remove(0);
+        let launch: Launch = serde_json::from_slice(&launch).map_err(restore::unreadable)?;
+        let tensors = worker.tensors(&input.recipe.optim)?;
+        let slices = worker.own_slices(&tensors)?;
+        let own = [slices.elements() as u64, layout_hash(slices.slices())];
+        let all = worker.gather_numbers(LAYOUT, &own)?;
+        let layout = hash_of(all.iter().copied());
+        let run = launch.run();
+        let key = |(of, two): (usize, &[u64])| SlotKey {
+            run,
+            rank: of as u32,
+            ranks: ranks as u32,
+            layout,
+            bytes: 4 * two[0],
+        };
+        let keys: Vec<SlotKey> = all.chunks_exact(2).enumerate().map(key).collect();
+        let hosts = worker.gather_numbers(HOST, &[host()])?;
+        let on_host = hosts.iter().filter(|host| **host == hosts[rank]).count();
+        let threads = copy_threads(input.recipe.run.threads, on_host);
+        let domains = match config.ranks_per_domain {
+            0 => hosts,
+            n => (0..ranks as u64).map(|rank| rank / n).collect(),
+        };
+        let copies = 1 + if peers.is_some() { config.peer_copies() as usize } else { 0 };
+        let placement = RankPlacement::new(&domains, copies);
+        let sources: Vec<usize> = placement.sources(rank);
+        let reserved =
+            record.map_err(|e| format!("no file of the run's copies can be written: {e}")).and_then(|_| {
+                reserve(config, &input.directory, &keys, (rank, &sources), left).map_err(|e| e.to_string())
+            });
+        let problem = reserved.as_ref().err().cloned().unwrap_or_default();
+        let problems = worker.gather_bytes(PROBLEM, problem.as_bytes())?;
+        if let Some(rank) = problems.iter().position(|text| !text.is_empty()) {
+            let text = String::from_utf8_lossy(&problems[rank]).into_owned();
+            warnings.push(format!(
+                "no copies of the state are kept in memory, only checkpoints on disk: rank {rank}: {text}"
+            ));
+            return Ok(None);
+        }
+        let Ok((memory, held)) = reserved else { return Ok(None) };
+        let lonely = config.keep == MemoryKeep::Peers && placement.domains() == 1;
+        if lonely {
+            warnings.push(
+                "save.memory.keep = \"peers\", and all ranks are in one failure domain: copies are kept in own memory only (see \
+                 save.memory.ranks_per_domain)"
+                    .into(),
+            );
+        }
+        let summary = summary(config, &placement, &memory.directory, &keys[rank]);
+        let peers = match peers.filter(|_| !lonely) {
+            Some(PeerGroup { group, in_flight }) => {
+                let rate = (config.rate_mib > 0).then_some((config.rate_mib << 20) as f64);
+                let pacing = Pacing { in_flight, patience: PATIENCE, rate };
+                let started = PeerCopies::start(group, placement.peers(rank), held, pacing);
+                Some(started.map_err(|e| {
+                    ParallelError::Layout(format!("no thread could be started for copies: {e}"))
+                })?)
+            }
+            None => None,
+        };
+        Ok(Some(MemoryTier {
+            interval: CopyInterval::new(config.every_steps, input.recipe.save.overhead),
+            slices,
+            keys,
+            sources,
+            launch,
+            memory,
+            peers,
+            summary,
+            copier: Copier::new(threads),
+            notes: Vec::new(),
+            owes_save: false,
+            broken: false,
+            copied: Copied::default(),
+        }))
+    }
+
+    /// Copies what the rank saves into its older slot, and hands the copy over for the peers.
+    fn copy(
+        &mut self,
+        backend: &mut dyn bessemer_tensor::Backend,
+        state: &TrainState,
+    ) -> Result<(), TrainError> {
+        self.notes.clear();
+        serde_json::to_writer(&mut self.notes, state)
+            .map_err(|e| TrainError::State { place: "memory".into(), problem: e.to_string() })?;
+        let slot = self.memory.pair.next();
+        let writer = slot.begin(state.step, self.launch.number)?;
+        self.copier.copy(backend, &self.slices, &writer)?;
+        let copy = writer.finish(&self.notes)?;
+        if let Some(peers) = &self.peers {
+            peers.send(slot.try_clone()?, copy);
+        }
+        Ok(())
+    }
+
+    /// Text on what the session has copied.
+    fn outcome(&self) -> String {
+        let Copied { count, skipped, seconds, step } = self.copied;
+        let mean = seconds / count.max(1) as f64;
+        let mut own = format!(
+            "{count} copies of the state were made in memory; training waited {:.2} ms for each",
+            1e3 * mean
+        );
+        if step > 0.0 && count > 0 {
+            own += &format!(", {:.1} % of a step", 1e2 * mean / step);
+            let every = recommended(mean, step, self.interval.overhead);
+            own += &match self.interval.is_chosen() {
+                true => format!(", the last after {} steps", self.interval.every),
+                false => format!(
+                    "; after every {every} steps they cost {} % (save.memory.every_steps = 0 chooses so)",
+                    1e2 * self.interval.overhead
+                ),
+            };
+        }
+        match self.peers.as_ref().map(PeerCopies::traffic) {
+            None => own,
+            Some(traffic) => format!(
+                "{own}; {skipped} steps had none because the copy before was on its way to peers, which took {} in pieces, {} of them while a \
+                 collective was in flight or about to begin",
+                Bytes(traffic.bytes),
+                traffic.impatient
+            ),
+        }
+    }
+
+    /// Copies that this rank can read: those on its host.
+    fn offers(&self, rank: usize) -> Vec<CopyOffer> {
+        let of_key = |key: &SlotKey| {
+            let of = key.rank as usize;
+            let offer =
+                move |copy: CompleteCopy| CopyOffer { by: rank, of, step: copy.step, launch: copy.launch };
+            self.memory
+                .directory
+                .copies(*key)
+                .into_iter()
+                .map(move |found| offer(found.copy))
+                .collect::<Vec<_>>()
+        };
+        self.keys.iter().flat_map(of_key).collect()
+    }
+
+    /// Opens a copy of `of`'s state on this host, and checks its bytes.
+    fn open(&self, of: usize, plan: &RecoveryPlan) -> Result<(Slot, CompleteCopy), MemoryError> {
+        let mut damage = None;
+        for found in self.memory.directory.copies(self.keys[of]) {
+            if (found.copy.step, found.copy.launch) == (plan.step, plan.launch) {
+                match found.slot.verify(&found.copy, self.copier.threads()) {
+                    Ok(()) => return Ok((found.slot, found.copy)),
+                    Err(e) => damage = Some(e),
+                }
+            }
+        }
+        let path = self.memory.directory.path().into();
+        Err(damage.unwrap_or(MemoryError::Foreign { path, problem: "a copy is gone".into() }))
+    }
+}
+
+/// Reserves a rank's slots, those of its sources included.
+fn reserve(
+    config: &MemoryConfig,
+    run_directory: &Path,
+    keys: &[SlotKey],
+    (rank, sources): (usize, &[usize]),
+    left: Bytes,
+) -> Result<(HostMemory, Vec<CopySource>), MemoryError> {
+    if rank == 0 {
+        SlotDirectory::sweep(&config.directory);
+    }
+    let run_directory = run_directory.canonicalize().unwrap_or_else(|_| run_directory.into());
+    let directory = SlotDirectory::open(&config.directory, keys[rank].run, &run_directory)?;
+    let lock = directory.lock(rank)?;
+    // What a killed process has left is counted as taken.
+    let needed: u64 = std::iter::once(&rank).chain(sources).map(|of| 2 * keys[*of].slot_bytes()).sum();
+    let free = left.0.saturating_add(directory.used_bytes());
+    if needed > free {
+        return Err(MemoryError::NoRoom { path: config.directory.clone(), needed, free });
+    }
+    let pair = directory.pair(rank, keys[rank])?;
+    let source = |of: &usize| Ok(CopySource { rank: *of, pair: directory.pair(rank, keys[*of])? });
+    let sources = sources.iter().map(source).collect::<Result<Vec<_>, MemoryError>>()?;
+    Ok((HostMemory { directory, pair, lock }, sources))
+}
+
+fn summary(
+    config: &MemoryConfig,
+    placement: &RankPlacement,
+    directory: &SlotDirectory,
+    key: &SlotKey,
+) -> String {
+    let every = match config.every_steps {
+        0 => "steps".to_owned(),
+        1 => "every step".to_owned(),
+        n => format!("every {n} steps"),
+    };
+    let path = directory.path().display();
+    let own = format!("copies of the state after {every} in {path}, 2 x {} a rank", Bytes(key.slot_bytes()));
+    let copies = placement.placement().copies();
+    if copies == 1 {
+        return own;
+    }
+    let chance = placement.placement().recovery_probability(copies);
+    format!(
+        "{own}, and as much for each of {} peers in other failure domains, of which there are {}: any {} lost at once are recovered from \
+         memory, {copies} with probability {chance:.4}",
+        copies - 1,
+        placement.domains(),
+        copies - 1
+    )
+}
+
+/// Hash of which elements of which tensors a rank saves.
+fn layout_hash(slices: &[OwnSlice]) -> u64 {
+    let mut numbers = Vec::with_capacity(slices.len() * 8);
+    for slice in slices {
+        let (start, shape) = (&slice.part.start, &slice.part.shape);
+        numbers.extend([slice.tensor, start.len()]);
+        numbers.extend(start.iter().chain(shape));
+    }
+    hash_of(numbers.into_iter().map(|number| number as u64))
+}
+
+fn hash_of(numbers: impl Iterator<Item = u64>) -> u64 {
+    let bytes: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+    stable_hash(&[&bytes]) as u64
+}
+
+/// Threads of a rank that copy and verify, where `ranks` ranks share the host's cores.
+fn copy_threads(threads: u64, ranks: usize) -> usize {
+    let cores = match threads {
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+        n => n as usize,
+    };
+    (cores / ranks.max(1)).clamp(1, MOST_THREADS)
+}
+
+impl Trainer {
+    /// Whether a checkpoint of the present step was due before the run was killed. Then it may be needed to go back to.
+    pub(super) fn owes_save(&mut self) -> bool {
+        self.memory_tier.as_mut().is_some_and(|tier| std::mem::take(&mut tier.owes_save))
+    }
+
+    /// How copies in memory are kept, for the log.
+    pub(super) fn memory_text(&self) -> Option<String> {
+        self.memory_tier.as_ref().map(|tier| tier.summary.clone())
+    }
+
+    /// Makes a copy of the state if one is due after the step that is over. The first rank says what is wrong if none can be made any more.
+    pub(super) fn copy_to_memory(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        // What is half done is not in the state: neither work that spans steps nor an evaluation that awaits the next step's bubbles.
+        let pending = self.evaluator.bubbles().is_some_and(|bubbles| bubbles.is_pending());
+        let (step, worker) = (self.state.step, &mut self.runner.worker);
+        if let Some(peers) = self.memory_tier.as_ref().and_then(|tier| tier.peers.as_ref()) {
+            peers.begin_step();
+        }
+        let Some(tier) = self.memory_tier.as_mut().filter(|tier| tier.interval.is_due(step)) else {
+            return Ok(());
+        };
+        if pending || !worker.at_rest() {
+            return Ok(());
+        }
+        if let Some(peers) = &tier.peers
+            && worker.any(ON_THE_WAY, tier.broken || !peers.is_idle())?
+        {
+            tier.copied.skipped += 1;
+            let failure = peers.failure();
+            return match failure.filter(|_| !std::mem::replace(&mut tier.broken, true)) {
+                Some(problem) => {
+                    self.warn(format!("no more copies of the state are sent to peers: {problem}"), observer)
+                }
+                None => Ok(()),
+            };
+        }
+        if tier.broken {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let copied = tier.copy(&mut *self.backend, &self.state);
+        let seconds = begun.elapsed().as_secs_f64();
+        tier.copied.count += u64::from(copied.is_ok());
+        tier.copied.seconds += seconds;
+        let clean = self.saver.times.clean();
+        tier.copied.step = clean.unwrap_or(tier.copied.step);
+        let every = tier.interval.after(seconds, clean);
+        if tier.interval.is_chosen() {
+            // Clocks differ between ranks, and all make the same copies.
+            let every = worker.broadcast_from_root(EVERY, every)?;
+            tier.interval.next(step, every);
+        }
+        self.tracing.event("copy to memory", begun, step);
+        match copied {
+            Err(TrainError::MemoryCopies(e)) => {
+                tier.broken = true;
+                self.warn(format!("no more copies of the state are made in memory: {e}"), observer)
+            }
+            other => other,
+        }
+    }
+
+    /// The run goes on after `step`: later copies are no longer its own. All ranks call this.
+    pub(super) fn forget_copies_after(&mut self, step: u64) -> Result<(), TrainError> {
+        let (rank, first) = (self.runner.worker.rank(), self.records.is_some());
+        let Some(tier) = &mut self.memory_tier else { return Ok(()) };
+        tier.launch.begin_after(step);
+        if first {
+            tier.launch.note(&self.input.directory).map_err(unnoted)?;
+        }
+        // The next copies then take the place of these, and not of those of `step`.
+        tier.memory.pair.forget_after(step)?;
+        for of in &tier.sources {
+            tier.memory.directory.pair(rank, tier.keys[*of])?.forget_after(step)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the copies. `saved`: the present step is on disk, so that they are of no use any more.
+    pub(super) fn end_memory_tier(&mut self, saved: bool, observer: &mut dyn Observer) {
+        if let Some(tier) = self.memory_tier.as_ref().filter(|_| self.records.is_some()) {
+            observer.message(&tier.outcome());
+        }
+        if let Some(tier) = self.memory_tier.take_if(|_| saved) {
+            let directory = tier.memory.directory.clone();
+            drop(tier);
+            // Other ranks of this host remove the same; what stays is swept when the run directory is gone.
+            let _ = directory.remove();
+        }
+    }
+}

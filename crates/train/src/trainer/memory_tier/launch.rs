@@ -1,0 +1,155 @@
+//! Which copies belong to a run, and which of them are of a past that it has left.
+//!
+//! ```text
+//! launch 1   1 2 3 4 5 6 7       killed
+//! launch 2           4 5 6 7 8   began after step 3 (its base): copies of launch 1 are of this run up to step 3 only
+//! ```
+//! A host that was cut off keeps copies of steps that the others have taken back. They are as intact as any other copy. This record tells
+//! them apart: it lies in the run directory, where all hosts see it.
+
+use super::{RUN_FILE, TrainError};
+use bessemer_memory_checkpoint::{CopyOffer, stable_hash};
+use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Contents of [`RUN_FILE`].
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+struct RunRecord {
+    /// Random.
+    id: String,
+    launches: u64,
+    #[serde(default)]
+    bases: Vec<Base>,
+}
+
+/// The step after which a launch began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Base {
+    launch: u64,
+    step: u64,
+}
+
+/// A launch of a run, or what follows where a run has gone back to an older step.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Launch {
+    /// Number of the run.
+    pub(super) run: [u64; 2],
+    pub(super) number: u64,
+    /// Those that bound which copies are the run's: launches and steps ascend.
+    bases: Vec<Base>,
+    /// Whether it has a base of its own.
+    begun: bool,
+}
+
+impl Launch {
+    /// The next launch of the run whose directory this is; noted there.
+    pub(super) fn next(directory: &Path) -> Result<Launch, std::io::Error> {
+        std::fs::create_dir_all(directory.join("checkpoints"))?;
+        let mut record = match read(directory) {
+            Some(record) => record,
+            None => RunRecord {
+                id: bessemer_durable::read_to_string(Path::new("/proc/sys/kernel/random/uuid"))?,
+                ..RunRecord::default()
+            },
+        };
+        record.launches += 1;
+        write(directory, &record)?;
+        // A copied run directory is another run.
+        let place = directory.canonicalize()?;
+        let run = stable_hash(&[place.as_os_str().as_bytes(), record.id.as_bytes()]);
+        let (number, bases) = (record.launches, record.bases);
+        Ok(Launch { run: [run as u64, (run >> 64) as u64], number, bases, begun: false })
+    }
+
+    /// Number of the run.
+    pub(super) fn run(&self) -> u128 {
+        u128::from(self.run[0]) | u128::from(self.run[1]) << 64
+    }
+
+    /// Takes note that the run goes on after `step`: as this launch, or, if it has made steps already, as another one.
+    pub(super) fn begin_after(&mut self, step: u64) {
+        self.number += u64::from(std::mem::replace(&mut self.begun, true));
+        self.bases.retain(|base| base.step < step);
+        self.bases.push(Base { launch: self.number, step });
+    }
+
+    /// Notes [`Launch::begin_after`] in the run directory.
+    pub(super) fn note(&self, directory: &Path) -> Result<(), std::io::Error> {
+        let record = read(directory).unwrap_or_default();
+        let launches = record.launches.max(self.number);
+        write(directory, &RunRecord { launches, bases: self.bases.clone(), ..record })
+    }
+
+    /// Whether a copy is of the run's own past: no later launch has begun before its step.
+    pub(super) fn has(&self, offer: &CopyOffer) -> bool {
+        let later = self.bases.iter().filter(|base| base.launch > offer.launch);
+        later.map(|base| base.step).min().is_none_or(|least| offer.step <= least)
+    }
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join("checkpoints").join(RUN_FILE)
+}
+
+fn read(directory: &Path) -> Option<RunRecord> {
+    serde_json::from_slice(&bessemer_durable::read(&path(directory)).ok()?).ok()
+}
+
+fn write(directory: &Path, record: &RunRecord) -> Result<(), std::io::Error> {
+    bessemer_durable::write(&path(directory), &serde_json::to_vec(record)?)
+}
+
+/// Number of this host: its name, and what tells it from others of that name.
+pub(super) fn host() -> u64 {
+    let read = |path: &str| bessemer_durable::read_to_string(Path::new(path)).unwrap_or_default();
+    let (name, boot) = (read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"));
+    stable_hash(&[name.as_bytes(), boot.as_bytes()]) as u64
+}
+
+/// Turns the error of a run's record into one of the session.
+pub(super) fn unnoted(e: std::io::Error) -> TrainError {
+    TrainError::State { place: RUN_FILE.into(), problem: format!("cannot be written: {e}") }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_a_past_that_was_left_are_not_the_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let launch = |base: Option<u64>| {
+            let mut launch = Launch::next(directory.path()).unwrap();
+            if let Some(base) = base {
+                launch.begin_after(base);
+                launch.note(directory.path()).unwrap();
+            }
+            launch
+        };
+        let offer = |launch, step| CopyOffer { by: 0, of: 0, step, launch };
+        let (first, second) = (launch(Some(0)), launch(Some(11)));
+        assert_eq!((first.number, second.number, first.run()), (1, 2, second.run()));
+        // Killed before it has begun.
+        assert!(launch(None).has(&offer(1, 11)) && !launch(None).has(&offer(1, 12)));
+        assert!(launch(None).has(&offer(2, 12)));
+        // Goes on from what launch 2 has left. What launch 1 has of step 12 stays out.
+        let mut sixth = launch(Some(13));
+        assert_eq!(sixth.number, 6);
+        assert!(sixth.has(&offer(2, 13)) && !sixth.has(&offer(2, 14)) && !sixth.has(&offer(1, 12)));
+        // Within a launch the run goes back: its own later copies are no longer its own, and the next launch knows.
+        sixth.begin_after(8);
+        sixth.note(directory.path()).unwrap();
+        for launch in [sixth, launch(None)] {
+            assert!(launch.has(&offer(6, 8)) && !launch.has(&offer(6, 9)) && launch.has(&offer(7, 9)));
+            assert!(!launch.has(&offer(2, 9)) && launch.has(&offer(1, 8)));
+        }
+        assert_eq!(launch(None).number, 9);
+        // Another directory with the same record is another run.
+        let other = tempfile::tempdir().unwrap();
+        std::fs::create_dir(other.path().join("checkpoints")).unwrap();
+        std::fs::copy(path(directory.path()), path(other.path())).unwrap();
+        assert_ne!(Launch::next(other.path()).unwrap().run(), launch(None).run());
+    }
+}

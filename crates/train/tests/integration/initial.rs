@@ -1,0 +1,158 @@
+//! Runs that begin with the parameters of a checkpoint (`train.init`).
+
+use crate::place::{STEPS, recipe};
+use crate::run::{Run, Watch, cpu};
+use bessemer_checkpoint::Loaded;
+use bessemer_recipe::Recipe;
+use bessemer_runlog::{Record, Step};
+use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
+use bessemer_train::{OtherCheckpoints, TrainError, TrainState, Trainer, checkpoints};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// One long document in its order: sample n is tokens 16 n to 16 n + 16.
+const IN_ORDER: &[&str] = &["loader.shuffle=false", "optim.warmup_steps=3"];
+
+fn with(sets: &[&str]) -> Recipe {
+    recipe(&[IN_ORDER, sets].concat())
+}
+
+/// A run on the data of `run` behind its first `samples` samples.
+fn behind(run: &Run, samples: u64) -> Run {
+    let (mut new, first) = (Run::new(false), 16 * samples);
+    let mut tokens = vec![0; (run.train.token_count() - first) as usize];
+    run.train.read(first, &mut tokens).unwrap();
+    let meta = SplitMeta {
+        split: "train".into(),
+        vocab_size: run.tokenizer.vocab_size() as u32,
+        tokenizer: run.tokenizer.fingerprint().parse().unwrap(),
+    };
+    let dir = new.dir.join("behind");
+    let mut writer = ShardSetWriter::create(&dir, meta, 1 << 20).unwrap();
+    writer.push_document([7; 16], tokens.len() as u64, &tokens).unwrap();
+    writer.finish().unwrap();
+    new.train = Arc::new(ShardSet::open(&dir, "train").unwrap());
+    new
+}
+
+fn session(
+    run: &Run,
+    recipe: &Recipe,
+    ranks: usize,
+    stop_after: Option<u64>,
+    open: &(dyn Fn() -> Result<Loaded, TrainError> + Sync),
+) -> Vec<Result<Vec<Record>, TrainError>> {
+    let flag = [AtomicBool::new(false)];
+    run.on_ranks(ranks, &|_, world| {
+        let mut watch = Watch { records: Vec::new(), stop_after, stop: &flag, after: &|_| () };
+        let others = OtherCheckpoints { elsewhere: None, initial: Some(open) };
+        let mut trainer = Trainer::on_rank_from(run.input(recipe), cpu(), Box::new(world), others)?;
+        trainer.run(&mut watch, &flag[0])?;
+        Ok(watch.records)
+    })
+}
+
+fn first(results: Vec<Result<Vec<Record>, TrainError>>) -> Vec<Record> {
+    results.into_iter().map(|rank| rank.unwrap()).next().unwrap()
+}
+
+fn steps(records: &[Record]) -> Vec<Step> {
+    records.iter().filter_map(|r| if let Record::Step(s) = r { Some(s.clone()) } else { None }).collect()
+}
+
+/// Everything is kept, and the data are those behind the checkpoint: the second half of one run, to the bit.
+#[test]
+fn with_everything_kept_and_the_next_data_a_run_has_the_bits_of_one_that_went_on() {
+    let whole = Run::new(false);
+    let wanted = steps(&whole.train(&with(&["save.every_steps=12"]), 1, None));
+    let new = behind(&whole, 12 * 8);
+    let kept = with(&[
+        "train.init.from=there",
+        "train.init.optimizer=keep",
+        "train.init.schedule=continue",
+        "train.steps=12",
+    ]);
+    let opened = || Ok(checkpoints(&whole.dir).load_lazily(12)?);
+    let mut records = first(session(&new, &kept, 1, Some(5), &opened));
+    let begun = records.iter().find_map(|r| if let Record::Model(m) = r { m.initial.clone() } else { None });
+    let begun = begun.unwrap();
+    assert!(begun.contains("step 12; optimizer kept, learning-rate schedule continued"), "{begun}");
+    // The checkpoint is not asked for again.
+    let gone = || Err(TrainError::Recipe("gone".into()));
+    records.extend(first(session(&new, &kept, 1, None, &gone)));
+    let found = steps(&records);
+    assert_eq!(found.len() as u64, STEPS - 12);
+    for (found, wanted) in found.iter().zip(&wanted[12..]) {
+        assert_eq!(found.step + 12, wanted.step);
+        let bits = |s: &Step| (s.loss.to_bits(), s.grad_norm.to_bits(), s.lr.to_bits());
+        assert_eq!(bits(found), bits(wanted), "step {}", found.step);
+    }
+    let state =
+        |run: &Run, step| TrainState::of(checkpoints(&run.dir).load(step).unwrap().manifest()).unwrap();
+    let (new_state, old) = (state(&new, 12), state(&whole, 24));
+    assert_eq!((new_state.step, new_state.updates(), new_state.tokens), (12, 12, 1536));
+    assert_eq!(new_state.initial.unwrap().updates + new_state.updates(), old.updates());
+    // From this one on, a third one counts all updates.
+    let third = behind(&whole, 0);
+    let opened = || Ok(checkpoints(&new.dir).load_lazily(12)?);
+    first(session(&third, &kept, 1, Some(1), &opened));
+    assert_eq!(state(&third, 1).initial.unwrap().updates, 24);
+    assert_eq!(state(&third, 1).initial.unwrap().batch_tokens, 24 * 128);
+}
+
+/// The first loss is that of the checkpoint's parameters; the optimizer and the rates begin anew, on any number of ranks.
+#[test]
+fn fresh_runs_begin_with_the_parameters_alone_in_every_layout() {
+    let whole = Run::new(false);
+    let straight = steps(&whole.train(&with(&["save.every_steps=12"]), 1, None));
+    let opened = || Ok(checkpoints(&whole.dir).load_lazily(12)?);
+    let fresh = |sets: &[&str]| with(&[&["train.init.from=there", "train.micro_batch=2"], sets].concat());
+    let mut losses = Vec::new();
+    for (sets, ranks) in [
+        (&[][..], 1),
+        (&["parallel.data=zero3"], 4),
+        (&["parallel.tensor=2"], 2),
+        (&["parallel.pipeline=2"], 2),
+    ] {
+        let new = behind(&whole, 12 * 8);
+        let found = steps(&first(session(&new, &fresh(sets), ranks, Some(4), &opened)));
+        assert!((found[0].loss - straight[12].loss).abs() < 1e-5, "{sets:?}");
+        assert_eq!((found[0].step, found[0].tokens, found[0].lr), (1, 128, straight[0].lr));
+        losses.push(found.iter().map(|s| s.loss).collect::<Vec<_>>());
+        assert!(new.dir.join("checkpoints/step-00000004").is_dir());
+    }
+    // The optimizer began anew.
+    assert!((losses[0][3] - straight[15].loss).abs() > 1e-6);
+    for other in &losses[1..] {
+        assert!(other.iter().zip(&losses[0]).all(|(a, b)| (a - b).abs() < 2e-4 * b), "{losses:?}");
+    }
+    // Other optimizers take parameters as well.
+    let lion = fresh(&["optim.optimizer=lion", "optim.lr=1e-3", "train.weights=bf16"]);
+    let new = behind(&whole, 12 * 8);
+    let found = steps(&first(session(&new, &lion, 1, Some(1), &opened)));
+    assert!((found[0].loss - straight[12].loss).abs() < 0.02, "rounded weights");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_the_first_step() {
+    let whole = Run::new(false);
+    whole.train(&with(&["train.steps=2"]), 1, None);
+    let opened = || Ok(checkpoints(&whole.dir).load_lazily(2)?);
+    let new = Run::new(false);
+    for (sets, parts) in [
+        (&["model.width=32"][..], &["train.init.from", "model", "2 layers", "base"][..]),
+        (&["model.vocab_size=64"], &["vocabulary of the model", "64 rows"]),
+        (
+            &["optim.optimizer=adafactor", "train.init.optimizer=keep"],
+            &["adafactor", "another (it has", "\"fresh\""],
+        ),
+    ] {
+        let sets = [&["train.init.from=there"], sets].concat();
+        let e = session(&new, &with(&sets), 1, None, &opened).remove(0).unwrap_err().to_string();
+        parts.iter().for_each(|part| assert!(e.contains(part), "{sets:?}: {e}"));
+    }
+    let other = bessemer_checkpoint::CheckpointError::Request { step: 2, problem: "none".into() };
+    let failing = || Err(TrainError::Recipe(other.to_string()));
+    assert!(session(&new, &with(&["train.init.from=there"]), 1, None, &failing)[0].is_err());
+    assert_eq!(checkpoints(&new.dir).named_steps().unwrap(), Vec::<u64>::new());
+}
