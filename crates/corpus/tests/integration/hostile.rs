@@ -237,7 +237,7 @@ fn hostile_parquet_is_refused_before_it_costs_anything() {
     println!("Parquet: {dropped:?}, {:?}, peak {} MiB", begun.elapsed(), peak >> 20);
     assert_eq!(dropped, counts(&[("unreadable", 2)]));
     assert_eq!(kept, ["a-good.parquet#1", "a-good.parquet#2"]);
-    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     assert!(peak < ALLOWED, "{} MiB, at most {}", peak >> 20, ALLOWED >> 20);
 }
 
