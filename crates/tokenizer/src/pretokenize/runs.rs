@@ -5,7 +5,7 @@
 //! byte once bit 7 is cleared. Most English and source-code words end within the first eight bytes, so the usual
 //! word costs one round without a branch a byte.
 
-use super::classes::{Class, class_at};
+use super::classes::{Class, class_at, letter_beyond_ascii};
 
 const LOW_SEVEN: u64 = 0x7F7F_7F7F_7F7F_7F7F;
 const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -34,11 +34,23 @@ pub(super) fn letters(text: &[u8], mut at: usize) -> usize {
             at += 8;
         }
         // Here stands a byte that is no ASCII letter, or fewer than eight bytes remain.
-        if at >= text.len() {
-            return at;
-        }
-        match class_at(text, at) {
-            (Class::Letter, len) => at += len,
+        match text.get(at) {
+            Some(byte) if byte.is_ascii_alphabetic() => at += 1,
+            Some(0x80..) => {
+                while let Some(len) = letter_beyond_ascii(text, at) {
+                    if len == 0 {
+                        return at;
+                    }
+                    at += len;
+                }
+                match text.get(at) {
+                    Some(0x80..) => match class_at(text, at) {
+                        (Class::Letter, len) => at += len,
+                        _ => return at,
+                    },
+                    _ => {}
+                }
+            }
             _ => return at,
         }
     }
@@ -132,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_run_on_through_letters_beyond_ascii() {
+    fn letters_run_on_through_letter_beyond_ascii() {
         let text = "abcdefghijklmnopéèqrst 1".as_bytes();
         assert_eq!(letters(text, 0), text.len() - 2);
         assert_eq!(letters(text, text.len() - 2), text.len() - 2);
