@@ -22,21 +22,24 @@ const MAX_BYTES: usize = 1 << 24;
 /// to share their beginnings could take as many as the square of their length.
 const STEPS_PER_BYTE: usize = 32;
 
-/// A token that merging makes from its own bytes.
+/// Bytes of a token that merging makes from them.
 #[derive(Debug, Clone, Copy)]
-struct Token {
-    /// Bytes.
-    len: u32,
+struct Length {
+    /// 0 for an id that merging never gives.
+    bytes: u32,
     /// Longest other token that this one begins with, or [`NONE`].
     shorter: u32,
-    /// The two that its last merge joins; itself where it is a single byte.
-    left: u32,
-    right: u32,
-    /// 1 + rank of its last merge; 0 for a single byte.
-    made: u32,
 }
 
-const UNREACHABLE: Token = Token { len: 0, shorter: NONE, left: NONE, right: NONE, made: 0 };
+/// The last merge of a token, seen from one of its ends. Both ends have a table of their own, because a search looks at one of
+/// them only and its time goes into fetching from memory.
+#[derive(Debug, Clone, Copy)]
+struct LastMerge {
+    /// 1 + its rank; 0 for a single byte.
+    made: u32,
+    /// The part at this end.
+    part: u32,
+}
 
 /// Places of a piece from which no token goes on, one bit each.
 #[derive(Debug, Clone, Default)]
@@ -63,25 +66,33 @@ impl DeadEnds {
 #[derive(Debug, Clone)]
 pub(crate) struct TokenMatcher {
     trie: Trie,
-    tokens: Vec<Token>,
+    lengths: Vec<Length>,
+    left: Vec<LastMerge>,
+    right: Vec<LastMerge>,
 }
 
 impl TokenMatcher {
     /// `None` for merges that use a token before the last merge that makes it, for bytes that share an id, and for more than
     /// [`MAX_BYTES`].
     pub(crate) fn new(byte_ids: &[u32; 256], merges: &[(Pair, u32)], ranks: &PairRanks) -> Option<Self> {
-        let ids = merges.iter().map(|merge| merge.1).chain(*byte_ids).max()? as usize + 1;
-        let mut tokens = vec![UNREACHABLE; ids];
+        let ids = merges.iter().flat_map(|&((left, right), whole)| [left, right, whole]).chain(*byte_ids);
+        let ids = ids.max()? as usize + 1;
+        let byte = LastMerge { made: 0, part: NONE };
+        let mut matcher = TokenMatcher {
+            trie: Trie::new(Vec::new())?,
+            lengths: vec![Length { bytes: 0, shorter: NONE }; ids],
+            left: vec![byte; ids],
+            right: vec![byte; ids],
+        };
         let mut bytes: Vec<Box<[u8]>> = vec![Box::default(); ids];
         for (byte, &id) in byte_ids.iter().enumerate() {
-            if tokens[id as usize].len != 0 {
+            if !bytes[id as usize].is_empty() {
                 return None;
             }
-            tokens[id as usize] = Token { len: 1, left: id, right: id, ..UNREACHABLE };
+            matcher.lengths[id as usize].bytes = 1;
             bytes[id as usize] = [byte as u8].into();
         }
         let mut used = vec![false; ids];
-        let mut matcher = TokenMatcher { trie: Trie::new(Vec::new())?, tokens };
         let mut total = 0;
         for (rank, &((left, right), whole)) in merges.iter().enumerate() {
             used[left as usize] = true;
@@ -89,7 +100,7 @@ impl TokenMatcher {
             if used[whole as usize] {
                 return None;
             }
-            let known = |id: u32| matcher.tokens[id as usize].len;
+            let known = |id: u32| matcher.lengths[id as usize].bytes;
             let rank = rank as u32;
             if known(left) == 0
                 || known(right) == 0
@@ -102,13 +113,15 @@ impl TokenMatcher {
             if total > MAX_BYTES {
                 return None;
             }
-            matcher.tokens[whole as usize] = Token { len, shorter: NONE, left, right, made: rank + 1 };
+            matcher.lengths[whole as usize].bytes = len;
+            matcher.left[whole as usize] = LastMerge { made: rank + 1, part: left };
+            matcher.right[whole as usize] = LastMerge { made: rank + 1, part: right };
             bytes[whole as usize] = [&bytes[left as usize][..], &bytes[right as usize]].concat().into();
         }
         let entries = bytes.iter().zip(0..).filter(|(bytes, _)| !bytes.is_empty());
         matcher.trie = Trie::new(entries.map(|(bytes, id)| (&**bytes, id)).collect())?;
-        for (token, bytes) in matcher.tokens.iter_mut().zip(&bytes).filter(|(_, bytes)| !bytes.is_empty()) {
-            token.shorter = matcher.trie.longest(&bytes[..bytes.len() - 1]);
+        for (token, bytes) in matcher.lengths.iter_mut().zip(&bytes).filter(|(_, bytes)| !bytes.is_empty()) {
+            token.shorter = matcher.trie.longest(&bytes[..bytes.len() - 1]).0;
         }
         Some(matcher)
     }
@@ -127,14 +140,14 @@ impl TokenMatcher {
             if ranks.rank(left, right).is_some_and(|rank| rank < limit) {
                 return false;
             }
-            let (ending, beginning) = (self.tokens[left as usize], self.tokens[right as usize]);
+            let (ending, beginning) = (self.right[left as usize], self.left[right as usize]);
             if ending.made > beginning.made {
                 // Where both use up a part by the same merge, the left one comes first.
                 limit = ending.made - 1;
-                left = ending.right;
+                left = ending.part;
             } else if beginning.made > 0 {
                 limit = beginning.made;
-                right = beginning.left;
+                right = beginning.part;
             } else {
                 return true;
             }
@@ -149,8 +162,8 @@ impl TokenMatcher {
         dead_ends: &mut DeadEnds,
         out: &mut Vec<u32>,
     ) -> bool {
-        let mut candidate = self.trie.longest(piece);
-        if self.tokens[candidate as usize].len as usize == piece.len() {
+        let (mut candidate, mut len) = self.trie.longest(piece);
+        if len == piece.len() {
             out.push(candidate);
             return true;
         }
@@ -162,26 +175,31 @@ impl TokenMatcher {
                 // Every byte is a token and a piece has its tokens, so there is one to take back.
                 let Some(last) = out.pop() else { unreachable!("a piece without tokens") };
                 dead_ends.insert(at);
-                let Token { len, shorter, .. } = self.tokens[last as usize];
-                at -= len as usize;
-                candidate = shorter;
+                at -= self.len(last);
+                candidate = self.lengths[last as usize].shorter;
+                len = self.len(candidate);
                 continue;
             }
-            let Token { len, shorter, .. } = self.tokens[candidate as usize];
-            let end = at + len as usize;
+            let end = at + len;
             let fits = !dead_ends.contains(end)
                 && (at == 0 || self.are_neighbours(ranks, (out[out.len() - 1], candidate), NONE, &mut steps));
             if fits {
                 out.push(candidate);
                 at = end;
-                candidate = self.trie.longest(&piece[at..]);
+                (candidate, len) = self.trie.longest(&piece[at..]);
             } else if steps > STEPS_PER_BYTE * piece.len() {
                 out.truncate(before);
                 return false;
             } else {
-                candidate = shorter;
+                candidate = self.lengths[candidate as usize].shorter;
+                len = self.len(candidate);
             }
         }
         true
+    }
+
+    /// Bytes of a token, 0 for [`NONE`].
+    fn len(&self, token: u32) -> usize {
+        self.lengths.get(token as usize).map_or(0, |length| length.bytes as usize)
     }
 }

@@ -278,6 +278,15 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_nothing_makes_takes_part_in_nothing() {
+        let byte_ids = std::array::from_fn(|b| b as u32);
+        let bpe = Bpe::new(byte_ids, vec![((0, 9000), 256), ((256, 1), 257), ((1, 0), 258)], None).unwrap();
+        let mut encoded = Vec::new();
+        bpe.encode_piece(&[0, 1, 0, 1], &mut MergeSpace::default(), &mut encoded);
+        assert_eq!(encoded, [0, 258, 1]);
+    }
+
+    #[test]
     fn the_same_merge_twice_is_refused() {
         let error = Bpe::new([0; 256], vec![((0, 0), 1), ((0, 0), 2)], None).unwrap_err();
         assert!(error.to_string().contains("second time"));

@@ -87,14 +87,12 @@ impl Scratch {
         }
         let key = key_of(text, start, end);
         let at = HASH.of_key(key) as usize % SETS;
-        let Set([first, second]) = &self.sets[at];
-        let hit = if first.key == key {
-            first
-        } else if second.key == key {
-            second
-        } else {
+        let Set(entries) = &self.sets[at];
+        // The way is chosen without a branch: which of the two it is cannot be foretold.
+        let hit = &entries[usize::from(entries[0].key != key)];
+        if hit.key != key {
             return self.encode_short(bpe, text, start, end, out);
-        };
+        }
         if hit.len == 0 {
             return self.encode_long(bpe, text, start, end, out);
         }

@@ -73,7 +73,8 @@ impl Trie {
                 builder.nodes[node].token = entries[first].1;
                 first += 1;
             }
-            (bytes.clear(), children.clear());
+            bytes.clear();
+            children.clear();
             while first < end {
                 let byte = entries[first].0[depth];
                 let count = entries[first..end].partition_point(|entry| entry.0[depth] == byte);
@@ -93,21 +94,22 @@ impl Trie {
         Some(Trie { nodes: builder.nodes })
     }
 
-    /// The longest token that `text` begins with, or [`NONE`].
+    /// The longest token that `text` begins with, or [`NONE`], and the number of its bytes.
     #[inline(always)]
-    pub(crate) fn longest(&self, text: &[u8]) -> u32 {
+    pub(crate) fn longest(&self, text: &[u8]) -> (u32, usize) {
         let (mut base, mut token) = (self.nodes[ROOT].base_and_label >> LABEL_BITS, NONE);
-        for byte in text {
+        let mut len = 0;
+        for (i, byte) in text.iter().enumerate() {
             let Node { base_and_label, token: ends } = self.nodes[base as usize + usize::from(*byte)];
             if base_and_label % (1 << LABEL_BITS) != u32::from(*byte) + 1 {
                 break;
             }
             base = base_and_label >> LABEL_BITS;
             if ends != NONE {
-                token = ends;
+                (token, len) = (ends, i + 1);
             }
         }
-        token
+        (token, len)
     }
 }
 
@@ -168,7 +170,7 @@ mod tests {
             let tokens: BTreeSet<Vec<u8>> = tokens;
             let entries = tokens.iter().enumerate().map(|(i, t)| (t.as_slice(), i as u32)).collect();
             let want = tokens.iter().enumerate().filter(|(_, t)| text.starts_with(t)).max_by_key(|(_, t)| t.len());
-            prop_assert_eq!(Trie::new(entries).unwrap().longest(&text), want.map_or(NONE, |(i, _)| i as u32));
+            prop_assert_eq!(Trie::new(entries).unwrap().longest(&text), want.map_or((NONE, 0), |(i, t)| (i as u32, t.len())));
         }
     }
 
@@ -181,9 +183,9 @@ mod tests {
         let trie =
             Trie::new(tokens.iter().enumerate().map(|(i, t)| (t.as_slice(), i as u32)).collect()).unwrap();
         for (i, token) in tokens.iter().enumerate() {
-            assert_eq!(trie.longest(token), i as u32);
-            assert_eq!(trie.longest(&[token, &b"\0\xff"[..]].concat()[..token.len()]), i as u32);
+            assert_eq!(trie.longest(token), (i as u32, token.len()));
+            assert_eq!(trie.longest(&[token, &b"\0\xff"[..]].concat()).1, 2);
         }
-        assert_eq!(trie.longest(b""), NONE);
+        assert_eq!(trie.longest(b""), (NONE, 0));
     }
 }

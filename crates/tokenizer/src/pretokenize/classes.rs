@@ -109,73 +109,70 @@ static ASCII: [Class; 256] = {
 #[inline(always)]
 pub(crate) fn class_at(text: &[u8], at: usize) -> (Class, usize) {
     let b = text[at];
-    if b < 0x80 { (ASCII[b as usize], 1) } else { class_beyond_ascii(text, at) }
+    if b < 0x80 {
+        return (ASCII[b as usize], 1);
+    }
+    let (word, last, len) = match text[at..].first_chunk() {
+        Some(&[first @ 0xE0..0xF0, second, third]) if second & 0xC0 == 0x80 => {
+            let page = (usize::from(first & 0x0F) << 6) | usize::from(second & 0x3F);
+            (&CLASS_BITS.three[page], third, 3)
+        }
+        Some(&[first @ 0xC0..0xE0, second, _]) => (&CLASS_BITS.two[usize::from(first & 0x1F)], second, 2),
+        _ => return class_by_decoding(text, at),
+    };
+    let is_in = |bits: u64| last & 0xC0 == 0x80 && (bits >> (last & 63)) & 1 == 1;
+    if is_in(word.letters) {
+        (Class::Letter, len)
+    } else if is_in(word.others) {
+        (Class::Other, len)
+    } else {
+        class_by_decoding(text, at)
+    }
 }
 
-/// As [`class_at`] where `text[at]` is no ASCII character.
 #[inline(never)]
-fn class_beyond_ascii(text: &[u8], at: usize) -> (Class, usize) {
-    if let Some(&[first, second, third]) = text[at..].first_chunk() {
-        let continues = |byte: u8| byte & 0xC0 == 0x80;
-        if (0xC2..0xE0).contains(&first) && continues(second) {
-            return (class_of((u32::from(first & 0x1F) << 6) | u32::from(second & 0x3F)), 2);
-        }
-        // E0 and ED have shorter ranges of second bytes: overlong forms and surrogates are left to `decode`.
-        if (0xE1..0xF0).contains(&first) && first != 0xED && continues(second) && continues(third) {
-            let high = (u32::from(first & 0x0F) << 12) | (u32::from(second & 0x3F) << 6);
-            return (class_of(high | u32::from(third & 0x3F)), 3);
-        }
-        if first == 0xE0 && second & 0xE0 == 0xA0 && continues(third) {
-            return (class_of((u32::from(second & 0x3F) << 6) | u32::from(third & 0x3F)), 3);
-        }
-    }
+fn class_by_decoding(text: &[u8], at: usize) -> (Class, usize) {
     match decode(&text[at..]) {
         None => (Class::Other, 1),
         Some((code_point, len)) => (class_of(code_point), len),
     }
 }
 
-/// Letters among the characters of two and of three bytes, one bit each: the word is chosen by the bytes before the last, the bit
-/// by the last. Words of overlong forms are 0.
-struct LetterBits {
-    two: [u64; 32],
-    three: [u64; 1024],
+/// Letters and others among 64 characters that differ in their last byte, a bit each.
+#[derive(Clone, Copy)]
+struct ClassWord {
+    letters: u64,
+    others: u64,
 }
 
-static LETTER_BITS: LetterBits = {
-    let mut bits = LetterBits { two: [0; 32], three: [0; 1024] };
+/// Letters and others among the characters of two and of three bytes, by the bytes before the last. Overlong forms and surrogates
+/// are neither.
+struct ClassBits {
+    two: [ClassWord; 32],
+    three: [ClassWord; 1024],
+}
+
+static CLASS_BITS: ClassBits = {
+    let none = ClassWord { letters: 0, others: 0 };
+    let mut bits = ClassBits { two: [none; 32], three: [none; 1024] };
     let mut code_point = 0x80;
     while code_point < 0x10000 {
+        let word = if code_point < 0x800 {
+            &mut bits.two[code_point >> 6]
+        } else {
+            &mut bits.three[code_point >> 6]
+        };
         let class = TABLE.class[TABLE.page[code_point >> 8] as usize][code_point & 255];
+        let is_surrogate = code_point >= 0xD800 && code_point < 0xE000;
         if class == Class::Letter as u8 {
-            let bit = 1 << (code_point & 63);
-            if code_point < 0x800 {
-                bits.two[code_point >> 6] |= bit;
-            } else {
-                bits.three[code_point >> 6] |= bit;
-            }
+            word.letters |= 1 << (code_point & 63);
+        } else if class == Class::Other as u8 && !is_surrogate {
+            word.others |= 1 << (code_point & 63);
         }
         code_point += 1;
     }
     bits
 };
-
-/// Bytes of the letter of two or three bytes at `text[at]`: 0 for another character there, `None` where [`class_at`] must tell:
-/// for ASCII, four bytes, and within two bytes of the end.
-#[inline(always)]
-pub(crate) fn letter_beyond_ascii(text: &[u8], at: usize) -> Option<usize> {
-    let &[first, second, third] = text.get(at..at + 3)?.first_chunk()?;
-    let (word, last, len) = match first {
-        0xE0..0xF0 if second & 0xC0 == 0x80 => {
-            let page = (usize::from(first & 0x0F) << 6) | usize::from(second & 0x3F);
-            (LETTER_BITS.three[page], third, 3)
-        }
-        0xC0..0xE0 => (LETTER_BITS.two[usize::from(first & 0x1F)], second, 2),
-        _ => return None,
-    };
-    let is_letter = last & 0xC0 == 0x80 && (word >> (last & 63)) & 1 == 1;
-    Some(if is_letter { len } else { 0 })
-}
 
 /// Class of a code point.
 #[inline]

@@ -5,7 +5,7 @@
 //! byte once bit 7 is cleared. Most English and source-code words end within the first eight bytes, so the usual
 //! word costs one round without a branch a byte.
 
-use super::classes::{Class, class_at, letter_beyond_ascii};
+use super::classes::{Class, class_at};
 
 const LOW_SEVEN: u64 = 0x7F7F_7F7F_7F7F_7F7F;
 const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -37,18 +37,11 @@ pub(super) fn letters(text: &[u8], mut at: usize) -> usize {
         match text.get(at) {
             Some(byte) if byte.is_ascii_alphabetic() => at += 1,
             Some(0x80..) => {
-                while let Some(len) = letter_beyond_ascii(text, at) {
-                    if len == 0 {
-                        return at;
-                    }
-                    at += len;
-                }
-                match text.get(at) {
-                    Some(0x80..) => match class_at(text, at) {
+                while text.get(at).is_some_and(|byte| *byte >= 0x80) {
+                    match class_at(text, at) {
                         (Class::Letter, len) => at += len,
                         _ => return at,
-                    },
-                    _ => {}
+                    }
                 }
             }
             _ => return at,
