@@ -1,8 +1,8 @@
 //! Character classes of the pre-tokenizers: which of `\p{L}`, `\p{N}`, `\s` a character belongs to.
 //!
-//! The three properties are disjoint, so one class a character suffices. Look-up is a two-level table over the
-//! code point (page of 256, then byte), built at compile time from [`super::unicode_ranges`]: one load for ASCII,
-//! two more after UTF-8 decoding for the rest. About 45 KiB of constants.
+//! The three properties are disjoint, so one class a character suffices. ASCII takes one load. Letters and others of two and three
+//! bytes are found by one bit, chosen by their bytes without decoding; the rest by a two-level table over the code point (page of
+//! 256, then byte). All are built at compile time from [`super::unicode_ranges`]: about 62 KiB of constants.
 
 use super::unicode_ranges::{LETTERS, NUMBERS, WHITESPACE};
 
@@ -223,6 +223,21 @@ mod tests {
         for broken in [&[0x80u8][..], &[0xC0, 0x80], &[0xED, 0xA0, 0x80], &[0xF4, 0x90, 0x80, 0x80], &[0xFF]]
         {
             assert_eq!(decode(broken), None, "{broken:x?}");
+        }
+    }
+
+    #[test]
+    fn classes_by_bits_are_those_by_decoding_for_every_three_bytes_and_every_character() {
+        for first in 0x80..=0xFF {
+            for rest in 0..=0xFFFFu16 {
+                let [second, third] = rest.to_be_bytes();
+                let text = [first, second, third];
+                assert_eq!(class_at(&text, 0), class_by_decoding(&text, 0), "{text:x?}");
+            }
+        }
+        for c in '\u{80}'..=char::MAX {
+            let text = format!("{c}. ");
+            assert_eq!(class_at(text.as_bytes(), 0), (class_of(c as u32), c.len_utf8()), "{c:?}");
         }
     }
 
