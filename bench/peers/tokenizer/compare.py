@@ -6,11 +6,17 @@ Needs `pip install tokenizers tiktoken kitoken rs-bpe`.
     cargo build --release -p bessemer-tokenizer --example tokenizer_bench
     python compare.py CORPUS path/to/tokenizer_bench [ROUNDS]
 
+Text of other languages, encoded on one thread beside tiktoken, with a vocabulary trained on it:
+
+    python collect_languages.py LANGUAGES
+    python compare.py --encode LANGUAGES path/to/tokenizer_bench [ROUNDS]
+
 Each contestant runs in its own process, in turn, ROUNDS times; medians are printed. Reading files is outside all
-clocks. Identity: the trained tokenizer.json files must be equal byte for byte, and an order-dependent checksum of
+clocks. "CPU" is the rate by processor time, where a contestant gives it: on a shared machine it says more. Identity: the trained tokenizer.json files must be equal byte for byte, and an order-dependent checksum of
 all ids must be equal. rs-bpe knows OpenAI's vocabularies only; the last rounds use cl100k, taken out of rs-bpe and given to all.
 """
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -83,10 +89,10 @@ def tiktoken_encode(folder, file, threads):
     specials = {"<|endoftext|>": model["vocab"].pop("<|endoftext|>")}
     ranks = {bytes(byte_of[c] for c in token): i for token, i in model["vocab"].items()}
     encoding = tiktoken.Encoding("ours", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=specials)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), time.process_time()
     ids = encoding.encode_ordinary_batch(texts, num_threads=threads)
-    seconds = time.perf_counter() - start
-    return [{"seconds": seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - before
+    return [{"seconds": seconds, "cpu_seconds": cpu_seconds, "bytes": size, "checksum": checksum(ids), "tokens": sum(map(len, ids))}]
 
 
 def kitoken_encode(folder, file, threads):
@@ -173,11 +179,20 @@ def ours(bench, *arguments):
     return [json.loads(line) for line in lines.splitlines()]
 
 
+def rate(figures, clock):
+    """Median MB/s by "seconds" or "cpu_seconds"; 0 where a figure has none."""
+    return statistics.median(f["bytes"] / f[clock] / 1e6 if f.get(clock) else 0.0 for f in figures)
+
+
 def row(name, threads, figures):
     rates = [f["bytes"] / f["seconds"] / 1e6 for f in figures]
-    seconds = [f["seconds"] for f in figures]
-    print(f"| {name} | {threads} | {statistics.median(seconds):.3f} | {statistics.median(rates):.1f} | {max(rates):.1f} |", flush=True)
+    seconds = statistics.median(f["seconds"] for f in figures)
+    cpu = rate(figures, "cpu_seconds")
+    print(f"| {name} | {threads} | {seconds:.3f} | {rate(figures, 'seconds'):.1f} | {max(rates):.1f} | {f'{cpu:.1f}' if cpu else ''} |", flush=True)
     return statistics.median(rates)
+
+
+HEADER = "| what | threads | median s | median MB/s | best MB/s | CPU MB/s |\n|---|---|---|---|---|---|"
 
 
 def main():
@@ -185,7 +200,7 @@ def main():
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
     work = Path(tempfile.mkdtemp())
     own_file, hf_file = work / "ours.json", work / "hf.json"
-    print("| what | threads | median s | median MB/s | best MB/s |\n|---|---|---|---|---|")
+    print(HEADER)
     for threads in (1, 2):
         a, b = [], []
         for _ in range(rounds):
@@ -193,7 +208,7 @@ def main():
             b += alone("hf_train", threads, folder, threads, hf_file)
         same = own_file.read_bytes() == hf_file.read_bytes()
         ratio = row("train, ours", threads, a) / row("train, HF tokenizers", threads, b)
-        print(f"| ratio {ratio:.1f}, files equal: {same} | | | | |", flush=True)
+        print(f"| ratio {ratio:.1f}, files equal: {same} | | | | | |", flush=True)
     for threads in (1, 2):
         contest("", threads, rounds, bench, folder, own_file,
                 {"tiktoken": "tiktoken_encode", "HF tokenizers": "hf_encode"} | ({"kitoken": "kitoken_encode"} if threads == 1 else {}))
@@ -209,11 +224,22 @@ def contest(what, threads, rounds, bench, folder, file, peers):
         own += ours(bench, "encode", folder, file, threads, 1, ENCODE_BYTES)
         for peer, function in peers.items():
             others[peer] += alone(function, threads, folder, file, threads)
-    rate = row(f"encode{what}, ours", threads, own)
+    own_rate = row(f"encode{what}, ours", threads, own)
     ids = lambda figures: {(f["tokens"], f["checksum"]) for f in figures}
     for peer, figures in others.items():
-        ratio = rate / row(f"encode{what}, {peer}", threads, figures)
-        print(f"| ratio to {peer} {ratio:.2f}, ids equal: {ids(own) == ids(figures)} | | | | |", flush=True)
+        ratio = own_rate / row(f"encode{what}, {peer}", threads, figures)
+        cpu = rate(own, "cpu_seconds") / (rate(figures, "cpu_seconds") or math.inf)
+        by_cpu = f" (CPU {cpu:.2f})" if cpu else ""
+        print(f"| ratio to {peer} {ratio:.2f}{by_cpu}, ids equal: {ids(own) == ids(figures)} | | | | | |", flush=True)
+
+
+def encode_only():
+    folder, bench = sys.argv[2], sys.argv[3]
+    rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 3
+    own_file = Path(tempfile.mkdtemp()) / "ours.json"
+    ours(bench, "train", folder, VOCAB, 1, own_file)
+    print(HEADER)
+    contest("", 1, rounds, bench, folder, own_file, {"tiktoken": "tiktoken_encode"})
 
 
 if __name__ == "__main__":
@@ -224,5 +250,7 @@ if __name__ == "__main__":
         else:
             result = globals()[function](arguments[0], arguments[1], int(arguments[2]))
         print(json.dumps(result))
+    elif sys.argv[1] == "--encode":
+        encode_only()
     else:
         main()

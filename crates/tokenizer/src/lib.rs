@@ -5,7 +5,7 @@
 //! | cut text into pieces | [`Pretokenizer`] | one pass |
 //! | count distinct pieces | `word_counts` | one table look-up a piece, parallel |
 //! | learn merges | `learn_merges` | a small multiple of the distinct text |
-//! | encode a piece | `bpe`, remembered in [`Scratch`] | one table look-up a known piece, else O(n log n) |
+//! | encode a piece | `bpe`, remembered in [`Scratch`] | one table look-up a known piece, else in proportion to its length |
 //! | read and write | `json` | linear |
 //!
 //! What holds: every byte string decodes to itself after byte-level encoding; the result of training does not depend
@@ -13,6 +13,7 @@
 //! encoding never gives a special token.
 
 mod added_tokens;
+mod backtracking;
 mod batch;
 mod bpe;
 mod byte_alphabet;
@@ -27,6 +28,7 @@ mod pretokenize;
 mod scratch;
 mod tokenizer;
 mod trainer;
+mod trie;
 mod word_counts;
 mod word_key;
 

@@ -27,11 +27,21 @@ impl<V: Copy + Default> PairTable<V> {
         (u64::from(pair.0) << 32) | u64::from(pair.1)
     }
 
+    /// Hash of a pair, best in its high bits.
+    #[inline(always)]
+    pub(crate) fn hash(pair: Pair) -> u64 {
+        Self::mix(Self::key(pair))
+    }
+
+    #[inline(always)]
+    fn mix(key: u64) -> u64 {
+        // Fibonacci hashing (Knuth, TAOCP 6.4); ids sit in the low bits of both halves, so mix the halves first.
+        (key ^ (key >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
     #[inline(always)]
     fn home(&self, key: u64) -> usize {
-        // Fibonacci hashing (Knuth, TAOCP 6.4); ids sit in the low bits of both halves, so mix the halves first.
-        let mixed = (key ^ (key >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed >> self.shift) as usize
+        (Self::mix(key) >> self.shift) as usize
     }
 
     /// The value of a pair.

@@ -1,22 +1,22 @@
 //! Working memory of an encoder: what was encoded before, and space for merging.
 //!
-//! Text repeats its words (Zipf), so most pieces have been merged already. A piece of at most 15 bytes and at most
+//! Text repeats its words (Zipf), so most pieces have been encoded already. A piece of at most 15 bytes and at most
 //! three ids is found in a two-way set-associative table of 64-byte sets, one cache line a look-up, the older entry
-//! giving way; other pieces up to 256 bytes in a map that is emptied when full. Both are bounded (1 MiB and at
-//! most 21 MiB), and a collision costs a repeated merge, never a wrong id.
+//! giving way; a piece of at most 31 bytes and at most seven ids in a direct-mapped table of as long entries. Longer
+//! ones are encoded each time. Both tables are bounded (1 MiB each), and a collision costs a repeated encoding, never
+//! a wrong id.
 
 use crate::bpe::{Bpe, MergeSpace};
-use crate::word_key::{FoldHash, MAX_KEY_BYTES, key_of};
-use std::collections::HashMap;
+use crate::word_key::{FoldHash, LongKey, MAX_KEY_BYTES, MAX_LONG_KEY_BYTES, key_of, long_key_of};
 
 /// Number of two-entry sets: 1 MiB, the size of a core's second-level cache on current servers.
 const SETS: usize = 1 << 14;
 /// Ids held inside an entry.
 const INLINE_IDS: usize = 3;
-/// Longest piece that is remembered.
-const MAX_CACHED_BYTES: usize = 256;
-/// Entries of the map of longer pieces.
-const MAX_LONG: usize = 1 << 14;
+/// Number of entries for longer pieces.
+const LONG_ENTRIES: usize = 1 << 14;
+/// Ids held inside an entry for longer pieces.
+const LONG_IDS: usize = 7;
 
 const HASH: FoldHash = FoldHash::fixed();
 
@@ -25,6 +25,7 @@ struct Entry {
     /// 0 when empty.
     key: u128,
     ids: [u32; INLINE_IDS],
+    /// 0 where the ids are among those of longer pieces, because there are too many.
     len: u32,
 }
 
@@ -33,6 +34,16 @@ struct Entry {
 #[repr(align(64))]
 struct Set([Entry; 2]);
 
+/// A longer piece in a cache line of its own.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+struct LongEntry {
+    /// All 0 when empty.
+    key: LongKey,
+    ids: [u32; LONG_IDS],
+    len: u32,
+}
+
 /// Working memory for [`crate::Tokenizer::encode_into`]: one per thread, reused from text to text. It belongs to the
 /// tokenizer that used it last; handing it to another one empties it.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +51,7 @@ pub struct Scratch {
     /// Fingerprint of the tokenizer whose ids are remembered.
     owner: [u8; 32],
     sets: Vec<Set>,
-    long: HashMap<Box<[u8]>, Box<[u32]>, FoldHash>,
+    long: Vec<LongEntry>,
     merge: MergeSpace,
 }
 
@@ -57,6 +68,7 @@ impl Scratch {
             self.sets.clear();
             self.sets.resize(SETS, Set::default());
             self.long.clear();
+            self.long.resize(LONG_ENTRIES, LongEntry::default());
         }
     }
 
@@ -71,62 +83,62 @@ impl Scratch {
         out: &mut Vec<u32>,
     ) {
         if end - start > MAX_KEY_BYTES {
-            return self.encode_long(bpe, &text[start..end], out);
+            return self.encode_long(bpe, text, start, end, out);
         }
         let key = key_of(text, start, end);
         let at = HASH.of_key(key) as usize % SETS;
-        let Set([first, second]) = &self.sets[at];
-        let hit = if first.key == key {
-            first
-        } else if second.key == key {
-            second
-        } else {
-            return self.encode_short(bpe, &text[start..end], key, at, out);
-        };
-        if hit.len == 1 {
-            out.push(hit.ids[0]);
-        } else {
-            out.extend_from_slice(&hit.ids[..hit.len as usize]);
+        let Set(entries) = &self.sets[at];
+        // The way is chosen without a branch: which of the two it is cannot be foretold.
+        let hit = &entries[usize::from(entries[0].key != key)];
+        if hit.key != key {
+            return self.encode_short(bpe, text, start, end, out);
         }
+        if hit.len == 0 {
+            return self.encode_long(bpe, text, start, end, out);
+        }
+        // A copy of constant length, then what is not part of it taken back: no call and no branch on the length.
+        out.extend_from_slice(&hit.ids);
+        out.truncate(out.len() + hit.len as usize - INLINE_IDS);
     }
 
     #[inline(never)]
-    fn encode_short(&mut self, bpe: &Bpe, piece: &[u8], key: u128, at: usize, out: &mut Vec<u32>) {
+    fn encode_short(&mut self, bpe: &Bpe, text: &[u8], start: usize, end: usize, out: &mut Vec<u32>) {
         let before = out.len();
-        // Pieces that need more ids than an entry holds live in the map.
-        if let Some(ids) = self.long.get(piece) {
-            return out.extend_from_slice(ids);
-        }
-        bpe.encode_piece(piece, &mut self.merge, out);
+        bpe.encode_piece(&text[start..end], &mut self.merge, out);
+        let key = key_of(text, start, end);
+        let mut entry = Entry { key, ..Entry::default() };
         let ids = &out[before..];
         if ids.len() <= INLINE_IDS {
-            let mut entry = Entry { key, ids: [0; INLINE_IDS], len: ids.len() as u32 };
             entry.ids[..ids.len()].copy_from_slice(ids);
-            let set = &mut self.sets[at].0;
-            set[1] = set[0];
-            set[0] = entry;
+            entry.len = ids.len() as u32;
         } else {
-            self.remember(piece, ids);
+            self.remember_long(long_key_of(text, start, end), ids);
         }
+        let set = &mut self.sets[HASH.of_key(key) as usize % SETS].0;
+        set[1] = set[0];
+        set[0] = entry;
     }
 
     #[inline(never)]
-    fn encode_long(&mut self, bpe: &Bpe, piece: &[u8], out: &mut Vec<u32>) {
-        if piece.len() > MAX_CACHED_BYTES {
-            return bpe.encode_piece(piece, &mut self.merge, out);
+    fn encode_long(&mut self, bpe: &Bpe, text: &[u8], start: usize, end: usize, out: &mut Vec<u32>) {
+        if end - start > MAX_LONG_KEY_BYTES {
+            return bpe.encode_piece(&text[start..end], &mut self.merge, out);
         }
-        if let Some(ids) = self.long.get(piece) {
-            return out.extend_from_slice(ids);
+        let key = long_key_of(text, start, end);
+        let entry = &self.long[HASH.of_long_key(key) as usize % LONG_ENTRIES];
+        if entry.key == key {
+            return out.extend_from_slice(&entry.ids[..entry.len as usize]);
         }
         let before = out.len();
-        bpe.encode_piece(piece, &mut self.merge, out);
-        self.remember(piece, &out[before..]);
+        bpe.encode_piece(&text[start..end], &mut self.merge, out);
+        self.remember_long(key, &out[before..]);
     }
 
-    fn remember(&mut self, piece: &[u8], ids: &[u32]) {
-        if self.long.len() >= MAX_LONG {
-            self.long.clear();
+    fn remember_long(&mut self, key: LongKey, ids: &[u32]) {
+        if ids.len() <= LONG_IDS {
+            let mut entry = LongEntry { key, ids: [0; LONG_IDS], len: ids.len() as u32 };
+            entry.ids[..ids.len()].copy_from_slice(ids);
+            self.long[HASH.of_long_key(key) as usize % LONG_ENTRIES] = entry;
         }
-        self.long.insert(piece.into(), ids.into());
     }
 }

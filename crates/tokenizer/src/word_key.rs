@@ -1,4 +1,5 @@
-//! Pieces of at most 15 bytes as one 128-bit integer: the bytes, zero-padded, with the length in the top byte.
+//! Pieces of at most 15 bytes as one 128-bit integer: the bytes, zero-padded, with the length in the top byte. Pieces of
+//! at most 31 bytes as two.
 //!
 //! Nearly all pre-tokens are that short, so counting and caching compare one integer instead of following a pointer.
 //! The hash is one 64 x 64 -> 128 bit product folded by exclusive or (the step of wyhash and its descendants).
@@ -37,6 +38,26 @@ pub(crate) fn key_of(text: &[u8], start: usize, end: usize) -> u128 {
     bytes | ((len as u128) << 120)
 }
 
+/// Longest piece that has a [`LongKey`].
+pub(crate) const MAX_LONG_KEY_BYTES: usize = 31;
+
+/// Bytes of a piece, zero-padded, with the length in the last byte.
+pub(crate) type LongKey = [u128; 2];
+
+/// Key of the piece `text[start..end]`, which has 1 to [`MAX_LONG_KEY_BYTES`] bytes. Never all 0.
+#[inline(always)]
+pub(crate) fn long_key_of(text: &[u8], start: usize, end: usize) -> LongKey {
+    let len = end - start;
+    debug_assert!((1..=MAX_LONG_KEY_BYTES).contains(&len));
+    if len <= MAX_KEY_BYTES {
+        return [key_of(text, start, end), 0];
+    }
+    let (first, rest) = text[start..].split_first_chunk::<16>().expect("a piece of more than 15 bytes");
+    let rest = if len == 16 { 0 } else { key_of(rest, 0, len - 16) };
+    // The lengths of short pieces stand in the first half, which is full here.
+    [u128::from_le_bytes(*first), rest | 0x80 << 120]
+}
+
 /// The bytes behind a key and their number.
 pub(crate) fn bytes_of(key: u128) -> ([u8; 16], usize) {
     ((key & LOW_BYTES[15]).to_le_bytes(), (key >> 120) as usize)
@@ -72,6 +93,13 @@ impl FoldHash {
     #[inline(always)]
     pub(crate) fn of_key(&self, key: u128) -> u64 {
         fold(key as u64 ^ self.seed[0], (key >> 64) as u64 ^ self.seed[1])
+    }
+
+    /// Hash of a long key.
+    #[inline(always)]
+    pub(crate) fn of_long_key(&self, [first, second]: LongKey) -> u64 {
+        let state = self.of_key(first);
+        fold(second as u64 ^ self.seed[0] ^ state, (second >> 64) as u64 ^ self.seed[1])
     }
 }
 
@@ -141,5 +169,22 @@ mod tests {
             }
         }
         assert_ne!(key_of(b"a", 0, 1), key_of(b"a\0", 0, 2));
+    }
+
+    #[test]
+    fn long_keys_differ_for_every_two_pieces() {
+        let texts = [&b"abcdefghijklmnopqrstuvwxyzabcdefghijkl"[..], &[0; 40], &[0x80; 40]];
+        let mut keys = std::collections::HashMap::new();
+        for text in texts {
+            for start in 0..text.len() {
+                for end in start + 1..=(start + MAX_LONG_KEY_BYTES).min(text.len()) {
+                    let piece = &text[start..end];
+                    let key = long_key_of(text, start, end);
+                    assert_eq!(key, long_key_of(piece, 0, piece.len()));
+                    assert_eq!(keys.entry(key).or_insert(piece), &piece);
+                    assert_ne!(key, LongKey::default());
+                }
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ANY_CHARACTER;
 use crate::added_tokens::AddedToken;
-use crate::bpe::Bpe;
+use crate::bpe::{Bpe, WholePieces};
 use crate::byte_alphabet::{char_of_byte, unspell};
 use crate::char_model::CharModel;
 use crate::error::{Result, TokenizerError};
@@ -227,7 +227,7 @@ impl Tokenizer {
             }
             let merges = read_merges(&file.model.merges, &ordinary)?;
             let whole_pieces = file.model.ignore_merges.then(|| {
-                let mut whole = HashMap::with_capacity(vocabulary);
+                let mut whole = WholePieces::with_capacity_and_hasher(vocabulary, Default::default());
                 whole.extend(ordinary.iter().map(|(_, id)| (tokens[id as usize].clone(), id)));
                 whole
             });

@@ -1,8 +1,8 @@
 //! Character classes of the pre-tokenizers: which of `\p{L}`, `\p{N}`, `\s` a character belongs to.
 //!
-//! The three properties are disjoint, so one class a character suffices. Look-up is a two-level table over the
-//! code point (page of 256, then byte), built at compile time from [`super::unicode_ranges`]: one load for ASCII,
-//! two more after UTF-8 decoding for the rest. About 45 KiB of constants.
+//! The three properties are disjoint, so one class a character suffices. ASCII takes one load. Letters and others of two and three
+//! bytes are found by one bit, chosen by their bytes without decoding; the rest by a two-level table over the code point (page of
+//! 256, then byte). All are built at compile time from [`super::unicode_ranges`]: about 62 KiB of constants.
 
 use super::unicode_ranges::{LETTERS, NUMBERS, WHITESPACE};
 
@@ -109,16 +109,70 @@ static ASCII: [Class; 256] = {
 #[inline(always)]
 pub(crate) fn class_at(text: &[u8], at: usize) -> (Class, usize) {
     let b = text[at];
-    if b < 0x80 { (ASCII[b as usize], 1) } else { class_beyond_ascii(text, at) }
+    if b < 0x80 {
+        return (ASCII[b as usize], 1);
+    }
+    let (word, last, len) = match text[at..].first_chunk() {
+        Some(&[first @ 0xE0..0xF0, second, third]) if second & 0xC0 == 0x80 => {
+            let page = (usize::from(first & 0x0F) << 6) | usize::from(second & 0x3F);
+            (&CLASS_BITS.three[page], third, 3)
+        }
+        Some(&[first @ 0xC0..0xE0, second, _]) => (&CLASS_BITS.two[usize::from(first & 0x1F)], second, 2),
+        _ => return class_by_decoding(text, at),
+    };
+    let is_in = |bits: u64| last & 0xC0 == 0x80 && (bits >> (last & 63)) & 1 == 1;
+    if is_in(word.letters) {
+        (Class::Letter, len)
+    } else if is_in(word.others) {
+        (Class::Other, len)
+    } else {
+        class_by_decoding(text, at)
+    }
 }
 
 #[inline(never)]
-fn class_beyond_ascii(text: &[u8], at: usize) -> (Class, usize) {
+fn class_by_decoding(text: &[u8], at: usize) -> (Class, usize) {
     match decode(&text[at..]) {
         None => (Class::Other, 1),
         Some((code_point, len)) => (class_of(code_point), len),
     }
 }
+
+/// Letters and others among 64 characters that differ in their last byte, a bit each.
+#[derive(Clone, Copy)]
+struct ClassWord {
+    letters: u64,
+    others: u64,
+}
+
+/// Letters and others among the characters of two and of three bytes, by the bytes before the last. Overlong forms and surrogates
+/// are neither.
+struct ClassBits {
+    two: [ClassWord; 32],
+    three: [ClassWord; 1024],
+}
+
+static CLASS_BITS: ClassBits = {
+    let none = ClassWord { letters: 0, others: 0 };
+    let mut bits = ClassBits { two: [none; 32], three: [none; 1024] };
+    let mut code_point = 0x80;
+    while code_point < 0x10000 {
+        let word = if code_point < 0x800 {
+            &mut bits.two[code_point >> 6]
+        } else {
+            &mut bits.three[code_point >> 6]
+        };
+        let class = TABLE.class[TABLE.page[code_point >> 8] as usize][code_point & 255];
+        let is_surrogate = code_point >= 0xD800 && code_point < 0xE000;
+        if class == Class::Letter as u8 {
+            word.letters |= 1 << (code_point & 63);
+        } else if class == Class::Other as u8 && !is_surrogate {
+            word.others |= 1 << (code_point & 63);
+        }
+        code_point += 1;
+    }
+    bits
+};
 
 /// Class of a code point.
 #[inline]
@@ -169,6 +223,21 @@ mod tests {
         for broken in [&[0x80u8][..], &[0xC0, 0x80], &[0xED, 0xA0, 0x80], &[0xF4, 0x90, 0x80, 0x80], &[0xFF]]
         {
             assert_eq!(decode(broken), None, "{broken:x?}");
+        }
+    }
+
+    #[test]
+    fn classes_by_bits_are_those_by_decoding_for_every_three_bytes_and_every_character() {
+        for first in 0x80..=0xFF {
+            for rest in 0..=0xFFFFu16 {
+                let [second, third] = rest.to_be_bytes();
+                let text = [first, second, third];
+                assert_eq!(class_at(&text, 0), class_by_decoding(&text, 0), "{text:x?}");
+            }
+        }
+        for c in '\u{80}'..=char::MAX {
+            let text = format!("{c}. ");
+            assert_eq!(class_at(text.as_bytes(), 0), (class_of(c as u32), c.len_utf8()), "{c:?}");
         }
     }
 

@@ -34,11 +34,16 @@ pub(super) fn letters(text: &[u8], mut at: usize) -> usize {
             at += 8;
         }
         // Here stands a byte that is no ASCII letter, or fewer than eight bytes remain.
-        if at >= text.len() {
-            return at;
-        }
-        match class_at(text, at) {
-            (Class::Letter, len) => at += len,
+        match text.get(at) {
+            Some(byte) if byte.is_ascii_alphabetic() => at += 1,
+            Some(0x80..) => {
+                while text.get(at).is_some_and(|byte| *byte >= 0x80) {
+                    match class_at(text, at) {
+                        (Class::Letter, len) => at += len,
+                        _ => return at,
+                    }
+                }
+            }
             _ => return at,
         }
     }
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_run_on_through_letters_beyond_ascii() {
+    fn letters_run_on_through_letter_beyond_ascii() {
         let text = "abcdefghijklmnopéèqrst 1".as_bytes();
         assert_eq!(letters(text, 0), text.len() - 2);
         assert_eq!(letters(text, text.len() - 2), text.len() - 2);

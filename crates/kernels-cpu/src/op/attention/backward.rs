@@ -361,8 +361,11 @@ impl Kernel for Tile<'_> {
             f.v.load::<S>(row, s1 - s0, columns, 1.0, x.v);
             fill::<S>(x.dk, (s1 - s0) * wide, 0.0);
             fill::<S>(x.dv, (s1 - s0) * wide, 0.0);
+            // The first strip also goes through panels that see nothing at all.
+            let queries = if j == 0 { 0..s.seq } else { f.sight.queries(b, &(s0..s1)) };
+            let seeing = queries.start / width..queries.end.div_ceil(width);
             for h in 0..per_group {
-                for p in (0..panels).rev() {
+                for p in seeing.clone().rev() {
                     let (head, t) = (g * per_group + h, p * width);
                     let panel = Panel::<2>::new::<S>(&f.sight, b, t, width.min(s.seq - t));
                     if panel.seen(0..width, &(s0..s1)).is_empty() {

@@ -168,6 +168,10 @@ impl Kernel for Tile<'_> {
                     f.k.prefetch::<S>(next.0, next.1, (g * e, e), i, per_group * panels);
                     f.v.prefetch::<S>(next.0, next.1, (g * e, e), i, per_group * panels);
                     let p = place(i);
+                    // Most panels of a strip see no key of a block where windows or documents are short.
+                    if f.sight.end(p.t + p.count - 1) <= s0 || f.sight.first(b, p.t) >= s0 + ns {
+                        continue;
+                    }
                     let panel = Panel::<WIDE>::new::<S>(&f.sight, b, p.t, p.count);
                     let seen = panel.seen(0..width, &(s0..s0 + ns));
                     if seen.is_empty() {

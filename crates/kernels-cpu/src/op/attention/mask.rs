@@ -6,9 +6,10 @@
 use crate::operand::Indices;
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{Alibi, AttentionCached, AttentionMask, AttentionShape, Positions};
+use std::ops::Range;
 
 /// What a query sees: the keys from [`Sight::first`] to before [`Sight::end`].
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Sight<'a> {
     /// Queries of a sequence.
     seq: usize,
@@ -95,6 +96,12 @@ impl<'a> Sight<'a> {
         self.key_positions.before(self.position(t) + 1, self.keys)
     }
 
+    /// Queries of sequence `b` that may see one of the keys; all others see none of them.
+    pub(crate) fn queries(&self, b: usize, keys: &Range<usize>) -> Range<usize> {
+        let start = partition_point(self.seq, |t| self.end(t) <= keys.start);
+        start..partition_point(self.seq, |t| self.first(b, t) < keys.end).max(start)
+    }
+
     /// Keys that a query sees at most.
     pub(crate) fn window(&self) -> usize {
         self.window
@@ -131,6 +138,16 @@ impl<'a> Sight<'a> {
     }
 }
 
+/// How many of the numbers below `len`, in order, come before those that do not fulfil `is_before`.
+fn partition_point(len: usize, is_before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low.midpoint(high);
+        if is_before(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +173,34 @@ mod tests {
         assert_eq!((0..4).map(|t| some.end(t)).collect::<Vec<_>>(), [0, 1, 4, 4]);
         assert_eq!(firsts(some, 0), [0, 0, 3, 3]);
         assert!(halves.is_stretch(0, 2) && halves.is_stretch(2, 2) && !halves.is_stretch(1, 2));
+    }
+
+    #[test]
+    fn queries_of_a_range_of_keys_are_those_that_see_one_of_them() {
+        let starts = [0, 0, 0, 0, 0, 1, 1, 3];
+        let later = Positions { first: 2, later: Some(9), stride: 1 };
+        let some = Positions { first: 3, later: None, stride: 2 };
+        for (window, documents, queries, key_positions) in [
+            (usize::MAX, None, Positions::default(), Positions::default()),
+            (2, None, Positions::default(), Positions::default()),
+            (usize::MAX, Some(&starts[..]), Positions::default(), Positions::default()),
+            (2, Some(&starts[..]), Positions::default(), Positions::default()),
+            (3, None, 7.into(), Positions::default()),
+            (9, None, later, some),
+            (1, None, later, some),
+        ] {
+            let sight = Sight { queries, key_positions, keys: 6, ..sight(window, documents) };
+            for b in 0..documents.map_or(1, |_| 2) {
+                for (start, end) in (0..6).flat_map(|start| (start + 1..=6).map(move |end| (start, end))) {
+                    let range = sight.queries(b, &(start..end));
+                    for t in 0..4 {
+                        let (first, last) = (sight.first(b, t).max(start), sight.end(t).min(end));
+                        assert!(range.contains(&t) || first >= last, "{sight:?} {start}..{end} {t}");
+                        assert!(!range.contains(&t) || sight.end(t) > start && sight.first(b, t) < end);
+                    }
+                }
+            }
+        }
     }
 
     #[test]
