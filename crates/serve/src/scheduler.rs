@@ -6,7 +6,7 @@
 //! 2. gives free slots to waiting sequences: one of each request in turn, so that a request of a thousand prompts does not
 //!    keep out one that came after it,
 //! 3. brings one piece of one prompt, of each sequence in turn, so that a long prompt does not stop the others; what a slot holds of it already is not
-//!    computed again ([`crate::prefixes`]),
+//!    computed again,
 //! 4. decodes one position of every sequence whose prompt is complete.
 //!
 //! It knows no clock, thread or socket. The text of a sequence is a function of its own settings alone, because the model's
