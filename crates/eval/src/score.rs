@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub mod answers;
 pub mod prepared;
 pub mod rows;
+pub mod shared;
 
 use rows::{OneLength, rolling_rows, score_rows};
 

@@ -7,7 +7,8 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_eval::generate::{CachedDecoder, ContextLimit, Finish, GenerateConfig, NextToken, generate};
 use bessemer_eval::sampling::SamplingConfig;
 use bessemer_eval::score::rows::{LengthDecoders, Row, RowModel, RowScore, score_rows};
-use bessemer_eval::score::{DecoderLosses, EvalReport, score, score_rolling, score_windows};
+use bessemer_eval::score::shared::PrefixModel;
+use bessemer_eval::score::{DecoderLosses, EvalReport, TokenLosses, score, score_rolling, score_windows};
 use bessemer_eval::windows::Spread;
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
@@ -165,6 +166,89 @@ fn rows_have_the_same_bits_for_any_batch_and_order() {
             other.reverse();
             assert_eq!(other, alone, "{architecture}: batches of {sequences}, the other way round");
         }
+    }
+}
+
+/// Questions with several choices, and questions behind common examples.
+fn choices() -> Vec<Row> {
+    let token = |seed: u32, t: u32| (t * t * 5 + seed * 11 + t) % VOCABULARY;
+    let mut rows = Vec::new();
+    for question in 0..60 {
+        let context: Vec<u32> =
+            (0..9 + question % 8).map(|t| token(if t < 6 { 1 } else { question }, t)).collect();
+        for choice in 0..1 + question % 4 {
+            let rest = (0..1 + (question + choice) % 5).map(|t| token(50 + question * 7 + choice, t));
+            let tokens: Vec<u32> = context.iter().copied().chain(rest).collect();
+            rows.push(Row { scored: tokens.len() - context.len(), tokens });
+        }
+    }
+    rows
+}
+
+/// Decoders that count the passes behind common beginnings.
+struct Counting<'a> {
+    decoders: LengthDecoders<'a>,
+    passes: usize,
+}
+
+impl RowModel for Counting<'_> {
+    fn longest(&self) -> usize {
+        self.decoders.longest()
+    }
+    fn length_for(&self, len: usize) -> usize {
+        self.decoders.length_for(len)
+    }
+    fn at_length(&mut self, length: usize) -> Result<Box<dyn TokenLosses + '_>, EvalError> {
+        self.decoders.at_length(length)
+    }
+    fn prefixes(&mut self) -> Option<&mut dyn PrefixModel> {
+        if self.decoders.prefixes().is_some() { Some(self) } else { None }
+    }
+}
+
+impl PrefixModel for Counting<'_> {
+    fn sequences(&self, capacity: usize) -> usize {
+        self.decoders.sequences(capacity)
+    }
+    fn behind(
+        &mut self,
+        capacity: usize,
+        past: usize,
+        length: usize,
+    ) -> Result<Box<dyn TokenLosses + '_>, EvalError> {
+        self.passes += 1;
+        self.decoders.behind(capacity, past, length)
+    }
+}
+
+#[test]
+fn rows_with_a_common_beginning_have_the_bits_of_whole_rows() {
+    for architecture in ["gpt2", "llama"] {
+        let run = |sequences, shares: bool, rows: &[Row]| {
+            let (mut backend, decoder) = decoder(architecture, sequences);
+            let mut decoders = LengthDecoders::new(&mut backend, decoder);
+            if !shares {
+                decoders = decoders.whole_rows();
+            }
+            let (mut model, mut told) = (Counting { decoders, passes: 0 }, 0);
+            let found = bits(&score_rows(&mut model, rows, true, &mut |done, _| told = done).unwrap());
+            assert_eq!(told, rows.len() as u64);
+            (found, model.passes)
+        };
+        let rows = choices();
+        let (whole, none) = run(7, false, &rows);
+        assert_eq!(none, 0);
+        for sequences in [1, 2, 7] {
+            let (shared, passes) = run(sequences, true, &rows);
+            assert_eq!(shared, whole, "{architecture}: batches of {sequences}");
+            assert!(passes > 3, "{architecture}: batches of {sequences}: no row was shared");
+        }
+        let backwards: Vec<Row> = rows.iter().rev().cloned().collect();
+        let (mut other, _) = run(2, true, &backwards);
+        other.reverse();
+        assert_eq!(other, whole, "{architecture}: the other way round");
+        let alone: Vec<_> = rows.iter().flat_map(|row| run(1, true, std::slice::from_ref(row)).0).collect();
+        assert_eq!(alone, whole, "{architecture}: each row by itself");
     }
 }
 

@@ -60,6 +60,13 @@ impl Default for Limits {
 pub trait Handler: Send + Sync {
     /// Answers through `responder`. A panic is answered with status 500.
     fn handle(&self, request: Request<Bytes>, responder: Responder);
+
+    /// Answer of the server's own to a request at `path`: its body is too large, does not arrive, or its handler failed. `what` is a sentence without a line
+    /// break. Plain text by default.
+    fn refusal(&self, path: &str, status: StatusCode, what: &str) -> Response<Bytes> {
+        let _ = path;
+        response(status, "text/plain; charset=utf-8", format!("{what}\n"))
+    }
 }
 
 impl<F: Fn(Request<Bytes>, Responder) + Send + Sync> Handler for F {
@@ -158,16 +165,21 @@ async fn answer(
     limits: Limits,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let (head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    let refusal = {
+        let handler = Arc::clone(&handler);
+        move |status: StatusCode, what: &str| closing(handler.refusal(&path, status, what))
+    };
     let body = match timeout(limits.arrival, Limited::new(body, limits.body_bytes).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
-            let text = format!("wanted a body of at most {} bytes\n", limits.body_bytes);
-            return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, text));
+            let what = format!("wanted a body of at most {} bytes", limits.body_bytes);
+            return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, &what));
         }
-        Ok(Err(_)) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body did not arrive whole\n".into())),
+        Ok(Err(_)) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body did not arrive whole")),
         Err(_) => {
-            let text = format!("the body did not arrive within {} s\n", limits.arrival.as_secs());
-            return Ok(refusal(StatusCode::REQUEST_TIMEOUT, text));
+            let what = format!("the body did not arrive within {} s", limits.arrival.as_secs());
+            return Ok(refusal(StatusCode::REQUEST_TIMEOUT, &what));
         }
     };
     let (sender, receiver) = oneshot::channel();
@@ -175,13 +187,12 @@ async fn answer(
     // Hyper drops this future when the client closes its connection, and with it the receiver: the handler sees it.
     spawn_blocking(move || handler.handle(request, Responder::new(sender)));
     Ok(receiver.await.unwrap_or_else(|_| {
-        refusal(StatusCode::INTERNAL_SERVER_ERROR, "the handler failed before it answered\n".into())
+        refusal(StatusCode::INTERNAL_SERVER_ERROR, "the handler failed before it answered")
     }))
 }
 
 /// An answer of the server's own, after which the connection is closed: the rest of the request is not read.
-fn refusal(status: StatusCode, text: String) -> Response<AnswerBody> {
-    let mut refusal = response(status, "text/plain; charset=utf-8", text);
+fn closing(mut refusal: Response<Bytes>) -> Response<AnswerBody> {
     refusal.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     refusal.map(|bytes| AnswerBody::Whole(Some(bytes)))
 }

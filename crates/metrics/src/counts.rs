@@ -91,8 +91,54 @@ pub(crate) fn word_grams(words: &[u32], order: usize) -> Counts {
     Counts::of(words.windows(order).map(key).collect())
 }
 
-/// N-grams of characters, up to six of them, counted.
-pub(crate) fn char_grams(chars: &[char], order: usize) -> Counts {
-    let key = |gram: &[char]| gram.iter().fold(0, |key, c| key << 21 | u128::from(u32::from(*c)));
-    Counts::of(chars.windows(order).map(key).collect())
+/// Bits of a character in a key.
+const CHAR_BITS: usize = 21;
+
+/// The n-grams of a text's characters for every order up to six, from one sort: in the order of the longest ones the shorter ones, with which these begin,
+/// stand in order too.
+#[derive(Debug)]
+pub(crate) struct CharGrams {
+    /// A key for each character: the n-gram that begins with it, as numbers from 1; 0 behind the end of the text.
+    keys: Vec<u128>,
+    longest: usize,
+}
+
+impl CharGrams {
+    /// N-grams up to `longest`, at most six.
+    pub(crate) fn new(chars: &[char], longest: usize) -> CharGrams {
+        let (mask, mut key) = ((1 << (CHAR_BITS * longest)) - 1, 0);
+        let next = |c: Option<&char>| c.map_or(0, |c| u128::from(u32::from(*c)) + 1);
+        let mut keys = Vec::with_capacity(chars.len());
+        for at in 0..chars.len() + longest.saturating_sub(1) {
+            key = (key << CHAR_BITS | next(chars.get(at))) & mask;
+            if at + 1 >= longest {
+                keys.push(key);
+            }
+        }
+        keys.sort_unstable();
+        CharGrams { keys, longest }
+    }
+
+    /// N-grams of an order from 1 on, each as often as it occurs.
+    pub(crate) fn total(&self, order: usize) -> u64 {
+        (self.keys.len() + 1).saturating_sub(order) as u64
+    }
+
+    /// N-grams of both, each as often as it occurs in the one that has fewer of it.
+    pub(crate) fn shared(&self, other: &CharGrams, order: usize) -> u64 {
+        let shift = CHAR_BITS * (self.longest - order);
+        // Keys that the end of the text cuts are no n-grams of this order.
+        let grams = |keys: &'_ [u128]| -> Vec<u128> {
+            let whole = |key: u128| key & ((1 << CHAR_BITS) - 1) != 0;
+            keys.iter().map(|key| key >> shift).filter(|key| whole(*key)).collect()
+        };
+        let (own, other) = (grams(&self.keys), grams(&other.keys));
+        let (mut i, mut j, mut shared) = (0, 0, 0);
+        while let (Some(a), Some(b)) = (own.get(i), other.get(j)) {
+            shared += u64::from(a == b);
+            i += usize::from(a <= b);
+            j += usize::from(b <= a);
+        }
+        shared
+    }
 }

@@ -34,21 +34,29 @@ impl Default for Meteor {
 impl Meteor {
     /// The score against one reference, 0 to 1. Words are what lies between blanks. Without synonyms the third stage is left out.
     pub fn score(&self, hypothesis: &str, reference: &str, synonyms: Option<Synonyms<'_>>) -> f64 {
-        let split = |text: &str| words(text).map(str::to_lowercase).collect::<Vec<String>>();
-        let (own, other) = (split(hypothesis), split(reference));
-        let mut pairs: Vec<[usize; 2]> = Vec::new();
-        let mut left: [Vec<usize>; 2] = [(0..own.len()).collect(), (0..other.len()).collect()];
-        let exact = |word: &str| vec![word.to_string()];
-        let stems = |word: &str| vec![stem(word)];
-        stage(&own, &other, &mut left, &mut pairs, &exact, &exact);
-        stage(&own, &other, &mut left, &mut pairs, &stems, &stems);
+        let (hypothesis, reference) = (hypothesis.to_lowercase(), reference.to_lowercase());
+        let (own, other): (Vec<&str>, Vec<&str>) =
+            (words(&hypothesis).collect(), words(&reference).collect());
+        let mut pairs: Vec<[usize; 2]> = Vec::with_capacity(own.len().min(other.len()));
+        let mut left = Left { own: (0..own.len()).collect(), other: (0..other.len()).collect() };
+        left.matched(&own.iter().map(|word| [*word]).collect::<Vec<_>>(), &other, &mut pairs);
+        let stems = |words: &[&str], left: &[usize]| {
+            let mut stems = vec![String::new(); words.len()];
+            left.iter().for_each(|&i| stems[i] = stem(words[i]));
+            stems
+        };
+        if !left.own.is_empty() && !left.other.is_empty() {
+            let (of_own, of_other) = (stems(&own, &left.own), stems(&other, &left.other));
+            let of_own: Vec<[String; 1]> = of_own.into_iter().map(|stem| [stem]).collect();
+            left.matched(&of_own, &of_other, &mut pairs);
+        }
         if let Some(synonyms) = synonyms {
-            let or_itself = |word: &str| {
-                let mut all = synonyms(word);
-                all.push(word.to_string());
-                all
-            };
-            stage(&own, &other, &mut left, &mut pairs, &or_itself, &exact);
+            let mut forms: Vec<Vec<String>> = vec![Vec::new(); own.len()];
+            for &i in &left.own {
+                forms[i] = synonyms(own[i]);
+                forms[i].push(own[i].to_string());
+            }
+            left.matched(&forms, &other, &mut pairs);
         }
         let matches = pairs.len() as f64;
         if matches == 0.0 {
@@ -68,35 +76,41 @@ impl Meteor {
     }
 }
 
-/// Matches what is left of both texts: each word of the hypothesis, the last first, with the last word of the reference that has one of its
-/// forms.
-fn stage(
-    own: &[String],
-    other: &[String],
-    [left_of_own, left_of_other]: &mut [Vec<usize>; 2],
-    pairs: &mut Vec<[usize; 2]>,
-    forms: &dyn Fn(&str) -> Vec<String>,
-    form_of_reference: &dyn Fn(&str) -> Vec<String>,
-) {
-    let mut places: HashMap<String, Vec<usize>> = HashMap::new();
-    for &j in &*left_of_other {
-        for form in form_of_reference(&other[j]) {
-            places.entry(form).or_default().push(j);
+/// Words that are not matched yet, by their places in rising order.
+struct Left {
+    own: Vec<usize>,
+    other: Vec<usize>,
+}
+
+impl Left {
+    /// Matches what is left of both texts: each word of the hypothesis, the last first, with the last word of the reference that is one of its forms.
+    fn matched<F: AsRef<[S]>, S: AsRef<str>, R: AsRef<str>>(
+        &mut self,
+        forms: &[F],
+        reference: &[R],
+        pairs: &mut Vec<[usize; 2]>,
+    ) {
+        const NONE: usize = usize::MAX;
+        // The last place of each form, and for each place the one before it of the same form.
+        let mut last: HashMap<&str, usize> = HashMap::with_capacity(self.other.len());
+        let mut before = vec![NONE; reference.len()];
+        for &j in &self.other {
+            before[j] = last.insert(reference[j].as_ref(), j).unwrap_or(NONE);
         }
-    }
-    let mut unmatched = Vec::new();
-    for &i in left_of_own.iter().rev() {
-        let found = forms(&own[i]);
-        let best = found.iter().filter_map(|form| places.get(form)?.last().map(|j| (*j, form))).max();
-        match best {
-            Some((j, form)) => {
-                places.get_mut(form).map(Vec::pop);
-                pairs.push([i, j]);
-                left_of_other.retain(|other| *other != j);
+        let (mut unmatched, mut taken) = (Vec::new(), vec![false; reference.len()]);
+        for &i in self.own.iter().rev() {
+            let places = forms[i].as_ref().iter().filter_map(|form| last.get(form.as_ref()).copied());
+            match places.filter(|place| *place != NONE).max() {
+                Some(j) => {
+                    last.insert(reference[j].as_ref(), before[j]);
+                    taken[j] = true;
+                    pairs.push([i, j]);
+                }
+                None => unmatched.push(i),
             }
-            None => unmatched.push(i),
         }
+        unmatched.reverse();
+        self.own = unmatched;
+        self.other.retain(|j| !taken[*j]);
     }
-    unmatched.reverse();
-    *left_of_own = unmatched;
 }

@@ -7,8 +7,8 @@ use crate::record::Recording;
 use crate::units::StageUnit;
 use bessemer_arch::Unit;
 use bessemer_program::{Phase, Scratch, StepValues, UnitProgram, each_op, plan_memory};
-use bessemer_tensor::op::{AttentionSlots, Op};
-use bessemer_tensor::{Backend, BufferSpec, View};
+use bessemer_tensor::op::{AttentionSlots, Copy, Op};
+use bessemer_tensor::{Backend, BufferSpec, Stream, View};
 use bessemer_units::{Bytes, DType};
 
 /// Positions of one sequence in one pass at most: longer prompts go through in pieces, which end at multiples of this.
@@ -346,6 +346,43 @@ impl Cache {
     /// True if a slot holds nothing.
     pub fn is_empty(&self, slot: usize) -> bool {
         self.len(slot) == 0
+    }
+
+    /// Copies what slot `from` holds of its first `len` positions to slot `to`, which begins as it does: positions that `to` holds already stay as they
+    /// are.
+    ///
+    /// # Errors
+    /// Slots that the cache does not have, or that hold fewer positions (`from`) or more (`to`) than `len`; what the backend answers.
+    pub fn copy(
+        &mut self,
+        backend: &mut dyn Backend,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<(), ModelError> {
+        let (there, held) = (self.len(from), self.len(to));
+        if from == to || from.max(to) >= self.slots.len() || there < len || held > len {
+            return Err(ModelError::Shape {
+                what: "slots to copy between",
+                wanted: format!(
+                    "two of the {} slots, the first with at least {len} positions, the second with at most as many",
+                    self.slots.len()
+                ),
+                found: format!("slot {from} with {there} and slot {to} with {held}"),
+            });
+        }
+        let rows = |view: View, slot: usize| view.rows(slot * self.capacity + held, len - held);
+        for &view in self.layers.iter().flatten().filter(|_| held < len) {
+            let copy = Copy { src: rows(view, from), dst: rows(view, to) };
+            backend.launch(Stream(0), &copy.into())?;
+        }
+        let [source, target] = self
+            .slots
+            .get_disjoint_mut([from, to])
+            .map_err(|_| ModelError::CacheFull { len: held, new: len - held, capacity: self.capacity })?;
+        target.starts[..=len].copy_from_slice(&source.starts[..=len]);
+        target.len = len;
+        Ok(())
     }
 
     /// Forgets all positions of a slot from `len` on (a common beginning is then decoded once). Does nothing if there are

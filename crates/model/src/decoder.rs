@@ -7,6 +7,7 @@ use crate::logits::logits_units;
 use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
 use crate::offload::OffloadLayout;
 use crate::params::{self, Param};
+use crate::prefix::AfterPrefix;
 use crate::ranks::StageRanks;
 pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
@@ -66,6 +67,8 @@ pub struct Decoder {
     pub(crate) losses: Vec<f32>,
     /// Places of offloaded values.
     pub(crate) second_memory: OffloadLayout,
+    /// The cache that batches stand behind, if there is one.
+    pub(crate) prefix: Option<AfterPrefix>,
 }
 
 /// The memory of one pass through the units.
@@ -194,6 +197,7 @@ impl Decoder {
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
             losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
             second_memory: OffloadLayout::default(),
+            prefix: None,
         };
         decoder.lay_out_second_memory();
         decoder.buffers.scratch =
@@ -203,7 +207,7 @@ impl Decoder {
     }
 
     /// Checks every operator that any pass may launch and reserves the largest workspace.
-    fn reserve(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
+    pub(crate) fn reserve(&mut self, backend: &mut dyn Backend) -> Result<(), ModelError> {
         let mut most = Bytes(0);
         let mut table = std::mem::take(&mut self.table);
         let mut ask = |op: &Op| {
@@ -274,7 +278,7 @@ impl Decoder {
             loss_factor: buffers.loss_factor,
             counters: buffers.counters.map(|c| c.rows(places(&self.units[..at]), random)),
             constant: buffers.constant,
-            external: &[],
+            external: self.prefix.as_ref().map_or(&[], |prefix| prefix.external(self.units[at].unit)),
             scratch: &buffers.scratch,
             indices: None,
         }
@@ -294,7 +298,10 @@ impl Decoder {
         for at in order {
             self.binding(at, phase, memory).fill(&mut table);
             let StageUnit { unit, program, parameters, .. } = self.unit(at, memory.slot);
-            let values = &StepValues { second_memory: self.second_memory_of(at, memory), ..*values };
+            let (past, capacity) =
+                self.prefix.as_ref().map_or((0, 0), |prefix| (prefix.past, prefix.capacity()));
+            let second_memory = self.second_memory_of(at, memory);
+            let values = &StepValues { second_memory, past, capacity, ..*values };
             result = ranks
                 .unit_begins(backend, *unit, phase)
                 .and_then(|()| run(program, phase, (&table, parameters), values, backend, &mut *ranks))

@@ -39,13 +39,18 @@ pub(crate) struct Choice {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) prompt: usize,
+    /// Those of them that were not computed.
+    pub(crate) cached: usize,
     pub(crate) chosen: usize,
 }
 
 impl Usage {
     pub(crate) fn json(self) -> Value {
-        let Usage { prompt, chosen } = self;
-        json!({"prompt_tokens": prompt, "completion_tokens": chosen, "total_tokens": prompt + chosen})
+        let Usage { prompt, cached, chosen } = self;
+        json!({
+            "prompt_tokens": prompt, "completion_tokens": chosen, "total_tokens": prompt + chosen,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a scheduler asks of a model: sequences in slots, pieces of prompts, one position of many.
 
-use bessemer_model::{Cache, Decoder, ModelError, NextPosition};
+use bessemer_model::{Cache, Decoder, MIN_PASS_ROWS, ModelError, NextPosition};
 use bessemer_tensor::Backend;
 
 /// Rows of logits of a prompt that are made in one product where all are asked for.
@@ -17,8 +17,18 @@ pub trait Engine {
     /// Positions of a prompt that one call should bring at most; a prompt is cut at multiples of it.
     fn chunk(&self) -> usize;
 
-    /// Forgets what a slot holds.
-    fn reset(&mut self, slot: usize);
+    /// Tokens of a piece from which on its numbers do not depend on where the prompt before it was cut into pieces; None if they always do, and a prompt
+    /// goes through as a whole.
+    fn free_piece(&self) -> Option<usize>;
+
+    /// Forgets what a slot holds from position `len` on.
+    fn truncate(&mut self, slot: usize, len: usize);
+
+    /// Copies the first `len` positions of slot `from` to slot `to`, which begins as it does.
+    ///
+    /// # Errors
+    /// The error of the model or its device.
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError>;
 
     /// Appends a piece of a prompt to a slot.
     ///
@@ -74,8 +84,17 @@ impl<B: Backend> Engine for ModelEngine<B> {
         self.cache.chunk()
     }
 
-    fn reset(&mut self, slot: usize) {
-        self.cache.truncate(slot, 0);
+    fn free_piece(&self) -> Option<usize> {
+        // Where attention stays within documents a piece ends with its document.
+        self.decoder.model().document_end.is_none().then_some(MIN_PASS_ROWS)
+    }
+
+    fn truncate(&mut self, slot: usize, len: usize) {
+        self.cache.truncate(slot, len);
+    }
+
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
+        self.cache.copy(&mut self.backend, from, to, len)
     }
 
     fn prefill(&mut self, slot: usize, ids: &[u32]) -> Result<(), ModelError> {

@@ -42,14 +42,30 @@ impl Handler for ServeHandler {
         };
         self.0.metrics.request(outcome);
     }
+
+    fn refusal(&self, path: &str, status: StatusCode, what: &str) -> Response<Bytes> {
+        let error = ApiError { status, ..ApiError::request(what) };
+        if matches!(path, "/v1/completions" | "/v1/chat/completions") {
+            self.0.metrics.request(outcome_of(status));
+        }
+        match path.starts_with("/v1/") {
+            true => error.response(),
+            false => response(status, "text/plain; charset=utf-8", format!("{what}\n")),
+        }
+    }
 }
 
-fn refuse(responder: Responder, error: &ApiError) -> Outcome {
-    let outcome = match error.status.as_u16() {
+/// The outcome of a request that is answered with an error.
+fn outcome_of(status: StatusCode) -> Outcome {
+    match status.as_u16() {
         429 => Outcome::Busy,
         500.. => Outcome::Failed,
         _ => Outcome::Refused,
-    };
+    }
+}
+
+fn refuse(responder: Responder, error: &ApiError) -> Outcome {
+    let outcome = outcome_of(error.status);
     match responder.whole(error.response()) {
         Ok(()) => outcome,
         Err(Gone) => Outcome::Abandoned,
@@ -66,6 +82,8 @@ fn method_not_allowed(wanted: &str) -> ApiError {
 struct Progress {
     choice: Choice,
     chosen: usize,
+    /// Tokens of the prompt that were there already.
+    cached: usize,
     last: Option<Instant>,
 }
 
@@ -74,6 +92,9 @@ struct Texts<'a> {
     answer: Answer<'a>,
     progress: Vec<Progress>,
     prompt_tokens: usize,
+    /// Texts of each prompt, and tokens that were put before it.
+    n: usize,
+    prefix: usize,
     ended: usize,
     first_token: bool,
     arrived: Instant,
@@ -86,6 +107,7 @@ impl Texts<'_> {
         let progress = &mut self.progress[sequence];
         match event {
             Event::Prompt(scores) => progress.choice.scores.extend(scores),
+            Event::Cached(tokens) => progress.cached += tokens,
             Event::Token { text, score, .. } => {
                 progress.choice.text.push_str(&text);
                 progress.choice.scores.extend(score);
@@ -114,7 +136,13 @@ impl Texts<'_> {
     }
 
     fn usage(&self) -> Usage {
-        Usage { prompt: self.prompt_tokens, chosen: self.progress.iter().map(|p| p.chosen).sum() }
+        // A prompt of several texts counts once, as the first of them had it.
+        let of_prompts = self.progress.iter().step_by(self.n);
+        Usage {
+            prompt: self.prompt_tokens,
+            cached: of_prompts.map(|p| p.cached.saturating_sub(self.prefix)).sum(),
+            chosen: self.progress.iter().map(|p| p.chosen).sum(),
+        }
     }
 }
 
@@ -191,6 +219,8 @@ impl ServeHandler {
             answer: Answer { model: &service.model, form, number, scores },
             progress: (0..request.sequences.len()).map(progress).collect(),
             prompt_tokens,
+            n: request.n,
+            prefix: request.sequences.first().map_or(0, |s| s.prefix),
             ended: 0,
             first_token: false,
             arrived,

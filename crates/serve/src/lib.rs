@@ -16,6 +16,7 @@ pub mod error;
 mod fields;
 pub mod handler;
 pub mod metrics;
+mod prefixes;
 pub mod request;
 pub mod scheduler;
 pub mod score;

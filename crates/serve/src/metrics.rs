@@ -1,5 +1,6 @@
 //! Counts of a server as Prometheus text (exposition format 0.0.4).
 
+use crate::scheduler::Step;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
@@ -60,6 +61,7 @@ impl Histogram {
 struct Counts {
     requests: BTreeMap<Outcome, u64>,
     prompt_tokens: u64,
+    cached_tokens: u64,
     tokens: u64,
     first: Histogram,
     further: Histogram,
@@ -92,11 +94,12 @@ impl Metrics {
         self.with(|c| *c.requests.entry(outcome).or_default() += 1);
     }
 
-    /// Counts tokens that went through the model and tokens that were chosen.
-    pub fn tokens(&self, prompt: usize, chosen: usize) {
+    /// Counts the tokens of a step of the scheduler.
+    pub fn tokens(&self, step: Step) {
         self.with(|c| {
-            c.prompt_tokens += prompt as u64;
-            c.tokens += chosen as u64;
+            c.prompt_tokens += step.prompt_tokens as u64;
+            c.cached_tokens += step.cached_tokens as u64;
+            c.tokens += step.tokens as u64;
         });
     }
 
@@ -124,12 +127,18 @@ impl Metrics {
             let name = outcome.name();
             let _ = writeln!(out, "bessemer_serve_requests_total{{outcome=\"{name}\"}} {count}");
         }
-        let plain: [(&str, &str, &str, u64); 6] = [
+        let plain: [(&str, &str, &str, u64); 7] = [
             (
                 "prompt_tokens_total",
                 "counter",
                 "Tokens of prompts that went through the model.",
                 c.prompt_tokens,
+            ),
+            (
+                "cached_prompt_tokens_total",
+                "counter",
+                "Tokens of prompts that a slot held already.",
+                c.cached_tokens,
             ),
             ("tokens_total", "counter", "Tokens that were chosen.", c.tokens),
             ("waiting_requests", "gauge", "Requests that wait for a slot.", load.waiting as u64),

@@ -5,13 +5,15 @@
 //! 1. drops the sequences whose client is gone,
 //! 2. gives free slots to waiting sequences: one of each request in turn, so that a request of a thousand prompts does not
 //!    keep out one that came after it,
-//! 3. brings one piece of one prompt, of each sequence in turn, so that a long prompt does not stop the others,
+//! 3. brings one piece of one prompt, of each sequence in turn, so that a long prompt does not stop the others; what a slot holds of it already is not
+//!    computed again,
 //! 4. decodes one position of every sequence whose prompt is complete.
 //!
 //! It knows no clock, thread or socket. The text of a sequence is a function of its own settings alone, because the model's
 //! logits are ([`Engine`]) and every sequence draws its own random numbers.
 
 use crate::engine::Engine;
+use crate::prefixes::{HeldPrompts, Source};
 use crate::score::TokenScore;
 use bessemer_eval::EvalError;
 use bessemer_eval::generate::{Continuation, Finish, GenerateConfig, Next, TextStream};
@@ -44,6 +46,8 @@ pub struct SequenceRequest {
 pub enum Event {
     /// Scores of the next tokens of the prompt, if they were asked for.
     Prompt(Vec<TokenScore>),
+    /// So many more tokens of the prompt were there already.
+    Cached(usize),
     /// A token, the text that it completes (often none), and its score, if that was asked for.
     Token {
         /// Its id.
@@ -110,6 +114,8 @@ fn lock<C>(client: &std::sync::Mutex<C>) -> std::sync::MutexGuard<'_, C> {
 pub struct Step {
     /// Tokens of prompts that went through the model.
     pub prompt_tokens: usize,
+    /// Tokens of prompts that a slot held already.
+    pub cached_tokens: usize,
     /// Tokens that were chosen.
     pub tokens: usize,
 }
@@ -119,7 +125,9 @@ pub struct Scheduler<C> {
     tokenizer: Arc<Tokenizer>,
     waiting: VecDeque<Waiting<C>>,
     active: VecDeque<Active<C>>,
-    free: Vec<usize>,
+    /// The one that is free for longest first.
+    free: VecDeque<usize>,
+    held: HeldPrompts,
     rows: Vec<NextPosition>,
     biased: Vec<f32>,
 }
@@ -138,7 +146,8 @@ impl<C: Client> Scheduler<C> {
             tokenizer,
             waiting: VecDeque::new(),
             active: VecDeque::new(),
-            free: (0..slots).rev().collect(),
+            free: (0..slots).collect(),
+            held: HeldPrompts::new(slots),
             rows: Vec::with_capacity(slots),
             biased: Vec::new(),
         }
@@ -169,14 +178,14 @@ impl<C: Client> Scheduler<C> {
 
     /// Makes one step.
     pub fn step(&mut self, engine: &mut dyn Engine) -> Step {
-        self.admit(engine);
+        self.admit();
         self.advance(engine)
     }
 
     /// Drops the sequences whose client is gone and gives free slots to waiting ones.
-    pub fn admit(&mut self, engine: &mut dyn Engine) {
+    pub fn admit(&mut self) {
         self.drop_abandoned();
-        self.fill_slots(engine);
+        self.fill_slots();
     }
 
     /// Brings a piece of a prompt and decodes a position of the other sequences. What the model answers to one sequence ends
@@ -192,7 +201,7 @@ impl<C: Client> Scheduler<C> {
     pub fn abort(&mut self, why: &str) {
         for active in self.active.drain(..) {
             active.tell(Event::Failed(why.to_owned()));
-            self.free.push(active.slot);
+            self.free.push_back(active.slot);
         }
         for waiting in self.waiting.drain(..) {
             for (number, _) in waiting.sequences {
@@ -207,15 +216,15 @@ impl<C: Client> Scheduler<C> {
         self.active.retain(|a| {
             let stays = !lock(&a.client).gone();
             if !stays {
-                free.push(a.slot);
+                free.push_back(a.slot);
             }
             stays
         });
     }
 
     /// Gives free slots to waiting sequences, one of each request in turn.
-    fn fill_slots(&mut self, engine: &mut dyn Engine) {
-        while let Some(&slot) = self.free.last() {
+    fn fill_slots(&mut self) {
+        while !self.free.is_empty() {
             let Some(mut waiting) = self.waiting.pop_front() else { return };
             let Some((number, request)) = waiting.sequences.pop_front() else { continue };
             let client = Arc::clone(&waiting.client);
@@ -225,8 +234,8 @@ impl<C: Client> Scheduler<C> {
             let end = self.tokenizer.end_of_text();
             match Continuation::new(&request.prompt, end, &request.generate, request.sample) {
                 Ok(continuation) => {
-                    self.free.pop();
-                    engine.reset(slot);
+                    // What a slot held stays until the first piece of the prompt.
+                    let Some(slot) = self.held.take_slot(&mut self.free, &request.prompt) else { return };
                     let text = TextStream::new(request.generate.stop.clone());
                     let active = Active { slot, number, client, request, continuation, text, fed: 0 };
                     self.active.push_back(active);
@@ -240,9 +249,24 @@ impl<C: Client> Scheduler<C> {
     fn prefill(&mut self, engine: &mut dyn Engine, step: &mut Step) {
         let Some(at) = self.active.iter().position(Active::in_prompt) else { return };
         let Some(mut active) = self.active.remove(at) else { return };
-        let fed = active.fed;
         let known = self.tokenizer.vocab_size();
-        let ended = match bring_piece(engine, &mut active, known) {
+        let cached = self.reuse(engine, &mut active);
+        let fed = active.fed;
+        let brought = cached.and_then(|cached| {
+            step.cached_tokens += cached;
+            bring_piece(engine, &mut active, known)
+        });
+        // The end of a prompt that nothing follows does not go through the model.
+        let went = active.in_prompt() || active.request.score_prompt || !active.continuation.is_full();
+        match &brought {
+            Ok(_) if went => {
+                let prompt = &active.request.prompt[..active.fed];
+                self.held.brought(active.slot, prompt, fed, engine.free_piece());
+            }
+            Ok(_) => {}
+            Err(_) => self.held.forget(active.slot),
+        }
+        let ended = match brought {
             Ok(Some(logits)) => choose(&mut active, &self.tokenizer, &logits, &mut self.biased, step),
             Ok(None) if active.in_prompt() => Ok(None),
             // Nothing is to follow.
@@ -253,6 +277,27 @@ impl<C: Client> Scheduler<C> {
         // Behind the others whose prompts are on their way.
         let stays = self.settle(active, ended, engine.capacity());
         self.active.extend(stays);
+    }
+
+    /// Takes over what a slot holds of a prompt beyond what its own slot has; returns the number of tokens.
+    fn reuse(&mut self, engine: &mut dyn Engine, active: &mut Active<C>) -> Result<usize, ModelError> {
+        let (slot, fed) = (active.slot, active.fed);
+        // Scores of a prompt want all of its logits.
+        let free_piece = engine.free_piece().filter(|_| !active.request.score_prompt);
+        let found = free_piece
+            .and_then(|piece| self.held.longest(&active.request.prompt, slot, fed, (engine.chunk(), piece)));
+        if fed == 0 {
+            engine.truncate(slot, found.filter(|found| found.slot == slot).map_or(0, |found| found.len));
+            self.held.forget(slot);
+        }
+        let Some(Source { slot: from, len }) = found else { return Ok(0) };
+        if from != slot {
+            engine.copy(from, slot, len)?;
+        }
+        self.held.hold(slot, &active.request.prompt[..len]);
+        active.fed = len;
+        active.tell(Event::Cached(len - fed));
+        Ok(len - fed)
     }
 
     /// Decodes one position of every sequence whose prompt is complete.
@@ -275,8 +320,9 @@ impl<C: Client> Scheduler<C> {
                     std::mem::take(&mut self.active).into_iter().partition(|a| !a.in_prompt());
                 self.active = kept;
                 for active in failed {
+                    self.held.forget(active.slot);
                     active.tell(Event::Failed(why.clone()));
-                    self.free.push(active.slot);
+                    self.free.push_back(active.slot);
                 }
                 return;
             }
@@ -314,7 +360,7 @@ impl<C: Client> Scheduler<C> {
             Err(e) => Event::Failed(e.to_string()),
         };
         active.tell(end);
-        self.free.push(active.slot);
+        self.free.push_back(active.slot);
         None
     }
 }

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::ApiError;
 use crate::metrics::{Load, Metrics};
 use crate::request::{Model, TextRequest};
-use crate::scheduler::{Client, Event, Scheduler, SequenceRequest, Step};
+use crate::scheduler::{Client, Event, Scheduler, SequenceRequest};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -153,10 +153,9 @@ impl Service {
             if stopping && *deadline.get_or_insert_with(|| Instant::now() + drain) <= Instant::now() {
                 scheduler.abort("the server is shutting down");
             }
-            scheduler.admit(engine);
+            scheduler.admit();
             self.publish(&scheduler);
-            let Step { prompt_tokens, tokens } = scheduler.advance(engine);
-            self.metrics.tokens(prompt_tokens, tokens);
+            self.metrics.tokens(scheduler.advance(engine));
             self.publish(&scheduler);
         }
     }

@@ -3,6 +3,7 @@
 use crate::error::TaskError;
 use crate::filters::Filter;
 use crate::metrics::{Metric, OutputType};
+use crate::task::columns;
 use crate::yaml::FUNCTION;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -72,6 +73,8 @@ pub(crate) struct TaskConfig {
     /// Name and filters of each pipeline.
     pub(crate) filters: Vec<(String, Vec<Filter>)>,
     pub(crate) repeats: u64,
+    /// Columns whose values form groups of documents, which are scored by themselves.
+    pub(crate) group_by: Vec<String>,
     pub(crate) version: String,
 }
 
@@ -263,6 +266,7 @@ impl TaskConfig {
             metrics,
             filters: Filter::pipelines(fields.take("filter_list")?)?,
             repeats: fields.number("repeats", MOST)?.unwrap_or(1).max(1),
+            group_by: columns(fields.take("group_by")?)?,
             version,
         };
         fields.end()?;

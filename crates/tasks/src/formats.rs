@@ -3,16 +3,16 @@
 //! | name | file | scores |
 //! |---|---|---|
 //! | `blimp` | JSON lines with `sentence_good` and `sentence_bad` (Warstadt et al. 2020) | acc: the good sentence is the more probable one; chance 0.5 |
-//! | `crows-pairs` | CSV with `sent_more` and `sent_less` (Nangia et al. 2020) | pct_stereotype: the stereotypical sentence is the more probable one, ideal 0.5; likelihood_diff |
-//! | `winobias` | the file `pro_stereotyped_...`, beside it `anti_stereotyped_...` (Zhao et al. 2018) | pct_stereotype and likelihood_diff of the two forms of a sentence; brackets and numbers are removed |
-//! | `bbq` | JSON lines (Parrish et al. 2022) | acc; disamb_bias_score 2 n_biased / n_not_unknown - 1; amb_bias_score, that times (1 - acc) |
+//! | `crows-pairs` | CSV with `sent_more` and `sent_less` (Nangia et al. 2020) | pct_stereotype: the stereotypical sentence is the more probable one, ideal 0.5; likelihood_diff; both by `bias_type`, if there is that column |
+//! | `winobias` | the file `pro_stereotyped_...`, beside it `anti_stereotyped_...`, or a folder of such (Zhao et al. 2018) | pct_stereotype, pro_anti_gap (share of pairs whose stereotypical form is the more probable one, less the share of the others) and likelihood_diff of the two forms of a sentence, by `type`; brackets and numbers are removed |
+//! | `bbq` | JSON lines, or a folder of such (Parrish et al. 2022) | acc; disamb_bias_score 2 n_biased / n_not_unknown - 1; amb_bias_score, that times (1 - acc); all by `category`, if there is that column |
 
 use crate::data::{Document, read};
 use crate::error::TaskError;
 use crate::yaml;
 use serde_json::{Map, Value};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Names of the formats.
 pub const NAMES: [&str; 4] = ["blimp", "crows-pairs", "winobias", "bbq"];
@@ -67,17 +67,26 @@ pub(crate) fn format(name: &str, path: &Path) -> Result<(Map<String, Value>, Vec
         "crows-pairs" => {
             let documents = read(path)?;
             columns(&documents, &["sent_more", "sent_less"])?;
-            Ok((
-                pairs("{{[sent_more, sent_less]}}", "[{metric: pct_stereotype}, {metric: likelihood_diff}]"),
-                documents,
-            ))
+            let mut map =
+                pairs("{{[sent_more, sent_less]}}", "[{metric: pct_stereotype}, {metric: likelihood_diff}]");
+            group_by(&mut map, "bias_type", &documents);
+            Ok((map, documents))
         }
         "winobias" => {
-            let documents = winobias(path)?;
-            Ok((pairs("{{[pro, anti]}}", "[{metric: pct_stereotype}, {metric: likelihood_diff}]"), documents))
+            let mut documents = Vec::new();
+            for path in files(path, &|name| name.starts_with("pro_"))? {
+                documents.extend(winobias(&path)?);
+            }
+            let metrics = "[{metric: pct_stereotype}, {metric: pro_anti_gap}, {metric: likelihood_diff}]";
+            let mut map = pairs("{{[pro, anti]}}", metrics);
+            group_by(&mut map, "type", &documents);
+            Ok((map, documents))
         }
         _ => {
-            let documents = read(path)?;
+            let mut documents = Vec::new();
+            for path in files(path, &|name| name.ends_with(".jsonl"))? {
+                documents.extend(read(&path)?);
+            }
             let wanted = [
                 "context",
                 "question",
@@ -102,6 +111,7 @@ metadata: {version: 1}
 ",
             );
             map.insert("task".into(), task);
+            group_by(&mut map, "category", &documents);
             let documents = documents.into_iter().enumerate();
             let documents = documents
                 .map(|(i, document)| bbq(document).map_err(|what| wrong(format!("document {i}: {what}"))));
@@ -110,7 +120,31 @@ metadata: {version: 1}
     }
 }
 
-/// The pairs of two files of WinoBias.
+/// Documents are scored by the values of a column, if all have it.
+fn group_by(map: &mut Map<String, Value>, column: &str, documents: &[Document]) {
+    if documents.iter().all(|document| document.contains_key(column)) {
+        map.insert("group_by".into(), column.into());
+    }
+}
+
+/// A file, or those of a folder that are wanted, in the order of their names.
+fn files(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>, TaskError> {
+    if !path.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    let failed = |source| TaskError::Io { path: path.into(), source };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if wanted(&entry.file_name().to_string_lossy()) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The pairs of two files of WinoBias, with the type that their names tell.
 fn winobias(path: &Path) -> Result<Vec<Document>, TaskError> {
     let wrong = |what: String| TaskError::File { path: path.into(), what };
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -135,8 +169,11 @@ fn winobias(path: &Path) -> Result<Vec<Document>, TaskError> {
             pro.len()
         )));
     }
+    // pro_stereotyped_type1.txt.dev
+    let kind = name.split(['_', '.']).find(|part| part.starts_with("type")).unwrap_or("unknown");
     let pair = |(pro, anti): (String, String)| {
-        Document::from_iter([("pro".to_owned(), pro.into()), ("anti".to_owned(), anti.into())])
+        let columns = [("pro", pro), ("anti", anti), ("type", kind.to_owned())];
+        Document::from_iter(columns.map(|(name, text)| (name.to_owned(), text.into())))
     };
     Ok(pro.into_iter().zip(anti).map(pair).collect())
 }
@@ -226,7 +263,19 @@ mod tests {
             documents[0]["anti"],
             "The developer argued with the designer because she did not like it."
         );
+        assert_eq!(documents[0]["type"], "type1");
+        for kind in ["pro", "anti"] {
+            write(&format!("{kind}_stereotyped_type2.txt.dev"), "1 [A cook] called. [He] left.\n");
+        }
+        let (map, documents) = format("winobias", dir.path()).unwrap();
+        assert_eq!(
+            (documents.len(), &documents[1]["type"], &map["group_by"]),
+            (2, &json!("type2"), &json!("type"))
+        );
         let crows = write("crows.csv", ",sent_more,sent_less,bias_type\n0,\"He, x.\",She x.,gender\n");
-        assert_eq!(format("crows-pairs", &crows).unwrap().1[0]["sent_more"], "He, x.");
+        let (map, documents) = format("crows-pairs", &crows).unwrap();
+        assert_eq!((&documents[0]["sent_more"], &map["group_by"]), (&json!("He, x."), &json!("bias_type")));
+        let plain = write("plain.csv", "sent_more,sent_less\nHe.,She.\n");
+        assert!(!format("crows-pairs", &plain).unwrap().0.contains_key("group_by"));
     }
 }

@@ -23,8 +23,9 @@ mod yaml;
 
 pub use catalog::{Catalog, Group, GroupScores, Selection};
 pub use config::Generation;
-pub use data::Document;
+pub use data::{Document, read as read_documents};
 pub use error::TaskError;
 pub use task::{
-    Answer, DocumentRequests, FEWSHOT_SEED, Request, Score, Task, TaskRequests, TaskScores, words,
+    Answer, Calibration, DocumentRequests, FEWSHOT_SEED, GroupScore, GroupedScore, Request, Score, Task,
+    TaskRequests, TaskScores, words,
 };

@@ -69,6 +69,8 @@ pub(crate) enum MetricKind {
     F1,
     /// Whether the first of two choices is the more probable one (CrowS-Pairs, Nangia et al. 2020).
     PctStereotype,
+    /// Share in which the first of two choices is the more probable one, less the share in which the second is (WinoBias).
+    PreferenceGap,
     /// Distance of the log-likelihoods of two choices.
     LikelihoodDiff,
     /// BBQ (Parrish et al. 2022) in clear contexts.
@@ -179,6 +181,7 @@ impl Metric {
             "f1" if output == MultipleChoice => of(MetricKind::F1, Aggregation::F1, true, &[MultipleChoice]),
             "f1" => of(MetricKind::TokenF1, mean, true, &[Generate]),
             "pct_stereotype" => of(MetricKind::PctStereotype, mean, false, &[MultipleChoice]),
+            "pro_anti_gap" => of(MetricKind::PreferenceGap, mean, false, &[MultipleChoice]),
             "likelihood_diff" => of(MetricKind::LikelihoodDiff, mean, false, &[MultipleChoice]),
             "disamb_bias_score" => {
                 of(MetricKind::BbqDisambiguated, Aggregation::BbqDisambiguated, false, &[MultipleChoice])
@@ -354,6 +357,20 @@ fn mcc(rows: &[Vec<f64>], picked: &[usize]) -> f64 {
     let dot = |a: usize, b: usize| counts.values().map(|pair| pair[a] * pair[b]).sum::<f64>();
     let below = ((n * n - dot(1, 1)) * (n * n - dot(0, 0))).sqrt();
     if below == 0.0 { 0.0 } else { (right * n - dot(0, 1)) / below }
+}
+
+/// `numpy.argmax`: the first of the largest, the first that is no number before all.
+pub(crate) fn largest(values: &[f64]) -> usize {
+    let mut best = 0;
+    for (i, value) in values.iter().enumerate() {
+        if value.is_nan() {
+            return i;
+        }
+        if *value > values[best] {
+            best = i;
+        }
+    }
+    best
 }
 
 /// The score over documents and its standard error, with `samples` bootstrap samples where there is no closed form. `rows` has what

@@ -1,8 +1,14 @@
-//! A task: its documents become requests; `scoring`: the answers to these become scores.
+//! A task: its documents become requests; `scoring`: the answers to these become scores; `groups`, `calibrated`: what else they say.
 
+mod calibrated;
+mod groups;
 mod scoring;
 
+pub use calibrated::Calibration;
+pub use groups::{GroupScore, GroupedScore};
 pub use scoring::words;
+
+pub(crate) use groups::columns;
 
 use crate::config::{Generation, Parts, Sampling, Source, TaskConfig};
 use crate::data::{Document, Splits};
@@ -124,6 +130,10 @@ pub struct TaskScores {
     pub signature: String,
     /// The scores.
     pub scores: Vec<Score>,
+    /// The scores of groups of documents, where the task names a column that forms them.
+    pub groups: Vec<GroupedScore>,
+    /// Calibration of the answers, of multiple-choice tasks with the metric acc.
+    pub calibration: Option<Calibration>,
     /// Each document, with what was asked, answered and measured.
     #[serde(skip)]
     pub samples: Vec<Value>,
@@ -133,6 +143,19 @@ impl TaskScores {
     /// The score of a metric after the first pipeline that has it.
     pub fn get(&self, metric: &str) -> Option<&Score> {
         self.scores.iter().find(|score| score.metric == metric)
+    }
+
+    /// The scores, those of groups of documents and the gaps between these, each with the name of what was scored.
+    pub fn all_scores(&self) -> Vec<(String, Score)> {
+        let mut all: Vec<(String, Score)> =
+            self.scores.iter().map(|score| (self.task.clone(), score.clone())).collect();
+        for grouped in &self.groups {
+            all.extend(grouped.groups.iter().map(|group| {
+                (format!("{} {}={}", self.task, grouped.column, group.group), grouped.score(group))
+            }));
+            all.push((format!("{} by {}", self.task, grouped.column), grouped.gap_score()));
+        }
+        all
     }
 }
 

@@ -187,12 +187,12 @@ impl Evaluator {
         let scored = model.with_cause(scored)?;
         let mut records = Vec::new();
         for task in scored {
-            for score in task.scores {
+            for (name, score) in task.all_scores() {
                 records.push(
                     Task {
                         step,
                         tokens,
-                        task: task.task.clone(),
+                        task: name,
                         metric: score.metric,
                         value: score.value,
                         stderr: score.stderr,

@@ -42,6 +42,9 @@ pub(crate) struct EvalArgs {
     /// Write every document with requests, answers and scores, as JSON lines.
     #[arg(long, value_name = "FILE", requires = "tasks")]
     pub(crate) samples: Option<PathBuf>,
+    /// Also print how far the probabilities of the answers are to be believed: calibration errors, Brier's score, selective accuracy (in --json always).
+    #[arg(long, requires = "tasks")]
+    pub(crate) calibration: bool,
     /// Samples of standard errors that have no closed form.
     #[arg(long, value_name = "N", default_value_t = 100_000, requires = "tasks", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     pub(crate) bootstrap: u64,

@@ -28,6 +28,12 @@ pub(crate) enum MetricName {
     F1,
     /// Programs: of k samples one passes its tests (HumanEval). TEXTS are samples, REFERENCES the problems, as JSON lines.
     PassAtK,
+    /// Models over tasks: standardised scores (KoLA). TEXTS is a table: task, level, siblings, and a column of scores for each model.
+    Kola,
+    /// Annotators: Krippendorff's alpha, Fleiss' and Cohen's kappa. TEXTS is a table: an item, and a column for each annotator.
+    Agreement,
+    /// Summaries: content units of reference summaries (pyramid method). TEXTS are topics as JSON lines, with references and peers.
+    Pyramid,
 }
 
 /// A tokenizer of BLEU.
@@ -61,10 +67,9 @@ pub(crate) struct MetricArgs {
     /// The metric.
     #[arg(value_enum)]
     pub(crate) name: MetricName,
-    /// Texts to score: a line each, or JSON lines (.jsonl): strings, or objects with the key text.
+    /// Texts to score: a line each, or JSON lines (.jsonl): strings, or objects with the key text. For kola and agreement a table: .csv, .tsv, .jsonl or .parquet.
     pub(crate) texts: PathBuf,
     /// References, in the same order; several files are several references of each text.
-    #[arg(required = true)]
     pub(crate) references: Vec<PathBuf>,
     /// Texts of another system: is the difference due to chance?
     #[arg(long, value_name = "FILE")]

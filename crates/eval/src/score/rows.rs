@@ -5,10 +5,11 @@
 //! summed in f64, in the order of the targets.
 
 use crate::error::EvalError;
+use crate::score::shared::{Grouped, PrefixModel, score_groups};
 use crate::score::{DecoderLosses, TokenLosses};
 use crate::windows::{RollingWindow, rolling};
 use bessemer_loader::IGNORED;
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Decoder, PrefixCache, Purpose, Shape};
 use bessemer_tensor::Backend;
 use std::collections::BTreeMap;
 
@@ -43,6 +44,11 @@ pub trait RowModel {
     /// # Errors
     /// Errors of the device.
     fn at_length(&mut self, length: usize) -> Result<Box<dyn TokenLosses + '_>, EvalError>;
+
+    /// The model for rows with common beginnings, if it has one that gives them the same bits. None by default.
+    fn prefixes(&mut self) -> Option<&mut dyn PrefixModel> {
+        None
+    }
 }
 
 /// A model whose batches have one shape.
@@ -67,16 +73,33 @@ const SHORTEST: usize = 16;
 
 /// Decoders for sequences of 16, 32, 64, ... tokens and of the model's context, over the parameters of one of them. Each is made when the first row needs
 /// it, with activations for a batch of about as many tokens as the first has.
+///
+/// Common beginnings of rows go through once, in caches of 16, 32, 64, ... tokens for each sequence and about as many for all as the first decoder's batch has;
+/// not of a model whose attention stays within documents.
 pub struct LengthDecoders<'a> {
     backend: &'a mut dyn Backend,
     longest: Decoder,
     others: BTreeMap<usize, Decoder>,
+    shares: bool,
+    /// By tokens of a sequence.
+    caches: BTreeMap<usize, PrefixCache>,
+    /// By tokens of a sequence and of a pass.
+    behind: BTreeMap<(usize, usize), Decoder>,
 }
 
 impl<'a> LengthDecoders<'a> {
     /// Decoders beside one for the longest sequences, which was made to score.
     pub fn new(backend: &'a mut dyn Backend, longest: Decoder) -> LengthDecoders<'a> {
-        LengthDecoders { backend, longest, others: BTreeMap::new() }
+        let shares = longest.model().document_end.is_none();
+        let (others, caches, behind) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        LengthDecoders { backend, longest, others, shares, caches, behind }
+    }
+
+    /// Every row goes through as a whole, common beginnings too: for measurements, the numbers are the same.
+    #[must_use]
+    pub fn whole_rows(mut self) -> LengthDecoders<'a> {
+        self.shares = false;
+        self
     }
 
     /// The decoder for the longest sequences, whose parameters all have, and the device.
@@ -106,6 +129,39 @@ impl RowModel for LengthDecoders<'_> {
         let decoder = self.others.get_mut(&length).unwrap_or(&mut self.longest);
         Ok(Box::new(DecoderLosses { decoder, backend: self.backend }))
     }
+
+    fn prefixes(&mut self) -> Option<&mut dyn PrefixModel> {
+        if self.shares { Some(self) } else { None }
+    }
+}
+
+impl PrefixModel for LengthDecoders<'_> {
+    fn sequences(&self, capacity: usize) -> usize {
+        (self.longest.shape().tokens() / capacity).max(1)
+    }
+
+    fn behind(
+        &mut self,
+        capacity: usize,
+        past: usize,
+        length: usize,
+    ) -> Result<Box<dyn TokenLosses + '_>, EvalError> {
+        let key = (capacity, length);
+        if !self.behind.contains_key(&key) {
+            let (sequences, model) = (self.sequences(capacity), self.longest.model());
+            if !self.caches.contains_key(&capacity) {
+                let cache = PrefixCache::new(self.backend, model, sequences, capacity)?;
+                self.caches.insert(capacity, cache);
+            }
+            let shape = Shape { sequences, seq: length, purpose: Purpose::Score };
+            let (params, cache) = (self.longest.params().to_vec(), &self.caches[&capacity]);
+            let made = Decoder::after_prefix(self.backend, model, shape, params, cache)?;
+            self.behind.insert(key, made);
+        }
+        let decoder = self.behind.get_mut(&key).unwrap_or(&mut self.longest);
+        decoder.set_past(past)?;
+        Ok(Box::new(DecoderLosses { decoder, backend: self.backend }))
+    }
 }
 
 /// Scores rows; `greedy` asks for the most probable tokens as well, at the price of a second pass. `progress` is called with (rows done, rows).
@@ -118,7 +174,6 @@ pub fn score_rows(
     greedy: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<RowScore>, EvalError> {
-    let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (i, row) in rows.iter().enumerate() {
         let input = row.tokens.len().saturating_sub(1);
         if row.scored == 0 || row.scored > input || input > model.longest() {
@@ -129,10 +184,17 @@ pub fn score_rows(
                 row.scored
             )));
         }
-        by_length.entry(model.length_for(input)).or_default().push(i);
     }
     let mut scores = vec![RowScore { log_likelihood: 0.0, greedy: None }; rows.len()];
     let mut done = 0;
+    let single = score_shared(model, rows, greedy, &mut scores, &mut |more| {
+        done += more;
+        progress(done, rows.len() as u64);
+    })?;
+    let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for number in single {
+        by_length.entry(model.length_for(rows[number].tokens.len() - 1)).or_default().push(number);
+    }
     // The longest first: what is left to do is then never more than it seems.
     for (&length, numbers) in by_length.iter().rev() {
         let mut model = model.at_length(length)?;
@@ -164,6 +226,28 @@ pub fn score_rows(
         }
     }
     Ok(scores)
+}
+
+/// Scores the rows whose beginnings the model can share and that share one; returns the numbers of the others.
+fn score_shared(
+    model: &mut dyn RowModel,
+    rows: &[Row],
+    greedy: bool,
+    scores: &mut [RowScore],
+    done: &mut dyn FnMut(u64),
+) -> Result<Vec<usize>, EvalError> {
+    let longest = model.longest();
+    if model.prefixes().is_none() {
+        return Ok((0..rows.len()).collect());
+    }
+    let grouped = Grouped::new(rows, longest, &|len| model.length_for(len));
+    let capacity = grouped.capacity(rows).max(SHORTEST).next_power_of_two().min(longest);
+    let sequences = model.prefixes().map_or(1, |prefixes| prefixes.sequences(capacity));
+    let grouped = grouped.or_single(rows, sequences, &|len| model.length_for(len));
+    if let Some(prefixes) = model.prefixes().filter(|_| !grouped.groups.is_empty()) {
+        score_groups(prefixes, (&grouped.groups, capacity), rows, greedy, scores, done)?;
+    }
+    Ok(grouped.single)
 }
 
 /// The rows of one text by itself in rolling windows ([`rolling`]): `prefix` stands before it, and every target after the first window has at least

@@ -1,8 +1,8 @@
 //! Decoding with cached keys and values.
 //!
-//! | external | a piece of one sequence | one position of each of several slots |
+//! | external | new positions of each of B sequences | one position of each of several slots |
 //! |---|---|---|
-//! | 0, 1 | keys and values of the layer from the first new position on, `[C, G E]` | those of all slots, `[S C, G E]` |
+//! | 0, 1 | keys and values of the layer from the first new position on, `[B C, G E]` | those of all slots, `[S C, G E]` |
 //! | 2, 3 | the same from the first position that is seen on | 2: places of the rows, u32 `[1, 3 R]` |
 
 use super::attention::{ATTENTION, Qkv};
@@ -14,14 +14,18 @@ use bessemer_tensor::op::{AttentionCached, AttentionSlots, Copy};
 use bessemer_units::DType;
 
 impl Recording<'_> {
-    /// Layer `index` for `seq` new positions of one sequence, with a cache of `capacity` positions.
+    /// Layer `index` for `seq` new positions of each sequence, with a cache of `capacity` positions for each.
     pub(crate) fn decode_layer(&self, index: usize, capacity: usize) -> UnitProgram {
+        let rows = self.sequences * capacity;
         self.cached_layer(index, |writer, Qkv { q, k, v }, out| {
             for (number, name, src) in [(0, "keys.new", k), (1, "values.new", v)] {
-                let dst = writer.cache(number, name, capacity).rows(0, src.rows);
-                writer.recorder.launch(Copy { src, dst });
+                let cache = writer.cache(number, name, rows);
+                for b in 0..self.sequences {
+                    let (src, dst) = (src.rows(b * self.seq, self.seq), cache.rows(b * capacity, self.seq));
+                    writer.recorder.launch(Copy { src, dst });
+                }
             }
-            let (k_cache, v_cache) = (writer.cache(2, "keys", capacity), writer.cache(3, "values", capacity));
+            let (k_cache, v_cache) = (writer.cache(2, "keys", rows), writer.cache(3, "values", rows));
             let (shape, alibi, window) = (writer.attention_shape(), writer.alibi(), writer.model().window);
             let op = AttentionCached { shape, past: 0, capacity, window, alibi, q, k_cache, v_cache, out };
             writer.recorder.launch(op);

@@ -2,7 +2,9 @@
 
 use crate::tiny;
 
-use bessemer_model::{Cache, CacheShape, Decoder, ModelError, NextPosition, Purpose, Shape, TokenBatch};
+use bessemer_model::{
+    Cache, CacheShape, Decoder, ModelError, NextPosition, PrefixCache, Purpose, Shape, TokenBatch,
+};
 use tiny::{SEQ, all_kinds, cpu, decoder, models, tokens};
 
 /// Logits `[rows, V]` of a full forward pass.
@@ -255,4 +257,66 @@ fn impossible_rows_and_slots_are_refused_and_change_nothing() {
     }
     assert!(d.decode(&mut b, &mut cache, 2, &[1]).is_err() && d.decode(&mut b, &mut cache, 0, &[]).is_err());
     assert_eq!((cache.len(0), cache.len(1), cache.len(7)), (0, 3, 0));
+}
+
+/// Token losses have the same bits when the beginning of a sequence goes through first and stays in a cache, wherever it is cut, and
+/// whatever the size of the batch.
+#[test]
+fn continuations_of_a_cached_beginning_have_the_bits_of_the_whole_sequence() {
+    const LONG: usize = 120;
+    for (label, mut model) in all_kinds() {
+        model.context = LONG;
+        let mut b = cpu(2);
+        let d = decoder(&mut b, &model, 1, Purpose::Score);
+        if model.document_end.is_some() {
+            let e = PrefixCache::new(&mut b, d.model(), 2, LONG).unwrap_err().to_string();
+            assert!(e.contains("whole sequences"), "{e}");
+            continue;
+        }
+        let ids = |s: usize| (0..LONG).map(move |t| ((t * t + 7 * s + 3) % 97) as u32);
+        let shape = |sequences, seq| Shape { sequences, seq, purpose: Purpose::Score };
+        let bits = |losses: &[f32]| losses.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        let targets = |ids: &[u32]| ids.iter().map(|id| (id * 5 + 1) % 97).collect::<Vec<u32>>();
+        let params = d.params().to_vec();
+        let mut whole = |sequences: usize, s: usize| {
+            let batch: Vec<u32> = (0..sequences).flat_map(|_| ids(s)).collect();
+            let mut d = Decoder::with_params(
+                &mut b,
+                &model,
+                shape(sequences, LONG),
+                Default::default(),
+                params.clone(),
+            )
+            .unwrap();
+            let mut losses = vec![0.0; batch.len()];
+            let batch = TokenBatch { ids: &batch, targets: &targets(&batch), positions: None };
+            d.loss(&mut b, &batch, Some(&mut losses)).unwrap();
+            bits(&losses[..LONG])
+        };
+        let wanted = [whole(1, 0), whole(32, 1)];
+        assert_eq!(whole(32, 0), wanted[0], "{label}: a batch of 32");
+        let cache = PrefixCache::new(&mut b, &model, 2, LONG).unwrap();
+        for pieces in [&[120][..], &[64, 56], &[8, 16, 32, 64], &[104, 16], &[40, 72, 8]] {
+            let mut past = 0;
+            for &seq in pieces {
+                let mut d =
+                    Decoder::after_prefix(&mut b, &model, shape(2, seq), params.clone(), &cache).unwrap();
+                d.set_past(past).unwrap();
+                let batch: Vec<u32> = (0..2).flat_map(|s| ids(s).skip(past).take(seq)).collect();
+                let mut losses = vec![0.0; batch.len()];
+                let batch = TokenBatch { ids: &batch, targets: &targets(&batch), positions: None };
+                d.loss(&mut b, &batch, Some(&mut losses)).unwrap();
+                for (found, wanted) in losses.chunks(seq).zip(&wanted) {
+                    assert_eq!(bits(found), wanted[past..past + seq], "{label}: {pieces:?} from {past}");
+                }
+                let e = d.set_past(LONG - seq + 1).unwrap_err();
+                assert!(matches!(e, ModelError::CacheFull { .. }), "{e}");
+                past += seq;
+            }
+        }
+        for (sequences, seq) in [(2, 7), (3, 8)] {
+            let e = Decoder::after_prefix(&mut b, &model, shape(sequences, seq), params.clone(), &cache);
+            assert!(e.unwrap_err().to_string().contains("2 sequences of 8 to 120 positions"));
+        }
+    }
 }

@@ -45,11 +45,15 @@ pub(crate) struct Fake {
     pub(crate) passes: Vec<usize>,
     /// Tokens that make a pass fail.
     pub(crate) poison: Option<u32>,
+    /// Tokens of a piece that may begin anywhere.
+    pub(crate) free_piece: Option<usize>,
+    /// Prompts that were copied from slot to slot.
+    pub(crate) copied: usize,
 }
 
 impl Fake {
     pub(crate) fn new(slots: usize, capacity: usize, chunk: usize) -> Fake {
-        Fake { slots: vec![Vec::new(); slots], capacity, chunk, ..Fake::default() }
+        Fake { slots: vec![Vec::new(); slots], capacity, chunk, free_piece: Some(3), ..Fake::default() }
     }
 
     fn append(&mut self, slot: usize, ids: &[u32]) -> Result<(), ModelError> {
@@ -73,8 +77,18 @@ impl Engine for Fake {
     fn chunk(&self) -> usize {
         self.chunk
     }
-    fn reset(&mut self, slot: usize) {
-        self.slots[slot].clear();
+    fn free_piece(&self) -> Option<usize> {
+        self.free_piece
+    }
+    fn truncate(&mut self, slot: usize, len: usize) {
+        self.slots[slot].truncate(len);
+    }
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
+        let (source, target) = (&self.slots[from], &self.slots[to]);
+        assert!(from != to && target.len() < len && source[..target.len()] == target[..]);
+        self.slots[to] = source[..len].to_vec();
+        self.copied += 1;
+        Ok(())
     }
     fn prefill(&mut self, slot: usize, ids: &[u32]) -> Result<(), ModelError> {
         assert!(ids.len() <= self.chunk && !ids.is_empty());
@@ -147,6 +161,7 @@ pub(crate) struct Told {
     pub(crate) scores: Vec<bessemer_serve::score::TokenScore>,
     pub(crate) finish: Option<Finish>,
     pub(crate) failed: Option<String>,
+    pub(crate) cached: usize,
 }
 
 /// A client in the same thread.
@@ -173,6 +188,7 @@ impl Client for Ear {
         assert!(told.finish.is_none() && told.failed.is_none(), "news after the end");
         match event {
             Event::Prompt(scores) => told.prompt_scores.extend(scores),
+            Event::Cached(tokens) => told.cached += tokens,
             Event::Token { id, text, score } => {
                 told.tokens.push(id);
                 told.text.push_str(&text);

@@ -60,7 +60,11 @@ fn alone(request: &SequenceRequest, capacity: usize) -> (Generated, String) {
 fn mixed(number: u64, capacity: usize) -> SequenceRequest {
     let words = RngKey::new(11, 0, "requests").block(number);
     let len = 1 + words[0] as usize % capacity;
-    let prompt = (0..len as u32).map(|i| (words[1].wrapping_add(i * i * 37)) % VOCABULARY as u32).collect();
+    // Every other one begins as others do.
+    let own = if number.is_multiple_of(2) { words[1] % 13 } else { 0 };
+    let shared = (len as u32).saturating_sub(words[1] % 13);
+    let token = |i: u32| (i * i * 37 + if i < shared { 0 } else { own }) % VOCABULARY as u32;
+    let prompt = (0..len as u32).map(token).collect();
     let mut request = request(prompt, u64::from(words[2] % 40));
     request.sample = u64::from(words[3] % 3);
     request.scores = (words[3].is_multiple_of(5)).then_some(2);
@@ -231,4 +235,46 @@ fn failures_end_what_they_concern_and_nothing_else() {
     scheduler.step(&mut engine);
     scheduler.abort("stop");
     assert!(scheduler.is_idle() && later.of(0).failed.is_some() && bad.of(0).failed.is_some());
+}
+
+#[test]
+fn a_prompt_that_a_slot_holds_is_brought_from_there() {
+    let prompt = |len: u32, last: u32| (0..len).map(|i| i * 7 % 250).chain([last; 4]).collect::<Vec<u32>>();
+    let (mut engine, mut scheduler) = (Fake::new(3, 200, 16), Scheduler::new(tokenizer(), 3));
+    let mut run = |requests: Vec<SequenceRequest>| {
+        let (ear, mut brought, mut cached) = (Ear::default(), 0, 0);
+        let n = requests.len();
+        scheduler.push(requests.clone(), ear.clone());
+        while !scheduler.is_idle() {
+            let step = scheduler.step(&mut engine);
+            brought += step.prompt_tokens;
+            cached += step.cached_tokens;
+        }
+        for (i, request) in requests.iter().enumerate() {
+            assert_eq!(ear.of(i).tokens, alone(request, 200).0.tokens, "{request:?}");
+        }
+        assert_eq!(cached, (0..n).map(|i| ear.of(i).cached).sum::<usize>());
+        (brought, cached)
+    };
+    assert_eq!(run(vec![request(prompt(100, 1), 5)]), (104, 0));
+    // Another end: the beginning stays in the slot.
+    assert_eq!(run(vec![request(prompt(100, 2), 5)]), (4, 100));
+    // Three at once: one in the slot, two with a copy of it.
+    assert_eq!(run((3..6).map(|last| request(prompt(100, last), 5)).collect()), (12, 300));
+    // Three of a prompt that is not there go through once, piece by piece, but for their ends.
+    let fresh = |last| request([vec![249; 60], vec![last; 4]].concat(), 5);
+    assert_eq!(run((3..6).map(fresh).collect()), (64 + 2 * 4, 2 * 60));
+    // A prompt whose scores are asked for goes through as a whole.
+    let mut scored = request(prompt(100, 1), 5);
+    (scored.score_prompt, scored.scores) = (true, Some(0));
+    assert_eq!(run(vec![scored]), (104, 0));
+    assert!(engine.copied >= 4, "{}", engine.copied);
+    // A model whose numbers depend on the cuts.
+    engine.free_piece = None;
+    let ear = Ear::default();
+    scheduler.push(vec![request(prompt(100, 1), 5)], ear.clone());
+    while !scheduler.is_idle() {
+        scheduler.step(&mut engine);
+    }
+    assert_eq!(ear.of(0).cached, 0);
 }

@@ -80,8 +80,14 @@ impl<E: Engine> Engine for Gated<E> {
     fn chunk(&self) -> usize {
         self.engine.chunk()
     }
-    fn reset(&mut self, slot: usize) {
-        self.engine.reset(slot);
+    fn free_piece(&self) -> Option<usize> {
+        self.engine.free_piece()
+    }
+    fn truncate(&mut self, slot: usize, len: usize) {
+        self.engine.truncate(slot, len);
+    }
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
+        self.engine.copy(from, to, len)
     }
     fn prefill(&mut self, slot: usize, ids: &[u32]) -> Result<(), ModelError> {
         drop(self.gate.lock().unwrap());

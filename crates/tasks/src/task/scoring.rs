@@ -1,10 +1,13 @@
 //! From the answers of a model to the scores of a task.
 
+use super::calibrated::{calibration, probabilities};
+use super::groups::Measured;
 use super::{Answer, DocumentRequests, FEWSHOT_SEED, Gold, Request, Score, Task, TaskRequests, TaskScores};
 use crate::error::TaskError;
 use crate::filters::filtered;
-use crate::metrics::{Metric, MetricKind, OutputType, score};
+use crate::metrics::{Metric, MetricKind, OutputType, largest, score};
 use serde_json::{Value, json};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 impl Task {
@@ -27,11 +30,10 @@ impl Task {
                 answers.len()
             )));
         }
-        let mut scores = Vec::new();
-        let mut samples = Vec::new();
+        let (mut scores, mut groups, mut samples) = (Vec::new(), Vec::new(), Vec::new());
         for (filter, steps) in &self.config.filters {
-            let mut columns: Vec<Vec<Vec<f64>>> = vec![Vec::new(); self.config.metrics.len()];
-            for (document, answers) in requests.documents.iter().zip(answers) {
+            let mut columns: Vec<Measured> = vec![Measured::default(); self.config.metrics.len()];
+            for (place, (document, answers)) in requests.documents.iter().zip(answers).enumerate() {
                 let text = |answers: &[String]| filtered(steps, answers);
                 let measured = self.measure(document, answers, &text)?;
                 let named: BTreeMap<&str, &Vec<f64>> = self
@@ -43,22 +45,23 @@ impl Task {
                     .collect();
                 samples.push(sample(document, answers, filter, &named));
                 for (column, value) in columns.iter_mut().zip(measured) {
-                    column.extend(value);
+                    column.documents.extend(value.is_some().then_some(place));
+                    column.rows.extend(value);
                 }
             }
-            for (metric, column) in
-                self.config.metrics.iter().zip(&columns).filter(|(_, column)| !column.is_empty())
-            {
-                let (value, stderr) = score(metric.aggregation, column, bootstrap);
+            let measured = self.config.metrics.iter().zip(&columns);
+            for (metric, Measured { rows, .. }) in measured.filter(|(_, column)| !column.rows.is_empty()) {
+                let (value, stderr) = score(metric.aggregation, rows, bootstrap);
                 scores.push(Score {
                     metric: metric.name.clone(),
                     filter: filter.clone(),
                     value,
                     stderr,
                     larger_is_better: metric.larger_is_better,
-                    documents: column.len(),
+                    documents: rows.len(),
                 });
             }
+            groups.extend(self.grouped(&requests.documents, (filter, &columns), bootstrap)?);
         }
         let signature = format!(
             "task:{}|version:{}|fewshot:{}|seed:{FEWSHOT_SEED}|n:{}|prompts:{}|{model}|bessemer:{}",
@@ -76,6 +79,11 @@ impl Task {
             documents: requests.documents.len(),
             signature,
             scores,
+            groups,
+            calibration: self
+                .has(MetricKind::Acc)
+                .then(|| calibration(&requests.documents, answers))
+                .flatten(),
             samples,
         })
     }
@@ -142,12 +150,6 @@ fn choice(
     };
     let right = |values: &[f64]| Some(vec![f64::from(u8::from(gold.contains(&largest(values))))]);
     let label = || gold.first().map(|gold| *gold as f64);
-    let probabilities = || -> Vec<f64> {
-        let most = lls.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = lls.iter().map(|ll| (ll - most).exp()).collect();
-        let sum: f64 = weights.iter().sum();
-        weights.iter().map(|weight| weight / sum).collect()
-    };
     match kind {
         MetricKind::Acc => right(&lls),
         MetricKind::AccNorm => right(&per(&|choice| choice.chars().count())),
@@ -165,10 +167,15 @@ fn choice(
         MetricKind::Brier => {
             let gold = *gold.first()?;
             let distance = |(i, p): (usize, f64)| (p - f64::from(u8::from(i == gold))).powi(2);
-            Some(vec![probabilities().into_iter().enumerate().map(distance).sum()])
+            Some(vec![probabilities(&lls).into_iter().enumerate().map(distance).sum()])
         }
         MetricKind::Mcc | MetricKind::F1 => Some(vec![label()?, largest(&lls) as f64]),
         MetricKind::PctStereotype => Some(vec![f64::from(u8::from(lls.first()? > lls.get(1)?))]),
+        MetricKind::PreferenceGap => Some(vec![match lls.first()?.total_cmp(lls.get(1)?) {
+            Ordering::Greater => 1.0,
+            Ordering::Equal => 0.0,
+            Ordering::Less => -1.0,
+        }]),
         MetricKind::LikelihoodDiff => Some(vec![(lls.first()? - lls.get(1)?).abs()]),
         MetricKind::BbqDisambiguated | MetricKind::BbqAmbiguous => {
             let ambiguous = document.document.get("context_condition")?.as_str()? == "ambig";
@@ -224,18 +231,4 @@ pub fn words(text: &str) -> usize {
         blank = now;
     }
     runs + 1
-}
-
-/// `numpy.argmax`: the first of the largest, the first that is no number before all.
-fn largest(values: &[f64]) -> usize {
-    let mut best = 0;
-    for (i, value) in values.iter().enumerate() {
-        if value.is_nan() {
-            return i;
-        }
-        if *value > values[best] {
-            best = i;
-        }
-    }
-    best
 }

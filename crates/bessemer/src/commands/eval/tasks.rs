@@ -68,16 +68,40 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
         let all = json!({"step": saved.state.step, "tasks": scores, "groups": groups});
         return Ok(print(&serde_json::to_string_pretty(&all)?)?);
     }
-    Ok(print(&table(&scores, &groups))?)
+    let mut text = table(&scores, &groups);
+    if args.calibration {
+        text += &calibration(&scores);
+    }
+    Ok(print(&text)?)
+}
+
+/// How far the probabilities of the answers are to be believed, of the tasks that tell.
+fn calibration(tasks: &[TaskScores]) -> String {
+    let mut text = String::from("\n\ncalibration:");
+    for task in tasks {
+        let _ = match &task.calibration {
+            Some(c) => write!(
+                text,
+                "\n{}: ECE {:.4} (10 bins of equal width), {:.4} (of equal mass), Brier {:.4}, selective accuracy {:.4}, of the surest tenth {:.4}",
+                task.task,
+                c.ece_equal_width,
+                c.ece_equal_mass,
+                c.brier,
+                c.selective_accuracy,
+                c.accuracy_of_surest_tenth
+            ),
+            None => write!(text, "\n{}: none; it wants choices and the metric acc", task.task),
+        };
+    }
+    text
 }
 
 /// Scores with what a mean may be off by, and under which signatures they compare.
 fn table(tasks: &[TaskScores], groups: &[GroupScores]) -> String {
-    let named = tasks.iter().map(|task| (task.task.as_str(), &task.scores));
-    let named = named.chain(groups.iter().map(|group| (group.group.as_str(), &group.scores)));
-    let rows: Vec<(&str, &Score)> =
-        named.flat_map(|(name, scores)| scores.iter().map(move |score| (name, score))).collect();
-    let width = |of: &dyn Fn(&(&str, &Score)) -> usize, least: usize| {
+    let of_groups =
+        groups.iter().flat_map(|group| group.scores.iter().map(|score| (group.group.clone(), score.clone())));
+    let rows: Vec<(String, Score)> = tasks.iter().flat_map(TaskScores::all_scores).chain(of_groups).collect();
+    let width = |of: &dyn Fn(&(String, Score)) -> usize, least: usize| {
         rows.iter().map(of).max().unwrap_or(0).max(least)
     };
     let (task, metric, filter) = (
@@ -102,6 +126,11 @@ fn table(tasks: &[TaskScores], groups: &[GroupScores]) -> String {
             "{name:task$}  {:filter$}  {better:metric$}  {:>9.4}  {error:>8}  {interval:>18}  {:>9}",
             score.filter, score.value, score.documents
         );
+    }
+    for grouped in tasks.iter().flat_map(|task| &task.groups) {
+        let (metric, column, groups) = (&grouped.metric, &grouped.column, grouped.groups.len());
+        let (worst, gap) = (&grouped.worst, grouped.gap);
+        let _ = write!(text, "\n{metric} by {column}: worst of {groups} is {worst}, largest gap {gap:.4}");
     }
     for task in tasks {
         let _ = write!(text, "\n{}", task.signature);

@@ -12,9 +12,20 @@ use std::io::Read;
 use std::path::Path;
 
 mod pass_at_k;
+mod tables;
 
 pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let Some(metric) = metric(args, false) else { return pass_at_k::run(args, as_json, console) };
+    let Some(metric) = metric(args, false) else {
+        return match args.name {
+            MetricName::Kola => tables::kola(args, as_json),
+            MetricName::Agreement => tables::agreement(args, as_json),
+            MetricName::Pyramid => tables::pyramid(args, as_json),
+            _ => pass_at_k::run(args, as_json, console),
+        };
+    };
+    if args.references.is_empty() {
+        return Err(Failure::usage("wanted a file of references after that of texts, found none"));
+    }
     let texts = lines(&args.texts)?;
     let references = args.references.iter().map(|path| lines(path)).collect::<Result<Vec<_>, _>>()?;
     let other = args.against.as_deref().map(lines).transpose()?;
@@ -124,7 +135,17 @@ impl Scored<'_> {
     }
 }
 
-/// The metric that was asked for; `single` for the scores of single texts. None for programs, which are run.
+/// The one file of a metric that has no references.
+fn one_file<'a>(args: &'a MetricArgs, what: &str) -> Result<&'a Path, Failure> {
+    match args.references.is_empty() {
+        true => Ok(&args.texts),
+        false => {
+            Err(Failure::usage(format!("wanted one file of {what}; found {}", 1 + args.references.len())))
+        }
+    }
+}
+
+/// The metric that was asked for; `single` for the scores of single texts. None for programs, which are run, and for tables.
 fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
     let rouge =
         |variant| -> Box<dyn CorpusMetric> { Box::new(MeanMetric::Rouge { variant, stemmed: args.stem }) };
@@ -158,7 +179,7 @@ fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
         MetricName::Meteor => Box::new(MeanMetric::Meteor(Meteor::default())),
         MetricName::ExactMatch => Box::new(MeanMetric::ExactMatch),
         MetricName::F1 => Box::new(MeanMetric::F1),
-        MetricName::PassAtK => return None,
+        MetricName::PassAtK | MetricName::Kola | MetricName::Agreement | MetricName::Pyramid => return None,
     })
 }
 

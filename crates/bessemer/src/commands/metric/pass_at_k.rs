@@ -52,7 +52,9 @@ impl Sample {
 
 pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let [problems] = args.references.as_slice() else {
-        return Err(Failure::usage("wanted one file of problems after that of samples, found several"));
+        return Err(Failure::usage(
+            "wanted one file of problems after that of samples, found none or several",
+        ));
     };
     let problems = read_problems(problems)?;
     let mut samples = read_samples(&args.texts, &problems)?;

@@ -158,7 +158,9 @@ impl Kernel for Tile<'_> {
                 fill::<S>(p.totals, width, 0.0);
             }
             let end = f.sight.end(t1 - 1);
-            for s0 in (f.sight.first(b, t0)..end).step_by(block) {
+            // Blocks begin at multiples of their size, whatever the first query sees.
+            let first = f.sight.first(b, t0);
+            for s0 in (first - first % block..end).step_by(block) {
                 let ns = block.min(end - s0);
                 let row = b * f.capacity + s0;
                 f.k.load::<S>(row, ns, (g * e, e), 1.0, keys);

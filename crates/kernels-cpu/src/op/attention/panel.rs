@@ -229,7 +229,10 @@ impl<const WIDE: usize> Panel<WIDE> {
                 }
                 let new = S::max(S::max(best[0], best[1]), S::max(best[2], best[3]));
                 let log2e = S::splat(std::f32::consts::LOG2_E);
+                // Exactly 1 where the maximum stays: a block of keys that a query does not see leaves its sums as they are,
+                // so its bits do not depend on the queries beside it.
                 let factor = exp2::<S>(S::mul(S::sub(old, new), log2e));
+                let factor = S::select_lt(old, new, factor, S::splat(1.0));
                 let shift = S::sub(S::splat(0.0), S::mul(new, log2e));
                 let mut sum = S::splat(0.0);
                 for key in seen.clone() {
