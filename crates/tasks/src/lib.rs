@@ -16,7 +16,6 @@ mod filters;
 pub mod formats;
 mod metrics;
 mod python;
-mod random;
 mod task;
 mod template;
 mod yaml;
@@ -26,5 +25,6 @@ pub use config::Generation;
 pub use data::Document;
 pub use error::TaskError;
 pub use task::{
-    Answer, DocumentRequests, FEWSHOT_SEED, Request, Score, Task, TaskRequests, TaskScores, words,
+    Answer, DocumentRequests, DocumentValues, FEWSHOT_SEED, PerturbedRequests, Request, Score, Task,
+    TaskRequests, TaskScores, words,
 };

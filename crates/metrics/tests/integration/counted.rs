@@ -8,6 +8,7 @@ use bessemer_metrics::judgement::{
     krippendorff_alpha,
 };
 use bessemer_metrics::pyramid::Pyramid;
+use bessemer_metrics::robustness::{paired_drop, worst_case};
 
 fn near(found: f64, wanted: f64) {
     assert!((found - wanted).abs() <= 1e-9, "found {found}, wanted {wanted}");
@@ -195,4 +196,23 @@ fn groups_are_counted_as_helm_does() {
     near(clear, 0.5);
     near(ambiguous, 0.2);
     assert_eq!(bbq(0, 0, 1.0), None);
+}
+
+/// Worked by hand; the error of differences 1, 0, 0, -1, 1 is sqrt(0.7) / sqrt(5).
+#[test]
+fn drops_are_paired_and_the_worst_form_counts() {
+    let pairs = [(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)];
+    let found = paired_drop(&pairs, true).unwrap();
+    assert_eq!((found.instances, found.before, found.after), (5, 0.6, 0.4));
+    near(found.drop, 0.2);
+    near(found.stderr.unwrap(), (0.7f64 / 5.0).sqrt());
+    let smaller = paired_drop(&pairs, false).unwrap();
+    near(smaller.drop, -0.2);
+    near(smaller.stderr.unwrap(), found.stderr.unwrap());
+    assert_eq!(paired_drop(&[(1.0, 0.0)], true).unwrap().stderr, None);
+    assert_eq!(paired_drop(&[], true), None);
+    assert_eq!(worst_case([1.0, 0.0, 0.5], true), Some(0.0));
+    assert_eq!(worst_case([1.0, 0.0, 0.5], false), Some(1.0));
+    assert_eq!(worst_case([], true), None);
+    assert!(worst_case([1.0, f64::NAN], true).unwrap().is_nan());
 }
