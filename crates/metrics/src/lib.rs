@@ -5,7 +5,7 @@
 //! - [`Meteor`]: as NLTK has it.
 //! - [`answers`]: exact match, F1, pass@k. [`calibration`]: what probabilities are worth. [`pyramid`]: content units of summaries.
 //! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`bias`]: groups counted. [`kola`]: models compared over tasks. [`robustness`]: what a
-//!   perturbation costs.
+//!   perturbation costs. [`toxicity`]: classifiers' scores over generations.
 //!
 //! - [`corpus`]: scores of sets of texts, their intervals, and tests of a difference.
 //!
@@ -28,6 +28,7 @@ pub mod robustness;
 mod rouge;
 mod ter;
 mod tokens;
+pub mod toxicity;
 
 pub use bleu::{Bleu, BleuCounts, Smoothing};
 pub use chrf::{ChrF, ChrFCounts};

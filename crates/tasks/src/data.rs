@@ -151,7 +151,7 @@ fn extension(path: &Path) -> &str {
 ///
 /// # Errors
 /// A file that cannot be read, with the line.
-pub(crate) fn read(path: &Path) -> Result<Vec<Document>, TaskError> {
+pub fn read(path: &Path) -> Result<Vec<Document>, TaskError> {
     let wrong = |what: String| TaskError::File { path: path.into(), what };
     let open =
         || bessemer_durable::open_regular(path).map_err(|source| TaskError::Io { path: path.into(), source });

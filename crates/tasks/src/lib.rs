@@ -22,7 +22,7 @@ mod yaml;
 
 pub use catalog::{Catalog, Group, GroupScores, Selection};
 pub use config::Generation;
-pub use data::Document;
+pub use data::{Document, read as read_documents};
 pub use error::TaskError;
 pub use task::{
     Answer, DocumentRequests, DocumentValues, FEWSHOT_SEED, PerturbedRequests, Request, Score, Task,

@@ -11,9 +11,25 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::Path;
 
+mod bias;
+mod generations;
 mod pass_at_k;
+mod toxicity;
 
 pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let takes_none = matches!(args.name, MetricName::Bias | MetricName::Toxicity);
+    if takes_none != args.references.is_empty() {
+        let wanted = if takes_none { "no references" } else { "references to score against" };
+        return Err(Failure::usage(format!(
+            "wanted {wanted}, found {}: bessemer metric --help",
+            args.references.len()
+        )));
+    }
+    match args.name {
+        MetricName::Bias => return bias::run(args, as_json),
+        MetricName::Toxicity => return toxicity::run(args, as_json, console),
+        _ => {}
+    }
     let Some(metric) = metric(args, false) else { return pass_at_k::run(args, as_json, console) };
     let texts = lines(&args.texts)?;
     let references = args.references.iter().map(|path| lines(path)).collect::<Result<Vec<_>, _>>()?;
@@ -124,7 +140,7 @@ impl Scored<'_> {
     }
 }
 
-/// The metric that was asked for; `single` for the scores of single texts. None for programs, which are run.
+/// The metric that was asked for; `single` for the scores of single texts. None for what has no references, and for programs, which are run.
 fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
     let rouge =
         |variant| -> Box<dyn CorpusMetric> { Box::new(MeanMetric::Rouge { variant, stemmed: args.stem }) };
@@ -158,7 +174,7 @@ fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
         MetricName::Meteor => Box::new(MeanMetric::Meteor(Meteor::default())),
         MetricName::ExactMatch => Box::new(MeanMetric::ExactMatch),
         MetricName::F1 => Box::new(MeanMetric::F1),
-        MetricName::PassAtK => return None,
+        MetricName::PassAtK | MetricName::Bias | MetricName::Toxicity => return None,
     })
 }
 
@@ -177,7 +193,7 @@ pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
 }
 
 /// The texts of a file: its lines, or those of JSON lines.
-fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+pub(super) fn lines(path: &Path) -> Result<Vec<String>, Failure> {
     if path.extension().is_none_or(|extension| extension != "jsonl") {
         return Ok(text_of(path)?.lines().map(str::to_string).collect());
     }
