@@ -47,8 +47,7 @@ pub fn words(text: &str) -> impl Iterator<Item = String> {
     let pieces: Vec<String> = lower
         .split(cuts)
         .flat_map(|piece| piece.split("--"))
-        .flat_map(|piece| piece.split(|c| c == ',' || c == ':'))
-        .flat_map(|piece| piece.split(['\'', '’']))
+        .flat_map(|piece| piece.split([',', ':', '\'', '’']))
         .map(|piece| piece.trim_matches(|c: char| !c.is_alphanumeric()).to_owned())
         .filter(|piece| !piece.is_empty())
         .collect();

@@ -1,6 +1,6 @@
 //! Perturbations of text: what should not change the answer of a model, or should change it in a known way.
 //!
-//! Transformations of NL-Augmenter (Dhole et al. 2021) and HELM (Liang et al. 2022) that need no model and no network. Each is an entry of [`ALL`]; where
+//! Transformations of NL-Augmenter (Dhole et al. 2021) and HELM (Liang et al. 2022) that need no model and no network. Each is a line of one table ([`Perturbation::all`]); where
 //! they draw, they draw the numbers of CPython's `random` (one of them NumPy's), so that they make of a text and a seed what the originals make.
 //! A function of text, rate and random numbers: no files, no clocks.
 
@@ -23,9 +23,8 @@ pub enum Aspect {
 }
 
 impl Aspect {
-    /// All of them, with their names.
-    pub const NAMES: [(Aspect, &str); 3] =
-        [(Aspect::Robustness, "robustness"), (Aspect::Fairness, "fairness"), (Aspect::Cipher, "cipher")];
+    /// All of them.
+    pub const ALL: [Aspect; 3] = [Aspect::Robustness, Aspect::Fairness, Aspect::Cipher];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -159,7 +158,7 @@ impl Perturbation {
     pub fn list(names: &[String]) -> Result<Vec<Perturbation>, PerturbationError> {
         let mut list: Vec<Perturbation> = Vec::new();
         for name in names {
-            let aspect = Aspect::NAMES.iter().find(|(_, other)| other == name).map(|(aspect, _)| *aspect);
+            let aspect = Aspect::ALL.into_iter().find(|aspect| aspect.name() == name);
             let found: Vec<Perturbation> = match aspect {
                 Some(aspect) => Perturbation::all().filter(|one| one.aspect() == aspect).collect(),
                 None if name == "all" => Perturbation::all().collect(),

@@ -238,7 +238,7 @@ pub fn sentences() -> Vec<LabelledText> {
 /// Puts a tenth of labelled texts aside, chosen by their text alone, so that copies are on one side.
 pub fn split(texts: impl IntoIterator<Item = (String, bool)>, seed: u32) -> Vec<LabelledText> {
     let label = |(text, is_toxic): (String, bool)| {
-        let is_held_out = xxh3_seeded(text.as_bytes(), u64::from(seed)) % 10 == 0;
+        let is_held_out = xxh3_seeded(text.as_bytes(), u64::from(seed)).is_multiple_of(10);
         LabelledText { text, is_toxic, is_held_out }
     };
     texts.into_iter().map(label).collect()

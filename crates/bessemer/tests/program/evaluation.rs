@@ -143,6 +143,10 @@ fn perturbed_questions_are_asked_beside_the_original_ones() {
     let pick = &all["robustness"][0];
     assert_eq!((&pick["task"], &pick["fields"]), (&json!("pick"), &json!(["q"])));
     assert_eq!(pick["perturbations"][0]["changed"], 3);
+    assert_eq!(
+        (&pick["perturbations"][0]["aspect"], &pick["perturbations"][0]["origin"]),
+        (&json!("robustness"), &json!("HELM"))
+    );
     assert_eq!(pick["perturbations"][1]["changed"], 0, "there are no upper case letters");
     let signature = pick["perturbations"][0]["signature"].as_str().unwrap();
     assert!(signature.contains("perturb:contraction|perturb_seed:0|fields:q"), "{signature}");

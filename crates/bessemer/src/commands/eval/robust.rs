@@ -8,6 +8,9 @@ use bessemer_tasks::{Answer, DocumentValues, Task, TaskRequests, TaskScores};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
+/// The answers of a model to requests; the text names them in the progress.
+type Ask<'a> = dyn FnMut(&str, &TaskRequests) -> Result<Vec<Vec<Answer>>, Failure> + 'a;
+
 /// The name of the line about the worst form of each document.
 const WORST: &str = "worst case";
 
@@ -30,6 +33,7 @@ pub(super) struct RobustTask {
 
 /// The answers to one perturbation.
 struct PerturbedRun {
+    perturbation: Perturbation,
     label: String,
     /// Places of changed documents.
     changed: Vec<usize>,
@@ -72,14 +76,14 @@ impl Robustness {
         Err(Failure::new(format!("--perturb: {} (--perturb-fields names columns)", refusals.join("; "))))
     }
 
-    /// Answers a task after every perturbation. `answer` asks the model; its name says what is asked for.
+    /// Asks a task again after every perturbation.
     pub(super) fn run(
         &self,
         task: &Task,
         original: (&TaskRequests, &[Vec<Answer>]),
         signature: &str,
         bootstrap: u64,
-        answer: &mut dyn FnMut(&str, &TaskRequests) -> Result<Vec<Vec<Answer>>, Failure>,
+        answer: &mut Ask<'_>,
     ) -> Result<RobustTask, Failure> {
         let (requests, answers) = original;
         let mut robust = RobustTask {
@@ -100,8 +104,13 @@ impl Robustness {
         for perturbation in &self.perturbations {
             let label = perturbation.label();
             let perturbed = task.perturbed_requests(requests, &robust.columns, perturbation, self.seed)?;
-            let mut run =
-                PerturbedRun { label, changed: perturbed.changed, values: Vec::new(), scores: None };
+            let mut run = PerturbedRun {
+                perturbation: *perturbation,
+                label,
+                changed: perturbed.changed,
+                values: Vec::new(),
+                scores: None,
+            };
             if !run.changed.is_empty() {
                 let answers = answer(&run.label, &perturbed.requests)?;
                 run.values = task.document_values(&perturbed.requests, &answers)?;
@@ -194,7 +203,14 @@ impl RobustTask {
         };
         let signature = |run: &PerturbedRun| {
             let signature = run.scores.as_ref().map(|scores| scores.signature.as_str());
-            json!({"perturbation": run.label, "changed": run.changed.len(), "signature": signature})
+            json!({
+                "perturbation": run.label,
+                "aspect": run.perturbation.aspect().name(),
+                "origin": run.perturbation.origin(),
+                "does": run.perturbation.does(),
+                "changed": run.changed.len(),
+                "signature": signature,
+            })
         };
         json!({
             "task": self.task,
