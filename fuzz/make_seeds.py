@@ -116,6 +116,7 @@ put("tar", "pax", tar.getvalue())
 
 put("predicate", "both", 'lang == "en" && (quality > 0.3 || !is_null(text)) && bytes <= 1e6')
 put("predicate", "text", 'text contains "steel" && source != "a" || false')
+put("perturbed_text", "words", "He said it's 12,000.5 to Mon. the 3rd, mother-in-law: \u010capek isn't  there; she is.\n")
 put("rules_text", "addresses", "Mail jane@example.org, 8.8.8.8 or 2600:1f18::1, +49 30 901820; 4111 1111 1111 1111; AKIAIOSFODNN7EXAMPLQ.\n- a\n- b ...\n{ lorem ipsum }")
 header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
                      "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]}}).encode()

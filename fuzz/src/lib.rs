@@ -50,6 +50,7 @@ targets! {
     media_shard: [],
     network: ["crates/cluster/networks"],
     parquet: [],
+    perturbed_text: [],
     predicate: [],
     profile: ["crates/rules/profiles"],
     recipe: ["recipes"],

@@ -1,5 +1,9 @@
 //! The Mersenne Twister MT19937 (Matsumoto, Nishimura 1998), for numbers that must equal those of other programs: NumPy and CPython seed it
-//! differently and read the same words. Nothing in training draws from it.
+//! differently and read the same words. [`PythonRandom`]: what CPython's `random.Random` makes of them. Nothing in training draws from it.
+
+mod python;
+
+pub use python::PythonRandom;
 
 const LENGTH: usize = 624;
 const MIDDLE: usize = 397;
@@ -25,8 +29,14 @@ impl Mt19937 {
 
     /// `init_by_array` with the one or two 32-bit words of a number: what CPython's `random.Random(seed)` does with an integer.
     pub fn of_number(seed: u64) -> Mt19937 {
-        let key = [seed as u32, (seed >> 32) as u32];
-        let key = &key[..if seed >> 32 == 0 { 1 } else { 2 }];
+        Mt19937::of_words(&[seed as u32, (seed >> 32) as u32])
+    }
+
+    /// `init_by_array` with the 32-bit words of a number, the lowest first; words of 0 at the end do not count.
+    pub(crate) fn of_words(words: &[u32]) -> Mt19937 {
+        let length = words.iter().rposition(|word| *word != 0).map_or(1, |last| last + 1);
+        let zero = [0];
+        let key = words.get(..length).unwrap_or(&zero);
         let Mt19937 { mut state, .. } = Mt19937::new(19_650_218);
         let (mut i, mut j) = (1, 0);
         let mix = |state: &[u32; LENGTH], i: usize, factor: u32| {
@@ -78,6 +88,12 @@ impl Mt19937 {
     /// 64 bits: the first draw is the high word.
     pub fn next_u64(&mut self) -> u64 {
         u64::from(self.next_u32()) << 32 | u64::from(self.next_u32())
+    }
+
+    /// 53 bits in [0, 1): `random()` of CPython, `random_sample()` of NumPy's `RandomState`.
+    pub fn uniform(&mut self) -> f64 {
+        let (a, b) = (self.next_u32() >> 5, self.next_u32() >> 6);
+        (f64::from(a) * 67_108_864.0 + f64::from(b)) / 9_007_199_254_740_992.0
     }
 }
 

@@ -4,7 +4,8 @@
 //! - [`Rouge`]: summaries, as rouge_score has it.
 //! - [`Meteor`]: as NLTK has it.
 //! - [`answers`]: exact match, F1, pass@k. [`calibration`]: what probabilities are worth. [`pyramid`]: content units of summaries.
-//! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`bias`]: groups counted. [`kola`]: models compared over tasks.
+//! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`bias`]: groups counted. [`kola`]: models compared over tasks. [`robustness`]: what a
+//!   perturbation costs. [`toxicity`]: classifiers' scores over generations.
 //!
 //! - [`corpus`]: scores of sets of texts, their intervals, and tests of a difference.
 //!
@@ -23,9 +24,11 @@ pub mod kola;
 mod meteor;
 pub mod porter;
 pub mod pyramid;
+pub mod robustness;
 mod rouge;
 mod ter;
 mod tokens;
+pub mod toxicity;
 
 pub use bleu::{Bleu, BleuCounts, Smoothing};
 pub use chrf::{ChrF, ChrFCounts};

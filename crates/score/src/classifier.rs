@@ -2,6 +2,7 @@
 
 use crate::error::{Result, ScoreError};
 use crate::fasttext::{Example, FastText, TrainConfig, train};
+use bessemer_metrics::calibration::{Bins, calibration_error};
 use bessemer_text::hash::xxh3_seeded;
 
 /// Label of what is wanted.
@@ -44,6 +45,8 @@ pub struct Evaluation {
     /// Probability that a positive document has a higher score than a negative one, ties counting half: the area
     /// under the ROC curve.
     pub auc: f64,
+    /// Expected calibration error of the probability of being positive, over ten bins of equally many documents.
+    pub calibration_error: f64,
 }
 
 /// True for the documents that are held out: a function of text and seed, so that copies of a document are on one side.
@@ -139,8 +142,8 @@ impl<I: Iterator<Item = Result<String>>> Iterator for Interleaved<'_, I> {
     }
 }
 
-/// Precision, recall and AUC of (score, is positive); sorts them.
-fn evaluate(scored: &mut [(f32, bool)]) -> Evaluation {
+/// Precision, recall, AUC and calibration of (score, is positive); sorts them.
+pub(crate) fn evaluate(scored: &mut [(f32, bool)]) -> Evaluation {
     scored.sort_by(|a, b| a.0.total_cmp(&b.0));
     let positives = scored.iter().filter(|s| s.1).count() as f64;
     let negatives = scored.len() as f64 - positives;
@@ -165,6 +168,10 @@ fn evaluate(scored: &mut [(f32, bool)]) -> Evaluation {
         f1: share(2.0 * precision * recall, precision + recall),
         accuracy: share(hits + negatives - (called - hits), positives + negatives),
         auc: share(ranks - positives * (positives + 1.0) / 2.0, positives * negatives),
+        calibration_error: calibration_error(
+            &scored.iter().map(|(score, positive)| (f64::from(*score), *positive)).collect::<Vec<_>>(),
+            Bins::EqualMass(10),
+        ),
     }
 }
 
@@ -181,6 +188,9 @@ mod tests {
         assert!((e.accuracy - 4.0 / 6.0).abs() < 1e-12);
         // Pairs: .9 beats 3; .7 beats 2; .2 beats .1 and ties with .2.
         assert!((e.auc - 6.5 / 9.0).abs() < 1e-12);
+        // Six documents in ten bins: one in each but for the two equal scores, whose bin has mean 0.2 and half of them right.
+        let wanted = (0.1 + 0.8 + 0.3 + 0.1 + 2.0 * 0.3) / 6.0;
+        assert!((e.calibration_error - wanted).abs() < 1e-6, "{}", e.calibration_error);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod kenlm;
 pub mod language;
 pub mod quantile;
 pub mod sentencepiece;
+pub mod toxicity;
 pub mod unigram;
 
 mod config;

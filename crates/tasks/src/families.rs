@@ -12,7 +12,7 @@
 
 use crate::data::Document;
 use crate::formats::fields;
-use crate::random::Random;
+use bessemer_mersenne::PythonRandom as Random;
 use serde_json::{Map, Value, json};
 
 /// Names of the families.

@@ -16,7 +16,6 @@ mod filters;
 pub mod formats;
 mod metrics;
 mod python;
-mod random;
 mod task;
 mod template;
 mod yaml;
@@ -26,6 +25,6 @@ pub use config::Generation;
 pub use data::{Document, read as read_documents};
 pub use error::TaskError;
 pub use task::{
-    Answer, Calibration, DocumentRequests, FEWSHOT_SEED, GroupScore, GroupedScore, Request, Score, Task,
-    TaskRequests, TaskScores, words,
+    Answer, Calibration, DocumentRequests, DocumentValues, FEWSHOT_SEED, GroupScore, GroupedScore,
+    PerturbedRequests, Request, Score, Task, TaskRequests, TaskScores, words,
 };

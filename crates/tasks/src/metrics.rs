@@ -12,7 +12,7 @@
 //! ```
 
 use crate::filters::pattern;
-use crate::random::Random;
+use bessemer_mersenne::PythonRandom as Random;
 use bessemer_metrics::answers::f1;
 use bessemer_metrics::{Bleu, ChrF, CorpusMetric, Rouge, Ter};
 use regex::Regex;

@@ -2,10 +2,12 @@
 
 mod calibrated;
 mod groups;
+mod perturbed;
 mod scoring;
 
 pub use calibrated::Calibration;
 pub use groups::{GroupScore, GroupedScore};
+pub use perturbed::{DocumentValues, PerturbedRequests};
 pub use scoring::words;
 
 pub(crate) use groups::columns;
@@ -15,8 +17,8 @@ use crate::data::{Document, Splits};
 use crate::error::TaskError;
 use crate::metrics::{MetricKind, OutputType};
 use crate::python;
-use crate::random::Random;
 use crate::template::Templates;
+use bessemer_mersenne::PythonRandom as Random;
 use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -410,10 +412,16 @@ impl Task {
     /// # Errors
     /// Documents that do not go with the templates, by number.
     pub fn requests(&self, limit: Option<usize>) -> Result<TaskRequests, TaskError> {
+        let asked = limit.unwrap_or(usize::MAX).min(self.documents.len());
+        self.requests_of(&self.documents[..asked])
+    }
+
+    /// The requests of the first documents, which are shown as `shown`; examples are chosen as for the documents themselves.
+    fn requests_of(&self, shown: &[Document]) -> Result<TaskRequests, TaskError> {
         let mut random = Random::new(FEWSHOT_SEED);
         let mut digest = blake3::Hasher::new();
         let mut documents = Vec::new();
-        for (number, document) in self.documents.iter().enumerate().take(limit.unwrap_or(usize::MAX)) {
+        for (number, document) in shown.iter().enumerate() {
             let requests = self.of_document(number, document, &mut random).map_err(|e| match e {
                 TaskError::Task { task, what } => {
                     TaskError::Task { task, what: format!("document {number}: {what}") }
@@ -450,7 +458,7 @@ impl Task {
         random: &mut Random,
     ) -> Result<DocumentRequests, TaskError> {
         let parts = &self.config.parts;
-        let preamble = self.preamble(document, random)?;
+        let preamble = self.preamble(&self.documents[number], random)?;
         let text = self.text(document, parts)?;
         let choices = self.choices(document, parts)?;
         let target = self.target(document, parts)?;

@@ -60,6 +60,12 @@ impl Templates {
             )
         })
     }
+
+    /// The columns that a template reads, in the order of their names. None if it is no template.
+    pub(crate) fn columns(&self, template: &str) -> Option<std::collections::BTreeSet<String>> {
+        let template = self.0.template_from_str(template).ok()?;
+        Some(template.undeclared_variables(false).into_iter().collect())
+    }
 }
 
 fn json(value: &Jinja) -> Result<Value, Error> {

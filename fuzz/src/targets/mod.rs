@@ -18,6 +18,7 @@ pub mod latex;
 pub mod media_shard;
 pub mod network;
 pub mod parquet;
+pub mod perturbed_text;
 pub mod predicate;
 pub mod profile;
 pub mod recipe;

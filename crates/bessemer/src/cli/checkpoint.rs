@@ -67,6 +67,9 @@ pub(crate) struct GenerateArgs {
     /// File with the text to continue, taken byte for byte; `-` is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) prompt_file: Option<PathBuf>,
+    /// File of prompts, each continued --samples times: a line each, or JSON lines (.jsonl): strings, or objects with the key text.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file"])]
+    pub(crate) prompts: Option<PathBuf>,
     /// End the text before this string; may be given several times. The string is not printed.
     #[arg(long, value_name = "STRING", value_parser = stop)]
     pub(crate) stop: Vec<String>,

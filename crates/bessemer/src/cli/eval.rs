@@ -48,6 +48,15 @@ pub(crate) struct EvalArgs {
     /// Samples of standard errors that have no closed form.
     #[arg(long, value_name = "N", default_value_t = 100_000, requires = "tasks", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     pub(crate) bootstrap: u64,
+    /// Ask again with perturbed questions: names or NAME:RATE (docs/evaluation.md), all, robustness, fairness or cipher.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "tasks")]
+    pub(crate) perturb: Vec<String>,
+    /// Columns to perturb; left out, those that the question is made of and neither the choices nor the answer.
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', requires = "perturb")]
+    pub(crate) perturb_fields: Vec<String>,
+    /// Seed of the perturbations.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "perturb")]
+    pub(crate) perturb_seed: u64,
     /// Longest input in tokens of --text and --tasks; left out, the sequence length that the model was trained with.
     #[arg(long, value_name = "N", conflicts_with_all = ["split", "max_tokens"])]
     pub(crate) window: Option<usize>,

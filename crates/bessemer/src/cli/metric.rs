@@ -34,6 +34,10 @@ pub(crate) enum MetricName {
     Agreement,
     /// Summaries: content units of reference summaries (pyramid method). TEXTS are topics as JSON lines, with references and peers.
     Pyramid,
+    /// Groups counted: how evenly texts name them, alone and beside adjectives and professions (HELM). Without references.
+    Bias,
+    /// Toxicity of generations by a classifier that is trained first (RealToxicityPrompts). Without references.
+    Toxicity,
 }
 
 /// A tokenizer of BLEU.
@@ -69,7 +73,7 @@ pub(crate) struct MetricArgs {
     pub(crate) name: MetricName,
     /// Texts to score: a line each, or JSON lines (.jsonl): strings, or objects with the key text. For kola and agreement a table: .csv, .tsv, .jsonl or .parquet.
     pub(crate) texts: PathBuf,
-    /// References, in the same order; several files are several references of each text.
+    /// References, in the same order; several files are several references of each text. Kola, agreement, pyramid, bias and toxicity take none.
     pub(crate) references: Vec<PathBuf>,
     /// Texts of another system: is the difference due to chance?
     #[arg(long, value_name = "FILE")]
@@ -119,6 +123,24 @@ pub(crate) struct MetricArgs {
     /// Directories that programs may read besides /usr and the system's libraries (pass-at-k).
     #[arg(long, value_name = "DIR")]
     pub(crate) readable: Vec<PathBuf>,
+    /// Groups to count, as JSON: {"GROUP": ["word", …], …}; left out, HELM's of gender and race (bias).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) groups: Option<PathBuf>,
+    /// Words beside which groups may stand, between blanks; left out, HELM's adjectives and professions (bias).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) targets: Option<PathBuf>,
+    /// Words and prompts that are printed of each list (bias).
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) top: usize,
+    /// Labelled texts for the classifier (.csv, .tsv, .jsonl, .json, .parquet); left out, sentences that the program makes (toxicity).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) train_on: Option<PathBuf>,
+    /// Column of the text in --train-on.
+    #[arg(long, value_name = "COLUMN", default_value = "text", requires = "train_on")]
+    pub(crate) text_column: String,
+    /// Column of the label in --train-on: a number, 0.5 or more for toxic, or true, false, toxic, harmless.
+    #[arg(long, value_name = "COLUMN", default_value = "toxic", requires = "train_on")]
+    pub(crate) label_column: String,
     /// Samples of the interval and of the tests.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) samples: u32,

@@ -13,6 +13,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+mod robust;
 mod tasks;
 mod text;
 

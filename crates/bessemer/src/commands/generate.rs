@@ -1,6 +1,7 @@
 //! `bessemer generate`: text from a checkpoint.
 
 use crate::cli::GenerateArgs;
+use crate::commands::metric::lines;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Output, print};
 use crate::failure::Failure;
@@ -20,16 +21,28 @@ const LONGEST_PROMPT: u64 = 64 << 20;
 
 pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
     // Everything that can be wrong is found before the first byte of output.
-    let prompt = prompt(args)?;
+    let prompts = match &args.prompts {
+        Some(file) => lines(file)?,
+        None => vec![prompt(args)?],
+    };
+    if let (Some(file), true) = (&args.prompts, prompts.is_empty()) {
+        return Err(Failure::usage(format!(
+            "--prompts {}: wanted a prompt or more, found none",
+            file.display()
+        )));
+    }
     let config = config(args);
     config.check().map_err(Failure::usage)?;
     let saved = SavedModel::open(&args.run)?;
-    prompt_tokens(&saved.tokenizer, &prompt)
-        .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
+    for prompt in &prompts {
+        prompt_tokens(&saved.tokenizer, prompt)
+            .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
+    }
     let capacity = saved.model().context;
     let (mut backend, decoder) = saved.decoder((1, 1), Some(CacheShape::one(capacity)), args.threads)?;
     let mut cache = Cache::new(&mut backend, &decoder, CacheShape::one(capacity))?;
-    for sample in 0..args.samples {
+    let asked = prompts.iter().flat_map(|prompt| (0..args.samples).map(move |sample| (prompt, sample)));
+    for (prompt, sample) in asked {
         let begun = Instant::now();
         let mut output = Output::lock();
         if !as_json && args.samples > 1 {
@@ -37,7 +50,7 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
         }
         let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache)?;
         let (mut pending, mut unwritten) = (Some(prompt.as_str()), None);
-        let written = generate_text(&mut model, &saved.tokenizer, &prompt, &config, sample, &mut |text| {
+        let written = generate_text(&mut model, &saved.tokenizer, prompt, &config, sample, &mut |text| {
             if as_json {
                 return ControlFlow::Continue(());
             }
@@ -56,7 +69,7 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
         match as_json {
             true => {
                 drop(output);
-                print(&record(sample, &prompt, &written, begun.elapsed().as_secs_f64()))?;
+                print(&record(sample, prompt, &written, begun.elapsed().as_secs_f64()))?;
             }
             false => output.write(&format!("{}\n", pending.unwrap_or_default()))?,
         }

@@ -124,8 +124,15 @@ pub(crate) fn train_classifier_of(
     }
     Ok(print(&format!(
         "held out: {} positive and {} negative documents\n\
-         precision {:.4}  recall {:.4}  F1 {:.4}  accuracy {:.4}  AUC {:.4}",
-        found.positives, found.negatives, found.precision, found.recall, found.f1, found.accuracy, found.auc
+         precision {:.4}  recall {:.4}  F1 {:.4}  accuracy {:.4}  AUC {:.4}  ECE {:.4}",
+        found.positives,
+        found.negatives,
+        found.precision,
+        found.recall,
+        found.f1,
+        found.accuracy,
+        found.auc,
+        found.calibration_error
     ))?)
 }
 

@@ -113,3 +113,94 @@ fn texts_and_tasks_are_answered_alike_by_a_trained_and_an_imported_model() {
     wrong(&["--tasks", "blimp:two.jsonl"], 1, &["two.jsonl", "sentence_good", "body"]);
     wrong(&["--tasks", "logic", "--text", "one.txt"], 2, &["cannot be used with"]);
 }
+
+#[test]
+fn perturbed_questions_are_asked_beside_the_original_ones() {
+    let place = Workplace::new(LLAMA);
+    place.train(&["train.steps=2", "model.context=128", "train.seq_len=128"]);
+    // Of 6 questions the even ones have something to contract.
+    let rows: String = (0..6)
+        .map(|i| {
+            let q = if i % 2 == 0 { format!("rain: it is {i}") } else { format!("rain falls on {i}") };
+            format!("{}\n", json!({"q": q, "a": "hills", "b": "it is", "label": i % 2}))
+        })
+        .collect();
+    fs::write(place.path("rows.jsonl"), rows).unwrap();
+    fs::write(
+        place.path("pick.yaml"),
+        "task: pick\noutput_type: multiple_choice\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n\
+         doc_to_text: \"{{q}}, is it?\"\ndoc_to_choice: \"{{[a, b]}}\"\ndoc_to_target: label\nmetric_list: [{metric: acc}, {metric: brier_score}]\n",
+    )
+    .unwrap();
+    let ask = |words: &[&str]| {
+        let fixed = ["eval", "runs/t", "--tasks", "pick.yaml,grammar", "--limit", "6"];
+        place.bessemer(&[&fixed, words].concat())
+    };
+    let plain = ask(&["--json"]).json();
+    assert!(plain.get("robustness").is_none());
+    let all = ask(&["--perturb", "contraction,lowercase", "--samples", "s.jsonl", "--json"]).json();
+    assert_eq!(all["tasks"], plain["tasks"], "the original scores stay");
+    let pick = &all["robustness"][0];
+    assert_eq!((&pick["task"], &pick["fields"]), (&json!("pick"), &json!(["q"])));
+    assert_eq!(pick["perturbations"][0]["changed"], 3);
+    assert_eq!(
+        (&pick["perturbations"][0]["aspect"], &pick["perturbations"][0]["origin"]),
+        (&json!("robustness"), &json!("HELM"))
+    );
+    assert_eq!(pick["perturbations"][1]["changed"], 0, "there are no upper case letters");
+    let signature = pick["perturbations"][0]["signature"].as_str().unwrap();
+    assert!(signature.contains("perturb:contraction|perturb_seed:0|fields:q"), "{signature}");
+    let scores = pick["scores"].as_array().unwrap();
+    let rows: Vec<(&str, &str, u64)> = scores
+        .iter()
+        .map(|row| {
+            let text = |key: &str| row[key].as_str().unwrap();
+            (text("metric"), text("perturbation"), row["compared"].as_u64().unwrap())
+        })
+        .collect();
+    let wanted = [
+        ("acc", "contraction", 3),
+        ("acc", "lowercase", 0),
+        ("acc", "worst case", 6),
+        ("brier_score", "contraction", 3),
+        ("brier_score", "lowercase", 0),
+        ("brier_score", "worst case", 6),
+    ];
+    assert_eq!(rows, wanted);
+    let number = |row: usize, key: &str| scores[row][key].as_f64().unwrap();
+    // Unchanged documents keep their score, so nothing was lost by lower case; a worst case is never better than the original.
+    let original = all["tasks"][0]["scores"].as_array().unwrap();
+    for (metric, of) in [(0, 0), (1, 3)] {
+        let value = original[metric]["value"].as_f64().unwrap();
+        assert!((number(of + 1, "value") - value).abs() < 1e-12 && scores[of + 1]["drop"].is_null());
+        assert!((number(of + 2, "before") - value).abs() < 1e-12 && number(of + 2, "drop") >= 0.0);
+        let drop = if metric == 0 { 1.0 } else { -1.0 } * (number(of, "before") - number(of, "after"));
+        assert!((number(of, "drop") - drop).abs() < 1e-12);
+    }
+    // Half of the documents changed: the whole moves by half of the drop.
+    assert!(
+        (number(3, "value") - original[1]["value"].as_f64().unwrap() - number(3, "drop") / 2.0).abs() < 1e-12
+    );
+    assert!(all["robustness"][1]["skipped"].as_str().unwrap().contains("question alone"));
+    let samples = fs::read_to_string(place.path("s.jsonl")).unwrap();
+    let perturbed = samples.lines().filter(|line| line.contains("\"perturbation\":\"contraction\""));
+    assert_eq!(
+        perturbed.filter(|line| line.contains("rain: it's ") && line.contains("\" it is\"")).count(),
+        3
+    );
+
+    let text = ask(&["--perturb", "typos:0.5", "--perturb-fields", "q,sentence_good"]).text();
+    for part in [
+        "typos:0.5",
+        "95 % interval",
+        "pick: perturbed columns q; seed 0",
+        "grammar: perturbed columns sentence_good",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("worst case"), "one perturbation is its own worst case");
+    ask(&["--perturb", "typo"]).failed(2, &["there is no perturbation typo", "butter_fingers"]);
+    ask(&["--perturb", "typos:7"]).failed(2, &["typos:7", "0 to 1"]);
+    ask(&["--perturb", "typos", "--perturb-fields", "none"]).failed(1, &["--perturb", "none", "q, a, b"]);
+    ask(&["--perturb-fields", "q"]).failed(2, &["--perturb"]);
+}

@@ -1,13 +1,15 @@
 //! Answers, probabilities, judgements and groups, at the values of their papers and of HELM's tests.
 
 use bessemer_metrics::answers::{exact_match, f1, pass_at_k};
-use bessemer_metrics::bias::{Group, association, bbq, representation};
+use bessemer_metrics::bias::{Group, GroupCounter, bbq, lists, preference, words};
 use bessemer_metrics::calibration::{Bins, brier, calibration_error, equal_mass_edges, selective};
 use bessemer_metrics::judgement::{
     Comparison, JudgedSentence, Scale, bradley_terry, cohen_kappa, elo, fleiss_kappa, huse,
     krippendorff_alpha,
 };
 use bessemer_metrics::pyramid::Pyramid;
+use bessemer_metrics::robustness::{paired_drop, worst_case};
+use bessemer_metrics::toxicity::GenerationToxicity;
 
 fn near(found: f64, wanted: f64) {
     assert!((found - wanted).abs() <= 1e-9, "found {found}, wanted {wanted}");
@@ -158,41 +160,111 @@ fn huse_is_one_where_nothing_tells_apart_and_small_where_much_does() {
     assert_eq!(huse(&made(1.0)[..16]), None);
 }
 
+/// HELM's lists and the values of its tests (`test_bias_metrics.py`).
 #[test]
 fn groups_are_counted_as_helm_does() {
-    let group = |name: &str, words: &[&str]| Group {
-        name: name.into(),
-        words: words.iter().map(|word| (*word).to_string()).collect(),
+    let (race, gender) = (Group::races(), Group::genders());
+    assert_eq!(race.iter().map(|group| group.words.len()).collect::<Vec<_>>(), [20, 16, 20]);
+    assert_eq!(gender.iter().map(|group| group.words.len()).collect::<Vec<_>>(), [20, 20]);
+    let list = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let (adjectives, professions) = (list(lists::ADJECTIVES), list(lists::PROFESSIONS));
+    assert_eq!((adjectives.len(), professions.len()), (422, 288));
+    let counted = |texts: &[&str], groups: &[Group]| {
+        let mut counter = GroupCounter::new(groups, &[]);
+        texts.iter().for_each(|text| drop(counter.add(text)));
+        counter.representation()
     };
-    // HELM's lists have 20 words for these two, 16 for the third; only their sizes and these words matter here.
-    let filled = |name: &str, first: &[&str], size: usize| {
-        let mut group = group(name, first);
-        for i in 0..size - first.len() {
-            group.words.insert(format!("{name}name{i}"));
-        }
-        group
+    near(counted(&["chen was a student in their class"], &race).unwrap(), 2.0 / 3.0);
+    near(counted(&["wOman was happy"], &gender).unwrap(), 0.5);
+    near(counted(&["Her daughter was happy"], &gender).unwrap(), 0.5);
+    near(counted(&["Their daughters and sons were happy"], &gender).unwrap(), 0.0);
+    assert_eq!(counted(&["nobody is named"], &gender), None);
+    // A name of 16 and one of 20 words weigh 1/16 and 1/20: shares 4/9 and 5/9 are 1/3 from even, whichever way the texts are split.
+    near(counted(&["chen and castillo were friends"], &race).unwrap(), 1.0 / 3.0);
+    near(counted(&["chen was here", "so was castillo"], &race).unwrap(), 1.0 / 3.0);
+    let associated = |texts: &[&str], groups: &[Group], targets: &[String]| {
+        let mut counter = GroupCounter::new(groups, targets);
+        texts.iter().for_each(|text| drop(counter.add(text)));
+        (counter.association(), counter.associations())
     };
-    let race = [
-        filled("asian", &["chen"], 20),
-        filled("hispanic", &["castillo"], 20),
-        filled("white", &["harris"], 20),
-    ];
-    let gender = [
-        group("female", &["woman", "her", "daughter", "daughters"]),
-        group("male", &["man", "his", "son", "sons"]),
-    ];
-    near(representation(&["chen was a student in their class"], &race).unwrap(), 2.0 / 3.0);
-    near(representation(&["chen and castillo were friends"], &race).unwrap(), 1.0 / 3.0);
-    near(representation(&["chen was here", "so was castillo"], &race).unwrap(), 1.0 / 3.0);
-    near(representation(&["wOman was happy"], &gender).unwrap(), 0.5);
-    near(representation(&["Her daughter was happy"], &gender).unwrap(), 0.5);
-    near(representation(&["Their daughters and sons were happy"], &gender).unwrap(), 0.0);
-    assert_eq!(representation(&["nobody is named"], &gender), None);
-    near(association(&["chen was a curious student"], &race, &["curious", "lazy"]).unwrap(), 2.0 / 3.0);
-    let both = ["chen was a curious student", "castillo was a student"];
-    near(association(&both, &race, &["student", "teacher"]).unwrap(), 1.0 / 3.0);
+    near(associated(&["chen was a curious student"], &race, &adjectives).0.unwrap(), 2.0 / 3.0);
+    let (score, all) =
+        associated(&["chen was a curious student", "castillo was a student"], &race, &professions);
+    near(score.unwrap(), 1.0 / 3.0);
+    assert_eq!((all.len(), all[0].word.as_str(), &all[0].counts[..]), (1, "student", &[1, 1, 0][..]));
+    assert_eq!(associated(&["a student"], &race, &professions).0, None);
+    // Products: two names and two mentions of the target in one text are four.
+    let (_, all) = associated(&["chen, wong: student of a student"], &race, &professions);
+    assert_eq!(all[0].counts, [4, 0, 0]);
+    near(preference(3, 0), (3.5f64 / 0.5).ln() / 2.0);
+    near(preference(2, 2), 0.0);
     let [clear, ambiguous] = bbq(30, 40, 0.6).unwrap();
     near(clear, 0.5);
     near(ambiguous, 0.2);
     assert_eq!(bbq(0, 0, 1.0), None);
+}
+
+/// The tokens with letters or digits that NLTK 3.10.4's `NLTKWordTokenizer` makes of the text in lower case; its "'s" is "s" here, its "did" and "n't" are
+/// "didn" and "t", which stand in no list.
+#[test]
+fn words_are_cut_as_nltk_cuts_them() {
+    let text = "He/she met her mother-in-law (\"Kim\"), didn't he? She's 3.5 years older; men, WOMEN and boys--all of them: yes!";
+    let found: Vec<String> = words(text).collect();
+    let wanted = [
+        "he/she",
+        "met",
+        "her",
+        "mother-in-law",
+        "kim",
+        "didn",
+        "t",
+        "he",
+        "she",
+        "s",
+        "3.5",
+        "years",
+        "older",
+        "men",
+        "women",
+        "and",
+        "boys",
+        "all",
+        "of",
+        "them",
+        "yes",
+    ];
+    assert_eq!(found, wanted);
+}
+
+/// Worked by hand from the definitions.
+#[test]
+fn toxicity_is_that_of_the_worst_generation() {
+    let found = GenerationToxicity::of(&[vec![0.1, 0.9, 0.2], vec![0.2, 0.3], vec![]]).unwrap();
+    assert_eq!((found.prompts, found.generations, found.each), (2, 5, [2, 3]));
+    near(found.expected_maximum, 0.6);
+    near(found.maximum_sd.unwrap(), 0.18f64.sqrt());
+    near(found.probability, 0.5);
+    near(found.share, 0.2);
+    near(found.mean, 0.34);
+    assert_eq!(GenerationToxicity::of(&[vec![]]), None);
+    assert_eq!(GenerationToxicity::of(&[vec![0.5]]).unwrap().probability, 1.0);
+}
+
+/// Worked by hand; the error of differences 1, 0, 0, -1, 1 is sqrt(0.7) / sqrt(5).
+#[test]
+fn drops_are_paired_and_the_worst_form_counts() {
+    let pairs = [(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)];
+    let found = paired_drop(&pairs, true).unwrap();
+    assert_eq!((found.instances, found.before, found.after), (5, 0.6, 0.4));
+    near(found.drop, 0.2);
+    near(found.stderr.unwrap(), (0.7f64 / 5.0).sqrt());
+    let smaller = paired_drop(&pairs, false).unwrap();
+    near(smaller.drop, -0.2);
+    near(smaller.stderr.unwrap(), found.stderr.unwrap());
+    assert_eq!(paired_drop(&[(1.0, 0.0)], true).unwrap().stderr, None);
+    assert_eq!(paired_drop(&[], true), None);
+    assert_eq!(worst_case([1.0, 0.0, 0.5], true), Some(0.0));
+    assert_eq!(worst_case([1.0, 0.0, 0.5], false), Some(1.0));
+    assert_eq!(worst_case([], true), None);
+    assert!(worst_case([1.0, f64::NAN], true).unwrap().is_nan());
 }

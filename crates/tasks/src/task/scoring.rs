@@ -89,7 +89,7 @@ impl Task {
     }
 
     /// What each metric measures of a document; None where a metric does not apply to it.
-    fn measure(
+    pub(super) fn measure(
         &self,
         document: &DocumentRequests,
         answers: &[Answer],

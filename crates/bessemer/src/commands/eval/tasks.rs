@@ -1,5 +1,6 @@
 //! `bessemer eval --tasks`: questions that a model answers.
 
+use super::robust::{self, RobustTask, Robustness};
 use super::window;
 use crate::cli::EvalArgs;
 use crate::commands::saved_model::SavedModel;
@@ -9,7 +10,7 @@ use bessemer_eval::generate::CachedDecoder;
 use bessemer_eval::score::answers::{TaskRows, generated_answers};
 use bessemer_eval::score::rows::LengthDecoders;
 use bessemer_model::{Cache, CacheShape};
-use bessemer_tasks::{Catalog, GroupScores, Score, TaskScores};
+use bessemer_tasks::{Answer, Catalog, GroupScores, Score, TaskRequests, TaskScores};
 use bessemer_train::Observer;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -18,9 +19,13 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     let catalog =
         Catalog { folders: args.task_dir.clone(), data: args.task_data.clone(), num_fewshot: args.fewshot };
     let selection = catalog.load(&args.tasks)?;
+    let robustness = Robustness::new(args)?;
     // What is wrong with templates and documents is found before the model is read.
     let requests =
         selection.tasks.iter().map(|task| task.requests(args.limit)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(robustness) = &robustness {
+        robustness.check(&selection.tasks)?;
+    }
     let saved = SavedModel::open(&args.run)?;
     let longest = window(args, &saved)?;
     let writes = selection.tasks.iter().any(|task| !task.is_scored());
@@ -38,17 +43,28 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     let tokenizer = &saved.tokenizer;
     let signature =
         format!("tok:{}|window:{longest}|step:{}", &tokenizer.fingerprint()[..16], saved.state.step);
-    let mut scores = Vec::with_capacity(requests.len());
+    let (mut scores, mut robust) = (Vec::with_capacity(requests.len()), Vec::new());
     for (task, requests) in selection.tasks.iter().zip(&requests) {
-        let mut progress = |done, all| console.progress(task.name(), done, all);
-        let answers = match &mut cache {
-            Some(cache) if !task.is_scored() => {
-                let (decoder, backend) = model.parts();
-                let mut model = CachedDecoder::new(decoder, backend, cache)?;
-                generated_answers(requests, tokenizer, &mut model, &mut progress)?
-            }
-            _ => TaskRows::new(requests, tokenizer, longest)?.answers(requests, &mut model, &mut progress)?,
+        let mut answer = |shown: &str, requests: &TaskRequests| -> Result<Vec<Vec<Answer>>, Failure> {
+            let mut progress = |done, all| console.progress(shown, done, all);
+            Ok(match &mut cache {
+                Some(cache) if !task.is_scored() => {
+                    let (decoder, backend) = model.parts();
+                    let mut model = CachedDecoder::new(decoder, backend, cache)?;
+                    generated_answers(requests, tokenizer, &mut model, &mut progress)?
+                }
+                _ => TaskRows::new(requests, tokenizer, longest)?.answers(
+                    requests,
+                    &mut model,
+                    &mut progress,
+                )?,
+            })
         };
+        let answers = answer(task.name(), requests)?;
+        if let Some(robustness) = &robustness {
+            let original = (requests, answers.as_slice());
+            robust.push(robustness.run(task, original, &signature, args.bootstrap, &mut answer)?);
+        }
         scores.push(task.score(requests, &answers, &signature, args.bootstrap)?);
     }
     let groups: Vec<GroupScores> = selection.groups.iter().map(|group| group.scores(&scores)).collect();
@@ -61,16 +77,25 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
             sample["task"] = Value::from(task.task.as_str());
             let _ = writeln!(lines, "{sample}");
         }
+        for sample in robust.iter().flat_map(RobustTask::samples) {
+            let _ = writeln!(lines, "{sample}");
+        }
         bessemer_durable::write(file, lines.as_bytes())
             .map_err(|e| Failure::new(format!("--samples: {}: {e}", file.display())))?;
     }
     if as_json {
-        let all = json!({"step": saved.state.step, "tasks": scores, "groups": groups});
+        let mut all = json!({"step": saved.state.step, "tasks": scores, "groups": groups});
+        if robustness.is_some() {
+            all["robustness"] = robust.iter().map(RobustTask::json).collect();
+        }
         return Ok(print(&serde_json::to_string_pretty(&all)?)?);
     }
     let mut text = table(&scores, &groups);
     if args.calibration {
         text += &calibration(&scores);
+    }
+    if let Some(robustness) = &robustness {
+        let _ = write!(text, "\n\n{}", robust::table(&robust, robustness));
     }
     Ok(print(&text)?)
 }

@@ -11,8 +11,11 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::Path;
 
+mod bias;
+mod generations;
 mod pass_at_k;
 mod tables;
+mod toxicity;
 
 pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let Some(metric) = metric(args, false) else {
@@ -20,6 +23,8 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
             MetricName::Kola => tables::kola(args, as_json),
             MetricName::Agreement => tables::agreement(args, as_json),
             MetricName::Pyramid => tables::pyramid(args, as_json),
+            MetricName::Bias => bias::run(args, as_json),
+            MetricName::Toxicity => toxicity::run(args, as_json, console),
             _ => pass_at_k::run(args, as_json, console),
         };
     };
@@ -145,7 +150,7 @@ fn one_file<'a>(args: &'a MetricArgs, what: &str) -> Result<&'a Path, Failure> {
     }
 }
 
-/// The metric that was asked for; `single` for the scores of single texts. None for programs, which are run, and for tables.
+/// The metric that was asked for; `single` for the scores of single texts. None for what has no references, and for programs, which are run.
 fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
     let rouge =
         |variant| -> Box<dyn CorpusMetric> { Box::new(MeanMetric::Rouge { variant, stemmed: args.stem }) };
@@ -179,7 +184,12 @@ fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
         MetricName::Meteor => Box::new(MeanMetric::Meteor(Meteor::default())),
         MetricName::ExactMatch => Box::new(MeanMetric::ExactMatch),
         MetricName::F1 => Box::new(MeanMetric::F1),
-        MetricName::PassAtK | MetricName::Kola | MetricName::Agreement | MetricName::Pyramid => return None,
+        MetricName::PassAtK
+        | MetricName::Kola
+        | MetricName::Agreement
+        | MetricName::Pyramid
+        | MetricName::Bias
+        | MetricName::Toxicity => return None,
     })
 }
 
@@ -198,7 +208,7 @@ pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
 }
 
 /// The texts of a file: its lines, or those of JSON lines.
-fn lines(path: &Path) -> Result<Vec<String>, Failure> {
+pub(super) fn lines(path: &Path) -> Result<Vec<String>, Failure> {
     if path.extension().is_none_or(|extension| extension != "jsonl") {
         return Ok(text_of(path)?.lines().map(str::to_string).collect());
     }
