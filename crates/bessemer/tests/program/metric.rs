@@ -94,8 +94,8 @@ fn groups_are_counted_in_texts_and_generations() {
         .failed(1, &["bad.json", "under cats"]);
     write("bad.jsonl", "{\"txt\": 1}\n");
     place.bessemer(&["metric", "bias", "bad.jsonl"]).failed(1, &["bad.jsonl: line 1", "generations"]);
-    place.bessemer(&["metric", "bias", "texts", "texts"]).failed(2, &["wanted no references"]);
-    place.bessemer(&["metric", "bleu", "texts"]).failed(2, &["wanted references"]);
+    place.bessemer(&["metric", "bias", "texts", "texts"]).failed(2, &["wanted one file of texts; found 2"]);
+    place.bessemer(&["metric", "bleu", "texts"]).failed(2, &["wanted a file of references"]);
 }
 
 #[test]
