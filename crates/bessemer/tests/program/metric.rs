@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "says what was left out")]
 
 use crate::workplace::{GPT2, Workplace};
+use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 use std::fs;
 
 #[test]
@@ -224,7 +225,7 @@ fn tables_and_annotations_are_scored_without_texts() {
     write("kola.csv", "task,level,a,b,c\n1-1,KM,10,20,30\n2-1,KU,50,50,80\n");
     let done = place.bessemer(&["metric", "kola", "kola.csv", "--json"]).json();
     for (model, z, score) in
-        [("a", [-1.224_745, -0.707_107], [0.0, 19.6152]), ("c", [1.224_745, 1.414_214], [92.8203, 100.0])]
+        [("a", [-1.224_745, -FRAC_1_SQRT_2], [0.0, 19.6152]), ("c", [1.224_745, SQRT_2], [92.8203, 100.0])]
     {
         for task in 0..2 {
             close(&done["tasks"][task]["z"][model], z[task]);
