@@ -10,6 +10,7 @@ mod numbers;
 mod words;
 
 pub use bessemer_mersenne::PythonRandom;
+pub use numbers::cardinal;
 
 /// What a perturbation asks about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -43,7 +43,7 @@ fn hundreds(n: u64) -> String {
 }
 
 /// A whole number below 10^15 in words.
-pub(crate) fn cardinal(n: u64) -> String {
+pub fn cardinal(n: u64) -> String {
     if n < 1000 {
         return hundreds(n);
     }

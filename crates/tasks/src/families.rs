@@ -13,6 +13,7 @@
 use crate::data::Document;
 use crate::formats::fields;
 use bessemer_mersenne::PythonRandom as Random;
+use bessemer_perturb::cardinal;
 use serde_json::{Map, Value, json};
 
 /// Names of the families.
@@ -118,28 +119,6 @@ fn logic(number: usize, random: &mut Random) -> Value {
 
 /// A number below 100 in English, German, French and Spanish.
 fn number_words(n: usize) -> [String; 4] {
-    const ENGLISH: [&str; 20] = [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "thirteen",
-        "fourteen",
-        "fifteen",
-        "sixteen",
-        "seventeen",
-        "eighteen",
-        "nineteen",
-    ];
     const GERMAN: [&str; 20] = [
         "null",
         "eins",
@@ -198,39 +177,39 @@ fn number_words(n: usize) -> [String; 4] {
         "veintiocho",
         "veintinueve",
     ];
-    const TENS: [[&str; 4]; 8] = [
-        ["twenty", "zwanzig", "vingt", "veinte"],
-        ["thirty", "dreißig", "trente", "treinta"],
-        ["forty", "vierzig", "quarante", "cuarenta"],
-        ["fifty", "fünfzig", "cinquante", "cincuenta"],
-        ["sixty", "sechzig", "soixante", "sesenta"],
-        ["seventy", "siebzig", "soixante", "setenta"],
-        ["eighty", "achtzig", "quatre-vingt", "ochenta"],
-        ["ninety", "neunzig", "quatre-vingt", "noventa"],
+    const TENS: [[&str; 3]; 8] = [
+        ["zwanzig", "vingt", "veinte"],
+        ["dreißig", "trente", "treinta"],
+        ["vierzig", "quarante", "cuarenta"],
+        ["fünfzig", "cinquante", "cincuenta"],
+        ["sechzig", "soixante", "sesenta"],
+        ["siebzig", "soixante", "setenta"],
+        ["achtzig", "quatre-vingt", "ochenta"],
+        ["neunzig", "quatre-vingt", "noventa"],
     ];
+    let english = cardinal(n as u64);
     if n < 20 {
-        return [ENGLISH[n], GERMAN[n], FRENCH[n], SPANISH[n]].map(str::to_owned);
+        return [english, GERMAN[n].to_owned(), FRENCH[n].to_owned(), SPANISH[n].to_owned()];
     }
     let (ten, one) = (n / 10, n % 10);
     let tens = TENS[ten - 2];
-    let english = if one == 0 { tens[0].to_owned() } else { format!("{}-{}", tens[0], ENGLISH[one]) };
     let german = match one {
-        0 => tens[1].to_owned(),
-        1 => format!("einund{}", tens[1]),
-        _ => format!("{}und{}", GERMAN[one], tens[1]),
+        0 => tens[0].to_owned(),
+        1 => format!("einund{}", tens[0]),
+        _ => format!("{}und{}", GERMAN[one], tens[0]),
     };
     // Seventy and ninety count on from sixty and eighty.
     let rest = if ten == 7 || ten == 9 { 10 + one } else { one };
     let french = match (ten, rest) {
         (8, 0) => "quatre-vingts".to_owned(),
-        (_, 0) => tens[2].to_owned(),
-        (2..=7, 1 | 11) => format!("{} et {}", tens[2], FRENCH[rest]),
-        _ => format!("{}-{}", tens[2], FRENCH[rest]),
+        (_, 0) => tens[1].to_owned(),
+        (2..=7, 1 | 11) => format!("{} et {}", tens[1], FRENCH[rest]),
+        _ => format!("{}-{}", tens[1], FRENCH[rest]),
     };
     let spanish = match (n, one) {
         (20..=29, _) => SPANISH[n].to_owned(),
-        (_, 0) => tens[3].to_owned(),
-        _ => format!("{} y {}", tens[3], SPANISH[one]),
+        (_, 0) => tens[2].to_owned(),
+        _ => format!("{} y {}", tens[2], SPANISH[one]),
     };
     [english, german, french, spanish]
 }
