@@ -98,13 +98,23 @@ pub enum Memory<'a> {
 }
 
 /// Host memory for values of one element type. It keeps its memory when it shrinks, or changes its type.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct HostBuffer {
     element: ElementType,
     len: usize,
+    /// At least those of the elements.
     words: Vec<u32>,
     /// Words that the buffer will hold at least once it holds any.
     planned: usize,
+}
+
+impl PartialEq for HostBuffer {
+    /// Whether both hold the same elements, bit by bit.
+    fn eq(&self, other: &HostBuffer) -> bool {
+        let held = |buffer: &HostBuffer| (buffer.element, buffer.len);
+        held(self) == held(other)
+            && self.bytes(self.element, 0..self.len) == other.bytes(other.element, 0..other.len)
+    }
 }
 
 impl HostBuffer {
@@ -141,7 +151,11 @@ impl HostBuffer {
     pub fn reset(&mut self, element: ElementType, len: usize) {
         (self.element, self.len) = (element, len);
         self.allocate();
-        self.words.resize((len * element.size()).div_ceil(4), 0);
+        let words = (len * element.size()).div_ceil(4);
+        // Words beyond a shorter collective stay: nothing is cleared again for the next long one.
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+        }
     }
 
     /// Type of the elements.

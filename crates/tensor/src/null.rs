@@ -131,10 +131,9 @@ impl Backend for NullBackend {
         Ok(())
     }
 
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.inside(&src)?;
-        bytes.fill(0);
-        Ok(())
+    /// Leaves `bytes` as they are: a dry run of a large step would else fill terabytes.
+    fn read_bytes(&mut self, src: View, _bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.inside(&src)
     }
 
     fn write_bytes(&mut self, dst: View, _bytes: &[u8]) -> Result<(), TensorError> {

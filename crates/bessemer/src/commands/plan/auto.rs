@@ -8,7 +8,7 @@
 //! ranks is planned anew: checkpoints load into any layout.
 
 use super::explain::Explained;
-use super::search::{MadeOnce, Search};
+use super::search::{LEAST_PLANNED, MadeOnce, Search};
 use super::training::Training;
 use super::{here, machine_of};
 use crate::console::Console;
@@ -24,8 +24,6 @@ use std::path::Path;
 
 /// The key that names the machine.
 const KEY: &str = "parallel.machine";
-/// Layouts that a plan of a run compares.
-const TOP: usize = 5;
 /// Share of the available memory that a plan leaves for what is no part of it: the data, and what other programs take meanwhile.
 const RESERVE: f64 = 0.1;
 
@@ -95,7 +93,7 @@ pub(crate) fn plan(
         machine: &machine,
         calibration: &calibration,
         devices: host.ranks,
-        top: TOP,
+        top: LEAST_PLANNED,
         elsewhere: false,
         threads: host.threads,
         grids: training.grids(host.ranks),

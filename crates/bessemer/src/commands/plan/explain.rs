@@ -1,6 +1,6 @@
 //! What a search found, and why: the fastest layout by item, the others with what rules them out.
 
-use super::search::{Found, Planned, Search, alike};
+use super::search::{Found, Planned, Search, Simulated, alike};
 use super::training::name;
 use crate::cli::PlanArgs;
 use crate::console::Console;
@@ -285,7 +285,7 @@ impl<'a> Explained<'a> {
                 "keys": training.arguments(&candidate.job.layout, *devices),
                 "seconds": planned.seconds(),
                 "time": candidate.time,
-                "simulated": simulated.as_ref().map(|step| json!({ "seconds": step.seconds, "time": step.items() })),
+                "simulated": simulated.as_ref().map(|made| json!({ "seconds": made.step.seconds, "time": made.step.items() })),
                 "tokens_per_second": training.tokens() / planned.seconds(),
                 "model_flops_utilisation": utilisation(planned, machine.matrix_flops),
                 "memory": memory.buffers.total().0,
@@ -360,7 +360,7 @@ fn utilisation(planned: &Planned, peak: f64) -> f64 {
 
 /// Seconds of a step by part: of its simulation, or of the closed form.
 fn parts(planned: &Planned) -> Vec<(String, f64)> {
-    if let Some(step) = &planned.simulated {
+    if let Some(Simulated { step, .. }) = &planned.simulated {
         return step.items().into_iter().map(|item| (item.name, item.value)).collect();
     }
     let time = &planned.candidate.time;
@@ -410,7 +410,10 @@ fn costs(planned: &Planned, communication: &[Communication]) -> StepCosts {
     let held = classes.filter(|(_, bytes)| bytes.0 > 0);
     StepCosts {
         seconds: planned.seconds(),
-        time: planned.simulated.as_ref().map_or_else(|| items(&planned.candidate.time), |step| step.items()),
+        time: planned
+            .simulated
+            .as_ref()
+            .map_or_else(|| items(&planned.candidate.time), |made| made.step.items()),
         memory: held.map(|(class, bytes)| CostItem::new(class, bytes.0 as f64)).collect(),
         traffic: communication.iter().map(|one| CostItem::new(&one.label, one.bytes.0 as f64)).collect(),
     }
@@ -431,7 +434,7 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
     ) else {
         return Vec::new();
     };
-    let in_switches = search.in_switches(&best.candidate.job.layout);
+    let simulated = best.simulated.as_ref().map(|made| &made.step);
     let closed = &best.candidate.time;
     let of = |(label, bytes): (String, Bytes)| {
         let ranks = match label.as_str() {
@@ -440,7 +443,7 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
             label => plan.first_group(label),
         };
         let network = ranks.iter().any(|rank| *rank >= machine.node);
-        let seconds = match (&best.simulated, label.as_str()) {
+        let seconds = match (simulated, label.as_str()) {
             (Some(step), "pipeline") => step.exposed.get("messages").copied(),
             (Some(step), label) => step.exposed.get(label).copied(),
             (None, "tensor") => Some(closed.tensor),
@@ -449,7 +452,7 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
             (None, "shard" | "replicate") => Some(closed.data),
             (None, _) => None,
         };
-        let in_switches = in_switches.get(&label).cloned();
+        let in_switches = best.simulated.as_ref().and_then(|made| made.in_switches.get(&label)).cloned();
         let seconds = seconds.filter(|seconds| *seconds > 0.0);
         Communication { label, bytes, seconds, network, in_switches }
     };

@@ -14,7 +14,7 @@ use bessemer_model::{CacheShape, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
     Calibration, Candidate, Candidates, CollectiveChoice, DataParallel, Layout, Machine, MachineCosts,
-    Question, Recompute, StageSplit, SummingSwitches, TensorGrid, candidates, choose, read_table,
+    Question, Recompute, StageSplit, TensorGrid, candidates, choose, read_table,
 };
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, load_recipe};
@@ -25,6 +25,8 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Layouts that are planned and simulated at least, however few are shown: the order of the closed form is not that of simulated steps.
+pub(super) const LEAST_PLANNED: usize = 5;
 /// Most dry runs.
 const MOST_DRY_RUNS: usize = 200;
 /// Most dry runs for a plain kind of layout.
@@ -86,13 +88,21 @@ pub(crate) struct Planned {
     pub(crate) candidate: Candidate,
     pub(crate) memory: MemoryPlan,
     /// A step of its program on the machine, if it was simulated.
-    pub(crate) simulated: Option<PredictedStep>,
+    pub(crate) simulated: Option<Simulated>,
+}
+
+/// A simulated step of a layout's program.
+#[derive(Debug, Clone)]
+pub(crate) struct Simulated {
+    pub(crate) step: PredictedStep,
+    /// Its collectives that switches of the machine sum, by label of their groups.
+    pub(crate) in_switches: BTreeMap<String, CollectiveChoice>,
 }
 
 impl Planned {
     /// Seconds of a step: simulated, or in closed form.
     pub(crate) fn seconds(&self) -> f64 {
-        self.simulated.as_ref().map_or(self.candidate.time.total, |step| step.seconds)
+        self.simulated.as_ref().map_or(self.candidate.time.total, |simulated| simulated.step.seconds)
     }
 }
 
@@ -124,14 +134,15 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         machine: &machine,
         calibration: &calibration,
         devices: wanted.devices,
-        top: wanted.args.top as usize,
+        top: LEAST_PLANNED.max(wanted.args.top as usize),
         elsewhere: true,
         threads: 1,
         grids: training.grids(wanted.devices),
         only: |_| true,
         made_once: MadeOnce::default(),
     };
-    let found = search.run(console)?;
+    let mut found = search.run(console)?;
+    found.planned.truncate(wanted.args.top as usize);
     let explained = explain::Explained::new(&search, &found, console);
     if let Some(path) = &wanted.args.svg {
         picture::write(path, &explained.record, console)?;
@@ -171,7 +182,7 @@ pub(super) fn best(
         machine,
         calibration,
         devices,
-        top: 1,
+        top: LEAST_PLANNED,
         elsewhere: true,
         threads: 1,
         grids,
@@ -288,7 +299,7 @@ impl Search<'_> {
     }
 
     /// Simulates a step of a layout's program; nothing for what has no such program, and where the closed form was fitted.
-    fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<PredictedStep> {
+    fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<Simulated> {
         // A closed form that was fitted to measured steps knows more of them.
         if !self.calibration.fitted.is_empty() {
             return None;
@@ -296,20 +307,12 @@ impl Search<'_> {
         let recipe = self.training.in_layout(layout, self.devices);
         let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
         let step = predicted_step(&recipe, self.devices, &self.training.model, &mut costs);
-        step.map_err(|cause| console.detail(&format!("{}: {cause}", name(layout)))).ok()
-    }
-
-    /// Collectives of a layout's program that switches of the machine sum, by label of their groups.
-    pub(super) fn in_switches(&self, layout: &Layout) -> BTreeMap<String, CollectiveChoice> {
-        if self.machine.switches == SummingSwitches::default() {
-            return BTreeMap::new();
-        }
-        let recipe = self.training.in_layout(layout, self.devices);
-        let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
-        match predicted_step(&recipe, self.devices, &self.training.model, &mut costs) {
-            Ok(_) => costs.in_switches().clone(),
-            // The simulation of the same step has said why.
-            Err(_) => BTreeMap::new(),
+        match step {
+            Ok(step) => Some(Simulated { step, in_switches: costs.in_switches().clone() }),
+            Err(cause) => {
+                console.detail(&format!("{}: {cause}", name(layout)));
+                None
+            }
         }
     }
 
@@ -317,22 +320,22 @@ impl Search<'_> {
     /// `events` counts what was simulated for all of them.
     fn refine(&self, planned: &mut Planned, events: &mut usize, console: &mut Console) {
         let mut least = match &planned.simulated {
-            Some(step) => step.seconds,
+            Some(simulated) => simulated.step.seconds,
             None => return,
         };
         let layout = planned.candidate.job.layout;
         let mut simulate = |layout: &Layout| {
-            let step = if *events > MOST_EVENTS { None } else { self.simulate(layout, console) };
-            *events += step.as_ref().map_or(0, |step| step.events);
-            step
+            let made = if *events > MOST_EVENTS { None } else { self.simulate(layout, console) };
+            *events += made.as_ref().map_or(0, |made| made.step.events);
+            made
         };
         if self.devices > self.machine.node && !self.training.gives("parallel.order") {
             for order in layout.other_orders(self.machine.node) {
                 let other = Layout { order, ..layout };
-                if let Some(step) = simulate(&other).filter(|step| step.seconds < SAVES * least) {
-                    least = step.seconds;
+                if let Some(made) = simulate(&other).filter(|made| made.step.seconds < SAVES * least) {
+                    least = made.step.seconds;
                     planned.candidate.job.layout = other;
-                    planned.simulated = Some(step);
+                    planned.simulated = Some(made);
                 }
             }
         }
@@ -344,10 +347,10 @@ impl Search<'_> {
         for pieces in MORE_IN_FLIGHT {
             let in_flight = PiecesInFlight { values: pieces, gradients: pieces };
             let other = Layout { in_flight, ..planned.candidate.job.layout };
-            let Some(step) = simulate(&other).filter(|step| step.seconds < SAVES * least) else { break };
+            let Some(made) = simulate(&other).filter(|made| made.step.seconds < SAVES * least) else { break };
             let Some(memory) = self.memory(&other).ok().filter(|memory| self.fits(memory)) else { break };
-            least = step.seconds;
-            (planned.candidate.job.layout, planned.memory, planned.simulated) = (other, memory, Some(step));
+            least = made.step.seconds;
+            (planned.candidate.job.layout, planned.memory, planned.simulated) = (other, memory, Some(made));
         }
     }
 
