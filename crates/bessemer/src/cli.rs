@@ -3,6 +3,7 @@
 mod bench;
 mod bench_layouts;
 mod bench_ranks;
+mod bench_scaling;
 mod checkpoint;
 mod cluster;
 mod corpus;
@@ -27,6 +28,7 @@ mod waiting;
 pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchSaveArgs, BenchStepArgs};
 pub(crate) use bench_layouts::BenchLayoutsArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
+pub(crate) use bench_scaling::{BenchScalingArgs, HostArgs};
 pub(crate) use checkpoint::{
     CheckpointCommand, CheckpointPlanArgs, GenerateArgs, PlaceArgs, ReshardArgs, RunArgs,
 };

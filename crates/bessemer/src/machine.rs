@@ -1,7 +1,9 @@
 //! Facts about this machine and process, from /proc where there is one.
 
 use bessemer_kernels_cpu::memory;
+use bessemer_plan::Cores;
 use bessemer_units::Bytes;
+use std::collections::HashSet;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -56,7 +58,7 @@ pub(crate) fn features() -> Vec<&'static str> {
     ];
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info.lines().find(|l| l.starts_with("flags") || l.starts_with("Features")).unwrap_or_default();
-    let has: std::collections::HashSet<&str> = line.split_whitespace().collect();
+    let has: HashSet<&str> = line.split_whitespace().collect();
     KNOWN.into_iter().filter(|f| has.contains(f)).collect()
 }
 
@@ -68,6 +70,17 @@ pub(crate) fn threads(wanted: u64) -> usize {
         Ok(n) if n > 0 && n <= (4 * cores).max(16) => n,
         _ => cores,
     }
+}
+
+/// Sockets, memory nodes and cores, of the cores that this process may use; one node where the system does not tell.
+pub(crate) fn cores() -> Cores {
+    let nodes = fs::read_to_string("/sys/devices/system/node/online").ok().and_then(|text| listed(&text));
+    let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let packages =
+        cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("topology/physical_package_id")).ok());
+    let sockets = packages.collect::<HashSet<String>>().len().max(1);
+    let nodes = (nodes.unwrap_or(1) / sockets).max(1);
+    Cores { sockets, nodes, cores: (threads(0) / (sockets * nodes)).max(1) }
 }
 
 /// Today's date in UTC, as 2026-01-31.

@@ -115,6 +115,10 @@ pub(crate) struct Gemm<T = f32> {
 
 /// What decides how much workspace a product takes, besides the machine.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only engines of x86-64 look at the types of factors")
+)]
 pub(crate) struct Shape {
     pub(crate) m: usize,
     pub(crate) n: usize,

@@ -25,31 +25,44 @@ pub struct Peak {
     pub copy_bytes_per_s: f64,
 }
 
-/// Chains of multiply-adds side by side: enough to hide a latency of four or five cycles on two pipes.
-const CHAINS: usize = 12;
-
 struct Chains(u64);
 
 impl Kernel for Chains {
     type Out = f64;
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f64 {
-        // SAFETY: register arithmetic only.
+        // SAFETY: by contract.
         unsafe {
-            let (x, y) = (S::splat(black_box(0.999_999)), S::splat(black_box(1e-7)));
-            let mut acc = [S::splat(black_box(1.0)); CHAINS];
-            for _ in 0..self.0 {
-                for a in &mut acc {
-                    *a = S::fma(*a, x, y);
-                }
+            match S::CHAINS {
+                12 => chains::<S, 12>(self.0),
+                16 => chains::<S, 16>(self.0),
+                n => unreachable!("{n} chains"),
             }
-            let mut total = 0.0;
-            for a in acc {
-                total += S::sum(a);
-            }
-            black_box(total);
-            self.0 as f64 * (2 * CHAINS * S::LANES) as f64
         }
+    }
+}
+
+/// So many turns of N chains; returns their operations.
+///
+/// # Safety
+/// As [`Simd`].
+#[inline(always)]
+unsafe fn chains<S: Simd, const N: usize>(turns: u64) -> f64 {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        let (x, y) = (S::splat(black_box(0.999_999)), S::splat(black_box(1e-7)));
+        let mut acc = [S::splat(black_box(1.0)); N];
+        for _ in 0..turns {
+            for a in &mut acc {
+                *a = S::fma(*a, x, y);
+            }
+        }
+        let mut total = 0.0;
+        for a in acc {
+            total += S::sum(a);
+        }
+        black_box(total);
+        turns as f64 * (2 * N * S::LANES) as f64
     }
 }
 
@@ -93,27 +106,13 @@ impl Probe {
     /// Floating-point operations a second in one trial.
     pub fn trial(&self) -> f64 {
         best(1, || {
+            let flops = AtomicU64::new(0);
             self.pool.run(self.pool.threads(), &|_, _| {
-                self.chains();
+                flops.fetch_add(self.chains() as u64, Ordering::Relaxed);
             });
-            let each = (2 * CHAINS * lanes(self.rung)) as f64 * self.turns as f64;
-            each * self.pool.threads() as f64
+            flops.into_inner() as f64
         })
     }
-}
-
-/// Lanes of a vector of a rung.
-fn lanes(rung: Rung) -> usize {
-    struct Lanes;
-    impl Kernel for Lanes {
-        type Out = usize;
-        #[inline(always)]
-        unsafe fn run<S: Simd>(self) -> usize {
-            S::LANES
-        }
-    }
-    // SAFETY: `Lanes` computes nothing with vectors.
-    unsafe { dispatch(rung, Lanes) }
 }
 
 /// Floating-point operations a second of `threads` threads on `rung`: the sum of the best that each thread did while all of
@@ -143,6 +142,22 @@ pub fn flops_per_s(rung: Rung, threads: usize) -> Result<f64, CpuError> {
     // Threads that share a core are each alone on it for a while.
     let cores = std::thread::available_parallelism().map_or(threads, usize::from);
     Ok(sum * cores.min(threads) as f64 / threads as f64)
+}
+
+/// Seconds that it takes to hand a job without work to `threads` threads that are awake and to have all of them back: the
+/// best of some batches.
+pub fn handoff_seconds(threads: usize) -> Result<f64, CpuError> {
+    const JOBS: usize = 200;
+    let pool = Pool::new(threads.max(1), false)?;
+    let rate = best(50, || {
+        for _ in 0..JOBS {
+            pool.run(pool.threads(), &|tile, _| {
+                black_box(tile);
+            });
+        }
+        JOBS as f64
+    });
+    Ok(1.0 / rate)
 }
 
 /// Floats of each stream of the bandwidth test for one thread: well past any cache when all threads work.
@@ -219,7 +234,8 @@ mod tests {
         let best = Rung::detect();
         let peak = flops_per_s(best, 1).unwrap();
         assert!(peak > 1e9, "{peak}");
-        if best > Rung::Portable {
+        // NEON and what compilers make of plain code for it are the same.
+        if best > Rung::Neon {
             assert!(peak > flops_per_s(Rung::Portable, 1).unwrap(), "wider vectors are not faster?");
         }
         // More threads than cores do no more than the cores can.

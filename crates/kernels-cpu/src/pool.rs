@@ -3,8 +3,9 @@
 //! States. The gate is one word: epoch (upper half), an OPEN bit, and the number of workers inside. The caller writes
 //! the job, then opens the gate under a new epoch; a worker enters by adding one to an open gate of an epoch it has not
 //! served; the caller takes tiles too, then closes the gate and waits until nobody is inside. Only then may the job be
-//! forgotten. A worker that finds no open gate spins briefly, then parks; the caller unparks parked workers after
-//! opening. Nothing here allocates after the start.
+//! forgotten. A worker that finds no open gate spins briefly, then parks. After opening, the caller unparks parked workers
+//! one by one, and everybody who enters helps: those awake double in the time of one waking, and nobody waits for one who
+//! was woken and lost its core. Nothing here allocates after the start.
 //!
 //! What must never happen: a worker that reads the job while the gate is closed and it is not inside; a caller that
 //! returns or unwinds while somebody is inside.
@@ -15,7 +16,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
 /// Bit of the gate that lets workers in.
@@ -32,12 +33,22 @@ type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
 #[repr(align(128))]
 struct Line<T>(T);
 
+/// A worker as others see it.
+#[derive(Default)]
+struct Worker {
+    parked: AtomicBool,
+    /// Set before `parked` ever is.
+    thread: OnceLock<Thread>,
+}
+
 struct Shared {
     gate: Line<AtomicU64>,
     next: Line<AtomicUsize>,
     tiles: AtomicUsize,
+    /// The next worker to be woken, less one.
+    sleeper: AtomicUsize,
     job: UnsafeCell<Option<&'static Work<'static>>>,
-    parked: Vec<Line<AtomicBool>>,
+    workers: Vec<Line<Worker>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -68,7 +79,23 @@ impl Shared {
         }
     }
 
+    /// Unparks workers, together with everybody else who does, until each that the job has a tile for was looked at.
+    fn wake(&self) {
+        let last = self.workers.len().min(self.tiles.load(Ordering::Relaxed).saturating_sub(1));
+        while self.sleeper.load(Ordering::Relaxed) < last {
+            let sleeper = self.sleeper.fetch_add(1, Ordering::Relaxed);
+            let Some(Line(sleeper)) = self.workers[..last].get(sleeper) else { break };
+            if sleeper.parked.load(Ordering::SeqCst)
+                && let Some(thread) = sleeper.thread.get()
+            {
+                thread.unpark();
+            }
+        }
+    }
+
     fn serve(&self, worker: usize) {
+        let me = &self.workers[worker - 1].0;
+        me.thread.get_or_init(std::thread::current);
         let mut served = 0u64;
         let mut spins = 0;
         while !self.stop.load(Ordering::SeqCst) {
@@ -79,14 +106,13 @@ impl Shared {
                     std::hint::spin_loop();
                     continue;
                 }
-                let parked = &self.parked[worker - 1].0;
-                parked.store(true, Ordering::SeqCst);
-                // Look again after saying so: the caller opens first and reads `parked` second.
+                me.parked.store(true, Ordering::SeqCst);
+                // Look again after saying so: who wakes sees the gate open first and reads `parked` second.
                 let gate = self.gate.0.load(Ordering::SeqCst);
                 if (gate & OPEN == 0 || gate >> 32 == served) && !self.stop.load(Ordering::SeqCst) {
                     std::thread::park();
                 }
-                parked.store(false, Ordering::SeqCst);
+                me.parked.store(false, Ordering::SeqCst);
                 spins = 0;
                 continue;
             }
@@ -94,6 +120,7 @@ impl Shared {
                 continue;
             }
             served = gate >> 32;
+            self.wake();
             // SAFETY: inside the gate, so the caller keeps the job alive and does not write it.
             if let Some(work) = unsafe { *self.job.get() } {
                 self.take_tiles(work, worker);
@@ -108,7 +135,6 @@ impl Shared {
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
-    threads: Vec<Thread>,
     busy: AtomicBool,
 }
 
@@ -121,12 +147,12 @@ impl Pool {
             next: Line(AtomicUsize::new(0)),
             tiles: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
-            parked: (1..threads).map(|_| Line(AtomicBool::new(false))).collect(),
+            sleeper: AtomicUsize::new(0),
+            workers: (1..threads).map(|_| Line(Worker::default())).collect(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let mut pool =
-            Pool { shared, handles: Vec::new(), threads: Vec::new(), busy: AtomicBool::new(false) };
+        let mut pool = Pool { shared, handles: Vec::new(), busy: AtomicBool::new(false) };
         for worker in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let handle = std::thread::Builder::new()
@@ -139,7 +165,6 @@ impl Pool {
                 })
                 // Workers that were started stop when `pool` is dropped.
                 .map_err(|source| CpuError::Spawn { worker, threads, source })?;
-            pool.threads.push(handle.thread().clone());
             pool.handles.push(handle);
         }
         Ok(pool)
@@ -147,7 +172,7 @@ impl Pool {
 
     /// Threads, the caller included.
     pub(crate) fn threads(&self) -> usize {
-        self.threads.len() + 1
+        self.handles.len() + 1
     }
 
     /// Calls `work(tile, worker)` once for every tile below `tiles`, on any worker below [`Pool::threads`], and returns
@@ -156,7 +181,7 @@ impl Pool {
     /// # Panics
     /// If called from inside a tile.
     pub(crate) fn run(&self, tiles: usize, work: &Work<'_>) {
-        if tiles <= 1 || self.threads.is_empty() {
+        if tiles <= 1 || self.handles.is_empty() {
             (0..tiles).for_each(|tile| work(tile, 0));
             return;
         }
@@ -169,13 +194,10 @@ impl Pool {
         unsafe { *s.job.get() = Some(eternal) };
         s.tiles.store(tiles, Ordering::Relaxed);
         s.next.0.store(0, Ordering::Relaxed);
+        s.sleeper.store(0, Ordering::Relaxed);
         let epoch = (s.gate.0.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
         s.gate.0.store(epoch << 32 | OPEN, Ordering::SeqCst);
-        for (parked, thread) in s.parked.iter().zip(&self.threads).take(tiles - 1) {
-            if parked.0.load(Ordering::SeqCst) {
-                thread.unpark();
-            }
-        }
+        s.wake();
         s.take_tiles(work, 0);
         s.gate.0.fetch_and(!OPEN, Ordering::SeqCst);
         let mut turns = 0u32;
@@ -196,7 +218,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.threads.iter().for_each(Thread::unpark);
+        self.handles.iter().for_each(|handle| handle.thread().unpark());
         for handle in self.handles.drain(..) {
             // Workers catch panics of tiles, so a join can only fail by a defect of the pool; a destructor stays quiet.
             let _ = handle.join();
@@ -221,6 +243,7 @@ fn pin_to(index: usize) {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn every_tile_is_done_once_whatever_the_threads() {
@@ -254,6 +277,29 @@ mod tests {
             }
         }
         assert_eq!(sum.load(Ordering::Relaxed), 5_000 * 10);
+    }
+
+    /// A job that cannot end before every worker has come: none may stay asleep.
+    #[test]
+    fn all_who_sleep_are_woken() {
+        let pool = Pool::new(9, false).unwrap();
+        for round in 1..=20 {
+            // Until all have parked, which takes some tens of microseconds of each.
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !pool.shared.workers.iter().all(|w| w.0.parked.load(Ordering::SeqCst)) {
+                assert!(Instant::now() < deadline, "round {round}: a worker without work does not park");
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            let came = AtomicUsize::new(0);
+            pool.run(9, &|_, _| {
+                came.fetch_add(1, Ordering::SeqCst);
+                let deadline = Instant::now() + Duration::from_secs(20);
+                while came.load(Ordering::SeqCst) < 9 {
+                    assert!(Instant::now() < deadline, "round {round}: only {came:?} of 9 came");
+                    std::thread::yield_now();
+                }
+            });
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub enum Rung {
     Reference,
     /// Packed and blocked, in code that any target's compiler vectorises.
     Portable,
+    /// NEON, of 64-bit Arm: 4 lanes.
+    Neon,
     /// AVX2, FMA and F16C: 8 lanes.
     Avx2,
     /// AVX-512 F, BW, DQ, VL: 16 lanes.
@@ -20,7 +22,7 @@ pub enum Rung {
 
 impl Rung {
     /// All rungs, slowest first.
-    pub const ALL: [Rung; 4] = [Rung::Reference, Rung::Portable, Rung::Avx2, Rung::Avx512];
+    pub const ALL: [Rung; 5] = [Rung::Reference, Rung::Portable, Rung::Neon, Rung::Avx2, Rung::Avx512];
 
     /// The fastest rung that this processor can run.
     pub fn detect() -> Rung {
@@ -35,12 +37,16 @@ impl Rung {
                 return Rung::Avx2;
             }
         }
-        Rung::Portable
+        if cfg!(target_arch = "aarch64") { Rung::Neon } else { Rung::Portable }
     }
 
     /// True if this processor can run the rung.
     pub fn available(self) -> bool {
-        self <= Rung::detect()
+        match self {
+            Rung::Reference | Rung::Portable => true,
+            Rung::Neon => cfg!(target_arch = "aarch64"),
+            Rung::Avx2 | Rung::Avx512 => self <= Rung::detect(),
+        }
     }
 
     /// Lower-case name.
@@ -48,6 +54,7 @@ impl Rung {
         match self {
             Rung::Reference => "reference",
             Rung::Portable => "portable",
+            Rung::Neon => "neon",
             Rung::Avx2 => "avx2",
             Rung::Avx512 => "avx512",
         }

@@ -7,6 +7,7 @@
 //! - [`op_seconds`] and [`collective_seconds`] are the times of the nodes of a program, [`MachineCosts`] those of ranks' lists.
 //! - [`Measurements`] of a machine take the place of its model, where it has them.
 //! - [`layerwise`] plans layers that differ, by the programs that ranks would run.
+//! - [`StepWork`] on [`ManyCores`] is a step on the sockets, memory nodes and threads of one machine.
 //! - [`candidates`] lists every layout of a job that may fit into memory, the fastest first.
 //!
 //! This crate is pure: no file, clock, thread or random source.
@@ -14,6 +15,7 @@
 mod bubble;
 mod calibration;
 mod context;
+mod cores;
 mod cost;
 mod efficiency;
 mod error;
@@ -38,6 +40,7 @@ mod validate;
 pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
 pub use bessemer_mesh::{Axis, TensorGrid};
 pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
+pub use cores::{Barrier, Cores, CoresTime, ManyCores, OperatorWork, Placement, StepWork};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;

@@ -13,6 +13,8 @@ pub(crate) enum BenchCommand {
     Ranks(Box<BenchRanksArgs>),
     /// Layouts on ranks of this process, some over slow links: the measured time of a step beside the simulated one.
     Layouts(Box<BenchLayoutsArgs>),
+    /// The same step on one core, on more and, by a model, on machines of many cores.
+    Scaling(Box<super::BenchScalingArgs>),
     /// A checkpoint: what it costs a training, how fast it is written and loaded, beside plain writing and reading.
     Save(Box<BenchSaveArgs>),
     /// Operators at the shapes of a training step: time, GFLOP/s, GB/s, share of the peak.
@@ -130,7 +132,7 @@ pub(crate) struct BenchOpArgs {
     /// Engine of matrix products instead of the fastest one that is exact enough, as in bench step.
     #[arg(long, value_name = "NAME", conflicts_with = "matmul")]
     pub(crate) engine: Option<String>,
-    /// Kernels: reference, portable, avx2, avx512; the fastest ones if left out (the ladder shows all).
+    /// Kernels: reference, portable, neon, avx2, avx512; the fastest ones if left out (the ladder shows all).
     #[arg(long, value_name = "RUNG")]
     pub(crate) kernels: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! `bessemer doctor`.
 
-use super::bench::Matmul;
+use super::{HostArgs, bench::Matmul};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -17,4 +17,7 @@ pub(crate) struct DoctorArgs {
     /// How exact matrix products must be.
     #[arg(long, value_name = "PRECISION", requires = "machine", default_value = "highest")]
     pub(crate) matmul: Matmul,
+    /// Machines of many cores.
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 }

@@ -5,6 +5,8 @@ pub(in crate::commands) mod measure;
 mod operators;
 mod products;
 
+use super::bench::scaling;
+use super::bench::step::Steps;
 use crate::cli::DoctorArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -28,9 +30,13 @@ pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Re
             ),
         })?);
     }
+    if !args.host.hosts.is_empty() {
+        return many_cores(args, as_json, console);
+    }
     let threads = machine::threads(0);
     let one = peak::measure(1)?;
     let all = peak::measure(threads)?;
+    let handoff = peak::handoff_seconds(threads)?;
     let memory = machine::available_memory();
     let rung = Rung::detect();
     let engines = MatmulPrecision::ALL.map(|p| (p, Engine::fastest(rung, p)));
@@ -39,6 +45,8 @@ pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Re
             "processor": machine::processor(),
             "features": machine::features(),
             "threads": threads,
+            "cores": machine::cores().to_string(),
+            "handoff_s": handoff,
             "kernels": rung.to_string(),
             "engines": engines.iter().map(|(p, e)| (p.to_string(), e.name())).collect::<BTreeMap<_, _>>(),
             "memory_available_bytes": memory.0,
@@ -48,17 +56,35 @@ pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Re
             "copy_bytes_per_s": all.copy_bytes_per_s,
         }))?,
         false => format!(
-            "processor          {}\nfeatures           {}\nthreads            {threads}\nkernels            {rung}\nproducts           {}\nmemory available   {memory}\n\
+            "processor          {}\nfeatures           {}\ncores              {} (sockets x memory nodes x cores)\nthreads            {threads}\nkernels            {rung}\nproducts           {}\nmemory available   {memory}\n\
              f32 FMA peak       {:.0} GFLOP/s with 1 thread, {:.0} with {threads}\nmemory bandwidth   read {:.1} GB/s, copy \
-             (read + write) {:.1} GB/s",
+             (read + write) {:.1} GB/s\nhandoff            {:.1} us to give {threads} threads a job without work and have them back",
             machine::processor(),
             machine::features().join(" "),
+            machine::cores(),
             engines.map(|(p, e)| format!("{p}: {e}")).join(", "),
             one.flops_per_s / 1e9,
             all.flops_per_s / 1e9,
             all.read_bytes_per_s / 1e9,
-            all.copy_bytes_per_s / 1e9
+            all.copy_bytes_per_s / 1e9,
+            1e6 * handoff
         ),
     };
     Ok(print(&text)?)
+}
+
+/// A small model's step on this machine, measured, and on machines that were described, modelled.
+fn many_cores(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let mut job = measure::job([384, 6, 256, 8192], "gpt2", args.matmul.into())?;
+    job.shape.sequences = 4;
+    let steps = Steps { warmup: 1, timed: 3, dump: None };
+    let here = scaling::this_machine()?;
+    let (alone, work) = scaling::profile(&job, &steps, 1, None, console)?;
+    let mut measured = vec![(1, alone)];
+    let threads = machine::threads(0);
+    if threads > 1 {
+        measured.push((threads, scaling::profile(&job, &steps, threads, None, console)?.0));
+    }
+    let hosts = scaling::described(&args.host, &here);
+    scaling::show(&job, &scaling::Model { work, here, measured, hosts }, as_json)
 }

@@ -41,6 +41,8 @@ fn register_tile(rung: Rung) -> (usize, usize) {
         Rung::Avx512 => (6, 64),
         #[cfg(target_arch = "x86_64")]
         Rung::Avx2 => (6, 16),
+        #[cfg(target_arch = "aarch64")]
+        Rung::Neon => (8, 12),
         _ => (6, 8),
     }
 }

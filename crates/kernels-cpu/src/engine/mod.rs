@@ -11,10 +11,11 @@ pub(crate) mod fp16;
 
 use crate::Rung;
 use crate::gemm::Shape;
-use bessemer_units::{DType, MatmulPrecision};
+use bessemer_units::MatmulPrecision;
 use std::fmt;
 
 /// Products with fewer rows, columns or k than this stay with f32 multiply-adds.
+#[cfg(target_arch = "x86_64")]
 const SMALLEST: usize = 8;
 
 /// How matrix products are computed.
@@ -70,11 +71,13 @@ impl Engine {
     }
 
     /// True if a product is computed with fp16 multiply-adds.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn takes_fp16(self, shape: &Shape) -> bool {
         self == Engine::Fp16 && shape.m.min(shape.n).min(shape.k) >= SMALLEST
     }
 
     /// Parts that the operands of a product are split into for the tile unit; `None` if it does not take it.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn parts(self, shape: &Shape) -> Option<Parts> {
         let parts = match self {
             Engine::Fma | Engine::Fp16 => return None,
@@ -86,7 +89,7 @@ impl Engine {
         if shape.m.min(shape.n).min(shape.k) < SMALLEST {
             return None;
         }
-        let of = |dtype| if dtype == DType::Bf16 { 1 } else { parts };
+        let of = |dtype| if dtype == bessemer_units::DType::Bf16 { 1 } else { parts };
         Some(Parts { a: of(shape.a), b: of(shape.b) })
     }
 
@@ -106,6 +109,7 @@ impl Engine {
 }
 
 /// Parts of A and of B.
+#[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) a: usize,

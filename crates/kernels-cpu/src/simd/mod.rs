@@ -13,6 +13,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use crate::Rung;
@@ -36,6 +38,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const TILE: (usize, usize);
     /// Columns of the register tile of a matrix product.
     const TILE_COLUMNS: usize = Self::TILE.1 * Self::LANES;
+    /// Chains of multiply-adds side by side that hide their latency: four or five cycles on two pipes.
+    const CHAINS: usize = 12;
     /// Rows and columns of a block of attention scores: a multiple of MR and of LANES.
     const BLOCK: usize;
 
@@ -192,6 +196,9 @@ pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
             Rung::Avx512 => run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
             Rung::Avx2 => run_avx2(kernel),
+            // Every processor of this architecture has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Rung::Neon => kernel.run::<neon::Neon>(),
             _ => kernel.run::<Portable>(),
         }
     }

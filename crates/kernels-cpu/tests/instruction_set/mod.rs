@@ -24,8 +24,9 @@ pub(crate) struct InstructionSet {
 
 impl InstructionSet {
     /// All sets, slowest first.
-    pub(crate) const ALL: [InstructionSet; 5] = [
+    pub(crate) const ALL: [InstructionSet; 6] = [
         InstructionSet { name: "portable", rung: Rung::Portable, engines: &[Engine::Fma] },
+        InstructionSet { name: "neon", rung: Rung::Neon, engines: &[Engine::Fma] },
         InstructionSet { name: "avx2", rung: Rung::Avx2, engines: &[Engine::Fma] },
         InstructionSet { name: "avx512", rung: Rung::Avx512, engines: &[Engine::Fma] },
         InstructionSet { name: "avx512-fp16", rung: Rung::Avx512, engines: &[Engine::Fp16] },

@@ -8,7 +8,8 @@ mod op;
 mod operands;
 mod ranks;
 mod save;
-mod step;
+pub(in crate::commands) mod scaling;
+pub(in crate::commands) mod step;
 mod text;
 mod timed;
 mod timing;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: &BenchCommand, as_json: bool, console: &mut Console) 
         BenchCommand::Step(args) => step::run(args, as_json, console),
         BenchCommand::Ranks(args) => ranks::run(args, as_json, console),
         BenchCommand::Layouts(args) => layouts::run(args, as_json, console),
+        BenchCommand::Scaling(args) => scaling::run(args, as_json, console),
         BenchCommand::Save(args) => save::run(args, as_json, console),
         BenchCommand::Op(args) => op::run(args, as_json, console),
         BenchCommand::Ladder(args) => ladder::run(args, as_json, console),

@@ -21,15 +21,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// How many steps are measured.
+pub(in crate::commands) struct Steps<'a> {
+    /// Before the timed ones.
+    pub(in crate::commands) warmup: u64,
+    pub(in crate::commands) timed: u64,
+    /// Where the initial weights and the tokens are written.
+    pub(in crate::commands) dump: Option<&'a Path>,
+}
+
 /// Times of the timed steps.
 #[derive(Debug, Default)]
-struct Times {
-    step: Vec<f64>,
+pub(super) struct Times {
+    pub(super) step: Vec<f64>,
     forward: Vec<f64>,
     loss: Vec<f64>,
     backward: Vec<f64>,
     optimizer: Vec<f64>,
-    operators: BTreeMap<(&'static str, String), Spent>,
+    pub(super) operators: BTreeMap<(&'static str, String), Spent>,
 }
 
 impl Times {
@@ -73,8 +82,9 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
     MemoryPlan::alone(&job.model, job.shape, job.activations.clone(), &job.optim, Some(&mut cpu))?
         .fits(1, machine::available_memory())?;
     let engine = cpu.engine();
+    let steps = Steps { warmup: args.warmup, timed: args.steps, dump: args.dump.as_deref() };
     let mut backend = Timed::new(Box::new(cpu), args.profile);
-    let (losses, mut times) = measure(&job, args, &mut backend, console)?;
+    let (losses, mut times) = measure(&job, &steps, &mut backend, console)?;
     let after = peak::flops_per_s(rung, threads)?;
 
     let tokens = job.tokens() as f64;
@@ -140,9 +150,9 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
 }
 
 /// Runs the steps: losses of all, times of those after the warm-up.
-fn measure(
+pub(super) fn measure(
     job: &Job,
-    args: &BenchStepArgs,
+    steps: &Steps<'_>,
     backend: &mut Timed,
     console: &mut Console,
 ) -> Result<(Vec<f64>, Times), Failure> {
@@ -150,13 +160,13 @@ fn measure(
     give_second_memory(&mut runner.worker, &job.offload_dir, Path::new("."))?;
     runner.worker.init(backend, SEED)?;
     let mut text = RandomText::new(job, job.tokens(), job.shape, 0);
-    if let Some(dir) = &args.dump {
+    if let Some(dir) = steps.dump {
         dump(job, dir, runner.worker.decoder(), backend, text.stream())?;
         console.say(&format!("initial weights and tokens: {}", dir.display()));
     }
     let (mut losses, mut times) = (Vec::new(), Times::default());
     backend.take();
-    for step in 0..args.warmup + args.steps {
+    for step in 0..steps.warmup + steps.timed {
         text.step = step;
         let begun = Instant::now();
         let loss = runner.step(backend, &mut text, step + 1, job.optim.lr)?.loss.mean();
@@ -165,7 +175,7 @@ fn measure(
         let rate = job.tokens() as f64 / (ended - begun).as_secs_f64();
         console.say(&format!("step {step}: loss {loss:.4}, {rate:.0} tokens/s"));
         losses.push(loss);
-        if step >= args.warmup {
+        if step >= steps.warmup {
             times.add(begun, ended, ledger);
         }
     }

@@ -1,0 +1,247 @@
+//! `bessemer bench scaling`: a step on one core, on more, and beside both what the model of many cores says.
+
+use super::job::Job;
+use super::step::{self, Steps};
+use super::timed::Timed;
+use super::{engine, median};
+use crate::cli::{BenchScalingArgs, HostArgs};
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::machine;
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
+use bessemer_parallel::MemoryPlan;
+use bessemer_plan::{Barrier, ManyCores, OperatorWork, Placement, StepWork};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+pub(super) fn run(args: &BenchScalingArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    if args.step.steps == 0 {
+        return Err(Failure::usage("--steps 0: wanted at least 1"));
+    }
+    let job = Job::new(&args.step)?;
+    let steps = Steps { warmup: args.step.warmup, timed: args.step.steps, dump: None };
+    let named = args.step.engine.as_deref();
+    let (here, mut measured) = (this_machine()?, Vec::new());
+    let mut work = None;
+    for threads in counts(machine::threads(args.step.threads as u64)) {
+        console.say(&format!("{threads} threads"));
+        let (seconds, found) = profile(&job, &steps, threads, named, console)?;
+        measured.push((threads, seconds));
+        work.get_or_insert(found);
+    }
+    let Some(work) = work else { return Ok(()) };
+    let hosts = described(&args.host, &here);
+    show(&job, &Model { work, here, measured, hosts }, as_json)
+}
+
+/// What is shown: a step, what was measured of it, and the machines that it is modelled on.
+pub(in crate::commands) struct Model {
+    pub(in crate::commands) work: StepWork,
+    pub(in crate::commands) here: ManyCores,
+    /// Threads and seconds of a step.
+    pub(in crate::commands) measured: Vec<(usize, f64)>,
+    pub(in crate::commands) hosts: Vec<ManyCores>,
+}
+
+/// 1, 2, 4, ... and `most` itself.
+fn counts(most: usize) -> Vec<usize> {
+    let mut counts: Vec<usize> =
+        std::iter::successors(Some(1usize), |n| n.checked_mul(2)).take_while(|n| *n < most).collect();
+    counts.push(most);
+    counts
+}
+
+/// The cores of this machine, with its measured bandwidths and the measured time of a job without work.
+pub(in crate::commands) fn this_machine() -> Result<ManyCores, Failure> {
+    let threads = machine::threads(0);
+    let (one, all) = (peak::measure(1)?, peak::measure(threads)?);
+    let cores = machine::cores();
+    let node_bandwidth = (all.copy_bytes_per_s / cores.all_nodes() as f64).max(one.copy_bytes_per_s);
+    Ok(ManyCores {
+        cores,
+        core_bandwidth: one.copy_bytes_per_s,
+        node_bandwidth,
+        link_bandwidth: node_bandwidth / 2.0,
+        handoff: peak::handoff_seconds(2)?,
+    })
+}
+
+/// The machines that the command line describes.
+pub(in crate::commands) fn described(args: &HostArgs, here: &ManyCores) -> Vec<ManyCores> {
+    let node_bandwidth = args.node_bandwidth.unwrap_or(here.node_bandwidth);
+    let link_bandwidth = args.link_bandwidth.unwrap_or(node_bandwidth / 2.0);
+    args.hosts
+        .iter()
+        .map(|cores| ManyCores { cores: *cores, node_bandwidth, link_bandwidth, ..*here })
+        .collect()
+}
+
+/// Seconds of a step with so many threads, and where they go.
+pub(in crate::commands) fn profile(
+    job: &Job,
+    steps: &Steps<'_>,
+    threads: usize,
+    named: Option<&str>,
+    console: &mut Console,
+) -> Result<(f64, StepWork), Failure> {
+    let config = CpuConfig { threads, matmul: job.matmul, ..CpuConfig::default() };
+    let mut cpu = match named {
+        Some(name) => CpuBackend::with_engine(config, Rung::detect(), engine(name)?)?,
+        None => CpuBackend::new(config)?,
+    };
+    MemoryPlan::alone(&job.model, job.shape, job.activations.clone(), &job.optim, Some(&mut cpu))?
+        .fits(1, machine::available_memory())?;
+    let mut backend = Timed::new(Box::new(cpu), true);
+    let (_, mut times) = step::measure(job, steps, &mut backend, console)?;
+    // Times of operators are sums over the steps, the step's is their median: a disturbed step lengthens both alike.
+    let count = times.step.len() as f64;
+    let mean = times.step.iter().sum::<f64>() / count;
+    let seconds = median(&mut times.step);
+    let share = seconds / mean / count;
+    let operators: Vec<OperatorWork> = (times.operators.values())
+        .map(|spent| OperatorWork {
+            seconds: share * spent.time.as_secs_f64(),
+            bytes: spent.bytes / count,
+            launches: spent.launches as f64 / count,
+        })
+        .collect();
+    let inside: f64 = operators.iter().map(|op| op.seconds).sum();
+    Ok((seconds, StepWork { operators, serial: (seconds - inside).max(0.0) }))
+}
+
+/// The model beside the measurements, then on the described machines.
+pub(in crate::commands) fn show(job: &Job, model: &Model, as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return Ok(print(&serde_json::to_string_pretty(&as_value(job, model))?)?);
+    }
+    let mut text = format!(
+        "{}, {} x {} tokens\non one core {:.1} ms a step, {:.1} of it outside operators, {:.0} launches\n",
+        job.model.summary(),
+        job.shape.sequences,
+        job.shape.seq,
+        1e3 * model.measured.first().map_or(f64::NAN, |m| m.1),
+        1e3 * model.work.serial,
+        model.work.operators.iter().map(|op| op.launches).sum::<f64>()
+    );
+    text += &format!(
+        "\nthis machine, {}\n{:>5} {:>12} {:>12} {:>8}\n",
+        facts(&model.here),
+        "cores",
+        "measured ms",
+        "modelled ms",
+        "off by"
+    );
+    for (threads, seconds) in &model.measured {
+        let modelled = today(model, &model.here, *threads).total();
+        let off = 100.0 * (modelled / seconds - 1.0);
+        let _ = writeln!(text, "{threads:>5} {:>12.1} {:>12.1} {off:>7.1}%", 1e3 * seconds, 1e3 * modelled);
+    }
+    for host in &model.hosts {
+        text += &host_table(model, host);
+    }
+    Ok(print(text.trim_end())?)
+}
+
+/// As the program works: pages go to whoever touches them first, and tiles to whoever is free; the pool counts threads.
+fn today(model: &Model, machine: &ManyCores, cores: usize) -> bessemer_plan::CoresTime {
+    model.work.on(machine, cores, Placement::Spread, Barrier::Counter)
+}
+
+fn facts(m: &ManyCores) -> String {
+    format!(
+        "{}: {:.1} GB/s a core, {:.1} a memory node, {:.1} between nodes; {:.1} us to hand a job to two threads",
+        m.cores,
+        m.core_bandwidth / 1e9,
+        m.node_bandwidth / 1e9,
+        m.link_bandwidth / 1e9,
+        1e6 * m.handoff
+    )
+}
+
+fn host_table(model: &Model, host: &ManyCores) -> String {
+    let mut text = format!(
+        "\nmodelled on {}\n{:>5} {:>9} {:>7} {:>10} {:>9} {:>9} {:>8} {:>12} {:>11} {:>10}\n",
+        facts(host),
+        "cores",
+        "ms",
+        "faster",
+        "arithmetic",
+        "memory",
+        "handoffs",
+        "serial",
+        "pages local",
+        "on one node",
+        "with trees"
+    );
+    let one = today(model, host, 1).total();
+    for cores in counts(host.cores.all()) {
+        let t = today(model, host, cores);
+        let other = |placement, barrier| 1e3 * model.work.on(host, cores, placement, barrier).total();
+        let _ = writeln!(
+            text,
+            "{cores:>5} {:>9.1} {:>6.1}x {:>10.1} {:>9.1} {:>9.1} {:>8.1} {:>12.1} {:>11.1} {:>10.1}",
+            1e3 * t.total(),
+            one / t.total(),
+            1e3 * (t.operators - t.waiting_for_memory),
+            1e3 * t.waiting_for_memory,
+            1e3 * t.handoffs,
+            1e3 * t.serial,
+            other(Placement::Local, Barrier::Counter),
+            other(Placement::OneNode, Barrier::Counter),
+            other(Placement::Spread, Barrier::Tree)
+        );
+    }
+    text
+}
+
+fn as_value(job: &Job, model: &Model) -> Value {
+    let machine = |m: &ManyCores| {
+        json!({
+            "cores": m.cores.to_string(),
+            "core_bytes_per_s": m.core_bandwidth,
+            "node_bytes_per_s": m.node_bandwidth,
+            "link_bytes_per_s": m.link_bandwidth,
+            "handoff_s": m.handoff,
+        })
+    };
+    let modelled = |host: &ManyCores, cores: usize| {
+        let t = today(model, host, cores);
+        json!({
+            "cores": cores,
+            "seconds": t.total(),
+            "waiting_for_memory": t.waiting_for_memory,
+            "handoffs": t.handoffs,
+            "serial": t.serial,
+            "seconds_pages_local": model.work.on(host, cores, Placement::Local, Barrier::Counter).total(),
+            "seconds_pages_on_one_node": model.work.on(host, cores, Placement::OneNode, Barrier::Counter).total(),
+            "seconds_with_trees": model.work.on(host, cores, Placement::Spread, Barrier::Tree).total(),
+        })
+    };
+    let measured = model.measured.iter().map(|(threads, seconds)| {
+        json!({ "cores": threads, "seconds": seconds, "modelled": today(model, &model.here, *threads).total() })
+    });
+    let hosts = model.hosts.iter().map(|host| {
+        let rows: Vec<Value> =
+            counts(host.cores.all()).into_iter().map(|cores| modelled(host, cores)).collect();
+        json!({ "machine": machine(host), "steps": rows })
+    });
+    json!({
+        "job": job.facts(),
+        "this_machine": machine(&model.here),
+        "serial": model.work.serial,
+        "launches": model.work.operators.iter().map(|op| op.launches).sum::<f64>(),
+        "measured": measured.collect::<Vec<_>>(),
+        "hosts": hosts.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn counts_end_with_the_most() {
+        assert_eq!(super::counts(1), [1]);
+        assert_eq!(super::counts(2), [1, 2]);
+        assert_eq!(super::counts(6), [1, 2, 4, 6]);
+        assert_eq!(super::counts(128), [1, 2, 4, 8, 16, 32, 64, 128]);
+    }
+}
