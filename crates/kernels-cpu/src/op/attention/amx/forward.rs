@@ -209,50 +209,77 @@ impl Tile<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn block(&self, place: &Place, block: &Block) {
         let (f, keys) = (self.f, &block.keys);
-        let (e, scores, weights) = (f.shape.head_dim, self.scratch.scores, &self.scratch.weights);
         if f.sight.end(place.t + place.count - 1) <= keys.start
             || f.sight.first(self.strip.b, place.t) >= keys.end
         {
             return;
         }
         let panel = &Panel::<2>::new::<Avx512>(&f.sight, self.strip.b, place.t, place.count);
-        let halves = [0, 1].map(|half| seen_panels(panel, half, keys));
         // SAFETY: by contract.
         unsafe {
-            // A panel of keys stays in the L1 cache for both halves of the queries, which stay there for all of them.
-            for keys_of in 0..keys.len().div_ceil(PANEL) {
-                for half in [0, 1].into_iter().filter(|half| halves[*half].contains(&keys_of)) {
-                    let sizes = (keys.len() - keys_of * PANEL, panel.count - half * PANEL);
-                    let c = (scores.add(keys_of * PANEL * WIDTH + half * PANEL), WIDTH);
-                    multiply((&block.k, keys_of), (&place.queries, half), 0..block.k.steps, sizes, c, false);
-                }
+            let drop = f.dropout.as_ref().map(|dropout| self.drop(dropout, (panel, place), keys));
+            // Queries, scores, weights and sums of half a panel stay in the L1 cache.
+            for half in 0..place.count.div_ceil(PANEL) {
+                self.half(panel, place, block, half, drop);
+            }
+        }
+    }
+
+    /// Adds what half a panel sees of a block of keys.
+    ///
+    /// # Safety
+    /// As [`Tile::block`]; `drop`: factors beside the scores.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
+    unsafe fn half(
+        &self,
+        panel: &Panel<2>,
+        place: &Place,
+        block: &Block,
+        half: usize,
+        drop: Option<*const f32>,
+    ) {
+        let (f, keys, seen) = (self.f, &block.keys, seen_panels(panel, half, &block.keys));
+        if seen.is_empty() {
+            return;
+        }
+        let (e, scores, weights) = (f.shape.head_dim, self.scratch.scores, &self.scratch.weights);
+        let cols = place.count - half * PANEL;
+        // SAFETY: by contract.
+        unsafe {
+            for keys_of in seen.clone() {
+                let sizes = (keys.len() - keys_of * PANEL, cols);
+                let c = (scores.add(keys_of * PANEL * WIDTH + half * PANEL), WIDTH);
+                multiply((&block.k, keys_of), (&place.queries, half), 0..block.k.steps, sizes, c, false);
             }
             let slope = f.sight.slope(place.head);
             let mut factor = f.shape.scale * std::f32::consts::LOG2_E;
-            if slope != 0.0 || f.shape.scale <= 0.0 {
-                scale(scores, keys.len() * WIDTH, f.shape.scale);
+            if !self.folds_scale(place) {
+                let at = scores.add(half * PANEL);
+                (0..keys.len()).for_each(|key| scale(at.add(key * WIDTH), PANEL, f.shape.scale));
                 factor = std::f32::consts::LOG2_E;
             }
-            for v in 0..panel.vectors::<Avx512>() {
+            let vectors = 2 * half..panel.vectors::<Avx512>().min(2 * half + 2);
+            for v in vectors.clone() {
                 panel.mask::<Avx512>(&f.sight, v, keys, slope, scores, None);
             }
-            let drop = f.dropout.as_ref().map(|dropout| self.drop(dropout, (panel, place), keys));
             let (z, state) = ((scores.cast_const(), factor), &place.state);
             match self.parts {
-                1 => softmax::<1>(panel, keys, z, state, drop, weights),
-                2 => softmax::<2>(panel, keys, z, state, drop, weights),
-                _ => softmax::<3>(panel, keys, z, state, drop, weights),
+                1 => softmax::<1>(panel, vectors.clone(), keys, z, state, drop, weights),
+                2 => softmax::<2>(panel, vectors.clone(), keys, z, state, drop, weights),
+                _ => softmax::<3>(panel, vectors.clone(), keys, z, state, drop, weights),
             }
-            rescale(place.sums, e, panel.vectors::<Avx512>(), state.alpha);
-            for (half, seen) in halves.into_iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
-                let cols = panel.count - half * PANEL;
-                for i in (0..e).step_by(PANEL) {
-                    let c = place.sums.add(i * WIDTH + half * PANEL);
-                    let (values, weights) = ((&block.v, i / PANEL), (weights, half));
-                    multiply(values, weights, seen.clone(), (e - i, cols), (c, WIDTH), true);
-                }
+            rescale(place.sums, e, vectors, state.alpha);
+            for i in (0..e).step_by(PANEL) {
+                let c = (place.sums.add(i * WIDTH + half * PANEL), WIDTH);
+                let (values, weights) = ((&block.v, i / PANEL), (weights, half));
+                multiply(values, weights, seen.clone(), (e - i, cols), c, true);
             }
         }
+    }
+
+    /// True if scores are multiplied by the scale as they become exponents, and their maxima before.
+    fn folds_scale(&self, place: &Place) -> bool {
+        self.f.shape.scale > 0.0 && self.f.sight.slope(place.head) == 0.0
     }
 
     /// Draws the dropout factors of a panel for a block of keys.
@@ -283,9 +310,9 @@ impl Tile<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn finish(&self, place: &Place) {
         let (f, s, b, count) = (self.f, self.f.shape, self.strip.b, place.count);
-        let (e, slope) = (s.head_dim, f.sight.slope(place.head));
+        let e = s.head_dim;
         let wide = e.next_multiple_of(Avx512::LANES);
-        let scale = if slope != 0.0 || s.scale <= 0.0 { 1.0 } else { s.scale };
+        let scale = if self.folds_scale(place) { s.scale } else { 1.0 };
         // SAFETY: by contract.
         unsafe {
             let total = |r: usize| *place.state.totals.add(r);
@@ -329,8 +356,8 @@ pub(super) unsafe fn scale(z: *mut f32, len: usize, by: f32) {
 /// As many rows and vectors exist; the processor has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn rescale(sums: *mut f32, rows: usize, vectors: usize, alpha: *const f32) {
-    for v in 0..vectors {
+unsafe fn rescale(sums: *mut f32, rows: usize, vectors: Range<usize>, alpha: *const f32) {
+    for v in vectors {
         // SAFETY: by contract.
         unsafe {
             let by = _mm512_loadu_ps(alpha.add(16 * v));

@@ -30,7 +30,7 @@ unsafe fn store<const PARTS: usize>(tile: *mut u8, line: usize, parts: [__m512i;
     }
 }
 
-/// Packs the exponentials of `factor (z - max)` as operand B, rows queries and k keys, with running maxima and sums; zeros
+/// Packs the exponentials of `factor (z - max)` of the queries of some vectors as operand B, rows queries and k keys, with running maxima and sums; zeros
 /// where a vector sees nothing. `drop`: factors of the packed weights beside the scores. `factor` is positive.
 ///
 /// # Safety
@@ -39,6 +39,7 @@ unsafe fn store<const PARTS: usize>(tile: *mut u8, line: usize, parts: [__m512i;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn softmax<const PARTS: usize>(
     panel: &Panel<2>,
+    vectors: Range<usize>,
     keys: &Range<usize>,
     (z, factor): (*const f32, f32),
     state: &Totals,
@@ -46,7 +47,7 @@ pub(super) unsafe fn softmax<const PARTS: usize>(
     to: &Packed,
 ) {
     let factor = _mm512_set1_ps(factor);
-    for v in 0..panel.vectors::<Avx512>() {
+    for v in vectors {
         let lane = v * 16;
         let seen = panel.seen(lane..lane + 16, keys);
         let seen = seen.start - keys.start..seen.end - keys.start;
