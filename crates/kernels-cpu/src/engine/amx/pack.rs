@@ -113,11 +113,18 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
         }
     }
     for (part, lines) in lines.iter().enumerate() {
+        // By reference: an iterator that owns the lines would copy all of them.
+        let store = |lines: &[__m512i; ROWS]| {
+            for (i, line) in lines.iter().enumerate() {
+                // SAFETY: line i of the tile of this part.
+                unsafe { _mm512_store_si512(dst.add(part * 2 * TILE + i * 64).cast(), *line) };
+            }
+        };
         // Lines are rows of k pairs if the source runs along k, and pairs of k otherwise.
-        let lines = if ALONG_K == AS_B { transpose(lines) } else { *lines };
-        for (i, line) in lines.into_iter().enumerate() {
-            // SAFETY: line i of the tile of this part.
-            unsafe { _mm512_store_si512(dst.add(part * 2 * TILE + i * 64).cast(), line) };
+        if ALONG_K == AS_B {
+            store(&transpose(lines));
+        } else {
+            store(lines);
         }
     }
 }

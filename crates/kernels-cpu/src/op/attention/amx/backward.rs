@@ -297,7 +297,7 @@ impl<'a> Tile<'a> {
         sizes: (usize, usize),
         c: (*mut f32, usize),
     ) {
-        let from = self.k_columns.from_step(first);
+        let from = self.k_columns.starting_at(first);
         // SAFETY: by contract.
         unsafe { multiply((&from, elements), (&self.dz_queries, half), steps, sizes, c, true) }
     }

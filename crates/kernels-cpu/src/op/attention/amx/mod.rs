@@ -87,7 +87,7 @@ impl Packed {
     }
 
     /// The same panels from step `step` on.
-    fn from_step(&self, step: usize) -> Packed {
+    fn starting_at(&self, step: usize) -> Packed {
         Packed { at: self.place(0, step), ..*self }
     }
 
