@@ -1,7 +1,7 @@
-//! Measures attention over long sequences on one thread, beside a matrix product, and prints a table.
+//! Measures attention over long sequences on one thread, beside a matrix product by the same engine, and prints a table.
 //!
 //! ```text
-//! long_attention [HEAD_WIDTH] [LENGTH,...] [MASK]      64, 8192 to 65536 and all masks if left out
+//! long_attention [HEAD_WIDTH] [LENGTH,...] [MASK] [ENGINE]      64, 8192 to 65536, all masks and all engines if left out
 //! ```
 //!
 //! Rows: causal attention, with a sliding window, and with packed documents. Rates count the multiplications and additions of
@@ -28,12 +28,17 @@ fn main() -> Outcome<()> {
     let head_dim = arguments.next().map_or(Ok(64), |text| text.parse())?;
     let lengths = arguments.next().unwrap_or_else(|| "8192,16384,32768,65536".into());
     let wanted = arguments.next().unwrap_or_default();
-    println!("| T | mask | forward GFLOP/s | backward | product | share forward | backward |");
-    println!("|---|---|---|---|---|---|---|");
-    for seq in lengths.split(',') {
-        for mask in [Mask::Causal, Mask::Window(1024), Mask::Window(128), Mask::Documents(512)] {
-            if mask.name().contains(&wanted) {
-                measure(seq.parse()?, head_dim, mask)?;
+    let engine = arguments.next();
+    println!("| engine | T | mask | forward GFLOP/s | backward | product | share forward | backward |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let rung = Rung::detect();
+    let engines = Engine::ALL.into_iter().filter(|e| e.available(rung));
+    for engine in engines.filter(|e| engine.as_ref().is_none_or(|name| name == e.name())) {
+        for seq in lengths.split(',') {
+            for mask in [Mask::Causal, Mask::Window(1024), Mask::Window(128), Mask::Documents(512)] {
+                if mask.name().contains(&wanted) {
+                    measure(engine, seq.parse()?, head_dim, mask)?;
+                }
             }
         }
     }
@@ -68,9 +73,9 @@ impl Mask {
     }
 }
 
-fn measure(seq: usize, head_dim: usize, mask: Mask) -> Outcome<()> {
+fn measure(engine: Engine, seq: usize, head_dim: usize, mask: Mask) -> Outcome<()> {
     let config = CpuConfig { threads: 1, ..CpuConfig::default() };
-    let mut backend = CpuBackend::with_engine(config, Rung::detect(), Engine::Fma)?;
+    let mut backend = CpuBackend::with_engine(config, Rung::detect(), engine)?;
     let [n, i, o] = PRODUCT;
     let product: Op = Linear {
         x: noise(&mut backend, n, i)?,
@@ -102,7 +107,7 @@ fn measure(seq: usize, head_dim: usize, mask: Mask) -> Outcome<()> {
     });
     let (mask, shares) = (mask.name(), [forward / product, backward / product]);
     println!(
-        "| {seq} | {mask} | {forward:.0} | {backward:.0} | {product:.0} | {:.2} | {:.2} |",
+        "| {engine} | {seq} | {mask} | {forward:.0} | {backward:.0} | {product:.0} | {:.2} | {:.2} |",
         shares[0], shares[1]
     );
     Ok(())

@@ -76,15 +76,20 @@ impl Engine {
         self == Engine::Fp16 && shape.m.min(shape.n).min(shape.k) >= SMALLEST
     }
 
+    /// bf16 parts that an f32 operand is split into for the tile unit; `None` if the engine does not use it.
+    pub(crate) fn tile_parts(self) -> Option<usize> {
+        match self {
+            Engine::Fma | Engine::Fp16 => None,
+            Engine::Amx => Some(1),
+            Engine::Amx3 => Some(2),
+            Engine::Amx6 => Some(3),
+        }
+    }
+
     /// Parts that the operands of a product are split into for the tile unit; `None` if it does not take it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn parts(self, shape: &Shape) -> Option<Parts> {
-        let parts = match self {
-            Engine::Fma | Engine::Fp16 => return None,
-            Engine::Amx => 1,
-            Engine::Amx3 => 2,
-            Engine::Amx6 => 3,
-        };
+        let parts = self.tile_parts()?;
         // Below one tile of anything most of what the unit computes is thrown away.
         if shape.m.min(shape.n).min(shape.k) < SMALLEST {
             return None;

@@ -4,9 +4,12 @@
 use crate::harness::Setup;
 use crate::instruction_set::{self, InstructionSet, engines};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
-use bessemer_tensor::View;
-use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight, Op};
+use bessemer_tensor::op::{
+    ActivationKind, Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape, Linear,
+    LinearBackwardInput, LinearBackwardWeight, Op,
+};
 use bessemer_tensor::rng::RngKey;
+use bessemer_tensor::{Backend, View};
 use bessemer_units::MatmulPrecision;
 
 /// (M, N, K) of products: below a tile, at its edges, several panels, blocks and parts of k.
@@ -103,6 +106,43 @@ fn every_engine_agrees_with_the_reference_and_threads_do_not_change_a_bit() {
                 accumulate: i % 3 == 0,
             }
             .into()
+        });
+    }
+}
+
+/// Attention takes as many bf16 parts as products do, forward and backward: heads of less and more than a panel of 32 elements,
+/// sequences of one query, of a half panel, of several blocks and strips, grouped heads, windows, biases.
+#[test]
+fn attention_agrees_with_the_reference_and_threads_do_not_change_a_bit() {
+    // (B, T, H, G, E), window, biases.
+    let cases = [
+        ((1, 1, 1, 1, 32), None, false),
+        ((2, 17, 2, 1, 33), None, true),
+        ((1, 97, 4, 2, 64), Some(20), false),
+        ((1, 210, 2, 2, 80), None, false),
+        ((1, 700, 1, 1, 128), Some(300), true),
+    ];
+    for ((batch, seq, heads, kv_heads, head_dim), window, biases) in cases {
+        let operands = |s: &mut Setup| {
+            let scale = (head_dim as f32).sqrt().recip();
+            let shape = AttentionShape { batch, seq, heads, kv_heads, head_dim, scale };
+            let alibi = biases.then(|| Alibi::of(heads));
+            let mask = AttentionMask { window, alibi, ..AttentionMask::default() };
+            let (q, out) = (s.mat(batch * seq, heads * head_dim), s.mat(batch * seq, heads * head_dim));
+            let (k, v) = (s.mat(batch * seq, kv_heads * head_dim), s.mat(batch * seq, kv_heads * head_dim));
+            Attention { shape, q, k, v, out, lse: s.mat(batch * heads, seq), mask, dropout: None }
+        };
+        let what =
+            format!("{batch} x {seq}, {heads}/{kv_heads} x {head_dim}, window {window:?}, biases {biases}");
+        agrees(&format!("attention {what}"), 1, &|s| operands(s).into());
+        // Gradients of scores are differences of sums over the elements of a head.
+        agrees(&format!("attention backward {what}"), 4 * head_dim, &|s| {
+            let Attention { shape, q, k, v, out, lse, mask, dropout } = operands(s);
+            // Log-sum-exp that make weights of about 1/seq, whatever the engine.
+            s.backend.write_f32(lse, &vec![(seq as f32).ln() + 0.5; batch * heads * seq]).unwrap();
+            let [dq, dout] = [0, 1].map(|_| s.mat(batch * seq, heads * head_dim));
+            let [dk, dv] = [0, 1].map(|_| s.mat(batch * seq, kv_heads * head_dim));
+            AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout }.into()
         });
     }
 }

@@ -12,7 +12,8 @@
 //! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1.
 #![allow(unsafe_code)] // packed panels and tiles by address
 
-mod pack;
+pub(crate) mod pack;
+pub(crate) mod product;
 pub(crate) mod tile;
 
 use super::Parts;
@@ -22,8 +23,8 @@ use crate::gemm::{Factor, Gemm, Shape, expect, finish};
 use crate::simd::avx512::Avx512;
 pub(super) use pack::transpose;
 use pack::{PANEL, Source, pack, panel_bytes};
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-use tile::{Configured, DEPTH, ROWS, TILE};
+use product::PanelProduct;
+use tile::{Configured, DEPTH, TILE};
 
 /// Steps of a block of k with one part: the panels of A and B take 16 KiB each of an L1 cache of 48.
 const BLOCK: usize = 8;
@@ -112,7 +113,7 @@ pub(crate) fn workspace(shape: &Shape, parts: Parts, threads: usize) -> usize {
 /// # Safety
 /// The rows lie inside the factor; `dst` is the place of the first step in the first panel of enough whole ones of `all`
 /// steps; the processor has the tile unit.
-unsafe fn pack_factor<const AS_B: bool>(
+pub(crate) unsafe fn pack_factor<const AS_B: bool>(
     f: &Factor,
     (first, rows): (usize, usize),
     (step, steps): (usize, usize),
@@ -240,11 +241,12 @@ impl<T: Element> Block<'_, T> {
                     let row = first + i * PANEL;
                     let rows = PANEL.min(plan.m - row);
                     let share = panel_bytes(steps, B) / na;
-                    let job = Sums {
+                    let job = PanelProduct {
                         steps,
                         a: a.wrapping_add(i * a_panel + a_step),
                         b: pb.wrapping_add(b_step),
                         c: scratch.wrapping_add(if plan.block < plan.steps { i * PANEL * PANEL } else { 0 }),
+                        c_step: PANEL,
                         accumulate: step > 0,
                         ahead: next.wrapping_add(b_step + i * share),
                         pace: (2 * B * TILE / 64).div_ceil(na),
@@ -255,12 +257,7 @@ impl<T: Element> Block<'_, T> {
                         if last {
                             (row..row + rows).for_each(|r| expect::<Avx512, T>(e, r, col, cols));
                         }
-                        match (rows > ROWS, cols > ROWS) {
-                            (true, true) => job.run::<A, B, 2, 2>(),
-                            (true, false) => job.run::<A, B, 2, 1>(),
-                            (false, true) => job.run::<A, B, 1, 2>(),
-                            (false, false) => job.run::<A, B, 1, 1>(),
-                        }
+                        job.run_tiles::<A, B>(rows, cols);
                         if last {
                             finish::<Avx512, T>(e, job.c, row, col, rows, cols);
                         }
@@ -270,148 +267,6 @@ impl<T: Element> Block<'_, T> {
                 if last {
                     break;
                 }
-            }
-        }
-    }
-}
-
-/// `c (+)= A B` over `steps` steps of a panel of A and one of B.
-struct Sums {
-    steps: usize,
-    a: *const u8,
-    b: *const u8,
-    /// `[32][32]`.
-    c: *mut f32,
-    accumulate: bool,
-    /// What will be needed after this: `pace` lines are prefetched at every step.
-    ahead: *const u8,
-    pace: usize,
-}
-
-impl Sums {
-    /// Computes M x N tiles of `c` from A and B parts.
-    ///
-    /// # Safety
-    /// A [`Configured`] is alive on this thread; the panels have as many steps.
-    #[inline(always)]
-    unsafe fn run<const A: usize, const B: usize, const M: usize, const N: usize>(&self) {
-        const ROW: usize = 4 * PANEL;
-        let Sums { mut a, mut b, mut ahead, .. } = *self;
-        let at = |i: usize, j: usize| self.c.wrapping_add(i * PANEL * ROWS + j * 16).cast::<u8>();
-        // SAFETY: by contract.
-        unsafe {
-            if self.accumulate {
-                tile::load::<0>(at(0, 0), ROW);
-                if N > 1 {
-                    tile::load::<1>(at(0, 1), ROW);
-                }
-                if M > 1 {
-                    tile::load::<2>(at(1, 0), ROW);
-                    if N > 1 {
-                        tile::load::<3>(at(1, 1), ROW);
-                    }
-                }
-            } else {
-                tile::zero::<0>();
-                tile::zero::<1>();
-                tile::zero::<2>();
-                tile::zero::<3>();
-            }
-            for _ in 0..self.steps {
-                for line in 0..self.pace {
-                    // A prefetch may name any address.
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64 * line).cast());
-                }
-                ahead = ahead.wrapping_add(64 * self.pace);
-                step::<A, B, M, N>(a, b);
-                a = a.add(2 * A * TILE);
-                b = b.add(2 * B * TILE);
-            }
-            tile::store::<0>(at(0, 0), ROW);
-            if N > 1 {
-                tile::store::<1>(at(0, 1), ROW);
-            }
-            if M > 1 {
-                tile::store::<2>(at(1, 0), ROW);
-                if N > 1 {
-                    tile::store::<3>(at(1, 1), ROW);
-                }
-            }
-        }
-    }
-}
-
-/// The products of one step. Their order lets each part be loaded once, the first of A twice, and small products come
-/// before the largest.
-///
-/// # Safety
-/// As [`sums`].
-#[inline(always)]
-unsafe fn step<const A: usize, const B: usize, const M: usize, const N: usize>(a: *const u8, b: *const u8) {
-    // SAFETY: by contract.
-    unsafe {
-        let load_a = |part: usize| {
-            tile::load::<4>(a.add(2 * part * TILE), 64);
-            if M > 1 {
-                tile::load::<5>(a.add((2 * part + 1) * TILE), 64);
-            }
-        };
-        let load_b = |part: usize| {
-            tile::load::<6>(b.add(2 * part * TILE), 64);
-            if N > 1 {
-                tile::load::<7>(b.add((2 * part + 1) * TILE), 64);
-            }
-        };
-        let multiply = || {
-            tile::mul_add::<0, 4, 6>();
-            if N > 1 {
-                tile::mul_add::<1, 4, 7>();
-            }
-            if M > 1 {
-                tile::mul_add::<2, 5, 6>();
-                if N > 1 {
-                    tile::mul_add::<3, 5, 7>();
-                }
-            }
-        };
-        match (A, B) {
-            (1, _) => {
-                load_a(0);
-                for part in (0..B).rev() {
-                    load_b(part);
-                    multiply();
-                }
-            }
-            (_, 1) => {
-                load_b(0);
-                for part in (0..A).rev() {
-                    load_a(part);
-                    multiply();
-                }
-            }
-            (2, _) => {
-                load_a(1);
-                load_b(0);
-                multiply();
-                load_a(0);
-                multiply();
-                load_b(1);
-                multiply();
-            }
-            _ => {
-                load_a(0);
-                load_b(2);
-                multiply();
-                load_b(1);
-                multiply();
-                load_a(1);
-                multiply();
-                load_b(0);
-                multiply();
-                load_a(2);
-                multiply();
-                load_a(0);
-                multiply();
             }
         }
     }

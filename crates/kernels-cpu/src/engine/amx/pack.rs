@@ -18,7 +18,7 @@ use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 
 /// Rows of a panel.
-pub(super) const PANEL: usize = 2 * ROWS;
+pub(crate) const PANEL: usize = 2 * ROWS;
 
 /// Where the elements of an operand lie: element (row, k) at `row * rs + k * ks`; one of the strides is 1.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct Source<T> {
 const LARGEST: f32 = f32::from_bits(0x7f7f_0000);
 
 /// Bytes of one panel of `k` steps.
-pub(super) const fn panel_bytes(steps: usize, parts: usize) -> usize {
+pub(crate) const fn panel_bytes(steps: usize, parts: usize) -> usize {
     steps * parts * 2 * TILE
 }
 
@@ -113,11 +113,18 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
         }
     }
     for (part, lines) in lines.iter().enumerate() {
+        // By reference: an iterator that owns the lines would copy all of them.
+        let store = |lines: &[__m512i; ROWS]| {
+            for (i, line) in lines.iter().enumerate() {
+                // SAFETY: line i of the tile of this part.
+                unsafe { _mm512_store_si512(dst.add(part * 2 * TILE + i * 64).cast(), *line) };
+            }
+        };
         // Lines are rows of k pairs if the source runs along k, and pairs of k otherwise.
-        let lines = if ALONG_K == AS_B { transpose(lines) } else { *lines };
-        for (i, line) in lines.into_iter().enumerate() {
-            // SAFETY: line i of the tile of this part.
-            unsafe { _mm512_store_si512(dst.add(part * 2 * TILE + i * 64).cast(), line) };
+        if ALONG_K == AS_B {
+            store(&transpose(lines));
+        } else {
+            store(lines);
         }
     }
 }
@@ -162,6 +169,65 @@ fn split<const PARTS: usize>(mut even: __m512, mut odd: __m512) -> [__m512i; PAR
             let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
             even = _mm512_sub_ps(even, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)));
             odd = _mm512_sub_ps(odd, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)));
+        }
+    }
+    parts
+}
+
+/// Writes 32 rows by `cols` columns in f32, bf16 or f16 as steps of operand B whose rows are the columns and whose k are the rows:
+/// pair j of a step is k = j and k = 16 + j, as [`split_weights`] of k = 0 .. 16 and k = 16 .. 32 leaves them. Rows past `rows` are zeros.
+///
+/// # Safety
+/// As [`pack`], with `cols` rows and `rows` elements of k; the elements of a row are contiguous, rows `step` elements apart.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
+pub(crate) unsafe fn pack_halves<T: Element, const PARTS: usize>(
+    (from, step): (*const T, usize),
+    (rows, cols): (usize, usize),
+    dst: *mut u8,
+    panel_stride: usize,
+) {
+    for first in (0..rows).step_by(DEPTH) {
+        for half in 0..cols.div_ceil(ROWS) {
+            let have = ROWS.min(cols - half * ROWS);
+            let at = half / 2 * panel_stride + panel_bytes(first / DEPTH, PARTS) + half % 2 * TILE;
+            for line in 0..ROWS {
+                // SAFETY: only rows and columns that exist are read; the line is inside the panel.
+                unsafe {
+                    let row = |row: usize| {
+                        let n = if row < rows { have } else { 0 };
+                        T::load_n::<Avx512>(from.wrapping_add(row * step + half * ROWS), n)
+                    };
+                    let lines = split::<PARTS>(row(first + line), row(first + ROWS + line));
+                    for (part, words) in lines.into_iter().enumerate() {
+                        _mm512_store_si512(dst.add(at + part * 2 * TILE + line * 64).cast(), words);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The parts of 16 pairs of elements, the even ones in the lower halves, in fewer instructions than [`split`]: all parts but the last
+/// one are cut off instead of rounded. Three parts are still exact; of two, the last one is rounded to nearest, ties away from zero.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512dq,avx512vl,avx2,fma,bmi2")]
+pub(crate) fn split_weights<const PARTS: usize>(even: __m512, odd: __m512) -> [__m512i; PARTS] {
+    if PARTS == 1 {
+        return split::<PARTS>(even, odd);
+    }
+    let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
+    let half = _mm512_set1_epi32(0x8000);
+    let mut parts = [_mm512_setzero_si512(); PARTS];
+    let (mut even, mut odd) = (even, odd);
+    for (part, to) in parts.iter_mut().enumerate() {
+        let (mut e, mut o) = (_mm512_castps_si512(even), _mm512_castps_si512(odd));
+        if part + 1 == PARTS && PARTS == 2 {
+            (e, o) = (_mm512_add_epi32(e, half), _mm512_add_epi32(o, half));
+        }
+        *to = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(e), o);
+        if part + 1 < PARTS {
+            even = _mm512_sub_ps(even, _mm512_castsi512_ps(_mm512_and_si512(e, upper)));
+            odd = _mm512_sub_ps(odd, _mm512_castsi512_ps(_mm512_and_si512(o, upper)));
         }
     }
     parts

@@ -5,6 +5,8 @@
 //! it has added its part. Strips are handed out in that order, so the lowest one at work never waits.
 #![allow(unsafe_code)] // scratch memory and rows by address
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::mask::Sight;
 use super::panel::{Panel, add_rows, drop_row, fill};
 use super::products::Copied;
@@ -14,6 +16,7 @@ use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::{AttentionBackward, AttentionShape};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Floats of keys, values and their gradients that a tile keeps, about, so that they stay in an L2 cache.
@@ -21,40 +24,43 @@ const KEPT: usize = 128 << 10;
 /// Tiles that there should be at least, so that every thread has some, and the least keys of a strip that this may lead to.
 const TILES: usize = 16;
 const SHORTEST: usize = 64;
+/// Strips have a multiple of so many keys.
+const GRANULE: usize = 16;
 /// Turns of waiting before a thread gives way to others.
 const SPINS: u32 = 1 << 12;
 
 /// Operands, and how the work is cut.
-struct Backward<'a> {
-    shape: &'a AttentionShape,
-    sight: Sight<'a>,
-    q: Rows,
-    k: Rows,
-    v: Rows,
-    out: Rows,
-    lse: Mat,
-    dout: Rows,
-    dq: Rows,
-    dk: Rows,
-    dv: Rows,
-    dropout: Option<WeightDropout>,
+pub(super) struct Backward<'a> {
+    pub(super) shape: &'a AttentionShape,
+    pub(super) sight: Sight<'a>,
+    pub(super) q: Rows,
+    pub(super) k: Rows,
+    pub(super) v: Rows,
+    pub(super) out: Rows,
+    pub(super) lse: Mat,
+    pub(super) dout: Rows,
+    pub(super) dq: Rows,
+    pub(super) dk: Rows,
+    pub(super) dv: Rows,
+    pub(super) dropout: Option<WeightDropout>,
     /// Keys of a sequence.
-    keys: usize,
+    pub(super) keys: usize,
     /// Keys of a strip.
-    strip: usize,
+    pub(super) strip: usize,
     /// For each (b, g, strip): (head, panel) pairs done, counted in the order in which every strip goes through them.
-    progress: Span,
+    pub(super) progress: Span,
     /// Gradients of queries as f32 while strips add to them, `[b, h, t, vectors of e]`; empty if dq itself can hold them.
-    sums: Span,
-    scratch: Span,
+    pub(super) sums: Span,
+    pub(super) scratch: Span,
 }
 
-/// Keys of a strip, of `keys` of a sequence: as many as the caches hold, fewer if there would be too few tiles.
-fn strip(lanes: usize, s: &AttentionShape, keys: usize) -> usize {
+/// Keys of a strip, of `keys` of a sequence: as many as the caches hold, fewer if there would be too few tiles; a multiple of
+/// `granule`.
+fn strip((lanes, granule): (usize, usize), s: &AttentionShape, keys: usize) -> usize {
     let held = (KEPT / (4 * s.head_dim.next_multiple_of(lanes)).max(1)).max(SHORTEST);
     let wanted = TILES.div_ceil((s.batch * s.kv_heads).max(1)).min(keys / SHORTEST);
     let strips = keys.div_ceil(held).max(wanted).max(1);
-    keys.div_ceil(strips).next_multiple_of(16)
+    keys.div_ceil(strips).next_multiple_of(granule)
 }
 
 /// Lengths of the parts of one worker's scratch. A panel has 2 NR queries, a block half as many keys as forward.
@@ -102,30 +108,66 @@ impl Parts {
     }
 }
 
-/// Floats of counters, of sums for gradients of queries, and of all workers' scratch.
-fn spans(machine: Machine, (s, keys): (&AttentionShape, usize), dropout: bool, f32_sums: bool) -> [usize; 3] {
-    let sizes = sizes(machine.rung);
-    let strip = strip(sizes.0, s, keys);
-    let strips = keys.div_ceil(strip.max(1));
-    let wide = s.head_dim.next_multiple_of(sizes.0);
-    let sums = if strips > 1 && !f32_sums { s.batch * s.heads * s.seq * wide } else { 0 };
-    [
-        padded(s.batch * s.kv_heads * strips),
-        padded(sums),
-        machine.threads * Parts::new(sizes, (s, strip), dropout).total(),
-    ]
+/// How work and scratch memory of a pass are cut.
+struct Plan {
+    /// Keys of a strip.
+    strip: usize,
+    /// Floats of counters, of sums for gradients of queries, and of all workers' scratch.
+    spans: [usize; 3],
+}
+
+impl Plan {
+    fn new(machine: Machine, (s, keys): (&AttentionShape, usize), dropout: bool, f32_sums: bool) -> Plan {
+        let sizes = sizes(machine.rung);
+        #[cfg(target_arch = "x86_64")]
+        let granule = if amx::takes(machine.engine, s) { amx::backward::BLOCK } else { GRANULE };
+        #[cfg(not(target_arch = "x86_64"))]
+        let granule = GRANULE;
+        let strip = strip((sizes.0, granule), s, keys);
+        #[cfg(target_arch = "x86_64")]
+        let scratch = if amx::takes(machine.engine, s) {
+            amx::backward::Parts::new(s, strip, dropout).total()
+        } else {
+            Parts::new(sizes, (s, strip), dropout).total()
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let scratch = Parts::new(sizes, (s, strip), dropout).total();
+        let strips = keys.div_ceil(strip.max(1));
+        let wide = s.head_dim.next_multiple_of(sizes.0);
+        let sums = if strips > 1 && !f32_sums { s.batch * s.heads * s.seq * wide } else { 0 };
+        let counters = padded(s.batch * s.kv_heads * strips);
+        Plan { strip, spans: [counters, padded(sums), machine.threads * scratch] }
+    }
 }
 
 /// Scratch floats of a backward pass.
 pub(super) fn workspace(machine: Machine, op: &AttentionBackward) -> usize {
     let f32_sums = op.dq.dtype() == bessemer_units::DType::F32;
-    spans(machine, (&op.shape, op.shape.keys(op.k.rows)), op.dropout.is_some(), f32_sums).iter().sum()
+    let plan = Plan::new(machine, (&op.shape, op.shape.keys(op.k.rows)), op.dropout.is_some(), f32_sums);
+    plan.spans.iter().sum()
+}
+
+/// The keys of one tile.
+pub(super) struct Strip {
+    tile: usize,
+    pub(super) b: usize,
+    pub(super) g: usize,
+    pub(super) keys: Range<usize>,
+}
+
+/// A head and a panel of queries that a strip of keys meets.
+pub(super) struct Item {
+    pub(super) head: usize,
+    /// First query.
+    pub(super) t: usize,
+    /// Place in the order in which every strip goes through them.
+    number: u32,
 }
 
 struct Tile<'a>(&'a Backward<'a>, usize, usize);
 
 /// Marks everything done when a tile ends, be it by a panic, so that nobody waits for ever.
-struct Done<'a>(&'a AtomicU32);
+pub(super) struct Done<'a>(&'a AtomicU32);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
@@ -283,18 +325,93 @@ impl Backward<'_> {
         }
     }
 
+    /// The strip of keys of tile `tile`.
+    pub(super) fn strip_of(&self, tile: usize) -> Strip {
+        let (strips, groups) = (self.strips(), self.shape.kv_heads);
+        let (j, g, b) = (tile % strips, tile / strips % groups, tile / strips / groups);
+        Strip { tile, b, g, keys: j * self.strip..((j + 1) * self.strip).min(self.keys) }
+    }
+
+    /// The counter of a tile.
+    pub(super) fn begin(&self, tile: usize) -> Done<'_> {
+        Done(self.progress(tile))
+    }
+
+    /// Panels of `width` queries that may see keys of the strip, in the order in which every strip goes through them. The first strip
+    /// also goes through panels that see nothing at all.
+    pub(super) fn items(&self, strip: &Strip, width: usize) -> impl Iterator<Item = Item> + use<> {
+        let s = self.shape;
+        let (g, per_group, panels) = (strip.g, s.heads / s.kv_heads, s.seq.div_ceil(width));
+        let queries = if strip.keys.start == 0 { 0..s.seq } else { self.sight.queries(strip.b, &strip.keys) };
+        let seeing = queries.start / width..queries.end.div_ceil(width);
+        (0..per_group).flat_map(move |h| {
+            seeing.clone().rev().map(move |p| Item {
+                head: g * per_group + h,
+                t: p * width,
+                number: (h * panels + panels - 1 - p) as u32,
+            })
+        })
+    }
+
+    /// True if no query of the panel sees a key of the strip. If none sees any key at all, the first strip writes zeros, for which
+    /// `dq` has room.
+    ///
+    /// # Safety
+    /// `dq`: a row of whole vectors for each lane, this worker's.
+    #[inline(always)]
+    pub(super) unsafe fn unseen<S: Simd>(
+        &self,
+        strip: &Strip,
+        item: &Item,
+        panel: &Panel<2>,
+        dq: *mut f32,
+    ) -> bool {
+        let lanes = 0..Panel::<2>::width::<S>();
+        if !panel.seen(lanes.clone(), &strip.keys).is_empty() {
+            return false;
+        }
+        if strip.keys.start == 0 && panel.seen(lanes, &(0..self.keys)).is_empty() {
+            // SAFETY: by contract; no strip sees the panel, and this one is the first.
+            unsafe { self.nothing::<S>(dq, panel, (strip.b, item.head, item.t)) };
+        }
+        true
+    }
+
+    /// Adds a panel's gradient from one strip to those of the strips before, when it is this strip's turn.
+    ///
+    /// # Safety
+    /// `dq`: rows of whole vectors for all queries of the panel.
+    #[inline(always)]
+    pub(super) unsafe fn finish<S: Simd>(
+        &self,
+        strip: &Strip,
+        item: &Item,
+        panel: &Panel<2>,
+        dq: *const f32,
+        done: &Done<'_>,
+    ) {
+        let all = panel.seen(0..Panel::<2>::width::<S>(), &(0..self.keys));
+        let (first, last) = (all.start >= strip.keys.start, all.end <= strip.keys.end);
+        if !first {
+            self.wait(strip.tile - 1, item.number + 1);
+        }
+        // SAFETY: by contract; the strips before have added their parts.
+        unsafe { self.give::<S>(dq, panel, (strip.b, item.head, item.t), first, last) };
+        done.0.store(item.number + 1, Ordering::Release);
+    }
+
     /// Writes the gradient of a panel whose queries see no key: zeros.
     ///
     /// # Safety
-    /// The scratch is this worker's; no strip sees the panel, and this one is the first.
+    /// `dq` is this worker's; no strip sees the panel, and this one is the first.
     #[inline(always)]
-    unsafe fn nothing<S: Simd>(&self, x: &Scratch, panel: &Panel<2>, (b, h, t): (usize, usize, usize)) {
+    unsafe fn nothing<S: Simd>(&self, dq: *mut f32, panel: &Panel<2>, (b, h, t): (usize, usize, usize)) {
         let (s, e) = (self.shape, self.shape.head_dim);
         let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
         // SAFETY: rows of dq that belong to this panel; nobody else is at them.
         unsafe {
-            fill::<S>(x.dq, width * wide, 0.0);
-            self.dq.store::<S>(b * s.seq + t, panel.count, (h * e, e), |_| 0.0, x.dq, wide);
+            fill::<S>(dq, width * wide, 0.0);
+            self.dq.store::<S>(b * s.seq + t, panel.count, (h * e, e), |_| 0.0, dq, wide);
         }
     }
 
@@ -305,7 +422,7 @@ impl Backward<'_> {
     #[inline(always)]
     unsafe fn give<S: Simd>(
         &self,
-        x: &Scratch,
+        from: *const f32,
         panel: &Panel<2>,
         (b, h, t): (usize, usize, usize),
         first: bool,
@@ -318,16 +435,16 @@ impl Backward<'_> {
         unsafe {
             match &self.dq {
                 _ if first && last => {
-                    self.dq.store::<S>(row, panel.count, columns, |_| s.scale, x.dq, wide);
+                    self.dq.store::<S>(row, panel.count, columns, |_| s.scale, from, wide);
                 }
                 Rows::F32(dq) => {
                     let to = (dq.row(row).add(columns.0), dq.stride);
-                    add_rows::<S>(panel.count, e, s.scale, (x.dq, wide), to, first);
+                    add_rows::<S>(panel.count, e, s.scale, (from, wide), to, first);
                 }
                 Rows::Bf16(_) => {
                     let len = panel.count * wide;
                     let sums = self.sums.at(((b * s.heads + h) * s.seq + t) * wide, len);
-                    add_rows::<S>(panel.count, wide, s.scale, (x.dq, wide), (sums, wide), first);
+                    add_rows::<S>(panel.count, wide, s.scale, (from, wide), (sums, wide), first);
                     if last {
                         self.dq.store::<S>(row, panel.count, columns, |_| 1.0, sums, wide);
                     }
@@ -343,15 +460,13 @@ impl Kernel for Tile<'_> {
     unsafe fn run<S: Simd>(self) {
         let Tile(f, tile, worker) = self;
         let s = f.shape;
-        let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
+        let e = s.head_dim;
         let wide = e.next_multiple_of(S::LANES);
-        let strips = f.strips();
-        let (j, g, b) = (tile % strips, tile / strips % s.kv_heads, tile / strips / s.kv_heads);
-        let (s0, s1) = (j * f.strip, ((j + 1) * f.strip).min(f.keys));
+        let strip = f.strip_of(tile);
+        let Strip { b, g, keys: Range { start: s0, end: s1 }, .. } = strip;
         let parts = Parts::new((S::LANES, S::NR, S::BLOCK), (s, f.strip), f.dropout.is_some());
         let width = 2 * S::NR;
-        let panels = s.seq.div_ceil(width);
-        let done = Done(f.progress(tile));
+        let done = f.begin(tile);
         // SAFETY: the scratch is this worker's; rows and columns lie inside the operands, whose shapes were checked; dk and dv
         // of this strip are written by this tile alone, dq in turns.
         unsafe {
@@ -361,30 +476,15 @@ impl Kernel for Tile<'_> {
             f.v.load::<S>(row, s1 - s0, columns, 1.0, x.v);
             fill::<S>(x.dk, (s1 - s0) * wide, 0.0);
             fill::<S>(x.dv, (s1 - s0) * wide, 0.0);
-            // The first strip also goes through panels that see nothing at all.
-            let queries = if j == 0 { 0..s.seq } else { f.sight.queries(b, &(s0..s1)) };
-            let seeing = queries.start / width..queries.end.div_ceil(width);
-            for h in 0..per_group {
-                for p in seeing.clone().rev() {
-                    let (head, t) = (g * per_group + h, p * width);
-                    let panel = Panel::<2>::new::<S>(&f.sight, b, t, width.min(s.seq - t));
-                    if panel.seen(0..width, &(s0..s1)).is_empty() {
-                        if j == 0 && panel.seen(0..width, &(0..f.keys)).is_empty() {
-                            f.nothing::<S>(&x, &panel, (b, head, t));
-                        }
-                        continue;
-                    }
-                    f.bring::<S>(&x, &panel, b, head, t);
-                    f.block::<S>(&x, &panel, (b, head, t), s0, s1);
-                    let all = panel.seen(0..width, &(0..f.keys));
-                    let (first, last) = (all.start >= s0, all.end <= s1);
-                    let item = (h * panels + panels - 1 - p) as u32;
-                    if !first {
-                        f.wait(tile - 1, item + 1);
-                    }
-                    f.give::<S>(&x, &panel, (b, head, t), first, last);
-                    done.0.store(item + 1, Ordering::Release);
+            for item in f.items(&strip, width) {
+                let Item { head, t, .. } = item;
+                let panel = Panel::<2>::new::<S>(&f.sight, b, t, width.min(s.seq - t));
+                if f.unseen::<S>(&strip, &item, &panel, x.dq) {
+                    continue;
                 }
+                f.bring::<S>(&x, &panel, b, head, t);
+                f.block::<S>(&x, &panel, (b, head, t), s0, s1);
+                f.finish::<S>(&strip, &item, &panel, x.dq, &done);
             }
             f.dk.store::<S>(row, s1 - s0, columns, |_| 1.0, x.dk, wide);
             f.dv.store::<S>(row, s1 - s0, columns, |_| 1.0, x.dv, wide);
@@ -399,7 +499,8 @@ pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
     }
     let rows = |view| Rows::new(ctx.arena, view);
     let (dq, keys) = (rows(&op.dq), s.keys(op.k.rows));
-    let [counters, sums, scratch] = spans(ctx.machine(), (&s, keys), op.dropout.is_some(), dq.is_f32());
+    let Plan { strip, spans: [counters, sums, scratch] } =
+        Plan::new(ctx.machine(), (&s, keys), op.dropout.is_some(), dq.is_f32());
     let mut all = ctx.scratch();
     let f = Backward {
         shape: &s,
@@ -415,13 +516,17 @@ pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
         dv: rows(&op.dv),
         dropout: op.dropout.map(|d| WeightDropout::new(&d, |view| ctx.u32(view))),
         keys,
-        strip: strip(sizes(ctx.rung).0, &s, keys),
+        strip,
         progress: all.take(counters),
         sums: all.take(sums),
         scratch: all.take(scratch),
     };
     let tiles = s.batch * s.kv_heads * f.strips();
     (0..tiles).for_each(|tile| f.progress(tile).store(0, Ordering::Relaxed));
+    #[cfg(target_arch = "x86_64")]
+    if amx::takes(ctx.engine, &s) {
+        return amx::backward::run(ctx, &f, tiles);
+    }
     ctx.pool.run(tiles, &|tile, worker| {
         // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
         unsafe { dispatch(ctx.rung, Tile(&f, tile, worker)) }

@@ -2,6 +2,8 @@
 //! queries and all query heads of the group; sums stay in scratch memory until the last block.
 #![allow(unsafe_code)] // scratch memory and rows by address
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::mask::Sight;
 use super::panel::{LOWEST, Panel, drop_row, fill};
 use super::products::Copied;
@@ -11,6 +13,7 @@ use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::AttentionShape;
+use std::ops::Range;
 
 /// A panel has so many times NR queries.
 const WIDE: usize = 2;
@@ -34,6 +37,30 @@ pub(super) struct Forward<'a> {
     /// Rows of k and v for each sequence.
     pub(super) capacity: usize,
     pub(super) scratch: Span,
+}
+
+/// Panels of `width` queries that share a copy of keys and values, if each of them keeps so many floats.
+pub(super) fn share(s: &AttentionShape, width: usize, kept: usize) -> usize {
+    let fitting = (KEPT / (s.heads / s.kv_heads * kept).max(1)).clamp(1, SHARING);
+    let spread = (s.batch * s.kv_heads * s.seq.div_ceil(width) / TILES).max(1);
+    fitting.min(spread).min(s.seq.div_ceil(width).max(1))
+}
+
+/// The queries of one tile.
+pub(super) struct Strip {
+    pub(super) b: usize,
+    pub(super) g: usize,
+    pub(super) queries: Range<usize>,
+}
+
+impl Strip {
+    /// Strips have `span` queries. Late queries see most keys: they go first, so that the short tiles fill the end.
+    pub(super) fn of(s: &AttentionShape, span: usize, tile: usize) -> Strip {
+        let groups = s.batch * s.kv_heads;
+        let strip = s.seq.div_ceil(span) - 1 - tile / groups;
+        let (b, g) = (tile % groups / s.kv_heads, tile % groups % s.kv_heads);
+        Strip { b, g, queries: strip * span..((strip + 1) * span).min(s.seq) }
+    }
 }
 
 /// Keys of a block, for BLOCK of a rung: with scores of a whole panel, they stay in an L1 cache.
@@ -64,10 +91,7 @@ impl Parts {
     fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
         let (width, block) = (WIDE * nr, keys(block));
         let wide = s.head_dim.next_multiple_of(lanes);
-        let per_group = s.heads / s.kv_heads;
-        let fitting = (KEPT / (2 * per_group * width * wide).max(1)).clamp(1, SHARING);
-        let spread = (s.batch * s.kv_heads * s.seq.div_ceil(width) / TILES).max(1);
-        let share = fitting.min(spread).min(s.seq.div_ceil(width).max(1));
+        let share = share(s, width, 2 * width * wide);
         Parts {
             keys: Copied::len(block, s.head_dim),
             queries: padded(s.head_dim * width),
@@ -76,7 +100,7 @@ impl Parts {
             scores: padded(block * width),
             drop: if dropout { padded(block * width) + width * drop_row(block) } else { 0 },
             share,
-            panels: per_group * share,
+            panels: s.heads / s.kv_heads * share,
         }
     }
 
@@ -93,6 +117,10 @@ impl Parts {
 
 /// Scratch floats of a forward pass.
 pub(super) fn workspace(machine: Machine, s: &AttentionShape, dropout: bool) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if amx::takes(machine.engine, s) {
+        return machine.threads * amx::forward::Parts::new(s, dropout).total();
+    }
     let sizes = sizes(machine.rung);
     machine.threads * Parts::new(sizes, s, dropout).total(WIDE * sizes.1)
 }
@@ -123,11 +151,7 @@ impl Kernel for Tile<'_> {
         let parts = Parts::new((S::LANES, S::NR, S::BLOCK), s, f.dropout.is_some());
         let base = f.scratch.at(worker * parts.total(width), parts.total(width));
         let span = parts.share * width;
-        let groups = s.batch * s.kv_heads;
-        // Late queries see most keys: they go first, so that the short tiles fill the end.
-        let strip = s.seq.div_ceil(span) - 1 - tile / groups;
-        let (b, g) = (tile % groups / s.kv_heads, tile % groups % s.kv_heads);
-        let (t0, t1) = (strip * span, ((strip + 1) * span).min(s.seq));
+        let Strip { b, g, queries: Range { start: t0, end: t1 } } = Strip::of(s, span, tile);
         let panels = (t1 - t0).div_ceil(width);
         // SAFETY: the parts lie inside this worker's scratch; rows and columns inside the operands, whose shapes were
         // checked; out and lse of these rows and heads are written by this tile alone.
@@ -220,6 +244,10 @@ pub(super) fn run(ctx: &Ctx<'_>, f: &Forward<'_>) {
     let s = f.shape;
     if s.head_dim == 0 {
         return;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if amx::takes(ctx.engine, s) {
+        return amx::forward::run(ctx, f);
     }
     let sizes = sizes(ctx.rung);
     let span = Parts::new(sizes, s, false).share * WIDE * sizes.1;

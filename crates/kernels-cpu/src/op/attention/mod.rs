@@ -14,6 +14,8 @@
 //! Legend: B sequences, T queries and S keys of each (all positions, or with context parallelism some of them), H query heads, G key/value heads, E head width; t query row, s key row; a panel is some
 //! queries, one a lane; a strip some panels, or some blocks of keys.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod backward;
 pub(crate) mod cached;
 mod forward;

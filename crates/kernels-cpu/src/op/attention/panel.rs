@@ -93,7 +93,7 @@ impl<const WIDE: usize> Panel<WIDE> {
         from..end
     }
 
-    fn vectors<S: Simd>(&self) -> usize {
+    pub(super) fn vectors<S: Simd>(&self) -> usize {
         self.count.div_ceil(S::LANES)
     }
 

@@ -4,7 +4,7 @@
 use super::products::{COLUMNS, Copied};
 use crate::arena::Arena;
 use crate::element::Element;
-use crate::operand::Mat;
+use crate::operand::{AnyMat, Mat};
 use crate::simd::{Simd, load_part, store_part};
 use bessemer_tensor::View;
 use bessemer_units::DType;
@@ -27,6 +27,20 @@ impl Rows {
 
     pub(super) fn is_f32(&self) -> bool {
         matches!(self, Rows::F32(_))
+    }
+
+    /// Columns `col .. col + e` of `count` rows from `first` on.
+    ///
+    /// # Safety
+    /// The rows and columns exist.
+    pub(super) unsafe fn part(&self, first: usize, count: usize, (col, e): (usize, usize)) -> AnyMat {
+        // SAFETY: by contract.
+        unsafe {
+            match self {
+                Rows::F32(m) => (&Mat::new(m.row(first).add(col), count, e, m.stride)).into(),
+                Rows::Bf16(m) => (&Mat::new(m.row(first).add(col), count, e, m.stride)).into(),
+            }
+        }
     }
 
     /// Copies columns `col .. col + e` of `count` rows from `first` on, times `factor`, zeros up to whole vectors behind them.
