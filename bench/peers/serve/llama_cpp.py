@@ -131,9 +131,15 @@ def stream(url, prompt, tokens, end, results):
     results.append((first, made))
 
 
+def processor_seconds(process):
+    """What the process has used, waiting threads that spin included (Linux)."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def round_of(server, prompts, clients, tokens, end):
-    """(tokens a second, median seconds to the first token) of all prompts, shared among the clients."""
-    results = []
+    """(tokens a second, median seconds to the first token, processor seconds a token) of all prompts, shared among the clients."""
+    results, used = [], processor_seconds(server.process)
     work = lambda mine: [stream(server.url, p, tokens, end, results) for p in mine]
     threads = [threading.Thread(target=work, args=(prompts[i::clients],)) for i in range(clients)]
     begun = time.perf_counter()
@@ -141,7 +147,8 @@ def round_of(server, prompts, clients, tokens, end):
     [t.join() for t in threads]
     seconds = time.perf_counter() - begun
     assert len(results) == len(prompts) and all(made == tokens for _, made in results), results
-    return sum(made for _, made in results) / seconds, statistics.median(first for first, _ in results)
+    made = sum(made for _, made in results)
+    return made / seconds, statistics.median(first for first, _ in results), (processor_seconds(server.process) - used) / made
 
 
 def speed(args, model, ids, end):
@@ -161,9 +168,9 @@ def speed(args, model, ids, end):
                         if turn:
                             figures.setdefault(server.name, []).append(figure)
                 for name, rounds in figures.items():
-                    rate, first = (statistics.median(r[i] for r in rounds) for i in (0, 1))
-                    print(f"{name}, {threads} threads, {clients} clients: {rate:.0f} tokens/s, first token after {1000 * first:.1f} ms "
-                          f"(medians of {len(rounds)}; load {os.getloadavg()[0]:.1f})", flush=True)
+                    rate, first, used = (statistics.median(r[i] for r in rounds) for i in range(3))
+                    print(f"{name}, {threads} threads, {clients} clients: {rate:.0f} tokens/s, first token after {1000 * first:.1f} ms, "
+                          f"{1000 * used:.2f} ms of processor a token (medians of {len(rounds)}; load {os.getloadavg()[0]:.1f})", flush=True)
         finally:
             for server in servers:
                 server.stop()

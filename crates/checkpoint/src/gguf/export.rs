@@ -5,6 +5,7 @@ use super::metadata::{GgufTokenizer, Value, put_string};
 use super::weights::GgufWeights;
 use super::{ALIGNMENT, MAGIC, VERSION};
 use crate::error::{At, CheckpointError, Result};
+use crate::fs::{OsFileSystem, create_dir_durably};
 use crate::parts::Parts;
 use crate::source::{TensorSource, TensorSpec};
 use bessemer_arch::Model;
@@ -202,7 +203,7 @@ fn write(
 ) -> Result<()> {
     let (overwrite, progress) = how;
     let directory = bessemer_durable::parent(path);
-    fs::create_dir_all(directory).at("create", directory)?;
+    create_dir_durably(&OsFileSystem, directory).at("create", directory)?;
     let mut file = NewFile::create(path).at("create", path)?;
     file.write_all(&layout.head).at("write", path)?;
     let mut done = layout.head.len() as u64;

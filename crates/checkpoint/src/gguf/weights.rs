@@ -12,7 +12,6 @@ const BLOCK_BYTES: usize = 2 + BLOCK;
 
 /// Type of the matrices in a file. Vectors and the table of positions are always f32, as llama.cpp's own converter has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(non_camel_case_types, reason = "the name that the format gives it")]
 pub enum GgufWeights {
     /// 4 bytes a value.
     F32,
