@@ -8,6 +8,7 @@ use crate::run_dir::RunDir;
 use bessemer_checkpoint::gguf::{GgufExport, GgufTokenizer, GgufWeights, export_gguf};
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_tokenizer::Tokenizer;
+use bessemer_train::Observer;
 use bessemer_units::{Bytes, DType};
 use serde_json::json;
 
