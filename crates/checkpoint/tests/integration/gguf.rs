@@ -123,7 +123,7 @@ fn weights(model: &Model) -> Vec<HostTensor> {
         k += 1;
         k as f32 / 8.0
     };
-    let host = |p: bessemer_arch::Param| HostTensor {
+    let host = |p: bessemer_arch::ParamSpec| HostTensor {
         values: (0..p.len()).map(|_| next()).collect(),
         name: p.name,
         shape: p.shape,
@@ -340,7 +340,7 @@ fn a_file_is_there_whole_or_not_at_all_and_only_gguf_files_are_replaced() {
     let path = tmp.path().join("x.gguf");
     let model = sized("llama");
     let specs = || {
-        let spec = |p: bessemer_arch::Param| bessemer_checkpoint::TensorSpec {
+        let spec = |p: bessemer_arch::ParamSpec| bessemer_checkpoint::TensorSpec {
             name: p.name,
             shape: p.shape,
             dtype: DType::F32,
