@@ -115,7 +115,7 @@ mod tests {
             assert_eq!((v.tokens[end].as_str(), v.types[end]), ("<|endoftext|>", kind::CONTROL));
             assert_eq!(v.types.iter().filter(|t| **t == kind::NORMAL).count(), v.tokens.len() - 1);
             // Every merge makes a token of the list.
-            assert!(v.merges.len() > 20);
+            assert!(v.merges.len() > 5);
             for merge in &v.merges {
                 assert_eq!(merge.matches(' ').count(), 1, "{merge:?}");
                 assert!(v.tokens.contains(&merge.replace(' ', "")), "{merge:?}");
@@ -142,6 +142,6 @@ mod tests {
             model["merges"].as_array_mut().unwrap().pop();
         });
         let e = cut.gguf_vocabulary().unwrap_err().to_string();
-        assert!(e.contains("token 299") || e.contains("token 298"), "{e}");
+        assert!(e.contains("llama3") && e.contains(&format!("(token {}", llama.vocab_size() - 1)), "{e}");
     }
 }
