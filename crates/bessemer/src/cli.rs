@@ -30,7 +30,8 @@ pub(crate) use bench_layouts::BenchLayoutsArgs;
 pub(crate) use bench_ranks::BenchRanksArgs;
 pub(crate) use bench_scaling::{BenchScalingArgs, HostArgs};
 pub(crate) use checkpoint::{
-    CheckpointCommand, CheckpointPlanArgs, GenerateArgs, PlaceArgs, ReshardArgs, RunArgs,
+    CheckpointCommand, CheckpointExportArgs, CheckpointPlanArgs, ExportFormat, ExportedDType, GenerateArgs,
+    PlaceArgs, ReshardArgs, RunArgs,
 };
 pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};

@@ -19,6 +19,12 @@ impl RunDir {
         &self.root
     }
 
+    /// Its name without the path, for people.
+    pub(crate) fn name(&self) -> String {
+        let root = self.root.canonicalize().unwrap_or_else(|_| self.root.clone());
+        root.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned())
+    }
+
     /// The file that the process at work on the run holds locked.
     pub(crate) fn lock(&self) -> PathBuf {
         self.root.join(".lock")

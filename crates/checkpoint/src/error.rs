@@ -198,6 +198,14 @@ pub enum CheckpointError {
         /// Owner that the store names.
         found: String,
     },
+    /// A model that a GGUF file cannot express, or a place where none is written.
+    #[error("{}: {problem}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// Which feature, what was found, what to try.
+        problem: String,
+    },
     /// A model that the Hugging Face layout cannot express, or a Hugging Face directory that Bessemer cannot express.
     #[error("{}: {problem}", path.display())]
     HuggingFace {

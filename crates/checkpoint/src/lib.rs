@@ -1,6 +1,7 @@
 //! Checkpoints: a directory of safetensors files and a manifest that is written last.
 //!
-//! [`Store`] saves, lists, verifies, loads and removes checkpoints; [`hf`] writes and reads the layout of Hugging Face.
+//! [`Store`] saves, lists, verifies, loads and removes checkpoints; [`hf`] writes and reads the layout of Hugging Face,
+//! [`gguf`] the files of llama.cpp.
 //! The format and what a crash may leave behind are specified in this crate's README.
 //!
 //! - A reader never takes a part of a checkpoint for a whole one, a power cut included (see [`Store::save`]).
@@ -41,10 +42,12 @@ mod element;
 mod error;
 pub mod format;
 pub mod fs;
+pub mod gguf;
 pub mod hf;
 mod load;
 mod manifest;
 mod memory_config;
+mod parts;
 mod publish;
 mod remote;
 mod reshard;

@@ -168,23 +168,8 @@ pub(crate) enum CheckpointCommand {
         #[arg(long)]
         take_over: bool,
     },
-    /// Write a model directory that other tools read.
-    Export {
-        #[command(flatten)]
-        run: RunArgs,
-        /// Format; hf = Hugging Face config.json, model.safetensors, tokenizer.json.
-        #[arg(long, default_value = "hf")]
-        to: String,
-        /// New directory.
-        #[arg(long, short)]
-        out: PathBuf,
-        /// Type of the weights in the file: f32, bf16 or f16 (rounded to nearest).
-        #[arg(long, value_enum, default_value = "f32")]
-        dtype: ExportedDType,
-        /// Replace an earlier export there.
-        #[arg(long)]
-        overwrite: bool,
-    },
+    /// Write a model that other tools read.
+    Export(CheckpointExportArgs),
     /// Make a run directory from a Hugging Face model directory.
     Import {
         /// Directory with config.json and model.safetensors.
@@ -193,6 +178,34 @@ pub(crate) enum CheckpointCommand {
         #[arg(long, short)]
         out: PathBuf,
     },
+}
+
+/// `bessemer checkpoint export`
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointExportArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    /// What is written.
+    #[arg(long, value_enum, default_value = "hf")]
+    pub(crate) to: ExportFormat,
+    /// New directory, or new file for gguf.
+    #[arg(long, short)]
+    pub(crate) out: PathBuf,
+    /// Type of the weights in the file (rounded to nearest).
+    #[arg(long, value_enum, default_value = "f32")]
+    pub(crate) dtype: ExportedDType,
+    /// Replace an earlier export there.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+}
+
+/// Layout of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Directory of Hugging Face: config.json, model.safetensors, tokenizer.json.
+    Hf,
+    /// File of llama.cpp, tokenizer included.
+    Gguf,
 }
 
 /// Type of exported weights.
@@ -204,14 +217,7 @@ pub(crate) enum ExportedDType {
     Bf16,
     /// 2 bytes, up to 65504.
     F16,
-}
-
-impl From<ExportedDType> for bessemer_units::DType {
-    fn from(d: ExportedDType) -> Self {
-        match d {
-            ExportedDType::F32 => Self::F32,
-            ExportedDType::Bf16 => Self::Bf16,
-            ExportedDType::F16 => Self::F16,
-        }
-    }
+    /// gguf only: whole numbers of 8 bits with a scale for 32 of them.
+    #[value(name = "q8_0")]
+    Q8,
 }

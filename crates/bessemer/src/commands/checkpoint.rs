@@ -1,6 +1,7 @@
 //! `bessemer checkpoint`: list, check, compare, thin out, copy, plan, reshard, export, import.
 
 mod diff;
+mod export;
 mod place;
 mod plan;
 mod reshard;
@@ -8,20 +9,16 @@ mod upload;
 
 pub(crate) use place::{Place, remote};
 
-use crate::cli::{CheckpointCommand, PlaceArgs, RunArgs};
-use crate::commands::saved_model::{SavedModel, is_parameter};
+use crate::cli::{CheckpointCommand, PlaceArgs};
+use crate::commands::saved_model::is_parameter;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{CheckpointError, RemoteStore, Retention};
 use bessemer_recipe::parse_recipe;
 use bessemer_train::{Observer, TrainState};
-use bessemer_units::{Bytes, DType, Tokens};
+use bessemer_units::{Bytes, Tokens};
 use serde_json::json;
 use std::path::Path;
-
-/// Files of an export grow to this size at most.
-const EXPORT_FILE_BYTES: u64 = 5 << 30;
 
 pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
@@ -43,9 +40,7 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
         CheckpointCommand::Upload { run, to, take_over } => {
             upload::upload(run, to.as_deref(), *take_over, as_json, console)
         }
-        CheckpointCommand::Export { run, to, out, dtype, overwrite } => {
-            export(run, (to, (*dtype).into()), (out, *overwrite), as_json, console)
-        }
+        CheckpointCommand::Export(args) => export::run(args, as_json, console),
         CheckpointCommand::Import { from, out } => super::import::run(from, out, console),
     }
 }
@@ -179,43 +174,4 @@ fn verify(args: &PlaceArgs, as_json: bool, console: &mut Console) -> Result<(), 
         0 => Ok(()),
         n => Err(Failure::new(format!("{n} of {} checkpoints are damaged", steps.len()))),
     }
-}
-
-fn export(
-    args: &RunArgs,
-    (to, dtype): (&str, DType),
-    (out, overwrite): (&Path, bool),
-    as_json: bool,
-    console: &mut Console,
-) -> Result<(), Failure> {
-    if to != "hf" {
-        return Err(Failure::usage(format!("--to {to}: wanted hf")));
-    }
-    let saved = SavedModel::open(args)?;
-    let end = saved.tokenizer.end_of_text();
-    let mut tensors = saved.checkpoint.tensors(is_parameter);
-    let report = export_hf(
-        out,
-        HfExport {
-            model: saved.model(),
-            tensors: &mut tensors,
-            dtype,
-            // Rows that only round the vocabulary up mean nothing to other tools.
-            vocab_size: Some(saved.tokenizer.vocab_size()),
-            bos_token_id: end,
-            eos_token_id: end,
-            extra_files: saved.tokenizer.hf_files(),
-            max_file_bytes: EXPORT_FILE_BYTES,
-            overwrite,
-            progress: &mut |done, total| console.progress("exporting", done, total),
-        },
-    )?;
-    for note in &report.notes {
-        console.say(&format!("note: {note}"));
-    }
-    Ok(print(&match as_json {
-        true => json!({ "path": report.path.display().to_string(), "architecture": report.architecture, "bytes": report.bytes, "files": report.files })
-            .to_string(),
-        false => format!("{} ({}, {})", report.path.display(), report.architecture, Bytes(report.bytes)),
-    })?)
 }

@@ -46,13 +46,12 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
     let cache = Cache::new(&mut backend, &decoder, shape)?;
     let cache_bytes: Bytes =
         backend.memory().classes.iter().filter(|(class, _)| *class == "cache").map(|(_, bytes)| *bytes).sum();
-    let run = args.run.run.canonicalize().unwrap_or_else(|_| args.run.run.clone());
-    let named = || run.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+    let run = RunDir::new(&args.run.run);
     let model = Model {
-        name: args.name.clone().unwrap_or_else(named),
+        name: args.name.clone().unwrap_or_else(|| run.name()),
         tokenizer: Arc::new(saved.tokenizer),
         context: capacity,
-        chat: chat_template(&RunDir::new(&args.run.run).root().join("tokenizer_config.json"))?,
+        chat: chat_template(&run.root().join("tokenizer_config.json"))?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     };
     let address = server.address();

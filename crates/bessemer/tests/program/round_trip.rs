@@ -1,4 +1,4 @@
-//! The whole way: text to report, the commands that look at a run, out to Hugging Face's layout and back.
+//! The whole way: text to report, the commands that look at a run, out to Hugging Face's layout and back, out to llama.cpp.
 
 use crate::workplace::{Files, GPT2, LLAMA, Workplace, assert_untouched, finished};
 use serde_json::{Value, json};
@@ -242,6 +242,32 @@ fn a_model_goes_out_to_hugging_face_and_comes_back_bit_for_bit() {
     }
     let place = Workplace::new(GPT2);
     place
-        .bessemer(&["checkpoint", "export", "runs/t", "--to", "gguf", "--out", "x"])
-        .failed(2, &["gguf", "hf"]);
+        .bessemer(&["checkpoint", "export", "runs/t", "--to", "onnx", "--out", "x"])
+        .failed(2, &["onnx", "hf", "gguf"]);
+}
+
+#[test]
+fn a_model_goes_out_to_llama_cpp_with_its_tokenizer() {
+    let place = Workplace::new(LLAMA);
+    place.train(&[]);
+    let export = |more: &[&str]| {
+        let words = ["checkpoint", "export", "runs/t", "--to", "gguf", "--out", "t.gguf", "--json"];
+        place.bessemer(&[&words, more].concat())
+    };
+    let about = export(&[]).json();
+    let file = fs::read(place.path("t.gguf")).unwrap();
+    assert_eq!((&about["architecture"], &about["bytes"]), (&json!("llama"), &json!(file.len())));
+    assert_eq!(file[..8], *b"GGUF\x03\0\0\0");
+    let holds = |text: &[u8]| file.windows(text.len()).any(|w| w == text);
+    // A length and a string: the name of the run, the pattern, a token.
+    for text in [&b"\x01\0\0\0\0\0\0\0t"[..], b"\x05\0\0\0\0\0\0\0gpt-2", b"\x0d\0\0\0\0\0\0\0<|endoftext|>"]
+    {
+        assert!(holds(text), "{text:?}");
+    }
+    export(&["--dtype", "q8_0"]).failed(1, &["t.gguf", "exists already"]);
+    let smaller = export(&["--dtype", "q8_0", "--overwrite"]).json();
+    assert!(smaller["bytes"].as_u64() < about["bytes"].as_u64(), "{smaller}");
+    place
+        .bessemer(&["checkpoint", "export", "runs/t", "--out", "hf", "--dtype", "q8_0"])
+        .failed(2, &["q8_0", "--to gguf"]);
 }

@@ -1,19 +1,19 @@
 //! Writing a directory that `transformers` loads.
 
-use super::layout::{LM_HEAD, Mapped, Style, take_rows};
+use super::layout::{Style, absent_biases};
 use super::written::{EXPORT_MANIFEST, ExportManifest};
 use super::{gpt2, llama};
-use crate::compare::MatchReport;
-use crate::error::{At, CheckpointError, Result, SourceError};
+use crate::error::{At, CheckpointError, Result};
 use crate::format::{Layout, split, write_file};
 use crate::fs::{EntryKind, FileSystem, IsOurs, OsFileSystem, create_dir_durably, parent_of, remove_files};
 use crate::manifest::{FileRecord, check_file_name};
+use crate::parts::Parts;
 use crate::publish::{Hidden, Unfinished};
-use crate::source::{TensorSource, TensorSpec};
+use crate::source::TensorSource;
 use bessemer_arch::Model;
 use bessemer_units::DType;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What to export.
@@ -102,7 +102,14 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
             return Err(wrong(format!("extra file {name:?} is one that the export itself writes")));
         }
     }
-    let mut weights = Weights::new(dir, style, &model, request.model, request.dtype, request.tensors)?;
+    let mut mapped = style.map(&model);
+    if style == Style::Gpt2 {
+        mapped.extend(absent_biases(&model, |m| style.map(m)));
+    }
+    for part in mapped.iter_mut().flat_map(|m| &mut m.parts) {
+        part.name = style.full_name(&part.name);
+    }
+    let mut weights = Parts::new(dir, request.model, mapped, request.dtype, request.tensors)?;
     let replaced = check_target(fs, dir, request.overwrite)?;
 
     let parent = parent_of(dir);
@@ -255,7 +262,7 @@ fn pretty(value: &Value) -> Result<Vec<u8>> {
 fn write_all(
     fs: &dyn FileSystem,
     partial: &Path,
-    weights: &mut Weights<'_>,
+    weights: &mut Parts<'_>,
     mut small: Vec<(String, Vec<u8>)>,
     max_file_bytes: u64,
     progress: &mut dyn FnMut(u64, u64),
@@ -311,96 +318,4 @@ fn write_all(
     }
     fs.sync_dir(partial).at("sync", partial)?;
     Ok((total, names))
-}
-
-/// What one tensor of the files is made of.
-enum Origin {
-    /// Rows of a parameter: index into `mapped`, first row, rows, transposed.
-    Rows { parameter: usize, first: usize, rows: usize, transposed: bool },
-    /// A bias that the model does not have.
-    Zeros,
-}
-
-/// The tensors of the files, made one at a time out of the model's parameters.
-struct Weights<'a> {
-    source: &'a mut dyn TensorSource,
-    mapped: Vec<Mapped>,
-    /// Position in `source` of each mapped parameter.
-    positions: Vec<usize>,
-    specs: Vec<TensorSpec>,
-    origins: Vec<Origin>,
-    /// The parameter read last: a fused one gives several tensors in a row.
-    cached: Option<(usize, Vec<f32>)>,
-}
-
-impl<'a> Weights<'a> {
-    /// `model` has the vocabulary that is written, `full` that of the source.
-    fn new(
-        dir: &Path,
-        style: Style,
-        model: &Model,
-        full: &Model,
-        dtype: DType,
-        source: &'a mut dyn TensorSource,
-    ) -> Result<Weights<'a>> {
-        let params = full.params();
-        let found: HashMap<&str, usize> =
-            source.specs().iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
-        let report = MatchReport::compare(
-            params.iter().map(|p| (p.name.as_str(), &p.shape[..])),
-            source.specs().iter().map(|s| (s.name.as_str(), &s.shape[..])),
-        );
-        if !report.missing.is_empty() || !report.shape_mismatch.is_empty() {
-            return Err(CheckpointError::TensorsDiffer { path: dir.into(), report });
-        }
-        let positions = params.iter().map(|p| found[p.name.as_str()]).collect();
-        let mapped = style.map(model);
-        let (mut specs, mut origins) = (Vec::new(), Vec::new());
-        for (parameter, m) in mapped.iter().enumerate() {
-            let mut first = 0;
-            for p in &m.parts {
-                specs.push(TensorSpec { name: style.full_name(&p.name), shape: m.part_shape(p), dtype });
-                origins.push(Origin::Rows { parameter, first, rows: p.rows, transposed: p.transposed });
-                first += p.rows;
-            }
-        }
-        if style == Style::Gpt2 && !model.bias {
-            let with = style.map(&Model { bias: true, qkv_bias: false, ..model.clone() });
-            let has = |name: &str| params.iter().any(|p| p.name == name);
-            for m in with.iter().filter(|m| m.name.ends_with(".bias") && !has(&m.name)) {
-                for p in m.parts.iter().filter(|p| p.name != LM_HEAD) {
-                    specs.push(TensorSpec { name: style.full_name(&p.name), shape: m.part_shape(p), dtype });
-                    origins.push(Origin::Zeros);
-                }
-            }
-        }
-        Ok(Weights { source, mapped, positions, specs, origins, cached: None })
-    }
-}
-
-impl TensorSource for Weights<'_> {
-    fn specs(&self) -> &[TensorSpec] {
-        &self.specs
-    }
-
-    fn fill(&mut self, index: usize, values: &mut [f32]) -> std::result::Result<(), SourceError> {
-        let Origin::Rows { parameter, first, rows, transposed } = self.origins[index] else {
-            values.fill(0.0);
-            return Ok(());
-        };
-        if self.cached.as_ref().is_none_or(|c| c.0 != parameter) {
-            let position = self.positions[parameter];
-            let len =
-                self.source.specs()[position].checked_len().ok_or("the size of the tensor overflows")?;
-            let mut whole = self.cached.take().map(|c| c.1).unwrap_or_default();
-            whole.clear();
-            whole.resize(len, 0.0);
-            self.source.fill(position, &mut whole)?;
-            self.cached = Some((parameter, whole));
-        }
-        if let Some((_, whole)) = &self.cached {
-            take_rows(whole, first, rows, self.mapped[parameter].columns(), transposed, values);
-        }
-        Ok(())
-    }
 }

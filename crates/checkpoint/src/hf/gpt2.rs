@@ -4,7 +4,7 @@
 //! without biases is written with biases of zero, which compute the same.
 
 use super::fields::Fields;
-use super::layout::{Part, foreign_choices, kind, written};
+use super::layout::{Order, Part, foreign_choices, kind, written};
 use crate::error::Result;
 use bessemer_arch::{
     ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, ParamClass, ParamId, ParamRole,
@@ -21,7 +21,7 @@ const ACTIVATIONS: [(ActivationChoice, &[&str]); 4] = [
 ];
 
 /// Why the architecture cannot express a model; empty if it can.
-pub(super) fn obstacles(m: &Model) -> Vec<String> {
+pub(crate) fn obstacles(m: &Model) -> Vec<String> {
     let mut list = foreign_choices(m);
     let mut need = |ok: bool, text: String| {
         if !ok {
@@ -139,11 +139,11 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
         R::DownWeight | R::DownBias => ("mlp.c_proj", m.width),
         R::QueryNormWeight | R::KeyNormWeight | R::GateUpWeight | R::GateUpBias => return Vec::new(),
     };
-    let transposed = id.role().class() == ParamClass::Matrix;
+    let order = if id.role().class() == ParamClass::Matrix { Order::Transposed } else { Order::Same };
     let kind = kind(id);
     let name = match id.unit() {
         Unit::Layer(layer) => format!("h.{layer}.{theirs}.{kind}"),
         Unit::Embedding | Unit::Head => format!("{theirs}.{kind}"),
     };
-    vec![Part { name, rows, skip: 0, transposed }]
+    vec![Part { name, rows, skip: 0, order }]
 }

@@ -1,7 +1,7 @@
 //! Reading a directory that `transformers` wrote, or a snapshot from the hub.
 
 use super::fields::Fields;
-use super::layout::{LM_HEAD, Mapped, Part, Style, put_rows};
+use super::layout::{LM_HEAD, Mapped, Order, Part, Style, put_rows};
 use super::{gpt2, llama, opt};
 use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::{Entry, SafetensorsFile};
@@ -117,13 +117,13 @@ impl HfImport {
             match self.entry(part) {
                 // A bias that the files do not have.
                 None => place.fill(0.0),
-                Some((file, entry)) if !part.transposed => {
+                Some((file, entry)) if part.order == Order::Same => {
                     file.read_f32(entry, part.skip * columns, place)?;
                 }
                 Some((file, entry)) => {
                     let mut stored = vec![0.0; place.len()];
                     file.read_f32(entry, 0, &mut stored)?;
-                    put_rows(&stored, first, part.rows, columns, true, values);
+                    put_rows(&stored, first, part.rows, columns, part.order, values);
                 }
             }
             first = rows.end;

@@ -1,6 +1,7 @@
 //! Where each parameter of a model stands in Hugging Face files: one table for writing and reading.
 
 use bessemer_arch::{Model, ParamId, Placement, Unit};
+use std::collections::BTreeSet;
 
 /// A stretch of rows of a parameter that is a tensor of its own in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,8 +12,20 @@ pub(crate) struct Part {
     pub(crate) rows: usize,
     /// Rows of the tensor before these, which hold nothing.
     pub(crate) skip: usize,
-    /// Stored as `[inputs, outputs]` (`Conv1D`).
-    pub(crate) transposed: bool,
+    /// How they lie there.
+    pub(crate) order: Order,
+}
+
+/// How the elements of a part lie in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As here.
+    Same,
+    /// `[inputs, outputs]` (`Conv1D`).
+    Transposed,
+    /// The two rows that a rotary position turns together stand side by side in every head of so many rows; here they are half a
+    /// head apart.
+    RotaryPairs(usize),
 }
 
 /// A parameter of [`Model::params`] and the tensors that hold it.
@@ -35,7 +48,7 @@ impl Mapped {
     /// Shape of one part in the files.
     pub(crate) fn part_shape(&self, part: &Part) -> Vec<usize> {
         match self.shape[..] {
-            [_, cols] if part.transposed => vec![cols, part.rows],
+            [_, cols] if part.order == Order::Transposed => vec![cols, part.rows],
             [_, cols] => vec![part.skip + part.rows, cols],
             _ => vec![part.skip + part.rows],
         }
@@ -111,6 +124,16 @@ impl Style {
     }
 }
 
+/// The biases that GPT-2 has everywhere and `model` does not, under the names that `map` gives them.
+pub(crate) fn absent_biases(model: &Model, map: impl Fn(&Model) -> Vec<Mapped>) -> Vec<Mapped> {
+    if model.bias {
+        return Vec::new();
+    }
+    let there: BTreeSet<String> = model.params().into_iter().map(|p| p.name).collect();
+    let with = Model { bias: true, qkv_bias: false, ..model.clone() };
+    map(&with).into_iter().filter(|m| m.name.ends_with(".bias") && !there.contains(&m.name)).collect()
+}
+
 /// A choice as it is written in a recipe.
 pub(crate) fn written(choice: impl serde::Serialize) -> String {
     match serde_json::to_value(choice) {
@@ -157,21 +180,28 @@ pub(crate) fn in_layers(id: ParamId, theirs: &str, rows: usize) -> Part {
         Unit::Layer(layer) => format!("layers.{layer}.{theirs}.{kind}"),
         Unit::Embedding | Unit::Head => format!("{theirs}.{kind}"),
     };
-    Part { name, rows, skip: 0, transposed: false }
+    Part { name, rows, skip: 0, order: Order::Same }
 }
 
-/// Copies rows `first .. first + rows` of a row-major matrix with `columns` columns into `out`, as they are or
-/// transposed.
+/// Copies rows `first .. first + rows` of a row-major matrix with `columns` columns into `out`, in the order of files.
 pub(crate) fn take_rows(
     whole: &[f32],
     first: usize,
     rows: usize,
     columns: usize,
-    transposed: bool,
+    order: Order,
     out: &mut [f32],
 ) {
     let part = &whole[first * columns..(first + rows) * columns];
-    if transposed { transpose(part, rows, columns, out) } else { out.copy_from_slice(part) }
+    match order {
+        Order::Same => out.copy_from_slice(part),
+        Order::Transposed => transpose(part, rows, columns, out),
+        Order::RotaryPairs(head) => {
+            for (here, there) in rotary_rows(rows, head) {
+                out[there * columns..][..columns].copy_from_slice(&part[here * columns..][..columns]);
+            }
+        }
+    }
 }
 
 /// The inverse of [`take_rows`].
@@ -180,11 +210,27 @@ pub(crate) fn put_rows(
     first: usize,
     rows: usize,
     columns: usize,
-    transposed: bool,
+    order: Order,
     whole: &mut [f32],
 ) {
     let out = &mut whole[first * columns..(first + rows) * columns];
-    if transposed { transpose(part, columns, rows, out) } else { out.copy_from_slice(part) }
+    match order {
+        Order::Same => out.copy_from_slice(part),
+        Order::Transposed => transpose(part, columns, rows, out),
+        Order::RotaryPairs(head) => {
+            for (here, there) in rotary_rows(rows, head) {
+                out[here * columns..][..columns].copy_from_slice(&part[there * columns..][..columns]);
+            }
+        }
+    }
+}
+
+/// (row with halves of a head apart, the same row with pairs side by side), for heads of `head` rows.
+fn rotary_rows(rows: usize, head: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).map(move |row| {
+        let (start, within) = (row - row % head, row % head);
+        (row, start + 2 * (within % (head / 2)) + within / (head / 2))
+    })
 }
 
 /// Transposes `rows` x `columns` into `columns` x `rows`, in blocks that fit the nearest cache.
@@ -228,16 +274,33 @@ mod tests {
     fn put_is_the_inverse_of_take() {
         let (rows, columns) = (67, 45);
         let whole: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
-        for transposed in [false, true] {
+        for order in [Order::Same, Order::Transposed] {
             let mut back = vec![0.0; whole.len()];
             for (first, n) in [(0, 40), (40, 27)] {
                 let mut part = vec![0.0; n * columns];
-                take_rows(&whole, first, n, columns, transposed, &mut part);
-                if transposed {
+                take_rows(&whole, first, n, columns, order, &mut part);
+                if order == Order::Transposed {
                     assert_eq!(part[3 * n + 2], whole[(first + 2) * columns + 3]);
                 }
-                put_rows(&part, first, n, columns, transposed, &mut back);
+                put_rows(&part, first, n, columns, order, &mut back);
             }
+            assert_eq!(back, whole);
+        }
+    }
+
+    /// `LlamaModel.permute` of llama.cpp's converter on 12 rows: two heads of six, then three of four.
+    #[test]
+    fn rotary_pairs_stand_as_llama_cpp_has_them() {
+        let whole: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        for (head, wanted) in [
+            (6, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0, 6.0, 9.0, 7.0, 10.0, 8.0, 11.0]),
+            (4, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0, 8.0, 10.0, 9.0, 11.0]),
+        ] {
+            let mut part = vec![0.0; 24];
+            take_rows(&whole, 0, 12, 2, Order::RotaryPairs(head), &mut part);
+            assert_eq!(part.iter().step_by(2).map(|v| v / 2.0).collect::<Vec<_>>(), wanted);
+            let mut back = vec![0.0; 24];
+            put_rows(&part, 0, 12, 2, Order::RotaryPairs(head), &mut back);
             assert_eq!(back, whole);
         }
     }

@@ -20,7 +20,7 @@ const ACTIVATIONS: [(ActivationChoice, &[&str]); 2] = [
 ];
 
 /// Why the architecture cannot express a model; empty if it can.
-pub(super) fn obstacles(m: &Model) -> Vec<String> {
+pub(crate) fn obstacles(m: &Model) -> Vec<String> {
     let mut list = foreign_choices(m);
     let mut need = |ok: bool, text: String| {
         if !ok {

@@ -10,10 +10,10 @@
 
 mod export;
 mod fields;
-mod gpt2;
+pub(crate) mod gpt2;
 mod import;
 pub(crate) mod layout;
-mod llama;
+pub(crate) mod llama;
 mod opt;
 mod written;
 

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod difference;
 mod faults;
+mod gguf;
 mod hf;
 mod hf_logits;
 mod links;

@@ -1,0 +1,118 @@
+//! `bessemer checkpoint export`: a model for other tools.
+
+use crate::cli::{CheckpointExportArgs, ExportFormat, ExportedDType};
+use crate::commands::saved_model::{SavedModel, is_parameter};
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use bessemer_checkpoint::gguf::{GgufExport, GgufTokenizer, GgufWeights, export_gguf};
+use bessemer_checkpoint::hf::{HfExport, export_hf};
+use bessemer_tokenizer::Tokenizer;
+use bessemer_train::Observer;
+use bessemer_units::{Bytes, DType};
+use serde_json::json;
+
+/// Files of an export grow to this size at most.
+const EXPORT_FILE_BYTES: u64 = 5 << 30;
+
+/// What was written.
+struct Exported {
+    path: String,
+    architecture: &'static str,
+    bytes: u64,
+    /// Of a directory.
+    files: Option<Vec<String>>,
+    notes: Vec<String>,
+}
+
+pub(crate) fn run(args: &CheckpointExportArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let saved = SavedModel::open(&args.run)?;
+    let done = match args.to {
+        ExportFormat::Hf => hf(args, &saved, console)?,
+        ExportFormat::Gguf => gguf(args, &saved, console)?,
+    };
+    for note in &done.notes {
+        console.say(&format!("note: {note}"));
+    }
+    let mut about = json!({ "path": done.path, "architecture": done.architecture, "bytes": done.bytes });
+    if let Some(files) = done.files {
+        about["files"] = json!(files);
+    }
+    Ok(print(&match as_json {
+        true => about.to_string(),
+        false => format!("{} ({}, {})", done.path, done.architecture, Bytes(done.bytes)),
+    })?)
+}
+
+fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) -> Result<Exported, Failure> {
+    let dtype = match args.dtype {
+        ExportedDType::F32 => DType::F32,
+        ExportedDType::Bf16 => DType::Bf16,
+        ExportedDType::F16 => DType::F16,
+        ExportedDType::Q8 => {
+            return Err(Failure::usage("--dtype q8_0: goes with --to gguf; wanted f32, bf16 or f16"));
+        }
+    };
+    let end = saved.tokenizer.end_of_text();
+    let report = export_hf(
+        &args.out,
+        HfExport {
+            model: saved.model(),
+            tensors: &mut saved.checkpoint.tensors(is_parameter),
+            dtype,
+            // Rows that only round the vocabulary up mean nothing to other tools.
+            vocab_size: Some(saved.tokenizer.vocab_size()),
+            bos_token_id: end,
+            eos_token_id: end,
+            extra_files: saved.tokenizer.hf_files(),
+            max_file_bytes: EXPORT_FILE_BYTES,
+            overwrite: args.overwrite,
+            progress: &mut |done, total| console.progress("exporting", done, total),
+        },
+    )?;
+    Ok(Exported {
+        path: report.path.display().to_string(),
+        architecture: report.architecture,
+        bytes: report.bytes,
+        files: Some(report.files),
+        notes: report.notes,
+    })
+}
+
+fn gguf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) -> Result<Exported, Failure> {
+    let weights = match args.dtype {
+        ExportedDType::F32 => GgufWeights::F32,
+        ExportedDType::Bf16 => GgufWeights::Bf16,
+        ExportedDType::F16 => GgufWeights::F16,
+        ExportedDType::Q8 => GgufWeights::Q8_0,
+    };
+    let report = export_gguf(
+        &args.out,
+        GgufExport {
+            model: saved.model(),
+            tensors: &mut saved.checkpoint.tensors(is_parameter),
+            weights,
+            name: RunDir::new(&args.run.run).name(),
+            tokenizer: vocabulary(&saved.tokenizer)?,
+            overwrite: args.overwrite,
+            progress: &mut |done, total| console.progress("exporting", done, total),
+        },
+    )?;
+    Ok(Exported {
+        path: report.path.display().to_string(),
+        architecture: report.architecture,
+        bytes: report.bytes,
+        files: None,
+        notes: report.notes,
+    })
+}
+
+fn vocabulary(tokenizer: &Tokenizer) -> Result<GgufTokenizer, Failure> {
+    let end_of_text = tokenizer.end_of_text().ok_or_else(|| {
+        Failure::new(
+            "the tokenizer has no end-of-text token, and llama.cpp takes token 11 for it where a file names none; nothing was written",
+        )
+    })?;
+    let v = tokenizer.gguf_vocabulary()?;
+    Ok(GgufTokenizer { pre: v.pre.into(), tokens: v.tokens, types: v.types, merges: v.merges, end_of_text })
+}
