@@ -15,6 +15,7 @@ mod server;
 pub use answer::{Gone, Responder, StreamedBody};
 pub use client::{Client, ClientLimits};
 pub use hyper::body::Bytes;
+pub use hyper::http::request;
 pub use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 pub use server::{Handler, Limits, Server};
 
