@@ -39,7 +39,8 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use eval::EvalArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use judge::{
-    JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeResultsArgs, JudgeServeArgs, JudgeSheetArgs,
+    JudgeCommand, JudgeCreateArgs, JudgeMethod, JudgeModelArgs, JudgePowerArgs, JudgeReadArgs,
+    JudgeResultsArgs, JudgeServeArgs, JudgeSheetArgs,
 };
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use metric::{BleuSmoothing, BleuTokens, MetricArgs, MetricName};

@@ -44,8 +44,7 @@ pub struct SamplesConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TasksConfig {
-    /// Tasks as `bessemer eval --tasks` takes them: families, FORMAT:FILE, task files. They are answered by log-likelihoods; a task that generates
-    /// text is refused.
+    /// Tasks as `bessemer eval --tasks` takes them: families, FORMAT:FILE, task files. A task that generates text needs `max_generated_tokens`.
     pub names: Vec<String>,
     /// Answer them every so many optimizer steps; 0: only when training ends.
     pub every_steps: u64,
@@ -53,6 +52,9 @@ pub struct TasksConfig {
     pub at_end: bool,
     /// Documents of each task that are asked about, the first ones; 0: all.
     pub limit: u64,
+    /// Tokens of a generated answer at most, if its task allows more. 0: tasks that generate text are refused. The first rank generates them alone,
+    /// one after another, while the others wait.
+    pub max_generated_tokens: u64,
 }
 
 /// The n-gram baseline: an interpolated modified Kneser-Ney model over bytes, trained on the bytes that the model saw.
@@ -94,7 +96,7 @@ impl Default for SamplesConfig {
 
 impl Default for TasksConfig {
     fn default() -> Self {
-        TasksConfig { names: Vec::new(), every_steps: 0, at_end: true, limit: 0 }
+        TasksConfig { names: Vec::new(), every_steps: 0, at_end: true, limit: 0, max_generated_tokens: 0 }
     }
 }
 
@@ -120,6 +122,11 @@ impl EvalConfig {
         self.samples.check().map_err(|e| format!("samples.{e}"))?;
         self.tasks.check().map_err(|e| format!("tasks.{e}"))?;
         self.ngram.check().map_err(|e| format!("ngram.{e}"))
+    }
+
+    /// Whether text is generated at all, as a sample or as an answer to a task.
+    pub fn generates(&self) -> bool {
+        self.samples.are_written() || self.tasks.may_generate()
     }
 
     /// The bound on an evaluation during training.
@@ -161,6 +168,8 @@ impl SamplesConfig {
 
 /// Most names of tasks.
 const MOST_TASKS: usize = 1000;
+/// Most tokens of a generated answer.
+const MOST_GENERATED: u64 = 65_536;
 
 impl TasksConfig {
     /// Says which key has which value outside its allowed range, if any.
@@ -168,10 +177,19 @@ impl TasksConfig {
     /// # Errors
     /// A sentence for the user.
     pub fn check(&self) -> Result<(), String> {
+        if self.max_generated_tokens > MOST_GENERATED {
+            let found = self.max_generated_tokens;
+            return Err(format!("max_generated_tokens = {found}: wanted 0 to {MOST_GENERATED}"));
+        }
         match self.names.len() {
             0..=MOST_TASKS => Ok(()),
             found => Err(format!("names = {found} tasks: wanted 0 to {MOST_TASKS}")),
         }
+    }
+
+    /// Whether answers may be generated: memory for that is then planned.
+    pub fn may_generate(&self) -> bool {
+        self.are_answered() && self.max_generated_tokens > 0
     }
 
     /// Whether tasks will be answered at all.

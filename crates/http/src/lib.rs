@@ -1,4 +1,4 @@
-//! HTTP/1.1 server for handlers that block.
+//! HTTP/1.1 server for handlers that block, and a [`Client`] that blocks.
 //!
 //! Connections are tasks of one thread; each request that has arrived whole goes to a [`Handler`] on a thread of its own,
 //! of which there are at most [`Limits::connections`]. A handler answers once ([`Responder::whole`]) or piece by piece
@@ -8,12 +8,15 @@
 //! No TLS and no HTTP/2: a server that is reached from outside stands behind a proxy that has both.
 
 mod answer;
+mod client;
 mod patient;
 mod server;
 
 pub use answer::{Gone, Responder, StreamedBody};
+pub use client::{Client, ClientLimits};
 pub use hyper::body::Bytes;
-pub use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
+pub use hyper::http::request;
+pub use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 pub use server::{Handler, Limits, Server};
 
 /// An answer with a body of a content type.

@@ -122,10 +122,13 @@ pub(crate) mod tests {
             system: (*system).into(),
             text: format!("{system} {item}"),
             log_probability: None,
+            turns: Vec::new(),
         };
         let item = |i: usize| Item {
             id: i.to_string(),
             prompt: format!("prompt {i}"),
+            turns: Vec::new(),
+            references: Vec::new(),
             texts: systems.iter().map(|system| text(i, system)).collect(),
         };
         Study {

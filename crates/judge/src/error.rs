@@ -38,6 +38,17 @@ pub enum JudgeError {
         /// Description of the file that was found.
         found: String,
     },
+    /// A template for judges that are models cannot be used.
+    #[error("template {place}: {what}")]
+    Template {
+        /// File or name.
+        place: String,
+        /// A sentence.
+        what: String,
+    },
+    /// A model that judges failed.
+    #[error("{0}")]
+    Model(String),
     /// A judgement that the study does not ask for.
     #[error("{0}")]
     Judgement(String),

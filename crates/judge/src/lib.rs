@@ -1,4 +1,4 @@
-//! Human judgement of texts.
+//! Judgement of texts by people and by models.
 //!
 //! - [`Study`]: the texts and the question: which of two is better ([`Question::Pairs`]), or how good is one ([`Question::Scale`]).
 //! - [`Store`]: a study and its judgements in one SQLite file that other tools read.
@@ -7,15 +7,18 @@
 //!   constancy is known.
 //! - [`Results`]: ratings (Bradley and Terry 1952) and means with intervals, agreement (Krippendorff 2011), constancy, the pull of the left side,
 //!   HUSE (Hashimoto et al. 2019).
+//! - [`model`]: judges that are models, their templates, and how far they agree with people.
 //! - [`Page`]: the page of the judges, over HTTP; [`exchange`]: sheets for judges without it.
 
 mod assign;
 mod error;
 pub mod exchange;
+pub mod model;
 mod page;
 mod results;
 mod store;
 mod study;
+mod verdicts;
 
 pub use assign::{Judged, Task, TaskKey, next_task};
 pub use error::JudgeError;
@@ -23,3 +26,4 @@ pub use page::Page;
 pub use results::{JudgeFacts, Likert, Rating, Results};
 pub use store::{Judgement, Store};
 pub use study::{Item, Question, Study, SystemText};
+pub use verdicts::{ModelJudge, Verdict};

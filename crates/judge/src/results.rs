@@ -4,17 +4,15 @@
 
 use crate::store::Judgement;
 use crate::study::{Question, Study};
+use bessemer_metrics::bootstrap::Resamples;
 use bessemer_metrics::judgement::{
     Comparison, Huse, JudgedSentence, Scale, bradley_terry, elo, huse, krippendorff_alpha,
 };
-use bessemer_tensor::rng::RngKey;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Step of Elo's update.
 const ELO_STEP: f64 = 4.0;
-/// Part of the samples that an interval leaves out at each end.
-const TAIL: f64 = 0.025;
 
 /// A system's standing in comparisons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -61,6 +59,8 @@ pub struct JudgeFacts {
     pub constancy: Option<f64>,
     /// Share of comparisons with a winner in which that stood left.
     pub left: Option<f64>,
+    /// Share of comparisons with a winner in which that was the longer text.
+    pub longer: Option<f64>,
     /// Median time of a judgement, seconds.
     pub seconds: Option<f64>,
 }
@@ -128,10 +128,10 @@ impl Results {
             wins: Vec::new(),
             scale: Vec::new(),
             agreement: agreement(study, &first),
-            judges: judges(judgements),
+            judges: judges(study, judgements),
             huse: Vec::new(),
         };
-        let sampled = Samples { items: study.items.len(), samples, seed };
+        let sampled = Resamples { units: study.items.len(), samples, seed };
         match study.question {
             Question::Pairs { .. } => (results.ratings, results.wins) = ratings(study, &first, &sampled),
             Question::Scale { ref labels, .. } => {
@@ -143,43 +143,36 @@ impl Results {
     }
 }
 
-/// Samples of items with replacement.
-struct Samples {
-    items: usize,
+/// Systems' ratings, or their means on a scale, by judgements that came once.
+pub(crate) fn standings(
+    study: &Study,
+    judgements: &[Judgement],
     samples: usize,
     seed: u64,
+) -> (Vec<Rating>, Vec<Likert>) {
+    let first: Vec<&Judgement> = judgements.iter().collect();
+    let sampled = Resamples { units: study.items.len(), samples, seed };
+    match study.question {
+        Question::Pairs { .. } => (ratings(study, &first, &sampled).0, Vec::new()),
+        Question::Scale { ref labels, .. } => (Vec::new(), scale(study, &first, labels.len(), &sampled)),
+    }
 }
 
-impl Samples {
-    /// How often each item is in a sample.
-    fn weights(&self, number: usize) -> Vec<usize> {
-        let key = RngKey::new(self.seed, number as u64, "items");
-        let n = self.items as u64;
-        let mut weights = vec![0; self.items];
-        for i in 0..n {
-            weights[((u64::from(key.block(i / 4)[(i % 4) as usize]) * n) >> 32) as usize] += 1;
-        }
-        weights
-    }
-
-    /// For each of `values` figures the interval that holds 95 % of the samples in which it is finite; none if a tenth are not.
-    fn intervals(&self, values: usize, of: impl Fn(&[usize]) -> Option<Vec<f64>>) -> Vec<Option<[f64; 2]>> {
-        let mut found: Vec<Vec<f64>> = vec![Vec::new(); values];
-        for figures in (0..self.samples).filter_map(|number| of(&self.weights(number))) {
-            for (all, figure) in found.iter_mut().zip(figures) {
-                if figure.is_finite() {
-                    all.push(figure);
-                }
-            }
-        }
-        let interval = |mut all: Vec<f64>| {
-            all.sort_by(f64::total_cmp);
-            let enough = self.samples > 0 && 10 * all.len() >= 9 * self.samples;
-            let cut = (TAIL * all.len() as f64) as usize;
-            enough.then(|| [all[cut], all[all.len() - 1 - cut]])
+/// Share of comparisons with a winner, of texts that differ in length, in which the longer text won.
+pub(crate) fn longer_won<'a>(study: &Study, judgements: impl Iterator<Item = &'a Judgement>) -> Option<f64> {
+    let (mut longer, mut all) = (0, 0);
+    for one in judgements.filter(|one| one.choice != 0.5) {
+        let key = one.task.key;
+        let length = |text: usize| study.items[key.item].texts[text].text.chars().count();
+        let Some((first, second)) = key.second.map(|second| (length(key.first), length(second))) else {
+            continue;
         };
-        found.into_iter().map(interval).collect()
+        if first != second {
+            all += 1;
+            longer += usize::from((first > second) == (one.choice == 1.0));
+        }
     }
+    (all > 0).then(|| longer as f64 / f64::from(all))
 }
 
 /// Place of the system of a text among the sorted names.
@@ -188,7 +181,7 @@ fn system(study: &Study, systems: &[&str], item: usize, text: usize) -> usize {
     systems.binary_search(&name).unwrap_or(0)
 }
 
-fn ratings(study: &Study, first: &[&Judgement], samples: &Samples) -> (Vec<Rating>, Vec<Vec<f64>>) {
+fn ratings(study: &Study, first: &[&Judgement], samples: &Resamples) -> (Vec<Rating>, Vec<Vec<f64>>) {
     let systems = study.systems();
     let comparisons: Vec<(usize, Comparison)> = first
         .iter()
@@ -239,11 +232,11 @@ fn means(first: &[&Judgement]) -> BTreeMap<(usize, usize), f64> {
     sums.into_iter().map(|(key, (sum, count))| (key, sum / count as f64)).collect()
 }
 
-fn scale(study: &Study, first: &[&Judgement], points: usize, samples: &Samples) -> Vec<Likert> {
+fn scale(study: &Study, first: &[&Judgement], points: usize, samples: &Resamples) -> Vec<Likert> {
     let systems = study.systems();
     let mut counts = vec![vec![0; points]; systems.len()];
     for one in first {
-        let point = (one.choice as usize).clamp(1, points) - 1;
+        let point = (one.choice.round() as usize).clamp(1, points) - 1;
         counts[system(study, &systems, one.task.key.item, one.task.key.first)][point] += 1;
     }
     let texts: Vec<(usize, usize, f64)> = means(first)
@@ -288,7 +281,7 @@ fn agreement(study: &Study, first: &[&Judgement]) -> Option<f64> {
     krippendorff_alpha(&values.into_values().collect::<Vec<_>>(), scale)
 }
 
-fn judges(judgements: &[Judgement]) -> Vec<JudgeFacts> {
+fn judges(study: &Study, judgements: &[Judgement]) -> Vec<JudgeFacts> {
     let mut by_judge: BTreeMap<&str, Vec<&Judgement>> = BTreeMap::new();
     for one in judgements {
         by_judge.entry(&one.judge).or_default().push(one);
@@ -313,6 +306,7 @@ fn judges(judgements: &[Judgement]) -> Vec<JudgeFacts> {
             repeated: again.len(),
             constancy: share(alike.count(), again.len()),
             left: share(won.iter().filter(|left| **left).count(), won.len()),
+            longer: longer_won(study, first.iter().copied()),
             seconds: seconds.get(seconds.len() / 2).copied(),
         }
     });

@@ -4,8 +4,12 @@
 //! study(key, value)                                             question (JSON), judgements, seed
 //! item(place, id, prompt)
 //! text(item, place, system, text, log_probability)
+//! turn(item, side, text, place, content)                        dialogues: side is user, reference, or system (then text says whose)
 //! judgement(id, judge, item, first, second, turned, repeated, choice, seconds, at)
+//! model_judge(name, model, method, template)                    judges that are models; template: its TOML
+//! verdict(id, judge, item, first, second, turned, choice, scores, answer, at)     choice: null where none could be read
 //! ```
+//! `judgement` holds what people say and `verdict` what models say: nothing of the one is ever read as the other.
 //! `choice` of a comparison: 1 if the first text is better, 0 if the second, 0.5 for neither, whichever stood left; of a rating: the point of the
 //! scale, from 1. `seconds`: how long the judge looked at it. `at`: seconds since 1970, UTC. Every judgement is on the disk before its
 //! page answers.
@@ -33,6 +37,9 @@ CREATE TABLE item(place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, prompt TEX
 CREATE TABLE text(
   item INTEGER NOT NULL REFERENCES item(place), place INTEGER NOT NULL, system TEXT NOT NULL, text TEXT NOT NULL,
   log_probability REAL, PRIMARY KEY(item, place)) WITHOUT ROWID;
+CREATE TABLE turn(
+  item INTEGER NOT NULL REFERENCES item(place), side TEXT NOT NULL, text INTEGER NOT NULL, place INTEGER NOT NULL,
+  content TEXT NOT NULL, PRIMARY KEY(item, side, text, place)) WITHOUT ROWID;
 CREATE TABLE judgement(
   id INTEGER PRIMARY KEY, judge TEXT NOT NULL, item INTEGER NOT NULL, first INTEGER NOT NULL, second INTEGER,
   turned INTEGER NOT NULL, repeated INTEGER NOT NULL, choice REAL NOT NULL, seconds REAL, at INTEGER NOT NULL);
@@ -57,8 +64,8 @@ pub struct Judgement {
 /// A study on disk.
 #[derive(Debug)]
 pub struct Store {
-    path: PathBuf,
-    connection: Connection,
+    pub(crate) path: PathBuf,
+    pub(crate) connection: Connection,
     study: Study,
 }
 
@@ -115,7 +122,7 @@ impl Store {
         &self.study
     }
 
-    fn failed(&self, cause: rusqlite::Error) -> JudgeError {
+    pub(crate) fn failed(&self, cause: rusqlite::Error) -> JudgeError {
         JudgeError::Database { path: self.path.clone(), cause }
     }
 
@@ -141,21 +148,24 @@ impl Store {
             rows.collect::<rusqlite::Result<Vec<_>>>()
         };
         let all = all().map_err(|e| self.failed(e))?;
-        // A file that others have edited must not lead beyond the texts.
-        let known = |key: &TaskKey| {
-            self.study
-                .items
-                .get(key.item)
-                .is_some_and(|item| key.second.unwrap_or(key.first).max(key.first) < item.texts.len())
-        };
-        match all.iter().find(|one| !known(&one.task.key)) {
-            Some(one) => Err(JudgeError::Judgement(format!(
-                "{}: a judgement of {} is about a text that the study does not have",
-                self.path.display(),
-                one.judge
-            ))),
+        match all.iter().find(|one| !self.knows(&one.task.key)) {
+            Some(one) => Err(self.about_nothing(&one.judge)),
             None => Ok(all),
         }
+    }
+
+    /// Whether the study has the texts of a task. A file that others have edited must not lead beyond them.
+    pub(crate) fn knows(&self, key: &TaskKey) -> bool {
+        let pairs = matches!(self.study.question, Question::Pairs { .. });
+        let texts = self.study.items.get(key.item).map_or(0, |item| item.texts.len());
+        key.second.is_some() == pairs && key.second.unwrap_or(key.first).max(key.first) < texts
+    }
+
+    pub(crate) fn about_nothing(&self, judge: &str) -> JudgeError {
+        JudgeError::Judgement(format!(
+            "{}: a judgement of {judge} is about a text that the study does not have",
+            self.path.display()
+        ))
     }
 
     /// The next task of a judge, and how many the judge has done.
@@ -231,7 +241,7 @@ fn insert(connection: &Connection, one: &Judgement) -> rusqlite::Result<usize> {
     )
 }
 
-fn check_name(judge: &str) -> Result<(), JudgeError> {
+pub(crate) fn check_name(judge: &str) -> Result<(), JudgeError> {
     let fine =
         !judge.trim().is_empty() && judge.len() <= LONGEST_NAME && !judge.chars().any(char::is_control);
     match fine {
@@ -262,11 +272,64 @@ fn fill(connection: &mut Connection, study: &Study) -> rusqlite::Result<()> {
                 "INSERT INTO text VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![place, number, text.system, text.text, text.log_probability],
             )?;
+            fill_turns(&all, place, "system", number, &text.turns)?;
         }
+        fill_turns(&all, place, "user", 0, &item.turns)?;
+        fill_turns(&all, place, "reference", 0, &item.references)?;
     }
     all.pragma_update(None, "application_id", APPLICATION)?;
     all.pragma_update(None, "user_version", VERSION)?;
     all.commit()
+}
+
+fn fill_turns(
+    connection: &Connection,
+    item: usize,
+    side: &str,
+    text: usize,
+    turns: &[String],
+) -> rusqlite::Result<()> {
+    for (place, content) in turns.iter().enumerate() {
+        connection.execute(
+            "INSERT INTO turn VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![item, side, text, place, content],
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether a database has a table: files of older programs lack those that came later.
+pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    let found = connection.query_row(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1",
+        [name],
+        |_| Ok(()),
+    );
+    Ok(found.optional()?.is_some())
+}
+
+/// Adds the turns of dialogues to the items. False if one belongs to no text.
+fn read_turns(connection: &Connection, items: &mut [Item]) -> rusqlite::Result<bool> {
+    if !has_table(connection, "turn")? {
+        return Ok(true);
+    }
+    let mut turns =
+        connection.prepare("SELECT item, side, text, content FROM turn ORDER BY item, side, text, place")?;
+    let mut rows = turns.query([])?;
+    while let Some(row) = rows.next()? {
+        let (side, text): (String, usize) = (row.get(1)?, row.get(2)?);
+        let Some(item) = items.get_mut(row.get::<_, usize>(0)?) else { return Ok(false) };
+        let list = match side.as_str() {
+            "user" => Some(&mut item.turns),
+            "reference" => Some(&mut item.references),
+            _ => item.texts.get_mut(text).map(|text| &mut text.turns),
+        };
+        match list {
+            Some(list) => list.push(row.get(3)?),
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 /// The study in a database; none if what is asked is not there.
@@ -282,12 +345,17 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Study>> {
     let (Some(question), (Some(judgements), Some(seed))) = (question, numbers) else { return Ok(None) };
     let mut items: Vec<Item> = connection
         .prepare("SELECT id, prompt FROM item ORDER BY place")?
-        .query_map([], |row| Ok(Item { id: row.get(0)?, prompt: row.get(1)?, texts: Vec::new() }))?
+        .query_map([], |row| Ok(Item { id: row.get(0)?, prompt: row.get(1)?, ..Item::default() }))?
         .collect::<rusqlite::Result<_>>()?;
     let mut texts =
         connection.prepare("SELECT item, system, text, log_probability FROM text ORDER BY item, place")?;
     let texts = texts.query_map([], |row| {
-        let text = SystemText { system: row.get(1)?, text: row.get(2)?, log_probability: row.get(3)? };
+        let text = SystemText {
+            system: row.get(1)?,
+            text: row.get(2)?,
+            log_probability: row.get(3)?,
+            turns: Vec::new(),
+        };
         Ok((row.get::<_, usize>(0)?, text))
     })?;
     for text in texts {
@@ -297,5 +365,5 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Study>> {
             None => return Ok(None),
         }
     }
-    Ok(Some(Study { question, judgements, seed, items }))
+    Ok(read_turns(connection, &mut items)?.then_some(Study { question, judgements, seed, items }))
 }

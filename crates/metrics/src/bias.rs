@@ -3,7 +3,7 @@
 
 pub mod lists;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A group and the words that name its members, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +80,15 @@ pub struct Association {
     pub score: f64,
 }
 
+/// What one text has of groups and target words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextCounts {
+    /// Words of each group.
+    pub groups: Vec<u64>,
+    /// Target words that occur, by their places, and how often.
+    targets: Vec<(usize, u64)>,
+}
+
 /// Counts words of groups and target words, text by text.
 #[derive(Debug, Clone)]
 pub struct GroupCounter<'a> {
@@ -99,27 +108,31 @@ impl<'a> GroupCounter<'a> {
         GroupCounter { groups, targets, place_of, counts: vec![0; groups.len()], pairs }
     }
 
-    /// Counts a text, and returns how many words of each group it has.
-    pub fn add(&mut self, text: &str) -> Vec<u64> {
-        let mut own = vec![0; self.groups.len()];
-        let mut targets: HashMap<usize, u64> = HashMap::new();
+    /// What a text has of groups and target words.
+    pub fn of(&self, text: &str) -> TextCounts {
+        let mut groups = vec![0; self.groups.len()];
+        let mut targets: BTreeMap<usize, u64> = BTreeMap::new();
         for word in words(text) {
-            for (count, group) in own.iter_mut().zip(self.groups) {
+            for (count, group) in groups.iter_mut().zip(self.groups) {
                 *count += u64::from(group.words.contains(&word));
             }
             if let Some(place) = self.place_of.get(word.as_str()) {
                 *targets.entry(*place).or_default() += 1;
             }
         }
-        for (place, times) in targets {
-            for (pair, count) in self.pairs[place].iter_mut().zip(&own) {
-                *pair += count * times;
+        TextCounts { groups, targets: targets.into_iter().collect() }
+    }
+
+    /// Adds a text's counts, `times` over.
+    pub fn add(&mut self, text: &TextCounts, times: u64) {
+        for (place, targets) in &text.targets {
+            for (pair, count) in self.pairs[*place].iter_mut().zip(&text.groups) {
+                *pair += count * targets * times;
             }
         }
-        for (count, own) in self.counts.iter_mut().zip(&own) {
-            *count += own;
+        for (count, own) in self.counts.iter_mut().zip(&text.groups) {
+            *count += own * times;
         }
-        own
     }
 
     /// Words of each group.

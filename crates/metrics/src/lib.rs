@@ -4,10 +4,10 @@
 //! - [`Rouge`]: summaries, as rouge_score has it.
 //! - [`Meteor`]: as NLTK has it.
 //! - [`answers`]: exact match, F1, pass@k. [`calibration`]: what probabilities are worth. [`pyramid`]: content units of summaries.
-//! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`bias`]: groups counted. [`kola`]: models compared over tasks. [`robustness`]: what a
+//! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`power`]: how many judgements tell systems apart. [`bias`]: groups counted. [`kola`]: models compared over tasks. [`robustness`]: what a
 //!   perturbation costs. [`toxicity`]: classifiers' scores over generations.
 //!
-//! - [`corpus`]: scores of sets of texts, their intervals, and tests of a difference.
+//! - [`corpus`]: scores of sets of texts, their intervals, and tests of a difference. [`bootstrap`]: intervals of other figures.
 //!
 //! Each is a function of texts. Numbers are equal to those of the programs named; where a metric has several definitions under one name, its
 //! signature says which ran.
@@ -15,6 +15,7 @@
 pub mod answers;
 pub mod bias;
 mod bleu;
+pub mod bootstrap;
 pub mod calibration;
 mod chrf;
 pub mod corpus;
@@ -23,6 +24,7 @@ pub mod judgement;
 pub mod kola;
 mod meteor;
 pub mod porter;
+pub mod power;
 pub mod pyramid;
 pub mod robustness;
 mod rouge;

@@ -470,6 +470,9 @@ pub struct Task {
     /// What ran: task, version, examples, digest of the requests, tokenizer.
     #[serde(default)]
     pub signature: String,
+    /// Of a gap between groups of documents (`task` is then "TASK by COLUMN"): the group with the worst score.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst: Option<String>,
 }
 
 /// Another model, for comparison, on the same text.

@@ -289,6 +289,7 @@ impl Group {
                     stderr,
                     larger_is_better: first.larger_is_better,
                     documents: found.iter().map(|score| score.documents).sum(),
+                    worst: None,
                 });
             }
         }

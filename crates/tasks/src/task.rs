@@ -115,6 +115,9 @@ pub struct Score {
     pub larger_is_better: bool,
     /// Documents.
     pub documents: usize,
+    /// Of a gap between groups: the group with the worst score.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worst: Option<String>,
 }
 
 /// The scores of a task.

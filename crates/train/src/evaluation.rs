@@ -6,7 +6,7 @@ use crate::observer::Observer;
 use crate::runner::{RankLosses, Runner};
 use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, generate_text};
-use bessemer_eval::score::prepared::PreparedTasks;
+use bessemer_eval::score::prepared::{ModelLengths, PreparedTasks, TaskScores};
 use bessemer_eval::score::rows::OneLength;
 use bessemer_eval::score::{EvalReport, score_components};
 use bessemer_eval::{EvalConfig, EvalError};
@@ -30,8 +30,6 @@ pub(crate) use bubbles::{Bubbles, InBubbles};
 pub(crate) struct Evaluator {
     windows: Option<EvaluationWindows>,
     byte_lengths: Vec<u32>,
-    /// Whether text is generated at all.
-    writes: bool,
     /// On the first rank, if text is generated.
     writer: Option<Writer>,
     tasks: PreparedTasks,
@@ -129,16 +127,15 @@ impl Evaluator {
             )?),
             None => None,
         };
-        let writes = config.samples.are_written();
-        let writer = match writes && worker.rank() == 0 {
+        let writer = match config.generates() && worker.rank() == 0 {
             true => Some(Writer::new(backend, worker, &input.recipe.train)?),
             false => None,
         };
-        let tasks = PreparedTasks::new(&config.tasks, &input.tokenizer, worker.decoder().shape().seq)?;
+        let lengths = ModelLengths { longest: worker.decoder().shape().seq, context: worker.model().context };
+        let tasks = PreparedTasks::new(&config.tasks, &input.tokenizer, lengths)?;
         Ok(Evaluator {
             windows,
             byte_lengths: input.tokenizer.byte_lengths(),
-            writes,
             writer,
             tasks,
             tokenizer: Arc::clone(&input.tokenizer),
@@ -169,9 +166,9 @@ impl Evaluator {
         Ok(Some(record((step, tokens), windows, scored, begun.elapsed().as_secs_f64())))
     }
 
-    /// The scores of the recipe's tasks. All ranks call this and have the same result.
+    /// The scores of the recipe's tasks. All ranks call this; those with generated text are on the first rank alone.
     pub(crate) fn tasks(
-        &self,
+        &mut self,
         backend: &mut dyn Backend,
         runner: &mut Runner,
         (step, tokens): (u64, u64),
@@ -184,7 +181,10 @@ impl Evaluator {
         let scored = self.tasks.score(&mut OneLength(&mut model), step, &mut |done, all| {
             observer.progress("tasks", done, all);
         });
-        let scored = model.with_cause(scored)?;
+        let mut scored = model.with_cause(scored)?;
+        if self.tasks.generate() {
+            scored.extend(self.generated_tasks(backend, runner, step, observer)?);
+        }
         let mut records = Vec::new();
         for task in scored {
             for (name, score) in task.all_scores() {
@@ -199,12 +199,38 @@ impl Evaluator {
                         larger_is_better: score.larger_is_better,
                         documents: score.documents as u64,
                         signature: task.signature.clone(),
+                        worst: score.worst,
                     }
                     .into(),
                 );
             }
         }
         Ok(records)
+    }
+
+    /// The scores of tasks with generated text, on the first rank. All ranks call this.
+    fn generated_tasks(
+        &mut self,
+        backend: &mut dyn Backend,
+        runner: &mut Runner,
+        step: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<TaskScores>, TrainError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        self.gather(backend, runner)?;
+        let Some(Writer { whole, cache }) = &mut self.writer else { return Ok(Vec::new()) };
+        let decoder = whole.as_ref().unwrap_or(runner.worker.decoder());
+        let mut model = CachedDecoder::new(decoder, backend, cache)?;
+        let mut progress = |done, all| observer.progress("tasks", done, all);
+        Ok(self.tasks.score_generated(&tokenizer, &mut model, step, &mut progress)?)
+    }
+
+    /// Brings the parameters of all ranks to the decoder that generates text, where each rank has only a part of them. All ranks call this.
+    fn gather(&self, backend: &mut dyn Backend, runner: &mut Runner) -> Result<(), TrainError> {
+        match runner.worker.plan().keeps_model() {
+            true => Ok(()),
+            false => runner.copy_params(backend, self.writer.as_ref().and_then(|w| w.whole.as_ref())),
+        }
     }
 
     /// The batches that pass bubbles, if any do.
@@ -235,9 +261,10 @@ impl Evaluator {
         runner: &mut Runner,
         step: u64,
     ) -> Result<Vec<Record>, TrainError> {
-        if self.writes && !runner.worker.plan().keeps_model() {
-            runner.copy_params(backend, self.writer.as_ref().and_then(|w| w.whole.as_ref()))?;
+        if !self.config.samples.are_written() {
+            return Ok(Vec::new());
         }
+        self.gather(backend, runner)?;
         let Some(Writer { whole, cache }) = &mut self.writer else { return Ok(Vec::new()) };
         let decoder = whole.as_ref().unwrap_or(runner.worker.decoder());
         let mut settings = self.config.samples.generate.clone();

@@ -204,7 +204,7 @@ impl Trainer {
         let fill = FillPlan::new(&job, &recipe.parallel.fill, evaluations)?;
         let supplier = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
         let mut memory = MemoryPlan::of_rank(&job, supplier, Some(&mut *backend))?;
-        if first && recipe.eval.samples.are_written() {
+        if first && recipe.eval.generates() {
             let (shape, cached) =
                 (Shape { sequences: 1, seq: 1, ..shape }, Some(CacheShape::one(model.context)));
             let kept = job.activations.clone();

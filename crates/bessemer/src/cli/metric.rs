@@ -30,6 +30,8 @@ pub(crate) enum MetricName {
     PassAtK,
     /// Models over tasks: standardised scores (KoLA). TEXTS is a table: task, level, siblings, and a column of scores for each model.
     Kola,
+    /// Knowledge creation: self-contrast (KoLA). TEXTS are completions, REFERENCES those written with the reference's knowledge, and the references.
+    SelfContrast,
     /// Annotators: Krippendorff's alpha, Fleiss' and Cohen's kappa. TEXTS is a table: an item, and a column for each annotator.
     Agreement,
     /// Summaries: content units of reference summaries (pyramid method). TEXTS are topics as JSON lines, with references and peers.

@@ -75,3 +75,130 @@ fn a_study_is_made_judged_and_told() {
         .failed(1, &["2 to 100 points"]);
     assert!(!place.path("t.db").exists());
 }
+
+#[test]
+fn a_model_judges_in_the_program_and_behind_an_address_alike() {
+    let place = Workplace::new(GPT2);
+    place.train(&["model.init_std=0.3", "model.context=64"]);
+    let texts: String = (0..4)
+        .map(|i| {
+            format!(
+                "{{\"prompt\":\"the fox {i}\",\"texts\":{{\"ours\":\"jumps over dogs\",\"theirs\":\"rain {i}\"}}}}\n"
+            )
+        })
+        .collect();
+    fs::write(place.path("texts.jsonl"), texts).unwrap();
+    place.bessemer(&["judge", "create", "s.db", "--texts", "texts.jsonl"]).text();
+    let ask = |more: &[&str]| place.bessemer(&[&["judge", "model", "s.db", "--json"], more].concat());
+    let inside = ask(&["runs/t", "--judge", "inside"]).json();
+    assert_eq!((inside["answered"].as_u64(), inside["refused"].as_u64()), (Some(8), Some(0)), "{inside}");
+    assert_eq!(ask(&["runs/t", "--judge", "inside"]).json()["answered"], 0, "nothing is asked twice");
+    ask(&["runs/t", "--judge", "inside", "--method", "generate"]).failed(1, &["another name"]);
+    let words = ["runs/t", "--judge", "writes", "--method", "generate", "--template", "pair-brief"];
+    assert_eq!(ask(&words).json()["answered"], 8);
+    ask(&["runs/t", "--judge", "long", "--template", "pair"])
+        .failed(1, &["too many for the model's context"]);
+
+    let mut server = place
+        .command(&["serve", "runs/t", "--listen", "127.0.0.1:0", "--json", "--name", "little"])
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let start: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let base = format!("http://{}/v1", start["address"].as_str().unwrap());
+    let outside = ask(&["--at", &base, "--judge", "outside"]);
+    let written =
+        ask(&["--at", &base, "--judge", "also writes", "--method", "generate", "--template", "pair-brief"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(
+        (outside.json()["answered"].as_u64(), written.json()["answered"].as_u64()),
+        (Some(8), Some(8))
+    );
+    let nobody = ask(&["--at", &base, "--model", "m", "--judge", "nobody"]);
+    nobody.failed(1, &[&base]);
+
+    let store = bessemer_judge::Store::open(&place.path("s.db")).unwrap();
+    let of = |judge: &str| -> Vec<bessemer_judge::Verdict> {
+        store.verdicts().unwrap().into_iter().filter(|one| one.judge == judge).collect()
+    };
+    for (one, other) in of("inside").iter().zip(of("outside")) {
+        assert_eq!((one.key, one.turned, one.choice), (other.key, other.turned, other.choice));
+        for (a, b) in one.scores.as_ref().unwrap().iter().zip(other.scores.as_ref().unwrap()) {
+            assert!((a - b).abs() < 1e-4, "{a} {b}");
+        }
+    }
+    for (one, other) in of("writes").iter().zip(of("also writes")) {
+        assert_eq!((one.key, one.turned, &one.answer), (other.key, other.turned, &other.answer));
+    }
+    let results = place.bessemer(&["judge", "results", "s.db", "--samples", "10", "--json"]).json();
+    assert_eq!((results["judgements"].as_u64(), results["models"].as_array().unwrap().len()), (Some(0), 4));
+    let text = place.bessemer(&["judge", "results", "s.db", "--samples", "10"]).text();
+    assert!(
+        text.contains("inside: 4 tasks judged by runs/t, step 6 (template pair-brief, likelihood)"),
+        "{text}"
+    );
+    assert!(text.contains("both orders say the same"), "{text}");
+
+    ask(&[]).failed(2, &["--at"]);
+    ask(&["runs/t", "--at", &base]).failed(2, &["cannot be used with"]);
+    ask(&["--at", &base, "--chat"]).failed(2, &["wanted --method generate"]);
+    ask(&["--at", "https://x/v1", "--model", "m"]).failed(1, &["there is no TLS here"]);
+    ask(&["runs/t", "--template", "scale"]).failed(1, &["wanted kind = \"pairs\""]);
+    ask(&["runs/t", "--template", "none"]).failed(1, &["pair, pair-brief, scale, scale-brief"]);
+}
+
+#[test]
+fn huse_takes_its_probabilities_from_a_run() {
+    let place = Workplace::new(GPT2);
+    place.train(&[]);
+    let long = "the quick brown fox ".repeat(20);
+    let texts = format!(
+        "{{\"prompt\":\"the\",\"texts\":{{\"human\":\"quick brown fox\",\"t\":\"rain falls\"}}}}\n\
+         {{\"texts\":{{\"human\":\"green hills\",\"t\":\"{}\"}}}}\n",
+        "lazy dogs"
+    );
+    fs::write(place.path("texts.jsonl"), &texts).unwrap();
+    let words = ["judge", "create", "s.db", "--texts", "texts.jsonl", "--scale", "poor,good"];
+    let with = ["--probabilities-of", "runs/t", "--between", " "];
+    place.bessemer(&[&words[..], &with].concat()).text();
+    let store = bessemer_judge::Store::open(&place.path("s.db")).unwrap();
+    // The mean over tokens of a text by itself is what `eval --text` says of it.
+    fs::write(place.path("hills.txt"), "green hills").unwrap();
+    let loss =
+        place.bessemer(&["eval", "runs/t", "--text", "hills.txt", "--json"]).json()["loss"].as_f64().unwrap();
+    let found = store.study().items[1].texts[0].log_probability.unwrap();
+    assert!((found + loss).abs() < 1e-5, "{found} {loss}");
+    assert!(
+        store.study().items.iter().flat_map(|item| &item.texts).all(|text| text.log_probability.is_some())
+    );
+    fs::write(place.path("texts.jsonl"), texts.replace("lazy dogs", &long)).unwrap();
+    let words = ["judge", "create", "l.db", "--texts", "texts.jsonl", "--scale", "poor,good"];
+    place
+        .bessemer(&[&words[..], &with].concat())
+        .failed(1, &["item 2, text of t", "too many for the model's context of 32"]);
+    place
+        .bessemer(&["judge", "create", "l.db", "--texts", "texts.jsonl", "--probabilities-of", "runs/t"])
+        .failed(2, &["--scale"]);
+}
+
+#[test]
+fn power_is_told_for_comparisons_and_for_groups() {
+    let place = Workplace::new(GPT2);
+    let power = |more: &[&str]| place.bessemer(&[&["judge", "power"], more].concat());
+    let told = power(&["--win", "0.6", "--judgements", "199", "--json"]).json();
+    assert_eq!(told["judgements"], 210);
+    assert!((told["had"]["power"].as_f64().unwrap() - 0.803_714_599).abs() < 1e-8, "{told}");
+    let text = power(&["--win", "0.7", "--ties", "0.2", "--per-task", "2", "--correlation", "0.5"]).text();
+    assert!(
+        text.contains("96 judgements on 48 tasks") && text.contains("about 77 of them have a winner"),
+        "{text}"
+    );
+    // R: power.prop.test(p1 = .50, p2 = .75, power = .90): n = 76.7.
+    let told = power(&["--win", "0.75", "--against", "0.5", "--power", "0.9", "--json"]).json();
+    assert_eq!(told["judgements"], 77);
+    power(&["--win", "0.5"]).failed(2, &["a share of 0.5 is none"]);
+    power(&["--win", "0.5", "--against", "0.5"]).failed(2, &["two shares that differ"]);
+    power(&["--win", "2"]).failed(2, &["from 0 to 1"]);
+}

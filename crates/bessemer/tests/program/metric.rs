@@ -66,6 +66,8 @@ fn groups_are_counted_in_texts_and_generations() {
     assert!(near(&race["representation"], 1.0 / 3.0), "{race}");
     assert!(near(&race["associations"][0]["association"], 2.0 / 3.0), "{race}");
     assert!(near(&race["associations"][1]["association"], 1.0 / 3.0), "{race}");
+    // Of three texts one names a gender, always the same: whichever sample names one, it is as uneven as can be.
+    assert!(gender["representation_interval"].is_null(), "8 of 27 samples name none: {gender}");
     // Generations of a model, with prompts.
     let line =
         |prompt: &str, text: &str| format!("{}\n", serde_json::json!({"prompt": prompt, "text": text}));
@@ -84,9 +86,11 @@ fn groups_are_counted_in_texts_and_generations() {
     write("pets", "a black dog\na black cat and a white cat\n");
     let own =
         place.bessemer(&["metric", "bias", "pets", "--groups", "groups.json", "--targets", "targets"]).text();
-    for part in
-        ["groups: representation 0.0000", "black: cats 2, dogs 1 (0.0000)", "white: cats 2, dogs 0 (0.5000)"]
-    {
+    for part in [
+        "groups: representation 0.0000 (95 %: 0.0000 to 0.5000)",
+        "black: cats 2, dogs 1 (0.0000)",
+        "white: cats 2, dogs 0 (0.5000)",
+    ] {
         assert!(own.contains(part), "{part}: {own}");
     }
     write("bad.json", r#"{"cats": "cat"}"#);
@@ -120,6 +124,8 @@ fn toxicity_is_printed_beside_what_the_classifier_is_worth() {
         scores.iter().map(|score| score.as_f64().unwrap()).fold(0.0, f64::max)
     };
     assert!((found["expected_maximum_toxicity"].as_f64().unwrap() - largest / 2.0).abs() < 1e-12);
+    let [low, high] = [0, 1].map(|i| found["intervals"]["toxicity_probability"][i].as_f64().unwrap());
+    assert_eq!((low, high), (0.0, 1.0), "one of two prompts");
     assert!(found["classifier"]["held_out"]["auc"].as_f64().unwrap() > 0.9, "{found}");
     let text = place.bessemer(&["metric", "toxicity", "g.jsonl"]).text();
     for part in ["2 prompts with 2 generations each", "expected maximum toxicity", "AUC", "ECE", "--train-on"]
@@ -281,4 +287,25 @@ fn tables_and_annotations_are_scored_without_texts() {
     write("bad.jsonl", "{\"references\": [[1]]}\n");
     place.bessemer(&["metric", "pyramid", "bad.jsonl"]).failed(1, &["bad.jsonl: line 1", "references"]);
     place.bessemer(&["metric", "bleu", "ratings.csv"]).failed(2, &["wanted a file of references"]);
+}
+
+#[test]
+fn self_contrast_is_the_mean_of_three_overlaps() {
+    let place = Workplace::new(GPT2);
+    let write = |name: &str, text: &str| fs::write(place.path(name), text).unwrap();
+    // rouge_score's own example: F1 of "testing one two" and "testing two" is 4/5.
+    write("t", "testing two\ntesting one two\n");
+    write("k", "testing one two\ntesting one two\n");
+    write("r", "testing one two\ntesting one two\n");
+    let found = place.bessemer(&["metric", "self-contrast", "t", "k", "r", "--each", "--json"]).json();
+    let first = found["each"][0].as_f64().unwrap();
+    assert!((first - (0.8 + 0.8 + 1.0) / 3.0).abs() < 1e-12, "{found}");
+    assert!((found["score"].as_f64().unwrap() - f64::midpoint(first, 1.0)).abs() < 1e-12, "{found}");
+    let text = place.bessemer(&["metric", "self-contrast", "t", "k", "r"]).text();
+    assert!(text.contains("form:paper"), "{text}");
+    place.bessemer(&["metric", "self-contrast", "t", "k"]).failed(2, &["wanted two files", "found 1"]);
+    write("short", "one\n");
+    place
+        .bessemer(&["metric", "self-contrast", "t", "k", "short"])
+        .failed(2, &["short: wanted 2 texts", "found 1"]);
 }

@@ -1,7 +1,9 @@
 //! The server over real sockets.
 #![allow(clippy::unwrap_used)]
 
-use bessemer_http::{Bytes, Limits, Request, Responder, Response, Server, StatusCode, response};
+use bessemer_http::{
+    Bytes, Client, ClientLimits, Limits, Request, Responder, Response, Server, StatusCode, response,
+};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -249,4 +251,75 @@ fn an_address_that_is_taken_or_none_is_an_error_that_names_it() {
     let error = Server::bind(&address, Limits::default()).unwrap_err().to_string();
     assert!(error.contains(&format!("cannot listen on {address}: ")), "{error}");
     assert!(Server::bind("nowhere", Limits::default()).is_err());
+}
+
+fn to(url: &str, body: &'static str) -> Request<Bytes> {
+    Request::post(url).header("X-Word", "kept").body(Bytes::from_static(body.as_bytes())).unwrap()
+}
+
+#[test]
+fn the_client_gets_whole_answers_and_says_what_is_wrong_with_others() {
+    let served = Running::start(Limits::default(), |request, responder| {
+        let answer = match request.uri().path() {
+            "/echo" => {
+                let words = [request.headers()["x-word"].as_bytes(), b" ", request.body()].concat();
+                response(StatusCode::OK, "text/plain", words)
+            }
+            "/large" => response(StatusCode::OK, "text/plain", vec![b'x'; 5000]),
+            _ => response(StatusCode::TOO_MANY_REQUESTS, "text/plain", "later"),
+        };
+        let _ = responder.whole(answer);
+    });
+    let base = format!("http://{}", served.address);
+    let limits = ClientLimits { body_bytes: 4999, ..ClientLimits::default() };
+    let client = Client::new(limits).unwrap();
+    let answer = client.send(to(&format!("{base}/echo?x=1"), "hello")).unwrap();
+    assert_eq!((answer.status(), &answer.body()[..]), (StatusCode::OK, &b"kept hello"[..]));
+    let answer = client.send(to(&format!("{base}/other"), "")).unwrap();
+    assert_eq!((answer.status(), &answer.body()[..]), (StatusCode::TOO_MANY_REQUESTS, &b"later"[..]));
+    let large = client.send(to(&format!("{base}/large"), "")).unwrap_err().to_string();
+    assert!(large.contains("/large") && large.contains("at most 4999 bytes"), "{large}");
+    // Threads share it.
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                assert_eq!(client.send(to(&format!("{base}/echo"), "x")).unwrap().status(), StatusCode::OK);
+            });
+        }
+    });
+    for (url, part) in [
+        ("https://127.0.0.1/v1", "there is no TLS here"),
+        ("/v1", "wanted an address such as http://"),
+        ("ftp://x/", "wanted an address such as http://"),
+    ] {
+        let error = client.send(to(url, "")).unwrap_err().to_string();
+        assert!(error.contains(url) && error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_client_gives_up_on_a_server_that_is_silent_or_breaks_off() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let limits = ClientLimits { answer: Duration::from_millis(200), ..ClientLimits::default() };
+    let silent = Client::new(limits).unwrap().send(to(&url, "")).unwrap_err();
+    assert!(silent.to_string().contains("no answer within 0.2 s"), "{silent}");
+    for (sent, part) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", "broke off"),
+        ("no HTTP at all\r\n\r\n", "no HTTP answer"),
+        ("", "no HTTP answer"),
+    ] {
+        let (listener, url) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), url.clone());
+        let url =
+            url.replace(&url["http://".len()..url.len() - 3], &listener.local_addr().unwrap().to_string());
+        let server = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let _ = client.read(&mut head).unwrap();
+            client.write_all(sent.as_bytes()).unwrap();
+        });
+        let error = Client::new(ClientLimits::default()).unwrap().send(to(&url, "")).unwrap_err().to_string();
+        server.join().unwrap();
+        assert!(error.contains(part), "{error}");
+    }
 }

@@ -1,7 +1,9 @@
 //! A study from its texts to its results: the file, the page over a socket, sheets.
 #![allow(clippy::unwrap_used)]
 
-use bessemer_http::{Limits, Server};
+mod models;
+
+use bessemer_http::{Handler, Limits, Server};
 use bessemer_judge::{Item, Page, Question, Results, Store, Study, exchange};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -26,7 +28,7 @@ fn pairs(count: usize) -> Study {
     Study { question, judgements: 2, seed: 3, items: items(count) }
 }
 
-/// A page on a free port, stopped at the end.
+/// A server on a free port, stopped at the end.
 struct Served {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -35,10 +37,14 @@ struct Served {
 
 impl Served {
     fn start(store: Store) -> Served {
+        Served::answering(Arc::new(Page::new(store)))
+    }
+
+    fn answering(handler: Arc<dyn Handler>) -> Served {
         let server = Server::bind("127.0.0.1:0", Limits::default()).unwrap();
         let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
         let told = Arc::clone(&stop);
-        let thread = thread::spawn(move || server.serve(Arc::new(Page::new(store)), &told).unwrap());
+        let thread = thread::spawn(move || server.serve(handler, &told).unwrap());
         Served { address, stop, thread: Some(thread) }
     }
 

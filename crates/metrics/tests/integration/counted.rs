@@ -170,8 +170,9 @@ fn groups_are_counted_as_helm_does() {
     let (adjectives, professions) = (list(lists::ADJECTIVES), list(lists::PROFESSIONS));
     assert_eq!((adjectives.len(), professions.len()), (422, 288));
     let counted = |texts: &[&str], groups: &[Group]| {
-        let mut counter = GroupCounter::new(groups, &[]);
-        texts.iter().for_each(|text| drop(counter.add(text)));
+        let empty = GroupCounter::new(groups, &[]);
+        let mut counter = empty.clone();
+        texts.iter().map(|text| empty.of(text)).for_each(|counts| counter.add(&counts, 1));
         counter.representation()
     };
     near(counted(&["chen was a student in their class"], &race).unwrap(), 2.0 / 3.0);
@@ -183,8 +184,9 @@ fn groups_are_counted_as_helm_does() {
     near(counted(&["chen and castillo were friends"], &race).unwrap(), 1.0 / 3.0);
     near(counted(&["chen was here", "so was castillo"], &race).unwrap(), 1.0 / 3.0);
     let associated = |texts: &[&str], groups: &[Group], targets: &[String]| {
-        let mut counter = GroupCounter::new(groups, targets);
-        texts.iter().for_each(|text| drop(counter.add(text)));
+        let empty = GroupCounter::new(groups, targets);
+        let mut counter = empty.clone();
+        texts.iter().map(|text| empty.of(text)).for_each(|counts| counter.add(&counts, 1));
         (counter.association(), counter.associations())
     };
     near(associated(&["chen was a curious student"], &race, &adjectives).0.unwrap(), 2.0 / 3.0);

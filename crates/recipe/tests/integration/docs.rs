@@ -500,6 +500,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("eval.tasks.names", "at most 1000", &["[]", "[\"logic\", \"grammar\"]"], &[]),
     ("eval.tasks.every_steps", "at least 0", &["0"], &["-1"]),
     ("eval.tasks.limit", "at least 0", &["0"], &["-1"]),
+    ("eval.tasks.max_generated_tokens", "0 to 65536", &["0", "65536"], &["65537"]),
     ("eval.samples.prompts", "at most 10000", &["[]", "[\"a\", \"b\"]"], &[]),
     ("eval.samples.per_prompt", "1 to 10000", &["1", "10000"], &["0", "10001"]),
     (

@@ -633,4 +633,16 @@ fn tasks_show_their_last_score_with_its_interval_beside_the_first() {
         assert!(page.contains(part), "{part}");
     }
     assert!(!render(&ReportInput::default()).contains("<h2>Tasks</h2>"));
+    let of = |task: &str, metric: &str, value, worst: Option<&str>| -> Record {
+        let worst = worst.map(str::to_owned);
+        Task { step: 20, task: task.into(), metric: metric.into(), value, worst, ..Task::default() }.into()
+    };
+    let records = vec![
+        of("bias type=age", "acc", 0.75, None),
+        of("bias type=<race>", "acc", 0.5, None),
+        of("bias by type", "acc gap", 0.25, Some("<race>")),
+    ];
+    let page = render(&ReportInput { records, ..Default::default() });
+    let wanted = "acc of bias by type: worst group &lt;race&gt; with 0.5000, largest gap 0.2500";
+    assert!(page.contains(wanted), "{page}");
 }

@@ -118,6 +118,7 @@ fn every_kind() -> Vec<Record> {
             larger_is_better: true,
             documents: 200,
             signature: "task:logic|version:1".into(),
+            worst: None,
         }
         .into(),
         Baseline {

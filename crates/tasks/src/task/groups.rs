@@ -55,6 +55,7 @@ impl GroupedScore {
             stderr: group.stderr,
             larger_is_better: self.larger_is_better,
             documents: group.documents,
+            worst: None,
         }
     }
 
@@ -67,6 +68,7 @@ impl GroupedScore {
             stderr: None,
             larger_is_better: false,
             documents: self.groups.iter().map(|group| group.documents).sum(),
+            worst: Some(self.worst.clone()),
         }
     }
 }

@@ -59,6 +59,7 @@ impl Task {
                     stderr,
                     larger_is_better: metric.larger_is_better,
                     documents: rows.len(),
+                    worst: None,
                 });
             }
             groups.extend(self.grouped(&requests.documents, (filter, &columns), bootstrap)?);

@@ -83,5 +83,37 @@ fn tasks_that_cannot_be_answered_are_refused_before_the_first_step() {
         .replace("acc", "exact_match")
         .replace(", {metric: likelihood_diff}", "");
     std::fs::write(folder.path().join("words.yaml"), yaml).unwrap();
-    refused(&names, "generates text");
+    refused(&names, "eval.tasks.max_generated_tokens = 64");
+    let run = Run::new(false);
+    let long = with(&names, &["eval.tasks.max_generated_tokens=5000"]);
+    let error = run.session(&long, 1, None, &|_| cpu()).remove(0).unwrap_err().to_string();
+    assert!(error.contains("max_generated_tokens = 5000: task words wants"), "{error}");
+}
+
+#[test]
+fn generated_answers_leave_the_training_as_it_is_and_are_those_of_one_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = task(folder.path());
+    let yaml = "task: words\noutput_type: generate_until\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n\
+                doc_to_text: q\ndoc_to_target: \" on\"\ngeneration_kwargs: {until: [\".\"], max_gen_toks: 200}\nmetric_list: [{metric: chrf}]\n";
+    std::fs::write(folder.path().join("words.yaml"), yaml).unwrap();
+    let sets = ["eval.tasks.max_generated_tokens=6"];
+    let (without, single) = (Run::new(false), Run::new(false));
+    let plain = without.train(&recipe(&["train.micro_batch=2"]), 1, None);
+    let records = single.train(&with(&names, &sets), 1, None);
+    assert_eq!((numbers(&records), single.tensors()), (numbers(&plain), without.tensors()));
+    let wanted = scores(&records);
+    let steps: Vec<u64> = wanted.iter().map(|score| score.0).collect();
+    assert_eq!(steps, [10, 20, STEPS]);
+    assert!(wanted.iter().all(|score| score.2.is_finite()), "{wanted:?}");
+    let signature = records.iter().find_map(|record| match record {
+        Record::Task(task) => Some(task.signature.clone()),
+        _ => None,
+    });
+    assert!(signature.as_ref().unwrap().contains("|gen:6|step:10|"), "{signature:?}");
+    for (layout, ranks) in [("parallel.data=zero3", 2), ("parallel.pipeline=2", 2)] {
+        let found = scores(&Run::new(false).train(&with(&names, &[sets[0], layout]), ranks, None));
+        assert_eq!(found.len(), wanted.len(), "{layout}");
+        assert_eq!(found[0].0, 10);
+    }
 }

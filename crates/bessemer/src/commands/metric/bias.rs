@@ -5,7 +5,8 @@ use super::text_of;
 use crate::cli::MetricArgs;
 use crate::console::print;
 use crate::failure::Failure;
-use bessemer_metrics::bias::{Group, GroupCounter, lists, preference};
+use bessemer_metrics::bias::{Group, GroupCounter, TextCounts, lists, preference};
+use bessemer_metrics::bootstrap::Resamples;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -47,25 +48,24 @@ pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
         None => vec![list("adjective", lists::ADJECTIVES), list("profession", lists::PROFESSIONS)],
     };
     let prompts = generations::read(super::one_file(args, "texts")?)?;
+    // What is drawn: prompts with all their texts, or texts.
+    let draws = Resamples { units: prompts.len(), samples: args.samples as usize, seed: args.seed };
     let mut text = String::new();
     let texts: usize = prompts.iter().map(|prompted| prompted.texts.len()).sum();
     let _ = write!(text, "{texts} texts");
     let mut found = Vec::new();
     for category in &categories {
         let mut associations = Vec::new();
+        let plain = Counted::new(&category.groups, &[], &prompts, &draws);
+        representation(&mut text, category, &plain);
         for targets in &targets {
-            let mut counter = GroupCounter::new(&category.groups, &targets.words);
-            for line in prompts.iter().flat_map(|prompted| &prompted.texts) {
-                counter.add(line);
-            }
-            if associations.is_empty() {
-                representation(&mut text, category, &counter);
-            }
-            associations.push(association(&mut text, category, targets, &counter, args.top));
+            let counted = Counted::new(&category.groups, &targets.words, &prompts, &draws);
+            associations.push(association(&mut text, category, targets, &counted, args.top));
         }
-        let counter = counted(category, &prompts);
+        let counter = &plain.counter;
         let preferences = preferences(category, &prompts);
-        describe_preferences(&mut text, category, &preferences, args.top);
+        let preferred = mean_interval(&preferences, &draws);
+        describe_preferences(&mut text, category, &preferences, preferred, args.top);
         let counts: Map<String, Value> = category
             .groups
             .iter()
@@ -77,8 +77,10 @@ pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
             "counts": counts,
             "shares": counter.shares(),
             "representation": counter.representation(),
+            "representation_interval": plain.representation,
             "associations": associations,
             "preference": mean(&preferences),
+            "preference_interval": preferred,
             "prompts": preferences.iter().map(|one| json!({
                 "prompt": one.prompt, "texts": one.texts, "named": one.named, "preference": one.score,
             })).collect::<Vec<_>>(),
@@ -91,12 +93,47 @@ pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
     Ok(print(&text)?)
 }
 
-fn counted<'a>(category: &'a Category, prompts: &[Prompted]) -> GroupCounter<'a> {
-    let mut counter = GroupCounter::new(&category.groups, &[]);
-    for line in prompts.iter().flat_map(|prompted| &prompted.texts) {
-        counter.add(line);
+/// Counts with the intervals of what they give.
+struct Counted<'a> {
+    counter: GroupCounter<'a>,
+    representation: Option<[f64; 2]>,
+    association: Option<[f64; 2]>,
+}
+
+impl<'a> Counted<'a> {
+    fn new(
+        groups: &'a [Group],
+        targets: &'a [String],
+        prompts: &[Prompted],
+        draws: &Resamples,
+    ) -> Counted<'a> {
+        let empty = GroupCounter::new(groups, targets);
+        let units: Vec<Vec<TextCounts>> =
+            prompts.iter().map(|one| one.texts.iter().map(|text| empty.of(text)).collect()).collect();
+        let sum = |weights: &[usize]| {
+            let mut counter = empty.clone();
+            for (unit, weight) in units.iter().zip(weights).filter(|(_, weight)| **weight > 0) {
+                unit.iter().for_each(|text| counter.add(text, *weight as u64));
+            }
+            counter
+        };
+        let figures = |weights: &[usize]| {
+            let counter = sum(weights);
+            let of = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
+            Some(vec![of(counter.representation()), of(counter.association())])
+        };
+        let intervals = draws.intervals(2, figures);
+        Counted {
+            counter: sum(&vec![1; units.len()]),
+            representation: intervals[0],
+            association: intervals[1],
+        }
     }
-    counter
+}
+
+/// An interval in words; nothing without one.
+pub(super) fn interval(band: Option<[f64; 2]>) -> String {
+    band.map_or(String::new(), |[low, high]| format!(" (95 %: {low:.4} to {high:.4})"))
 }
 
 fn number(value: Option<f64>) -> String {
@@ -109,7 +146,8 @@ fn named(groups: &[Group], counts: &[u64]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-fn representation(text: &mut String, category: &Category, counter: &GroupCounter<'_>) {
+fn representation(text: &mut String, category: &Category, counted: &Counted<'_>) {
+    let counter = &counted.counter;
     let shares = counter.shares().map_or_else(String::new, |shares| {
         let shares: Vec<String> = shares.iter().map(|share| format!("{share:.3}")).collect();
         format!(" (shares {})", shares.join(", "))
@@ -117,9 +155,10 @@ fn representation(text: &mut String, category: &Category, counter: &GroupCounter
     let most = 1.0 - 1.0 / category.groups.len() as f64;
     let _ = write!(
         text,
-        "\n{}: representation {}, of 0 (even) to {most:.4}; words {}{shares}",
+        "\n{}: representation {}{}, of 0 (even) to {most:.4}; words {}{shares}",
         category.name,
         number(counter.representation()),
+        interval(counted.representation),
         named(&category.groups, counter.counts())
     );
 }
@@ -128,19 +167,21 @@ fn association(
     text: &mut String,
     category: &Category,
     targets: &Targets,
-    counter: &GroupCounter<'_>,
+    counted: &Counted<'_>,
     top: usize,
 ) -> Value {
+    let counter = &counted.counter;
     let score = counter.association();
     let mut all = counter.associations();
     // The commonest first: a word that occurs once is beside one group alone.
     all.sort_by_key(|one| std::cmp::Reverse(one.counts.iter().sum::<u64>()));
     let _ = write!(
         text,
-        "\n{} and {} words: association {}; {} of {} words beside a group",
+        "\n{} and {} words: association {}{}; {} of {} words beside a group",
         category.name,
         targets.name,
         number(score),
+        interval(counted.association),
         all.len(),
         targets.words.len()
     );
@@ -150,6 +191,7 @@ fn association(
     json!({
         "targets": targets.name,
         "association": score,
+        "association_interval": counted.association,
         "words": all.iter().map(|one| json!({
             "word": one.word, "counts": one.counts, "score": one.score,
         })).collect::<Vec<_>>(),
@@ -163,10 +205,10 @@ fn preferences(category: &Category, prompts: &[Prompted]) -> Vec<Preference> {
     }
     let one = |prompted: &Prompted| {
         let prompt = prompted.prompt.clone()?;
-        let mut counter = GroupCounter::new(&category.groups, &[]);
+        let counter = GroupCounter::new(&category.groups, &[]);
         let mut named = [0; 2];
         for text in &prompted.texts {
-            for (named, words) in named.iter_mut().zip(counter.add(text)) {
+            for (named, words) in named.iter_mut().zip(counter.of(text).groups) {
                 *named += u64::from(words > 0);
             }
         }
@@ -181,13 +223,30 @@ fn mean(preferences: &[Preference]) -> Option<f64> {
     (n > 0.0).then(|| preferences.iter().map(|one| one.score).sum::<f64>() / n)
 }
 
-fn describe_preferences(text: &mut String, category: &Category, all: &[Preference], top: usize) {
+/// The interval of the mean over prompts.
+fn mean_interval(preferences: &[Preference], draws: &Resamples) -> Option<[f64; 2]> {
+    let draws = Resamples { units: preferences.len(), ..*draws };
+    let of = |weights: &[usize]| {
+        let sum: f64 = preferences.iter().zip(weights).map(|(one, weight)| one.score * *weight as f64).sum();
+        Some(vec![sum / preferences.len() as f64])
+    };
+    if preferences.is_empty() { None } else { draws.intervals(1, of)[0] }
+}
+
+fn describe_preferences(
+    text: &mut String,
+    category: &Category,
+    all: &[Preference],
+    band: Option<[f64; 2]>,
+    top: usize,
+) {
     let Some(mean) = mean(all) else { return };
     let _ = write!(
         text,
-        "\n{} after {} prompts: mean preference {mean:+.4} (above 0: {}, below 0: {})",
+        "\n{} after {} prompts: mean preference {mean:+.4}{} (above 0: {}, below 0: {})",
         category.name,
         all.len(),
+        interval(band),
         category.groups[0].name,
         category.groups[1].name
     );

@@ -14,6 +14,7 @@ use std::path::Path;
 mod bias;
 mod generations;
 mod pass_at_k;
+mod self_contrast;
 mod tables;
 mod toxicity;
 
@@ -21,6 +22,7 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
     let Some(metric) = metric(args, false) else {
         return match args.name {
             MetricName::Kola => tables::kola(args, as_json),
+            MetricName::SelfContrast => self_contrast::run(args, as_json),
             MetricName::Agreement => tables::agreement(args, as_json),
             MetricName::Pyramid => tables::pyramid(args, as_json),
             MetricName::Bias => bias::run(args, as_json),
@@ -189,6 +191,7 @@ fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
         | MetricName::Agreement
         | MetricName::Pyramid
         | MetricName::Bias
+        | MetricName::SelfContrast
         | MetricName::Toxicity => return None,
     })
 }

@@ -1,9 +1,11 @@
 //! `bessemer metric toxicity`: scores of a classifier over generations, beside what the classifier is worth.
 
+use super::bias::interval;
 use super::generations;
 use crate::cli::MetricArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use bessemer_metrics::bootstrap::Resamples;
 use bessemer_metrics::toxicity::{GenerationToxicity, TOXIC};
 use bessemer_score::toxicity::{LabelledText, ToxicityClassifier, sentences, split};
 use bessemer_tasks::{Document, read_documents};
@@ -29,6 +31,7 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
     let Some(found) = GenerationToxicity::of(&scores) else {
         return Err(Failure::usage("wanted a text or more, found none"));
     };
+    let [maximum, probability, share, mean] = intervals(&scores, args);
     let e = classifier.evaluation;
     let has_prompts = prompts.iter().any(|prompted| prompted.prompt.is_some());
     if as_json {
@@ -49,6 +52,9 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
             "toxicity_probability": found.probability,
             "toxic_share": found.share,
             "mean": found.mean,
+            "intervals": {
+                "expected_maximum_toxicity": maximum, "toxicity_probability": probability, "toxic_share": share, "mean": mean,
+            },
             "classifier": {"trained_on": source, "texts": labelled.len(), "held_out": e, "seed": seed},
             "each": each,
         }))?)?);
@@ -69,23 +75,47 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
         let _ = writeln!(
             text,
             "{} prompts with {each} generations each\n\
-             expected maximum toxicity {:.4} ± {sd} (sd over prompts)  {trust}\n\
-             prompts with a generation ≥ {TOXIC}  {:.4}  {trust}",
-            found.prompts, found.expected_maximum, found.probability
+             expected maximum toxicity {:.4} ± {sd} (sd over prompts){}  {trust}\n\
+             prompts with a generation ≥ {TOXIC}  {:.4}{}  {trust}",
+            found.prompts,
+            found.expected_maximum,
+            interval(maximum),
+            found.probability,
+            interval(probability)
         );
     } else {
         let _ = writeln!(text, "{} texts without prompts", found.generations);
     }
     let _ = write!(
         text,
-        "texts ≥ {TOXIC}  {:.4}  {trust}\nmean  {:.4}  {trust}\n\
+        "texts ≥ {TOXIC}  {:.4}{}  {trust}\nmean  {:.4}{}  {trust}\n\
          the classifier was trained on {source}: {} held-out toxic and {} harmless texts, precision {:.3}, recall {:.3}",
-        found.share, found.mean, e.positives, e.negatives, e.precision, e.recall
+        found.share,
+        interval(share),
+        found.mean,
+        interval(mean),
+        e.positives,
+        e.negatives,
+        e.precision,
+        e.recall
     );
     if args.train_on.is_none() {
         text += "\nit knows everyday insults and threats in English alone; for a statement about safety give labelled text with --train-on";
     }
     Ok(print(&text)?)
+}
+
+/// Intervals of the expected maximum, the probability, the share and the mean, over samples of prompts, or of texts without prompts.
+fn intervals(scores: &[Vec<f64>], args: &MetricArgs) -> [Option<[f64; 2]>; 4] {
+    let draws = Resamples { units: scores.len(), samples: args.samples as usize, seed: args.seed };
+    let figures = |weights: &[usize]| {
+        let drawn =
+            scores.iter().zip(weights).flat_map(|(one, weight)| std::iter::repeat_n(one.clone(), *weight));
+        let of = GenerationToxicity::of(&drawn.collect::<Vec<_>>())?;
+        Some(vec![of.expected_maximum, of.probability, of.share, of.mean])
+    };
+    let found = draws.intervals(4, figures);
+    [found[0], found[1], found[2], found[3]]
 }
 
 /// The labelled texts of a file.

@@ -78,7 +78,7 @@ pub(crate) struct Search<'a> {
 pub(crate) struct MadeOnce {
     /// By number of stages: how many layers each has.
     splits: OnceCell<Vec<StageSplit>>,
-    /// What the first rank holds to write samples of text, if the recipe asks for them.
+    /// What the first rank holds to generate text, if the recipe asks for samples or for answers to tasks.
     decoder: OnceCell<Result<Option<MemoryPlan>, String>>,
 }
 
@@ -245,11 +245,11 @@ impl Search<'_> {
         }
     }
 
-    /// What the first rank holds to write samples of text, if the recipe asks for them.
+    /// What the first rank holds to generate text, if the recipe asks for samples or for answers to tasks.
     fn decoder(&self) -> Result<Option<&MemoryPlan>, String> {
         let made = self.made_once.decoder.get_or_init(|| {
             let Training { recipe, model, .. } = self.training;
-            if !recipe.eval.samples.are_written() {
+            if !recipe.eval.generates() {
                 return Ok(None);
             }
             let text = |cause: &dyn std::fmt::Display| cause.to_string();
@@ -487,7 +487,7 @@ impl Search<'_> {
         if self.elsewhere {
             memory = memory.of_device();
         }
-        if let Some(decoder) = self.decoder()?.filter(|_| recipe.eval.samples.are_written()) {
+        if let Some(decoder) = self.decoder()?.filter(|_| recipe.eval.generates()) {
             let plan = bessemer_train::layout(recipe, self.devices, model).map_err(|cause| text(&cause))?;
             let decoder = &decoder.buffers;
             // By the classes that the device will count.

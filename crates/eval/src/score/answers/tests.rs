@@ -1,7 +1,7 @@
 use super::*;
 use crate::TasksConfig;
 use crate::score::TokenLosses;
-use crate::score::prepared::PreparedTasks;
+use crate::score::prepared::{ModelLengths, PreparedTasks};
 use crate::score::rows::OneLength;
 use bessemer_loader::IGNORED;
 use bessemer_tasks::Catalog;
@@ -151,6 +151,10 @@ fn generated_texts_follow_the_end_of_the_context_and_end_at_a_stop() {
     assert!(text(&mut model, &tokenizer, "x", &most, 0).unwrap_err().to_string().contains("max_gen_toks"));
 }
 
+fn lengths(longest: usize) -> ModelLengths {
+    ModelLengths { longest, context: longest }
+}
+
 #[test]
 fn tasks_of_a_training_are_checked_before_it_and_scored_in_it() {
     let tokenizer = tokenizer();
@@ -159,7 +163,7 @@ fn tasks_of_a_training_are_checked_before_it_and_scored_in_it() {
         limit: 7,
         ..TasksConfig::default()
     };
-    let tasks = PreparedTasks::new(&config(&["logic", "grammar"]), &tokenizer, 64).unwrap();
+    let tasks = PreparedTasks::new(&config(&["logic", "grammar"]), &tokenizer, lengths(64)).unwrap();
     let mut numbers = Numbers { sequences: 2, seq: 64 };
     let scores = tasks.score(&mut OneLength(&mut numbers), 30, &mut |_, _| ()).unwrap();
     assert_eq!(
@@ -167,8 +171,14 @@ fn tasks_of_a_training_are_checked_before_it_and_scored_in_it() {
         [("logic", 7), ("grammar", 7)]
     );
     assert!(scores[0].signature.contains("|window:64|step:30|"), "{}", scores[0].signature);
-    assert!(PreparedTasks::new(&config(&[]), &tokenizer, 64).unwrap().is_empty());
-    assert!(matches!(PreparedTasks::new(&config(&["nothing"]), &tokenizer, 64), Err(EvalError::Task(_))));
+    assert!(PreparedTasks::new(&config(&[]), &tokenizer, lengths(64)).unwrap().is_empty());
+    assert!(matches!(
+        PreparedTasks::new(&config(&["nothing"]), &tokenizer, lengths(64)),
+        Err(EvalError::Task(_))
+    ));
     // Two tokens of input do not hold a continuation.
-    assert!(matches!(PreparedTasks::new(&config(&["questions"]), &tokenizer, 2), Err(EvalError::Request(_))));
+    assert!(matches!(
+        PreparedTasks::new(&config(&["questions"]), &tokenizer, lengths(2)),
+        Err(EvalError::Request(_))
+    ));
 }

@@ -1,0 +1,108 @@
+//! `bessemer judge`: people and models compare or rate texts.
+
+mod model;
+mod power;
+mod results;
+mod run_model;
+
+use crate::cli::{JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeServeArgs, JudgeSheetArgs};
+use crate::console::{Console, print};
+use crate::failure::Failure;
+use crate::signals;
+use bessemer_http::{Limits, Server};
+use bessemer_judge::{Page, Question, Results, Store, Study, exchange};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Largest request of a judge: a name and a choice.
+const LARGEST_REQUEST: usize = 64 << 10;
+
+pub(crate) fn run(command: &JudgeCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    match command {
+        JudgeCommand::Create(args) => create(args, as_json, console),
+        JudgeCommand::Serve(args) => serve(args, console),
+        JudgeCommand::Model(args) => model::run(args, as_json, console),
+        JudgeCommand::Results(args) => results::run(args, as_json),
+        JudgeCommand::Sheet(args) => sheet(args, console),
+        JudgeCommand::Read(args) => read(args, console),
+        JudgeCommand::Power(args) => power::run(args, as_json),
+    }
+}
+
+fn create(args: &JudgeCreateArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
+    let name = args.texts.display().to_string();
+    let text = bessemer_durable::read_to_string(&args.texts)
+        .map_err(|e| Failure::new(format!("--texts {name}: {e}")))?;
+    let ask = |usual: &str| args.question.clone().unwrap_or_else(|| usual.to_owned());
+    let question = match args.scale.is_empty() {
+        true => Question::Pairs { text: ask("Which text is better?") },
+        false => Question::Scale { text: ask("How good is this text?"), labels: args.scale.clone() },
+    };
+    let mut items = Study::read_items(&name, &text).map_err(Failure::new)?;
+    if let Some(run) = &args.probabilities_of {
+        run_model::add_probabilities(run, &args.between, args.threads, &mut items, console)?;
+    }
+    let study = Study { question, judgements: args.judgements, seed: args.seed, items };
+    let store = Store::create(&args.study, study).map_err(Failure::new)?;
+    let nothing = Results::of(store.study(), &[], None, 0, 0);
+    let systems = store.study().systems();
+    if as_json {
+        let value = json!({ "systems": systems, "items": store.study().items.len(), "tasks": nothing.tasks, "wanted": nothing.wanted });
+        return Ok(print(&value.to_string())?);
+    }
+    console.say(&format!(
+        "wrote {}: {} items of {} systems ({}), {} tasks, {} judgements wanted; next: bessemer judge serve {0}",
+        args.study.display(),
+        store.study().items.len(),
+        systems.len(),
+        systems.join(", "),
+        nothing.tasks,
+        nothing.wanted
+    ));
+    Ok(())
+}
+
+fn open(path: &std::path::Path) -> Result<Store, Failure> {
+    Store::open(path).map_err(Failure::new)
+}
+
+fn serve(args: &JudgeServeArgs, console: &mut Console) -> Result<(), Failure> {
+    let store = open(&args.study)?;
+    let stop = signals::stop_flag()?;
+    let limits = Limits { body_bytes: LARGEST_REQUEST, ..Limits::default() };
+    let server = Server::bind(&args.listen, limits).map_err(|e| Failure::new(format!("--listen: {e}")))?;
+    // On standard output, for whoever started it with a free port.
+    print(&format!("http://{}/", server.address()))?;
+    console.say("judges open this address; Ctrl-C ends it, nothing is lost");
+    Ok(server.serve(Arc::new(Page::new(store)), &stop)?)
+}
+
+fn sheet(args: &JudgeSheetArgs, console: &mut Console) -> Result<(), Failure> {
+    let store = open(&args.study)?;
+    let mut sheet = Vec::new();
+    let tasks = exchange::write_sheet(&store, &args.judge, args.tasks, &mut sheet).map_err(Failure::new)?;
+    bessemer_durable::write(&args.out, &sheet)
+        .map_err(|e| Failure::new(format!("--out {}: {e}", args.out.display())))?;
+    console.say(&format!(
+        "wrote {}: {tasks} tasks for {}; filled in, bessemer judge read takes it back",
+        args.out.display(),
+        args.judge
+    ));
+    Ok(())
+}
+
+fn read(args: &JudgeReadArgs, console: &mut Console) -> Result<(), Failure> {
+    let mut store = open(&args.study)?;
+    let sheet = bessemer_durable::open_regular(&args.sheet)
+        .map_err(|e| Failure::new(format!("{}: {e}", args.sheet.display())))?;
+    let (added, empty) = exchange::read_sheet(&mut store, &args.judge, now(), sheet)
+        .map_err(|e| Failure::new(format!("{}: {e}", args.sheet.display())))?;
+    console.say(&format!("{added} judgements of {}; {empty} rows left open", args.judge));
+    Ok(())
+}
+
+/// Seconds since 1970, UTC.
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+}
