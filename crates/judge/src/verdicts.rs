@@ -73,26 +73,34 @@ impl Store {
         all().map_err(|e| self.failed(e))
     }
 
-    /// Adds a judge that is a model. One that is there already must be the same, so that its verdicts have one meaning.
+    /// Checks that a judge that is a model can have this name: nobody else has it, or the same model, method and template, so that its verdicts have one meaning.
     ///
     /// # Errors
     /// [`JudgeError::Judgement`] for a name that is none, or that another model, method or template has; what SQLite says.
-    pub fn add_model_judge(&mut self, judge: &ModelJudge) -> Result<(), JudgeError> {
+    pub fn check_model_judge(&self, judge: &ModelJudge) -> Result<(), JudgeError> {
         crate::store::check_name(&judge.name)?;
+        let judges = self.model_judges()?;
+        let Some(known) = judges.iter().find(|known| known.name == judge.name) else { return Ok(()) };
+        let differs = match known {
+            known if known.model != judge.model => format!("the model {}", known.model),
+            known if known.method != judge.method => format!("the method {}", known.method),
+            known if known.template != judge.template => "another template".to_owned(),
+            _ => return Ok(()),
+        };
+        Err(JudgeError::Judgement(format!(
+            "the judge {:?} has verdicts by {differs}; give this one another name",
+            judge.name
+        )))
+    }
+
+    /// Adds a judge that is a model, if it is not there.
+    ///
+    /// # Errors
+    /// As [`Store::check_model_judge`].
+    pub fn add_model_judge(&mut self, judge: &ModelJudge) -> Result<(), JudgeError> {
+        self.check_model_judge(judge)?;
         self.connection.execute_batch(SCHEMA).map_err(|e| self.failed(e))?;
-        if let Some(known) = self.model_judges()?.iter().find(|known| known.name == judge.name) {
-            let differs = match known {
-                known if known.model != judge.model => format!("the model {}", known.model),
-                known if known.method != judge.method => format!("the method {}", known.method),
-                known if known.template != judge.template => "another template".to_owned(),
-                _ => return Ok(()),
-            };
-            return Err(JudgeError::Judgement(format!(
-                "the judge {:?} has verdicts by {differs}; give this one another name",
-                judge.name
-            )));
-        }
-        let insert = "INSERT INTO model_judge VALUES (?1, ?2, ?3, ?4)";
+        let insert = "INSERT OR IGNORE INTO model_judge VALUES (?1, ?2, ?3, ?4)";
         let values = params![judge.name, judge.model, judge.method, judge.template];
         self.connection.execute(insert, values).map_err(|e| self.failed(e))?;
         Ok(())

@@ -13,6 +13,6 @@ pub fn run(data: &[u8]) {
     let targets = ["a".to_owned()];
     let groups = Group::genders();
     let mut counter = GroupCounter::new(&groups, &targets);
-    counter.add(&text);
+    counter.add(&counter.of(&text), 1);
     let _ = (counter.representation(), counter.association());
 }

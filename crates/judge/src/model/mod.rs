@@ -88,13 +88,14 @@ pub fn ask(
         Method::Likelihood => template.continuations(store.study())?,
         Method::Generate => Vec::new(),
     };
-    let questions = questions(store, name, template, method, most)?;
-    store.add_model_judge(&ModelJudge {
+    let judge = ModelJudge {
         name: name.to_owned(),
         model: model_name.to_owned(),
         method: method.name().to_owned(),
         template: template.text().to_owned(),
-    })?;
+    };
+    store.check_model_judge(&judge)?;
+    let questions = questions(store, name, template, method, most)?;
     let mut asked = Asked::default();
     for batch in questions.chunks(BATCH) {
         let prompts: Vec<String> = batch.iter().map(|question| question.prompt.clone()).collect();
@@ -120,6 +121,8 @@ pub fn ask(
                 asked.refused
             )));
         }
+        // A model that never answers leaves nothing behind.
+        store.add_model_judge(&judge)?;
         store.add_verdicts(&verdicts)?;
         progress((asked.answered + asked.refused) as u64, questions.len() as u64);
     }

@@ -245,7 +245,7 @@ fn quoted(status: StatusCode, body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Offsets and values as OpenAI's API reference shows them for "Once upon" and " a time", with a generated token behind.
+    /// Offsets in the form of OpenAI's API, for "Once upon" and " a time", with a generated token behind.
     #[test]
     fn the_tokens_of_the_continuation_are_summed_and_nothing_else() {
         let scores = json!({

@@ -191,7 +191,7 @@ fn a_judge_keeps_its_model_and_template_and_a_server_its_word() {
     let how = (&template, Method::Likelihood);
     let error = ask(&mut store, ("n", "fake"), how, &mut model, None, &|| 5, &mut |_, _| ()).unwrap_err();
     assert!(error.to_string().contains("401 Unauthorized: wanted a key"), "{error}");
-    assert_eq!(store.verdicts().unwrap().len(), 4);
+    assert_eq!((store.verdicts().unwrap().len(), store.model_judges().unwrap().len()), (4, 1));
 }
 
 #[test]
