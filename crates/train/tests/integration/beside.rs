@@ -154,7 +154,10 @@ fn a_run_chooses_how_often_it_saves() {
     assert_eq!(first.every_steps, most.max(1));
     // The second save is due so many steps after the first, at the earliest when the cost of the first is known.
     let beside = save_records(&records)[0].steps_beside.unwrap();
-    assert_eq!(saves(&records)[1], (10 + first.every_steps.max(beside)).min(120), "{first:?}, {beside}");
+    // A save that ends during a step may be noticed after the next one.
+    let second = saves(&records)[1];
+    let due = [beside, beside + 1].map(|known| (10 + first.every_steps.max(known)).min(120));
+    assert!(due.contains(&second), "{second}, {first:?}, {beside}");
     // They may cost next to nothing: one save is enough to see that there is no time for another.
     let run = Run::new(false);
     let records = run.train(&auto(&["save.overhead=1e-6"]), 2, None);
