@@ -12,7 +12,7 @@
 //! Four architectures are written: `gpt2`, `llama`, `qwen2` (biases of queries, keys and values only) and `qwen3` (normalised
 //! queries and keys). Differences bridged: queries, keys and values and the two halves of a gated block are tensors of their own except
 //! in `gpt2`; `llama` turns neighbouring rows of a head, so the rows of its queries and keys change places
-//! ([`Order::RotaryPairs`](crate::hf::layout::Order)); Llama 3's stretched angles are a tensor of divisors.
+//! (`Order::RotaryPairs`); Llama 3's stretched angles are a tensor of divisors.
 
 mod export;
 mod layout;
