@@ -1,7 +1,7 @@
 //! The server.
 
 use crate::answer::{AnswerBody, Responder};
-use crate::patient::PatientStream;
+use crate::patient::{Lingering, PatientStream};
 use crate::response;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -134,8 +134,12 @@ impl Server {
             // Tokens of a streamed answer are small and must not wait for each other.
             let _ = stream.set_nodelay(true);
             let (handler, limits) = (Arc::clone(&handler), self.limits.clone());
-            let service = service_fn(move |request| answer(request, Arc::clone(&handler), limits.clone()));
-            let io = TokioIo::new(PatientStream::new(stream, self.limits.stall));
+            let unread = Arc::new(AtomicBool::new(false));
+            let lingering = Lingering { unread: Arc::clone(&unread), time: limits.arrival };
+            let io = TokioIo::new(PatientStream::new(stream, limits.stall, lingering));
+            let service = service_fn(move |request| {
+                answer(request, Arc::clone(&handler), limits.clone(), Arc::clone(&unread))
+            });
             let connection = graceful.watch(http.serve_connection(io, service));
             tokio::spawn(async move {
                 // What a client does wrong is not ours to report.
@@ -158,11 +162,12 @@ fn runtime(limits: &Limits) -> io::Result<Runtime> {
         .build()
 }
 
-/// The answer to one request: that of its handler, or what was wrong with its body.
+/// The answer to one request: that of its handler, or what was wrong with its body, with the word that it is `unread`.
 async fn answer(
     request: Request<Incoming>,
     handler: Arc<dyn Handler>,
     limits: Limits,
+    unread: Arc<AtomicBool>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
@@ -170,8 +175,12 @@ async fn answer(
         let handler = Arc::clone(&handler);
         move |status: StatusCode, what: &str| closing(handler.refusal(&path, status, what))
     };
+    unread.store(true, Ordering::Relaxed);
     let body = match timeout(limits.arrival, Limited::new(body, limits.body_bytes).collect()).await {
-        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Ok(body)) => {
+            unread.store(false, Ordering::Relaxed);
+            body.to_bytes()
+        }
         Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
             let what = format!("wanted a body of at most {} bytes", limits.body_bytes);
             return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, &what));

@@ -40,7 +40,7 @@ impl Running {
         let mut client = self.connect();
         client.write_all(request).unwrap();
         let mut answer = Vec::new();
-        // A server that refuses before it has read everything may reset the connection after its answer.
+        // A server that refuses a head before it has read it whole may reset the connection after its answer.
         let _ = client.read_to_end(&mut answer);
         String::from_utf8(answer).unwrap()
     }
@@ -111,6 +111,10 @@ fn what_a_client_does_wrong_has_an_answer_and_costs_nobody_else_theirs() {
     let chunked =
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nabcdefghijk\r\n0\r\n\r\n";
     assert!(server.ask(chunked).starts_with("HTTP/1.1 413 "));
+    // Far more than the buffers of a connection hold: a client that writes all of it before it reads has its answer all the same.
+    let mut larger = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16777216\r\n\r\n".to_vec();
+    larger.resize(larger.len() + (16 << 20), b'a');
+    assert!(server.ask(&larger).starts_with("HTTP/1.1 413 "));
     let slow = server.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
     assert!(slow.starts_with("HTTP/1.1 408 "), "{slow}");
     // Garbage, half a head, and a head without end.
