@@ -11,7 +11,7 @@ const NO_CODES: &str = "a tensor of u8; checkpoints hold f32, bf16, f16 or u32";
 
 /// Writes `values` as `dtype` into `out`, which holds exactly as many elements. bf16 and f16 round to nearest even.
 ///
-/// Errors with the position of the first value that a u32 cannot hold exactly.
+/// Errors with the position of the first value that a u32 cannot hold exactly, or that is finite and lies beyond an f16.
 pub(crate) fn encode(values: &[f32], dtype: DType, out: &mut [u8]) -> Result<(), String> {
     debug_assert_eq!(values.len() * dtype.size(), out.len());
     match dtype {
@@ -26,8 +26,15 @@ pub(crate) fn encode(values: &[f32], dtype: DType, out: &mut [u8]) -> Result<(),
             }
         }
         DType::F16 => {
-            for (v, o) in values.iter().zip(out.chunks_exact_mut(2)) {
-                o.copy_from_slice(&f16::from_f32(*v).to_le_bytes());
+            for (i, (v, o)) in values.iter().zip(out.chunks_exact_mut(2)).enumerate() {
+                let half = f16::from_f32(*v);
+                if half.is_infinite() && v.is_finite() {
+                    return Err(format!(
+                        "value {v} at element {i} is beyond {}, the largest of f16; use bf16 or f32",
+                        f16::MAX
+                    ));
+                }
+                o.copy_from_slice(&half.to_le_bytes());
             }
         }
         DType::U32 => {
@@ -105,6 +112,17 @@ mod tests {
         encode(&values, DType::F32, &mut bytes).unwrap();
         decode(&bytes, DType::F32, &mut back).unwrap();
         assert_eq!(values.map(f32::to_bits), back.map(f32::to_bits));
+    }
+
+    /// Halfway between the largest f16, 65504, and the next power of two the rounding goes to infinity (IEEE 754, 4.3.1).
+    #[test]
+    fn what_f16_cannot_hold_is_refused() {
+        let mut bytes = [0; 4];
+        encode(&[65519.0, -65519.0], DType::F16, &mut bytes).unwrap();
+        assert_eq!(bytes, [0xff, 0x7b, 0xff, 0xfb]);
+        let problem = encode(&[1.0, -65520.0], DType::F16, &mut bytes).unwrap_err();
+        assert_eq!(problem, "value -65520 at element 1 is beyond 65504, the largest of f16; use bf16 or f32");
+        encode(&[65520.0, 3e38], DType::Bf16, &mut bytes).unwrap();
     }
 
     #[test]

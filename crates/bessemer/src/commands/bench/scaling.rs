@@ -18,6 +18,11 @@ pub(super) fn run(args: &BenchScalingArgs, as_json: bool, console: &mut Console)
     if args.step.steps == 0 {
         return Err(Failure::usage("--steps 0: wanted at least 1"));
     }
+    if args.step.profile || args.step.dump.is_some() {
+        return Err(Failure::usage(
+            "--profile and --dump show one step: use them with `bessemer bench step`",
+        ));
+    }
     let job = Job::new(&args.step)?;
     let steps = Steps { warmup: args.step.warmup, timed: args.step.steps, dump: None };
     let named = args.step.engine.as_deref();

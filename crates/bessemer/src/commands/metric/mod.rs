@@ -9,7 +9,7 @@ use bessemer_metrics::{
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 mod bias;
 mod generations;
@@ -36,21 +36,8 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
     let texts = lines(&args.texts)?;
     let references = args.references.iter().map(|path| lines(path)).collect::<Result<Vec<_>, _>>()?;
     let other = args.against.as_deref().map(lines).transpose()?;
-    let named = args.references.iter().zip(&references).chain(args.against.iter().zip(&other));
-    for (path, found) in named {
-        if found.len() != texts.len() {
-            return Err(Failure::usage(format!(
-                "{}: wanted {} texts, as many as {} has, found {}",
-                path.display(),
-                texts.len(),
-                args.texts.display(),
-                found.len()
-            )));
-        }
-    }
-    if texts.is_empty() {
-        return Err(Failure::usage(format!("{}: wanted a text or more, found none", args.texts.display())));
-    }
+    let others = args.references.iter().zip(&references).chain(args.against.iter().zip(&other));
+    as_many(&args.texts, &texts, others)?;
     let rows: Vec<Vec<&str>> =
         (0..texts.len()).map(|i| references.iter().map(|one| one[i].as_str()).collect()).collect();
     let sums_of = |metric: &dyn CorpusMetric, texts: &[String]| {
@@ -224,6 +211,27 @@ pub(super) fn lines(path: &Path) -> Result<Vec<String>, Failure> {
         })
     };
     all.iter().enumerate().map(one).collect()
+}
+
+/// Errors unless there is a text and each of the other files has as many.
+pub(super) fn as_many<'a>(
+    path: &Path,
+    texts: &[String],
+    others: impl IntoIterator<Item = (&'a PathBuf, &'a Vec<String>)>,
+) -> Result<(), Failure> {
+    if texts.is_empty() {
+        return Err(Failure::usage(format!("{}: wanted a text or more, found none", path.display())));
+    }
+    match others.into_iter().find(|(_, found)| found.len() != texts.len()) {
+        None => Ok(()),
+        Some((other, found)) => Err(Failure::usage(format!(
+            "{}: wanted {} texts, as many as {} has, found {}",
+            other.display(),
+            texts.len(),
+            path.display(),
+            found.len()
+        ))),
+    }
 }
 
 /// The values of JSON lines.

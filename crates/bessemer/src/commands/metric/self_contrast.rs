@@ -1,7 +1,7 @@
 //! `bessemer metric self-contrast`: completions beside those that were written with the reference's knowledge (KoLA).
 
 use super::bias::interval;
-use super::lines;
+use super::{as_many, lines};
 use crate::cli::MetricArgs;
 use crate::console::print;
 use crate::failure::Failure;
@@ -22,20 +22,7 @@ pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
     };
     let texts = lines(&args.texts)?;
     let (informed, true_ones) = (lines(with_knowledge)?, lines(references)?);
-    for (path, found) in [(with_knowledge, &informed), (references, &true_ones)] {
-        if found.len() != texts.len() {
-            return Err(Failure::usage(format!(
-                "{}: wanted {} texts, as many as {} has, found {}",
-                path.display(),
-                texts.len(),
-                args.texts.display(),
-                found.len()
-            )));
-        }
-    }
-    if texts.is_empty() {
-        return Err(Failure::usage(format!("{}: wanted a text or more, found none", args.texts.display())));
-    }
+    as_many(&args.texts, &texts, [(with_knowledge, &informed), (references, &true_ones)])?;
     let rows = texts.iter().zip(&informed).zip(&true_ones);
     let scores: Vec<f64> =
         rows.map(|((text, informed), truth)| self_contrast(text, informed, truth)).collect();
