@@ -7,11 +7,12 @@ use bessemer_recipe::Recipe;
 use bessemer_runlog::Record;
 use bessemer_tensor::{Backend, TensorError};
 use bessemer_train::{TrainError, Trainer};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A run, and the memory of its hosts: of all ranks together, or of each rank.
@@ -47,12 +48,17 @@ impl Case {
         recipe(&sets.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// A session; after step `dies`, the device of rank `victim` breaks. The first rank's records.
+    /// A session; after step `dies`, and when what was copied has reached the peers, the device of rank `victim` breaks. The first rank's
+    /// records.
     fn session(&self, keep: &str, dies: Option<(u64, usize)>) -> Vec<Record> {
         let broken = Arc::new(AtomicBool::new(false));
-        let after = |step: u64| broken.fetch_or(dies.is_some_and(|(at, _)| step >= at), Ordering::SeqCst);
         let after = |step: u64| {
-            after(step);
+            if dies.is_some_and(|(at, _)| step >= at) && !broken.load(Ordering::SeqCst) {
+                if self.apart && keep == "peers" {
+                    self.wait_for_peers();
+                }
+                broken.store(true, Ordering::SeqCst);
+            }
         };
         let flag = [AtomicBool::new(false)];
         let ends = self.run.on_ranks(self.ranks, &|rank, world| {
@@ -73,6 +79,22 @@ impl Case {
         let mut ends: Vec<_> = ends.into_iter().map(|end| end.unwrap()).collect();
         assert!(ends.iter().all(|end| end.1 == dies.is_none()));
         ends.swap_remove(0).0
+    }
+
+    /// Waits until the newest copy of each rank's state is also in the memory of another host. How long it takes is the load's affair: a
+    /// machine that is busy must not decide what a test finds.
+    fn wait_for_peers(&self) {
+        let newest =
+            |holder: usize, of: usize| self.slots(holder, of).iter().filter_map(|p| complete(p)).max();
+        let elsewhere = |of: usize| {
+            let own = newest(of, of);
+            own.is_some() && (0..self.ranks).any(|holder| holder != of && newest(holder, of) == own)
+        };
+        let begun = Instant::now();
+        while !(0..self.ranks).all(elsewhere) {
+            assert!(begun.elapsed() < Duration::from_secs(300), "copies do not reach the peers");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Files of the slots in which a rank keeps its own state or another's.
@@ -96,10 +118,26 @@ fn flip(path: &Path) {
     file.write_all_at(&[byte[0] ^ 4], 4096 + 777).unwrap();
 }
 
+/// First bytes of a slot.
+fn header(path: &Path) -> [u8; 72] {
+    let mut header = [0; 72];
+    File::open(path).unwrap().read_exact_at(&mut header, 0).unwrap();
+    header
+}
+
+fn step_in(header: &[u8; 72]) -> u64 {
+    u64::from_le_bytes(header[64..].try_into().unwrap())
+}
+
 /// Step of the copy in a slot.
 fn step_of(path: &Path) -> u64 {
-    let bytes = std::fs::read(path).unwrap();
-    u64::from_le_bytes(bytes[64..72].try_into().unwrap())
+    step_in(&header(path))
+}
+
+/// Step of the copy in a slot, if it is complete.
+fn complete(path: &Path) -> Option<u64> {
+    let header = header(path);
+    (header[12..16] == 2u32.to_le_bytes()).then(|| step_in(&header))
 }
 
 /// The step and the place from which a session went on.
