@@ -46,17 +46,23 @@ pub(crate) fn again(facts: &Facts<'_>, recipe: &str) -> String {
     section("again", "To do it again", &body)
 }
 
-/// How many checkpoints were written, and what they cost training.
-fn saves(saves: &[&Save]) -> String {
+/// How many checkpoints were written, and what they cost training. `step`: seconds of a step; `training`: of all steps.
+fn saves(saves: &[&Save], step: Option<f64>, training: f64) -> String {
     let mut text = saves.len().to_string();
     let sum = |of: fn(&Save) -> Option<f64>| -> Option<f64> {
         let known: Vec<f64> = saves.iter().filter_map(|s| of(s)).filter(|v| v.is_finite()).collect();
         (!known.is_empty()).then(|| known.iter().sum())
     };
-    if let Some(stalled) = sum(|s| s.stall_seconds) {
+    let stalled = sum(|s| s.stall_seconds);
+    if let Some(stalled) = stalled {
         text += &format!(", training waited {}", Seconds(stalled));
     }
-    let Some(copied) = sum(|s| s.copy_seconds) else { return text };
+    let share = |longer: f64| {
+        let cost = stalled? + longer;
+        (training > 0.0)
+            .then(|| format!("; in all {:.2} % of the time of the steps", 100.0 * cost.max(0.0) / training))
+    };
+    let Some(copied) = sum(|s| s.copy_seconds) else { return text + &share(0.0).unwrap_or_default() };
     text += &format!(" ({} of it to copy the state)", Seconds(copied));
     if let Some(written) = sum(|s| s.copy_seconds.map(|_| s.seconds)) {
         text += &format!(", written beside training in {}", Seconds(written));
@@ -75,7 +81,7 @@ fn saves(saves: &[&Save]) -> String {
             if percent < 0.0 { "shorter" } else { "longer" }
         );
     }
-    text
+    text + &step.and_then(|step| share(longer * step)).unwrap_or_default()
 }
 
 fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
@@ -120,7 +126,10 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
         row(&format!("changed after step {}", grouped(change.step)), parts.join("; "));
     }
     if !facts.saves.is_empty() {
-        row("checkpoints written", saves(&facts.saves));
+        let mut seconds: Vec<f64> = facts.steps.iter().map(|s| s.seconds).filter(|s| s.is_finite()).collect();
+        seconds.sort_by(f64::total_cmp);
+        let median = seconds.get(seconds.len() / 2).copied();
+        row("checkpoints written", saves(&facts.saves, median, facts.spent.steps));
     }
     if let Some(t) = facts.training {
         row(
@@ -143,4 +152,32 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
         row("work per token", format!("{} FLOP forward and backward", number(m.flops_per_token)));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::saves;
+    use bessemer_runlog::Save;
+
+    #[test]
+    fn saves_say_which_share_of_the_steps_time_they_cost() {
+        let waits = Save { seconds: 2.0, stall_seconds: Some(2.0), ..Save::default() };
+        assert!(
+            saves(&[&waits, &waits], Some(1.0), 100.0)
+                .ends_with("training waited 4.0 s; in all 4.00 % of the time of the steps")
+        );
+        // Beside training: 0.5 s of waiting, and 5 steps of 1 s that were longer by a fifth.
+        let beside = Save {
+            seconds: 5.0,
+            stall_seconds: Some(0.5),
+            copy_seconds: Some(0.25),
+            steps_beside: Some(5),
+            slowdown: Some(0.2),
+            ..Save::default()
+        };
+        let text = saves(&[&beside], Some(1.0), 100.0);
+        assert!(text.ends_with(": 5 steps, 20.0 % longer; in all 1.50 % of the time of the steps"), "{text}");
+        // Logs that do not say what training waited.
+        assert_eq!(saves(&[&Save::default()], Some(1.0), 100.0), "1");
+    }
 }
