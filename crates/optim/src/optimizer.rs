@@ -473,6 +473,6 @@ impl Optimizer {
         if view.len() != values.len() {
             return Err(OptimError::StateSize { name: name.into(), wanted: view.len(), found: values.len() });
         }
-        Ok(view.write(backend, values)?)
+        Ok(view.write(backend, 0, values)?)
     }
 }

@@ -143,23 +143,32 @@ impl StateView {
         Ok(())
     }
 
-    /// Overwrites all elements.
+    /// Overwrites as many elements as there are `values`, from element `first` of a tensor without gaps on. Where 256 elements share a scale,
+    /// all of them or none are overwritten.
     ///
     /// # Errors
-    /// An error of the backend.
-    pub fn write(&self, backend: &mut dyn Backend, values: &[f32]) -> Result<(), TensorError> {
-        let (codes, scales, moment) = match self {
-            StateView::Plain(view) => return backend.write_f32(*view, values),
-            StateView::Int8(Int8View { codes, scales, moment }) => (codes, scales, moment),
-        };
+    /// A part of a block; an error of the backend.
+    pub fn write(&self, backend: &mut dyn Backend, first: usize, values: &[f32]) -> Result<(), TensorError> {
+        if let Some(view) = self.stretch(first, values.len()) {
+            return backend.write_f32(view, values);
+        }
+        let StateView::Int8(Int8View { codes, scales, moment }) = self else { return Ok(()) };
+        let end = first + values.len();
+        if !first.is_multiple_of(MOMENT_BLOCK) || !(end.is_multiple_of(MOMENT_BLOCK) || end == codes.len()) {
+            let text = format!(
+                "elements {first}..{end} of {} in 8 bits are not whole blocks of {MOMENT_BLOCK}",
+                codes.len()
+            );
+            return Err(TensorError::Outside(text.into()));
+        }
         let (mut bytes, mut numbers) = ([0; MOMENT_BLOCK], vec![0.0; values.len()]);
-        let mut of_blocks = Vec::with_capacity(scales.cols);
+        let mut of_blocks = Vec::with_capacity(values.len().div_ceil(MOMENT_BLOCK));
         for (values, numbers) in values.chunks(MOMENT_BLOCK).zip(numbers.chunks_mut(MOMENT_BLOCK)) {
             of_blocks.push(moment.code().encode(values, &mut bytes[..values.len()]));
             numbers.iter_mut().zip(bytes).for_each(|(number, byte)| *number = f32::from(byte));
         }
-        backend.write_f32(*codes, &numbers)?;
-        backend.write_f32(*scales, &of_blocks)
+        backend.write_f32(row(codes, first, values.len()), &numbers)?;
+        backend.write_f32(row(scales, first / MOMENT_BLOCK, of_blocks.len()), &of_blocks)
     }
 }
 

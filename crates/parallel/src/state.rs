@@ -319,7 +319,7 @@ impl Worker {
                 for (run, init) in param.initial_runs() {
                     initial_values(init, seed, param.name(), run.whole, &mut part[run.locals()]);
                 }
-                chunk.write_tensor_shard(backend, (&self.plan, self.coord), i, &Of::Value, &part)?;
+                chunk.write_tensor_shard(backend, (&self.plan, self.coord), i, &Of::Value, (0, &part))?;
             }
         }
         Ok(())
@@ -330,7 +330,6 @@ impl Worker {
     /// # Errors
     /// An error of the device or of another rank.
     pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
-        self.restored = Vec::new();
         for chunk in &mut self.chunks {
             chunk.optimizer.adopt_state(backend)?;
         }

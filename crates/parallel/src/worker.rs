@@ -114,8 +114,6 @@ pub struct Worker {
     pub(crate) evaluated: Vec<f32>,
     /// Bits of every rank's part of the newest loss, equally many of each.
     pub(crate) rank_losses: Vec<u64>,
-    /// Values of the tensor that is restored; given back at the end of a restore.
-    pub(crate) restored: Vec<f32>,
     pub(crate) control: ControlMessages,
     /// The second memory of offloaded activations.
     pub(crate) offloading: Option<Offloading>,
@@ -235,7 +233,6 @@ impl Worker {
             loss_scale: 1.0,
             evaluated: Vec::new(),
             rank_losses: Vec::new(),
-            restored: Vec::new(),
             control: ControlMessages::default(),
             offloading: None,
             watch,

@@ -215,3 +215,33 @@ fn bytes_are_those_of_the_formula() {
         }
     }
 }
+
+/// Moments that are written in stretches of whole blocks are those that are written at once; a part of a block is refused.
+#[test]
+fn moments_are_written_in_whole_blocks() {
+    let mut b = cpu();
+    let p = param(&mut b, "w", SHAPE);
+    let optimizer = Optimizer::new(&mut b, std::slice::from_ref(&p), &config(StateChoice::Int8)).unwrap();
+    let moments: Vec<StateView> = optimizer.states().into_iter().map(|(_, view)| view).collect();
+    let len = SHAPE.0 * SHAPE.1;
+    let mut values = vec![0.0; len];
+    RngKey::new(1, 0, "moment").fill_normal(0, 1.0, &mut values);
+    values.iter_mut().for_each(|x| *x = x.abs());
+    let mut seen = 0;
+    for moment in moments.iter().filter(|m| matches!(m, StateView::Int8(_))) {
+        moment.write(&mut b, 0, &values).unwrap();
+        let whole = read(&mut b, *moment);
+        moment.write(&mut b, 0, &vec![0.0; len]).unwrap();
+        for first in (0..len).step_by(1024) {
+            moment.write(&mut b, first, &values[first..len.min(first + 1024)]).unwrap();
+        }
+        assert_eq!(read(&mut b, *moment), whole);
+        for wrong in [1..257, 256..300] {
+            let refused = moment.write(&mut b, wrong.start, &values[wrong.clone()]);
+            assert!(refused.unwrap_err().to_string().contains("not whole blocks of 256"));
+        }
+        assert_eq!(read(&mut b, *moment), whole);
+        seen += 1;
+    }
+    assert_eq!(seen, 2);
+}

@@ -189,24 +189,29 @@ impl Chunk {
         view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
     }
 
+    /// Overwrites what this shard rank keeps of the elements `first .. first + values.len()` of its tensor rank's shard of a parameter.
     pub(super) fn write_tensor_shard(
         &self,
         backend: &mut dyn Backend,
         (plan, coord): (&Plan, Coord),
         param: usize,
         of: &Of<'_>,
-        part: &[f32],
+        (first, values): (usize, &[f32]),
     ) -> Result<(), ParallelError> {
         if matches!(of, Of::Value) && self.types.has_masters() {
             let master = format!("{MASTER}{}", self.tensor_shard[param].name());
-            self.write_tensor_shard(backend, (plan, coord), param, &Of::State(&master), part)?;
+            self.write_tensor_shard(backend, (plan, coord), param, &Of::State(&master), (first, values))?;
         }
         if matches!(of, Of::Value) && plan.keeps_values() {
-            return Ok(backend.write_f32(self.memory.params[param].value, part)?);
+            return Ok(StateView::from(self.memory.params[param].value).write(backend, first, values)?);
         }
         let place = self.units.place(param);
         if let Some(view) = self.own_view(plan, coord, place, of)? {
-            view.write(backend, &part[self.run(plan, place, coord.shard).wholes()])?;
+            let kept = self.run(plan, place, coord.shard).wholes();
+            let here = kept.start.max(first)..kept.end.min(first + values.len());
+            if !here.is_empty() {
+                view.write(backend, here.start - kept.start, &values[here.start - first..here.end - first])?;
+            }
         }
         Ok(())
     }

@@ -44,6 +44,9 @@ pub struct HeldStretch {
     pub at: Range<usize>,
 }
 
+/// Elements that are restored at a time: 1 MiB, a multiple of every block that shares a scale.
+const AT_ONCE: usize = 1 << 18;
+
 /// What [`Worker::write_with`] asks for elements of a whole tensor, (first, how many) one after the other, and where their values go.
 pub type ReadElements<'a, E> = dyn FnMut(&[(usize, usize)], &mut [f32]) -> Result<(), E> + 'a;
 
@@ -308,14 +311,13 @@ impl Worker {
 
     /// What [`Worker::write_with`] asks for of a tensor: (first, how many) of its elements, by call.
     pub fn wanted_runs(&self, tensor: &StateTensor) -> Vec<Vec<(usize, usize)>> {
-        let of = |chunk: &Chunk| self.wanted(chunk, tensor).map(|wanted| wanted.runs(chunk));
-        self.chunks.iter().filter_map(of).collect()
+        let of = |chunk: &Chunk| self.wanted(chunk, tensor).map(|wanted| cut(&wanted.runs(chunk), AT_ONCE));
+        self.chunks.iter().filter_map(of).flatten().collect()
     }
 
     /// Puts this rank's part of a tensor where it belongs. `read` is given the elements of the whole tensor that are wanted
-    /// here, (first, how many) one after the other, and their values' place; it is asked for no others, and not at all if this rank
-    /// has nothing of the tensor. The memory for the values stays for the next tensor, until [`Worker::adopt_state`]: its pages
-    /// cost more than the copies.
+    /// here, (first, how many) one after the other, and their values' place, 1 MiB of them at a time: what `read` has written is still in the
+    /// processor's cache when it is put where it belongs. It is asked for no others, and not at all if this rank has nothing of the tensor.
     ///
     /// # Errors
     /// What the device or `read` answers.
@@ -325,37 +327,46 @@ impl Worker {
         tensor: &StateTensor,
         read: &mut ReadElements<'_, E>,
     ) -> Result<(), E> {
-        let mut memory = std::mem::take(&mut self.restored);
+        let mut memory = Vec::new();
         for chunk in &self.chunks {
             let Some(wanted) = self.wanted(chunk, tensor) else { continue };
-            let runs = wanted.runs(chunk);
-            let WantedPart { to, range } = wanted;
-            match to {
-                WantedPlace::Whole(name) => {
-                    let values = first(&mut memory, range.len());
-                    read(&runs, values)?;
-                    let view = chunk.state_view(name, values.len())?;
-                    view.write(backend, values).map_err(ParallelError::from)?;
+            let mut at = wanted.range.start;
+            for runs in cut(&wanted.runs(chunk), AT_ONCE) {
+                memory.resize(runs.iter().map(|run| run.1).sum(), 0.0);
+                read(&runs, &mut memory)?;
+                match wanted.to {
+                    WantedPlace::Whole(name) => {
+                        let view = chunk.state_view(name, wanted.range.len())?;
+                        view.write(backend, at, &memory).map_err(ParallelError::from)?;
+                    }
+                    WantedPlace::Param(param, of) => {
+                        let plan = (&self.plan, self.coord);
+                        chunk.write_tensor_shard(backend, plan, param, &of, (at, &memory))?;
+                    }
                 }
-                WantedPlace::Param(param, of) => {
-                    // Of the values outside of `range` none is written.
-                    let part = first(&mut memory, chunk.tensor_shard[param].len());
-                    read(&runs, &mut part[range])?;
-                    chunk.write_tensor_shard(backend, (&self.plan, self.coord), param, &of, part)?;
-                }
+                at += memory.len();
             }
         }
-        self.restored = memory;
         Ok(())
     }
 }
 
-/// The first `len` values of `memory`, which grows to hold them.
-fn first(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if memory.len() < len {
-        memory.resize(len, 0.0);
+/// Cuts runs, (first, how many), into lists of `most` elements each; the last one has what is left.
+fn cut(runs: &[(usize, usize)], most: usize) -> Vec<Vec<(usize, usize)>> {
+    let (mut lists, mut list, mut room) = (Vec::new(), Vec::new(), most);
+    for (mut first, mut len) in runs.iter().copied() {
+        while len > 0 {
+            let here = len.min(room);
+            list.push((first, here));
+            (first, len, room) = (first + here, len - here, room - here);
+            if room == 0 {
+                lists.push(std::mem::take(&mut list));
+                room = most;
+            }
+        }
     }
-    &mut memory[..len]
+    lists.extend((!list.is_empty()).then_some(list));
+    lists
 }
 
 /// What a chunk has of a tensor: where it goes, and which elements of the rank's part of the tensor they are.
