@@ -36,6 +36,9 @@ pub(crate) struct ChunkId {
     pub(crate) index: u64,
 }
 
+/// Reads a chunk into memory.
+pub(crate) type ReadChunk<'a> = dyn Fn(ChunkId, &mut Vec<u8>) -> io::Result<()> + Sync + 'a;
+
 /// State of a chunk that is to be read ahead.
 #[derive(Debug)]
 enum Ahead {
@@ -51,6 +54,8 @@ struct CacheState {
     /// Chunks to read ahead, in the order in which they will be asked for, and the next of them.
     order: Vec<ChunkId>,
     next: usize,
+    /// Chunks of the order that are announced, or need not be.
+    announced: usize,
     ahead: HashMap<ChunkId, Ahead>,
     /// Chunks in progress or done, and how many there may be.
     held: usize,
@@ -136,12 +141,13 @@ impl ChunkCache {
     }
 
     /// Runs `reader` while threads read the chunks of `order`, of at most `chunk_bytes` each, with `read`, before it asks for them. `reader` may leave some of them
-    /// out and take others. Without threads, or while another reader has them, it reads everything itself.
+    /// out and take others. Without threads, or while another reader has them, it reads everything itself. Chunks that will be read next are announced,
+    /// so that the disk works while threads hash: several of them at several places of a file are no sequence that the system sees.
     pub(crate) fn reading_ahead<T>(
         &self,
         order: Vec<ChunkId>,
         chunk_bytes: u64,
-        read: impl Fn(ChunkId, &mut Vec<u8>) -> io::Result<()> + Sync,
+        (announce, read): (&(dyn Fn(ChunkId) + Sync), &ReadChunk<'_>),
         reader: impl FnOnce() -> T,
     ) -> T {
         let threads = threads().min(order.len());
@@ -154,15 +160,16 @@ impl ChunkCache {
             let fits = (AHEAD_BYTES / chunk_bytes.max(1)).min(MOST_AHEAD) as usize;
             state.window = fits.max(threads + 1);
             state.ahead = order.iter().map(|id| (*id, Ahead::Wanted)).collect();
-            (state.order, state.next, state.held) = (order, 0, 0);
+            (state.order, state.next, state.announced, state.held) = (order, 0, 0, 0);
         }
         std::thread::scope(|scope| {
             // Dropped before the threads are waited for, also by a panic.
             let _stop = Stop(self);
             for _ in 0..threads {
                 let run = || {
-                    while let Some(claim) = self.claim() {
-                        claim.run(&read);
+                    while let Some((claim, later)) = self.claim(4 * threads) {
+                        later.into_iter().for_each(announce);
+                        claim.run(read);
                     }
                 };
                 let thread = std::thread::Builder::new().name("checkpoint-read".into());
@@ -174,8 +181,9 @@ impl ChunkCache {
         })
     }
 
-    /// Takes the next chunk that nobody reads yet, as soon as there is room. None when all are read, or the reader has ended.
-    fn claim(&self) -> Option<Claim<'_>> {
+    /// Takes the next chunk that nobody reads yet, as soon as there is room, and names those of the `ahead` chunks behind it that were not named before. None
+    /// when all are read, or the reader has ended.
+    fn claim(&self, ahead: usize) -> Option<(Claim<'_>, Vec<ChunkId>)> {
         let mut state = locked(&self.state);
         loop {
             let id = *state.order.get(state.next)?;
@@ -184,10 +192,13 @@ impl ChunkCache {
                 continue;
             }
             state.next += 1;
-            if let Some(ahead @ Ahead::Wanted) = state.ahead.get_mut(&id) {
-                *ahead = Ahead::InProgress;
+            if let Some(wanted @ Ahead::Wanted) = state.ahead.get_mut(&id) {
+                *wanted = Ahead::InProgress;
                 state.held += 1;
-                return Some(Claim { cache: self, id, result: None });
+                let from = state.announced.max(state.next);
+                state.announced = (state.next + ahead).min(state.order.len()).max(from);
+                let later = state.order[from..state.announced].to_vec();
+                return Some((Claim { cache: self, id, result: None }, later));
             }
         }
     }
@@ -201,7 +212,7 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    fn run(mut self, read: &impl Fn(ChunkId, &mut Vec<u8>) -> io::Result<()>) {
+    fn run(mut self, read: &ReadChunk<'_>) {
         let mut bytes = locked(&self.cache.state).spare.pop().unwrap_or_default();
         self.result = Some(read(self.id, &mut bytes).map(|()| bytes));
     }
@@ -254,8 +265,9 @@ mod tests {
                 bytes.resize(100, id.index as u8);
                 Ok(())
             };
-            let most = AHEAD_BYTES / 5;
-            cache.reading_ahead(order.clone(), most, read, || {
+            let (most, announced) = (AHEAD_BYTES / 5, Mutex::new(Vec::new()));
+            let announce = |id: ChunkId| locked(&announced).push(id.index);
+            cache.reading_ahead(order.clone(), most, (&announce, &read), || {
                 for id in wanted {
                     // The second time from the chunk read last.
                     for _ in 0..2 {
@@ -267,6 +279,9 @@ mod tests {
                 }
                 assert!(locked(&cache.state).held <= 5 && locked(&cache.state).spare.len() <= 5);
             });
+            let mut announced = locked(&announced).clone();
+            announced.sort_unstable();
+            assert!(announced.is_sorted_by(|a, b| a < b), "each at most once: {announced:?}");
             let reads = reads.into_inner();
             assert!(reads >= wanted.len() && reads <= wanted.len() + 5, "{reads} of {}", wanted.len());
             assert!(locked(&cache.state).ahead.is_empty() && locked(&cache.state).order.is_empty());
@@ -284,16 +299,20 @@ mod tests {
             }
         };
         let not_here = |_: &mut Vec<u8>| Err(io::ErrorKind::NotFound.into());
-        cache.reading_ahead(ids(8), 1, read, || {
+        let announced = Mutex::new(Vec::new());
+        let announce = |id: ChunkId| locked(&announced).push(id.index);
+        cache.reading_ahead(ids(8), 1, (&announce, &read), || {
             while !matches!(locked(&cache.state).ahead[&ids(4)[3]], Ahead::Done(_)) {
                 std::thread::yield_now();
             }
             let e = cache.with_chunk(ids(4)[3], false, not_here, |_| ()).unwrap_err();
             assert_eq!(e.kind(), io::ErrorKind::InvalidData);
         });
+        // The first one is read at once.
+        assert!(!locked(&announced).is_empty() && !locked(&announced).contains(&0));
         let panics = |_: ChunkId, _: &mut Vec<u8>| -> io::Result<()> { panic!("on purpose") };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cache.reading_ahead(ids(1), 1, panics, || {
+            cache.reading_ahead(ids(1), 1, (&|_| (), &panics), || {
                 while !matches!(locked(&cache.state).ahead[&ids(1)[0]], Ahead::Done(_)) {
                     std::thread::yield_now();
                 }
@@ -313,7 +332,7 @@ mod tests {
             Ok(())
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cache.reading_ahead(ids(500), AHEAD_BYTES, read, || panic!("on purpose"));
+            cache.reading_ahead(ids(500), AHEAD_BYTES, (&|_| (), &read), || panic!("on purpose"));
         }));
         assert!(ended.is_err());
     }

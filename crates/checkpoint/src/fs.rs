@@ -10,6 +10,7 @@ use rustix::fs::{CWD, OFlags, RenameFlags};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub trait ReadFile: Send + Sync {
     fn size(&self) -> io::Result<u64>;
     /// Fills all of `buffer` from `offset`; an error if the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Says that bytes will be read soon, so that the system can fetch them meanwhile. Nothing depends on it.
+    fn will_read(&self, _range: Range<u64>) {}
     /// Bytes that are best read at once where more are wanted: few enough to be still in the processor's cache afterwards.
     fn block(&self) -> usize {
         512 << 10
@@ -174,6 +177,10 @@ impl ReadFile for OsReadFile {
     }
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.0.read_exact_at(buffer, offset)
+    }
+    fn will_read(&self, range: Range<u64>) {
+        let length = std::num::NonZero::new(range.end - range.start);
+        let _ = rustix::fs::fadvise(&self.0, range.start, length, rustix::fs::Advice::WillNeed);
     }
 }
 

@@ -75,7 +75,7 @@ pub use save::{
     slice_specs,
 };
 pub use slices::{Copied as SliceElements, Wanted as WantedElements, entry_name};
-pub use source::{HostTensors, LentTensors, TensorSource, TensorSpec, TensorsFrom};
+pub use source::{HostTensors, LentTensors, TensorParts, TensorSource, TensorSpec, TensorsFrom};
 pub use store::{
     Accept, CheckpointInfo, GcReport, Latest, PIN_NAME, Scan, Store, parse_step_name, step_name,
 };

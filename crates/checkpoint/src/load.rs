@@ -247,7 +247,8 @@ impl Loaded {
         chunks.retain(|id| !open[&id.file].is_intact(id.index));
         let largest = self.manifest.files.iter().map(|f| f.chunk_bytes).max().unwrap_or(0);
         let read = |id: ChunkId, bytes: &mut Vec<u8>| open[&id.file].chunk(id.index, bytes);
-        self.cache.reading_ahead(chunks, largest, read, reader)
+        let announce = |id: ChunkId| open[&id.file].will_read(id.index);
+        self.cache.reading_ahead(chunks, largest, (&announce, &read), reader)
     }
 
     /// Checks which elements of a tensor are wanted, `values` of them.
@@ -355,5 +356,15 @@ impl TensorSource for LoadedTensors<'_> {
 
     fn fill(&mut self, index: usize, values: &mut [f32]) -> std::result::Result<(), SourceError> {
         Ok(self.loaded.read_into(&self.specs[index].name, values)?)
+    }
+
+    fn fill_part(
+        &mut self,
+        index: usize,
+        first: usize,
+        values: &mut [f32],
+    ) -> Option<std::result::Result<(), SourceError>> {
+        let run = (first, values.len());
+        Some(self.loaded.read_runs(&self.specs[index].name, &[run], values).map_err(SourceError::from))
     }
 }

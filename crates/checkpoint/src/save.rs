@@ -174,7 +174,7 @@ impl Store {
     /// store's directory: then the new checkpoint is complete, but may be lost in a power cut. A checkpoint of the same
     /// step is replaced in one atomic exchange. A tensor with a value that is not finite is refused by name.
     ///
-    /// Memory: one tensor as f32, plus 16 MiB.
+    /// Memory: 16 MiB, and one tensor as f32 if the source gives whole tensors only.
     pub fn save(&self, request: SaveRequest<'_>) -> Result<SaveReport> {
         let tensors = request.tensors.specs().to_vec();
         let whole = |(tensor, spec): (usize, &TensorSpec)| {

@@ -1,4 +1,4 @@
-//! Where the values of a save come from: one tensor at a time, so that memory holds one tensor at a time.
+//! Where the values of a save come from: one tensor at a time, or a part of one, so that memory holds no more.
 
 use crate::error::SourceError;
 use bessemer_tensor::host::HostTensor;
@@ -30,6 +30,17 @@ pub trait TensorSource {
 
     /// Fills `values` (row-major, exactly the tensor's elements) with tensor `index` of [`TensorSource::specs`].
     fn fill(&mut self, index: usize, values: &mut [f32]) -> Result<(), SourceError>;
+
+    /// Fills `values` with as many elements of tensor `index`, from element `first` on, in its row-major order. `None` if it has only whole tensors to
+    /// give, as long as it is used.
+    fn fill_part(
+        &mut self,
+        _index: usize,
+        _first: usize,
+        _values: &mut [f32],
+    ) -> Option<Result<(), SourceError>> {
+        None
+    }
 
     /// Lends the values of tensor `index` where they lie in host memory already, so that nobody copies them.
     fn lend(&self, _index: usize) -> Option<&[f32]> {
@@ -133,5 +144,37 @@ impl<F: FnMut(usize, &mut [f32]) -> Result<(), SourceError>> TensorSource for Te
 
     fn fill(&mut self, index: usize, values: &mut [f32]) -> Result<(), SourceError> {
         (self.fill)(index, values)
+    }
+}
+
+/// Tensors of which a closure fetches parts, from a device for example: no memory holds a whole one.
+pub struct TensorParts<F> {
+    specs: Vec<TensorSpec>,
+    fill: F,
+}
+
+impl<F: FnMut(usize, usize, &mut [f32]) -> Result<(), SourceError>> TensorParts<F> {
+    /// `fill(index, first, values)` fetches elements of a tensor of `specs`, from its element `first` on. It is called for each part once.
+    pub fn new(specs: Vec<TensorSpec>, fill: F) -> Self {
+        TensorParts { specs, fill }
+    }
+}
+
+impl<F: FnMut(usize, usize, &mut [f32]) -> Result<(), SourceError>> TensorSource for TensorParts<F> {
+    fn specs(&self) -> &[TensorSpec] {
+        &self.specs
+    }
+
+    fn fill(&mut self, index: usize, values: &mut [f32]) -> Result<(), SourceError> {
+        (self.fill)(index, 0, values)
+    }
+
+    fn fill_part(
+        &mut self,
+        index: usize,
+        first: usize,
+        values: &mut [f32],
+    ) -> Option<Result<(), SourceError>> {
+        Some((self.fill)(index, first, values))
     }
 }

@@ -126,6 +126,12 @@ impl VerifiedFile {
         CheckpointError::Checksum { file: self.path.clone(), expected: expected.into(), found }
     }
 
+    /// Says that a chunk will be read soon.
+    pub(crate) fn will_read(&self, index: u64) {
+        let (start, end) = self.range(index);
+        self.file.will_read(start..end);
+    }
+
     /// Reads a chunk and holds it against its checksum.
     pub(crate) fn chunk(&self, index: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
         let (start, end) = self.range(index);

@@ -196,25 +196,31 @@ fn pieces(
         head = later;
         put_full(&mut piece)?;
     }
-    let mut memory = Vec::new();
+    let (mut memory, mut by_parts) = (Vec::new(), true);
     for (i, _, length) in &layout.tensors {
         let (name, dtype) = (source.specs()[*i].name.clone(), source.specs()[*i].dtype);
         let elements = (*length / dtype.size() as u64) as usize;
-        let values = match source.lend(*i) {
-            Some(values) if values.len() == elements => values,
-            _ => {
-                memory.resize(elements, 0.0);
-                source
-                    .fill(*i, &mut memory)
-                    .map_err(|source| CheckpointError::Source { name: name.clone(), source })?;
-                &memory[..]
-            }
-        };
-        let mut done = 0;
+        let failed = |source| CheckpointError::Source { name: name.clone(), source };
+        let is_lent = source.lend(*i).is_some_and(|values| values.len() == elements);
+        let (mut done, mut is_whole) = (0, false);
         while done < elements {
             // Elements are aligned in files, so that none lies on both sides of a boundary of pieces.
             let to = piece.next(BLOCK.min((elements - done) * dtype.size()));
-            let here = &values[done..done + to.len() / dtype.size()];
+            let count = to.len() / dtype.size();
+            if !is_lent && by_parts {
+                memory.resize(count, 0.0);
+                let result = source.fill_part(*i, done, &mut memory);
+                by_parts = result.is_some();
+                result.unwrap_or(Ok(())).map_err(failed)?;
+            }
+            if !is_lent && !by_parts && !is_whole {
+                memory.resize(elements, 0.0);
+                source.fill(*i, &mut memory).map_err(failed)?;
+                is_whole = true;
+            }
+            let here = if is_lent || is_whole { done..done + count } else { 0..count };
+            let lent = if is_lent { source.lend(*i) } else { None };
+            let here = &lent.unwrap_or(&memory)[here];
             if !all_finite(here)
                 && let Some(at) = here.iter().position(|v| !v.is_finite())
             {
@@ -298,7 +304,7 @@ pub(crate) fn split(specs: &[TensorSpec], most: u64) -> Vec<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::TensorsFrom;
+    use crate::source::{TensorParts, TensorsFrom};
     use bessemer_units::DType;
 
     /// A file in memory, which fails at its write number `fails_at`.
@@ -353,6 +359,36 @@ mod tests {
         let value =
             |at: usize| f32::from_bits(u32::from(second[2 * at]) << 16 | u32::from(second[2 * at + 1]) << 24);
         assert!((0..10 << 19).all(|at| value(at) == (1 + at % 251) as f32));
+    }
+
+    /// Parts of tensors make the file that whole tensors make, and no memory holds a tensor.
+    #[test]
+    fn a_file_of_parts_is_the_file_of_whole_tensors() {
+        let spec =
+            |name: &str, elements, dtype| TensorSpec { name: name.into(), shape: vec![elements], dtype };
+        let specs =
+            vec![spec("a", 200_001, DType::F32), spec("b", 0, DType::F32), spec("c", 300_003, DType::Bf16)];
+        let layout = Layout::plan(&specs, &[0, 1, 2], &[]).unwrap();
+        let value = |i: usize, at: usize| (i * 1000 + at % 251) as f32;
+        let file = |source: &mut dyn TensorSource| {
+            let mut file = Memory { bytes: Vec::new(), writes: 0, fails_at: usize::MAX };
+            write_file(&mut file, Path::new("x"), &layout, source, &mut |_| ()).unwrap();
+            file.bytes
+        };
+        let mut whole = TensorsFrom::new(specs.clone(), |i, values: &mut [f32]| {
+            values.iter_mut().enumerate().for_each(|(at, v)| *v = value(i, at));
+            Ok(())
+        });
+        let (mut next, mut largest) = ([0; 3], 0);
+        let mut parts = TensorParts::new(specs.clone(), |i, first, values: &mut [f32]| {
+            assert_eq!(std::mem::replace(&mut next[i], first + values.len()), first, "each once, in order");
+            largest = largest.max(values.len());
+            values.iter_mut().enumerate().for_each(|(at, v)| *v = value(i, first + at));
+            Ok(())
+        });
+        assert!(file(&mut whole) == file(&mut parts));
+        drop(parts);
+        assert_eq!((next, largest), ([200_001, 0, 300_003], BLOCK / 2));
     }
 
     #[test]

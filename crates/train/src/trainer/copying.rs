@@ -402,7 +402,7 @@ impl Trainer {
             &self.saver.to,
             identity,
             slices.slices(),
-            SliceValues::Read(&mut |slice, values| slices.read(backend, slice.at.clone(), values)),
+            SliceValues::Read(&mut |range, values| slices.read(backend, range, values)),
             &mut *group,
             &mut |done, total| observer.progress("saving", done, total),
         );

@@ -8,13 +8,14 @@
 
 use crate::TrainError;
 use bessemer_checkpoint::{
-    CheckpointError, Contents, LentTensors, PartRequest, SaveReport, SaveTicket, Store, TensorSlice,
-    TensorSource, TensorSpec, TensorsFrom, WrittenPart, slice_specs,
+    CheckpointError, Contents, LentTensors, PartRequest, SaveReport, SaveTicket, Store, TensorParts,
+    TensorSlice, TensorSource, TensorSpec, WrittenPart, slice_specs,
 };
 use bessemer_collectives::{Communicator, Message};
 use bessemer_parallel::{OwnSlice, ParallelError, StateCopy};
 use bessemer_runlog::LogSync;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Messages.
 const TICKET: &str = "checkpoint begins";
@@ -64,8 +65,8 @@ enum Answer {
 const DURABLE: u32 = 1;
 const REFUSED: u32 = 2;
 
-/// Reads the values of a slice.
-pub(super) type ReadSlice<'a> = dyn FnMut(&OwnSlice, &mut [f32]) -> Result<(), ParallelError> + 'a;
+/// Reads elements of what a rank saves, as [`bessemer_parallel::OwnSlices::read`] counts them.
+pub(super) type ReadSlice<'a> = dyn FnMut(Range<usize>, &mut [f32]) -> Result<(), ParallelError> + 'a;
 
 /// Source of the values of a rank's slices.
 pub(super) enum SliceValues<'a> {
@@ -206,8 +207,9 @@ fn write_part(
         SliceValues::Read(read) => read,
     };
     let mut lost = None;
-    let mut source = TensorsFrom::new(specs, |entry: usize, values: &mut [f32]| {
-        read(&slices[entry], values).map_err(|e| {
+    let mut source = TensorParts::new(specs, |entry: usize, first: usize, values: &mut [f32]| {
+        let from = slices[entry].at.start + first;
+        read(from..from + values.len(), values).map_err(|e| {
             let text = e.to_string();
             lost = Some(e);
             text.into()
@@ -282,7 +284,7 @@ mod tests {
             tokenizer: "t".into(),
             log: None,
         });
-        let mut read = |_: &OwnSlice, values: &mut [f32]| {
+        let mut read = |_: Range<usize>, values: &mut [f32]| {
             values.fill(rank as f32);
             if fault == Fault::Device(rank) {
                 return Err(ParallelError::Layout("the device is gone".into()));

@@ -9,7 +9,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_checkpoint::{
-    LentTensors, SaveRequest, Store, TensorSpec, TensorsFrom,
+    LentTensors, SaveRequest, Store, TensorParts, TensorSpec,
     fs::{DIRECT_ALIGNMENT, FileSystem, OsFileSystem, evict_from_cache},
 };
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
@@ -144,8 +144,9 @@ impl Training<'_> {
     ) -> Result<(Vec<f32>, u64), Failure> {
         let specs = specs(&self.slices, &self.tensors);
         let (slices, backend) = (Arc::clone(&self.slices), &mut self.backend);
-        let mut from_device = TensorsFrom::new(specs.clone(), |i, values: &mut [f32]| {
-            Ok(slices.read(&mut *backend, slices.slices()[i].at.clone(), values)?)
+        let mut from_device = TensorParts::new(specs.clone(), |i, first, values: &mut [f32]| {
+            let from = slices.slices()[i].at.start + first;
+            Ok(slices.read(&mut *backend, from..from + values.len(), values)?)
         });
         // The checkpoints of the round before must not cost this one their removal.
         if folder.join("checkpoints").exists() {
