@@ -167,7 +167,7 @@ impl ChunkCache {
             let _stop = Stop(self);
             for _ in 0..threads {
                 let run = || {
-                    while let Some((claim, later)) = self.claim(4 * threads) {
+                    while let Some((claim, later)) = self.claim() {
                         later.into_iter().for_each(announce);
                         claim.run(read);
                     }
@@ -181,9 +181,9 @@ impl ChunkCache {
         })
     }
 
-    /// Takes the next chunk that nobody reads yet, as soon as there is room, and names those of the `ahead` chunks behind it that were not named before. None
+    /// Takes the next chunk that nobody reads yet, as soon as there is room, and names those of the next `window` chunks that were not named before. None
     /// when all are read, or the reader has ended.
-    fn claim(&self, ahead: usize) -> Option<(Claim<'_>, Vec<ChunkId>)> {
+    fn claim(&self) -> Option<(Claim<'_>, Vec<ChunkId>)> {
         let mut state = locked(&self.state);
         loop {
             let id = *state.order.get(state.next)?;
@@ -196,7 +196,7 @@ impl ChunkCache {
                 *wanted = Ahead::InProgress;
                 state.held += 1;
                 let from = state.announced.max(state.next);
-                state.announced = (state.next + ahead).min(state.order.len()).max(from);
+                state.announced = (state.next + state.window).min(state.order.len()).max(from);
                 let later = state.order[from..state.announced].to_vec();
                 return Some((Claim { cache: self, id, result: None }, later));
             }
