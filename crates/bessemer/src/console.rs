@@ -41,7 +41,7 @@ pub(crate) struct Console {
 struct Work {
     name: String,
     begun: Instant,
-    told: Instant,
+    reported: Instant,
     bar: Option<ProgressBar>,
 }
 
@@ -254,14 +254,14 @@ impl Observer for Console {
     }
 
     fn progress(&mut self, what: &str, done: u64, total: u64) {
-        // Pieces of a trial, such as its evaluation, are not told apart from it.
+        // Pieces of a trial, such as its evaluation, are not distinguished from it.
         if self.verbosity == Verbosity::Quiet || self.trial.as_ref().is_some_and(|name| name != what) {
             return;
         }
         if self.work.as_ref().is_none_or(|w| w.name != what) {
             self.finish_work();
             let now = Instant::now();
-            self.work = Some(Work { name: what.to_owned(), begun: now, told: now, bar: None });
+            self.work = Some(Work { name: what.to_owned(), begun: now, reported: now, bar: None });
         }
         let terminal = self.terminal;
         let needs_bar = self.work.as_ref().is_some_and(|w| w.bar.is_none() && w.begun.elapsed() >= PATIENCE);
@@ -273,8 +273,8 @@ impl Observer for Console {
         work.bar = work.bar.take().or(bar);
         if let Some(bar) = &work.bar {
             bar.set_position(done);
-        } else if !terminal && work.told.elapsed() >= PLAIN_EVERY {
-            work.told = Instant::now();
+        } else if !terminal && work.reported.elapsed() >= PLAIN_EVERY {
+            work.reported = Instant::now();
             let share = (100 * done).checked_div(total).map_or_else(|| done.to_string(), |s| format!("{s}%"));
             let _ = writeln!(io::stderr(), "{what}: {share}");
         }

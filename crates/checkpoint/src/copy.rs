@@ -14,7 +14,7 @@ const BLOCK: usize = 4 << 20;
 impl Store {
     /// Copies a checkpoint from another store, which may be one of objects ([`crate::RemoteStore::reader`]): every chunk is held against
     /// its checksum before it is written, and the copy becomes visible whole, as a save does. `None` if the same one is here already.
-    /// `progress` is told (done, total) bytes. Memory: a chunk of at most 64 MiB, and 4 MiB.
+    /// `progress` is called with (done, total) bytes. Memory: a chunk of at most 64 MiB, and 4 MiB.
     ///
     /// # Errors
     /// Another checkpoint of the same step here; one that is damaged there; no room; the file system's or the store's answer.

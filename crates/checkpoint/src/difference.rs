@@ -73,7 +73,7 @@ pub struct MetadataDifference {
 }
 
 impl CheckpointDifference {
-    /// Compares two checkpoints; `progress` is told (done, total) elements.
+    /// Compares two checkpoints; `progress` is called with (done, total) elements.
     ///
     /// # Errors
     /// A checkpoint that is damaged or cannot be read.

@@ -61,7 +61,7 @@ impl Loaded {
         Loaded::open_on(&OsFileSystem, path, &mut |_, _| {})
     }
 
-    /// The same on another file system; `progress` is told (done, total) bytes.
+    /// The same on another file system; `progress` is called with (done, total) bytes.
     pub fn open_on(fs: &dyn FileSystem, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Loaded> {
         let loaded = Loaded::of(path, read_manifest(fs, path)?, None);
         // Presence and size of all, before hashing any.

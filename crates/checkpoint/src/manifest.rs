@@ -89,7 +89,7 @@ pub struct TensorRecord {
 }
 
 /// The checkpoint that a save found before it: each manifest names the one before, so that one that was changed, exchanged or
-/// put back later is told from the one that the run went on from.
+/// put back later is distinguished from the one that the run resumed from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Previous {

@@ -77,7 +77,7 @@ impl Loaded {
 }
 
 impl Store {
-    /// Saves a checkpoint that was loaded from elsewhere in other slices: the same step, state and bits. `progress` is told (done,
+    /// Saves a checkpoint that was loaded from elsewhere in other slices: the same step, state and bits. `progress` is called with (done,
     /// total) bytes.
     ///
     /// # Errors

@@ -232,7 +232,7 @@ impl Store {
         self.load_with(step, &mut |_, _| {})
     }
 
-    /// [`Store::load`]; `progress` is told (done, total) bytes.
+    /// [`Store::load`]; `progress` is called with (done, total) bytes.
     pub fn load_with(&self, step: u64, progress: &mut dyn FnMut(u64, u64)) -> Result<Loaded> {
         let path = self.path(step);
         if self.fs.kind(&path).at("look for", &path)?.is_none() {

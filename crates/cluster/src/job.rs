@@ -369,7 +369,7 @@ pub struct TrafficReport {
 
 impl TrafficReport {
     /// Communication of a step if switches only forwarded, one axis after another; nothing where no axis takes sums in switches, or one
-    /// was told to.
+    /// was ordered to.
     pub fn between_devices(&self) -> Option<f64> {
         let summed = |time: &TrafficTime| time.algorithm == CollectiveAlgorithm::SwitchTree;
         if !self.times.iter().any(summed) {

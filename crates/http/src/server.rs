@@ -39,7 +39,7 @@ pub struct Limits {
     pub arrival: Duration,
     /// Time for which a client may read nothing while an answer waits for it.
     pub stall: Duration,
-    /// Time for unfinished answers once the server was told to stop.
+    /// Time for unfinished answers once the server was asked to stop.
     pub drain: Duration,
 }
 

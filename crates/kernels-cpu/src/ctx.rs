@@ -70,7 +70,7 @@ impl Scratch {
     /// `len` floats, aligned to a cache line, contents undefined.
     ///
     /// # Panics
-    /// If the operator told `Backend::workspace` less than it takes: launches compare that with what is reserved.
+    /// If the operator stated less to `Backend::workspace` than it takes: launches compare that with what is reserved.
     pub(crate) fn take(&mut self, len: usize) -> Span {
         let all = padded(len);
         assert!(all <= self.left, "an operator took more workspace than it had asked for");

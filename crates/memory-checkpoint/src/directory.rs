@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// File with the path of the run directory, so that what a removed run has left can be told.
+/// File with the path of the run directory, so that what a removed run has left can be recognised.
 const RUN_FILE: &str = "run";
 
 /// The slots of a run on this host.

@@ -189,7 +189,7 @@ pub fn proportions_power(size: f64, (first, second): (f64, f64), test: Test) -> 
     }
 }
 
-/// Size of each of two groups whose shares are told apart with this power. None if they are equal.
+/// Size of each of two groups whose shares are distinguished with this power. None if they are equal.
 pub fn proportions_size((first, second): (f64, f64), test: Test, power: f64) -> Option<f64> {
     let (pooled, apart) = deviations(first, second);
     let quantile = normal_quantile(1.0 - test.alpha / test.sides.count());

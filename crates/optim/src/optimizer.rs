@@ -215,7 +215,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Tells the optimizer that the gradients in memory are `scale` times those that the norms which it is told are of.
+    /// States that the gradients in memory are `scale` times those of which the norms are given.
     pub fn set_loss_scale(&mut self, scale: f64) {
         self.loss_scale = scale;
     }
@@ -267,7 +267,7 @@ impl Optimizer {
         self.apply(backend, t, lr, grad_norm)
     }
 
-    /// The second half of [`Optimizer::step`], with the norm that [`Optimizer::grad_norm`] told.
+    /// The second half of [`Optimizer::step`], with the norm that [`Optimizer::grad_norm`] returned.
     ///
     /// # Errors
     /// As [`Optimizer::step`].

@@ -87,7 +87,7 @@ impl Placement {
     }
 }
 
-/// How the threads of a pool are told of a job and counted when they are done.
+/// How the threads of a pool are notified of a job and counted when they are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Barrier {
     /// All of them through one counter: one after the other.
@@ -129,7 +129,7 @@ impl ManyCores {
     }
 
     /// Seconds of a launch in which its job is handed to `cores` threads and taken back. With a counter it is proportional to
-    /// the threads that must be told, which is the most that it can be; with a tree to the logarithm.
+    /// the threads that must be notified, which is the most that it can be; with a tree to the logarithm.
     pub fn handoff(&self, cores: usize, barrier: Barrier) -> f64 {
         let turns = match barrier {
             Barrier::Counter => cores.saturating_sub(1),

@@ -220,7 +220,7 @@ fn replace_or_push<'a, T>(list: &mut Vec<&'a T>, new: &'a T, same: impl Fn(&T, &
     }
 }
 
-/// Adds up the time of processes. One that told its end is worth what it told; one that crashed, what its records
+/// Adds up the time of processes. One that reported its end counts as what it reported; one that crashed, what its records
 /// add up to.
 #[derive(Debug, Default)]
 struct Clock {

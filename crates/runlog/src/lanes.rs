@@ -1,4 +1,4 @@
-//! A trace by lanes: spans are told by rank and lane, and become streams in which nothing overlaps what it should not.
+//! A trace by lanes: spans are distinguished by rank and lane, and become streams in which nothing overlaps what it should not.
 
 use crate::{RunLogError, Span, Trace, TraceNote};
 use serde_json::{Map, Value};

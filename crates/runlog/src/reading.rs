@@ -139,7 +139,7 @@ pub(crate) fn first_line() -> String {
     format!("{{\"kind\":\"log\",\"format\":\"{FORMAT}\",\"version\":{VERSION}}}\n")
 }
 
-/// Whether a cut first line could be that of a log, so that a crash at the very beginning is told from a file
+/// Whether a cut first line could be that of a log, so that a crash at the very beginning is distinguished from a file
 /// that never was one.
 fn begins_like_a_log(raw: &[u8]) -> bool {
     first_line().as_bytes().starts_with(raw)

@@ -118,7 +118,7 @@ impl ShardSet {
     }
 
     /// The parts of a training mixture, in the order of their tokens; together they are the split. Empty where its
-    /// documents were not told apart.
+    /// documents were not distinguished.
     pub fn components(&self) -> &[Component] {
         &self.components
     }

@@ -104,7 +104,7 @@ pub enum TrainError {
         /// This rank is on one of them.
         own: bool,
     },
-    /// Wrong numbers were made, and it cannot be told by whom.
+    /// Wrong numbers were computed, and the rank cannot be identified.
     #[error("{what}; run the same command with the ranks on other hosts to find out which one is wrong")]
     Disambiguate {
         /// The step at hand.

@@ -1,4 +1,4 @@
-//! Evaluation sets, as JSON lines or Parquet (told by the first byte).
+//! Evaluation sets, as JSON lines or Parquet (recognised by the first byte).
 
 use bessemer_privacy::decontaminate::{DecontaminateConfig, EvaluationSource, Index, read};
 use std::path::Path;

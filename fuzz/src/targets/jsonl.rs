@@ -1,4 +1,4 @@
-//! JSON lines, plain, gzip or zstd (told by the first byte), through a whole build of a corpus.
+//! JSON lines, plain, gzip or zstd (recognised by the first byte), through a whole build of a corpus.
 
 use bessemer_corpus::SourceKind;
 

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-/// Largest text of one document, in bytes: longer lines and files are passed over and told.
+/// Largest text of one document, in bytes: longer lines and files are skipped and reported.
 const MAX_DOCUMENT: u64 = 256 << 20;
 
 /// A document with its columns.
@@ -105,7 +105,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
     for document in documents(file, &args.text)? {
         let document = match document {
             Ok(document) => document,
-            // A damaged line is told and the run goes on; a damaged file ends here.
+            // A damaged line is reported and the run goes on; a damaged file ends here.
             Err(Fault::Document(message)) => {
                 passed_over += 1;
                 say_some(console, passed_over, &message);
@@ -149,7 +149,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
 
 /// Names that an error lists.
 const MOST_NAMES: usize = 20;
-/// Documents passed over that are told one by one.
+/// Skipped documents that are reported one by one.
 const MOST_TOLD: u64 = 5;
 
 /// The names of a document's fields, as far as a line holds them.
@@ -170,7 +170,7 @@ fn fields(document: &Document) -> String {
     text
 }
 
-/// Tells why a document is passed over, unless enough were told; the last line of the command has their number.
+/// Reports why a document is skipped, unless enough were reported; the last line of the command has their number.
 fn say_some(console: &mut Console, number: u64, message: &str) {
     if number <= MOST_TOLD {
         console.say(message);

@@ -153,7 +153,7 @@ impl Heartbeats {
         }
     }
 
-    /// Says that this process's first rank gets on with something that its observer is not told of.
+    /// Says that this process's first rank works on something that its observer is not notified of.
     pub(crate) fn feed(&self) {
         if let Some(running) = &self.0 {
             running.shared.states[0].progress.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use crate::commands::heartbeats::Heartbeats;
 use crate::commands::meeting::{Decision, Meeting};
 use crate::commands::plan::auto::{self, Host, LaidOut};
 use crate::commands::waiting::Threads;
-use crate::commands::{told, waiting};
+use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
@@ -245,7 +245,7 @@ impl Job {
         }
     }
 
-    /// Ends the job with the result of this process. A mistake of the user's that several processes found is told by one.
+    /// Ends the job with the result of this process. A user's mistake that several processes found is reported by one.
     ///
     /// # Errors
     /// That, or a process that does not come to the end.
@@ -257,7 +257,7 @@ impl Job {
                 let reason = failure.message.clone();
                 // Whoever found the same still waits for this process to say so.
                 let failure = match &mut self.failures {
-                    Some(group) => told::once(&mut **group, failure, &crate::console::complain),
+                    Some(group) => reported::once(&mut **group, failure, &crate::console::complain),
                     None => failure,
                 };
                 let vain = self.recorder.waited_in_vain(self.process);
@@ -274,7 +274,7 @@ impl Job {
                 if let (Err(_), Some(meeting)) = (&result, &mut self.meeting) {
                     meeting.stop();
                 }
-                // A launcher may end the others as soon as one has left: what is to be told is told before.
+                // A launcher may end the others as soon as one has left: what is to be reported is reported before.
                 let result = result.map_err(|failure| {
                     crate::console::complain(&failure);
                     Failure { message: String::new(), ..failure }
@@ -376,7 +376,7 @@ pub(crate) struct RankThreads<'a> {
 
 impl RankThreads<'_> {
     /// Trains to the end or to a stop. The first rank works on this thread and tells `console`; `begun` is called when
-    /// it is ready to train. Of several ranks' failures the one that caused the others is told.
+    /// it is ready to train. Of several ranks' failures the one that caused the others is reported.
     pub(crate) fn train(
         &self,
         job: &mut Job,
@@ -406,7 +406,7 @@ impl RankThreads<'_> {
             ended(0, led.as_ref().err());
             let panicked = |_| Err(Failure::panicked().into());
             let followed = others.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
-            let outcome = told(led, followed.collect(), &|| job.recorder.report());
+            let outcome = job_outcome(led, followed.collect(), &|| job.recorder.report());
             Ok(Trained { outcome, closed })
         })
     }
@@ -471,7 +471,7 @@ impl RankThreads<'_> {
 
 /// The first rank's outcome, or the failure that ended the job; with the table of the last collectives if all that is known
 /// is that a rank was lost. (A time-out has it.)
-fn told<T>(
+fn job_outcome<T>(
     led: Result<T, Broken>,
     followed: Vec<Result<T, Broken>>,
     table: &dyn Fn() -> String,
@@ -512,10 +512,10 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_told_and_not_its_secondaries() {
+    fn the_cause_is_reported_and_not_its_secondaries() {
         let table = || "table".to_string();
-        assert_eq!(told(Ok(1), vec![Ok(2), Ok(3)], &table).unwrap(), 1);
-        let message = |led, followed| told::<i32>(led, followed, &table).unwrap_err().message;
+        assert_eq!(job_outcome(Ok(1), vec![Ok(2), Ok(3)], &table).unwrap(), 1);
+        let message = |led, followed| job_outcome::<i32>(led, followed, &table).unwrap_err().message;
         let followed = vec![broken("gone", true), broken("no memory", false)];
         assert_eq!(message(broken("rank 2 is gone", true), followed), "rank 2: no memory");
         assert_eq!(message(broken("disk full", false), vec![broken("gone", true)]), "disk full");
@@ -546,7 +546,7 @@ mod tests {
         });
         let led = results.remove(0);
         assert!(led.as_ref().is_err_and(|b| b.timed_out), "{led:?}");
-        let said = told(led, results, &|| job.recorder.report()).unwrap_err().message;
+        let said = job_outcome(led, results, &|| job.recorder.report()).unwrap_err().message;
         assert_eq!(said.matches("Last collectives of each rank:").count(), 1, "{said}");
         let waits =
             |rank: usize| format!("rank {rank}: barrier 2 of \"step 2\" in world ({rank} of 3), 0 bytes, ");

@@ -1,4 +1,4 @@
-//! Who waited where for whom, told once by a job whose ranks waited in vain.
+//! Reports, once per job, which rank was blocked in which collective and which peers had not arrived.
 
 use crate::failure::{Failure, code};
 use bessemer_collectives::{Communicator, Message};
@@ -16,8 +16,8 @@ fn last(peer: usize) -> Message<'static> {
     Message::new("last collectives", 2, peer)
 }
 
-fn table_told(peer: usize) -> Message<'static> {
-    Message::new("the table is told", 3, peer)
+fn table_is_printed(peer: usize) -> Message<'static> {
+    Message::new("the table is printed", 3, peer)
 }
 
 fn acknowledged(peer: usize) -> Message<'static> {
@@ -40,7 +40,7 @@ enum Said {
 /// Brings together what the processes of a failed job did last: the first of those that can be reached tells this process's
 /// failure with the table of all, the others leave without a word. Where the wire is broken each tells its own part.
 /// `lines`: this process's part, or `None` if it did not wait in vain, so that the failure is its own and speaks for itself.
-/// Gives the failure back, without what was told.
+/// Returns the failure without what was reported.
 pub(crate) fn once(
     group: &mut dyn Communicator,
     failure: Failure,
@@ -78,18 +78,18 @@ pub(crate) fn once(
         return if me == 0 { failure } else { silent };
     }
     let teller = said.iter().position(|s| matches!(s, Said::Lines(_))).unwrap_or(me);
-    if teller != me && comes(group, table_told(teller), 2 * WAIT) {
+    if teller != me && comes(group, table_is_printed(teller), 2 * WAIT) {
         let _ = group.send(acknowledged(teller), &[0u8]);
         // A process that leaves breaks the group for those that have not heard yet: the teller leaves first. It sends nothing
         // more under this tag, so this ends when it is gone.
-        comes(group, table_told(teller), WAIT);
+        comes(group, table_is_printed(teller), WAIT);
         return silent;
     }
     tell(&Failure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
     let peers = || said.iter().enumerate().filter(|(p, s)| *p != me && matches!(s, Said::Lines(_)));
     for (peer, _) in peers() {
         // Whoever is gone by now needs no word.
-        let _ = group.send(table_told(peer), &[0u8]);
+        let _ = group.send(table_is_printed(peer), &[0u8]);
     }
     for (peer, _) in peers() {
         comes(group, acknowledged(peer), WAIT / 2);

@@ -1,4 +1,4 @@
-//! Several ranks in one process: the losses of one rank, through kills and interruptions, and mistakes that are told.
+//! Several ranks in one process: the losses of one rank, through kills and interruptions, and mistakes that are reported.
 
 use crate::workplace::{LLAMA, Workplace};
 use std::process::Stdio;
@@ -276,7 +276,7 @@ fn processes_of_mpirun_have_the_bits_of_threads_on_grids_in_long_sequences_and_i
     }
 }
 
-/// What every process finds wrong is told by the first, with the number of the others.
+/// What every process finds wrong is reported by the first, with the number of the others.
 #[cfg(feature = "mpi")]
 #[test]
 fn processes_of_mpirun_tell_a_mistake_once() {

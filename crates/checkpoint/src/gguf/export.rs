@@ -32,7 +32,7 @@ pub struct GgufExport<'a> {
     pub tokenizer: GgufTokenizer,
     /// Replace a GGUF file at the same place.
     pub overwrite: bool,
-    /// Told (done, total) bytes while writing.
+    /// Called with (done, total) bytes while writing.
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -193,7 +193,7 @@ impl Tensor {
     }
 }
 
-/// Writes the whole file; `how`: whether one may be replaced, and who is told (done, total) bytes.
+/// Writes the whole file; `how`: whether one may be replaced, and what is called with (done, total) bytes.
 fn write(
     path: &Path,
     layout: &Layout,

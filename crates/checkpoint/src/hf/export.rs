@@ -36,7 +36,7 @@ pub struct HfExport<'a> {
     pub max_file_bytes: u64,
     /// Replace an earlier export at the same place, if its files are as they were written.
     pub overwrite: bool,
-    /// Told (done, total) bytes while writing.
+    /// Called with (done, total) bytes while writing.
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 

@@ -72,7 +72,7 @@ struct LocalCheckpoint {
 impl RemoteStore {
     /// Makes the store hold the newest checkpoint of a run and those that its rule keeps for ever, and removes what the rule does
     /// not keep and what is later than the newest one, because the run went back from there. Interrupted at any moment, the same call
-    /// goes on. `retention` is the rule of the local checkpoints; `progress` is told (done, total) bytes.
+    /// goes on. `retention` is the rule of the local checkpoints; `progress` is called with (done, total) bytes.
     ///
     /// # Errors
     /// Another owner; a local checkpoint that is damaged; the store refuses, is full, or cannot be reached.

@@ -20,7 +20,7 @@ pub(super) enum Exit {
     Done,
     /// `Leave` was sent to all.
     Leave,
-    /// All others were told that this rank gives up.
+    /// All others were notified that this rank gives up.
     GivenUp(Instant),
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
-/// A server that prefers the good text, and the first one if it is told to be biased; words are its tokens.
+/// A server that prefers the good text, and the first one if it is set to be biased; words are its tokens.
 struct Model {
     biased: bool,
     requests: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The format: what is written comes back, and every damage is told.
+//! The format: what is written comes back, and every damage is reported.
 
 use super::*;
 use std::fs;

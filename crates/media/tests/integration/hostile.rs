@@ -24,7 +24,7 @@ fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
 }
 
-/// Small, so that what slips past a header check would be told.
+/// Small, so that what slips past a header check would be noticed.
 fn limits() -> Limits {
     Limits { pixels: 1 << 16, audio_samples: 1 << 17, ..Limits::default() }
 }

@@ -124,7 +124,7 @@ impl Axis {
 }
 
 /// A range that is not empty: a single value gets room on both sides. Ranges near the smallest doubles, where
-/// steps could not be told apart, count as a single value.
+/// steps could not be distinguished, count as a single value.
 fn widen(low: f64, high: f64) -> (f64, f64) {
     let largest = low.abs().max(high.abs());
     if high - low > (largest * 1e-9).max(1e-290) {

@@ -1,5 +1,5 @@
 //! `extract-peers CRATE OUT_DIR FILE...`: writes OUT_DIR/NAME.txt for each page and OUT_DIR/timing.json. A panic counts
-//! as no output and is told.
+//! as no output and is reported.
 
 use std::path::Path;
 

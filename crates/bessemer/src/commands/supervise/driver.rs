@@ -70,7 +70,7 @@ pub(super) struct Supervisor<'a> {
     step: Option<u64>,
     begun: Instant,
     looked: Instant,
-    told_manager: Instant,
+    notified_manager: Instant,
     alive: Instant,
     pub(super) launches: Launches,
     pub(super) manager: Option<ServiceManager>,
@@ -109,7 +109,7 @@ impl<'a> Supervisor<'a> {
             step: None,
             begun: now,
             looked: now,
-            told_manager: now,
+            notified_manager: now,
             alive: now,
             launches,
             manager: None,
@@ -472,8 +472,8 @@ impl<'a> Supervisor<'a> {
                 restarts_in_a_row,
             });
         }
-        if self.manager.is_some() && (!what.is_empty() || self.told_manager.elapsed() >= STATUS) {
-            self.told_manager = Instant::now();
+        if self.manager.is_some() && (!what.is_empty() || self.notified_manager.elapsed() >= STATUS) {
+            self.notified_manager = Instant::now();
             self.tell_manager(|manager| manager.status(&text));
         }
     }
@@ -483,7 +483,7 @@ impl<'a> Supervisor<'a> {
         if let Some(manager) = &self.manager
             && let Err(e) = tell(manager)
         {
-            self.console.say(&format!("warning: NOTIFY_SOCKET: {e}; nothing more is told to it"));
+            self.console.say(&format!("warning: NOTIFY_SOCKET: {e}; nothing more is reported to it"));
             self.manager = None;
         }
     }

@@ -1,4 +1,4 @@
-//! What several processes of a job found out each by itself, such as a mistake in the recipe, is told once.
+//! Reports once what several processes of a job found independently, such as a mistake in the recipe.
 
 use crate::failure::{Failure, code};
 use bessemer_collectives::{Communicator, Message};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// How long a process that cannot begin waits for others to say the same. All read the recipe at their start.
 const WAIT: Duration = Duration::from_secs(1);
 const FOUND: &str = "what is wrong";
-const TOLD: &str = "told";
+const REPORTED: &str = "reported failure";
 
 /// Tells a mistake of the user's once: the first of the processes that say the same does, with their number, before any of
-/// them leaves (a launcher may end all as soon as one has left). Gives the failure back, without what was told.
+/// them leaves (a launcher may end all as soon as one has left). Returns the failure without what was reported.
 pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn(&Failure)) -> Failure {
     if ![code::RECIPE, code::USAGE].contains(&failure.code) {
         return failure;
@@ -42,7 +42,7 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
     if first != me {
         let until = Instant::now() + 2 * WAIT;
         while Instant::now() < until {
-            if take(group, TOLD, first).is_some() {
+            if take(group, REPORTED, first).is_some() {
                 return silent;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -56,14 +56,14 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
     };
     tell(&Failure { message: format!("{who}{}{also}", failure.message), ..failure });
     for peer in same.into_iter().filter(|p| *p != me) {
-        let _ = group.send(Message::new(TOLD, 1, peer), &[0u32; 2]);
+        let _ = group.send(Message::new(REPORTED, 1, peer), &[0u32; 2]);
     }
     silent
 }
 
 /// A message that has arrived.
 fn take(group: &mut dyn Communicator, name: &str, from: usize) -> Option<[u32; 2]> {
-    let message = Message::new(name, u64::from(name == TOLD), from);
+    let message = Message::new(name, u64::from(name == REPORTED), from);
     let mut values = [0u32; 2];
     let there = group.arrived(message).is_ok_and(|there| there);
     (there && group.receive(message, &mut values).is_ok()).then_some(values)
@@ -84,7 +84,7 @@ mod tests {
     use std::sync::Mutex;
 
     /// What each rank that fails tells.
-    fn told(failures: &[Option<(u8, &str)>]) -> (Vec<String>, Vec<(u8, String)>) {
+    fn reported(failures: &[Option<(u8, &str)>]) -> (Vec<String>, Vec<(u8, String)>) {
         let said = Mutex::new(Vec::new());
         let world = ThreadCommunicator::world("failures", failures.len(), &ThreadSettings::default());
         let left = std::thread::scope(|scope| {
@@ -110,24 +110,24 @@ mod tests {
     }
 
     #[test]
-    fn what_all_say_is_told_by_the_first_and_counted() {
+    fn what_all_say_is_reported_by_the_first_and_counted() {
         let wrong = Some((code::RECIPE, "width is odd"));
-        let (said, left) = told(&[wrong; 4]);
+        let (said, left) = reported(&[wrong; 4]);
         assert_eq!(said, ["width is odd\n(3 other processes say the same)"]);
         assert_eq!(left, vec![(code::RECIPE, String::new()); 4]);
     }
 
     #[test]
-    fn what_only_some_say_is_told_with_their_rank() {
+    fn what_only_some_say_is_reported_with_their_rank() {
         let missing = Some((code::RECIPE, "no such file"));
-        let (said, left) = told(&[None, missing, Some((code::RECIPE, "no memory")), missing]);
+        let (said, left) = reported(&[None, missing, Some((code::RECIPE, "no memory")), missing]);
         assert_eq!(said, ["rank 1: no such file\n(one other process says the same)", "rank 2: no memory"]);
         assert_eq!(left.len(), 3);
     }
 
     #[test]
     fn other_failures_are_left_to_whoever_has_them() {
-        let (said, left) = told(&[Some((code::FAILED, "disk full")); 2]);
+        let (said, left) = reported(&[Some((code::FAILED, "disk full")); 2]);
         assert_eq!((said.len(), left[1].1.as_str()), (0, "disk full"));
     }
 }
