@@ -77,7 +77,7 @@ impl Wanted {
     /// `runs`: (first, how many) of a tensor of `elements`; they are `values` elements together.
     ///
     /// # Errors
-    /// Elements that are wanted twice, are none of the tensor's, or are not as many as `values`.
+    /// Elements that are wanted twice, are outside the tensor, or are not as many as `values`.
     pub fn new(runs: &[(usize, usize)], elements: usize, values: usize) -> Result<Wanted, String> {
         let mut to = 0;
         let mut wanted: Vec<_> = Vec::with_capacity(runs.len());

@@ -90,7 +90,7 @@ impl Library {
     }
 }
 
-/// A list of which NVML tells the length.
+/// A list whose length NVML states.
 fn list(ask: impl FnOnce(*mut c_uint, *mut c_uint) -> Result<(), Fault>) -> Result<Vec<u32>, Fault> {
     let mut clocks = vec![0; MOST];
     let mut count = MOST as c_uint;

@@ -27,7 +27,7 @@ pub mod shared;
 
 use rows::{OneLength, rolling_rows, score_rows};
 
-/// A model that tells the loss of every token of a batch of fixed shape.
+/// A model that returns the loss of every token of a batch of fixed shape.
 pub trait TokenLosses {
     /// (sequences, tokens of a sequence) of a batch.
     fn shape(&self) -> (usize, usize);

@@ -10,7 +10,7 @@
 //! direction in the gradient's place, so it needs no scratch.
 //!
 //! Of a matrix that is cut over the tensor axis every rank keeps the means of the whole one (they are small), and what has
-//! one value an element is cut like the matrix. Gradient and value are brought together for the means and the sums of
+//! one value an element is cut like the matrix. Gradient and value are gathered for the means and the sums of
 //! squares, on every rank. Scratch then: two of the largest whole parameter.
 
 use crate::config::{AdafactorConfig, OptimConfig};

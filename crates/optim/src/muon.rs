@@ -10,7 +10,7 @@
 //! matrices of the size of the largest block and two squares of the largest short side.
 //!
 //! Of a matrix that is cut over the tensor axis each rank keeps the momentum of its part only: it is formed element by
-//! element, so this takes 1/t of the memory and moves nothing. u is brought together before it is orthogonalised, on every
+//! element, so this takes 1/t of the memory and moves nothing. u is gathered before it is orthogonalised, on every
 //! rank, which keeps its part of X: elements of the matrix times (t-1)/t from each rank, against twice that if ranks shared
 //! the products out and sent the results back. Scratch then: the largest whole matrix and the largest part as well.
 

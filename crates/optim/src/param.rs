@@ -20,7 +20,7 @@ pub struct OptimParam {
     /// everything else (tables, output projections, biases, norms), which Muon and K-FAC leave to AdamW.
     pub blocks: Vec<usize>,
     /// The matrix that `value` is a part of, if other ranks of the tensor axis have other parts of it. Optimizers that need
-    /// whole matrices bring it together through [`crate::Peers`].
+    /// whole matrices gather it through [`crate::Peers`].
     pub whole: Option<WholeMatrix>,
     /// Class of the parameter, and its elements on this tensor-parallel rank, of which `value` may be a stretch: what moments in 8
     /// bits go by.

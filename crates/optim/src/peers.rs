@@ -1,4 +1,4 @@
-//! What the ranks of a job tell each other inside an optimizer's step.
+//! What the ranks of a job exchange inside an optimizer's step.
 
 use bessemer_tensor::{Backend, TensorError, View};
 

@@ -182,7 +182,7 @@ fn rank(
 }
 
 /// Two warm rounds in a row ask for nothing, sooner or later: a thread that the system starts late allocates its name in one
-/// round, and how many messages are under way at once, each in a buffer of a pool, depends on timing; but a step's own
+/// round, and how many messages are in flight at once, each in a buffer of a pool, depends on timing; but a step's own
 /// allocations are in each round.
 #[test]
 fn a_warm_step_of_several_ranks_asks_for_no_memory() {

@@ -273,7 +273,7 @@ mod tests {
         [ranks, per_node, sharing]
     }
 
-    /// Tensor-parallel ranks lie beside each other: 4 of them twice on a node of 8, so that 4 groups of data-parallel ranks share it.
+    /// Tensor-parallel ranks are adjacent: 4 of them twice on a node of 8, so that 4 groups of data-parallel ranks share it.
     #[test]
     fn groups_share_the_interfaces_of_a_node() {
         let config = || {

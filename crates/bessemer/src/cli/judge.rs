@@ -78,7 +78,7 @@ pub(crate) struct JudgeModelArgs {
     /// File whose first line is the key that the address wants. It travels without encryption.
     #[arg(long, value_name = "FILE", requires = "at")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Requests under way at the address at a time.
+    /// Requests in flight to the address at a time.
     #[arg(long, value_name = "N", default_value_t = 4, requires = "at", value_parser = requests)]
     pub(crate) parallel: usize,
     /// How verdicts are read: from the text that the model writes, or from which verdict is the most probable one.

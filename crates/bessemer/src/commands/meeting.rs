@@ -107,7 +107,7 @@ impl Meeting {
         }
     }
 
-    /// On the first process: tells the others to train, or to stop if any process was asked to.
+    /// On the first process: orders the others to train, or to stop if any process was asked to.
     ///
     /// # Errors
     /// Another process is gone.

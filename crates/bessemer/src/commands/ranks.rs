@@ -63,7 +63,7 @@ pub(crate) struct Job {
     beats: Heartbeats,
     /// All processes, to meet before training.
     meeting: Option<Meeting>,
-    /// All processes, to agree on who tells what all of them found wrong.
+    /// All processes, to agree on who reports what all of them found wrong.
     failures: Option<Box<dyn Communicator>>,
     mpi: Option<MpiWorld>,
 }
@@ -294,7 +294,7 @@ pub(crate) fn interrupted(tells: bool) -> Failure {
     Failure { code: code::CONTINUE, message: message.into() }
 }
 
-/// Communicators of ranks that are threads, whose time-outs tell the last collectives of all.
+/// Communicators of ranks that are threads, whose time-outs report the last collectives of all.
 pub(crate) fn recorded_threads(
     count: usize,
     timeout: Duration,
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(message(Ok(1), vec![broken("too late", false)]), "rank 1: too late");
     }
 
-    /// A rank that comes too late ends the job, and the message says once who waits where for whom.
+    /// A rank that comes too late ends the job, and the message reports once which rank is blocked in which collective.
     #[test]
     fn a_timeout_of_threads_tells_the_table() {
         let timeout = Duration::from_millis(300);

@@ -261,7 +261,7 @@ impl Session {
         Ok((Arc::new(tokenizer), Arc::new(train), validation))
     }
 
-    /// Records and tells what this session works with; the peak of all ranks' threads.
+    /// Records and reports what this session works with; the peak of all ranks' threads.
     fn announce(&self, job: &Job, threads: usize, console: &mut Console) -> Result<Peak, Failure> {
         // More threads than cores have the peak of the cores.
         let busy = (threads * job.here).min(machine::threads(0));

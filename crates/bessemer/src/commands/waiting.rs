@@ -31,15 +31,15 @@ enum Said {
     Nothing,
     /// It cannot be reached.
     Unreachable,
-    /// It failed by itself and tells why.
+    /// It failed by itself and reports why.
     Cause,
-    /// Its last collectives: it waited in vain too.
+    /// Its last collectives: it was blocked until the time-out too.
     Lines(String),
 }
 
 /// Brings together what the processes of a failed job did last: the first of those that can be reached tells this process's
 /// failure with the table of all, the others leave without a word. Where the wire is broken each tells its own part.
-/// `lines`: this process's part, or `None` if it did not wait in vain, so that the failure is its own and speaks for itself.
+/// `lines`: this process's part, or `None` if it was not blocked until the time-out, so that the failure is its own and speaks for itself.
 /// Returns the failure without what was reported.
 pub(crate) fn once(
     group: &mut dyn Communicator,

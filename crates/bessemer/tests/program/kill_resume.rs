@@ -76,7 +76,7 @@ pub(crate) fn logged_step(place: &Workplace) -> u64 {
     steps.max().unwrap_or(0)
 }
 
-/// Whether a save of this process is under way, or was when it died.
+/// Whether a save of this process is in progress, or was when it died.
 fn is_saving(place: &Workplace, process: u32) -> bool {
     let entries = fs::read_dir(place.path("runs/t/checkpoints")).into_iter().flatten().flatten();
     let partial = format!(".partial-{process}");

@@ -424,7 +424,7 @@ fn processes_of_mpirun_give_up_a_silent_one_after_the_time_that_was_asked_for() 
     assert!((2.0..9.0).contains(&silence), "{said}");
 }
 
-/// A process that hangs ends the job after the time-out, and one of the others tells what all did last.
+/// A process that hangs ends the job after the time-out, and one of the others reports what all did last.
 #[cfg(feature = "mpi")]
 #[test]
 fn processes_of_mpirun_tell_who_waits_for_one_that_is_stopped() {

@@ -108,7 +108,7 @@ impl FileSystem for ObjectFiles {
         Ok(Box::new(ObjectFile::new(&self.stores, self.object(&format!("{checkpoint}/{folder}/{file}"))?)))
     }
 
-    /// Only checkpoints that have a manifest: without one an upload is under way, or was left.
+    /// Only checkpoints that have a manifest: without one an upload is in progress, or was left.
     fn list_dir(&self, path: &Path) -> io::Result<Vec<(String, EntryKind)>> {
         let name = self.relative(path)?;
         let below = if name.is_empty() { String::new() } else { format!("{name}/") };

@@ -410,7 +410,7 @@ fn differences_from_a_model_are_listed_by_kind() {
     assert!(loaded.read_into("a.bias", &mut [0.0; 2]).is_err());
 }
 
-/// A disk that is really full: a small tmpfs, filled by the source of the tensors while the save is under way.
+/// A disk that is really full: a small tmpfs, filled by the source of the tensors while the save is in progress.
 #[test]
 fn a_disk_that_fills_up_during_a_save_costs_only_that_save() {
     let tmp = tempfile::tempdir().unwrap();

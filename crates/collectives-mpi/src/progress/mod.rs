@@ -105,7 +105,7 @@ impl<E: Engine> ProgressThread<E> {
         }
     }
 
-    /// Makes the world unusable with its first error, and tells the others.
+    /// Makes the world unusable with its first error, and notifies the others.
     fn break_world(&mut self, error: TransportError) {
         if std::mem::replace(&mut self.broken, true) {
             return;

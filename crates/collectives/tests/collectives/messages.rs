@@ -209,7 +209,7 @@ fn faults_at_a_message_are_met_by_both_ends() {
     }
 }
 
-/// Who computes while a message is under way does not wait for it afterwards; messages share the link.
+/// Who computes while a message is in flight does not wait for it afterwards; messages share the link.
 #[test]
 fn a_slow_link_delays_the_receiver_and_not_the_sender() {
     for engine in ENGINES {

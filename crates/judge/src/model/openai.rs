@@ -26,7 +26,7 @@ pub struct Endpoint {
     pub chat: bool,
     /// Sent as `Authorization: Bearer`, if the server wants one.
     pub key: Option<String>,
-    /// Requests under way at a time.
+    /// Requests in flight at a time.
     pub parallel: usize,
 }
 

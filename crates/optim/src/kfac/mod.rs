@@ -12,8 +12,8 @@
 //! tables and the head are left to AdamW.
 //!
 //! Of several ranks each captures what its own data add to every factor; the sum goes to the ranks that keep the
-//! matrix's state, whose copies share the inversions out by cost and tell each other the results. A matrix that is cut
-//! over the tensor axis has the factors of the whole one on every rank, and its gradient is brought together for the
+//! matrix's state, whose copies share the inversions out by cost and exchange the results. A matrix that is cut
+//! over the tensor axis has the factors of the whole one on every rank, and its gradient is gathered for the
 //! direction; momentum is cut like the matrix.
 //!
 //! State of a matrix `[O, I]` with blocks of O_b rows: `4 (2 I^2 + 2 sum O_b^2 + O I)` bytes (factors, inverses,

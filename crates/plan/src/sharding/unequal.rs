@@ -2,7 +2,7 @@
 //!
 //! Every stage has the tensor-parallel ranks of a plan; the other devices of its submesh are data-parallel ranks, so that more of them share
 //! the sequences of a micro-batch in a larger stage. Submeshes are those of the paper, with nodes in powers of two: 1, 2, 4, …
-//! devices of a node, or 1, 2, 4, … nodes. The dynamic programme is that of [`stages`]. Stages lie beside each other, so values go over
+//! devices of a node, or 1, 2, 4, … nodes. The dynamic programme is that of [`stages`]. Stages are adjacent, so values go over
 //! the network unless all devices are of one node; of two stages with different data-parallel ranks the larger slices count.
 
 use super::exchange::{Devices, ShardAxis};

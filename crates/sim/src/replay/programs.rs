@@ -275,7 +275,7 @@ impl<'a> RankWriter<'a> {
     }
 
     /// The copy to a buffer of the host, from where the value goes on to the second memory. Writes of the unit before this one that are
-    /// still under way have the buffers.
+    /// still in flight have the buffers.
     fn offload(&mut self, bytes: u64) {
         let seconds = self.costs.second_memory(bytes);
         if seconds > 0.0 {

@@ -3,7 +3,7 @@
 //!
 //! [`LogitSums`] says what the rows that are here add to each token's log-sum-exp and target logit. Combined over the
 //! devices (`lse = log sum_i exp lse_i`, `target = sum_i target_i`), these are the `lse` and `target_logit` of
-//! [`LinearCrossEntropyShard`]. No row of logits is ever brought together; the price is that they are made twice.
+//! [`LinearCrossEntropyShard`]. No row of logits is ever gathered; the price is that they are made twice.
 
 use super::loss::rule_of_loss;
 use super::{

@@ -370,7 +370,7 @@ fn annotated_layouts_give_the_losses_of_one_rank() {
     }
 }
 
-/// Optimizers that make an update from a whole matrix: every matrix has one owner on the shard axis, and is brought together
+/// Optimizers that make an update from a whole matrix: every matrix has one owner on the shard axis, and is gathered
 /// over the tensor axis.
 fn whole_matrices(optimizer: OptimizerChoice) {
     for style in Style::ALL {

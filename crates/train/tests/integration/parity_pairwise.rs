@@ -43,7 +43,7 @@ fn every_pair_of_choices_gives_the_losses_of_one_rank() {
     check(&cases);
 }
 
-/// Matrices with key and value rows that several ranks hold are brought together for their update.
+/// Matrices with key and value rows that several ranks hold are gathered for their update.
 #[test]
 fn optimizers_of_whole_matrices_share_key_and_value_heads() {
     let optimizers = [OptimizerChoice::Muon, OptimizerChoice::Adafactor, OptimizerChoice::Kfac];
