@@ -147,7 +147,8 @@ impl ChunkCache {
         &self,
         order: Vec<ChunkId>,
         chunk_bytes: u64,
-        (announce, read): (&(dyn Fn(ChunkId) + Sync), &ReadChunk<'_>),
+        announce: &(dyn Fn(ChunkId) + Sync),
+        read: &ReadChunk<'_>,
         reader: impl FnOnce() -> T,
     ) -> T {
         let threads = threads().min(order.len());
@@ -267,7 +268,7 @@ mod tests {
             };
             let (most, announced) = (AHEAD_BYTES / 5, Mutex::new(Vec::new()));
             let announce = |id: ChunkId| locked(&announced).push(id.index);
-            cache.reading_ahead(order.clone(), most, (&announce, &read), || {
+            cache.reading_ahead(order.clone(), most, &announce, &read, || {
                 for id in wanted {
                     // The second time from the chunk read last.
                     for _ in 0..2 {
@@ -301,7 +302,7 @@ mod tests {
         let not_here = |_: &mut Vec<u8>| Err(io::ErrorKind::NotFound.into());
         let announced = Mutex::new(Vec::new());
         let announce = |id: ChunkId| locked(&announced).push(id.index);
-        cache.reading_ahead(ids(8), 1, (&announce, &read), || {
+        cache.reading_ahead(ids(8), 1, &announce, &read, || {
             while !matches!(locked(&cache.state).ahead[&ids(4)[3]], Ahead::Done(_)) {
                 std::thread::yield_now();
             }
@@ -312,7 +313,7 @@ mod tests {
         assert!(!locked(&announced).is_empty() && !locked(&announced).contains(&0));
         let panics = |_: ChunkId, _: &mut Vec<u8>| -> io::Result<()> { panic!("on purpose") };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cache.reading_ahead(ids(1), 1, (&|_| (), &panics), || {
+            cache.reading_ahead(ids(1), 1, &|_| (), &panics, || {
                 while !matches!(locked(&cache.state).ahead[&ids(1)[0]], Ahead::Done(_)) {
                     std::thread::yield_now();
                 }
@@ -332,7 +333,7 @@ mod tests {
             Ok(())
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cache.reading_ahead(ids(500), AHEAD_BYTES, (&|_| (), &read), || panic!("on purpose"));
+            cache.reading_ahead(ids(500), AHEAD_BYTES, &|_| (), &read, || panic!("on purpose"));
         }));
         assert!(ended.is_err());
     }

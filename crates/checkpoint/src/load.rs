@@ -248,7 +248,7 @@ impl Loaded {
         let largest = self.manifest.files.iter().map(|f| f.chunk_bytes).max().unwrap_or(0);
         let read = |id: ChunkId, bytes: &mut Vec<u8>| open[&id.file].chunk(id.index, bytes);
         let announce = |id: ChunkId| open[&id.file].will_read(id.index);
-        self.cache.reading_ahead(chunks, largest, (&announce, &read), reader)
+        self.cache.reading_ahead(chunks, largest, &announce, &read, reader)
     }
 
     /// Checks which elements of a tensor are wanted, `values` of them.

@@ -319,7 +319,7 @@ impl Worker {
                 for (run, init) in param.initial_runs() {
                     initial_values(init, seed, param.name(), run.whole, &mut part[run.locals()]);
                 }
-                chunk.write_tensor_shard(backend, (&self.plan, self.coord), i, &Of::Value, (0, &part))?;
+                chunk.write_tensor_shard(backend, (&self.plan, self.coord), i, &Of::Value, 0, &part)?;
             }
         }
         Ok(())

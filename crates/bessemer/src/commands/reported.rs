@@ -10,7 +10,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const FOUND: &str = "what is wrong";
 const REPORTED: &str = "reported failure";
 
-/// Tells a mistake of the user's once: the first of the processes that say the same does, with their number, before any of
+/// Reports a user's mistake once: the first of the processes with the same message does so, with their number, before any of
 /// them leaves (a launcher may end all as soon as one has left). Returns the failure without what was reported.
 pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn(&Failure)) -> Failure {
     if ![code::RECIPE, code::USAGE].contains(&failure.code) {
@@ -83,7 +83,7 @@ mod tests {
     use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
     use std::sync::Mutex;
 
-    /// What each rank that fails tells.
+    /// What each rank that fails reports.
     fn reported(failures: &[Option<(u8, &str)>]) -> (Vec<String>, Vec<(u8, String)>) {
         let said = Mutex::new(Vec::new());
         let world = ThreadCommunicator::world("failures", failures.len(), &ThreadSettings::default());

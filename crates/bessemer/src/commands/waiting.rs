@@ -37,8 +37,8 @@ enum Said {
     Lines(String),
 }
 
-/// Brings together what the processes of a failed job did last: the first of those that can be reached tells this process's
-/// failure with the table of all, the others leave without a word. Where the wire is broken each tells its own part.
+/// Collects what the processes of a failed job did last: the first of those that can be reached reports this process's
+/// failure with the table of all, the others leave without a message. Where the connection is broken each reports its own part.
 /// `lines`: this process's part, or `None` if it was not blocked until the time-out, so that the failure is its own and speaks for itself.
 /// Returns the failure without what was reported.
 pub(crate) fn once(

@@ -196,11 +196,12 @@ impl Chunk {
         (plan, coord): (&Plan, Coord),
         param: usize,
         of: &Of<'_>,
-        (first, values): (usize, &[f32]),
+        first: usize,
+        values: &[f32],
     ) -> Result<(), ParallelError> {
         if matches!(of, Of::Value) && self.types.has_masters() {
             let master = format!("{MASTER}{}", self.tensor_shard[param].name());
-            self.write_tensor_shard(backend, (plan, coord), param, &Of::State(&master), (first, values))?;
+            self.write_tensor_shard(backend, (plan, coord), param, &Of::State(&master), first, values)?;
         }
         if matches!(of, Of::Value) && plan.keeps_values() {
             return Ok(StateView::from(self.memory.params[param].value).write(backend, first, values)?);

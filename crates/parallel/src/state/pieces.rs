@@ -341,7 +341,7 @@ impl Worker {
                     }
                     WantedPlace::Param(param, of) => {
                         let plan = (&self.plan, self.coord);
-                        chunk.write_tensor_shard(backend, plan, param, &of, (at, &memory))?;
+                        chunk.write_tensor_shard(backend, plan, param, &of, at, &memory)?;
                     }
                 }
                 at += memory.len();

@@ -84,8 +84,10 @@ impl Case {
     /// Waits until the newest copy of each rank's state is also in the memory of another host. How long it takes is the load's affair: a
     /// machine that is busy must not decide what a test finds.
     fn wait_for_peers(&self) {
-        let newest =
-            |holder: usize, of: usize| self.slots(holder, of).iter().filter_map(|p| complete(p)).max();
+        let newest = |holder: usize, of: usize| {
+            let slots = self.slots(holder, of).into_iter().map(|path| slot(&path));
+            slots.filter(|slot| slot.0).max()
+        };
         let elsewhere = |of: usize| {
             let own = newest(of, of);
             own.is_some() && (0..self.ranks).any(|holder| holder != of && newest(holder, of) == own)
@@ -118,26 +120,16 @@ fn flip(path: &Path) {
     file.write_all_at(&[byte[0] ^ 4], 4096 + 777).unwrap();
 }
 
-/// First bytes of a slot.
-fn header(path: &Path) -> [u8; 72] {
+/// Whether the copy in a slot is complete, and its step.
+fn slot(path: &Path) -> (bool, u64) {
     let mut header = [0; 72];
     File::open(path).unwrap().read_exact_at(&mut header, 0).unwrap();
-    header
-}
-
-fn step_in(header: &[u8; 72]) -> u64 {
-    u64::from_le_bytes(header[64..].try_into().unwrap())
+    (header[12..16] == 2u32.to_le_bytes(), u64::from_le_bytes(header[64..].try_into().unwrap()))
 }
 
 /// Step of the copy in a slot.
 fn step_of(path: &Path) -> u64 {
-    step_in(&header(path))
-}
-
-/// Step of the copy in a slot, if it is complete.
-fn complete(path: &Path) -> Option<u64> {
-    let header = header(path);
-    (header[12..16] == 2u32.to_le_bytes()).then(|| step_in(&header))
+    slot(path).1
 }
 
 /// The step and the place from which a session went on.
