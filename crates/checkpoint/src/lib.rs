@@ -66,7 +66,7 @@ pub use load::{Loaded, LoadedTensors, ReadPlan};
 pub use manifest::{
     FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Previous, SliceRecord, TensorRecord, VERSION,
 };
-pub use memory_config::{MemoryConfig, MemoryKeep};
+pub use memory_config::{MemoryConfig, MemoryKeep, MemoryOverflow};
 pub use remote::{Owner, RemoteGc, RemoteStore, Synchronised};
 pub use reshard::ReshardRequest;
 pub use retention::Retention;

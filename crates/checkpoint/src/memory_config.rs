@@ -18,6 +18,19 @@ pub enum MemoryKeep {
     Peers,
 }
 
+/// Choice of where the part of a rank's copies goes that its memory has no space for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryOverflow {
+    /// Nowhere: the run makes no copies.
+    #[default]
+    None,
+    /// To other ranks' memory.
+    Ranks,
+    /// To other ranks' memory and the disk, whichever is faster.
+    Disk,
+}
+
 /// Copies of the state in shared memory, which outlive the process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -35,6 +48,11 @@ pub struct MemoryConfig {
     pub rate_mib: u64,
     /// Directory on a file system in memory.
     pub directory: PathBuf,
+    /// MiB of memory that a rank's copies take at most; 0: what the run leaves free.
+    pub limit_mib: u64,
+    /// Where what does not fit goes, with `keep = "own"`: "none" (no copies are made), "ranks" (to the memory of ranks that have more than
+    /// they need) or "disk" (there or into files in the run directory, whichever is faster).
+    pub overflow: MemoryOverflow,
 }
 
 impl Default for MemoryConfig {
@@ -46,6 +64,8 @@ impl Default for MemoryConfig {
             ranks_per_domain: 0,
             rate_mib: 0,
             directory: PathBuf::from("/dev/shm"),
+            limit_mib: 0,
+            overflow: MemoryOverflow::None,
         }
     }
 }
@@ -66,6 +86,11 @@ impl MemoryConfig {
         range("memory.copies", self.copies, 1, 16)?;
         range("memory.ranks_per_domain", self.ranks_per_domain, 0, 1 << 20)?;
         range("memory.rate_mib", self.rate_mib, 0, 1 << 20)?;
+        range("memory.limit_mib", self.limit_mib, 0, 1 << 40)?;
+        if self.overflow != MemoryOverflow::None && self.keep == MemoryKeep::Peers {
+            let problem = "wanted \"none\" with save.memory.keep = \"peers\": copies that peers hold lie there whole; found another value";
+            return Err(SaveConfigError { key: "memory.overflow", problem: problem.into() });
+        }
         if self.directory.is_absolute() {
             return Ok(());
         }
@@ -91,6 +116,11 @@ mod tests {
         let e = MemoryConfig { every_steps: u64::MAX, ..good.clone() }.check().map_err(|e| e.to_string());
         let wanted = "save.memory.every_steps: wanted 0 to 281474976710656, found 18446744073709551615";
         assert_eq!(e, Err(wanted.into()));
+        let both = MemoryConfig { overflow: MemoryOverflow::Disk, ..good.clone() };
+        assert!(
+            both.check().is_err_and(|e| e.to_string().starts_with("save.memory.overflow: wanted \"none\""))
+        );
+        assert!(MemoryConfig { keep: MemoryKeep::Own, ..both }.check().is_ok());
         let e = MemoryConfig { directory: "shm".into(), ..good }.check().map_err(|e| e.to_string());
         assert_eq!(e, Err("save.memory.directory: wanted an absolute path, found \"shm\"".into()));
     }

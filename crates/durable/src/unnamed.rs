@@ -63,6 +63,14 @@ impl UnnamedFile {
         self.file.write_all_at(bytes, offset)
     }
 
+    /// Waits until what was written is on the device.
+    ///
+    /// # Errors
+    /// The system's, with the directory.
+    pub fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data().map_err(|e| at(&self.directory, "write to the device of", e))
+    }
+
     /// Fills `bytes` from byte `offset` on.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ impl SlotDirectory {
     /// # Errors
     /// [`MemoryError::NoRoom`]; errors of [`Slot::open`].
     pub fn pair(&self, holder: usize, key: SlotKey) -> Result<SlotPair> {
-        let paths = [0, 1].map(|number| self.slot_path(holder, key.rank, number));
+        let paths = [0, 1].map(|number| self.slot_path(holder, key.part, number));
         let there = |path: &PathBuf| fs::metadata(path).map_or(0, |found| found.blocks() * 512);
         let needed: u64 = paths.iter().map(|path| key.slot_bytes().saturating_sub(there(path))).sum();
         let free = self.free_bytes()?;
@@ -105,7 +105,7 @@ impl SlotDirectory {
 
     /// Complete copies on this host of the state of the key's rank, whoever has written them. Their bytes are not verified.
     pub fn copies(&self, key: SlotKey) -> Vec<FoundCopy> {
-        let ending = format!("-of-{:05}-", key.rank);
+        let ending = format!("-of-{:05}-", key.part);
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let of_rank = entries.filter(|e| e.file_name().to_string_lossy().contains(&ending));
         let found = of_rank.filter_map(|entry| {
@@ -169,8 +169,9 @@ fn remove(base: &Path, path: &Path) -> Result<()> {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 mod tests {
     use super::*;
+    use crate::slot::NOTES_ROOM;
 
-    const KEY: SlotKey = SlotKey { run: 7, rank: 1, ranks: 4, layout: 99, bytes: 64 };
+    const KEY: SlotKey = SlotKey { run: 7, part: 1, parts: 4, layout: 99, bytes: 64, notes: NOTES_ROOM };
 
     #[test]
     fn copies_are_found_by_whose_they_are_and_removed_with_the_run() {
@@ -184,7 +185,7 @@ mod tests {
         let again = SlotDirectory::open(base.path(), 7, &run).unwrap();
         let found = again.copies(KEY);
         assert_eq!(found.iter().map(|found| found.copy).collect::<Vec<_>>(), [copy]);
-        assert!(again.copies(SlotKey { rank: 3, ..KEY }).is_empty());
+        assert!(again.copies(SlotKey { part: 3, ..KEY }).is_empty());
         assert!(again.used_bytes() >= 2 * KEY.slot_bytes());
         let lock = again.lock(1).unwrap();
         assert!(matches!(directory.lock(1), Err(MemoryError::Busy { rank: 1, .. })));

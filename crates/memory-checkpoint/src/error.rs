@@ -17,10 +17,10 @@ pub enum MemoryError {
         /// The system's error.
         source: io::Error,
     },
-    /// A file system without room for the copies.
+    /// Less memory than the copies take, on the file system, beside the run or by the recipe's limit.
     #[error(
         "{} has {free} bytes free, copies of the state take {needed} more: enlarge it (`mount -o remount,size=...`, `--shm-size` of a container), \
-         or set save.memory.keep = \"none\"",
+         let other ranks' memory or the disk take the rest (save.memory.overflow), or set save.memory.keep = \"none\"",
         path.display()
     )]
     NoRoom {

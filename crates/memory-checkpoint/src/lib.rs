@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`Slot`], [`SlotPair`], [`SlotDirectory`] | one rank's state in a file of `/dev/shm`, two of them a rank |
 //! | [`Placement`], [`RankPlacement`] | whose memory holds copies of whose state; the probability that it can be recovered |
+//! | [`Tiers`], [`StatePart`] | where the part of a state goes that a rank's memory has no space for: other ranks' memory, a slower store |
 //! | [`PeerCopies`] | the thread that sends a rank's copies and receives those of others: when no collective is in flight, at most at a rate |
 //! | [`RecoveryPlan`], [`exchange_elements`] | which copies a restarted run goes on from, and the elements that each rank needs of them |
 //!
@@ -13,6 +14,8 @@
 mod directory;
 mod error;
 mod message;
+mod overflow;
+mod part;
 mod peers;
 mod placement;
 mod rate;
@@ -22,7 +25,9 @@ mod slot;
 pub use directory::{FoundCopy, SlotDirectory};
 pub use error::{MemoryError, Result};
 pub use message::{receive_copy, send_copy};
+pub use overflow::{OverflowPlan, Pair, Tiers, Transfer};
+pub use part::{ReadPart, StatePart, Tier, measure_rates, receive_part, send_part};
 pub use peers::{CopySource, Pacing, PeerCopies, PeerTraffic};
 pub use placement::{Placement, RankPlacement, recovery_bound};
-pub use recovery::{CopyOffer, ElementRange, ReadData, RecoveryPlan, exchange_elements, lost_ranks};
+pub use recovery::{CopyOffer, ElementRange, ReadData, RecoveryPlan, exchange_elements, lost_parts};
 pub use slot::{CHUNK, CompleteCopy, NOTES_ROOM, Slot, SlotKey, SlotPair, SlotWriter, stable_hash};

@@ -8,11 +8,13 @@ use std::ops::Range;
 const HEADER: &str = "copy of the state, header";
 const PIECES: &str = "copy of the state";
 const RECEIVED: &str = "copy of the state, received";
+const PART: &str = "part of the state";
 
-/// Tags of the three kinds of messages between two ranks.
+/// Tags of the kinds of messages between two ranks.
 const HEADER_TAG: u64 = 0;
 const PIECE_TAG: u64 = 1;
 const RECEIVED_TAG: u64 = 2;
+const PART_TAG: u64 = 3;
 
 pub(crate) fn header(peer: usize) -> Message<'static> {
     Message::new(HEADER, HEADER_TAG, peer)
@@ -20,6 +22,11 @@ pub(crate) fn header(peer: usize) -> Message<'static> {
 
 pub(crate) fn piece(peer: usize) -> Message<'static> {
     Message::new(PIECES, PIECE_TAG, peer)
+}
+
+/// A chunk of a part of a state.
+pub(crate) fn part(peer: usize) -> Message<'static> {
+    Message::new(PART, PART_TAG, peer)
 }
 
 /// Answer to a piece: 1 for all pieces that were received and written, 0 for a copy that was given up.

@@ -349,14 +349,14 @@ impl Link<'_> {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 mod tests {
     use super::*;
-    use crate::{CHUNK, RankPlacement, SlotDirectory, SlotKey, receive_copy, send_copy};
+    use crate::{CHUNK, NOTES_ROOM, RankPlacement, SlotDirectory, SlotKey, receive_copy, send_copy};
     use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
 
     const RANKS: usize = 5;
 
     fn key(rank: usize) -> SlotKey {
         let bytes = 3 * CHUNK as u64 + 1000 * rank as u64;
-        SlotKey { run: 7, rank: rank as u32, ranks: RANKS as u32, layout: 1, bytes }
+        SlotKey { run: 7, part: rank as u32, parts: RANKS as u32, layout: 1, bytes, notes: NOTES_ROOM }
     }
 
     fn state(rank: usize, step: u64) -> Vec<u8> {

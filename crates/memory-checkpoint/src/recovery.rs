@@ -8,7 +8,7 @@ use bessemer_collectives::{Communicator, Parts};
 pub struct CopyOffer {
     /// Rank that can read it.
     pub by: usize,
-    /// Rank whose state it is.
+    /// Number of the part whose copy it is: below the number of ranks, what that rank holds itself.
     pub of: usize,
     /// Step of the state.
     pub step: u64,
@@ -33,43 +33,43 @@ impl CopyOffer {
     }
 }
 
-/// Copies of one step, of all ranks.
+/// Copies of one step, of all parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryPlan {
     /// The step.
     pub step: u64,
     /// The launch that wrote them.
     pub launch: u64,
-    /// By rank: the rank that reads its copy, itself where it can.
+    /// By part: the rank that reads its copy; of what a rank holds itself, that rank where it can.
     pub from: Vec<usize>,
 }
 
 impl RecoveryPlan {
-    /// The newest step of which there is a copy of every rank's state.
-    pub fn newest(offers: &[CopyOffer], ranks: usize) -> Option<RecoveryPlan> {
+    /// The newest step of which there is a copy of every part.
+    pub fn newest(offers: &[CopyOffer], parts: usize) -> Option<RecoveryPlan> {
         let mut states: Vec<(u64, u64)> = offers.iter().map(|offer| (offer.step, offer.launch)).collect();
         states.sort_unstable();
         states.dedup();
         states.into_iter().rev().find_map(|(step, launch)| {
             let of_state = |offer: &&CopyOffer| (offer.step, offer.launch) == (step, launch);
-            let reader = |rank: usize| {
-                let of_rank = offers.iter().filter(of_state).filter(|offer| offer.of == rank);
-                of_rank.map(|offer| offer.by).min_by_key(|by| (*by != rank, *by))
+            let reader = |part: usize| {
+                let of_part = offers.iter().filter(of_state).filter(|offer| offer.of == part);
+                of_part.map(|offer| offer.by).min_by_key(|by| (*by != part, *by))
             };
-            let from = (0..ranks).map(reader).collect::<Option<Vec<_>>>()?;
+            let from = (0..parts).map(reader).collect::<Option<Vec<_>>>()?;
             Some(RecoveryPlan { step, launch, from })
         })
     }
 
-    /// Ranks whose copies come from another rank's memory.
-    pub fn from_peers(&self) -> usize {
-        self.from.iter().enumerate().filter(|(rank, from)| rank != *from).count()
+    /// Those of the first `ranks` parts that come from another rank's memory.
+    pub fn from_peers(&self, ranks: usize) -> usize {
+        self.from.iter().take(ranks).enumerate().filter(|(rank, from)| rank != *from).count()
     }
 }
 
-/// Ranks of whose state there is no copy at all, of those of a job of `ranks`.
-pub fn lost_ranks(offers: &[CopyOffer], ranks: usize) -> Vec<usize> {
-    (0..ranks).filter(|rank| !offers.iter().any(|offer| offer.of == *rank)).collect()
+/// Parts of which there is no copy at all, of `parts`.
+pub fn lost_parts(offers: &[CopyOffer], parts: usize) -> Vec<usize> {
+    (0..parts).filter(|part| !offers.iter().any(|offer| offer.of == *part)).collect()
 }
 
 /// Elements of a rank's data: (first, how many).
@@ -136,16 +136,16 @@ mod tests {
         let mut offers = vec![offer(0, 0, 9, 1), offer(0, 0, 10, 1), offer(1, 1, 9, 1), offer(1, 1, 8, 1)];
         let plan = RecoveryPlan::newest(&offers, 2).unwrap();
         assert_eq!(plan, RecoveryPlan { step: 9, launch: 1, from: vec![0, 1] });
-        assert_eq!(plan.from_peers(), 0);
+        assert_eq!(plan.from_peers(2), 0);
         // Another launch has written the copy of step 10.
         offers.push(offer(1, 1, 10, 2));
         assert_eq!(RecoveryPlan::newest(&offers, 2).unwrap().step, 9);
         // Rank 0 holds it too.
         offers.push(offer(0, 1, 10, 1));
         let plan = RecoveryPlan::newest(&offers, 2).unwrap();
-        assert_eq!((plan.step, plan.from.as_slice(), plan.from_peers()), (10, &[0, 0][..], 1));
+        assert_eq!((plan.step, plan.from.as_slice(), plan.from_peers(2)), (10, &[0, 0][..], 1));
         assert_eq!(RecoveryPlan::newest(&offers, 3), None);
-        assert_eq!(lost_ranks(&offers, 3), [2]);
+        assert_eq!(lost_parts(&offers, 3), [2]);
         let sent = CopyOffer::to_numbers(&offers[..2]);
         assert_eq!(CopyOffer::of_numbers(0, &sent), offers[..2]);
     }

@@ -46,25 +46,32 @@ pub fn stable_hash(parts: &[&[u8]]) -> u128 {
     hasher.digest128()
 }
 
-/// Whose state a slot holds. A slot of another key is as good as empty.
+/// What a slot holds. A slot of another key is as good as empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotKey {
     /// Identifies the run.
     pub run: u128,
-    /// Rank whose state it is.
-    pub rank: u32,
-    /// Ranks of the job.
-    pub ranks: u32,
-    /// Hash of the layout: which elements each rank saves.
+    /// Number of the part: below the number of ranks, what that rank holds of its own state.
+    pub part: u32,
+    /// Parts of the job's state.
+    pub parts: u32,
+    /// Hash of the layout: which elements each part has.
     pub layout: u64,
     /// Bytes of the data.
     pub bytes: u64,
+    /// Bytes reserved for notes, at most [`NOTES_ROOM`].
+    pub notes: u64,
 }
 
 impl SlotKey {
     /// Bytes of memory that a slot takes.
     pub fn slot_bytes(&self) -> u64 {
-        HEADER as u64 + self.bytes + NOTES_ROOM
+        SlotKey::overhead(self.notes) + self.bytes
+    }
+
+    /// Bytes of a slot besides its data.
+    pub fn overhead(notes: u64) -> u64 {
+        HEADER as u64 + notes
     }
 
     /// Chunks of the data.
@@ -164,11 +171,17 @@ impl Slot {
         let word = |at: usize| header[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or(0);
         let long = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
         let huge = |at: usize| header[at..at + 16].try_into().map(u128::from_le_bytes).unwrap_or(0);
-        let found =
-            SlotKey { run: huge(16), rank: word(32), ranks: word(36), layout: long(40), bytes: long(48) };
+        let key = SlotKey {
+            run: huge(16),
+            part: word(32),
+            parts: word(36),
+            layout: long(40),
+            bytes: long(48),
+            ..self.key
+        };
         let matches = &header[..8] == MAGIC && word(8) == VERSION && word(12) == COMPLETE;
         let copy = CompleteCopy { launch: long(56), step: long(64), notes: long(72), hash: huge(80) };
-        (matches && found == self.key && copy.notes <= NOTES_ROOM).then_some(copy)
+        (matches && key == self.key && copy.notes <= key.notes).then_some(copy)
     }
 
     fn write_header(&self, state: u32, copy: &CompleteCopy) -> Result<()> {
@@ -179,8 +192,8 @@ impl Slot {
             (8, &VERSION.to_le_bytes()),
             (12, &state.to_le_bytes()),
             (16, &key.run.to_le_bytes()),
-            (32, &key.rank.to_le_bytes()),
-            (36, &key.ranks.to_le_bytes()),
+            (32, &key.part.to_le_bytes()),
+            (36, &key.parts.to_le_bytes()),
             (40, &key.layout.to_le_bytes()),
             (48, &key.bytes.to_le_bytes()),
             (56, &copy.launch.to_le_bytes()),
@@ -313,7 +326,7 @@ impl SlotWriter<'_> {
     /// Writes the notes and makes the copy complete.
     ///
     /// # Errors
-    /// A chunk that is missing, notes of more than [`NOTES_ROOM`] bytes; the system's answer.
+    /// A chunk that is missing, more notes than the key has space for; the system's answer.
     pub fn finish(self, notes: &[u8]) -> Result<CompleteCopy> {
         self.complete(notes, None)
     }
@@ -327,8 +340,9 @@ impl SlotWriter<'_> {
     }
 
     fn complete(self, notes: &[u8], wanted: Option<u128>) -> Result<CompleteCopy> {
-        if notes.len() as u64 > NOTES_ROOM {
-            return self.wrong(&format!("{} bytes of notes, wanted at most {NOTES_ROOM}", notes.len()));
+        let most = self.slot.key.notes;
+        if notes.len() as u64 > most {
+            return self.wrong(&format!("{} bytes of notes, wanted at most {most}", notes.len()));
         }
         let Some(hash) = whole_hash(&self.hashes, notes) else {
             let missing = self.hashes.iter().filter(|hash| hash.get().is_none()).count();
@@ -400,7 +414,7 @@ fn open(path: &Path, write: bool) -> Result<File> {
 mod tests {
     use super::*;
 
-    const KEY: SlotKey = SlotKey { run: 7, rank: 1, ranks: 4, layout: 99, bytes: 3000 };
+    const KEY: SlotKey = SlotKey { run: 7, part: 1, parts: 4, layout: 99, bytes: 3000, notes: NOTES_ROOM };
 
     fn data() -> Vec<u8> {
         (0..3000u32).map(|i| (i * 7 % 251) as u8).collect()
@@ -435,7 +449,7 @@ mod tests {
         let mut read = vec![0; 3000];
         again.read_at(&mut read, 0).unwrap();
         assert_eq!(read, data());
-        for other in [SlotKey { run: 8, ..KEY }, SlotKey { rank: 2, ..KEY }, SlotKey { layout: 1, ..KEY }] {
+        for other in [SlotKey { run: 8, ..KEY }, SlotKey { part: 2, ..KEY }, SlotKey { layout: 1, ..KEY }] {
             assert_eq!(Slot::open_existing(&path, other).unwrap().complete(), None);
         }
         slot.clear().unwrap();

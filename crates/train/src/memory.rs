@@ -3,10 +3,10 @@
 use crate::TrainError;
 use crate::trainer::step_program;
 use bessemer_arch::Model;
-use bessemer_checkpoint::{AsyncChoice, MemoryKeep};
+use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
-use bessemer_memory_checkpoint::SlotKey;
+use bessemer_memory_checkpoint::{NOTES_ROOM, SlotKey};
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_parallel::{
     FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
@@ -236,7 +236,7 @@ pub const COPIES: &str = "copies for checkpoints";
 const SLOTS: &str = "copies in shared memory";
 
 /// Host memory that copies of the state take on each of `ranks` ranks, by class, if they fit: two for checkpoints that are written beside training, and
-/// two slots of `save.memory` for the rank itself and for each rank whose copies it keeps.
+/// two slots of `save.memory` for the rank itself and for each rank whose copies it keeps, or the most that they may take if the rest goes elsewhere.
 pub fn copies_on_host(recipe: &Recipe, ranks: usize, plan: &MemoryPlan) -> Vec<(&'static str, Bytes)> {
     let (save, mut classes) = (&recipe.save, Vec::new());
     if save.asynchronous != AsyncChoice::Off && save.is_on_the_way() {
@@ -247,8 +247,12 @@ pub fn copies_on_host(recipe: &Recipe, ranks: usize, plan: &MemoryPlan) -> Vec<(
         MemoryKeep::Peers if ranks > 1 => save.memory.peer_copies(),
         MemoryKeep::Peers | MemoryKeep::Own => 0,
     };
-    let slot = SlotKey { run: 0, rank: 0, ranks: ranks as u32, layout: 0, bytes: plan.copy.0 };
-    classes.push((SLOTS, Bytes(2 * (1 + others) * slot.slot_bytes())));
+    let slots = 2 * (1 + others) * (SlotKey::overhead(NOTES_ROOM) + plan.copy.0);
+    let most = match (save.memory.overflow, save.memory.limit_mib) {
+        (MemoryOverflow::None, _) | (_, 0) => u64::MAX,
+        (_, mib) => mib << 20,
+    };
+    classes.push((SLOTS, Bytes(slots.min(most))));
     classes
 }
 

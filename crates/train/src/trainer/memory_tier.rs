@@ -11,6 +11,7 @@
 mod copy;
 mod elements;
 mod launch;
+mod overflow;
 mod restore;
 
 use super::Trainer;
@@ -21,13 +22,15 @@ use bessemer_checkpoint::{MemoryConfig, MemoryKeep};
 use bessemer_collectives::{Communicator, InFlight};
 use bessemer_durable::FileLock;
 use bessemer_memory_checkpoint::{
-    CompleteCopy, CopyOffer, CopySource, MemoryError, Pacing, PeerCopies, RankPlacement, RecoveryPlan, Slot,
-    SlotDirectory, SlotKey, SlotPair, stable_hash,
+    CompleteCopy, CopyOffer, CopySource, FoundCopy, MemoryError, Pacing, PeerCopies, RankPlacement,
+    RecoveryPlan, Slot, SlotDirectory, SlotPair, Tier, receive_part, send_part, stable_hash,
 };
 use bessemer_parallel::{OwnSlice, OwnSlices, ParallelError, Worker};
 use bessemer_units::Bytes;
 use copy::{Copier, CopyInterval, recommended};
 use launch::{Launch, host, unnoted};
+use overflow::{Parts, Space};
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,6 +41,7 @@ const HOST: &str = "failure domain";
 const PROBLEM: &str = "problem of copies in memory";
 const EVERY: &str = "steps between copies in memory";
 const ON_THE_WAY: &str = "copies on their way to peers";
+const BROKEN: &str = "ranks that make no more copies";
 
 /// Most threads of a rank that copy: more do not write to memory faster.
 const MOST_THREADS: usize = 8;
@@ -70,8 +74,7 @@ pub(super) fn peer_group(
 pub(super) struct MemoryTier {
     interval: CopyInterval,
     slices: OwnSlices,
-    /// By rank.
-    keys: Vec<SlotKey>,
+    parts: Parts,
     /// Ranks whose state this rank's host holds for them.
     sources: Vec<usize>,
     launch: Launch,
@@ -94,8 +97,9 @@ struct Copied {
     count: u64,
     /// Steps that had none because the copy before was still on its way to peers.
     skipped: u64,
-    /// Seconds for which training has waited.
+    /// Seconds for which training has waited, and those of them for what lies elsewhere.
     seconds: f64,
+    elsewhere: f64,
     /// Seconds of a step.
     step: f64,
 }
@@ -104,6 +108,9 @@ struct Copied {
 struct HostMemory {
     directory: SlotDirectory,
     pair: SlotPair,
+    /// Slots for parts of other ranks' states, and in the store, by part.
+    elsewhere: Vec<(usize, SlotPair)>,
+    store: Option<SlotDirectory>,
     #[allow(dead_code, reason = "held, never read")]
     lock: FileLock,
 }
@@ -127,24 +134,21 @@ impl MemoryTier {
         let launch = record.as_ref().ok().cloned().unwrap_or_default();
         let launch = serde_json::to_vec(&launch).map_err(restore::unreadable)?;
         let launch = worker.gather_bytes(RUN, &launch)?.swap_remove(0);
-        let launch: Launch = serde_json::from_slice(&launch).map_err(restore::unreadable)?;
+        let mut launch: Launch = serde_json::from_slice(&launch).map_err(restore::unreadable)?;
         let tensors = worker.tensors(&input.recipe.optim)?;
         let slices = worker.own_slices(&tensors)?;
         let own = [slices.elements() as u64, layout_hash(slices.slices())];
         let all = worker.gather_numbers(LAYOUT, &own)?;
         let layout = hash_of(all.iter().copied());
-        let run = launch.run();
-        let key = |(of, two): (usize, &[u64])| SlotKey {
-            run,
-            rank: of as u32,
-            ranks: ranks as u32,
-            layout,
-            bytes: 4 * two[0],
-        };
-        let keys: Vec<SlotKey> = all.chunks_exact(2).enumerate().map(key).collect();
         let hosts = worker.gather_numbers(HOST, &[host()])?;
         let on_host = hosts.iter().filter(|host| **host == hosts[rank]).count();
         let threads = copy_threads(input.recipe.run.threads, on_host);
+        let states = all.chunks_exact(2).map(|two| 4 * two[0]).collect();
+        let opened = open(config, &input.directory, launch.run(), rank);
+        let own = opened.as_ref().map_or(0, |opened| opened.space(config, left));
+        let run_directory = input.directory.as_path();
+        let space = Space { config, run_directory, layout, states, hosts: hosts.clone(), own };
+        let parts = Parts::agree(worker, &space, &mut launch)?;
         let domains = match config.ranks_per_domain {
             0 => hosts,
             n => (0..ranks as u64).map(|rank| rank / n).collect(),
@@ -152,9 +156,14 @@ impl MemoryTier {
         let copies = 1 + if peers.is_some() { config.peer_copies() as usize } else { 0 };
         let placement = RankPlacement::new(&domains, copies);
         let sources: Vec<usize> = placement.sources(rank);
+        let noted = record.and_then(|_| match rank {
+            0 => launch.note_overflow(&input.directory),
+            _ => Ok(()),
+        });
         let reserved =
-            record.map_err(|e| format!("no file of the run's copies can be written: {e}")).and_then(|_| {
-                reserve(config, &input.directory, &keys, (rank, &sources), left).map_err(|e| e.to_string())
+            noted.map_err(|e| format!("no file of the run's copies can be written: {e}")).and_then(|()| {
+                let reserved = opened.and_then(|opened| opened.reserve(&space, &parts, (rank, &sources)));
+                reserved.map_err(|e| e.to_string())
             });
         let problem = reserved.as_ref().err().cloned().unwrap_or_default();
         let problems = worker.gather_bytes(PROBLEM, problem.as_bytes())?;
@@ -163,6 +172,10 @@ impl MemoryTier {
             warnings.push(format!(
                 "no copies of the state are kept in memory, only checkpoints on disk: rank {rank}: {text}"
             ));
+            if rank == 0 && launch.overflow.take().is_some() {
+                // The next launch plans anew.
+                let _ = launch.note_overflow(&input.directory);
+            }
             return Ok(None);
         }
         let Ok((memory, held)) = reserved else { return Ok(None) };
@@ -174,7 +187,7 @@ impl MemoryTier {
                     .into(),
             );
         }
-        let summary = summary(config, &placement, &memory.directory, &keys[rank]);
+        let summary = summary(config, &placement, &memory.directory, &parts, rank);
         let peers = match peers.filter(|_| !lonely) {
             Some(PeerGroup { group, in_flight }) => {
                 let rate = (config.rate_mib > 0).then_some((config.rate_mib << 20) as f64);
@@ -189,7 +202,7 @@ impl MemoryTier {
         Ok(Some(MemoryTier {
             interval: CopyInterval::new(config.every_steps, input.recipe.save.overhead),
             slices,
-            keys,
+            parts,
             sources,
             launch,
             memory,
@@ -203,18 +216,25 @@ impl MemoryTier {
         }))
     }
 
-    /// Copies what the rank saves into its older slot, and hands the copy over for the peers.
+    /// Copies what the rank saves into its older slot and what other ranks' memory and the store hold of it there, and hands the copy over for
+    /// the peers. Ranks that send to each other call this together.
     fn copy(
         &mut self,
+        worker: &mut Worker,
         backend: &mut dyn bessemer_tensor::Backend,
         state: &TrainState,
     ) -> Result<(), TrainError> {
         self.notes.clear();
         serde_json::to_writer(&mut self.notes, state)
             .map_err(|e| TrainError::State { place: "memory".into(), problem: e.to_string() })?;
+        let begun = Instant::now();
+        let elsewhere = self.copy_elsewhere(worker, backend, state.step);
+        self.copied.elsewhere += begun.elapsed().as_secs_f64();
+        let own = elements(&self.parts.list()[worker.rank()].bytes);
         let slot = self.memory.pair.next();
         let writer = slot.begin(state.step, self.launch.number)?;
-        self.copier.copy(backend, &self.slices, &writer)?;
+        self.copier.copy(backend, &self.slices, own, &writer)?;
+        elsewhere?;
         let copy = writer.finish(&self.notes)?;
         if let Some(peers) = &self.peers {
             peers.send(slot.try_clone()?, copy);
@@ -222,9 +242,45 @@ impl MemoryTier {
         Ok(())
     }
 
+    /// Sends and receives what lies in other ranks' memory, and stores what this rank's memory has no space for. All ranks go through the parts in
+    /// the same order, so none waits for ever, and go on after an error of their own, so none waits for them.
+    fn copy_elsewhere(
+        &mut self,
+        worker: &mut Worker,
+        backend: &mut dyn bessemer_tensor::Backend,
+        step: u64,
+    ) -> Result<(), TrainError> {
+        let (rank, launch) = (worker.rank(), self.launch.number);
+        let mut result = Ok(());
+        for (number, part) in self.parts.elsewhere() {
+            let range = elements(&part.bytes);
+            let held =
+                self.memory.elsewhere.iter().find(|(of, _)| *of == number).map(|(_, pair)| pair.next());
+            let done = match held {
+                Some(slot) if part.is_sent() => {
+                    receive_part(worker.world(), part.of, slot, step, launch).map(drop).map_err(Into::into)
+                }
+                Some(slot) => slot.begin(step, launch).map_err(TrainError::from).and_then(|writer| {
+                    self.copier.copy(backend, &self.slices, range, &writer)?;
+                    Ok(writer.finish(&[]).map(drop)?)
+                }),
+                None if part.of == rank => {
+                    let mut read = |first: usize, to: &mut [f32]| {
+                        let start = range.start + first;
+                        Ok::<_, TrainError>(self.slices.read(backend, start..start + to.len(), to)?)
+                    };
+                    send_part(worker.world(), part.holder, range.len(), &mut read)
+                }
+                None => Ok(()),
+            };
+            result = result.and(done);
+        }
+        result
+    }
+
     /// Text on what the session has copied.
     fn outcome(&self) -> String {
-        let Copied { count, skipped, seconds, step } = self.copied;
+        let Copied { count, skipped, seconds, elsewhere, step } = self.copied;
         let mean = seconds / count.max(1) as f64;
         let mut own = format!(
             "{count} copies of the state were made in memory; training waited {:.2} ms for each",
@@ -241,6 +297,9 @@ impl MemoryTier {
                 ),
             };
         }
+        if let Some(text) = self.parts.outcome(elsewhere / count.max(1) as f64) {
+            own = format!("{own}; {text}");
+        }
         match self.peers.as_ref().map(PeerCopies::traffic) {
             None => own,
             Some(traffic) => format!(
@@ -254,24 +313,31 @@ impl MemoryTier {
 
     /// Copies that this rank can read: those on its host.
     fn offers(&self, rank: usize) -> Vec<CopyOffer> {
-        let of_key = |key: &SlotKey| {
-            let of = key.rank as usize;
+        let of_part = |of: usize| {
             let offer =
                 move |copy: CompleteCopy| CopyOffer { by: rank, of, step: copy.step, launch: copy.launch };
-            self.memory
-                .directory
-                .copies(*key)
-                .into_iter()
-                .map(move |found| offer(found.copy))
-                .collect::<Vec<_>>()
+            self.copies(of).into_iter().map(move |found| offer(found.copy))
         };
-        self.keys.iter().flat_map(of_key).collect()
+        (0..self.parts.list().len()).flat_map(of_part).collect()
     }
 
-    /// Opens a copy of `of`'s state on this host, and checks its bytes.
+    /// The directory in which a part's slots lie.
+    fn directory(&self, part: usize) -> Option<&SlotDirectory> {
+        match self.parts.list()[part].tier {
+            Tier::Memory => Some(&self.memory.directory),
+            Tier::Store => self.memory.store.as_ref(),
+        }
+    }
+
+    /// Complete copies of a part that this rank can read.
+    fn copies(&self, part: usize) -> Vec<FoundCopy> {
+        self.directory(part).map_or(Vec::new(), |directory| directory.copies(self.parts.keys()[part]))
+    }
+
+    /// Opens a copy of a part on this host, and checks its bytes.
     fn open(&self, of: usize, plan: &RecoveryPlan) -> Result<(Slot, CompleteCopy), MemoryError> {
         let mut damage = None;
-        for found in self.memory.directory.copies(self.keys[of]) {
+        for found in self.copies(of) {
             if (found.copy.step, found.copy.launch) == (plan.step, plan.launch) {
                 match found.slot.verify(&found.copy, self.copier.threads()) {
                     Ok(()) => return Ok((found.slot, found.copy)),
@@ -284,37 +350,90 @@ impl MemoryTier {
     }
 }
 
-/// Reserves a rank's slots, those of its sources included.
-fn reserve(
+/// The directory of a rank's slots, locked.
+struct OpenDirectory {
+    directory: SlotDirectory,
+    lock: FileLock,
+}
+
+/// Makes or opens the directory of a rank's slots.
+fn open(
     config: &MemoryConfig,
     run_directory: &Path,
-    keys: &[SlotKey],
-    (rank, sources): (usize, &[usize]),
-    left: Bytes,
-) -> Result<(HostMemory, Vec<CopySource>), MemoryError> {
+    run: u128,
+    rank: usize,
+) -> Result<OpenDirectory, MemoryError> {
     if rank == 0 {
         SlotDirectory::sweep(&config.directory);
     }
     let run_directory = run_directory.canonicalize().unwrap_or_else(|_| run_directory.into());
-    let directory = SlotDirectory::open(&config.directory, keys[rank].run, &run_directory)?;
+    let directory = SlotDirectory::open(&config.directory, run, &run_directory)?;
     let lock = directory.lock(rank)?;
-    // What a killed process has left is counted as taken.
-    let needed: u64 = std::iter::once(&rank).chain(sources).map(|of| 2 * keys[*of].slot_bytes()).sum();
-    let free = left.0.saturating_add(directory.used_bytes());
-    if needed > free {
-        return Err(MemoryError::NoRoom { path: config.directory.clone(), needed, free });
+    Ok(OpenDirectory { directory, lock })
+}
+
+impl OpenDirectory {
+    /// Bytes of memory that the rank has for copies, of which the rest of the run leaves `left`.
+    fn space(&self, config: &MemoryConfig, left: Bytes) -> u64 {
+        let used = self.directory.used_bytes();
+        // What a killed process has left is counted as taken.
+        let free = left.0.min(self.directory.free_bytes().unwrap_or(u64::MAX)).saturating_add(used);
+        match config.limit_mib {
+            0 => free,
+            mib => free.min(mib << 20),
+        }
     }
-    let pair = directory.pair(rank, keys[rank])?;
-    let source = |of: &usize| Ok(CopySource { rank: *of, pair: directory.pair(rank, keys[*of])? });
-    let sources = sources.iter().map(source).collect::<Result<Vec<_>, MemoryError>>()?;
-    Ok((HostMemory { directory, pair, lock }, sources))
+
+    /// Reserves a rank's slots, those of its sources and of the parts that it holds included.
+    fn reserve(
+        self,
+        space: &Space<'_>,
+        parts: &Parts,
+        (rank, sources): (usize, &[usize]),
+    ) -> Result<(HostMemory, Vec<CopySource>), MemoryError> {
+        let OpenDirectory { directory, lock } = self;
+        let keys = parts.keys();
+        let held = || parts.elsewhere().filter(|(_, part)| part.holder == rank);
+        let in_memory = held().filter(|(_, part)| part.tier == Tier::Memory).map(|(number, _)| number);
+        let own = std::iter::once(rank).chain(sources.iter().copied());
+        let needed: u64 = own.chain(in_memory).map(|part| 2 * keys[part].slot_bytes()).sum();
+        if needed > space.own {
+            let (path, free) = (space.config.directory.clone(), space.own);
+            return Err(MemoryError::NoRoom { path, needed, free });
+        }
+        let run_directory = space.run_directory.canonicalize().unwrap_or_else(|_| space.run_directory.into());
+        let store = match parts.elsewhere().any(|(_, part)| part.tier == Tier::Store) {
+            true => {
+                let base = overflow::store(&run_directory);
+                let made = std::fs::create_dir_all(&base);
+                made.map_err(|source| MemoryError::Io { action: "create", path: base.clone(), source })?;
+                Some(SlotDirectory::open(&base, keys[rank].run, &run_directory)?)
+            }
+            false => None,
+        };
+        let pair = directory.pair(rank, keys[rank])?;
+        let elsewhere = held().map(|(number, part)| {
+            let place = store.as_ref().filter(|_| part.tier == Tier::Store).unwrap_or(&directory);
+            Ok((number, place.pair(rank, keys[number])?))
+        });
+        let elsewhere = elsewhere.collect::<Result<Vec<_>, MemoryError>>()?;
+        let source = |of: &usize| Ok(CopySource { rank: *of, pair: directory.pair(rank, keys[*of])? });
+        let sources = sources.iter().map(source).collect::<Result<Vec<_>, MemoryError>>()?;
+        Ok((HostMemory { directory, pair, elsewhere, store, lock }, sources))
+    }
+}
+
+/// The elements of a part among those that its rank saves.
+fn elements(bytes: &Range<u64>) -> Range<usize> {
+    bytes.start as usize / 4..bytes.end as usize / 4
 }
 
 fn summary(
     config: &MemoryConfig,
     placement: &RankPlacement,
     directory: &SlotDirectory,
-    key: &SlotKey,
+    parts: &Parts,
+    rank: usize,
 ) -> String {
     let every = match config.every_steps {
         0 => "steps".to_owned(),
@@ -322,7 +441,11 @@ fn summary(
         n => format!("every {n} steps"),
     };
     let path = directory.path().display();
-    let own = format!("copies of the state after {every} in {path}, 2 x {} a rank", Bytes(key.slot_bytes()));
+    let slot = Bytes(parts.keys()[rank].slot_bytes());
+    let mut own = format!("copies of the state after {every} in {path}, 2 x {slot} a rank");
+    if let Some(elsewhere) = parts.summary() {
+        own = format!("{own}; {elsewhere}");
+    }
     let copies = placement.placement().copies();
     if copies == 1 {
         return own;
@@ -399,11 +522,16 @@ impl Trainer {
                 None => Ok(()),
             };
         }
+        // Ranks that send to each other make copies together or not at all.
+        tier.broken = match tier.parts.are_sent() {
+            true => worker.any(BROKEN, tier.broken)?,
+            false => tier.broken,
+        };
         if tier.broken {
             return Ok(());
         }
         let begun = Instant::now();
-        let copied = tier.copy(&mut *self.backend, &self.state);
+        let copied = tier.copy(worker, &mut *self.backend, &self.state);
         let seconds = begun.elapsed().as_secs_f64();
         tier.copied.count += u64::from(copied.is_ok());
         tier.copied.seconds += seconds;
@@ -435,8 +563,11 @@ impl Trainer {
         }
         // The next copies then take the place of these, and not of those of `step`.
         tier.memory.pair.forget_after(step)?;
+        for (_, pair) in &tier.memory.elsewhere {
+            pair.forget_after(step)?;
+        }
         for of in &tier.sources {
-            tier.memory.directory.pair(rank, tier.keys[*of])?.forget_after(step)?;
+            tier.memory.directory.pair(rank, tier.parts.keys()[*of])?.forget_after(step)?;
         }
         Ok(())
     }
@@ -447,10 +578,10 @@ impl Trainer {
             observer.message(&tier.outcome());
         }
         if let Some(tier) = self.memory_tier.take_if(|_| saved) {
-            let directory = tier.memory.directory.clone();
+            let directories = [Some(tier.memory.directory.clone()), tier.memory.store.clone()];
             drop(tier);
             // Other ranks of this host remove the same; what stays is swept when the run directory is gone.
-            let _ = directory.remove();
+            directories.into_iter().flatten().for_each(|directory| drop(directory.remove()));
         }
     }
 }

@@ -22,12 +22,21 @@ struct Case {
     ranks: usize,
     apart: bool,
     sets: Vec<String>,
+    /// By rank, if any: MiB for copies, and where the rest goes.
+    limits: Vec<u64>,
+    overflow: &'static str,
 }
 
 impl Case {
     fn new(ranks: usize, apart: bool, sets: &[&str]) -> Case {
         let sets = sets.iter().map(|s| (*s).to_owned()).collect();
-        Case { run: Run::new(false), memory: tempfile::tempdir().unwrap(), ranks, apart, sets }
+        let (run, memory) = (Run::new(false), tempfile::tempdir().unwrap());
+        Case { run, memory, ranks, apart, sets, limits: Vec::new(), overflow: "none" }
+    }
+
+    /// Memory for copies of each rank, in MiB.
+    fn with_limits(self, limits: &[u64], overflow: &'static str) -> Case {
+        Case { limits: limits.into(), overflow, ..self }
     }
 
     fn host(&self, rank: usize) -> PathBuf {
@@ -45,6 +54,10 @@ impl Case {
             format!("save.memory.directory={}", self.host(rank).display()),
         ];
         sets.extend(self.sets.iter().cloned());
+        if let Some(limit) = self.limits.get(rank).filter(|_| keep == "own") {
+            sets.push(format!("save.memory.limit_mib={limit}"));
+            sets.push(format!("save.memory.overflow={}", self.overflow));
+        }
         recipe(&sets.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
@@ -228,6 +241,58 @@ fn a_flipped_bit_is_found_and_the_next_copy_is_used() {
     assert!(found == 12 && path.contains("step-00000012"), "step {found}, {path}");
     assert!(warnings(&records).contains("damaged"), "{}", warnings(&records));
     assert!(case.run.tensors() == wanted.run.tensors(), "other bits");
+}
+
+/// Ranks are hosts of their own, and some have less memory than their copies take: other hosts' memory, or the disk, holds the rest. The run ends
+/// with the bits of one that nothing disturbs.
+#[test]
+fn what_a_ranks_memory_has_no_space_for_lies_in_other_memory_or_on_disk() {
+    const ZERO: &[&str] = &["parallel.data=zero3", "train.micro_batch=1", "train.batch_tokens=96"];
+    const PIPELINE: &[&str] = &["parallel.pipeline=2", "train.micro_batch=2"];
+    // By rank: (holder, part) of each part that lies in memory, and whether any lies on disk.
+    let split: &[(usize, usize)] = &[(0, 0), (1, 1), (1, 2)];
+    for (sets, limits, overflow, in_memory, on_disk) in [
+        (PIPELINE, &[3, 64][..], "ranks", split, false),
+        (ZERO, &[3, 64, 3], "ranks", &[(0, 0), (1, 1), (1, 3), (1, 4), (2, 2)], false),
+        (ZERO, &[3, 3, 3], "disk", &[(0, 0), (1, 1), (2, 2)], true),
+        (&[], &[3], "disk", &[(0, 0)], true),
+    ] {
+        let sets: Vec<&str> = sets.iter().copied().chain(["model.width=96"]).collect();
+        let ranks = limits.len();
+        let wanted = Case::new(ranks, true, &sets);
+        wanted.session("none", None);
+        let case = Case::new(ranks, true, &sets).with_limits(limits, overflow);
+        let records = case.session("own", Some((5, ranks - 1)));
+        assert_eq!(warnings(&records), "", "{sets:?}");
+        let pairs = (0..ranks).flat_map(|holder| (0..ranks + 3).map(move |part| (holder, part)));
+        let found: Vec<_> = pairs.filter(|(holder, part)| case.slots(*holder, *part).len() == 2).collect();
+        assert_eq!(found, in_memory, "{sets:?}");
+        assert_eq!(case.run.dir.join("checkpoints/.memory").exists(), on_disk);
+        let records = case.session("own", Some((13, 0)));
+        let (step, path) = resumed(&records).unwrap();
+        assert!((4..=5).contains(&step) && path.starts_with("own memory"), "{sets:?}: step {step}, {path}");
+        let (step, _) = resumed(&case.session("own", None)).unwrap();
+        assert!((12..=13).contains(&step), "{sets:?}: step {step}");
+        assert!(case.run.tensors() == wanted.run.tensors(), "{sets:?}: other bits");
+        assert_eq!(std::fs::read_dir(case.host(0)).unwrap().count(), 0, "the run has ended");
+    }
+}
+
+/// A bit that is flipped in memory that holds another rank's state is found; without `save.memory.overflow` there are no copies at all.
+#[test]
+fn parts_in_other_memory_are_verified() {
+    let sets = ["parallel.pipeline=2", "train.micro_batch=2", "model.width=96"];
+    let case = Case::new(2, true, &sets).with_limits(&[3, 64], "ranks");
+    case.session("own", Some((10, 0)));
+    let newest = case.slots(1, 2).into_iter().max_by_key(|path| step_of(path)).unwrap();
+    flip(&newest);
+    let records = case.session("own", Some((16, 0)));
+    let (step, _) = resumed(&records).unwrap();
+    assert!((8..10).contains(&step), "step {step}");
+    assert!(warnings(&records).contains("damaged"), "{}", warnings(&records));
+    let none = Case::new(2, true, &sets).with_limits(&[3, 64], "none");
+    let text = warnings(&none.session("own", None));
+    assert!(text.contains("rank 0: ") && text.contains("save.memory.overflow"), "{text}");
 }
 
 /// One host is lost, and after the restart, before another copy is made, the other one: what the run went on from is in both memories again.

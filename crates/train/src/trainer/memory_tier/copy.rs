@@ -4,6 +4,7 @@ use super::TrainError;
 use bessemer_memory_checkpoint::{CHUNK, MemoryError, SlotWriter};
 use bessemer_parallel::OwnSlices;
 use bessemer_tensor::Backend;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError, mpsc};
 
 /// Elements of a chunk of a slot.
@@ -40,24 +41,24 @@ impl Copier {
         self.threads
     }
 
-    /// Writes all elements of `slices` as the data of a copy.
+    /// Writes some elements of `slices` as the data of a copy.
     pub(super) fn copy(
         &mut self,
         backend: &mut dyn Backend,
         slices: &OwnSlices,
+        part: Range<usize>,
         writer: &SlotWriter<'_>,
     ) -> Result<(), TrainError> {
-        let elements = slices.elements();
+        let elements = part.len();
         let chunks = elements.div_ceil(ELEMENTS);
         let threads = self.threads.min(chunks.max(1));
         let wanted = if threads == 1 { 1 } else { 2 * threads };
-        self.blocks.resize_with(wanted, || Block {
-            number: 0,
-            values: vec![0.0; ELEMENTS.min(elements)],
-            len: 0,
-        });
+        self.blocks.resize_with(wanted, || Block { number: 0, values: Vec::new(), len: 0 });
+        let longest = ELEMENTS.min(elements);
+        self.blocks.iter_mut().for_each(|block| block.values.resize(longest.max(block.values.len()), 0.0));
         let mut read = |block: &mut Block, number: usize| {
-            let range = number * ELEMENTS..elements.min((number + 1) * ELEMENTS);
+            let start = part.start + number * ELEMENTS;
+            let range = start..part.end.min(start + ELEMENTS);
             (block.number, block.len) = (number, range.len());
             slices.read(backend, range, &mut block.values[..block.len])
         };

@@ -1,14 +1,15 @@
 //! The elements that a rank needs of copies: read from the slots that lie on its host, fetched from other ranks where they do not.
 
 use super::launch::host;
-use super::restore::unreadable;
-use super::{MemoryTier, TrainError};
+use super::restore::{OwnCopy, unreadable};
+use super::{MemoryTier, TrainError, elements};
 use bessemer_checkpoint::WantedElements;
-use bessemer_memory_checkpoint::{CHUNK, ElementRange, MemoryError, Slot, exchange_elements};
+use bessemer_memory_checkpoint::{CHUNK, ElementRange, MemoryError, Slot, StatePart, exchange_elements};
 use bessemer_mesh::BoxRange;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ops::Range;
 
 const BOXES: &str = "slices of copies in memory";
 const ELSEWHERE: &str = "copies on other hosts";
@@ -28,31 +29,51 @@ struct SavedBox {
     at: usize,
 }
 
-/// Slices that a rank saves, and the slot that has them.
+/// Slices that a rank saves, and the slots that it reads for all.
 #[derive(Debug, Serialize, Deserialize)]
 struct SavedState {
     host: u64,
-    /// Device and inode of the slot: a file of the same name may be another one.
+    slots: Vec<SavedSlot>,
+    boxes: Vec<SavedBox>,
+}
+
+/// The slot of a part.
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedSlot {
+    part: usize,
+    /// Device and inode: a file of the same name may be another one.
     file: [u64; 2],
     name: String,
-    boxes: Vec<SavedBox>,
+}
+
+/// A part as this rank reads it.
+struct CopiedPart {
+    /// Its elements among those that its rank saves.
+    elements: Range<usize>,
+    /// Rank that reads it for others.
+    reader: usize,
+    /// Its first element among those of all parts that the reader reads.
+    at: usize,
+    /// The slot, if it lies on this host.
+    here: Option<SlotReader>,
 }
 
 /// Copies of all ranks' states of one step, as this rank reads them.
 pub(super) struct CopiedState {
     /// By tensor: the rank that saves a box, and the box.
     boxes: HashMap<usize, Vec<(usize, SavedBox)>>,
-    /// By rank: the slot, if it lies on this host.
-    here: Vec<Option<SlotReader>>,
+    parts: Vec<CopiedPart>,
+    /// By rank: the parts of its state, in the order of their elements.
+    of_rank: Vec<Vec<usize>>,
     /// Whether any rank has elements to fetch.
     fetches: bool,
-    /// By rank: elements of the present batch that were fetched, and how many of them were taken.
+    /// By reader: elements of the present batch that were fetched, and how many of them were taken.
     fetched: Vec<(Vec<f32>, usize)>,
 }
 
-/// Elements of a rank's copy: where they are in it, where they go, how many.
+/// Elements of a part's copy: where they are in it, where they go, how many.
 struct Stretch {
-    rank: usize,
+    part: usize,
     from: usize,
     to: usize,
     len: usize,
@@ -63,7 +84,7 @@ impl CopiedState {
     pub(super) fn gather(
         worker: &mut Worker,
         tier: &MemoryTier,
-        own: &Slot,
+        own: &OwnCopy,
     ) -> Result<CopiedState, TrainError> {
         let boxes = tier.slices.slices().iter().map(|slice| SavedBox {
             tensor: slice.tensor,
@@ -71,26 +92,41 @@ impl CopiedState {
             shape: slice.part.shape.clone(),
             at: slice.at.start,
         });
-        let name = own.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let saved = SavedState { host: host(), file: own.file_number()?, name, boxes: boxes.collect() };
+        let slots = own.slots(worker.rank()).map(|(part, slot)| {
+            let name = slot.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok(SavedSlot { part, file: slot.file_number()?, name })
+        });
+        let slots = slots.collect::<Result<Vec<_>, MemoryError>>()?;
+        let saved = SavedState { host: host(), slots, boxes: boxes.collect() };
         let all = worker.gather_bytes(BOXES, &serde_json::to_vec(&saved).map_err(unreadable)?)?;
+        let list = tier.parts.list();
+        let part =
+            |part: &StatePart| CopiedPart { elements: elements(&part.bytes), reader: 0, at: 0, here: None };
         let mut copied = CopiedState {
             boxes: HashMap::new(),
-            here: Vec::new(),
+            parts: list.iter().map(part).collect(),
+            of_rank: vec![Vec::new(); all.len()],
             fetches: false,
             fetched: all.iter().map(|_| (Vec::new(), 0)).collect(),
         };
+        // Parts of a rank's state are listed in the order of their elements.
+        list.iter().enumerate().for_each(|(number, part)| copied.of_rank[part.of].push(number));
         for (rank, bytes) in all.iter().enumerate() {
-            let SavedState { host, file, name, boxes } = serde_json::from_slice(bytes).map_err(unreadable)?;
-            let slot = match host == saved.host {
-                true => Slot::open_existing(&tier.memory.directory.path().join(name), tier.keys[rank]).ok(),
-                false => None,
-            };
-            let slot = slot.filter(|slot| slot.file_number().is_ok_and(|found| found == file));
-            copied.here.push(slot.map(SlotReader::new));
+            let SavedState { host, slots, boxes } = serde_json::from_slice(bytes).map_err(unreadable)?;
+            let mut at = 0;
+            for SavedSlot { part, file, name } in slots {
+                let here = tier.directory(part).filter(|_| host == saved.host).and_then(|directory| {
+                    let path = directory.path().join(name);
+                    Slot::open_existing(&path, tier.parts.keys()[part]).ok()
+                });
+                let here = here.filter(|slot| slot.file_number().is_ok_and(|found| found == file));
+                let copied = &mut copied.parts[part];
+                (copied.reader, copied.at, copied.here) = (rank, at, here.map(SlotReader::new));
+                at += copied.elements.len();
+            }
             boxes.into_iter().for_each(|b| copied.boxes.entry(b.tensor).or_default().push((rank, b)));
         }
-        let fetches = copied.here.iter().any(Option::is_none);
+        let fetches = copied.parts.iter().any(|part| part.here.is_none());
         copied.fetches = worker.any(ELSEWHERE, fetches)?;
         Ok(copied)
     }
@@ -108,12 +144,17 @@ impl CopiedState {
         for (rank, b) in self.boxes.get(&number).into_iter().flatten() {
             let part = BoxRange { start: b.start.clone(), shape: b.shape.clone() };
             let found = wanted.within(&tensor.shape, &part).into_iter();
-            stretches.extend(found.map(|f| Stretch {
-                rank: *rank,
-                from: b.at + f.local,
-                to: f.to,
-                len: f.len,
-            }));
+            for f in found {
+                let (first, end) = (b.at + f.local, b.at + f.local + f.len);
+                for part in self.of_rank[*rank].iter().copied() {
+                    let range = &self.parts[part].elements;
+                    let (start, end) = (first.max(range.start), end.min(range.end));
+                    if start < end {
+                        let (from, to) = (start - range.start, f.to + start - first);
+                        stretches.push(Stretch { part, from, to, len: end - start });
+                    }
+                }
+            }
         }
         Ok(stretches)
     }
@@ -122,23 +163,38 @@ impl CopiedState {
     pub(super) fn fetch<'a>(
         &mut self,
         worker: &mut Worker,
-        own: &Slot,
+        own: &OwnCopy,
         tensors: impl Iterator<Item = (usize, &'a StateTensor)>,
     ) -> Result<(), TrainError> {
         if !self.fetches {
             return Ok(());
         }
-        let mut requests: Vec<Vec<ElementRange>> = self.here.iter().map(|_| Vec::new()).collect();
+        let mut requests: Vec<Vec<ElementRange>> = self.fetched.iter().map(|_| Vec::new()).collect();
         for (number, tensor) in tensors {
             for runs in worker.wanted_runs(tensor) {
                 let values = runs.iter().map(|run| run.1).sum();
                 let stretches = self.stretches(number, tensor, &runs, values)?;
-                for stretch in stretches.iter().filter(|stretch| self.here[stretch.rank].is_none()) {
-                    requests[stretch.rank].push((stretch.from as u64, stretch.len as u64));
+                for Stretch { part, from, len, .. } in stretches {
+                    let part = &self.parts[part];
+                    if part.here.is_none() {
+                        requests[part.reader].push(((part.at + from) as u64, len as u64));
+                    }
                 }
             }
         }
-        let mut read = |first: u64, to: &mut [f32]| own.read_at(bytemuck::cast_slice_mut(to), 4 * first);
+        let slots: Vec<_> = own.slots(worker.rank()).collect();
+        let directory = slots[0].1.path().to_path_buf();
+        let mut read = |first: u64, to: &mut [f32]| {
+            let mut first = 4 * first;
+            for (_, slot) in &slots {
+                match first.checked_sub(slot.key().bytes) {
+                    None => return slot.read_at(bytemuck::cast_slice_mut(to), first),
+                    Some(behind) => first = behind,
+                }
+            }
+            let path = directory.clone();
+            Err(MemoryError::Foreign { path, problem: "a rank asks for elements that no copy has".into() })
+        };
         let fetched = exchange_elements(worker.world(), &requests, &mut read)?;
         self.fetched = fetched.into_iter().map(|values| (values, 0)).collect();
         Ok(())
@@ -152,12 +208,13 @@ impl CopiedState {
         runs: &[(usize, usize)],
         to: &mut [f32],
     ) -> Result<(), TrainError> {
-        for Stretch { rank, from, to: at, len } in self.stretches(number, tensor, runs, to.len())? {
+        for Stretch { part, from, to: at, len } in self.stretches(number, tensor, runs, to.len())? {
             let to = &mut to[at..at + len];
-            match &mut self.here[rank] {
+            let part = &mut self.parts[part];
+            match &mut part.here {
                 Some(slot) => slot.read(from, to)?,
                 None => {
-                    let (values, taken) = &mut self.fetched[rank];
+                    let (values, taken) = &mut self.fetched[part.reader];
                     to.copy_from_slice(&values[*taken..*taken + len]);
                     *taken += len;
                 }

@@ -21,6 +21,22 @@ struct RunRecord {
     launches: u64,
     #[serde(default)]
     bases: Vec<Base>,
+    /// Where what overflows lies.
+    #[serde(default)]
+    overflow: Option<SavedOverflow>,
+}
+
+/// What of which ranks' states lies elsewhere, for a layout: copies are found again only where the next launch cuts states up alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct SavedOverflow {
+    /// Hash of the layout.
+    pub(super) layout: u64,
+    /// Sender, receiver, bytes, in the order in which they are sent.
+    pub(super) transfers: Vec<(usize, usize, u64)>,
+    /// By rank: bytes in its store.
+    pub(super) stored: Vec<u64>,
+    /// Seconds after which all have sent and stored, as planned.
+    pub(super) seconds: f64,
 }
 
 /// The step after which a launch began.
@@ -40,6 +56,7 @@ pub(super) struct Launch {
     bases: Vec<Base>,
     /// Whether it has a base of its own.
     begun: bool,
+    pub(super) overflow: Option<SavedOverflow>,
 }
 
 impl Launch {
@@ -58,8 +75,8 @@ impl Launch {
         // A copied run directory is another run.
         let place = directory.canonicalize()?;
         let run = stable_hash(&[place.as_os_str().as_bytes(), record.id.as_bytes()]);
-        let (number, bases) = (record.launches, record.bases);
-        Ok(Launch { run: [run as u64, (run >> 64) as u64], number, bases, begun: false })
+        let RunRecord { launches: number, bases, overflow, .. } = record;
+        Ok(Launch { run: [run as u64, (run >> 64) as u64], number, bases, begun: false, overflow })
     }
 
     /// Number of the run.
@@ -79,6 +96,12 @@ impl Launch {
         let record = read(directory).unwrap_or_default();
         let launches = record.launches.max(self.number);
         write(directory, &RunRecord { launches, bases: self.bases.clone(), ..record })
+    }
+
+    /// Notes where what overflows lies.
+    pub(super) fn note_overflow(&self, directory: &Path) -> Result<(), std::io::Error> {
+        let record = read(directory).unwrap_or_default();
+        write(directory, &RunRecord { overflow: self.overflow.clone(), ..record })
     }
 
     /// Whether a copy is of the run's own past: no later launch has begun before its step.

@@ -6,12 +6,12 @@ use crate::TrainError;
 use crate::state::TrainState;
 use crate::trainer::Trainer;
 use bessemer_memory_checkpoint::{
-    CompleteCopy, CopyOffer, RecoveryPlan, Slot, lost_ranks, receive_copy, send_copy,
+    CompleteCopy, CopyOffer, RecoveryPlan, Slot, lost_parts, receive_copy, send_copy,
 };
 use bessemer_parallel::{ParallelError, Worker, batches};
 use bessemer_runlog::Resume;
 
-/// The rank whose copy is damaged, and how.
+/// The part whose copy is damaged, and how.
 type Damage = (usize, String);
 
 /// Messages.
@@ -21,10 +21,19 @@ const NOTES: &str = "notes of copies in memory";
 const ON_DISK: &str = "newest checkpoint on disk";
 
 /// This rank's copy of the step that all ranks go on from.
-struct OwnCopy {
+pub(super) struct OwnCopy {
     plan: RecoveryPlan,
     slot: Slot,
     copy: CompleteCopy,
+    /// What else this rank reads for all, by part.
+    elsewhere: Vec<(usize, Slot)>,
+}
+
+impl OwnCopy {
+    /// The parts that this rank reads, first what it holds of its own state, and their slots.
+    pub(super) fn slots(&self, rank: usize) -> impl Iterator<Item = (usize, &Slot)> {
+        std::iter::once((rank, &self.slot)).chain(self.elsewhere.iter().map(|(part, slot)| (*part, slot)))
+    }
 }
 
 pub(super) fn unreadable(e: serde_json::Error) -> TrainError {
@@ -45,7 +54,7 @@ impl Trainer {
         let chosen = choose(tier, worker, disk, &mut self.warnings)?;
         let Some(own) = chosen else { return Ok(false) };
         self.load_copies(&own)?;
-        let (step, ranks) = (own.plan.step, own.plan.from.len());
+        let (step, ranks) = (own.plan.step, self.runner.worker.plan().ranks());
         self.forget_copies_after(step)?;
         let owes_save = self.input.recipe.save.due_by_steps(step) && disk < step;
         if let Some(tier) = &mut self.memory_tier {
@@ -64,7 +73,7 @@ impl Trainer {
             0 => "there is no checkpoint on disk".to_owned(),
             step => format!("the newest checkpoint on disk is of step {step}"),
         };
-        let path = match own.plan.from_peers() {
+        let path = match own.plan.from_peers(ranks) {
             0 => format!("own memory; {on_disk}"),
             n => format!("memory, {n} of {ranks} ranks from a peer's because their own was lost; {on_disk}"),
         };
@@ -85,9 +94,9 @@ impl Trainer {
         let Some(tier) = &self.memory_tier else { return Ok(()) };
         let worker = &mut self.runner.worker;
         let tensors = worker.tensors(&self.input.recipe.optim)?;
-        let mut copies = CopiedState::gather(worker, tier, &own.slot)?;
+        let mut copies = CopiedState::gather(worker, tier, own)?;
         for batch in batches(&tensors) {
-            copies.fetch(worker, &own.slot, batch.clone().map(|number| (number, &tensors[number])))?;
+            copies.fetch(worker, own, batch.clone().map(|number| (number, &tensors[number])))?;
             for number in batch {
                 let tensor = &tensors[number];
                 worker.write_with(&mut *self.backend, tensor, &mut |runs, to| {
@@ -109,7 +118,7 @@ fn choose(
     disk: u64,
     remarks: &mut Vec<String>,
 ) -> Result<Option<OwnCopy>, TrainError> {
-    let (rank, ranks) = (worker.rank(), worker.plan().ranks());
+    let (rank, parts) = (worker.rank(), tier.parts.list());
     let found = worker.gather_bytes(OFFERS, &CopyOffer::to_numbers(&tier.offers(rank)))?;
     let of_rank = |(by, bytes): (usize, &Vec<u8>)| CopyOffer::of_numbers(by, bytes);
     let mut offers: Vec<CopyOffer> = found.iter().enumerate().flat_map(of_rank).collect();
@@ -122,9 +131,9 @@ fn choose(
     }
     offers.retain(|offer| tier.launch.has(offer));
     loop {
-        let Some(plan) = RecoveryPlan::newest(&offers, ranks) else {
-            let why = match lost_ranks(&offers, ranks).first() {
-                Some(rank) => format!("no memory has a copy of rank {rank}'s state"),
+        let Some(plan) = RecoveryPlan::newest(&offers, parts.len()) else {
+            let why = match lost_parts(&offers, parts.len()).first() {
+                Some(part) => format!("no memory has a copy of rank {}'s state", parts[*part].of),
                 None => "no step has copies of all ranks' state".into(),
             };
             if !none {
@@ -155,12 +164,13 @@ fn choose(
         if offers.len() < before {
             continue;
         }
-        let Some((slot, copy)) = send_to_the_lost(tier, worker, &plan, found)? else {
-            return Err(
-                ParallelError::Layout("a rank has no copy of the step that all go on from".into()).into()
-            );
+        return match send_to_the_lost(tier, worker, plan, found)? {
+            Some(own) => Ok(Some(own)),
+            None => {
+                let problem = "a rank has no copy of the step that all go on from";
+                Err(ParallelError::Layout(problem.into()).into())
+            }
         };
-        return Ok(Some(OwnCopy { plan, slot, copy }));
     }
 }
 
@@ -189,15 +199,16 @@ fn read_here(
     here.filter_map(open).collect()
 }
 
-/// Sends copies to the ranks whose memory is lost. Returns this rank's copy, found here or received.
+/// Sends copies to the ranks whose memory is lost. Returns this rank's copy, found here or received. What lies elsewhere than in its rank's
+/// memory stays where it is.
 fn send_to_the_lost(
     tier: &MemoryTier,
     worker: &mut Worker,
-    plan: &RecoveryPlan,
+    plan: RecoveryPlan,
     mut found: Vec<FoundCopy>,
-) -> Result<Option<(Slot, CompleteCopy)>, TrainError> {
-    let rank = worker.rank();
-    for (of, from) in plan.from.iter().enumerate().filter(|(of, from)| of != *from) {
+) -> Result<Option<OwnCopy>, TrainError> {
+    let (rank, ranks) = (worker.rank(), worker.plan().ranks());
+    for (of, from) in plan.from.iter().enumerate().take(ranks).filter(|(of, from)| of != *from) {
         if *from == rank {
             for sent in found.iter().filter(|found| found.of == of) {
                 send_copy(worker.world(), of, &sent.slot, &sent.copy)?;
@@ -208,6 +219,9 @@ fn send_to_the_lost(
             found.push(FoundCopy { of, slot: slot.try_clone()?, copy });
         }
     }
-    let own = found.into_iter().find(|found| found.of == rank);
-    Ok(own.map(|found| (found.slot, found.copy)))
+    let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.of == rank);
+    let others = others.into_iter().filter(|found| found.of >= ranks);
+    let elsewhere = others.map(|found| (found.of, found.slot)).collect();
+    let own = own.into_iter().next();
+    Ok(own.map(|FoundCopy { slot, copy, .. }| OwnCopy { plan, slot, copy, elsewhere }))
 }
