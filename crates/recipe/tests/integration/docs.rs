@@ -492,6 +492,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("save.memory.every_steps", "0 to 2^48", &["0", "281474976710656"], &["281474976710657"]),
     ("save.memory.copies", "1 to 16", &["1", "16"], &["0", "17"]),
     ("save.memory.ranks_per_domain", "0 to 2^20", &["0", "1048576"], &["1048577"]),
+    ("save.memory.limit_mib", "0 to 2^40", &["0", "1099511627776"], &["1099511627777"]),
     ("save.memory.rate_mib", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     ("save.memory.directory", "an absolute path", &["/dev/shm", "/mnt/memory"], &["shm"]),
     ("eval.every_steps", "at least 0", &["0"], &["-1"]),

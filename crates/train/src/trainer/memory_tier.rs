@@ -582,6 +582,8 @@ impl Trainer {
             drop(tier);
             // Other ranks of this host remove the same; what stays is swept when the run directory is gone.
             directories.into_iter().flatten().for_each(|directory| drop(directory.remove()));
+            // Only if nothing else is in it.
+            let _ = std::fs::remove_dir(overflow::store(&self.input.directory));
         }
     }
 }

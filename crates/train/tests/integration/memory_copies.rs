@@ -275,6 +275,7 @@ fn what_a_ranks_memory_has_no_space_for_lies_in_other_memory_or_on_disk() {
         assert!((12..=13).contains(&step), "{sets:?}: step {step}");
         assert!(case.run.tensors() == wanted.run.tensors(), "{sets:?}: other bits");
         assert_eq!(std::fs::read_dir(case.host(0)).unwrap().count(), 0, "the run has ended");
+        assert!(!case.run.dir.join("checkpoints/.memory").exists(), "the run has ended");
     }
 }
 
