@@ -267,7 +267,8 @@ impl Worker {
         writes: Writes,
         to: Option<Slot>,
     ) -> Result<Option<LossSum>, ParallelError> {
-        let (micro, update, add) = (run.micro, self.step + 1 - self.skipped, writes.add.weight);
+        let (micro, update, add) =
+            (run.micro, (self.step + 1).saturating_add_signed(self.updates_ahead), writes.add.weight);
         let reads = (part != Part::Input).then_some(GradientPass { chunk: run.chunk, micro, update, add });
         let chunk = &mut self.chunks[run.chunk];
         chunk.stash.read(&mut chunk.decoder, run.stash)?;

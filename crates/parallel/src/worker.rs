@@ -106,8 +106,8 @@ pub struct Worker {
     pub(crate) next: usize,
     /// Current optimizer step, from 0.
     pub(crate) step: u64,
-    /// Steps before this one whose update was skipped.
-    pub(crate) skipped: u64,
+    /// Updates before this step, less steps before it.
+    pub(crate) updates_ahead: i64,
     /// Factor on the loss, and with it on the gradients in memory.
     pub(crate) loss_scale: f64,
     /// Losses of an evaluated batch.
@@ -229,7 +229,7 @@ impl Worker {
             spans,
             next: 0,
             step: 0,
-            skipped: 0,
+            updates_ahead: 0,
             loss_scale: 1.0,
             evaluated: Vec::new(),
             rank_losses: Vec::new(),
@@ -347,10 +347,10 @@ impl Worker {
         self.chunks.iter_mut().for_each(|c| c.optimizer.set_loss_scale(scale));
     }
 
-    /// Sets how many of the run's steps so far had their update skipped; 0 until it is called. What an
-    /// optimizer does every few updates follows the updates, not the steps. The same on every rank.
-    pub fn set_skipped(&mut self, steps: u64) {
-        self.skipped = steps;
+    /// Sets how many updates the optimizer's state has seen before the run, and how many of the run's steps so far had their update skipped;
+    /// 0 and 0 until it is called. What an optimizer does every few updates follows the updates, not the steps. The same on every rank.
+    pub fn set_updates(&mut self, before: u64, skipped: u64) {
+        self.updates_ahead = before as i64 - skipped as i64;
     }
 
     /// Global norm of the gradient, the same bits on every rank; not finite if a gradient of any rank is not.

@@ -15,7 +15,7 @@ pub struct InitConfig {
     /// parameters a new run begins with; a run and an address stand for their newest checkpoint. Empty: parameters are drawn. Read once:
     /// a run that has a checkpoint of its own goes on from that.
     pub from: String,
-    /// What the optimizer begins with: "fresh" or "keep" (the moments and the count of updates of that checkpoint; not `kfac`).
+    /// What the optimizer begins with: "fresh" or "keep" (the moments and the count of updates of that checkpoint).
     pub optimizer: InitOptimizer,
     /// Where the learning-rate schedule begins: "begin" (at its beginning) or "continue" (behind the tokens that the checkpoint was
     /// trained on: a run of N tokens behind M of them has the rates of the last N of a run of M + N).

@@ -1,7 +1,6 @@
 //! The recipe: the configs of all crates, composed.
 
 use crate::error::RecipeError;
-use crate::init::InitOptimizer;
 use crate::load::{self, Loaded, Problem};
 use crate::run::RunConfig;
 use crate::train::{BatchPlan, SpikeAction, TrainConfig};
@@ -63,7 +62,6 @@ impl Recipe {
         section("train", self.sequence_fits_model());
         section("train", self.recompute_fits_model());
         section("train", self.lengths_fit());
-        section("train", self.kept_state_fits());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
@@ -234,15 +232,6 @@ impl Recipe {
         if !self.corpus.components().is_empty() {
             let what = "several corpus.sources or slices".into();
             return refused(what, "weights of a mixture are shares of windows");
-        }
-        Ok(())
-    }
-
-    fn kept_state_fits(&self) -> Result<(), String> {
-        if self.train.init.optimizer == InitOptimizer::Keep && self.optim.optimizer == OptimizerChoice::Kfac {
-            return Err("train.init.optimizer = \"keep\" with optim.optimizer = \"kfac\", which refreshes its factors by the updates of \
-                        one run: expected \"fresh\""
-                .into());
         }
         Ok(())
     }

@@ -331,12 +331,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("train.loss_scale.floor", "1e-6 to 2^32", &["1e-6", "65536"], &["0", "65537"]),
     ("train.loss_scale.hysteresis", "1 to 1e9", &["1", "1000000000"], &["0", "1000000001"]),
     ("train.loss_scale.growth_interval", "1 to 1e9", &["1", "1000000000"], &["0", "1000000001"]),
-    (
-        "train.init.optimizer",
-        "keep needs `from`; not with `kfac`",
-        &["fresh", "keep train.init.from=runs/a"],
-        &["keep", "keep train.init.from=runs/a optim.optimizer=kfac"],
-    ),
+    ("train.init.optimizer", "keep needs `from`", &["fresh", "keep train.init.from=runs/a"], &["keep"]),
     (
         "train.init.schedule",
         "continue needs `from`",

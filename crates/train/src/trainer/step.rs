@@ -44,7 +44,8 @@ impl Trainer {
         let loss_scale = self.state.loss_scale.map(|s| s.scale);
         self.runner.worker.set_loss_scale(loss_scale.unwrap_or(1.0));
         let updates = self.state.updates();
-        self.runner.worker.set_skipped(self.state.step - updates);
+        let before = self.state.updates_before();
+        self.runner.worker.set_updates(before, self.state.step - updates);
         let (passes, data_seconds) = self.passes()?;
         if let Err(e) = self.after_passes(observer) {
             // The state before this step is not finite.
@@ -80,7 +81,7 @@ impl Trainer {
         let update = match spike {
             Some(_) => self.runner.worker.skip(grad_norm),
             None => {
-                let t = self.state.updates_before() + updates + 1;
+                let t = before + updates + 1;
                 self.runner.update(&mut *self.backend, t, lr, grad_norm)?
             }
         };

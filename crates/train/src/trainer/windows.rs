@@ -78,9 +78,9 @@ impl Trainer {
         // Stages leave updates out separately, so there is no count that holds for all of them: every step of a window counts.
         let first = self.state.updates();
         let skipped = self.state.step - first;
-        self.runner.worker.set_skipped(skipped);
-        let of_step = &self.rate;
         let before = self.state.updates_before();
+        self.runner.worker.set_updates(before, skipped);
+        let of_step = &self.rate;
         let rate = |t: u64| of_step.at(t - before - 1 + skipped);
         let updates = self.runner.window(&mut *self.backend, &mut samples, before + first + 1, &rate);
         let data_seconds = samples.seconds()? / steps as f64;

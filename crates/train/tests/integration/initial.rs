@@ -63,7 +63,15 @@ fn steps(records: &[Record]) -> Vec<Step> {
 /// Everything is kept, and the data are those behind the checkpoint: the second half of one run, to the bit.
 #[test]
 fn with_everything_kept_and_the_next_data_a_run_has_the_bits_of_one_that_went_on() {
+    // K-FAC refreshes its curvature by the count of updates.
+    let kfac = ["optim.optimizer=kfac", "optim.kfac.curvature_every=5", "optim.kfac.inverse_every=7"];
+    goes_on_with_the_bits_of_the_checkpoints_run(&kfac);
+    goes_on_with_the_bits_of_the_checkpoints_run(&[]);
+}
+
+fn goes_on_with_the_bits_of_the_checkpoints_run(sets: &[&str]) {
     let whole = Run::new(false);
+    let with = |more: &[&str]| with(&[sets, more].concat());
     let wanted = steps(&whole.train(&with(&["save.every_steps=12"]), 1, None));
     let new = behind(&whole, 12 * 8);
     let kept = with(&[
