@@ -19,11 +19,15 @@ use bessemer_plan::{
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, load_recipe};
 use bessemer_tensor::Backend;
-use bessemer_train::{COPIES, PredictedStep, activations, copies_on_host, planned_memory_on, predicted_step};
+use bessemer_train::{
+    COPIES, PredictedStep, TrainError, activations, copies_on_host, planned_memory_on, predicted_step,
+};
 use bessemer_units::{Bytes, Compression};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Layouts that are planned and simulated at least, however few are shown: the order of the closed form is not that of simulated steps.
 pub(super) const LEAST_PLANNED: usize = 5;
@@ -38,6 +42,8 @@ const MOST_REFUSED: usize = 1000;
 const WORTH_REFINING: f64 = 0.3;
 /// Part of a step that a change of order or of pieces in flight leaves at most.
 const SAVES: f64 = 0.995;
+/// Steps that are simulated at the same time: one of hundreds of billions of parameters takes more than a GiB.
+const AT_ONCE: usize = 4;
 /// Events of simulated steps after which no further order of axes and no more pieces in flight are tried.
 const MOST_EVENTS: usize = 4_000_000;
 /// Part of what a dry run found beyond the closed form that a layout of the same ranks is expected to hold beyond it too.
@@ -282,8 +288,9 @@ impl Search<'_> {
         if found.planned.is_empty() {
             return Err(nothing_planned(self, &found));
         }
-        for planned in &mut found.planned {
-            planned.simulated = self.simulate(&planned.candidate.job.layout, console);
+        let layouts: Vec<Layout> = found.planned.iter().map(|planned| planned.candidate.job.layout).collect();
+        for (planned, simulated) in found.planned.iter_mut().zip(self.simulate(&layouts, console)) {
+            planned.simulated = simulated;
         }
         found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
         let near = found.planned.first().map_or(0.0, |best| (1.0 + WORTH_REFINING) * best.seconds());
@@ -298,22 +305,45 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Simulates a step of a layout's program; nothing for what has no such program, and where the closed form was fitted.
-    fn simulate(&self, layout: &Layout, console: &mut Console) -> Option<Simulated> {
+    /// Simulates a step of each layout's program, several at the same time; nothing for what has no such program, and where the closed form was
+    /// fitted.
+    fn simulate(&self, layouts: &[Layout], console: &mut Console) -> Vec<Option<Simulated>> {
         // A closed form that was fitted to measured steps knows more of them.
         if !self.calibration.fitted.is_empty() {
-            return None;
+            return layouts.iter().map(|_| None).collect();
         }
-        let recipe = self.training.in_layout(layout, self.devices);
-        let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, self.devices);
-        let step = predicted_step(&recipe, self.devices, &self.training.model, &mut costs);
-        match step {
-            Ok(step) => Some(Simulated { step, in_switches: costs.in_switches().clone() }),
+        let (training, machine, devices) = (self.training, self.machine, self.devices);
+        let efficiency = self.calibration.efficiency;
+        let simulate = |layout: &Layout| {
+            let recipe = training.in_layout(layout, devices);
+            let mut costs = MachineCosts::new(machine, efficiency, devices);
+            let step = predicted_step(&recipe, devices, &training.model, &mut costs)?;
+            Ok(Simulated { step, in_switches: costs.in_switches().clone() })
+        };
+        let made: Vec<OnceLock<Result<Simulated, TrainError>>> =
+            layouts.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((layout, made)) = {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                layouts.get(number).zip(made.get(number))
+            } {
+                made.get_or_init(|| simulate(layout));
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        std::thread::scope(|scope| {
+            (1..layouts.len().min(cores).min(AT_ONCE)).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        let result = |(layout, made): (&Layout, OnceLock<_>)| match made.into_inner()? {
+            Ok(simulated) => Some(simulated),
             Err(cause) => {
                 console.detail(&format!("{}: {cause}", name(layout)));
                 None
             }
-        }
+        };
+        layouts.iter().zip(made).map(result).collect()
     }
 
     /// Tries other orders of the axes on the nodes, then more pieces in flight, and keeps what makes the simulated step faster and fits.
@@ -324,17 +354,25 @@ impl Search<'_> {
             None => return,
         };
         let layout = planned.candidate.job.layout;
-        let mut simulate = |layout: &Layout| {
-            let made = if *events > MOST_EVENTS { None } else { self.simulate(layout, console) };
-            *events += made.as_ref().map_or(0, |made| made.step.events);
+        let mut simulate = |layouts: &[Layout]| {
+            let mut made = Vec::new();
+            for layouts in layouts.chunks(AT_ONCE) {
+                if *events > MOST_EVENTS {
+                    break;
+                }
+                made.extend(self.simulate(layouts, console));
+                let counts = made.iter().rev().take(layouts.len()).flatten().map(|made| made.step.events);
+                *events += counts.sum::<usize>();
+            }
             made
         };
         if self.devices > self.machine.node && !self.training.gives("parallel.order") {
-            for order in layout.other_orders(self.machine.node) {
-                let other = Layout { order, ..layout };
-                if let Some(made) = simulate(&other).filter(|made| made.step.seconds < SAVES * least) {
+            let others = layout.other_orders(self.machine.node);
+            let others: Vec<Layout> = others.into_iter().map(|order| Layout { order, ..layout }).collect();
+            for (other, made) in others.iter().zip(simulate(&others)) {
+                if let Some(made) = made.filter(|made| made.step.seconds < SAVES * least) {
                     least = made.step.seconds;
-                    planned.candidate.job.layout = other;
+                    planned.candidate.job.layout = *other;
                     planned.simulated = Some(made);
                 }
             }
@@ -347,7 +385,8 @@ impl Search<'_> {
         for pieces in MORE_IN_FLIGHT {
             let in_flight = PiecesInFlight { values: pieces, gradients: pieces };
             let other = Layout { in_flight, ..planned.candidate.job.layout };
-            let Some(made) = simulate(&other).filter(|made| made.step.seconds < SAVES * least) else { break };
+            let made = simulate(std::slice::from_ref(&other)).pop().flatten();
+            let Some(made) = made.filter(|made| made.step.seconds < SAVES * least) else { break };
             let Some(memory) = self.memory(&other).ok().filter(|memory| self.fits(memory)) else { break };
             least = made.step.seconds;
             (planned.candidate.job.layout, planned.memory, planned.simulated) = (other, memory, Some(made));
@@ -547,7 +586,7 @@ impl Search<'_> {
             runs += 1;
             match self.memory(layout) {
                 Ok(memory) if self.fits(&memory) => {
-                    let simulated = self.simulate(layout, console);
+                    let simulated = self.simulate(std::slice::from_ref(layout), console).pop().flatten();
                     return Some(Planned { candidate: *candidate, memory, simulated });
                 }
                 Ok(_) => too_large.push(*layout),
