@@ -251,7 +251,7 @@ impl Stages<'_> {
         log_stage(log, "shards", seconds)
     }
 
-    /// Runs a stage of the corpus room, which tells its progress through a shared closure on this thread.
+    /// Runs a stage of the corpus pipeline, which tells its progress through a shared closure on this thread.
     fn with_context<T>(
         &self,
         console: &mut Console,

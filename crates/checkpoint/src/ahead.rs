@@ -182,7 +182,7 @@ impl ChunkCache {
         })
     }
 
-    /// Takes the next chunk that nobody reads yet, as soon as there is room, and names those of the next `window` chunks that were not named before. None
+    /// Takes the next chunk that nobody reads yet, as soon as there is space, and names those of the next `window` chunks that were not named before. None
     /// when all are read, or the reader has ended.
     fn claim(&self) -> Option<(Claim<'_>, Vec<ChunkId>)> {
         let mut state = locked(&self.state);

@@ -17,7 +17,7 @@ impl Store {
     /// `progress` is called with (done, total) bytes. Memory: a chunk of at most 64 MiB, and 4 MiB.
     ///
     /// # Errors
-    /// Another checkpoint of the same step here; one that is damaged there; no room; the file system's or the store's answer.
+    /// Another checkpoint of the same step here; one that is damaged there; no space; the file system's or the store's answer.
     pub fn copy_from(
         &self,
         source: &Store,

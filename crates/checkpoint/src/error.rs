@@ -25,7 +25,7 @@ pub enum CheckpointError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Less room than the save needs, found before anything was written.
+    /// Less space than the save needs, found before anything was written.
     #[error(
         "{}: the checkpoint needs {needed} bytes, {free} are free; nothing was written. Free space, lower save.keep_last, or save elsewhere",
         dir.display()

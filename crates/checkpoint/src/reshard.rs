@@ -81,7 +81,7 @@ impl Store {
     /// total) bytes.
     ///
     /// # Errors
-    /// Boxes that leave a gap or overlap; a damaged checkpoint; no room; a checkpoint of this step that is here already.
+    /// Boxes that leave a gap or overlap; a damaged checkpoint; no space; a checkpoint of this step that is here already.
     pub fn reshard(
         &self,
         from: &Loaded,

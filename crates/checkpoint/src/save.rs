@@ -210,7 +210,7 @@ impl Store {
     /// the hidden directory. Each rank then calls [`Store::write_part`], and this one [`SaveInProgress::commit`].
     ///
     /// # Errors
-    /// Another process that saves here, or less room than `bytes`, all ranks' together.
+    /// Another process that saves here, or less space than `bytes`, all ranks' together.
     pub fn begin(&self, step: u64, bytes: u64) -> Result<SaveInProgress> {
         let started = Instant::now();
         self.check_own()?;

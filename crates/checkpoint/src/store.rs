@@ -174,7 +174,7 @@ impl Store {
         Ok(steps)
     }
 
-    /// Errors if the store's directory is a symbolic link: checkpoints behind it are read, but none is written or removed.
+    /// Errors if the store's directory is a symbolic link: checkpoints that it points to are read, but none is written or removed.
     pub fn check_own(&self) -> Result<()> {
         match self.fs.kind(&self.dir).at("look for", &self.dir)? {
             None | Some(EntryKind::Directory) => Ok(()),

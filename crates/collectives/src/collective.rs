@@ -264,7 +264,7 @@ impl<'a> Collective<'a> {
         }
     }
 
-    /// Memory of this collective in one slice; that of an all-to-all holds what is sent, and behind it what is received.
+    /// Memory of this collective in one slice; that of an all-to-all holds what is sent, and after it what is received.
     pub(crate) fn memory<'m>(&self, values: HostSliceMut<'m>) -> Memory<'m> {
         match self.pattern {
             Pattern::Barrier => Memory::Empty,

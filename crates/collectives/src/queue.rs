@@ -79,7 +79,7 @@ impl CollectiveQueue {
         matches!(self.runner, Runner::Thread(_))
     }
 
-    /// Starts a collective on `values`, which hold what it sends and, of an all-to-all, behind that room for what it receives.
+    /// Starts a collective on `values`, which hold what it sends and, of an all-to-all, after that space for what it receives.
     ///
     /// # Errors
     /// An error of the collective, if it runs at once, or of an earlier one.

@@ -9,7 +9,7 @@
 //! Perplexity depends on the tokenizer; bits per byte do not. An end-of-text token is a target like any other and costs
 //! nats, but stands for no byte: the same convention as that of the n-gram baseline ([`crate::kneser_ney`]).
 //!
-//! Losses are added up in f64, in the order of the targets, after the model gave them one by one. So the result does not
+//! Losses are summed in f64, in the order of the targets, after the model gave them one by one. So the result does not
 //! depend on how many windows go through the model at a time, as long as the model's own numbers do not.
 
 use crate::error::EvalError;

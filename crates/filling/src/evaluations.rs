@@ -18,7 +18,7 @@ pub fn plan_evaluations(job: &Job<'_>, wanted: usize) -> Result<(Program, usize)
     Ok((planned.program, count))
 }
 
-/// `base` with as many of `wanted` batches as its bubbles have room for, and how many these are.
+/// `base` with as many of `wanted` batches as its bubbles have space for, and how many these are.
 pub(crate) fn evaluations(
     job: &Job<'_>,
     base: &Timed,

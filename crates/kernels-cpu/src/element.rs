@@ -22,7 +22,7 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// Nearest, ties to even.
     fn from_f32(x: f32) -> Self;
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
-    /// The first `n <= LANES` elements, zeros behind them; reads no further.
+    /// The first `n <= LANES` elements, zeros after them; reads no further.
     unsafe fn load_n<S: Simd>(p: *const Self, n: usize) -> S::V;
     unsafe fn store<S: Simd>(p: *mut Self, v: S::V);
     /// Writes the first `n <= LANES` elements only.

@@ -132,7 +132,7 @@ impl AnyMat {
         self.set(r, c, if accumulate { self.get(r, c) + value } else { value });
     }
 
-    /// Elements (r, c .. c + n), zeros behind them.
+    /// Elements (r, c .. c + n), zeros after them.
     ///
     /// # Safety
     /// The elements exist; n is at most the lanes of S, whose instructions the processor has.

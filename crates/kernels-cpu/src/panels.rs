@@ -14,7 +14,7 @@ const ROWS_AHEAD: usize = 8;
 /// Packs a factor whose k is contiguous: element (row, k) at `src[row * ld + k]`. Costs a transposition of vectors.
 ///
 /// # Safety
-/// `rows` rows of `k` elements at `src`, and room for whole panels at `dst`.
+/// `rows` rows of `k` elements at `src`, and space for whole panels at `dst`.
 #[inline(always)]
 pub(crate) unsafe fn pack_rows<S: Simd>(
     src: *const impl Element,
@@ -90,7 +90,7 @@ unsafe fn transpose<S: Simd, T: Element>(
 /// other: one row of all panels would write to as many places, a multiple of 4 KiB apart and so in one set of L1, if k is 1024.
 ///
 /// # Safety
-/// `k` times `rows` elements at `src`, and room for whole panels at `dst`.
+/// `k` times `rows` elements at `src`, and space for whole panels at `dst`.
 #[inline(always)]
 pub(crate) unsafe fn pack_columns<S: Simd>(
     src: *const impl Element,

@@ -57,7 +57,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// Makes room for n sequences of s tokens. Former contents of the arrays stay.
+    /// Makes space for n sequences of s tokens. Former contents of the arrays stay.
     pub(crate) fn shape(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
         let tokens = sequences
             .checked_mul(seq_len)
@@ -73,7 +73,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Makes room for n sequences of up to s tokens, so that shorter ones before do not make a longer one allocate.
+    /// Makes space for n sequences of up to s tokens, so that shorter ones before do not make a longer one allocate.
     pub(crate) fn reserve(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
         let tokens = sequences
             .checked_mul(seq_len)

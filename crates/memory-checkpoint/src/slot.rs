@@ -28,7 +28,7 @@ const MAGIC: &[u8; 8] = b"BSMRSLOT";
 const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 const HASHED: usize = HEADER - 16;
-/// Room for notes, so that the memory of a slot is known before there are any.
+/// Space for notes, so that the memory of a slot is known before there are any.
 pub const NOTES_ROOM: u64 = 1 << 20;
 /// Bytes of a chunk of the data: what is copied, hashed and sent at a time. The last chunk has what is left.
 pub const CHUNK: usize = 1 << 20;
@@ -112,7 +112,7 @@ impl Slot {
     /// the file system full.
     ///
     /// # Errors
-    /// A file that is not this user's own regular one, too little room, or the system's answer.
+    /// A file that is not this user's own regular one, too little space, or the system's answer.
     pub fn open(path: &Path, key: SlotKey) -> Result<Slot> {
         let slot = Slot { file: open(path, true)?, path: path.into(), key };
         // Of another layout: its end would stay in memory.
@@ -261,7 +261,7 @@ impl Slot {
         Err(MemoryError::Damaged { path, step, wanted, found })
     }
 
-    /// Reads bytes of the data, and behind them of the notes.
+    /// Reads bytes of the data, and after them of the notes.
     ///
     /// # Errors
     /// The system's.

@@ -167,7 +167,7 @@ impl Decoder {
     /// States how many positions of each sequence the cache of [`Decoder::after_prefix`] holds before those of the next batches.
     ///
     /// # Errors
-    /// A decoder without such a cache; more positions than leave room for a batch.
+    /// A decoder without such a cache; more positions than leave space for a batch.
     pub fn set_past(&mut self, past: usize) -> Result<(), ModelError> {
         let (seq, tokens) = (self.shape.seq, self.shape.tokens());
         let capacity = self.prefix.as_ref().map_or(0, AfterPrefix::capacity);

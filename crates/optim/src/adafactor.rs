@@ -32,7 +32,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Room for the largest parameter of which there is a part.
+    /// Space for the largest parameter of which there is a part.
     pub(crate) fn new(backend: &mut dyn Backend, params: &[OptimParam]) -> Result<Scratch, TensorError> {
         let whole = params.iter().filter_map(|p| p.whole.as_ref()).map(|w| w.rows * w.cols).max();
         let mut scratch = |name, len| alloc(backend, name, 1, len);

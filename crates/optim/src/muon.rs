@@ -46,7 +46,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Room for the largest block.
+    /// Space for the largest block.
     pub(crate) fn new(backend: &mut dyn Backend, params: &[OptimParam]) -> Result<Scratch, TensorError> {
         let (mut size, mut side, mut whole, mut part) = (0, 0, 0, 0);
         for param in params.iter().filter(|p| !p.blocks.is_empty()) {

@@ -180,7 +180,7 @@ impl PlacedAxis {
     }
 }
 
-/// `[parallel.planned]`: what `parallel.layout = "auto"` decided, written into the resolved recipe of a run directory. A run that goes on
+/// `[parallel.planned]`: what `parallel.layout = "auto"` decided, written into the resolved recipe of a run directory. A run that continues
 /// with as many ranks of the same machine keeps it.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -1,4 +1,4 @@
-//! Sums within switches: what an all-reduce or a reduce-scatter takes where the switches that join its ranks add up what passes them.
+//! Sums within switches: what an all-reduce or a reduce-scatter takes where the switches that join its ranks sum what passes them.
 //!
 //! - Inside a node each of n devices is in charge of 1/n of the values: it reads the sum of its part, which the switch forms while all
 //!   devices send it, and writes the result once, which the switch sends to all. Over a device's link go S + S/n bytes each way in an

@@ -110,7 +110,7 @@ pub struct TrainConfig {
     /// What happens when 20 steps in a row had a loss or a gradient that is not finite: "stop" or "rollback".
     pub on_divergence: OnDivergence,
     /// Spans of the run's sample counter that no step trains on, ascending: [[first, behind the last], …]. A step whose batch would reach
-    /// into one begins behind it, so the data that are left keep their order. `bessemer supervise --skip-data` adds spans of its own.
+    /// into one begins after it, so the data that are left keep their order. `bessemer supervise --skip-data` adds spans of its own.
     pub skip_samples: Vec<[u64; 2]>,
     /// The checkpoint whose parameters the run begins with.
     pub init: InitConfig,

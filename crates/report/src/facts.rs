@@ -220,8 +220,8 @@ fn replace_or_push<'a, T>(list: &mut Vec<&'a T>, new: &'a T, same: impl Fn(&T, &
     }
 }
 
-/// Adds up the time of processes. One that reported its end counts as what it reported; one that crashed, what its records
-/// add up to.
+/// Sums the time of processes. One that reported its end counts as what it reported; one that crashed, what its records
+/// sum to.
 #[derive(Debug, Default)]
 struct Clock {
     total: f64,

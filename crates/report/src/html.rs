@@ -49,7 +49,7 @@ pub(crate) fn figure(heading: &str, svg: &str, note: &str) -> String {
     format!("<figure><figcaption>{}</figcaption>\n{svg}{note}</figure>\n", escape(heading))
 }
 
-/// Figures or tables beside each other where there is room.
+/// Figures or tables beside each other where there is space.
 pub(crate) fn grid(items: &[String]) -> String {
     if items.is_empty() { String::new() } else { format!("<div class=\"grid\">\n{}</div>\n", items.concat()) }
 }

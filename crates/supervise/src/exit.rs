@@ -15,7 +15,7 @@ pub mod code {
     pub const AGAIN: i32 = 75;
     /// The same command goes on, but not on this host: its hardware is suspected.
     pub const OTHER_HOST: i32 = 76;
-    /// The same command goes on with its ranks on other hosts, to find out which host is wrong.
+    /// The same command continues with its ranks on other hosts, to find out which host is wrong.
     pub const RERUN: i32 = 77;
     /// The recipe is wrong or does not fit into memory. (`EX_CONFIG` of sysexits.h)
     pub const CONFIG: i32 = 78;

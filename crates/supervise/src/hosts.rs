@@ -148,7 +148,7 @@ impl Hosts {
         changes
     }
 
-    /// Moves every rank to another host: each host takes the place of the one behind it, the last one becomes a spare, and the spare that has
+    /// Moves every rank to another host: each host takes the place of the one after it, the last one becomes a spare, and the spare that has
     /// waited longest takes the first place.
     pub fn rotate(&mut self) {
         if let Some(last) = self.active.pop() {

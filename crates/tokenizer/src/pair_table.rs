@@ -16,7 +16,7 @@ pub(crate) struct PairTable<V> {
 }
 
 impl<V: Copy + Default> PairTable<V> {
-    /// An empty table with room for `capacity` pairs.
+    /// An empty table with space for `capacity` pairs.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         let slots = (capacity.max(8) * 2).next_power_of_two();
         PairTable { slots: vec![(EMPTY, V::default()); slots], shift: 64 - slots.trailing_zeros(), len: 0 }
@@ -62,7 +62,7 @@ impl<V: Copy + Default> PairTable<V> {
         }
     }
 
-    /// Makes room for `more` pairs, so that slots found until then stay where they are.
+    /// Makes space for `more` pairs, so that slots found until then stay where they are.
     pub(crate) fn reserve(&mut self, more: usize) {
         if (self.len + more) * 2 <= self.slots.len() {
             return;

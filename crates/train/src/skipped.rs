@@ -1,7 +1,7 @@
 //! Spans of samples that no step trains on.
 //!
 //! The order of data is a function of seed, mixture and sample counter, so that leaving data out is a jump of the counter: a step whose
-//! batch would reach into a span begins behind it. A run that went back to an older checkpoint and jumps from there is then, step for step,
+//! batch would reach into a span begins after it. A run that went back to an older checkpoint and jumps from there is then, step for step,
 //! the run that has left the span out from its beginning. The jump is part of the state in checkpoints
 //! ([`SpikeState::passed_over`](crate::SpikeState::passed_over)).
 //!

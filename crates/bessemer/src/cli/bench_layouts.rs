@@ -15,7 +15,7 @@ pub(crate) struct BenchLayoutsArgs {
     /// Layouts, separated by commas: ddp, zero1, zero2, zero3, tensor, sequence, grids of tensor-parallel ranks as
     /// grid-ROWSxCOLUMNS, grid-ROWSxCOLUMNSxDEPTH and cube-SIDE, ranks that share every sequence by all-gather, ulysses,
     /// ring (zig-zag), ring-consecutive, ring-striped, lightseq (--batch 1), with "-blocking" where collectives run on the
-    /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links, and behind it
+    /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links, and after it
     /// +bN for micro-batches of N sequences, +full or +attention for what is recomputed; "usual": those that docs/parallel.md has
     /// figures of; "many": 36 forms of ten of them, to be ranked (--sequences).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "usual")]

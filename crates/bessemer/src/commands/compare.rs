@@ -183,7 +183,7 @@ pub(crate) fn list(directory: &Path, as_json: bool, console: &mut Console) -> Re
     Ok(print(&terminal::listing(&head.map(String::from), &rows))?)
 }
 
-/// Collects run directories: those that hold a log. Links are followed to a run, but not to look for runs behind them.
+/// Collects run directories: those that hold a log. Links are followed to a run, but not to look for runs through them.
 fn find(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     if directory.join(FILE).exists() {
         found.push(directory.to_owned());

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// What can be wrong while pages are read.
 pub(crate) enum PageFault {
-    /// A damaged record; reading goes on behind it.
+    /// A damaged record; reading continues after it.
     Record(String),
     /// Nothing more can be read.
     File(String),

@@ -278,7 +278,7 @@ fn errors_name_the_flag_that_is_wrong() {
     }
 }
 
-/// The bound leaves room for a busy machine: each of these took half a minute or more, or did not end.
+/// The bound leaves a margin for a busy machine: each of these took half a minute or more, or did not end.
 #[test]
 fn huge_values_are_answered_at_once() {
     let place = Workplace::new(LLAMA);

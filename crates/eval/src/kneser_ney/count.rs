@@ -69,7 +69,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Sorts what is pending into the distinct keys and adds up the counts.
+    /// Sorts what is pending into the distinct keys and sums the counts.
     fn fold(&mut self) {
         if self.pending.is_empty() {
             return;

@@ -19,7 +19,7 @@
 //!
 //! Where some `t_k` (k = 1..4) is 0, or a discount leaves (0, k], the order takes D = (0.5, 1, 1.5). (Heafield et al.
 //! let a discount of exactly 0 stand; then a context could give an unseen symbol the probability 0, and a bit count
-//! would be infinite.) The probabilities of all symbols and `</s>` add up to 1 after every context.
+//! would be infinite.) The probabilities of all symbols and `</s>` sum to 1 after every context.
 //!
 //! **Bits per byte**, here and for neural models: all nats of the model, the end-of-document symbols' included, over
 //! ln 2 and over the bytes of the text. The end of a document costs bits but counts no bytes.

@@ -321,7 +321,7 @@ impl KneserNey {
     }
 }
 
-/// Adds up the nats of documents that come in pieces.
+/// Sums the nats of documents that come in pieces.
 #[derive(Debug, Clone)]
 pub struct Scorer<'a> {
     model: &'a KneserNey,

@@ -2,7 +2,7 @@
 //! same examples.
 //!
 //! Rows that follow each other form a group as long as that saves tokens. A batch holds the beginnings of many groups; then the rest
-//! of one row of each goes through behind them, then the next. A row has the bits that it has by itself
+//! of one row of each goes through after them, then the next. A row has the bits that it has by itself
 //! ([`bessemer_model::PrefixCache`]).
 
 use crate::error::EvalError;

@@ -103,7 +103,7 @@ fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'
     Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
 }
 
-/// A program without room in its bubbles that evaluates so many batches all the same, right before its update.
+/// A program whose bubbles have no space that evaluates so many batches all the same, right before its update.
 fn evaluating(plain: &Program, batches: usize) -> Program {
     let mut program = plain.clone();
     for (rank, list) in program.lists.iter_mut().enumerate() {

@@ -45,14 +45,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
-    /// The first `n <= LANES` elements, zeros behind them; reads no further.
+    /// The first `n <= LANES` elements, zeros after them; reads no further.
     unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
     /// Writes the first `n <= LANES` elements only.
     unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
     /// LANES values of bf16 (the upper halves of f32).
     unsafe fn load_bf16(p: *const u16) -> Self::V;
-    /// The first `n <= LANES` values of bf16, zeros behind them; reads no further.
+    /// The first `n <= LANES` values of bf16, zeros after them; reads no further.
     unsafe fn load_bf16_n(p: *const u16, n: usize) -> Self::V;
     /// Rounded to the nearest bf16, ties to even; NaN stays NaN.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);

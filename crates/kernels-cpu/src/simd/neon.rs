@@ -33,7 +33,7 @@ unsafe fn widen(x: uint16x4_t) -> float32x4_t {
     unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(x))) }
 }
 
-/// The first `n <= 4` halves, zeros behind them; reads no further.
+/// The first `n <= 4` halves, zeros after them; reads no further.
 #[inline(always)]
 unsafe fn load_halves(p: *const u16, n: usize) -> uint16x4_t {
     let mut x = [0u16; 4];

@@ -204,7 +204,7 @@ fn close(what: &str, found: &[f32], wanted: &[f32], tolerance: f32) {
 }
 
 /// Every rank's queries against the keys of every rank, merged: the result of the whole. The backward pass of each block from the
-/// whole's result, added up: its gradients.
+/// whole's result, summed: its gradients.
 #[test]
 fn blocks_together_are_the_whole() {
     for rung in [Rung::Reference].into_iter().chain(fast_rungs()) {

@@ -41,7 +41,7 @@ const CASES: [Case; 12] = [
     (1, 1100, 1, 1, 8, Some(500), false, false, false),
 ];
 
-/// Positions before the queries, between their halves, and behind them, of keys.
+/// Positions before the queries, between their halves, and after them, of keys.
 type Apart = (usize, usize, usize);
 const LATER: [(Case, Apart); 9] = [
     ((1, 65, 2, 1, 8, None, false, false, false), (70, 0, 0)),

@@ -145,7 +145,7 @@ fn norms() {
     }
 }
 
-/// A normalisation whose columns two devices have, of unequal numbers: each one's sums are added up, and the columns of both are those of
+/// A normalisation whose columns two devices have, of unequal numbers: the sums of both are added, and the columns of both are those of
 /// the whole.
 #[test]
 fn norms_of_sums() {

@@ -120,7 +120,7 @@ impl Resampler {
     }
 }
 
-/// A sum of products in eight lanes, added up pairwise: one order on every processor.
+/// A sum of products in eight lanes, summed pairwise: one order on every processor.
 fn dot(x: &[f32], taps: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     for (x, t) in x.chunks_exact(LANES).zip(taps.chunks_exact(LANES)) {

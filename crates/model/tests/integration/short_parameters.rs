@@ -12,7 +12,7 @@ use bessemer_units::{DType, Storage};
 use half::{bf16, f16};
 use tiny::{SEQ, adamw, context, gradients, models, relative, scored, tokens, values};
 
-/// f32 multiply-adds: the tile unit splits short operands in fewer parts, and adds up in another order.
+/// f32 multiply-adds: the tile unit splits short operands in fewer parts, and sums in another order.
 fn cpu(threads: usize) -> CpuBackend {
     let config = CpuConfig { threads, ..CpuConfig::default() };
     CpuBackend::with_engine(config, crate::instruction_set::rung(), Engine::Fma).unwrap()

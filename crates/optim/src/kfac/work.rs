@@ -27,7 +27,7 @@ pub enum KfacWork {
         /// Micro-batch of this rank, from 0.
         micro: usize,
     },
-    /// What the ranks have captured of a factor is added up and joins the running mean.
+    /// What the ranks have captured of a factor is summed and joins the running mean.
     Sync {
         /// Factor.
         factor: usize,

@@ -134,7 +134,7 @@ impl Worker {
 
     /// The stretches of `tensors` on this rank, and which ranks hold the same bits: replicas of data parallelism, what the ranks of a
     /// layer do not share, stages that several pipeline ranks hold, a token table of first and last stage. Where parameters have masters,
-    /// the values that the passes read come behind them. States of another shape than their parameter are left out: ranks may be ahead
+    /// the values that the passes read come after them. States of another shape than their parameter are left out: ranks may be ahead
     /// of each other with them. The order of the tensors is the same on all holders.
     ///
     /// # Errors

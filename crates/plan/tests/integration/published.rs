@@ -1,4 +1,4 @@
-//! Predictions of published steps that were not fitted. Bounds are those of docs/planner.md, with a little room.
+//! Predictions of published steps that were not fitted. Bounds are those of docs/planner.md, with a small margin.
 
 use bessemer_plan::{
     Band, Calibration, Machine, Measurement, Table, Validation, choose, choose_at_most, errors, read_table,

@@ -123,7 +123,7 @@ impl Axis {
     }
 }
 
-/// A range that is not empty: a single value gets room on both sides. Ranges near the smallest doubles, where
+/// A range that is not empty: a single value gets space on both sides. Ranges near the smallest doubles, where
 /// steps could not be distinguished, count as a single value.
 fn widen(low: f64, high: f64) -> (f64, f64) {
     let largest = low.abs().max(high.abs());

@@ -15,7 +15,7 @@ pub(super) struct Found {
     pub(super) moves: usize,
 }
 
-/// A pass with the receives before it and the sends behind it.
+/// A pass with the receives before it and the sends after it.
 struct Unit {
     range: Range<usize>,
     work: usize,

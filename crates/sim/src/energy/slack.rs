@@ -49,7 +49,7 @@ impl Graph {
     }
 
     /// Lowers by one step every clock for which that saves energy and whose work then ends no later than it may, in the
-    /// order of time: what is lowered earlier leaves less room to what follows. Returns how many.
+    /// order of time: what is lowered earlier leaves less space to what follows. Returns how many.
     pub(super) fn lower(
         &self,
         program: &Program,

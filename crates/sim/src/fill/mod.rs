@@ -1,7 +1,7 @@
 //! Other work in a program's bubbles (Osawa et al. 2023, PipeFisher).
 //!
 //! A program waits at known places for known times. [`fill`] puts [`Unit`]s of other work there: each into the earliest bubble
-//! that begins or goes on after what the unit needs, and in which it fits with a margin. What finds no room in a step goes
+//! that begins or goes on after what the unit needs, and in which it fits with a margin. What finds no space in a step goes
 //! into the next one, so that a whole set of units takes several steps: the *refresh interval* of K-FAC. Units that are
 //! part of every update (K-FAC's preconditioning) stand before the optimizer's step and lengthen it.
 //!
@@ -67,7 +67,7 @@ pub struct Unit {
 /// How bubbles are filled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FillOptions {
-    /// Share of a unit's time that its bubble must have room for besides: so much slower may all units be without making
+    /// Share of a unit's time that its bubble must have space for besides: so much slower may all units be without making
     /// a step longer.
     pub margin: f64,
 }

@@ -6,7 +6,7 @@
 //! | an instruction of the program that is missing, or in another order | filling changes no step |
 //! | a unit that is missing or there twice | the interval does each unit once, and each step those of every step |
 //! | a unit before what it needs, or in different steps on its ranks | it would read what is not made yet, or wait for ever |
-//! | a unit of the update among the passes, or another one behind them | the gradients are complete at one moment only |
+//! | a unit of the update among the passes, or another one after them | the gradients are complete at one moment only |
 //! | a copy behind a unit that changes the state | a checkpoint holds the state between two steps |
 //! | ranks that wait for each other | as [`simulate`] finds |
 

@@ -1,7 +1,7 @@
 //! Events of the lists that a rank runs: operators, collectives, messages, each with what it costs there.
 //!
 //! A collective costs its rank three things: copies between the device and the memory that the collective works on, work of the
-//! processor that moves and adds up values, and time on the link. Ranks that take all cores of a machine have no core left for
+//! processor that moves and sums values, and time on the link. Ranks that take all cores of a machine have no core left for
 //! the second, wherever its thread runs, so it is counted as the rank's own.
 
 use super::{Medium, Progress, RankEvent, ReplayGroup, StepEvents};

@@ -436,7 +436,7 @@ proptest! {
     }
 }
 
-/// Costs that are easy to add up: an operator a second, copies of 1 s and a byte of 2 s.
+/// Costs that are easy to sum: an operator a second, copies of 1 s and a byte of 2 s.
 fn table(link: Option<Link>) -> CostTable {
     let fill = |first_only: bool| {
         let cols = if first_only { 4 } else { 2 };

@@ -4,8 +4,8 @@
 //! and their gradients may each be of any float type; a sum that a product adds to a gradient is formed in f32 and
 //! rounded when it is stored. Indices and the counters of random numbers are u32, codes of block-quantised values u8. Everything else
 //! (optimizer state, statistics, losses) is f32. A copy converts between any two float types, a fill writes any; attention writes its
-//! results as f32 where they are terms that are added up or merged later; a sum of two matrices, and what is encoded or decoded, has one float
-//! type, as gradients of parameters are added up and encoded too.
+//! results as f32 where they are terms that are summed or merged later; a sum of two matrices, and what is encoded or decoded, has one float
+//! type, as gradients of parameters are summed and encoded too.
 
 use super::{Op, Operand};
 use crate::{TensorError, View};

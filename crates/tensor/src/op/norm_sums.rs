@@ -1,4 +1,4 @@
-//! LayerNorm and RMSNorm over rows whose columns several devices share: sums over the columns that are here, which are added up over
+//! LayerNorm and RMSNorm over rows whose columns several devices share: sums over the columns that are here, which are summed over
 //! the devices, and what follows from the sums over all columns.
 //!
 //! With D columns in all: `mean = sum x / D`, `var = sum (x - mean)^2 / D`, for RMSNorm `var = sum x^2 / D`; the squares are summed
@@ -10,7 +10,7 @@ use super::rule;
 use super::{Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
-/// What [`RowSums`] adds up.
+/// Terms of [`RowSums`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowTerm {
     /// The elements.
@@ -24,7 +24,7 @@ pub enum RowTerm {
 /// Sharding: x (n, d), about, out (n); n free, d summed; linear in x for values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowSums {
-    /// What is added up.
+    /// Terms of the sums.
     pub term: RowTerm,
     /// `[N, D]`: the columns that are here.
     pub x: View,

@@ -6,7 +6,7 @@
 //!                  copy from a peer ─► every rank reads the elements that it needs from the ranks that saved them
 //! ```
 //! A copy is used if it is at least as new as the newest checkpoint on disk and has the same layout: another layout is the disk's affair.
-//! A rank that cannot make copies gives one warning, and the run goes on with checkpoints on disk alone.
+//! A rank that cannot make copies gives one warning, and the run continues with checkpoints on disk alone.
 
 mod copy;
 mod elements;

@@ -29,7 +29,7 @@ pub(super) struct RunModel<'a> {
     context: usize,
 }
 
-/// Decoder and backend of a saved model, with room for a cache if it will write.
+/// Decoder and backend of a saved model, with space for a cache if it will write.
 pub(super) fn decoder(
     saved: &SavedModel,
     writes: bool,

@@ -106,7 +106,7 @@ fn apply(entries: &mut BTreeMap<String, Id>, change: &Change) {
 }
 
 impl State {
-    /// Counts an operation and decides whether it fails; `grows` marks those that need room.
+    /// Counts an operation and decides whether it fails; `grows` marks those that need space.
     fn step(&mut self, what: String, grows: bool) -> io::Result<()> {
         let n = self.ops;
         self.ops += 1;

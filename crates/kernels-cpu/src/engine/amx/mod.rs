@@ -1,6 +1,6 @@
 //! Products on the tile unit (Intel AMX, bf16 operands, f32 sums).
 //!
-//! An f32 operand is packed as 1, 2 or 3 bf16 parts ([`pack`]), and the products of parts whose numbers add up to less
+//! An f32 operand is packed as 1, 2 or 3 bf16 parts ([`pack`]), and the products of parts whose numbers sum to less
 //! than the parts are summed: `hh`, `hh + hm + mh`, or `hh + hm + mh + mm + hl + lh`. An operand that is stored as bf16 has one part, so
 //! its product with three parts of the other is exact with three, and of two such operands with one.
 //! What is left out is, relative to |a b|, at most 2^-8, 2^-15 and 2^-23 (h alone; `mm`; `ml + lm`): the last is the

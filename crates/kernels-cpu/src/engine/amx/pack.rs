@@ -39,7 +39,7 @@ pub(crate) const fn panel_bytes(steps: usize, parts: usize) -> usize {
 /// Packs `rows` rows by `k` elements into `rows / 32` panels, rounded up, `panel_stride` bytes apart.
 ///
 /// # Safety
-/// [`super::tile::available`]; the elements exist; `dst` has room for whole panels, aligned to 64 bytes.
+/// [`super::tile::available`]; the elements exist; `dst` has space for whole panels, aligned to 64 bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn pack<T: Element, const PARTS: usize, const AS_B: bool>(
     from: Source<T>,
@@ -129,7 +129,7 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
     }
 }
 
-/// The first `n <= 16` elements, zeros behind them.
+/// The first `n <= 16` elements, zeros after them.
 #[inline(always)]
 unsafe fn load<T: Element, const WHOLE: bool>(p: *const T, n: usize) -> __m512 {
     // SAFETY: by contract.

@@ -48,7 +48,7 @@ pub(super) const ROWS: usize = 512;
 /// Packs `blocks` of `rows` rows of `k` elements as panels of B or of A.
 ///
 /// # Safety
-/// [`super::tile::available`]; the elements exist; `dst` has room for whole panels; at most [`ROWS`] rows if k does not
+/// [`super::tile::available`]; the elements exist; `dst` has space for whole panels; at most [`ROWS`] rows if k does not
 /// run along them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
 pub(super) unsafe fn pack<T: Element, const AS_B: bool>(
@@ -97,7 +97,7 @@ fn ask<T: Element>(from: Source<T>, lines: usize, len: usize) {
     }
 }
 
-/// The first `n` elements, at most 16, zeros behind them.
+/// The first `n` elements, at most 16, zeros after them.
 #[inline(always)]
 unsafe fn load<T: Element>(p: *const T, n: usize) -> __m512 {
     // SAFETY: by contract.

@@ -4,7 +4,7 @@
 //! values of one row, then a line of f32: what sums of this block are multiplied with, for each row. Lines of A hold its
 //! rows in order, lines of B the even rows and then the odd ones.
 //!
-//! A sum of a block is kept in the two halves of a word, of the even and of the odd k, so that each half adds up 64
+//! A sum of a block is kept in the two halves of a word, of the even and of the odd k, so that each half sums 64
 //! products; one fp16 addition joins them, the result is widened, scaled and added to C in f32.
 #![allow(unsafe_code)] // panels and vectors by address
 

@@ -354,7 +354,7 @@ impl Backward<'_> {
     }
 
     /// True if no query of the panel sees a key of the strip. If none sees any key at all, the first strip writes zeros, for which
-    /// `dq` has room.
+    /// `dq` has space.
     ///
     /// # Safety
     /// `dq`: a row of whole vectors for each lane, this worker's.

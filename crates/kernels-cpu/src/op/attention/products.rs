@@ -24,7 +24,7 @@ impl Copied {
         rows * e.next_multiple_of(COLUMNS)
     }
 
-    /// A matrix with room for `rows` rows at `at`.
+    /// A matrix with space for `rows` rows at `at`.
     pub(super) fn new(at: *mut f32, rows: usize) -> Copied {
         Copied { at, group: rows * COLUMNS }
     }

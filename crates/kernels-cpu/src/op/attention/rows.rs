@@ -43,10 +43,10 @@ impl Rows {
         }
     }
 
-    /// Copies columns `col .. col + e` of `count` rows from `first` on, times `factor`, zeros up to whole vectors behind them.
+    /// Copies columns `col .. col + e` of `count` rows from `first` on, times `factor`, zeros up to whole vectors after them.
     ///
     /// # Safety
-    /// The rows and columns exist, and `to` has room.
+    /// The rows and columns exist, and `to` has space.
     #[inline(always)]
     pub(super) unsafe fn load<S: Simd>(
         &self,

@@ -375,7 +375,7 @@ unsafe fn rescale(sums: *mut f32, rows: usize, vectors: Range<usize>, alpha: *co
 /// Transposes sums `[element][query]` of `count` queries into rows of `wide` floats, zeros past e.
 ///
 /// # Safety
-/// The sums exist, and there is room for [`WIDTH`] rows; the processor has AVX-512.
+/// The sums exist, and there is space for [`WIDTH`] rows; the processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn to_rows(sums: *const f32, e: usize, count: usize, rows: *mut f32, wide: usize) {
     for lane in (0..count).step_by(16) {

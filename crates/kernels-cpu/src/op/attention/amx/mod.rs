@@ -94,7 +94,7 @@ impl Packed {
     /// Packs rows of an operand as rows of panels.
     ///
     /// # Safety
-    /// The rows and columns exist, the panels have room; the processor has the tile unit.
+    /// The rows and columns exist, the panels have space; the processor has the tile unit.
     unsafe fn rows<const AS_B: bool>(&self, from: Part<'_>) {
         // SAFETY: by contract.
         unsafe {
@@ -141,7 +141,7 @@ impl Packed {
 /// Computes `c (+)= a b` for one panel of each, from step `first` of both on.
 ///
 /// # Safety
-/// Tiles are configured; `steps` steps of both panels are packed, and `c` has room for whole tiles.
+/// Tiles are configured; `steps` steps of both panels are packed, and `c` has space for whole tiles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 unsafe fn multiply(

@@ -34,7 +34,7 @@ unsafe fn store<const PARTS: usize>(tile: *mut u8, line: usize, parts: [__m512i;
 /// where a vector sees nothing. `drop`: factors of the packed weights beside the scores. `factor` is positive.
 ///
 /// # Safety
-/// `keys` begin at a panel and end at one; `z` and `drop`: rows of [`WIDTH`] floats, one for each key; `to` has room for all.
+/// `keys` begin at a panel and end at one; `z` and `drop`: rows of [`WIDTH`] floats, one for each key; `to` has space for all.
 /// The processor has the tile unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn softmax<const PARTS: usize>(
@@ -132,7 +132,7 @@ pub(super) struct Gradients<'a> {
 /// vector sees nothing. `drop`: factors beside the scores.
 ///
 /// # Safety
-/// `z`, `dp` and `drop`: rows of [`WIDTH`] floats, one for each key; there is room for whole panels of keys. The processor has
+/// `z`, `dp` and `drop`: rows of [`WIDTH`] floats, one for each key; there is space for whole panels of keys. The processor has
 /// the tile unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn gradients<const PARTS: usize>(
