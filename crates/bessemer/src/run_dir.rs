@@ -1,4 +1,4 @@
-//! Where things lie in a run directory.
+//! Places of the files of a run directory.
 
 use std::path::{Path, PathBuf};
 

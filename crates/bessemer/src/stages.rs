@@ -30,7 +30,7 @@ use std::time::Instant;
 /// Text taken from the corpus before it is handed to the tokenizer's threads.
 const TEXT_BATCH: usize = 8 << 20;
 
-/// What the stages of one run share.
+/// State that the stages of one run share.
 pub(crate) struct Stages<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) dir: &'a RunDir,

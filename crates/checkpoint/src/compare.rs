@@ -1,4 +1,4 @@
-//! Which tensors of a checkpoint fit a model.
+//! Compares the tensors of a checkpoint with those that a model needs.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -95,7 +95,7 @@ impl Default for SaveConfig {
 pub struct SaveConfigError {
     /// Key of the table.
     pub key: &'static str,
-    /// What was wanted and found.
+    /// Expected and found value.
     pub problem: String,
 }
 

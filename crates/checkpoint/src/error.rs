@@ -88,7 +88,7 @@ pub enum CheckpointError {
     Manifest {
         /// The manifest.
         file: PathBuf,
-        /// What was wanted and found.
+        /// Expected and found value.
         problem: String,
     },
     /// The manifest has a version that this program does not know.
@@ -106,7 +106,7 @@ pub enum CheckpointError {
     Container {
         /// The file.
         file: PathBuf,
-        /// What was wanted and found.
+        /// Expected and found value.
         problem: String,
     },
     /// One tensor cannot be read or written as asked.
@@ -116,7 +116,7 @@ pub enum CheckpointError {
         file: PathBuf,
         /// Name of the tensor.
         name: String,
-        /// What was wanted and found.
+        /// Expected and found value.
         problem: String,
     },
     /// A tensor that is to be saved holds a value that is not finite.
@@ -145,7 +145,7 @@ pub enum CheckpointError {
     Request {
         /// Step asked for.
         step: u64,
-        /// What is wrong with the request.
+        /// Fault of the request.
         problem: String,
     },
     /// The store has no checkpoint of that step.
@@ -203,7 +203,7 @@ pub enum CheckpointError {
     Gguf {
         /// The file.
         path: PathBuf,
-        /// Which feature, what was found, what to try.
+        /// Feature, what was found, what to try.
         problem: String,
     },
     /// A model that the Hugging Face layout cannot express, or a Hugging Face directory that Bessemer cannot express.
@@ -211,7 +211,7 @@ pub enum CheckpointError {
     HuggingFace {
         /// File or directory.
         path: PathBuf,
-        /// Which feature, what was found, what to try.
+        /// Feature, what was found, what to try.
         problem: String,
     },
 }

@@ -32,7 +32,7 @@ pub struct Loaded {
     index: HashMap<String, usize>,
     /// Slices of each file: tensor and slice.
     slices: Vec<Vec<(usize, usize)>>,
-    /// Where files that are not open yet are opened.
+    /// Directory of files that are not open yet.
     fs: Option<Arc<dyn FileSystem>>,
     cache: Arc<ChunkCache>,
 }
@@ -149,7 +149,7 @@ impl Loaded {
         &self.path
     }
 
-    /// What it holds.
+    /// Contents.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -99,7 +99,7 @@ pub struct Previous {
     pub checksum: String,
 }
 
-/// What a checkpoint holds.
+/// Contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     /// Optimizer steps done.
@@ -144,7 +144,7 @@ struct Written {
     _checksum: String,
 }
 
-/// What every version of the format has.
+/// Fields that every version of the format has.
 #[derive(Deserialize)]
 struct Envelope {
     format: String,

@@ -9,7 +9,7 @@ use bessemer_units::DType;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What one tensor of the files is made of.
+/// Pieces of which one tensor of the files is made.
 enum Origin {
     /// Rows of a parameter: index into `parameters`, first row, rows, how they lie.
     Rows { parameter: usize, first: usize, rows: usize, order: Order },

@@ -1,4 +1,4 @@
-//! Which checkpoints stay.
+//! Retention: the checkpoints that stay.
 
 /// The rule by which old checkpoints are removed. The newest complete one always stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

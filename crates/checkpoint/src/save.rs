@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What to save.
+/// Contents of a save.
 pub struct SaveRequest<'a> {
     /// Optimizer steps done.
     pub step: u64,

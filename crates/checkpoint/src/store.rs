@@ -67,7 +67,7 @@ pub struct Latest {
     pub skipped: Vec<Skipped>,
 }
 
-/// What [`Store::gc`] did.
+/// Result of [`Store::gc`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct GcReport {
     /// Steps removed, oldest first.
@@ -129,7 +129,7 @@ impl Store {
         &self.dir
     }
 
-    /// Where the checkpoint of a step is or would be.
+    /// Path of the checkpoint of a step, existing or not.
     pub fn path(&self, step: u64) -> PathBuf {
         self.dir.join(step_name(step))
     }

@@ -90,7 +90,7 @@ impl VerifiedFile {
         Ok(())
     }
 
-    /// Where a chunk begins and ends.
+    /// Bytes of a chunk.
     fn range(&self, index: u64) -> (u64, u64) {
         let start = index * self.record.chunk_bytes;
         (start, start + self.record.chunk_bytes.min(self.record.bytes - start))

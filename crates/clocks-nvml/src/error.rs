@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors.
 
 /// A call of NVML that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -8,7 +8,7 @@ pub struct Fault {
     pub call: &'static str,
     /// Its `nvmlReturn_t`.
     pub status: u32,
-    /// What NVML says about it.
+    /// NVML's message.
     pub text: String,
 }
 
@@ -25,7 +25,7 @@ pub(crate) const GPU_IS_LOST: u32 = 15;
 /// `nvmlReturn_t`: library and kernel driver are of different releases.
 pub(crate) const VERSION_MISMATCH: u32 = 18;
 
-/// What to try.
+/// Advice.
 fn advice(status: u32) -> &'static str {
     match status {
         NOT_SUPPORTED => {
@@ -61,7 +61,7 @@ pub enum NvmlError {
     Library {
         /// Names that were looked for.
         tried: Vec<&'static str>,
-        /// What the loader says about the last.
+        /// The loader's message about the last library.
         reason: String,
     },
     /// NVML is there and does not start.
@@ -83,7 +83,7 @@ pub enum NvmlError {
     Device {
         /// Index.
         device: u32,
-        /// What failed.
+        /// Call that failed.
         fault: Fault,
     },
 }

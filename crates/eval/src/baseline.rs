@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Tokens read at a time.
 const CHUNK: u64 = 1 << 16;
 
-/// What the baseline is and how well it did.
+/// Settings of the baseline and its loss.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NgramReport {
     /// Bytes of an n-gram.

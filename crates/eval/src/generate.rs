@@ -92,7 +92,7 @@ pub trait NextToken {
     /// Appends tokens, at least one, and returns the logits of the next.
     ///
     /// # Errors
-    /// What the model answers.
+    /// Answers of a model.
     fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError>;
 }
 

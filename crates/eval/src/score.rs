@@ -35,14 +35,14 @@ pub trait TokenLosses {
     /// The loss in nats of each target `[sequences, tokens]`, 0 where it is [`IGNORED`].
     ///
     /// # Errors
-    /// What the model answers.
+    /// Errors of the model.
     fn token_losses(&mut self, inputs: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), EvalError>;
 
     /// Writes whether each target is the most probable token, the first among equals; false where it is [`IGNORED`]. Returns
     /// whether this model can tell that at all, by default not.
     ///
     /// # Errors
-    /// What the model answers.
+    /// Errors of the model.
     fn greedy(&mut self, inputs: &[u32], targets: &[u32], greedy: &mut [bool]) -> Result<bool, EvalError> {
         let _ = (inputs, targets, greedy);
         Ok(false)

@@ -129,7 +129,7 @@ impl Store {
     /// All judgements, the oldest first.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's message.
     pub fn judgements(&self) -> Result<Vec<Judgement>, JudgeError> {
         let all = || {
             let mut rows = self.connection.prepare(

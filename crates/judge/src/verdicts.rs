@@ -27,7 +27,7 @@ pub struct ModelJudge {
     pub template: String,
 }
 
-/// What a model said about a task in one order.
+/// A model's answer on a task in one order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// Name of the judge.
@@ -51,7 +51,7 @@ impl Store {
     /// Judges that are models, by name.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's message.
     pub fn model_judges(&self) -> Result<Vec<ModelJudge>, JudgeError> {
         let all = || {
             if !has_table(&self.connection, "model_judge")? {

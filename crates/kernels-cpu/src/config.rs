@@ -1,4 +1,4 @@
-//! What a user may choose about the CPU backend.
+//! Settings of the CPU backend.
 
 use bessemer_units::MatmulPrecision;
 use serde::{Deserialize, Serialize};

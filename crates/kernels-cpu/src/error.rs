@@ -1,4 +1,4 @@
-//! What can go wrong when a CPU backend is made.
+//! Errors of making a CPU backend.
 
 use crate::{Engine, Rung};
 
@@ -22,9 +22,9 @@ pub enum CpuError {
     /// The processor does not have the instructions of a rung that was asked for by name.
     #[error("cpu backend: this processor cannot run the {wanted} kernels; the best it can is {best}")]
     Rung {
-        /// What was asked for.
+        /// Requested value.
         wanted: Rung,
-        /// What [`Rung::detect`] finds.
+        /// Result of [`Rung::detect`].
         best: Rung,
     },
     /// The processor cannot compute products with an engine that was asked for by name.
@@ -32,7 +32,7 @@ pub enum CpuError {
         "cpu backend: this processor cannot run the {wanted} products with the {rung} kernels; leave the choice to the precision"
     )]
     Engine {
-        /// What was asked for.
+        /// Requested value.
         wanted: Engine,
         /// The kernels besides.
         rung: Rung,

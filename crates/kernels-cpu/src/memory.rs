@@ -12,11 +12,11 @@ use std::path::{Component, Path, PathBuf};
 pub struct Available {
     /// Bytes; `u64::MAX` where the system reports nothing.
     pub bytes: u64,
-    /// What bounds it.
+    /// Its bound.
     pub bound: Bound,
 }
 
-/// What bounds the memory of a process.
+/// Bounds of a process's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bound {
     /// The memory that the machine has free.

@@ -53,7 +53,7 @@ struct Piece {
     len: usize,
 }
 
-/// Where a sample's piece is found.
+/// Place of a sample's piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PiecePlace {
     bucket: usize,

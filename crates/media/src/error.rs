@@ -13,7 +13,7 @@ pub enum MediaError {
     /// The first bytes are of no kind that this crate reads.
     #[error("wanted {wanted}; the file begins with {found}, which is none of them")]
     Unknown {
-        /// What would have been read.
+        /// Input that would have been read.
         wanted: &'static str,
         /// The first bytes, in hexadecimal.
         found: String,
@@ -23,7 +23,7 @@ pub enum MediaError {
     Damaged {
         /// The format.
         format: &'static str,
-        /// What the decoder said.
+        /// The decoder's message.
         what: String,
     },
     /// Valid, but of a variant that is not decoded.
@@ -33,17 +33,17 @@ pub enum MediaError {
         format: &'static str,
         /// The variant.
         what: String,
-        /// What to do instead.
+        /// Alternative.
         hint: &'static str,
     },
     /// Decoding would cost more than [`crate::Limits`] allow.
     #[error("{what}: at most {limit} allowed, found {found}; raise the limit if the file is to be trusted")]
     TooLarge {
-        /// What is counted.
+        /// Counted unit.
         what: &'static str,
         /// The limit.
         limit: u64,
-        /// What the file asks for.
+        /// Value in the file.
         found: u64,
     },
     /// A decoder panicked: a defect of the decoder, which costs this one file.
@@ -77,7 +77,7 @@ pub enum MediaError {
     Program {
         /// The program.
         program: &'static str,
-        /// What happened.
+        /// Event.
         what: String,
     },
     /// The operating system refused an operation.
@@ -85,7 +85,7 @@ pub enum MediaError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was attempted.
+        /// Attempted action.
         doing: &'static str,
         /// The system's answer.
         source: std::io::Error,
@@ -97,7 +97,7 @@ pub enum MediaError {
         path: PathBuf,
         /// Where, in bytes of the archive after decompression.
         offset: u64,
-        /// What is wrong.
+        /// Fault.
         what: String,
     },
     /// A media-shard file or set that is refused.
@@ -105,7 +105,7 @@ pub enum MediaError {
     Shard {
         /// The file.
         path: PathBuf,
-        /// What was wanted, what was found.
+        /// Expected and found value.
         what: String,
     },
     /// The caller asked to stop.

@@ -1,4 +1,4 @@
-//! What a file is: kind, size, length, hash.
+//! Kind, size, length and hash of a file.
 
 use crate::shard::ShardReader;
 use crate::sniff::{Kind, shown, sniff};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a video file says of itself.
+/// Header of a video file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VideoHeader {
     /// Pixels in a row as stored; players may turn the picture.
@@ -27,7 +27,7 @@ pub struct VideoHeader {
     pub codec: String,
 }
 
-/// Which frame stands for a time.
+/// Frame that stands for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
     /// The first frame at that time or after it: decodes from the key frame before.

@@ -23,7 +23,7 @@ pub struct SlotDirectory {
 pub struct FoundCopy {
     /// The slot.
     pub slot: Slot,
-    /// What it holds.
+    /// Copy that it holds.
     pub copy: CompleteCopy,
 }
 

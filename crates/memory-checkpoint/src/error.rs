@@ -1,4 +1,4 @@
-//! What can go wrong with copies in memory.
+//! Errors of copies in memory.
 
 use bessemer_collectives::CollectiveError;
 use std::io;
@@ -36,7 +36,7 @@ pub enum MemoryError {
     Foreign {
         /// The file or directory.
         path: PathBuf,
-        /// What was found.
+        /// Fault that was found.
         problem: String,
     },
     /// Another process is at work on the copies of the same rank.

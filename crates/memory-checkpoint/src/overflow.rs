@@ -160,7 +160,7 @@ impl Tiers {
     }
 }
 
-/// What is given away so far.
+/// Bytes assigned so far.
 struct Assignment<'a> {
     tiers: &'a Tiers,
     unit: u64,

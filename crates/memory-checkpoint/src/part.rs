@@ -8,7 +8,7 @@ use bessemer_collectives::{Communicator, Message};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Where a part lies.
+/// Place of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tier {
     /// In a rank's memory for copies.
@@ -24,7 +24,7 @@ pub struct StatePart {
     pub of: usize,
     /// Rank that writes it.
     pub holder: usize,
-    /// Where.
+    /// Its place.
     pub tier: Tier,
     /// Its bytes among those that the rank saves.
     pub bytes: Range<u64>,
@@ -67,7 +67,7 @@ pub type ReadPart<'a, E> = dyn FnMut(usize, &mut [f32]) -> std::result::Result<(
 /// Sends the `elements` elements of a part to rank `to`, which calls [`receive_part`].
 ///
 /// # Errors
-/// What `read` answers, and another rank.
+/// Errors of `read`; an answer of another rank.
 pub fn send_part<E: From<MemoryError>>(
     group: &mut dyn Communicator,
     to: usize,

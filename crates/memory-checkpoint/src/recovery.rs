@@ -82,7 +82,7 @@ pub type ReadData<'a> = dyn FnMut(u64, &mut [f32]) -> Result<()> + 'a;
 /// other. All ranks call this.
 ///
 /// # Errors
-/// What `read` or another rank answers.
+/// Errors of `read` or of another rank.
 pub fn exchange_elements(
     world: &mut dyn Communicator,
     wanted: &[Vec<ElementRange>],

@@ -80,7 +80,7 @@ pub struct Association {
     pub score: f64,
 }
 
-/// What one text has of groups and target words.
+/// Groups and target words of one text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextCounts {
     /// Words of each group.
@@ -108,7 +108,7 @@ impl<'a> GroupCounter<'a> {
         GroupCounter { groups, targets, place_of, counts: vec![0; groups.len()], pairs }
     }
 
-    /// What a text has of groups and target words.
+    /// Groups and target words of a text.
     pub fn of(&self, text: &str) -> TextCounts {
         let mut groups = vec![0; self.groups.len()];
         let mut targets: BTreeMap<usize, u64> = BTreeMap::new();

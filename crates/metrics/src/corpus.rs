@@ -129,7 +129,7 @@ impl CorpusMetric for Ter {
 pub enum MeanMetric {
     /// F of ROUGE, the best over references.
     Rouge {
-        /// Which variant.
+        /// Variant.
         variant: Rouge,
         /// Whether words are stemmed.
         stemmed: bool,

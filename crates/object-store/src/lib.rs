@@ -81,7 +81,7 @@ pub struct Object {
     pub version: Option<String>,
 }
 
-/// What [`Stores::put_if_absent`] did.
+/// Result of [`Stores::put_if_absent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
     /// The object is there now, with these bytes.
@@ -220,7 +220,7 @@ pub enum RemoteError {
     GaveUp {
         /// Requested address.
         url: String,
-        /// What was being done.
+        /// Attempted action.
         what: String,
         /// Attempts that were allowed.
         attempts: u32,

@@ -277,13 +277,13 @@ pub struct OptimConfig {
     pub decay_power: f64,
     /// Half cosines of a "cosine-restarts" schedule.
     pub cycles: u64,
-    /// What only "sgd" knows.
+    /// Settings of "sgd" alone.
     pub sgd: SgdConfig,
-    /// What only "adafactor" knows.
+    /// Settings of "adafactor" alone.
     pub adafactor: AdafactorConfig,
-    /// What only "muon" knows.
+    /// Settings of "muon" alone.
     pub muon: MuonConfig,
-    /// What only "kfac" knows.
+    /// Settings of "kfac" alone.
     pub kfac: KfacConfig,
 }
 
@@ -325,7 +325,7 @@ const LEAST_INT8_EPS: f64 = 1e-12;
 pub struct OptimConfigError {
     /// Key of the table.
     pub key: &'static str,
-    /// What was wanted and found.
+    /// Expected and found value.
     pub problem: String,
 }
 

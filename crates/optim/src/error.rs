@@ -4,7 +4,7 @@ use crate::config::OptimConfigError;
 use bessemer_tensor::TensorError;
 use bessemer_units::DType;
 
-/// What can go wrong in an optimizer.
+/// Errors of an optimizer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptimError {

@@ -43,7 +43,7 @@ impl OptimizerChoice {
     }
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepStats {
     /// Global norm of the gradient before clipping.
@@ -224,7 +224,7 @@ impl Optimizer {
     /// state): parameters stored in fewer bits than f32 have f32 masters.
     ///
     /// # Errors
-    /// What the backend answers.
+    /// Errors of the backend.
     pub fn adopt_values(&mut self, backend: &mut dyn Backend) -> Result<(), OptimError> {
         let mut pass = Pass::run(backend);
         for ((rule, param), rounded) in self.rules.iter().zip(&self.params).zip(&self.rounded) {
@@ -241,7 +241,7 @@ impl Optimizer {
     /// Tells the optimizer that its state tensors were written from outside, all of them.
     ///
     /// # Errors
-    /// What the backend answers.
+    /// Errors of the backend.
     pub fn adopt_state(&mut self, backend: &mut dyn Backend) -> Result<(), OptimError> {
         self.kfac.as_mut().map_or(Ok(()), |k| Ok(k.adopt_state(backend)?))
     }
@@ -249,7 +249,7 @@ impl Optimizer {
     /// Global norm of the gradient: squares added on the device per parameter in a fixed order, over parameters in f64.
     ///
     /// # Errors
-    /// What the backend answers.
+    /// Errors of the backend.
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, OptimError> {
         self.norm_launches(&mut Pass::run(backend))?;
         backend.read_f32(self.squares, &mut self.host_squares)?;
@@ -355,7 +355,7 @@ impl Optimizer {
     /// curvature is kept of.
     ///
     /// # Errors
-    /// What the backend answers.
+    /// Errors of the backend.
     pub fn capture(
         &mut self,
         backend: &mut dyn Backend,
@@ -426,7 +426,7 @@ impl Optimizer {
     /// Reserves the workspace of captures of micro-batches of `tokens` tokens, whose activations are kept as `dtype`.
     ///
     /// # Errors
-    /// What the backend answers.
+    /// Errors of the backend.
     pub fn plan_capture(
         &mut self,
         backend: &mut dyn Backend,

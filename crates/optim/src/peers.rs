@@ -10,7 +10,7 @@ pub trait Peers {
     /// the ranks that see other data, on every rank that keeps the state of `param`; elsewhere it may become anything.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// Errors of the device or of another rank.
     fn sum_curvature(
         &mut self,
         _backend: &mut dyn Backend,
@@ -24,7 +24,7 @@ pub trait Peers {
     /// the other copies.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// Errors of the device or of another rank.
     fn spread_inverse(
         &mut self,
         _backend: &mut dyn Backend,
@@ -38,7 +38,7 @@ pub trait Peers {
     /// The sum of `value` over the owners of the other parameters that this optimizer was made with.
     ///
     /// # Errors
-    /// What another rank answers.
+    /// Errors of another rank.
     fn sum_over_owners(&mut self, value: f64) -> Result<f64, TensorError> {
         Ok(value)
     }
@@ -46,7 +46,7 @@ pub trait Peers {
     /// `whole` becomes the matrix of which each rank of the tensor axis has a `part` of the shape of its part of `param`.
     ///
     /// # Errors
-    /// What the device or another rank answers.
+    /// Errors of the device or of another rank.
     fn gather(
         &mut self,
         _backend: &mut dyn Backend,
@@ -60,7 +60,7 @@ pub trait Peers {
     /// `part` becomes this rank's part of `whole`, the other way round than [`Peers::gather`]. Nothing travels.
     ///
     /// # Errors
-    /// What the device answers.
+    /// Errors of the device.
     fn keep(
         &mut self,
         _backend: &mut dyn Backend,
@@ -85,7 +85,7 @@ pub struct Ranks {
     pub data: usize,
     /// Ranks that keep the same state, which share its inversions out.
     pub copies: usize,
-    /// Which of these copies this is.
+    /// Number of this copy.
     pub copy: usize,
 }
 

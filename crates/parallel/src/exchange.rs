@@ -175,7 +175,7 @@ impl Exchange {
         Some((int8, int8.piece(transfer.axis, transfer.flat, piece)))
     }
 
-    /// Where the sum of a piece belongs on this rank.
+    /// Place of the sum of a piece on this rank.
     ///
     /// # Errors
     /// A term for which no memory was planned.

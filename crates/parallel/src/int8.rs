@@ -89,7 +89,7 @@ impl Int8Scratch {
         })
     }
 
-    /// Where codes and scales of some blocks lie.
+    /// Places of codes and scales of some blocks.
     fn place(&self, blocks: BlockMatrix) -> (View, View) {
         let BlockMatrix { start, rows, .. } = blocks;
         let scales = BlockMatrix { start: start / GRADIENT_BLOCK, rows, cols: 1 };

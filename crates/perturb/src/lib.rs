@@ -12,7 +12,7 @@ mod words;
 pub use bessemer_mersenne::PythonRandom;
 pub use numbers::cardinal;
 
-/// What a perturbation asks about.
+/// Property that a perturbation tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aspect {
     /// Noise and spelling, which people read without effort.
@@ -213,7 +213,7 @@ impl Perturbation {
         }
     }
 
-    /// What it asks about.
+    /// Property that it tests.
     pub fn aspect(&self) -> Aspect {
         self.entry.aspect
     }
@@ -223,7 +223,7 @@ impl Perturbation {
         self.entry.origin
     }
 
-    /// What it does, in a few words.
+    /// Effect, in a few words.
     pub fn does(&self) -> &'static str {
         self.entry.does
     }

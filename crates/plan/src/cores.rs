@@ -96,7 +96,7 @@ pub enum Barrier {
     Tree,
 }
 
-/// What a machine of many cores can do.
+/// Rates of a machine of many cores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ManyCores {
     /// How many there are.
@@ -159,7 +159,7 @@ pub struct StepWork {
     pub serial: f64,
 }
 
-/// Where the time of a step goes, in seconds.
+/// Seconds of the parts of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CoresTime {
     /// In operators: the larger of arithmetic and memory of each.

@@ -6,11 +6,11 @@ pub enum PlanError {
     /// Numbers of a layout that do not divide.
     #[error("{what} {number} is not divided by {by} {divisor}")]
     NotDivided {
-        /// What should be divided.
+        /// Quantity to divide.
         what: &'static str,
         /// Its number.
         number: usize,
-        /// What should divide it.
+        /// Divisor.
         by: &'static str,
         /// Its number.
         divisor: usize,
@@ -18,7 +18,7 @@ pub enum PlanError {
     /// A description of a machine that is wrong.
     #[error("machine: {problem}")]
     Machine {
-        /// What is wrong.
+        /// Fault.
         problem: String,
     },
     /// A machine that is not in the catalogue.
@@ -26,7 +26,7 @@ pub enum PlanError {
     UnknownMachine {
         /// The name asked for.
         name: String,
-        /// Those of the catalogue.
+        /// Names in the catalogue.
         known: String,
     },
     /// A table that is wrong.
@@ -34,13 +34,13 @@ pub enum PlanError {
     Table {
         /// Line of the file, from 1.
         line: usize,
-        /// What is wrong.
+        /// Fault.
         problem: String,
     },
     /// A table without what is needed.
     #[error("{problem}")]
     Rows {
-        /// What is missing.
+        /// Missing key.
         problem: String,
     },
 }

@@ -66,7 +66,7 @@ impl Transformer {
     }
 }
 
-/// What the backward pass computes again.
+/// Activations that the backward pass recomputes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
@@ -124,7 +124,7 @@ pub struct Layout {
     pub grid: Option<TensorGrid>,
     /// Ranks that share each sequence.
     pub context: usize,
-    /// What they exchange for attention.
+    /// Values that they exchange for attention.
     #[serde(serialize_with = "method")]
     pub context_method: ContextMethod,
     /// Data-parallel ranks.
@@ -139,10 +139,10 @@ pub struct Layout {
     pub chunks: usize,
     /// Sequences of a micro-batch.
     pub micro_batch: usize,
-    /// What data-parallel ranks keep a part of.
+    /// State of which data-parallel ranks keep a part.
     #[serde(serialize_with = "stage")]
     pub zero: DataParallel,
-    /// What the backward pass computes again.
+    /// Activations that the backward pass recomputes.
     pub recompute: Recompute,
     /// Layers of each stage of which it does; 0: all.
     pub recomputed: usize,

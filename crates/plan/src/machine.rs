@@ -26,7 +26,7 @@ pub struct Machine {
     /// Bytes a second that each device writes to its second memory (`train.offload`) and, beside that, reads from it, while all of its node do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload_bandwidth: Option<f64>,
-    /// Where each figure is from.
+    /// Source of each figure.
     pub sources: Vec<String>,
     /// All-reduces inside a node, between devices.
     pub all_reduce: AllReduce,
@@ -36,7 +36,7 @@ pub struct Machine {
     /// Measured times of operators, and of collectives between ranks of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measurements>,
-    /// What a device costs while it trains.
+    /// Cost of a device while it trains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<DeviceCost>,
 }

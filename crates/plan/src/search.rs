@@ -15,7 +15,7 @@ use crate::{
 use bessemer_mesh::{ContextMethod, TensorGrid, exchange_problem};
 use serde::Serialize;
 
-/// What layouts are wanted for.
+/// Purpose of the layouts.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The model.
@@ -30,7 +30,7 @@ pub struct Question<'a> {
     pub machine: &'a Machine,
     /// The software that runs on them.
     pub calibration: &'a Calibration,
-    /// What elements take.
+    /// Bytes of elements.
     pub bytes: ElementBytes,
     /// Grids that tensor-parallel ranks may be beside lines; those that divide neither devices nor model are left out.
     pub grids: &'a [TensorGrid],

@@ -8,7 +8,7 @@ use crate::node::{Node, Table, Value};
 use crate::schema::{Choice, View};
 use serde_json::Value as Json;
 
-/// What to look for.
+/// Checks to make.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// Everything that is written must be allowed; keys may be missing.

@@ -13,11 +13,11 @@ const LONGEST_MESSAGE: usize = 600;
 /// One mistake in a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// What is wrong, in one sentence.
+    /// Fault, in one sentence.
     pub message: String,
     /// Where it stands; `None` when the value was not written by anyone (a default).
     pub location: Option<Location>,
-    /// What to try.
+    /// Advice.
     pub help: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub enum RecipeError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The path is not a regular file, is too large, or is not text.
@@ -80,7 +80,7 @@ pub enum RecipeError {
     NotARecipe {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault.
         reason: String,
     },
     /// The recipe says something that is not allowed. Up to [`SHOWN_ERRORS`] mistakes are kept.
@@ -99,7 +99,7 @@ pub enum RecipeError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: std::io::Error,
     },
 }

@@ -164,7 +164,7 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Json, RecipeError> {
 pub struct Problem {
     /// Dotted key of the section or value that is wrong.
     pub key: String,
-    /// What is wrong, with the allowed range.
+    /// Fault, with the allowed range.
     pub message: String,
 }
 

@@ -8,7 +8,7 @@ use crate::write::toml_value;
 use serde_json::Value as Json;
 use std::fmt;
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Nobody wrote it.
@@ -71,7 +71,7 @@ pub struct Setting {
     pub key: String,
     /// Value in TOML syntax; "(not set)" for an option that is absent.
     pub value: String,
-    /// Where the value came from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 

@@ -28,7 +28,7 @@ pub struct TextFacts {
     pub bytes: u64,
 }
 
-/// What the run may take.
+/// Limits of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     /// Floating-point operations a second at the peak of all cores.

@@ -12,7 +12,7 @@ pub(crate) struct CorpusFile {
     pub(crate) licences: BTreeMap<String, u64>,
     /// Edits of kept documents: what, how often.
     pub(crate) edits: Vec<(String, u64)>,
-    /// What the user should know.
+    /// Remarks for the user.
     pub(crate) remarks: Vec<String>,
 }
 

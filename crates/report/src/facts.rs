@@ -18,7 +18,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) training: Option<&'a Training>,
     /// The latest plan of the layout.
     pub(crate) plan: Option<&'a Plan>,
-    /// What was measured since, the latest.
+    /// Latest measurements.
     pub(crate) measured: Option<&'a Measured>,
     pub(crate) corpus: Option<&'a Corpus>,
     pub(crate) tokenizer: Option<&'a Tokenizer>,

@@ -48,7 +48,7 @@ pub struct RunFigures {
     pub ended_at: String,
     /// Machine of the last process.
     pub host: String,
-    /// What computed, such as the processor's name.
+    /// Processor, by name.
     pub device: String,
     /// Commit that the working directory had checked out.
     pub commit: Option<String>,

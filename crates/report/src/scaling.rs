@@ -26,7 +26,7 @@ pub struct ScalingPoint {
     pub held_out: bool,
 }
 
-/// What the page shows.
+/// Contents of the page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScalingPage {
     /// Name, value and interval of each constant.
@@ -41,7 +41,7 @@ pub struct ScalingPage {
     pub frontier: Vec<[f64; 2]>,
     /// Compute, best parameters, and the interval of these.
     pub best: Vec<[f64; 4]>,
-    /// What was left out.
+    /// Omitted runs.
     pub notes: Vec<String>,
 }
 

@@ -18,14 +18,14 @@ pub struct SweepCurve {
     pub best: Option<[f64; 2]>,
 }
 
-/// What the page shows.
+/// Contents of the page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepPage {
     /// Name of the setting.
     pub setting: String,
     /// Curves.
     pub curves: Vec<SweepCurve>,
-    /// What follows, a paragraph each.
+    /// Conclusions, a paragraph each.
     pub findings: Vec<String>,
 }
 

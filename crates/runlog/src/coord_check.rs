@@ -21,9 +21,9 @@ pub struct CoordCheck {
     pub format: String,
     /// [`COORD_CHECK_VERSION`].
     pub version: u64,
-    /// What was trained and how.
+    /// Model and settings of the runs.
     pub settings: CoordSettings,
-    /// What it was trained on.
+    /// Data of the runs.
     pub text: StudyText,
     /// One entry a parametrisation.
     pub parametrisations: Vec<CoordParametrisation>,
@@ -60,7 +60,7 @@ impl CoordCheck {
     }
 }
 
-/// What all runs have in common.
+/// Settings that all runs share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CoordSettings {
     /// Widths of the residual stream, growing; the feed-forward block has four times that.
@@ -99,7 +99,7 @@ pub enum CoordKind {
     Attention,
     /// What the feed-forward blocks add to the stream, of all layers.
     Mlp,
-    /// What leaves the last layer.
+    /// Output of the last layer.
     Stream,
     /// The logits.
     Logits,
@@ -181,7 +181,7 @@ pub struct Coordinates {
     pub change: Vec<f64>,
 }
 
-/// Which of the two numbers of [`Coordinates`].
+/// Number of [`Coordinates`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The values themselves.
@@ -235,7 +235,7 @@ impl CoordVerdict {
     }
 }
 
-/// What was found of one kind of activation.
+/// Result for one kind of activation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CoordFinding {
     /// Which.

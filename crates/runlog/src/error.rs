@@ -10,7 +10,7 @@ pub enum RunLogError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was attempted.
+        /// Attempted action.
         doing: &'static str,
         /// The system's answer.
         source: std::io::Error,
@@ -64,7 +64,7 @@ pub enum RunLogError {
         path: PathBuf,
         /// The version that this program reads.
         wanted: u64,
-        /// What was found.
+        /// Found value.
         what: String,
     },
     /// A file is no Chrome trace.
@@ -72,7 +72,7 @@ pub enum RunLogError {
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Fault.
         what: String,
     },
     /// An earlier write failed halfway, so that this handle may not be at the end of the log.

@@ -18,7 +18,7 @@ pub struct LaneSpan<'a> {
     pub nested: bool,
     /// Category.
     pub category: &'a str,
-    /// What was done.
+    /// Kind of work.
     pub name: &'a str,
     /// Beginning in microseconds.
     pub start_us: f64,

@@ -23,7 +23,7 @@ pub struct TornLine {
 pub struct DamagedLine {
     /// Number of the line, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Fault.
     pub what: String,
 }
 

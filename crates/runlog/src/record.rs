@@ -76,11 +76,11 @@ kinds! {
     Run = "run",
     /// The model that is trained.
     Model = "model",
-    /// What the training will do.
+    /// Plan of the training.
     Training = "training",
     /// A stage of the run ended.
     Stage = "stage",
-    /// What became of the documents of the corpus.
+    /// Counts of the documents of the corpus.
     Corpus = "corpus",
     /// The tokenizer.
     Tokenizer = "tokenizer",

@@ -31,7 +31,7 @@ pub struct Run {
     /// Commit that the Git repository around the working directory has checked out, if it lies in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// What computes, for example the CPU's name.
+    /// Processor or device, for example the CPU's name.
     pub device: String,
     /// Threads that compute.
     pub threads: u64,
@@ -73,7 +73,7 @@ pub struct Model {
     pub initial: Option<String>,
 }
 
-/// What the training will do.
+/// Plan of the training.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Training {
@@ -132,12 +132,12 @@ pub struct Stage {
     pub seconds: f64,
     /// Whether its result was already there.
     pub skipped: bool,
-    /// What it counted, by name.
+    /// Counts, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What became of the documents of a corpus.
+/// Counts of the documents of a corpus.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Corpus {
@@ -155,7 +155,7 @@ pub struct Corpus {
     pub documents_kept: u64,
     /// Bytes of text kept.
     pub bytes_kept: u64,
-    /// What was dropped, by reason.
+    /// Dropped documents, by reason.
     pub dropped: Vec<Dropped>,
     /// The same by source.
     pub sources: Vec<CorpusSource>,
@@ -179,7 +179,7 @@ pub struct Dropped {
     pub bytes: u64,
 }
 
-/// What became of the documents of one source.
+/// Counts of the documents of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CorpusSource {
@@ -193,7 +193,7 @@ pub struct CorpusSource {
     pub documents_kept: u64,
     /// Bytes of text kept.
     pub bytes_kept: u64,
-    /// What was dropped, by reason.
+    /// Dropped documents, by reason.
     pub dropped: Vec<Dropped>,
 }
 
@@ -434,9 +434,9 @@ impl Change {
 pub struct Sample {
     /// Steps finished.
     pub step: u64,
-    /// What it was given.
+    /// Input.
     pub prompt: String,
-    /// What it wrote.
+    /// Output.
     pub text: String,
     /// Sampling temperature; 0 is greedy.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
@@ -502,7 +502,7 @@ pub struct Warning {
     /// Steps finished, if the training had begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// What it is about, one word.
+    /// Subject, one word.
     pub topic: String,
     /// A sentence.
     pub message: String,

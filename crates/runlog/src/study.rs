@@ -21,9 +21,9 @@ pub struct Study {
     pub format: String,
     /// [`STUDY_VERSION`].
     pub version: u64,
-    /// What was trained and how.
+    /// Model and settings of the runs.
     pub settings: StudySettings,
-    /// What it was trained on.
+    /// Data of the runs.
     pub text: StudyText,
     /// One entry a method, in the order asked for.
     pub methods: Vec<StudyMethod>,
@@ -64,7 +64,7 @@ impl Study {
     }
 }
 
-/// What all runs of a study have in common.
+/// Settings that all runs of a study share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudySettings {
     /// Layers.
@@ -90,9 +90,9 @@ pub struct StudySettings {
 /// The text of a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudyText {
-    /// Where it came from.
+    /// Its origin.
     pub name: String,
-    /// What a symbol is: "character" or "byte".
+    /// Kind of symbol: "character" or "byte".
     pub unit: String,
     /// Distinct symbols.
     pub symbols: u64,

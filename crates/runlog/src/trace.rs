@@ -22,7 +22,7 @@ pub const PROGRAM_NOTE: &str = "program";
 /// Something that took time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Span<'a> {
-    /// What was done, for example "forward".
+    /// Kind of work, for example "forward".
     pub name: &'a str,
     /// Category that viewers can filter by, for example "compute".
     #[serde(rename = "cat")]
@@ -47,7 +47,7 @@ pub struct Span<'a> {
 /// A [`Span`] that was read back.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct TraceSpan {
-    /// What was done.
+    /// Kind of work.
     pub name: String,
     /// Category.
     #[serde(rename = "cat", default)]
@@ -72,13 +72,13 @@ pub struct TraceSpan {
 /// Something that a trace says beside its spans, such as the program that a step ran ([`Trace::note`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceNote {
-    /// What it is about.
+    /// Subject.
     pub name: String,
-    /// What it says.
+    /// Text.
     pub args: Map<String, Value>,
 }
 
-/// What stands in a trace.
+/// Contents of a trace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TraceContents {
     /// The spans in their order.

@@ -1,6 +1,6 @@
 //! The best setting of a sweep: where the loss over the logarithm of a setting is least.
 
-/// Where the least of a sweep lies.
+/// Place of the least value of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Optimum {
     /// Between tried settings: the vertex of the parabola in ln x through the least point and its neighbours.
@@ -20,7 +20,7 @@ impl Optimum {
     /// The optimum of points `[x, y]` with ascending x above 0, the y of runs that diverged left out. `diverged_above`: whether
     /// larger settings than the last one were tried and diverged, so that the last one is no open end.
     ///
-    /// None for fewer than two points.
+    /// `None` for fewer than two points.
     pub fn of(points: &[[f64; 2]], diverged_above: bool) -> Option<Optimum> {
         let least = (0..points.len()).min_by(|i, j| points[*i][1].total_cmp(&points[*j][1]))?;
         if points.len() < 2 {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(crate) struct HeldPrompts(Vec<Vec<u32>>);
 
-/// Where the beginning of a prompt is.
+/// Place of the beginning of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) slot: usize,

@@ -46,7 +46,7 @@ struct Builder {
     /// Places with a node, and bases that a node has.
     taken: Vec<bool>,
     bases: Vec<bool>,
-    /// Where the search for free places begins.
+    /// Place where the search for free places begins.
     search_from: usize,
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn mismatch(all: &[Vec<HeldHash>]) -> Option<Mismatch> {
     }
 }
 
-/// What becomes of a run after a fault.
+/// Reaction of a run to a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Consequence {
     /// The run goes on.

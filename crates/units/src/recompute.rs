@@ -158,7 +158,7 @@ impl fmt::Display for RecomputePlan {
     }
 }
 
-/// Where the numbers of layers begin.
+/// Place where the numbers of layers begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Counted {
     /// With the model's first layer.

@@ -292,7 +292,7 @@ fn number(value: f64) -> String {
     format!("{value:.decimals$}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What can be wrong while reading.
+/// Errors of reading.
 enum Fault {
     /// With one document.
     Document(String),

@@ -8,7 +8,7 @@ use bessemer_web::page::{Page, PageOptions, PageVerdict};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What came of the pages so far.
+/// Counts of the pages so far.
 struct Shown {
     extractor: &'static dyn Extractor,
     options: PageOptions,

@@ -8,11 +8,11 @@ use bessemer_web::warc::{WarcLimits, WarcReader};
 use std::io::Read;
 use std::path::Path;
 
-/// What can be wrong while pages are read.
+/// Errors of reading pages.
 pub(crate) enum PageFault {
     /// A damaged record; reading continues after it.
     Record(String),
-    /// Nothing more can be read.
+    /// No further page can be read.
     File(String),
 }
 

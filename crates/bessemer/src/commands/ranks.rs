@@ -46,7 +46,7 @@ pub(crate) struct Job {
     pub(crate) ranks: usize,
     /// Ranks in this process.
     pub(crate) here: usize,
-    /// Who started them.
+    /// Launcher of the ranks.
     pub(crate) source: String,
     /// Number of this process.
     process: usize,
@@ -350,14 +350,14 @@ impl From<Failure> for Broken {
     }
 }
 
-/// What the ranks of the first process did.
+/// Results of the ranks of the first process.
 pub(crate) struct Trained {
     pub(crate) outcome: Result<Outcome, Failure>,
     /// Steps done and planned, and what records the end; nothing if training did not begin.
     pub(crate) closed: Option<((u64, u64), Closed)>,
 }
 
-/// What every rank trains.
+/// Training that every rank runs.
 pub(crate) struct RankThreads<'a> {
     /// Threads of each rank.
     pub(crate) threads: usize,

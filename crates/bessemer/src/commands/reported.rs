@@ -83,7 +83,7 @@ mod tests {
     use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
     use std::sync::Mutex;
 
-    /// What each rank that fails reports.
+    /// Report of a rank that fails.
     fn reported(failures: &[Option<(u8, &str)>]) -> (Vec<String>, Vec<(u8, String)>) {
         let said = Mutex::new(Vec::new());
         let world = ThreadCommunicator::world("failures", failures.len(), &ThreadSettings::default());

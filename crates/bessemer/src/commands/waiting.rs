@@ -24,7 +24,7 @@ fn acknowledged(peer: usize) -> Message<'static> {
     Message::new("the table was heard of", 4, peer)
 }
 
-/// What is known of another process.
+/// State of another process, as far as it is known.
 #[derive(Debug, PartialEq)]
 enum Said {
     /// Nothing yet.

@@ -23,7 +23,7 @@ const PARALLEL: u64 = 4 * CHUNK as u64;
 /// Bytes converted and hashed at a time: they are then in the processor's cache.
 const BLOCK: usize = 256 << 10;
 
-/// Where everything in a file will be.
+/// Places of all parts of a file.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// Length, header and padding: all bytes before the data.
@@ -96,7 +96,7 @@ impl Layout {
     }
 }
 
-/// What was written.
+/// Result of writing.
 #[derive(Debug)]
 pub(crate) struct WrittenFile {
     /// Length in bytes.

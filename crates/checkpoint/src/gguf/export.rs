@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Longest name of a tensor in llama.cpp, with the byte that ends it.
 const MAX_NAME: usize = 64;
 
-/// What to export.
+/// Settings of an export.
 pub struct GgufExport<'a> {
     /// The model.
     pub model: &'a Model,
@@ -45,7 +45,7 @@ pub struct GgufReport {
     pub architecture: &'static str,
     /// Bytes of the file.
     pub bytes: u64,
-    /// What was expressed in another way than here.
+    /// Differences in how the two formats express the model.
     pub notes: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ struct Tensor {
     vector: bool,
 }
 
-/// Where everything in a file will be.
+/// Places of all parts of a file.
 struct Layout {
     /// All bytes before the data, with padding.
     head: Vec<u8>,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What to export.
+/// Settings of an export.
 pub struct HfExport<'a> {
     /// The model.
     pub model: &'a Model,
@@ -51,7 +51,7 @@ pub struct HfExportReport {
     pub bytes: u64,
     /// Its files.
     pub files: Vec<String>,
-    /// What was expressed in another way than here.
+    /// Differences in how the two formats express the model.
     pub notes: Vec<String>,
 }
 

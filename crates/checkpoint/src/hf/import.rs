@@ -72,7 +72,7 @@ impl HfImport {
         &self.model
     }
 
-    /// What was expressed in another way than here.
+    /// Differences in how the two formats express the model.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -29,7 +29,7 @@ pub struct Owner {
     pub id: String,
 }
 
-/// What a synchronisation did.
+/// Result of a synchronisation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Synchronised {
     /// Steps uploaded by this call.
@@ -42,7 +42,7 @@ pub struct Synchronised {
     pub removed: RemoteGc,
 }
 
-/// What a retention rule removed.
+/// Result of a retention rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RemoteGc {
     /// Steps removed, oldest first.
@@ -248,7 +248,7 @@ impl RemoteStore {
         Ok(listing)
     }
 
-    /// Who uploads here, if anybody does.
+    /// The process that uploads here, if any.
     ///
     /// # Errors
     /// The store refuses or cannot be reached; a file that is not an owner's.

@@ -13,7 +13,7 @@ pub enum NgramError {
     /// The packed n-gram would not fit into 64 bits, or the order is 0.
     #[error("n-gram order: wanted 1 to {max} for an alphabet of {alphabet} symbols, found {order}")]
     Order {
-        /// What was asked for.
+        /// Request.
         order: u32,
         /// Largest order for the alphabet.
         max: u32,

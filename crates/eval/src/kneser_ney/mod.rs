@@ -47,7 +47,7 @@ pub const BYTES: u16 = 256;
 /// Default bound on the memory of training: 1.5 GiB.
 pub const DEFAULT_MEMORY: u64 = 3 << 29;
 
-/// What a text cost under an n-gram model.
+/// Loss of a text under an n-gram model.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct NgramScore {
     /// Bits of all symbols, ends of documents included.

@@ -48,7 +48,7 @@ pub trait JudgingModel {
     ) -> Result<Vec<Reply<Vec<f64>>>, JudgeError>;
 }
 
-/// What a model was asked in one run.
+/// Questions of one run to a model.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// Prompts that were answered.

@@ -15,7 +15,7 @@ const WAITS: [Duration; 4] =
 /// Bytes of an answer that a message quotes.
 const QUOTED: usize = 300;
 
-/// Where and how a model is asked.
+/// Address and settings of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Address of the interface, as clients of OpenAI name it: `http://127.0.0.1:8080/v1`.

@@ -113,7 +113,7 @@ struct Likelihood {
     point: Option<String>,
 }
 
-/// What a verdict is, as the texts were shown.
+/// A verdict as the texts were shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Meaning {
     /// 1 if the text that stands first is better, 0 the other, 0.5 neither.

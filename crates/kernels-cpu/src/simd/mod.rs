@@ -160,7 +160,7 @@ pub(crate) unsafe fn store_part<S: Simd>(p: *mut impl Element, v: S::V, n: usize
 
 /// A computation that can be compiled for every rung.
 pub(crate) trait Kernel {
-    /// What it returns.
+    /// Return value.
     type Out;
     /// Computes. Must be `#[inline(always)]`.
     ///

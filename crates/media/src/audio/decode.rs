@@ -11,7 +11,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::MediaSourceStream;
 use symphonia::core::meta::MetadataOptions;
 
-/// What an audio file says of itself.
+/// Header of an audio file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AudioHeader {
     /// Samples a second; 0 where the header does not say.

@@ -26,7 +26,7 @@ pub const RATE: u32 = 16_000;
 
 const BINS: usize = N_FFT / 2 + 1;
 
-/// What to do with audio of any length.
+/// Treatment of audio of any length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Padding {
     /// Zeros behind the samples up to this many; what is longer is cut. Whisper's is 30 s: 480,000.

@@ -26,7 +26,7 @@ pub struct BuildConfig {
     pub image_size: usize,
     /// Side of a patch.
     pub patch: usize,
-    /// What transparent parts of a picture show.
+    /// Colour of transparent parts of a picture.
     pub background: [u8; 3],
     /// Store normalised pictures in this type; `None` stores the bytes of the pixels.
     pub normalised: Option<(Normalisation, DType)>,
@@ -44,7 +44,7 @@ pub struct BuildConfig {
     pub shard_bytes: u64,
     /// Number of threads; no influence on the result.
     pub threads: usize,
-    /// What one file may cost.
+    /// Limits of the cost of one file.
     pub limits: Limits,
 }
 
@@ -116,7 +116,7 @@ impl BuildConfig {
     }
 }
 
-/// What a build read, kept and left out.
+/// Counts of a build: read, kept, left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Samples that were read.

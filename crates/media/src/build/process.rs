@@ -41,7 +41,7 @@ pub struct Processor<'a> {
     encode: &'a Encode<'a>,
     mel: Option<LogMel>,
     resamplers: HashMap<u32, Resampler>,
-    /// Where a video lies while FFmpeg reads it.
+    /// Path of a video while FFmpeg reads it.
     scratch: PathBuf,
 }
 

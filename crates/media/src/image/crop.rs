@@ -21,7 +21,7 @@ pub struct Rect {
     pub height: usize,
 }
 
-/// What a random-resized crop draws from.
+/// Range that a random-resized crop draws from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CropRange {
     /// Share of the image's area, lowest and highest.

@@ -9,7 +9,7 @@ const MOST_RATIO: u64 = 256;
 /// Bytes that any compressed archive may unpack to.
 const BOMB_FLOOR: u64 = 64 << 20;
 
-/// What a decoder gives, up to a limit.
+/// Output of a decoder, up to a limit.
 struct Bounded<R> {
     inner: R,
     limit: u64,

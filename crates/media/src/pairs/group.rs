@@ -4,7 +4,7 @@ use super::RawSample;
 use std::collections::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What comes out of a source.
+/// Item of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A sample.

@@ -1,4 +1,4 @@
-//! Where every byte of a `media-shard` file lies.
+//! Layout of a `media-shard` file, byte by byte.
 
 use super::{DType, ShardMeta, byte_length};
 use crate::{MediaError, Result};

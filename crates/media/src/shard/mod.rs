@@ -150,7 +150,7 @@ pub struct Sample {
     pub array: Array,
 }
 
-/// What all files of a set have in common.
+/// Fields that all files of a set share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardMeta {
     /// Number of token ids; every id is below it.

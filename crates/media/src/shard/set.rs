@@ -50,7 +50,7 @@ pub struct SetIndex {
     pub tokenizer: String,
     /// How the samples were made.
     pub settings: serde_json::Value,
-    /// What was read, kept and dropped.
+    /// Counts of what was read, kept and dropped.
     pub counts: serde_json::Value,
     /// Samples in all files.
     pub samples: u64,

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// What a finished file holds.
+/// Contents of a finished file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardSummary {
     /// The file.

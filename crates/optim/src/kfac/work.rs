@@ -52,7 +52,7 @@ pub enum KfacWork {
 /// A unit with its cost and what must come first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KfacUnit {
-    /// What is done.
+    /// Kind of work.
     pub work: KfacWork,
     /// Operations on this rank.
     pub flops: f64,

@@ -320,7 +320,7 @@ impl Worker {
     /// processor's cache when it is put where it belongs. It is asked for no others, and not at all if this rank has nothing of the tensor.
     ///
     /// # Errors
-    /// What the device or `read` answers.
+    /// Errors of the device or of `read`.
     pub fn write_with<E: From<ParallelError>>(
         &mut self,
         backend: &mut dyn Backend,

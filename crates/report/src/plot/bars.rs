@@ -6,7 +6,7 @@ use super::canvas::{Anchor, Canvas, WIDTH, cropped, text_width};
 /// One bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// What it stands for.
+    /// Its meaning.
     pub label: String,
     /// Its length. Values that are not finite or negative get no bar.
     pub value: f64,

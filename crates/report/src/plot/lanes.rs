@@ -28,7 +28,7 @@ pub struct Cell {
     pub color: usize,
     /// 0 for the full colour, higher for paler ones.
     pub tone: usize,
-    /// Which part of the lane's height.
+    /// Part of the lane's height.
     pub part: Part,
     /// Text inside, such as `F3`.
     pub label: String,
@@ -58,7 +58,7 @@ pub struct Panel {
     pub lanes: Vec<Lane>,
 }
 
-/// What a colour and tone mean.
+/// Meaning of a colour and tone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
     /// As in [`Cell::color`].
@@ -76,7 +76,7 @@ pub struct Key {
 pub struct Lanes {
     /// Title, shown and for screen readers.
     pub title: String,
-    /// What the clock counts.
+    /// Unit of the clock.
     pub x_label: String,
     /// From top to bottom.
     pub panels: Vec<Panel>,

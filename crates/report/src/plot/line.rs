@@ -61,9 +61,9 @@ pub struct Rule {
 pub struct LineChart {
     /// Title, for screen readers (the page prints its own heading).
     pub title: String,
-    /// What x is, with its unit.
+    /// Meaning of x, with its unit.
     pub x_label: String,
-    /// What y is, with its unit.
+    /// Meaning of y, with its unit.
     pub y_label: String,
     /// Scale of x.
     pub x_scale: Scale,

@@ -24,7 +24,7 @@ pub struct LogitSums {
     pub x: View,
     /// `[V, D]`: rows of the projection.
     pub weight: View,
-    /// Which rows of the whole projection they are.
+    /// Their rows of the whole projection.
     pub tensor_shard: VocabularyShard,
     /// u32 `[1, N]`, each a row of the whole projection or [`IGNORED`](super::IGNORED).
     pub targets: View,
@@ -82,7 +82,7 @@ pub struct LinearCrossEntropyShard {
     pub x: View,
     /// `[V, D]`: rows of the projection.
     pub weight: View,
-    /// Which rows of the whole projection they are.
+    /// Their rows of the whole projection.
     pub tensor_shard: VocabularyShard,
     /// u32 `[1, N]`, each a row of the whole projection or [`IGNORED`](super::IGNORED).
     pub targets: View,

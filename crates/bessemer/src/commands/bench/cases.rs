@@ -229,7 +229,7 @@ impl Case {
     }
 }
 
-/// What is timed.
+/// Timed operator.
 #[derive(Debug)]
 pub(super) enum Work {
     Operator(Box<Op>),

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// What one rank saw of a block.
+/// Block as one rank saw it.
 #[derive(Debug, Default)]
 struct Block {
     seconds: Vec<f64>,

@@ -71,7 +71,7 @@ impl Timed {
         self.launches.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// What was launched since the last call.
+    /// Launches since the last call.
     pub(crate) fn take(&mut self) -> Ledger {
         std::mem::take(&mut self.ledger)
     }

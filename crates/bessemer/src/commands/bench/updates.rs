@@ -10,7 +10,7 @@ use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
 
-/// Whose parameters are stepped.
+/// Owner of the parameters that are stepped.
 pub(super) const MODEL: &str = "gpt2-124m";
 /// Rows of inputs and output gradients that curvature is taken of: those of the reference job.
 pub(super) const TOKENS: usize = 1024;
@@ -19,7 +19,7 @@ const LR: f64 = 3e-4;
 /// Values of noise before it repeats: no divisor of a parameter's width.
 const PERIOD: usize = (1 << 20) + 7;
 
-/// Which part of a step.
+/// Part of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// The norm of the gradient and the update; K-FAC's means and preconditioning, with the inverses that it has.

@@ -15,7 +15,7 @@ use serde_json::json;
 /// Files of an export grow to this size at most.
 const EXPORT_FILE_BYTES: u64 = 5 << 30;
 
-/// What was written.
+/// Result of an export.
 struct Exported {
     path: String,
     architecture: &'static str,

@@ -38,7 +38,7 @@ struct PerturbedRun {
     /// Places of changed documents.
     changed: Vec<usize>,
     values: Vec<DocumentValues>,
-    /// None where no document changed.
+    /// `None` where no document changed.
     scores: Option<TaskScores>,
 }
 

@@ -27,7 +27,7 @@ const KEY: &str = "parallel.machine";
 /// Share of the available memory that a plan leaves for what is no part of it: the data, and what other programs take meanwhile.
 const RESERVE: f64 = 0.1;
 
-/// Where the ranks of a job run.
+/// Place in which the ranks of a job run.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// Ranks of the job.

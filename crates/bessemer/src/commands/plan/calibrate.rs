@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use bessemer_plan::{Transformer, read_table};
 
-    /// What is written is what `--fit` reads.
+    /// Calibration as `--fit` reads it.
     #[test]
     fn the_table_of_calibration_is_read_again() {
         let machine = Machine::named("a100-80gb").expect("a machine");

@@ -79,7 +79,7 @@ pub(crate) struct Search<'a> {
     pub(crate) made_once: MadeOnce,
 }
 
-/// What a search makes once.
+/// Values that a search makes once.
 #[derive(Default)]
 pub(crate) struct MadeOnce {
     /// By number of stages: how many layers each has.
@@ -597,7 +597,7 @@ impl Search<'_> {
     }
 }
 
-/// What a decoder takes besides its cache.
+/// Bytes that a decoder takes besides its cache.
 fn model_of(decoder: &MemoryPlan) -> Bytes {
     let classes = decoder.buffers.classes.iter();
     classes.filter(|(class, _)| *class != "cache").map(|(_, bytes)| *bytes).sum()

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Most changes: enough for a mean, and soon over.
 const MOST_CHANGES: u32 = 200;
 
-/// What came of it.
+/// Result of a dry run.
 pub(super) struct DryRun {
     device: Device,
     rank: usize,

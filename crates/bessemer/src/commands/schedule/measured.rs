@@ -19,7 +19,7 @@ pub(crate) const CALL: (usize, usize) = (5, 1);
 /// One step of a run as it was measured, in milliseconds from its first start.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// Which step, if the trace says.
+    /// Step, if the trace says.
     pub(crate) step: Option<u64>,
     /// Last end minus first start.
     pub(crate) makespan: f64,

@@ -71,7 +71,7 @@ fn permitted(_: u32) -> bool {
     false
 }
 
-/// What LDTILECFG reads.
+/// Operand of LDTILECFG.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,

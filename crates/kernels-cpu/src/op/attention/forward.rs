@@ -24,7 +24,7 @@ const TILES: usize = 16;
 /// Floats of queries and of sums that a tile keeps, about, so that they stay in an L2 cache.
 const KEPT: usize = 64 << 10;
 
-/// Where the operands are.
+/// Places of the operands.
 pub(super) struct Forward<'a> {
     pub(super) shape: &'a AttentionShape,
     pub(super) sight: Sight<'a>,

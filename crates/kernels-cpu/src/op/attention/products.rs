@@ -44,7 +44,7 @@ pub(super) struct Left {
     pub(super) depth_step: usize,
 }
 
-/// What becomes of the values of C.
+/// Treatment of the values of C.
 #[derive(Clone, Copy)]
 pub(super) enum Onto {
     /// Replaced.

@@ -126,7 +126,7 @@ pub(super) struct CopyInterval {
     seconds: Option<f64>,
     /// Step after which the next copy is due.
     due: u64,
-    /// What was chosen last.
+    /// Interval that was chosen last.
     pub(super) every: u64,
 }
 

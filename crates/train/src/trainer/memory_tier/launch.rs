@@ -21,7 +21,7 @@ struct RunRecord {
     launches: u64,
     #[serde(default)]
     bases: Vec<Base>,
-    /// Where what overflows lies.
+    /// Places of what overflows.
     #[serde(default)]
     overflow: Option<SavedOverflow>,
 }

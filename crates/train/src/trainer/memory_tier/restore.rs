@@ -25,7 +25,7 @@ pub(super) struct OwnCopy {
     plan: RecoveryPlan,
     slot: Slot,
     copy: CompleteCopy,
-    /// What else this rank reads for all, by part.
+    /// Other parts that this rank reads for all, with their slots.
     elsewhere: Vec<(usize, Slot)>,
 }
 

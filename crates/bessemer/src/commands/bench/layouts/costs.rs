@@ -38,7 +38,7 @@ pub(super) struct StepLaunches {
     pub(super) update: Vec<Launched>,
 }
 
-/// What one rank has measured of its launches.
+/// Launches of one rank, as measured.
 #[derive(Default)]
 struct RankOps {
     /// Launches of each repeat, in the order of the step.

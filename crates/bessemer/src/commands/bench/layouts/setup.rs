@@ -28,7 +28,7 @@ pub(in crate::commands) enum StepSize {
     Sequences(usize),
 }
 
-/// What all layouts of a job have in common.
+/// Settings that all layouts of a job share.
 #[derive(Clone, Copy)]
 pub(in crate::commands) struct Bench<'a> {
     pub(in crate::commands) job: &'a Job,
@@ -87,7 +87,7 @@ impl<'a> Setup<'a> {
         Ok(setup)
     }
 
-    /// What the ranks are made for.
+    /// Job that the ranks are made for.
     pub(in crate::commands) fn described(&self) -> bessemer_parallel::Job<'_> {
         bessemer_parallel::Job {
             model: &self.bench.job.model,
