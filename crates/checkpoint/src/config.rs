@@ -18,6 +18,19 @@ pub enum AsyncChoice {
     Off,
 }
 
+/// How ranks read what they have in common of a checkpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SharedReads {
+    /// Once if the ranks are on several hosts, else each by itself: what another rank of the host has read is in its cache.
+    #[default]
+    Auto,
+    /// Each rank reads all that it needs.
+    Each,
+    /// Each rank reads a part and sends it to the others.
+    Once,
+}
+
 /// Who chooses the distance between two checkpoints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -64,6 +77,9 @@ pub struct SaveConfig {
     /// into memory), "on", "off". The last save of a run is waited for.
     #[serde(rename = "async")]
     pub asynchronous: AsyncChoice,
+    /// How ranks read a checkpoint when a run goes on: "each" reads all that it needs; what several need is read "once" and sent to the others;
+    /// "auto": once if ranks are on several hosts.
+    pub read: SharedReads,
     /// Copies of the state in shared memory.
     pub memory: MemoryConfig,
 }
@@ -84,6 +100,7 @@ impl Default for SaveConfig {
             upload: String::new(),
             max_file_mib: 4096,
             asynchronous: AsyncChoice::Auto,
+            read: SharedReads::Auto,
             memory: MemoryConfig::default(),
         }
     }

@@ -59,7 +59,7 @@ mod store;
 mod verified;
 
 pub use compare::{MatchReport, ShapeMismatch};
-pub use config::{AsyncChoice, SaveConfig, SaveConfigError, SaveEvery};
+pub use config::{AsyncChoice, SaveConfig, SaveConfigError, SaveEvery, SharedReads};
 pub use difference::{CheckpointDifference, DescribedDifference, MetadataDifference, TensorDifference};
 pub use error::{CheckpointError, Result, Skipped, SourceError};
 pub use load::{Loaded, LoadedTensors, ReadPlan};

@@ -39,6 +39,7 @@ mod initial;
 mod interval;
 mod measuring;
 mod memory_tier;
+mod reading;
 mod records;
 mod samples;
 mod saving;
@@ -57,8 +58,8 @@ use measuring::Measuring;
 pub(crate) use measuring::item_of_group;
 use memory_tier::MemoryTier;
 pub use memory_tier::RUN_FILE as MEMORY_RUN_FILE;
+pub use reading::read_tensors;
 use records::{Missing, Records};
-pub use saving::read_tensors;
 use tracing::Tracing;
 pub(crate) use windows::program as step_program;
 

@@ -28,7 +28,8 @@ use bessemer_memory_checkpoint::{
 use bessemer_parallel::{OwnSlice, OwnSlices, ParallelError, Worker};
 use bessemer_units::Bytes;
 use copy::{Copier, CopyInterval, recommended};
-use launch::{Launch, host, unnoted};
+pub(super) use launch::host;
+use launch::{Launch, unnoted};
 use overflow::{Parts, Space};
 use std::ops::Range;
 use std::path::Path;

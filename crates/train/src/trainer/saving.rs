@@ -3,8 +3,10 @@
 //! Checkpoints do not depend on the layout: every rank writes its slices of the whole tensors, and reads those that its layout
 //! needs, whatever layout has written them.
 
+use super::continuing::Continuation;
 use super::copying::SaveCost;
 use super::interval::SaveSeconds;
+use super::reading::{read_tensors, read_tensors_once, reads_once};
 use super::writing::{Identity, Written};
 use super::{OtherCheckpoints, Trainer};
 use crate::TrainError;
@@ -12,13 +14,14 @@ use crate::observer::Observer;
 use crate::state::TrainState;
 use bessemer_checkpoint::{CheckpointError, Loaded, SaveReport, Skipped};
 use bessemer_optim::LossScale;
-use bessemer_parallel::{ParallelError, StateTensor, Worker};
+use bessemer_parallel::{ParallelError, StateTensor};
 use bessemer_runlog::{LogSync, Resume, Save};
-use bessemer_tensor::Backend;
 use std::time::Instant;
 
 /// Message: what of a checkpoint a rank found damaged.
 const DAMAGED: &str = "damage in a checkpoint";
+/// Message: whether a rank can use a checkpoint.
+const UNREADABLE: &str = "ranks that cannot use a checkpoint";
 
 /// In place of a step: there are checkpoints, and none can be used.
 const NONE_VALID: u64 = u64::MAX;
@@ -48,30 +51,6 @@ impl From<ParallelError> for LoadFailure {
     }
 }
 
-/// Puts this rank's part of tensors into its buffers, from a checkpoint that is read ahead.
-///
-/// # Errors
-/// Damage of the checkpoint, or an error of the device.
-pub fn read_tensors<'t, E: From<ParallelError> + From<CheckpointError>>(
-    worker: &mut Worker,
-    backend: &mut dyn Backend,
-    loaded: &Loaded,
-    tensors: &'t [StateTensor],
-) -> Result<(), E> {
-    let of_tensor = |t: &'t StateTensor| {
-        let runs = worker.wanted_runs(t).into_iter();
-        runs.map(|runs| (t.name.as_str(), runs))
-    };
-    let plan = loaded.plan_reads(tensors.iter().flat_map(of_tensor))?;
-    loaded.reading_ahead(plan, || {
-        tensors.iter().try_for_each(|tensor| {
-            worker.write_with(backend, tensor, &mut |runs, values| {
-                loaded.read_runs(&tensor.name, runs, values).map_err(E::from)
-            })
-        })
-    })
-}
-
 impl Trainer {
     /// Puts the newest intact checkpoint of a step up to `last` into the buffers; `None` if there is no checkpoint. The first rank
     /// chooses by manifests and lengths, then every rank reads what it needs, and verifies it; if one of them finds damage, all
@@ -86,6 +65,7 @@ impl Trainer {
         discards: bool,
     ) -> Result<Option<Restored>, TrainError> {
         let mut skipped = Vec::new();
+        let once = reads_once(&mut self.runner.worker, self.input.recipe.save.read)?;
         loop {
             let chosen = match self.records {
                 Some(_) => self.choose(last, &mut skipped),
@@ -103,10 +83,8 @@ impl Trainer {
                 self.runner.worker.discard();
             }
             let path = self.store.path(step);
-            let result = self.store.load_lazily(step).map_err(LoadFailure::Read).and_then(|loaded| {
-                self.load(&loaded)?;
-                Ok(loaded)
-            });
+            let opened = self.store.load_lazily(step).map_err(LoadFailure::Read);
+            let result = self.load(opened, once)?;
             let damage = match &result {
                 Err(LoadFailure::Read(e)) if e.is_damage() => e.to_string(),
                 _ => String::new(),
@@ -189,8 +167,35 @@ impl Trainer {
         self.goes_on_from(&loaded)
     }
 
-    /// Puts a checkpoint into the buffers: of each tensor the elements that this rank has.
-    fn load(&mut self, loaded: &Loaded) -> Result<(), LoadFailure> {
+    /// Puts a checkpoint into the buffers: of each tensor the elements that this rank has. `once`: what several ranks have is read by one
+    /// of them, if all could open the checkpoint.
+    fn load(
+        &mut self,
+        opened: Result<Loaded, LoadFailure>,
+        once: bool,
+    ) -> Result<Result<Loaded, LoadFailure>, TrainError> {
+        let checked = opened.and_then(|loaded| {
+            let (continuation, wanted) = self.check(&loaded)?;
+            Ok((loaded, continuation, wanted))
+        });
+        if once {
+            let failed = self.runner.worker.gather_numbers(UNREADABLE, &[u64::from(checked.is_err())])?;
+            if let Some(rank) = failed.iter().position(|failed| *failed == 1) {
+                let problem = "it cannot read the checkpoint".into();
+                let others = || LoadFailure::Read(CheckpointError::OnRank { rank, problem });
+                return Ok(checked.and_then(|_| Err(others())));
+            }
+        }
+        Ok(checked.and_then(|(loaded, continuation, wanted)| {
+            let read = if once { read_tensors_once::<LoadFailure> } else { read_tensors::<LoadFailure> };
+            read(&mut self.runner.worker, &mut *self.backend, &loaded, &wanted)?;
+            self.go_on(continuation);
+            Ok(loaded)
+        }))
+    }
+
+    /// Checks that a checkpoint is of this run's model and optimizer. Returns how the run continues it, and the tensors to read.
+    fn check(&self, loaded: &Loaded) -> Result<(Continuation, Vec<StateTensor>), LoadFailure> {
         let place = loaded.path().display().to_string();
         let other = |e: TrainError| LoadFailure::Other(e);
         let saved = TrainState::of(loaded.manifest())
@@ -202,9 +207,7 @@ impl Trainer {
         loaded
             .require_match(wanted.iter().map(|t| (t.name.as_str(), t.shape.as_slice())), |_| true)
             .map_err(LoadFailure::Read)?;
-        read_tensors::<LoadFailure>(&mut self.runner.worker, &mut *self.backend, loaded, &wanted)?;
-        self.go_on(continuation);
-        Ok(())
+        Ok((continuation, wanted))
     }
 
     /// The loss scale that the state carries, or the start of one; none if the recipe has none.

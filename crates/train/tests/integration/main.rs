@@ -21,6 +21,7 @@ mod parity_pairwise;
 mod place;
 mod power_cuts;
 mod ranks;
+mod reading;
 mod refusals;
 mod reshard;
 mod resume;

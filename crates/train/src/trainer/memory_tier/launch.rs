@@ -124,7 +124,7 @@ fn write(directory: &Path, record: &RunRecord) -> Result<(), std::io::Error> {
 }
 
 /// Number of this host: its name, and what tells it from others of that name.
-pub(super) fn host() -> u64 {
+pub(in crate::trainer) fn host() -> u64 {
     let read = |path: &str| bessemer_durable::read_to_string(Path::new(path)).unwrap_or_default();
     let (name, boot) = (read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"));
     stable_hash(&[name.as_bytes(), boot.as_bytes()]) as u64
