@@ -18,6 +18,17 @@ pub enum AsyncChoice {
     Off,
 }
 
+/// Form in which checkpoints are stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Plain safetensors.
+    #[default]
+    None,
+    /// Blocks of safetensors, their bytes regrouped by place in the element, as Zstandard frames.
+    Zstd,
+}
+
 /// How ranks read what they have in common of a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -80,6 +91,9 @@ pub struct SaveConfig {
     /// How ranks read a checkpoint when a run goes on: "each" reads all that it needs; what several need is read "once" and sent to the others;
     /// "auto": once if ranks are on several hosts.
     pub read: SharedReads,
+    /// Form in which checkpoints are stored: "none" (plain safetensors) or "zstd" (regrouped by bytes and compressed: about a sixth smaller,
+    /// three seconds of processor time a GiB).
+    pub compress: Compression,
     /// Copies of the state in shared memory.
     pub memory: MemoryConfig,
 }
@@ -101,6 +115,7 @@ impl Default for SaveConfig {
             max_file_mib: 4096,
             asynchronous: AsyncChoice::Auto,
             read: SharedReads::Auto,
+            compress: Compression::None,
             memory: MemoryConfig::default(),
         }
     }

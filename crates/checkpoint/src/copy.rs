@@ -4,7 +4,7 @@ use crate::error::{At, CheckpointError, Result};
 use crate::fs::{ReadFile, read_small};
 use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest};
 use crate::save::SaveReport;
-use crate::store::{Store, open_part};
+use crate::store::{Store, create_part, open_part};
 use crate::verified::VerifiedFile;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Store {
             let from = open_part(source.fs.as_ref(), &path)?;
             let from = VerifiedFile::new(from, &path, record, number, Arc::clone(&cache))?;
             let target = partial.join(&record.name);
-            let mut to = fs.create_file(&target).at("create", &target)?;
+            let mut to = create_part(fs, &target)?;
             let mut at = 0;
             while at < record.bytes {
                 buffer.resize(BLOCK.min((record.bytes - at) as usize), 0);

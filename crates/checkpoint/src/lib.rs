@@ -35,6 +35,7 @@
 mod ahead;
 mod chunks;
 mod compare;
+mod compressed;
 mod config;
 mod copy;
 mod difference;
@@ -59,7 +60,7 @@ mod store;
 mod verified;
 
 pub use compare::{MatchReport, ShapeMismatch};
-pub use config::{AsyncChoice, SaveConfig, SaveConfigError, SaveEvery, SharedReads};
+pub use config::{AsyncChoice, Compression, SaveConfig, SaveConfigError, SaveEvery, SharedReads};
 pub use difference::{CheckpointDifference, DescribedDifference, MetadataDifference, TensorDifference};
 pub use error::{CheckpointError, Result, Skipped, SourceError};
 pub use load::{Loaded, LoadedTensors, ReadPlan};

@@ -16,6 +16,7 @@
 //! An error up to the rename, or a part that never comes, removes the hidden directory. A crash leaves it, and no reader looks at
 //! it. A save by one rank ([`Store::save`]) is the same with one part.
 
+use crate::compressed::SUFFIX;
 use crate::error::{At, CheckpointError, Result};
 use crate::format::{Layout, split, write_file};
 use crate::fs::{LockGuard, create_dir_durably, remove_files};
@@ -23,7 +24,7 @@ use crate::manifest::{FileRecord, MANIFEST_NAME, Manifest, Previous, SliceRecord
 use crate::publish::{Hidden, Unfinished};
 use crate::slices::entry_name;
 use crate::source::{TensorSource, TensorSpec};
-use crate::store::{Store, is_checkpoint_file, open_part, step_name};
+use crate::store::{Store, create_part, is_checkpoint_file, open_part, step_name};
 use bessemer_mesh::BoxRange;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -54,7 +55,7 @@ pub struct SaveRequest<'a> {
 pub struct SaveReport {
     /// Its directory.
     pub path: PathBuf,
-    /// Bytes written by all ranks, manifest included.
+    /// Bytes of all ranks before compression, manifest included.
     pub bytes: u64,
     /// Wall-clock seconds from call to durable.
     pub seconds: f64,
@@ -199,7 +200,7 @@ impl Store {
             progress: request.progress,
         };
         // Refused before anything is written.
-        let files = plan(request.step, &part)?;
+        let files = plan(request.step, &part, self.compresses)?;
         let bytes = files.iter().map(|f| f.layout.bytes).fold(0, u64::saturating_add);
         let saving = self.begin(request.step, bytes.saturating_add(contents.recipe.len() as u64))?;
         let part = self.write_files(saving.ticket(), files, &mut part)?;
@@ -246,7 +247,7 @@ impl Store {
     /// A box that could not be read back, a value that is not finite, or the file system's answer; on ranks other than 0 a
     /// directory that is not there, because the ranks do not see the same files.
     pub fn write_part(&self, ticket: SaveTicket, mut part: PartRequest<'_>) -> Result<WrittenPart> {
-        let files = plan(ticket.step, &part)?;
+        let files = plan(ticket.step, &part, self.compresses)?;
         let written = self.write_files(ticket, files, &mut part)?;
         if part.rank > 0 {
             // The committing rank syncs it when the manifest is in it; other hosts must do it themselves.
@@ -272,7 +273,7 @@ impl Store {
         let mut written = WrittenPart { files: Vec::new(), slices: Vec::new() };
         for (number, f) in files.into_iter().enumerate() {
             let path = partial.join(&f.name);
-            let mut file = self.fs.create_file(&path).at("create", &path)?;
+            let mut file = create_part(self.fs.as_ref(), &path)?;
             let progress = &mut part.progress;
             let mut advance = |n: u64| {
                 done += n;
@@ -406,7 +407,7 @@ impl Contents {
 }
 
 /// Lays out a rank's files, and refuses what could not be read back. A rank of several that has nothing writes no file.
-fn plan(step: u64, part: &PartRequest<'_>) -> Result<Vec<PlannedFile>> {
+fn plan(step: u64, part: &PartRequest<'_>, compresses: bool) -> Result<Vec<PlannedFile>> {
     let wrong = |problem: String| CheckpointError::Request { step, problem };
     let specs = part.tensors.specs();
     if specs.len() != part.slices.len() {
@@ -423,7 +424,8 @@ fn plan(step: u64, part: &PartRequest<'_>) -> Result<Vec<PlannedFile>> {
     };
     let count = groups.len();
     let file = |(i, members): (usize, &Vec<usize>)| {
-        let name = format!("{of_rank}shard-{:05}-of-{count:05}.safetensors", i + 1);
+        let suffix = if compresses { SUFFIX } else { "" };
+        let name = format!("{of_rank}shard-{:05}-of-{count:05}.safetensors{suffix}", i + 1);
         Ok(PlannedFile { name, layout: Layout::plan(specs, members, &[("format", "pt")]).map_err(wrong)? })
     };
     groups.iter().enumerate().map(file).collect()

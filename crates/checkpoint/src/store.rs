@@ -1,5 +1,6 @@
 //! A directory of checkpoints: what is there, which one to use, which to remove.
 
+use crate::compressed::{CompressedReader, CompressedWriter, SUFFIX};
 use crate::error::{At, CheckpointError, Result, Skipped};
 use crate::fs::{
     EntryKind, FileSystem, Links, LockGuard, OsFileSystem, foreign_in, read_small, remove_files,
@@ -24,6 +25,8 @@ pub struct Store {
     pub(crate) dir: PathBuf,
     pub(crate) fs: Arc<dyn FileSystem>,
     accept: Accept,
+    /// Whether files are stored compressed.
+    pub(crate) compresses: bool,
 }
 
 /// Decides whether a manifest whose bytes are intact also makes sense to whoever wrote its state; the error says what
@@ -91,7 +94,8 @@ pub(crate) fn is_checkpoint_file(name: &str) -> bool {
     let of_rank =
         name.strip_prefix("rank-").and_then(|n| n.split_once('-')).filter(|(rank, _)| is_number(rank));
     let name = of_rank.map_or(name, |(_, name)| name);
-    let shard = name.strip_prefix("shard-").and_then(|n| n.strip_suffix(".safetensors"));
+    let stored = name.strip_suffix(SUFFIX).unwrap_or(name);
+    let shard = stored.strip_prefix("shard-").and_then(|n| n.strip_suffix(".safetensors"));
     (name == MANIFEST_NAME && of_rank.is_none())
         || shard.and_then(|n| n.split_once("-of-")).is_some_and(|(i, n)| is_number(i) && is_number(n))
 }
@@ -116,12 +120,17 @@ impl Store {
 
     /// The store in a directory of another file system.
     pub fn open_on(dir: impl Into<PathBuf>, fs: Arc<dyn FileSystem>) -> Store {
-        Store { dir: dir.into(), fs, accept: |_| Ok(()) }
+        Store { dir: dir.into(), fs, accept: |_| Ok(()), compresses: false }
     }
 
     /// The same store, which takes only checkpoints that `accept` accepts for intact, wherever it reads one.
     pub fn accepting(self, accept: Accept) -> Store {
         Store { accept, ..self }
+    }
+
+    /// The same store, whose saves store files compressed or not. It reads both.
+    pub fn compressing(self, compresses: bool) -> Store {
+        Store { compresses, ..self }
     }
 
     /// Its directory.
@@ -500,10 +509,30 @@ fn read_manifest_and_checksum(fs: &dyn FileSystem, dir: &Path) -> Result<(Manife
 
 /// Opens a file of a checkpoint; one that is not there is an incomplete checkpoint.
 pub(crate) fn open_part(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn crate::fs::ReadFile>> {
+    let file = open_stored(fs, path)?;
+    Ok(match is_compressed(path) {
+        true => Box::new(CompressedReader::open(file).at("open", path)?),
+        false => file,
+    })
+}
+
+/// Opens a file of a checkpoint as it is stored.
+pub(crate) fn open_stored(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn crate::fs::ReadFile>> {
     match fs.open_file(path, Links::Refuse) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             Err(CheckpointError::MissingFile { file: path.into() })
         }
         other => other.at("open", path),
     }
+}
+
+/// Makes a file of a checkpoint, compressed if its name says so.
+pub(crate) fn create_part(fs: &dyn FileSystem, path: &Path) -> Result<Box<dyn crate::fs::WriteFile>> {
+    let file = fs.create_file(path).at("create", path)?;
+    Ok(if is_compressed(path) { Box::new(CompressedWriter::new(file)) } else { file })
+}
+
+/// Whether a file of this name is stored compressed.
+pub(crate) fn is_compressed(path: &Path) -> bool {
+    path.to_str().is_some_and(|name| name.ends_with(SUFFIX))
 }

@@ -13,7 +13,7 @@ use crate::state::checkpoints;
 use crate::state::{RunIdentity, TrainState};
 use crate::{TrainError, mixture};
 use bessemer_arch::Model;
-use bessemer_checkpoint::{SaveEvery, Store};
+use bessemer_checkpoint::{Compression, SaveEvery, Store};
 use bessemer_collectives::{Communicator, SumCheck};
 use bessemer_filling::FillPlan;
 use bessemer_loader::{Batch, Loader, OrderOrigin};
@@ -249,7 +249,8 @@ impl Trainer {
             return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
         }
         give_second_memory(worker, &recipe.train.offload_dir, &input.directory)?;
-        let store = checkpoints(&input.directory);
+        let compresses = recipe.save.compress == Compression::Zstd;
+        let store = checkpoints(&input.directory).compressing(compresses);
         let skipped = skipped_samples(worker, recipe, &input.directory)?;
         let saver = Saver::set_up(worker, recipe, store.clone(), fill.as_ref(), copies)?;
         if saver.lacks_memory() {

@@ -5,7 +5,7 @@ use crate::error::{At, CheckpointError, Result};
 use crate::fs::{ReadFile, read_small};
 use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, stated_checksum};
 use crate::retention::Retention;
-use crate::store::{PIN_NAME, Store, open_part, parse_step_name, step_name};
+use crate::store::{PIN_NAME, Store, is_compressed, open_part, open_stored, parse_step_name, step_name};
 use crate::verified::VerifiedFile;
 use bessemer_object_store::{Object, Put, RemoteError};
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,14 @@ struct Listing {
 struct LocalCheckpoint {
     manifest: Manifest,
     bytes: Vec<u8>,
-    files: Vec<VerifiedFile>,
+    files: Vec<LocalFile>,
+}
+
+/// A file of a checkpoint on this machine.
+struct LocalFile {
+    file: VerifiedFile,
+    /// The same as it is stored, if that is compressed.
+    stored: Option<Box<dyn ReadFile>>,
 }
 
 impl RemoteStore {
@@ -153,26 +160,40 @@ impl RemoteStore {
         let there: BTreeMap<&str, u64> =
             listing.data.iter().map(|(_, _, o)| (o.relative.as_str(), o.bytes)).collect();
         let (total, mut done, mut sent) = (from.manifest.bytes(), 0, 0);
-        for (record, file) in from.manifest.files.iter().zip(&from.files) {
+        for (record, LocalFile { file, stored }) in from.manifest.files.iter().zip(&from.files) {
             let name = format!("{}/{folder}/{}", step_name(step), record.name);
-            if there.get(name.as_str()) != Some(&record.bytes) {
+            let path = local.path(step).join(&record.name);
+            let bytes = match stored {
+                Some(stored) => stored.size().at("read the size of", &path)?,
+                None => record.bytes,
+            };
+            if there.get(name.as_str()) != Some(&bytes) {
+                if stored.is_some() {
+                    let mut buffer = Vec::new();
+                    (0..file.chunks())
+                        .try_for_each(|chunk| file.verify_chunk(chunk, &mut buffer, &mut |_| ()))?;
+                }
                 // Only bytes whose checksums hold leave the machine; the error of a damaged file is not the store's.
                 let mut damage = None;
                 let mut read = |offset: u64, buffer: &mut [u8]| {
-                    file.read_exact_at(buffer, offset).map_err(|e| {
+                    let result = match stored {
+                        Some(stored) => stored.read_exact_at(buffer, offset),
+                        None => file.read_exact_at(buffer, offset),
+                    };
+                    result.map_err(|e| {
                         let text = e.to_string();
                         damage = Some(e);
                         std::io::Error::other(text)
                     })
                 };
-                let put = self.stores.put(&self.object_url(&name), record.bytes, &mut read, &mut |n| {
-                    progress((done + n).min(total), total);
+                let put = self.stores.put(&self.object_url(&name), bytes, &mut read, &mut |n| {
+                    progress((done + n.min(record.bytes)).min(total), total);
                 });
                 if let Some(damage) = damage {
-                    return Err(damage).at("read", &local.path(step).join(&record.name));
+                    return Err(damage).at("read", &path);
                 }
                 put?;
-                sent += record.bytes;
+                sent += bytes;
             }
             done += record.bytes;
             progress(done, total);
@@ -351,7 +372,10 @@ impl LocalCheckpoint {
         let cache = Arc::default();
         let files = manifest.files.iter().enumerate().map(|(number, record)| {
             let path = dir.join(&record.name);
-            VerifiedFile::new(open_part(local.fs.as_ref(), &path)?, &path, record, number, Arc::clone(&cache))
+            let file = open_part(local.fs.as_ref(), &path)?;
+            let file = VerifiedFile::new(file, &path, record, number, Arc::clone(&cache))?;
+            let stored = is_compressed(&path).then(|| open_stored(local.fs.as_ref(), &path)).transpose()?;
+            Ok(LocalFile { file, stored })
         });
         let files = files.collect::<Result<_>>()?;
         Ok(LocalCheckpoint { manifest, bytes, files })

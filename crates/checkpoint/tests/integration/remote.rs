@@ -45,7 +45,7 @@ fn life(settings: Vec<(String, String)>) {
     let me = owner("me");
     assert!(steps(&remote.reader()).is_empty() && remote.reader().latest_valid().unwrap().is_none());
     for step in [10, 20, 30, 40] {
-        save(&local, step, 40);
+        save(&local.clone().compressing(step % 20 == 0), step, 40);
         let (mut last, mut total) = (0, 0);
         let mut progress = |done, all| {
             assert!(last <= done && done <= all);

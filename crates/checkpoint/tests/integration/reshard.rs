@@ -65,8 +65,15 @@ fn boxes_that_do_not_cover_the_tensors_and_a_place_that_is_taken_are_refused() {
 
 #[test]
 fn a_copy_has_the_same_bytes_and_a_damaged_checkpoint_is_not_copied() {
+    for compressed in [false, true] {
+        copies(compressed);
+    }
+}
+
+fn copies(compressed: bool) {
     let place = tempfile::tempdir().unwrap();
     let (first, out) = (Store::open(place.path().join("first")), Store::open(place.path().join("out")));
+    let first = first.compressing(compressed);
     save(&first, 7, 4);
     save(&first, 9, 4);
     assert!(out.copy_from(&first, 7, &mut |_, _| ()).unwrap().is_some());

@@ -66,3 +66,22 @@ fn flip_last(path: &Path) {
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(path, bytes).unwrap();
 }
+
+/// A run whose first checkpoint is compressed goes on, as a run that stores plain files, with the bits of one that was never stopped.
+#[test]
+fn a_compressed_checkpoint_is_gone_on_from() {
+    for (ranks, set) in [(1, "parallel.data=ddp"), (2, "parallel.data=zero1")] {
+        let sets = |compress| recipe(&["train.micro_batch=2", set, compress]);
+        let (whole, run) = (Run::new(false), Run::new(false));
+        whole.train(&sets("save.compress=none"), ranks, None);
+        run.train(&sets("save.compress=zstd"), ranks, Some(10));
+        let files = std::fs::read_dir(run.dir.join("checkpoints/step-00000010")).unwrap();
+        let names: Vec<_> = files.map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(
+            names.iter().all(|name| name == "manifest.json" || name.ends_with(".safetensors.zblocks")),
+            "{names:?}"
+        );
+        run.train(&sets("save.compress=none"), ranks, None);
+        assert!(run.tensors() == whole.tensors(), "{ranks} ranks: other bits");
+    }
+}
