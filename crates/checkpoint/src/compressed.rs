@@ -401,4 +401,42 @@ mod tests {
             assert!(reads(intact[..length].to_vec()).is_err(), "{length} bytes");
         }
     }
+
+    /// Indices and footers whose hashes hold and that make no sense: an error each, and never more memory than a block's.
+    #[test]
+    fn what_was_made_to_mislead_is_refused() {
+        /// What is stored, and the length that the index has.
+        type Block<'a> = (&'a [u8], u32);
+        let made = |blocks: &[Block<'_>], bytes: u64| {
+            let mut file: Vec<u8> = blocks.iter().flat_map(|block| block.0.to_vec()).collect();
+            let entry =
+                |(stored, length): &Block<'_>| [&length.to_le_bytes()[..], &short_hash(&[stored])].concat();
+            let index: Vec<u8> = blocks.iter().flat_map(entry).collect();
+            let mut footer = [&MAGIC[..], &VERSION.to_le_bytes(), &(BLOCK as u32).to_le_bytes()].concat();
+            footer.extend_from_slice(&bytes.to_le_bytes());
+            let hash = short_hash(&[&index, &footer]);
+            file.extend([&index[..], &footer, &hash].concat());
+            let file = CompressedReader::open(Box::new(Memory(Arc::new(Mutex::new(file)))))?;
+            let mut found = vec![0; file.size()?.min(2 * BLOCK as u64) as usize];
+            file.read_exact_at(&mut found, 0).map(|()| found)
+        };
+        let frame = |bytes: usize| zstd::bulk::compress(&vec![0; bytes], LEVEL).unwrap();
+        let (good, bomb) = (frame(1000), frame(1 << 28));
+        let length = |bytes: &[u8]| bytes.len() as u32;
+        assert!(made(&[(&good, length(&good))], 1000).unwrap() == [0; 1000]);
+        let cases: [(&[Block<'_>], u64); 9] = [
+            (&[(&good, length(&good))], u64::MAX),
+            (&[(&good, length(&good))], 999),
+            (&[(&good, length(&good))], 1001),
+            (&[(&good, length(&good))], BLOCK as u64 + 1),
+            (&[(&good, length(&good) + 1)], 1000),
+            (&[(&good, u32::MAX)], 1000),
+            (&[(&good, length(&good) | PLAIN)], 1000),
+            (&[(&bomb, length(&bomb))], BLOCK as u64),
+            (&[(b"no frame", 8)], 8),
+        ];
+        for (number, (blocks, bytes)) in cases.into_iter().enumerate() {
+            assert!(made(blocks, bytes).is_err(), "case {number}");
+        }
+    }
 }
