@@ -1,14 +1,17 @@
 //! Tensors of a checkpoint into a rank's buffers.
 //!
 //! Every rank reads the elements that its layout needs. Of N ranks with the same weights each reads all of them, N times the
-//! checkpoint's bytes from a file system that they share. Read once, each reads a part of what it has in common with others, and they gather
-//! the rest from each other (ByteCheckpoint: Wan et al. 2025, section 4.2): with R ranks that want the same V bytes each reads V/R
-//! and receives V (R - 1)/R, 4 MiB of a tensor at a time. Which ranks want the same of a tensor is found by hashes of what they want.
+//! checkpoint's bytes from a file system that they share. Read once, each reads a part of what it has in common with others and sends it to
+//! them (ByteCheckpoint: Wan et al. 2025, section 4.2): of R ranks that want the same V bytes each reads V/R
+//! and receives V (R - 1)/R, 4 MiB at a time. Which ranks want the same of a tensor is found by hashes of what they want.
+//!
+//! What a class of such ranks wants is one stream, tensor after tensor. Ranks take turns in reading stripes of it. A chunk is verified whole, so a stripe of
+//! four chunks makes a rank read at most five. Stripes are read ahead, by all ranks at the same time.
 
 use super::memory_tier::host;
 use crate::TrainError;
 use bessemer_checkpoint::{CheckpointError, Loaded, SharedReads};
-use bessemer_collectives::{Communicator, Parts};
+use bessemer_collectives::Communicator;
 use bessemer_memory_checkpoint::stable_hash;
 use bessemer_parallel::{ParallelError, StateTensor, Worker};
 use bessemer_tensor::Backend;
@@ -19,10 +22,10 @@ const HOSTS: &str = "hosts that read checkpoints";
 const WANTED: &str = "what ranks want of a checkpoint";
 const SHARED: &str = "elements of a checkpoint";
 
-/// Elements that are gathered at a time.
+/// Elements that are sent at a time.
 const WINDOW: usize = 1 << 20;
-/// Fewest elements that a rank reads of a window for others.
-const LEAST: usize = 1 << 16;
+/// Chunks of a stripe.
+const CHUNKS: usize = 4;
 /// Tensors whose hashes are gathered at a time.
 const TENSORS: usize = 256;
 
@@ -81,6 +84,17 @@ struct Reading {
     elements: usize,
     /// Position of its class; `None` if no other rank wants the same.
     class: Option<usize>,
+    /// First element in the stream of its class.
+    first: usize,
+}
+
+impl Reading {
+    /// The next elements from `start` on that are sent together, and the position of the rank that reads them.
+    fn next(&self, start: usize, stripe: usize, ranks: usize) -> (Range<usize>, usize) {
+        let at = self.first + start;
+        let end = self.elements.min(start + WINDOW - at % WINDOW);
+        (start..end, at / stripe % ranks)
+    }
 }
 
 /// [`read_tensors`], where what several ranks want is read once. All ranks call this, with the same checkpoint. A rank that finds damage
@@ -96,14 +110,17 @@ pub(super) fn read_tensors_once<E: From<ParallelError> + From<CheckpointError>>(
 ) -> Result<(), E> {
     let (readings, mut classes) = classify(worker, tensors)?;
     let rank = worker.rank();
-    let shares = tensors.iter().zip(&readings).enumerate().flat_map(|(number, (tensor, reading))| {
+    // In elements of 4 bytes, in whole windows.
+    let chunk = loaded.manifest().files.iter().map(|file| file.chunk_bytes as usize).max().unwrap_or(0);
+    let stripe = (CHUNKS * chunk / 4).next_multiple_of(WINDOW).max(WINDOW);
+    let shares = tensors.iter().zip(&readings).flat_map(|(tensor, reading)| {
         let class = reading.class.map(|class| &classes[class]);
-        own_shares(number, reading, class, rank).into_iter().map(|runs| (tensor.name.as_str(), runs))
+        own_shares(reading, class, rank, stripe).into_iter().map(|runs| (tensor.name.as_str(), runs))
     });
     let plan = loaded.plan_reads(shares.collect::<Vec<_>>())?;
     let mut damage = None;
     loaded.reading_ahead(plan, || {
-        for (number, (tensor, reading)) in tensors.iter().zip(&readings).enumerate() {
+        for (tensor, reading) in tensors.iter().zip(&readings) {
             let mut read = |runs: &[(usize, usize)], values: &mut [f32]| {
                 let result = loaded.read_runs(&tensor.name, runs, values);
                 damage = damage.take().or(result.err());
@@ -121,13 +138,12 @@ pub(super) fn read_tensors_once<E: From<ParallelError> + From<CheckpointError>>(
             worker.write_with::<E>(backend, tensor, &mut |_, mut values| {
                 while !values.is_empty() {
                     if taken == window.len() {
-                        let here = next..reading.elements.min(next + WINDOW);
-                        let parts = shares_of(here.len(), ranks.len(), number + next / WINDOW);
+                        let (here, reader) = reading.next(next, stripe, ranks.len());
                         window.resize(here.len(), 0.0);
-                        let own = parts.range(position);
-                        let runs = within(&reading.wanted, here.start + own.start, own.len());
-                        read(&runs, &mut window[own]);
-                        group.all_gather(SHARED, &mut window[..], &parts).map_err(ParallelError::from)?;
+                        if reader == position {
+                            read(&within(&reading.wanted, here.start, here.len()), &mut window);
+                        }
+                        group.broadcast(SHARED, reader, &mut window[..]).map_err(ParallelError::from)?;
                         (taken, next) = (0, here.end);
                     }
                     let count = values.len().min(window.len() - taken);
@@ -151,6 +167,7 @@ fn classify(
 ) -> Result<(Vec<Reading>, Vec<Class>), ParallelError> {
     let rank = worker.rank();
     let (mut readings, mut classes) = (Vec::with_capacity(tensors.len()), Vec::<Class>::new());
+    let mut streams = Vec::<usize>::new();
     for tensors in tensors.chunks(TENSORS) {
         let wanted: Vec<Runs> =
             tensors.iter().map(|tensor| worker.wanted_runs(tensor).into_iter().flatten().collect()).collect();
@@ -167,11 +184,16 @@ fn classify(
                 None => {
                     let group = worker.world().group(SHARED, &ranks)?;
                     classes.push(Class { ranks, group });
+                    streams.push(0);
                     Some(classes.len() - 1)
                 }
             };
-            let elements = wanted.iter().map(|run| run.1).sum();
-            readings.push(Reading { wanted, elements, class });
+            let elements: usize = wanted.iter().map(|run| run.1).sum();
+            let first = class.map_or(0, |class| {
+                streams[class] += elements;
+                streams[class] - elements
+            });
+            readings.push(Reading { wanted, elements, class, first });
         }
     }
     Ok((readings, classes))
@@ -187,29 +209,19 @@ fn hash(wanted: &Runs) -> u64 {
     stable_hash(&[&bytes]) as u64 | 1
 }
 
-/// What each of `ranks` ranks reads of the `elements` elements of a window. Where few ranks suffice, the next `turn` has others.
-fn shares_of(elements: usize, ranks: usize, turn: usize) -> Parts {
-    let share = elements.div_ceil(ranks).max(LEAST);
-    let readers = elements.div_ceil(share);
-    // Parts follow the order of the ranks, so the readers are neighbours.
-    let first = turn % (ranks - readers + 1);
-    Parts::of((0..ranks).map(|rank| match rank.checked_sub(first) {
-        Some(reader) => elements.saturating_sub(reader * share).min(share),
-        None => 0,
-    }))
-}
-
 /// The runs that a rank reads of a tensor, by call of [`Loaded::read_runs`].
-fn own_shares(number: usize, reading: &Reading, class: Option<&Class>, rank: usize) -> Vec<Runs> {
+fn own_shares(reading: &Reading, class: Option<&Class>, rank: usize, stripe: usize) -> Vec<Runs> {
     let Some(Class { ranks, .. }) = class else { return vec![reading.wanted.clone()] };
     let position = ranks.iter().position(|of| *of == rank).unwrap_or(0);
-    let windows = (0..reading.elements).step_by(WINDOW);
-    let own = windows.map(|start| {
-        let elements = WINDOW.min(reading.elements - start);
-        let own = shares_of(elements, ranks.len(), number + start / WINDOW).range(position);
-        within(&reading.wanted, start + own.start, own.len())
-    });
-    own.filter(|runs| !runs.is_empty()).collect()
+    let (mut next, mut own) = (0, Vec::new());
+    while next < reading.elements {
+        let (here, reader) = reading.next(next, stripe, ranks.len());
+        next = here.end;
+        if reader == position {
+            own.push(within(&reading.wanted, here.start, here.len()));
+        }
+    }
+    own
 }
 
 /// The runs of `len` wanted elements from the `first` on.
@@ -230,23 +242,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_cover_a_window_once() {
-        for (elements, ranks) in
-            [(1, 2), (LEAST, 3), (LEAST + 1, 3), (WINDOW, 7), (5 * LEAST + 3, 4), (WINDOW - 1, 1)]
-        {
-            for turn in 0..5 {
-                let parts = shares_of(elements, ranks, turn);
-                assert_eq!((parts.len(), parts.count()), (elements, ranks));
-                let most = (0..ranks).map(|rank| parts.range(rank).len()).max();
-                assert!(most <= Some(elements.div_ceil(ranks).max(LEAST)), "{elements} {ranks} {turn}");
+    fn ranks_take_turns_in_whole_stripes_of_the_stream() {
+        let (stripe, ranks) = (4 * WINDOW, 3);
+        let lens = [10, 3 * WINDOW, WINDOW - 10, 9 * WINDOW + 5, 0, 7];
+        let mut first = 0;
+        for elements in lens {
+            let reading = Reading { wanted: vec![(0, elements)], elements, class: Some(0), first };
+            let mut next = 0;
+            while next < elements {
+                let (here, reader) = reading.next(next, stripe, ranks);
+                assert!(here.start == next && !here.is_empty() && here.len() <= WINDOW);
+                for at in [here.start, here.end - 1] {
+                    assert_eq!((first + at) / stripe % ranks, reader);
+                }
+                next = here.end;
             }
+            assert_eq!(next, elements);
+            first += elements;
         }
-        // Small windows go to one rank after the other.
-        let reader = |turn: usize| {
-            let parts = shares_of(10, 4, turn);
-            (0..4).position(|rank| !parts.range(rank).is_empty())
-        };
-        assert_eq!([0, 1, 2, 3, 4].map(reader), [0, 1, 2, 3, 0].map(Some));
     }
 
     #[test]
