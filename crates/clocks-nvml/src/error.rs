@@ -1,4 +1,4 @@
-//! Errors.
+//! Errors of asking NVML for clocks.
 
 /// A call of NVML that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,6 +15,7 @@
 //!
 //! The problem is that of Maurya et al. 2021 (MASCOTS); the formulation is this project's.
 
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// Most numbers of a tableau: 64 MiB.
@@ -38,7 +39,7 @@ pub struct Tiers {
 }
 
 /// A rank that sends and the one that holds what it sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pair {
     /// Rank whose state it is.
     pub from: usize,
@@ -47,7 +48,7 @@ pub struct Pair {
 }
 
 /// Bytes that a rank sends to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// The two ranks.
     pub pair: Pair,
@@ -56,7 +57,7 @@ pub struct Transfer {
 }
 
 /// A solution.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OverflowPlan {
     /// What goes to other ranks, in the order in which it is sent.
     pub transfers: Vec<Transfer>,
@@ -66,6 +67,13 @@ pub struct OverflowPlan {
     pub seconds: f64,
     /// Seconds until the last rank is done where ranks wait for each other.
     pub scheduled: f64,
+}
+
+impl OverflowPlan {
+    /// The plan where each of `ranks` ranks has memory for its own state.
+    pub fn none(ranks: usize) -> OverflowPlan {
+        OverflowPlan { transfers: Vec::new(), stored: vec![0; ranks], seconds: 0.0, scheduled: 0.0 }
+    }
 }
 
 impl Tiers {
@@ -85,13 +93,6 @@ impl Tiers {
         if let Some(start) = self.optimum() {
             work.start(&start);
         }
-        work.fill();
-        work.finish()
-    }
-
-    /// [`Tiers::plan`] by the greedy rule alone, to compare with.
-    pub fn plan_greedily(&self, unit: u64) -> Option<OverflowPlan> {
-        let mut work = Assignment::new(self, unit.max(1));
         work.fill();
         work.finish()
     }
@@ -373,6 +374,13 @@ mod tests {
         Tiers { state: state.into(), capacity: capacity.into(), slow: vec![slow; state.len()], rates }
     }
 
+    /// The greedy rule alone.
+    fn plan_greedily(case: &Tiers) -> Option<OverflowPlan> {
+        let mut work = Assignment::new(case, 1);
+        work.fill();
+        work.finish()
+    }
+
     fn sent(plan: &OverflowPlan) -> Vec<(usize, usize, u64)> {
         plan.transfers.iter().map(|t| (t.pair.from, t.pair.to, t.bytes)).collect()
     }
@@ -381,7 +389,7 @@ mod tests {
     #[test]
     fn golden_case() {
         let case = tiers(&[10, 4, 4], &[6, 8, 6], 1.0, &[(0, 1, 4.0), (0, 2, 2.0)]);
-        for plan in [case.plan(1).unwrap(), case.plan_greedily(1).unwrap()] {
+        for plan in [case.plan(1).unwrap(), plan_greedily(&case).unwrap()] {
             assert_eq!(plan.scheduled, 1.0);
             assert_eq!((sent(&plan), &plan.stored[..], plan.seconds), (vec![(0, 1, 4)], &[0, 0, 0][..], 1.0));
         }
@@ -394,7 +402,7 @@ mod tests {
     fn the_optimum_leaves_memory_to_the_rank_that_reaches_no_other() {
         let rates = [(0, 2, 4.0), (0, 3, 4.0), (1, 2, 4.0)];
         let case = tiers(&[400, 400, 0, 0], &[0, 0, 400, 400], 0.1, &rates);
-        let (best, greedy) = (case.plan(1).unwrap(), case.plan_greedily(1).unwrap());
+        let (best, greedy) = (case.plan(1).unwrap(), plan_greedily(&case).unwrap());
         assert_eq!((sent(&best), best.seconds), (vec![(0, 3, 400), (1, 2, 400)], 100.0));
         assert!(greedy.seconds > 10.0 * best.seconds, "{greedy:?}");
     }
@@ -494,7 +502,7 @@ mod tests {
             };
             let bound = (0..4).map(received).fold(plan.seconds, f64::max);
             prop_assert!((bound - 1e-6..2.0 * bound + 1e-6).contains(&plan.scheduled), "{plan:?}, {bound}");
-            let greedy = case.plan_greedily(1).unwrap();
+            let greedy = plan_greedily(&case).unwrap();
             prop_assert!(plan.seconds <= greedy.seconds + 20.0, "{plan:?}, {greedy:?}");
             for rank in 0..4 {
                 let from = plan.transfers.iter().filter(|t| t.pair.from == rank);

@@ -18,7 +18,7 @@ use super::Trainer;
 use crate::observer::Observer;
 use crate::state::TrainState;
 use crate::{TrainError, TrainerInput};
-use bessemer_checkpoint::{MemoryConfig, MemoryKeep};
+use bessemer_checkpoint::{MemoryConfig, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::{Communicator, InFlight};
 use bessemer_durable::FileLock;
 use bessemer_memory_checkpoint::{
@@ -46,6 +46,8 @@ const BROKEN: &str = "ranks that make no more copies";
 
 /// Most threads of a rank that copy: more do not write to memory faster.
 const MOST_THREADS: usize = 8;
+/// Bytes of a rank's small files beside its slots, at most.
+const SMALL_FILES: u64 = 64 << 10;
 /// Longest time that a piece for a peer waits for an idle network: longer than most collectives over a slow one take.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// File in the directory of checkpoints: which copies belong to the run, and how often it was launched. Without it they are another run's.
@@ -145,10 +147,16 @@ impl MemoryTier {
         let on_host = hosts.iter().filter(|host| **host == hosts[rank]).count();
         let threads = copy_threads(input.recipe.run.threads, on_host);
         let states = all.chunks_exact(2).map(|two| 4 * two[0]).collect();
-        let opened = open(config, &input.directory, launch.run(), rank);
-        let own = opened.as_ref().map_or(0, |opened| opened.space(config, left));
+        let opened = open(config, &input.directory, launch.run(), rank).and_then(|opened| {
+            match config.overflow == MemoryOverflow::Disk {
+                true => overflow::open_store(&input.directory).map(|_| opened),
+                false => Ok(opened),
+            }
+        });
+        let own = opened.as_ref().map_or(0, |opened| opened.space(config, left, on_host));
         let run_directory = input.directory.as_path();
         let space = Space { config, run_directory, layout, states, hosts: hosts.clone(), own };
+        let before = launch.overflow.clone();
         let parts = Parts::agree(worker, &space, &mut launch)?;
         let domains = match config.ranks_per_domain {
             0 => hosts,
@@ -157,9 +165,9 @@ impl MemoryTier {
         let copies = 1 + if peers.is_some() { config.peer_copies() as usize } else { 0 };
         let placement = RankPlacement::new(&domains, copies);
         let sources: Vec<usize> = placement.sources(rank);
-        let noted = record.and_then(|_| match rank {
-            0 => launch.note_overflow(&input.directory),
-            _ => Ok(()),
+        let noted = record.and_then(|_| match rank == 0 && launch.overflow != before {
+            true => launch.note_overflow(&input.directory),
+            false => Ok(()),
         });
         let reserved =
             noted.map_err(|e| format!("no file of the run's copies can be written: {e}")).and_then(|()| {
@@ -168,10 +176,10 @@ impl MemoryTier {
             });
         let problem = reserved.as_ref().err().cloned().unwrap_or_default();
         let problems = worker.gather_bytes(PROBLEM, problem.as_bytes())?;
-        if let Some(rank) = problems.iter().position(|text| !text.is_empty()) {
-            let text = String::from_utf8_lossy(&problems[rank]).into_owned();
+        if let Some(failed) = problems.iter().position(|text| !text.is_empty()) {
+            let text = String::from_utf8_lossy(&problems[failed]).into_owned();
             warnings.push(format!(
-                "no copies of the state are kept in memory, only checkpoints on disk: rank {rank}: {text}"
+                "no copies of the state are kept in memory, only checkpoints on disk: rank {failed}: {text}"
             ));
             if rank == 0 && launch.overflow.take().is_some() {
                 // The next launch plans anew.
@@ -374,11 +382,18 @@ fn open(
 }
 
 impl OpenDirectory {
-    /// Bytes of memory that the rank has for copies, of which the rest of the run leaves `left`.
-    fn space(&self, config: &MemoryConfig, left: Bytes) -> u64 {
-        let used = self.directory.used_bytes();
+    /// Bytes of memory that the rank has for copies, of which the rest of the run leaves `left`. Where what does not fit may lie elsewhere, it has
+    /// its share of the file system, which `on_host` ranks use; else ranks share it as they need.
+    fn space(&self, config: &MemoryConfig, left: Bytes, on_host: usize) -> u64 {
+        let (ranks, spare) = match overflow::is_allowed(config) {
+            // Locks and directories take a little as well.
+            true => (on_host.max(1) as u64, SMALL_FILES),
+            false => (1, 0),
+        };
         // What a killed process has left is counted as taken.
-        let free = left.0.min(self.directory.free_bytes().unwrap_or(u64::MAX)).saturating_add(used);
+        let used = self.directory.used_bytes() / ranks;
+        let files = (self.directory.free_bytes().unwrap_or(u64::MAX) / ranks).saturating_sub(spare);
+        let free = left.0.min(files).saturating_add(used);
         match config.limit_mib {
             0 => free,
             mib => free.min(mib << 20),
@@ -405,9 +420,7 @@ impl OpenDirectory {
         let run_directory = space.run_directory.canonicalize().unwrap_or_else(|_| space.run_directory.into());
         let store = match parts.elsewhere().any(|(_, part)| part.tier == Tier::Store) {
             true => {
-                let base = overflow::store(&run_directory);
-                let made = std::fs::create_dir_all(&base);
-                made.map_err(|source| MemoryError::Io { action: "create", path: base.clone(), source })?;
+                let base = overflow::open_store(&run_directory)?;
                 Some(SlotDirectory::open(&base, keys[rank].run, &run_directory)?)
             }
             false => None,

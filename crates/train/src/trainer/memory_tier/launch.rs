@@ -8,7 +8,7 @@
 //! them apart: it lies in the run directory, where all hosts see it.
 
 use super::{RUN_FILE, TrainError};
-use bessemer_memory_checkpoint::{CopyOffer, stable_hash};
+use bessemer_memory_checkpoint::{CopyOffer, OverflowPlan, stable_hash};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,12 +31,7 @@ struct RunRecord {
 pub(super) struct SavedOverflow {
     /// Hash of the layout.
     pub(super) layout: u64,
-    /// Sender, receiver, bytes, in the order in which they are sent.
-    pub(super) transfers: Vec<(usize, usize, u64)>,
-    /// By rank: bytes in its store.
-    pub(super) stored: Vec<u64>,
-    /// Seconds after which all have sent and stored, as planned.
-    pub(super) seconds: f64,
+    pub(super) plan: OverflowPlan,
 }
 
 /// The step after which a launch began.

@@ -8,7 +8,7 @@ use super::{TrainError, hash_of};
 use bessemer_checkpoint::{MemoryConfig, MemoryKeep, MemoryOverflow};
 use bessemer_durable::UnnamedFile;
 use bessemer_memory_checkpoint::{
-    NOTES_ROOM, OverflowPlan, Pair, SlotKey, StatePart, Tier, Tiers, Transfer, measure_rates,
+    MemoryError, NOTES_ROOM, OverflowPlan, Pair, SlotKey, StatePart, Tier, Tiers, measure_rates,
 };
 use bessemer_parallel::Worker;
 use bessemer_units::Bytes;
@@ -24,12 +24,33 @@ const RATES: &str = "rates to other ranks' memory";
 const RECEIVERS: usize = 8;
 /// Bytes that are written to measure the store's rate.
 const PROBE: usize = 8 << 20;
+/// Bytes in which file systems in memory give memory out.
+const PAGE: u64 = 4096;
 /// Bytes of an element.
 const ELEMENT: u64 = 4;
+
+/// Whether parts of states may lie elsewhere.
+pub(super) fn is_allowed(config: &MemoryConfig) -> bool {
+    config.overflow != MemoryOverflow::None && config.keep == MemoryKeep::Own
+}
 
 /// Directory of the slower store, below that of the run.
 pub(super) fn store(run_directory: &Path) -> PathBuf {
     run_directory.join("checkpoints").join(".memory")
+}
+
+/// Makes the directory of the slower store, or opens it: nothing is written through a link in its place.
+pub(super) fn open_store(run_directory: &Path) -> Result<PathBuf, MemoryError> {
+    let path = store(run_directory);
+    let io = |action| {
+        let path = path.clone();
+        move |source| MemoryError::Io { action, path, source }
+    };
+    std::fs::create_dir_all(&path).map_err(io("create"))?;
+    match std::fs::symlink_metadata(&path).map_err(io("look at"))?.is_dir() {
+        true => Ok(path),
+        false => Err(MemoryError::Foreign { path, problem: "it is a link".into() }),
+    }
 }
 
 /// Parts of all ranks' states and the keys of their slots.
@@ -63,7 +84,7 @@ impl Parts {
         space: &Space<'_>,
         launch: &mut Launch,
     ) -> Result<Parts, TrainError> {
-        let allowed = space.config.overflow != MemoryOverflow::None && space.config.keep == MemoryKeep::Own;
+        let allowed = is_allowed(space.config);
         let saved = launch.overflow.take().filter(|saved| allowed && saved.layout == space.layout);
         let found = match saved {
             Some(saved) => Some(saved),
@@ -75,21 +96,9 @@ impl Parts {
     }
 
     fn new(launch: &Launch, space: &Space<'_>) -> Parts {
-        let none = || OverflowPlan {
-            transfers: Vec::new(),
-            stored: vec![0; space.states.len()],
-            seconds: 0.0,
-            scheduled: 0.0,
-        };
+        let ranks = space.states.len();
         let saved = launch.overflow.as_ref();
-        let plan = saved.map_or_else(none, |saved| {
-            let transfer = |(from, to, bytes): &(usize, usize, u64)| Transfer {
-                pair: Pair { from: *from, to: *to },
-                bytes: *bytes,
-            };
-            let transfers = saved.transfers.iter().map(transfer).collect();
-            OverflowPlan { transfers, stored: saved.stored.clone(), seconds: 0.0, scheduled: saved.seconds }
-        });
+        let plan = saved.map_or_else(|| OverflowPlan::none(ranks), |saved| saved.plan.clone());
         let list = StatePart::list(&space.states, &plan);
         let layout = match saved {
             None => space.layout,
@@ -98,7 +107,6 @@ impl Parts {
                 hash_of(std::iter::once(space.layout).chain(ends))
             }
         };
-        let ranks = space.states.len();
         let key = |(number, part): (usize, &StatePart)| SlotKey {
             run: launch.run(),
             part: number as u32,
@@ -154,7 +162,7 @@ impl Parts {
 impl Space<'_> {
     /// Plans where what overflows goes; `None`: nothing overflows, or it fits nowhere. All ranks call this.
     fn plan(&self, worker: &mut Worker) -> Result<Option<SavedOverflow>, TrainError> {
-        let notes = SlotKey::overhead(NOTES_ROOM);
+        let notes = SlotKey::overhead(NOTES_ROOM) + PAGE;
         // Two slots of each part.
         let found = worker.gather_numbers(SPACE, &[self.own])?;
         let mut capacity: Vec<u64> = found.iter().map(|space| (space / 2).saturating_sub(notes)).collect();
@@ -164,9 +172,9 @@ impl Space<'_> {
             return Ok(None);
         }
         for (rank, capacity) in capacity.iter_mut().enumerate().filter(|(rank, _)| !over.contains(rank)) {
-            // Each part that comes has a header.
-            *capacity = (*capacity - over.len().min(*capacity as usize / 4096) as u64 * SlotKey::overhead(0))
-                .max(self.states[rank]);
+            // Each part that comes has a header, and its last page may be all but empty.
+            let headers = over.len() as u64 * (SlotKey::overhead(0) + PAGE);
+            *capacity = capacity.saturating_sub(headers).max(self.states[rank]);
         }
         let mut tiers = Tiers { state: self.states.clone(), capacity, ..Tiers::default() };
         let pairs = self.candidates(&tiers, &over);
@@ -185,12 +193,7 @@ impl Space<'_> {
             .enumerate()
             .map(|(i, pair)| (*pair, by_rank[pair.from][i]))
             .collect::<HashMap<_, _>>();
-        Ok(tiers.plan(ELEMENT).map(|plan| SavedOverflow {
-            layout: self.layout,
-            transfers: plan.transfers.iter().map(|t| (t.pair.from, t.pair.to, t.bytes)).collect(),
-            stored: plan.stored,
-            seconds: plan.scheduled,
-        }))
+        Ok(tiers.plan(ELEMENT).map(|plan| SavedOverflow { layout: self.layout, plan }))
     }
 
     /// Ranks that each rank whose state overflows may send to: those on its host first, then those with the most memory to spare.
@@ -210,7 +213,6 @@ impl Space<'_> {
 
 /// Bytes a second at which a file in a directory is written to the device.
 fn store_rate(directory: &Path) -> std::io::Result<f64> {
-    std::fs::create_dir_all(directory)?;
     let file = UnnamedFile::reserve(directory, PROBE as u64)?;
     let bytes = vec![0x5a; PROBE];
     let begun = Instant::now();
