@@ -188,6 +188,18 @@ impl ContextSharing {
             }
         }
     }
+
+    /// Whether each of `ranks` ranks that share `len` positions computes and sends as much as any other between two exchanges, if
+    /// attention is causal and has no window: it has whole heads, or sees as many positions of every other rank.
+    pub fn even(self, len: usize, ranks: usize) -> bool {
+        match self.method {
+            ContextMethod::Ulysses => true,
+            ContextMethod::AllGather | ContextMethod::Ring => {
+                self.positions(len, ranks) == PositionOrder::ZigZag
+            }
+            ContextMethod::LightSeq => false,
+        }
+    }
 }
 
 /// What ranks that exchange heads want instead of so many, if they cannot share these.

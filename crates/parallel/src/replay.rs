@@ -7,13 +7,13 @@ use crate::flow::{PieceFlow, PieceWork};
 use crate::plan::Coord;
 use crate::worker::Worker;
 use bessemer_mesh::{Axis, label};
-use bessemer_program::{Action, CollectiveKind, Message, Phase, Stream, Transfer};
+use bessemer_program::{Action, Collective, CollectiveKind, Message, Phase, Stream, Transfer};
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
-use bessemer_sim::replay::{Copied, Progress, RankWriter, Traffic};
+use bessemer_sim::replay::{Copied, Progress, RankWriter, Traffic, UnitCosts};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::{Copy, Op, quantised_bytes};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Operators of a step that stand in no list: those of the optimizer.
 #[derive(Debug, Clone, Default)]
@@ -57,6 +57,8 @@ struct Writing<'w, 'a> {
     writer: &'w mut RankWriter<'a>,
     groups: Vec<ChunkGroupNumbers>,
     chunks: Vec<ChunkState>,
+    /// Costs of passes over units, by chunk, unit, slot, phase and whether they begin the gradients.
+    costs: HashMap<(usize, usize, usize, Phase, bool), UnitCosts>,
 }
 
 impl Worker {
@@ -90,7 +92,7 @@ impl Worker {
             next_id: 0,
         });
         let chunks = chunks.collect();
-        let mut writing = Writing { worker: self, writer, groups, chunks };
+        let mut writing = Writing { worker: self, writer, groups, chunks, costs: HashMap::new() };
         let nodes = self.nodes_of(self.ops());
         let first = nodes.iter().position(|node| matches!(node.action, Action::Update { .. }));
         for (number, node) in nodes.iter().enumerate() {
@@ -181,10 +183,19 @@ impl<'a> Writing<'_, 'a> {
         let slot = self.worker.prepared.slot(micro, chunk).unwrap_or(0);
         let Some(program) = of.decoder.program(unit, slot) else { return Ok(()) };
         let (groups, mesh) = (self.groups[chunk], &self.worker.plan.mesh);
-        self.writer.unit(program, phase, first, &|collective| {
+        let group_of = |collective: &Collective| {
             let group = groups.axes.iter().flatten().find(|(axis, _)| *axis == collective.axis);
             (group.map_or(groups.tensor, |group| group.1), mesh.degree(collective.axis))
-        })
+        };
+        let pass = (chunk, unit, slot, phase, first);
+        let known = self.costs.remove(&pass).filter(|_| !self.writer.counts());
+        let costs = match known {
+            Some(costs) => costs,
+            None => self.writer.unit_costs(program, phase, first, &group_of)?,
+        };
+        self.writer.unit(program, phase, &costs);
+        self.costs.insert(pass, costs);
+        Ok(())
     }
 
     /// Sums of gradients over ranks that share layers. Ranks that hold the same key/value heads are taken for all of their axis.

@@ -23,6 +23,8 @@ pub struct MachineCosts<'a> {
     efficiency: Efficiency,
     /// Ranks of the job.
     ranks: usize,
+    /// Whether collectives in switches are counted.
+    counts: bool,
     /// By label of the groups: the collectives so far that switches sum.
     in_switches: BTreeMap<String, CollectiveChoice>,
 }
@@ -30,10 +32,15 @@ pub struct MachineCosts<'a> {
 impl<'a> MachineCosts<'a> {
     /// Costs of a job of so many ranks.
     pub fn new(machine: &'a Machine, efficiency: Efficiency, ranks: usize) -> MachineCosts<'a> {
-        MachineCosts { machine, efficiency, ranks, in_switches: BTreeMap::new() }
+        MachineCosts { machine, efficiency, ranks, counts: false, in_switches: BTreeMap::new() }
     }
 
-    /// Returns the seconds of all collectives so far that switches sum, by label of their groups.
+    /// The same, which count the collectives that switches sum.
+    pub fn counting(self) -> MachineCosts<'a> {
+        MachineCosts { counts: true, ..self }
+    }
+
+    /// Returns the seconds of the collectives that switches sum, of all that were asked about if they are counted, by label of their groups.
     pub fn in_switches(&self) -> &BTreeMap<String, CollectiveChoice> {
         &self.in_switches
     }
@@ -48,7 +55,7 @@ impl<'a> MachineCosts<'a> {
         }
         let choice = collective_choice(kind, bytes, axis, spread, machine, efficiency);
         let seconds = choice.seconds;
-        if !choice.switches.is_empty() {
+        if self.counts && !choice.switches.is_empty() {
             *self.in_switches.entry(group.label.clone()).or_default() += choice;
         }
         seconds
@@ -123,6 +130,10 @@ impl NodeCosts for MachineCosts<'_> {
             false => Medium::Network,
         }
     }
+
+    fn counts(&self) -> bool {
+        self.counts
+    }
 }
 
 #[cfg(test)]
@@ -165,7 +176,7 @@ mod tests {
         let forwarding = Machine { switches: SummingSwitches::default(), ..machine.clone() };
         let group = group("tensor", (0..8).collect(), Medium::Node);
         let seconds = |machine: &Machine, kind| {
-            let mut costs = MachineCosts::new(machine, Efficiency::default(), 8);
+            let mut costs = MachineCosts::new(machine, Efficiency::default(), 8).counting();
             let twice = [0, 1].map(|_| costs.collective(&group, Traffic::even(kind, 1 << 28, 8)).link);
             (twice[0], costs.in_switches().clone())
         };

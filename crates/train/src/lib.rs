@@ -43,7 +43,7 @@ pub use observer::{Activity, Observer, Silent};
 pub use offload::give_second_memory;
 pub use predicted::{PredictedStep, predicted_step};
 pub use runner::{Passes, Runner, StepResult, on_threads};
-pub use simulated::{SimulatedRanks, SimulatedStep, simulate, simulated_step};
+pub use simulated::{SimulatedRanks, SimulatedStep, ask_costs, simulate, simulated_step};
 pub use skipped::SkippedSamples;
 pub use slices::{RankBytes, checkpoint_bytes, layout_slices};
 pub use spikes::{Rollback, SpikeState};

@@ -5,19 +5,21 @@ use crate::memory::with_job;
 use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_mesh::Axis;
-use bessemer_parallel::{Job, MemoryPlan, ParallelError, Plan, Worker};
+use bessemer_parallel::{Job, MemoryPlan, ParallelError, Worker};
 use bessemer_recipe::Recipe;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{NodeCosts, RankWriter, Replay, StepEvents, replay};
 use bessemer_tensor::null::NullBackend;
+use std::collections::BTreeMap;
 
 /// Ranks whose lists are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimulatedRanks {
     /// All ranks.
     All,
-    /// Of ranks that do the same at the same time, one: the first data-parallel and the first tensor-parallel one of each pipeline
-    /// and context rank. All ranks of tensor-parallel grids and, where an optimizer needs whole matrices, of the shard axis.
+    /// Of ranks that do the same at the same time, one: the first data-parallel, tensor-parallel and context-parallel one of each
+    /// pipeline rank. All ranks of tensor-parallel grids; of the shard axis where an optimizer needs whole matrices; of the context axis where
+    /// some compute longer than others, and its first few where media of the others' traffic repeat theirs.
     Representatives,
 }
 
@@ -63,32 +65,93 @@ pub fn simulate(
     let job_ranks = job.plan.ranks();
     let listed = match which {
         SimulatedRanks::All => (0..job_ranks).collect(),
-        SimulatedRanks::Representatives => representatives(job.plan, MemoryPlan::alike(job)),
+        SimulatedRanks::Representatives => representatives(job, costs),
     };
     let mut events = StepEvents::of_some(job_ranks, listed);
     for rank in events.ranks().to_vec() {
-        let mut null = NullBackend::new();
-        let world = Box::new(NullCommunicator::new("world", rank, job_ranks));
-        let mut worker = Worker::dry(&mut null, job, None, world)?;
-        let update = worker.update_ops(&mut null)?;
-        let mut writer = RankWriter::new(&mut events, costs, rank);
-        worker.write_events(&mut writer, &update).map_err(unknown)?;
-        writer.finish();
+        write_rank(job, rank, &mut events, costs)?;
     }
     let replay = replay(&events).map_err(unknown)?;
     Ok(SimulatedStep { events, replay })
+}
+
+/// Asks for the cost of every node of one rank's step, for [costs that count](NodeCosts::counts) what they are asked.
+///
+/// # Errors
+/// As [`simulated_step`].
+pub fn ask_costs(
+    recipe: &Recipe,
+    ranks: usize,
+    model: &Model,
+    rank: usize,
+    costs: &mut dyn NodeCosts,
+) -> Result<(), TrainError> {
+    let mut events = StepEvents::of_some(ranks, vec![rank]);
+    with_job(recipe, ranks, model, |job| write_rank(job, rank, &mut events, costs))
+}
+
+/// Writes the list of a rank.
+fn write_rank(
+    job: &Job<'_>,
+    rank: usize,
+    events: &mut StepEvents,
+    costs: &mut dyn NodeCosts,
+) -> Result<(), TrainError> {
+    let mut null = NullBackend::new();
+    let world = Box::new(NullCommunicator::new("world", rank, job.plan.ranks()));
+    let mut worker = Worker::dry(&mut null, job, None, world)?;
+    let update = worker.update_ops(&mut null)?;
+    let mut writer = RankWriter::new(events, costs, rank);
+    worker.write_events(&mut writer, &update).map_err(unknown)?;
+    writer.finish();
+    Ok(())
 }
 
 fn unknown(cause: SimError) -> TrainError {
     ParallelError::Layout(format!("a step cannot be simulated: {cause}")).into()
 }
 
-/// Ranks that stand for all of a plan.
-fn representatives(plan: &Plan, alike: bool) -> Vec<usize> {
-    let first = |rank: &usize| {
-        let at = plan.mesh.coord(*rank);
-        let shard = !alike || at.at(Axis::Shard) == 0;
-        shard && at.at(Axis::Replicate) == 0 && at.at(Axis::Tensor) == 0
+/// Ranks that stand for all of a job.
+fn representatives(job: &Job<'_>, costs: &mut dyn NodeCosts) -> Vec<usize> {
+    let (mesh, all_shards) = (&job.plan.mesh, !MemoryPlan::alike(job));
+    let first = |rank: usize, axis| mesh.coord(rank).at(axis) == 0;
+    let mut ranks: Vec<usize> = (0..job.plan.ranks())
+        .filter(|rank| first(*rank, Axis::Replicate) && first(*rank, Axis::Tensor))
+        .filter(|rank| all_shards || first(*rank, Axis::Shard))
+        .collect();
+    if let Some(period) = context_period(job, &ranks, costs) {
+        ranks.retain(|rank| first(*rank, Axis::ContextHeads) && mesh.coord(*rank).at(Axis::Context) < period);
+    }
+    ranks
+}
+
+/// After how many ranks of the context axis they do the same at the same time: they compute and send as much, and the same media carry it.
+/// Nothing if no rank is like another.
+fn context_period(job: &Job<'_>, ranks: &[usize], costs: &mut dyn NodeCosts) -> Option<usize> {
+    let mesh = &job.plan.mesh;
+    let sharers = mesh.degree(Axis::Context);
+    if !job.plan.context.even(job.shape.seq, sharers) || job.model.window.is_some() {
+        return None;
+    }
+    let mut carriers = |rank: usize| {
+        Axis::ALL.map(|axis| {
+            let group = mesh.group(rank, &[axis]);
+            let neighbour = match axis {
+                Axis::Pipeline => true,
+                Axis::Context => job.plan.context.method.by_blocks(),
+                _ => false,
+            };
+            let next = group[(mesh.coord(rank).at(axis) + 1) % group.len()];
+            (costs.medium(&group), neighbour.then(|| costs.medium(&[rank, next])))
+        })
     };
-    (0..plan.ranks()).filter(first).collect()
+    let of_rank: BTreeMap<usize, _> = ranks.iter().map(|rank| (*rank, carriers(*rank))).collect();
+    let alike = |rank: usize, period: usize| {
+        let at = mesh.coord(rank);
+        let first = at.with(Axis::ContextHeads, 0).with(Axis::Context, at.at(Axis::Context) % period);
+        of_rank.get(&rank) == of_rank.get(&mesh.rank(&first))
+    };
+    (1..=sharers)
+        .filter(|period| sharers.is_multiple_of(*period))
+        .find(|period| ranks.iter().all(|rank| alike(*rank, *period)))
 }

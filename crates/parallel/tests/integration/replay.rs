@@ -49,6 +49,10 @@ impl NodeCosts for Counting {
     fn medium(&mut self, _: &[usize]) -> Medium {
         Medium::Own
     }
+
+    fn counts(&self) -> bool {
+        true
+    }
 }
 
 /// Collectives, sends and receives by the label under which they are counted.

@@ -82,7 +82,7 @@ pub enum RankEvent {
     },
     /// Hands over a message; the rank goes on at once.
     Send {
-        /// Rank of the job.
+        /// Rank of the job; the sender itself where it stands for the sender and the receiver.
         to: usize,
         /// Tells it from the other messages between the two ranks.
         tag: u64,
@@ -285,8 +285,8 @@ struct Run<'a> {
     starts: Vec<f64>,
     /// By group: the ports of its collectives, once one has begun.
     ports: Vec<Option<Rc<[usize]>>>,
-    /// Position of a rank in each group.
-    member: Vec<HashMap<usize, usize>>,
+    /// Position of a rank in each group that it is in, by rank and group.
+    member: Vec<Vec<Option<u32>>>,
     posts: HashMap<PostKey, Post>,
     /// When the link of its own from one rank to another can carry the next message.
     free: HashMap<(usize, usize), f64>,
@@ -334,7 +334,7 @@ pub fn replay(step: &StepEvents) -> Result<Replay, SimError> {
 impl<'a> Run<'a> {
     fn new(step: &'a StepEvents) -> Result<Run<'a>, SimError> {
         let ranks = step.lists.len();
-        let mut member = vec![HashMap::new(); ranks];
+        let mut member = vec![vec![None; step.groups.len()]; ranks];
         let mut groups: Vec<Vec<Member>> = Vec::with_capacity(step.groups.len());
         for (number, group) in step.groups.iter().enumerate() {
             let wrong = |rank: usize, problem: &str| {
@@ -347,7 +347,7 @@ impl<'a> Run<'a> {
                     return wrong(*rank, "is not part of the step");
                 }
                 let Some(list) = step.list_of(*rank) else { continue };
-                if member[list].insert(number, members.len()).is_some() {
+                if member[list][number].replace(members.len() as u32).is_some() {
                     return wrong(*rank, "is listed twice");
                 }
                 members.push(Member { rank: list, ..Member::default() });
@@ -421,15 +421,15 @@ impl<'a> Run<'a> {
                 self.finish(rank, end);
             }
             RankEvent::Start { group, seconds, name } => {
-                let number = self.begin(rank, group, duration(seconds)?, name)?;
+                let (member, number) = self.begin(rank, group, duration(seconds)?, name)?;
                 match self.step.groups[group].progress {
                     Progress::Thread => self.finish(rank, now),
-                    Progress::Caller => return Ok(self.complete(rank, group, number)),
+                    Progress::Caller => return Ok(self.complete(rank, group, member, number)),
                 }
             }
             RankEvent::Collective { group, seconds, name } => {
-                let number = self.begin(rank, group, duration(seconds)?, name)?;
-                return Ok(self.complete(rank, group, number));
+                let (member, number) = self.begin(rank, group, duration(seconds)?, name)?;
+                return Ok(self.complete(rank, group, member, number));
             }
             RankEvent::Wait { group, number } => {
                 let member = self.member(rank, group)?;
@@ -438,7 +438,7 @@ impl<'a> Run<'a> {
                     let what = format!("waits for collective {number} of {label}, which it has not started");
                     return Err(self.wrong(rank, what));
                 }
-                return Ok(self.complete(rank, group, number));
+                return Ok(self.complete(rank, group, member, number));
             }
             RankEvent::Send { to, tag, busy, latency, medium } => {
                 self.send(rank, to, tag, [duration(busy)?, duration(latency)?], medium)?;
@@ -476,18 +476,26 @@ impl<'a> Run<'a> {
     }
 
     fn member(&self, rank: usize, group: usize) -> Result<usize, SimError> {
-        self.member[rank].get(&group).copied().ok_or_else(|| {
+        let known = self.member[rank].get(group).copied().flatten();
+        known.map(|member| member as usize).ok_or_else(|| {
             let label = self.step.groups.get(group).map_or("(none)", |g| g.label.as_str());
             self.wrong(rank, format!("group {group} ({label}) does not have the rank"))
         })
     }
 
-    /// Comes to the next collective of a group, unless the rank has already done so at this event; its number.
-    fn begin(&mut self, rank: usize, group: usize, seconds: f64, name: usize) -> Result<usize, SimError> {
-        if let Some(number) = self.inside[rank] {
-            return Ok(number);
-        }
+    /// Comes to the next collective of a group, unless the rank has already done so at this event; the rank's place in the group and the
+    /// collective's number.
+    fn begin(
+        &mut self,
+        rank: usize,
+        group: usize,
+        seconds: f64,
+        name: usize,
+    ) -> Result<(usize, usize), SimError> {
         let member = self.member(rank, group)?;
+        if let Some(number) = self.inside[rank] {
+            return Ok((member, number));
+        }
         let (now, label) = (self.clock[rank], &self.step.groups[group].label);
         // All ranks that have come to the same collective call it the same.
         let number = self.groups[group][member].begun;
@@ -513,7 +521,7 @@ impl<'a> Run<'a> {
         if self.caller_waits(rank, group) {
             self.inside[rank] = Some(number);
         }
-        Ok(number)
+        Ok((member, number))
     }
 
     /// Whether the event at which the rank stands completes the collective that it begins.
@@ -559,8 +567,7 @@ impl<'a> Run<'a> {
     }
 
     /// Goes on if the collective is complete.
-    fn complete(&mut self, rank: usize, group: usize, number: usize) -> bool {
-        let member = self.member[rank][&group];
+    fn complete(&mut self, rank: usize, group: usize, member: usize, number: usize) -> bool {
         let member = &mut self.groups[group][member];
         let Some(end) = member.ends.get(number).copied() else {
             member.waits = true;
@@ -580,11 +587,11 @@ impl<'a> Run<'a> {
         [busy, latency]: [f64; 2],
         medium: Medium,
     ) -> Result<(), SimError> {
-        let Some(list) = self.step.list_of(to).filter(|list| *list != rank) else {
+        let Some(list) = self.step.list_of(to) else {
             let wanted = if to >= self.step.job {
-                "wanted another rank"
+                "wanted a rank of the job"
             } else {
-                "wanted another rank that has a list"
+                "wanted a rank that has a list"
             };
             return Err(self.wrong(rank, format!("sends message {tag} to rank {to}: {wanted}")));
         };

@@ -18,5 +18,6 @@ mod table;
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
 pub use programs::{
     CollectiveSeconds, Copied, MessageSeconds, NodeCosts, PERMUTATIONS, RankWriter, SECOND_MEMORY, Traffic,
+    UnitCosts,
 };
 pub use table::{CostTable, LinearSeconds, op_key};

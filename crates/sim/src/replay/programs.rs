@@ -8,7 +8,7 @@ use super::{Medium, Progress, RankEvent, ReplayGroup, StepEvents};
 use crate::SimError;
 use bessemer_program::{Collective, CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::op::Op;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// A collective, as far as its cost depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,6 +87,12 @@ pub trait NodeCosts {
 
     /// What carries collectives and messages between these ranks of the job.
     fn medium(&mut self, ranks: &[usize]) -> Medium;
+
+    /// Whether a node is asked about each time that it runs, for costs that count what they are asked; else a pass over a unit is asked about
+    /// once a rank.
+    fn counts(&self) -> bool {
+        false
+    }
 }
 
 /// Bytes that one rank copies for a collective.
@@ -98,11 +104,69 @@ pub struct Copied {
     pub written: u64,
 }
 
-/// A collective that was started.
+/// A collective of a rank's list.
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    group: usize,
+    /// Number of its name.
+    name: usize,
+    seconds: CollectiveSeconds,
+    /// Seconds of the copies before and after it.
+    copies: [f64; 2],
+}
+
+/// Messages of a permutation.
+#[derive(Debug, Clone, Copy)]
+struct Permuted {
+    group: usize,
+    /// What this rank sends, and where.
+    sent: Option<(usize, Sent)>,
+    /// Where what it receives comes from, and its seconds of work for that.
+    received: Option<(usize, f64)>,
+}
+
+/// A message that is sent.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    /// The sender's work.
+    work: f64,
+    busy: f64,
+    latency: f64,
+    medium: Medium,
+}
+
+/// What a node of a unit costs a rank.
+#[derive(Debug, Clone, Copy)]
+enum NodeCost {
+    /// Launches: seconds.
+    Compute(f64),
+    Collective(Planned),
+    Permute(Permuted),
+    /// Launches that do not happen, waits, collectives of one rank, and what moves to or from the second memory, which depends on the units before.
+    Nothing,
+}
+
+/// What the nodes of a pass over a unit cost a rank. It is the same in every micro-batch of as many tokens.
+#[derive(Debug, Clone)]
+pub struct UnitCosts(Vec<NodeCost>);
+
+/// A collective that was started and is not waited for.
 #[derive(Debug, Clone, Copy)]
 struct Started {
+    group: usize,
+    id: usize,
     number: usize,
-    written: u64,
+    /// Seconds of the copy after it.
+    written: f64,
+}
+
+/// A message that is on its way to a rank.
+#[derive(Debug, Clone, Copy)]
+struct Coming {
+    from: usize,
+    tag: u64,
+    /// The receiver's work.
+    work: f64,
 }
 
 /// Writes the events of one rank.
@@ -110,12 +174,14 @@ pub struct RankWriter<'a> {
     step: &'a mut StepEvents,
     costs: &'a mut dyn NodeCosts,
     rank: usize,
+    /// Position of its list.
+    list: Option<usize>,
     /// Computation that no event has yet.
     compute: f64,
     /// Collectives begun, by group.
-    begun: HashMap<usize, usize>,
-    /// Those that are not waited for, by group and the list's number.
-    started: HashMap<(usize, usize), Started>,
+    begun: Vec<usize>,
+    /// Those that are not waited for.
+    started: Vec<Started>,
     /// Messages of permutations so far, by sender and receiver.
     permuted: HashMap<(usize, usize), u64>,
     second: SecondMemory,
@@ -145,12 +211,13 @@ impl<'a> RankWriter<'a> {
     /// Appends to the list of `rank`. Nothing is written for a rank that has none.
     pub fn new(step: &'a mut StepEvents, costs: &'a mut dyn NodeCosts, rank: usize) -> RankWriter<'a> {
         RankWriter {
+            list: step.list_of(rank),
             step,
             costs,
             rank,
             compute: 0.0,
-            begun: HashMap::new(),
-            started: HashMap::new(),
+            begun: Vec::new(),
+            started: Vec::new(),
             permuted: HashMap::new(),
             second: SecondMemory::default(),
         }
@@ -180,7 +247,7 @@ impl<'a> RankWriter<'a> {
     }
 
     fn event(&mut self, event: RankEvent) {
-        if let Some(list) = self.step.list_of(self.rank) {
+        if let Some(list) = self.list {
             self.step.lists[list].push(event);
         }
     }
@@ -194,77 +261,139 @@ impl<'a> RankWriter<'a> {
         Ok(())
     }
 
-    /// The copies and the processor's work, as the rank's own. What the collective costs, with what is left of the time on the
-    /// link.
-    fn prepare(&mut self, group: usize, read: u64, traffic: Traffic) -> CollectiveSeconds {
-        let cost = self.costs.collective(&self.step.groups[group], traffic);
-        self.compute += self.costs.copy(read) + cost.processor;
-        *self.begun.entry(group).or_default() += 1;
-        CollectiveSeconds { link: (cost.link - cost.processor).max(0.0), ..cost }
+    /// A collective as this rank plans it; nothing in a group of one rank.
+    fn plan(&mut self, group: usize, name: &str, traffic: Traffic, copied: Copied) -> Option<Planned> {
+        (traffic.ranks > 1).then(|| Planned {
+            group,
+            name: self.step.name(name),
+            seconds: self.costs.collective(&self.step.groups[group], traffic),
+            copies: [copied.read, copied.written].map(|bytes| self.costs.copy(bytes)),
+        })
+    }
+
+    /// The copy before a collective and the processor's work, as the rank's own. What is left of the time on the link, and the collective's
+    /// number.
+    fn begin(&mut self, Planned { group, seconds, copies, .. }: Planned) -> (f64, usize) {
+        self.compute += copies[0] + seconds.processor;
+        ((seconds.link - seconds.processor).max(0.0), self.count(group))
+    }
+
+    /// The number of the next collective of a group.
+    fn count(&mut self, group: usize) -> usize {
+        if self.begun.len() <= group {
+            self.begun.resize(group + 1, 0);
+        }
+        self.begun[group] += 1;
+        self.begun[group] - 1
     }
 
     /// A collective that is complete before the rank goes on. Nothing happens in a group of one rank.
     pub fn collective(&mut self, group: usize, name: &str, traffic: Traffic, copied: Copied) {
-        if traffic.ranks > 1 {
-            let seconds = self.prepare(group, copied.read, traffic).link;
-            let name = self.step.name(name);
-            self.push(RankEvent::Collective { group, seconds, name });
-            self.compute += self.costs.copy(copied.written);
+        if let Some(planned) = self.plan(group, name, traffic, copied) {
+            self.run_collective(planned);
         }
+    }
+
+    fn run_collective(&mut self, planned: Planned) {
+        let (seconds, _) = self.begin(planned);
+        let Planned { group, name, copies, .. } = planned;
+        self.push(RankEvent::Collective { group, seconds, name });
+        self.compute += copies[1];
     }
 
     /// Begins a collective, which [`RankWriter::wait`] knows as `id`. Nothing happens in a group of one rank.
     pub fn start(&mut self, group: usize, id: usize, name: &str, traffic: Traffic, copied: Copied) {
-        if traffic.ranks > 1 {
-            let cost = self.prepare(group, copied.read, traffic);
-            let by_caller = self.step.groups[group].progress == Progress::Caller;
-            let seconds = if by_caller { cost.link } else { cost.link + cost.handoff };
-            let number = self.begun[&group] - 1;
-            self.started.insert((group, id), Started { number, written: copied.written });
-            let name = self.step.name(name);
-            self.push(RankEvent::Start { group, seconds, name });
+        if let Some(planned) = self.plan(group, name, traffic, copied) {
+            self.start_collective(id, planned);
         }
+    }
+
+    fn start_collective(&mut self, id: usize, planned: Planned) {
+        let (link, number) = self.begin(planned);
+        let Planned { group, name, seconds, copies } = planned;
+        let by_caller = self.step.groups[group].progress == Progress::Caller;
+        let seconds = if by_caller { link } else { link + seconds.handoff };
+        self.started.push(Started { group, id, number, written: copies[1] });
+        self.push(RankEvent::Start { group, seconds, name });
     }
 
     /// Waits for a collective that was started as `id`; what it gives is copied to the device.
     pub fn wait(&mut self, group: usize, id: usize) {
-        if let Some(Started { number, written }) = self.started.remove(&(group, id)) {
+        if let Some(place) = self.started.iter().position(|s| (s.group, s.id) == (group, id)) {
+            let Started { number, written, .. } = self.started.swap_remove(place);
             self.push(RankEvent::Wait { group, number });
-            self.compute += self.costs.copy(written);
+            self.compute += written;
         }
+    }
+
+    /// A message of so many bytes of the device between two ranks, of which this one is the first.
+    fn sent(&mut self, ends: [usize; 2], bytes: u64) -> Sent {
+        let MessageSeconds { send, busy, latency, .. } = self.costs.message(ends, bytes);
+        Sent { work: self.costs.copy(bytes) + send, busy, latency, medium: self.costs.medium(&ends) }
+    }
+
+    /// A rank's work for a message of so many bytes from another one, the copy to the device included.
+    fn received(&mut self, from: usize, bytes: u64) -> f64 {
+        self.costs.message([from, self.rank], bytes).receive + self.costs.copy(bytes)
     }
 
     /// Hands over a message of so many bytes of the device.
     pub fn send(&mut self, to: usize, tag: u64, bytes: u64) {
-        let ends = [self.rank, to];
-        let MessageSeconds { send, busy, latency, .. } = self.costs.message(ends, bytes);
-        self.compute += self.costs.copy(bytes) + send;
-        let medium = self.costs.medium(&ends);
+        let sent = self.sent([self.rank, to], bytes);
+        self.hand_over(to, tag, sent);
+    }
+
+    fn hand_over(&mut self, to: usize, tag: u64, Sent { work, busy, latency, medium }: Sent) {
+        self.compute += work;
         self.push(RankEvent::Send { to, tag, busy, latency, medium });
     }
 
     /// Waits for a message of so many bytes and copies it to the device.
     pub fn receive(&mut self, from: usize, tag: u64, bytes: u64) {
-        self.push(RankEvent::Receive { from, tag });
-        self.compute += self.costs.message([from, self.rank], bytes).receive + self.costs.copy(bytes);
+        let work = self.received(from, bytes);
+        self.take(Coming { from, tag, work });
     }
 
-    /// Hands over what this rank sends in a permutation. The sender, tag and bytes of what it receives, if it receives something.
-    fn permute(&mut self, group: usize, c: &Collective) -> Option<(usize, u64, u64)> {
+    fn take(&mut self, Coming { from, tag, work }: Coming) {
+        self.push(RankEvent::Receive { from, tag });
+        self.compute += work;
+    }
+
+    /// Messages of a permutation. Where only the first ranks of the group have lists, they stand for the others in turn: a message to a
+    /// rank without a list goes to the one that stands for it, which may be the sender.
+    fn plan_permutation(&mut self, group: usize, c: &Collective) -> Permuted {
         let ranks = self.step.groups[group].ranks.clone();
-        let me = ranks.iter().position(|rank| *rank == self.rank)?;
-        if let Some(to) = c.to(me) {
-            let (to, bytes) = (ranks[to], c.src.bytes());
-            let tag = self.message_tag(self.rank, to);
-            self.send(to, tag, bytes);
+        let lists = ranks.iter().filter(|rank| self.step.list_of(**rank).is_some()).count().max(1);
+        let me = ranks.iter().position(|rank| *rank == self.rank);
+        let stands = |member: usize| ranks[member % lists];
+        let to = me.and_then(|me| c.to(me));
+        let from = me.and_then(|me| c.from(me));
+        Permuted {
+            group,
+            sent: to.map(|to| (stands(to), self.sent([self.rank, ranks[to]], c.src.bytes()))),
+            received: from.map(|from| (stands(from), self.received(ranks[from], c.dst.bytes()))),
         }
-        let from = ranks[c.from(me)?];
-        Some((from, self.message_tag(from, self.rank), c.dst.bytes()))
+    }
+
+    /// Hands over what this rank sends in a permutation, and returns what it receives.
+    fn permute(&mut self, Permuted { sent, received, .. }: Permuted) -> Option<Coming> {
+        let mut to_itself = None;
+        if let Some((to, sent)) = sent {
+            let tag = self.message_tag(self.rank, to);
+            self.hand_over(to, tag, sent);
+            to_itself = (to == self.rank).then_some(tag);
+        }
+        let (from, work) = received?;
+        let tag = match to_itself {
+            Some(tag) => tag,
+            None => self.message_tag(from, self.rank),
+        };
+        Some(Coming { from, tag, work })
     }
 
     fn begin_unit(&mut self) {
         self.flush();
-        let place = self.step.list_of(self.rank).map_or(0, |list| self.step.lists[list].len());
+        let place = self.list.map_or(0, |list| self.step.lists[list].len());
         self.second.began = [self.second.began[1], place];
         self.second.writes = 0;
     }
@@ -280,7 +409,7 @@ impl<'a> RankWriter<'a> {
         let seconds = self.costs.second_memory(bytes);
         if seconds > 0.0 {
             let group = self.second_group(0);
-            let written = *self.begun.entry(group).or_default();
+            let written = self.count(group);
             if self.second.due.len() > self.second.writes
                 && let Some(number) = self.second.due.pop_front()
             {
@@ -289,7 +418,6 @@ impl<'a> RankWriter<'a> {
             self.compute += self.costs.copy(bytes);
             let name = self.step.name("offload");
             self.push(RankEvent::Start { group, seconds, name });
-            self.begun.insert(group, written + 1);
             self.second.due.push_back(written);
             self.second.writes += 1;
         } else {
@@ -301,7 +429,7 @@ impl<'a> RankWriter<'a> {
     fn reload(&mut self, bytes: u64) {
         let seconds = self.costs.second_memory(bytes);
         if seconds > 0.0
-            && let Some(list) = self.step.list_of(self.rank)
+            && let Some(list) = self.list
         {
             let group = self.second_group(1);
             let name = self.step.name("reload");
@@ -323,61 +451,81 @@ impl<'a> RankWriter<'a> {
         PERMUTATIONS | *count
     }
 
-    /// One phase of a unit. `group_of` gives the group of a collective and the number of its ranks; `first`: the pass begins the
-    /// gradients of an update.
+    /// What the nodes of a pass over a unit cost this rank. `group_of` gives the group of a collective and the number of its ranks; `first`: the
+    /// pass begins the gradients of an update.
     ///
     /// # Errors
     /// [`SimError::Cost`].
-    pub fn unit(
+    pub fn unit_costs(
         &mut self,
         unit: &UnitProgram,
         phase: Phase,
         first: bool,
         group_of: &dyn Fn(&Collective) -> (usize, usize),
-    ) -> Result<(), SimError> {
-        self.begin_unit();
-        // What permutations that were started bring.
-        let mut coming: HashMap<usize, (usize, u64, u64)> = HashMap::new();
-        let mut in_flight = BTreeMap::new();
-        for node in unit.list(phase) {
-            match node {
-                Node::Launch(launch) if launch.first_only && !first => {}
-                Node::Launch(launch) => self.op(&launch.op)?,
-                Node::Collective(c) if c.kind == CollectiveKind::Permute => {
-                    let (group, _) = group_of(c);
-                    let receive = self.permute(group, c);
-                    receive.into_iter().for_each(|(from, tag, bytes)| self.receive(from, tag, bytes));
+    ) -> Result<UnitCosts, SimError> {
+        let cost = |node: &Node| {
+            Ok(match node {
+                Node::Launch(launch) if launch.first_only && !first => NodeCost::Nothing,
+                Node::Launch(launch) => NodeCost::Compute(self.costs.op(&launch.op)?),
+                Node::Collective(c) | Node::Start(c) if c.kind == CollectiveKind::Permute => {
+                    NodeCost::Permute(self.plan_permutation(group_of(c).0, c))
                 }
-                Node::Collective(c) => {
+                Node::Collective(c) | Node::Start(c) => {
                     let (group, ranks) = group_of(c);
                     let (traffic, copied) = of_program(c, ranks);
-                    self.collective(group, &c.name, traffic, copied);
+                    let planned = self.plan(group, &c.name, traffic, copied);
+                    planned.map_or(NodeCost::Nothing, NodeCost::Collective)
                 }
-                Node::Start(c) if c.kind == CollectiveKind::Permute => {
-                    let (group, _) = group_of(c);
-                    let receive = self.permute(group, c);
+                Node::Offload(_) | Node::Reload(_) | Node::Wait { .. } => NodeCost::Nothing,
+            })
+        };
+        unit.list(phase).iter().map(cost).collect::<Result<_, _>>().map(UnitCosts)
+    }
+
+    /// Whether a unit's costs are wanted anew for each pass over it ([`NodeCosts::counts`]).
+    pub fn counts(&self) -> bool {
+        self.costs.counts()
+    }
+
+    /// A pass over a unit, of which [`RankWriter::unit_costs`] gave the costs.
+    pub fn unit(&mut self, unit: &UnitProgram, phase: Phase, costs: &UnitCosts) {
+        self.begin_unit();
+        // What permutations that were started bring, and the groups of other collectives that were, by their numbers.
+        let mut coming: Vec<(usize, Coming)> = Vec::new();
+        let mut in_flight: Vec<(usize, usize)> = Vec::new();
+        for (node, cost) in unit.list(phase).iter().zip(&costs.0) {
+            match (node, *cost) {
+                (Node::Launch(_), NodeCost::Compute(seconds)) => self.compute += seconds,
+                (Node::Start(c), NodeCost::Permute(permuted)) => {
+                    let message = self.permute(permuted);
                     // Without a thread a start lasts until what it receives is there.
-                    if self.step.groups[group].progress == Progress::Caller {
-                        receive.into_iter().for_each(|(from, tag, bytes)| self.receive(from, tag, bytes));
-                    } else if let Some(message) = receive {
-                        coming.insert(c.id, message);
+                    if self.step.groups[permuted.group].progress == Progress::Caller {
+                        message.into_iter().for_each(|message| self.take(message));
+                    } else {
+                        coming.extend(message.map(|message| (c.id, message)));
                     }
                 }
-                Node::Start(c) => {
-                    let (group, ranks) = group_of(c);
-                    let (traffic, copied) = of_program(c, ranks);
-                    in_flight.insert(c.id, group);
-                    self.start(group, c.id, &c.name, traffic, copied);
+                (_, NodeCost::Permute(permuted)) => {
+                    let message = self.permute(permuted);
+                    message.into_iter().for_each(|message| self.take(message));
                 }
-                Node::Offload(moved) => self.offload(moved.bytes() as u64),
-                Node::Reload(moved) => self.reload(moved.bytes() as u64),
-                Node::Wait { id, .. } => match coming.remove(id) {
-                    Some((from, tag, bytes)) => self.receive(from, tag, bytes),
-                    None => in_flight.get(id).into_iter().for_each(|group| self.wait(*group, *id)),
-                },
+                (Node::Start(c), NodeCost::Collective(planned)) => {
+                    in_flight.push((c.id, planned.group));
+                    self.start_collective(c.id, planned);
+                }
+                (_, NodeCost::Collective(planned)) => self.run_collective(planned),
+                (Node::Offload(moved), _) => self.offload(moved.bytes() as u64),
+                (Node::Reload(moved), _) => self.reload(moved.bytes() as u64),
+                (Node::Wait { id, .. }, _) => {
+                    if let Some(place) = coming.iter().position(|(of, _)| of == id) {
+                        self.take(coming.swap_remove(place).1);
+                    } else if let Some((_, group)) = in_flight.iter().find(|(of, _)| of == id) {
+                        self.wait(*group, *id);
+                    }
+                }
+                (_, NodeCost::Compute(_) | NodeCost::Nothing) => {}
             }
         }
-        Ok(())
     }
 }
 

@@ -261,8 +261,7 @@ fn events_that_cannot_be_are_refused_with_rank_and_place() {
     refused(&step([vec![compute(1.0), compute(-1.0)], vec![]]), &["rank 0, event 1", "-1"]);
     refused(&step([vec![compute(f64::NAN)], vec![]]), &["NaN"]);
     let send = |to: usize| RankEvent::Send { to, tag: 1, busy: 0.0, latency: 0.0, medium: Medium::Own };
-    refused(&step([vec![send(2)], vec![]]), &["rank 0, event 0", "rank 2"]);
-    refused(&step([vec![send(0)], vec![]]), &["wanted another rank"]);
+    refused(&step([vec![send(2)], vec![]]), &["rank 0, event 0", "rank 2", "wanted a rank of the job"]);
     refused(&step([vec![send(1), send(1)], vec![]]), &["event 1", "a second time"]);
     let receive = RankEvent::Receive { from: 0, tag: 1 };
     refused(&step([vec![send(1)], vec![receive, receive]]), &["rank 1, event 1", "a second time"]);
@@ -272,6 +271,31 @@ fn events_that_cannot_be_are_refused_with_rank_and_place() {
         let mut step = StepEvents::new(2);
         step.groups.push(group("tensor", ranks, Progress::Thread));
         assert!(matches!(replay(&step), Err(SimError::Group { .. })), "{ranks:?}");
+    }
+}
+
+/// A rank that stands for a ring: what it sends comes to itself as it would from its neighbour, beside other traffic of both of its ports.
+#[test]
+fn a_rank_that_stands_for_a_ring_sends_to_itself() {
+    for medium in [Medium::Own, Medium::Network] {
+        let send = |to: usize| RankEvent::Send { to, tag: 7, busy: 2.0, latency: 0.5, medium };
+        let of = |rank: usize, ranks: usize| {
+            let from = (rank + ranks - 1) % ranks;
+            vec![
+                compute(1.0),
+                send((rank + 1) % ranks),
+                compute(0.25),
+                RankEvent::Receive { from, tag: 7 },
+                compute(1.0),
+            ]
+        };
+        let mut ring = StepEvents::new(3);
+        ring.lists = (0..3).map(|rank| of(rank, 3)).collect();
+        let mut one = StepEvents::of_some(3, vec![0]);
+        one.lists = vec![of(0, 1)];
+        let (ring, one) = (replay(&ring).unwrap(), replay(&one).unwrap());
+        assert_eq!(one.seconds(), 1.0 + 2.0 + 0.5 + 1.0);
+        assert_eq!(vec![one.events[0].clone(); 3], ring.events);
     }
 }
 
@@ -497,7 +521,9 @@ fn written(link: Option<Link>, overlapped: bool, progress: Progress) -> StepEven
         let mut costs = table(link);
         let mut writer = RankWriter::new(&mut step, &mut costs, rank);
         let group = writer.group("tensor", 0, vec![0, 1], progress);
-        writer.unit(&unit(overlapped), Phase::Forward, rank == 1, &|_| (group, 2)).unwrap();
+        let (unit, phase) = (unit(overlapped), Phase::Forward);
+        let costs = writer.unit_costs(&unit, phase, rank == 1, &|_| (group, 2)).unwrap();
+        writer.unit(&unit, phase, &costs);
         writer.finish();
     }
     step
@@ -570,7 +596,7 @@ fn an_operator_that_was_not_measured_is_named() {
     let mut step = StepEvents::new(1);
     let mut costs = CostTable::default();
     let mut writer = RankWriter::new(&mut step, &mut costs, 0);
-    let error = writer.unit(&unit(false), Phase::Forward, true, &|_| (0, 1)).unwrap_err().to_string();
+    let error = writer.unit_costs(&unit(false), Phase::Forward, true, &|_| (0, 1)).unwrap_err().to_string();
     assert!(error.contains("fill") && error.contains("3x4 F32"), "{error}");
 }
 
@@ -622,7 +648,9 @@ fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
             let mut costs = table(Some(link));
             let mut writer = RankWriter::new(&mut step, &mut costs, rank);
             let group = writer.group("context", 0, vec![3, 4], progress);
-            writer.unit(&unit(rank - 3), Phase::Forward, false, &|_| (group, 2)).unwrap();
+            let (unit, phase) = (unit(rank - 3), Phase::Forward);
+            let costs = writer.unit_costs(&unit, phase, false, &|_| (group, 2)).unwrap();
+            writer.unit(&unit, phase, &costs);
             writer.finish();
         }
         let kinds = |rank: usize| -> Vec<&str> {

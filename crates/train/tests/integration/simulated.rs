@@ -11,6 +11,8 @@ use bessemer_train::{SimulatedRanks, SimulatedStep, simulated_step};
 #[derive(Default)]
 struct Alike {
     medium: Medium,
+    /// Ranks of a node, inside of which nothing is shared; 0: all are on nodes of their own.
+    node: usize,
     /// Bytes a second of the second memory; 0: no time.
     disk: f64,
     /// Bytes that go to it and come from it.
@@ -40,8 +42,12 @@ impl NodeCosts for Alike {
         MessageSeconds { send: 0.0, receive: 0.0, busy: 1e-8 * bytes as f64, latency: 1e-6 }
     }
 
-    fn medium(&mut self, _: &[usize]) -> Medium {
-        self.medium
+    fn medium(&mut self, ranks: &[usize]) -> Medium {
+        let node = |rank: &usize| rank.checked_div(self.node);
+        match ranks.iter().all(|rank| node(rank).is_some() && node(rank) == node(&ranks[0])) {
+            true => Medium::Own,
+            false => self.medium,
+        }
     }
 }
 
@@ -61,7 +67,7 @@ fn step(sets: &[&str], ranks: usize, which: SimulatedRanks, medium: Medium) -> S
 
 #[test]
 fn representatives_take_the_time_of_all_ranks_to_the_bit() {
-    let layouts: [(&[&str], usize, usize); 10] = [
+    let layouts: [(&[&str], usize, usize); 17] = [
         (&[], 4, 1),
         (&["parallel.data=zero3"], 4, 1),
         (&["parallel.data=zero2", "parallel.shard=2"], 8, 1),
@@ -82,7 +88,15 @@ fn representatives_take_the_time_of_all_ranks_to_the_bit() {
             16,
             2,
         ),
-        (&["parallel.context=2", "parallel.tensor=2", "parallel.data=zero3"], 8, 2),
+        (&["parallel.context=2", "parallel.tensor=2", "parallel.data=zero3"], 8, 1),
+        (&["parallel.context=4", "parallel.context_method=ring", "parallel.pipeline=2"], 16, 2),
+        (&["parallel.context=4", "parallel.context_method=ring", "parallel.overlap=false"], 4, 1),
+        (&["parallel.context=4", "parallel.context_method=ulysses", "parallel.data=zero1"], 8, 1),
+        (&["parallel.context=4", "parallel.context_heads=2", "parallel.context_method=ring"], 8, 1),
+        // Some ranks compute, send or wait more than others.
+        (&["parallel.context=4", "parallel.context_method=lightseq"], 8, 4),
+        (&["parallel.context=4", "parallel.context_method=ring", "parallel.context_order=striped"], 8, 4),
+        (&["parallel.context=4", "parallel.context_method=ring", "model.window=9"], 8, 4),
         (
             &[
                 "parallel.pipeline=2",
@@ -105,6 +119,32 @@ fn representatives_take_the_time_of_all_ranks_to_the_bit() {
             for (list, rank) in some.events.ranks().iter().enumerate() {
                 assert_eq!(some.replay.events[list], all.replay.events[*rank], "{sets:?}, rank {rank}");
             }
+        }
+    }
+}
+
+/// Neighbours of a ring of four on nodes of two: every second message crosses the network, and two ranks stand for four. On nodes of three
+/// none stands for another; keys and values that are gathered have one medium for all.
+#[test]
+fn ranks_whose_traffic_is_carried_otherwise_are_simulated() {
+    let ring = ["parallel.context=4", "parallel.context_method=ring", "parallel.pipeline=2"];
+    let gathered = ["parallel.context=4", "parallel.context_method=all-gather", "parallel.pipeline=2"];
+    let step = |sets: &[&str], node: usize, which| {
+        let (recipe, model) = recipe(sets);
+        let mut costs = Alike { medium: Medium::Network, node, ..Alike::default() };
+        simulated_step(&recipe, 16, &model, which, &mut costs).unwrap()
+    };
+    for (sets, node, few) in
+        [(&ring, 0, 2), (&ring, 2, 4), (&ring, 3, 8), (&ring, 4, 2), (&gathered, 2, 2), (&gathered, 4, 2)]
+    {
+        let all = step(sets, node, SimulatedRanks::All);
+        let some = step(sets, node, SimulatedRanks::Representatives);
+        assert_eq!(some.events.lists.len(), few, "{sets:?}, nodes of {node}");
+        // Copies on nodes of three are not carried alike, and one stands for all.
+        let ranks = some.events.ranks().iter().enumerate().filter(|_| node != 3);
+        for (list, rank) in ranks {
+            let equal = some.replay.events[list] == all.replay.events[*rank];
+            assert!(equal, "{sets:?}, nodes of {node}, rank {rank}");
         }
     }
 }

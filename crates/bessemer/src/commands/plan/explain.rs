@@ -1,15 +1,17 @@
 //! What a search found, and why: the fastest layout by item, the others with what rules them out.
 
-use super::search::{Found, Planned, Search, Simulated, alike};
+use super::search::{Found, Planned, Search, alike};
 use super::training::name;
 use crate::cli::PlanArgs;
 use crate::console::Console;
 use bessemer_cluster::{ClusterError, Expectation, FailingRun};
 use bessemer_parallel::MemoryPlan;
-use bessemer_plan::{Candidate, CollectiveChoice, DeviceCost, Job, Layout, Recompute, StepTime};
+use bessemer_plan::{
+    Candidate, CollectiveChoice, DeviceCost, Job, Layout, MachineCosts, Recompute, StepTime,
+};
 use bessemer_report::{seconds, signed_percent};
 use bessemer_runlog::{CostItem, OtherLayout, Plan, StepCosts};
-use bessemer_train::{copies_on_host, planned_traffic};
+use bessemer_train::{PredictedStep, ask_costs, copies_on_host, planned_traffic};
 use bessemer_units::{Bytes, Seconds};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -285,7 +287,7 @@ impl<'a> Explained<'a> {
                 "keys": training.arguments(&candidate.job.layout, *devices),
                 "seconds": planned.seconds(),
                 "time": candidate.time,
-                "simulated": simulated.as_ref().map(|made| json!({ "seconds": made.step.seconds, "time": made.step.items() })),
+                "simulated": simulated.as_ref().map(|step| json!({ "seconds": step.seconds, "time": step.items() })),
                 "tokens_per_second": training.tokens() / planned.seconds(),
                 "model_flops_utilisation": utilisation(planned, machine.matrix_flops),
                 "memory": memory.buffers.total().0,
@@ -360,7 +362,7 @@ fn utilisation(planned: &Planned, peak: f64) -> f64 {
 
 /// Seconds of a step by part: of its simulation, or of the closed form.
 fn parts(planned: &Planned) -> Vec<(String, f64)> {
-    if let Some(Simulated { step, .. }) = &planned.simulated {
+    if let Some(step) = &planned.simulated {
         return step.items().into_iter().map(|item| (item.name, item.value)).collect();
     }
     let time = &planned.candidate.time;
@@ -410,10 +412,7 @@ fn costs(planned: &Planned, communication: &[Communication]) -> StepCosts {
     let held = classes.filter(|(_, bytes)| bytes.0 > 0);
     StepCosts {
         seconds: planned.seconds(),
-        time: planned
-            .simulated
-            .as_ref()
-            .map_or_else(|| items(&planned.candidate.time), |made| made.step.items()),
+        time: planned.simulated.as_ref().map_or_else(|| items(&planned.candidate.time), PredictedStep::items),
         memory: held.map(|(class, bytes)| CostItem::new(class, bytes.0 as f64)).collect(),
         traffic: communication.iter().map(|one| CostItem::new(&one.label, one.bytes.0 as f64)).collect(),
     }
@@ -434,7 +433,11 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
     ) else {
         return Vec::new();
     };
-    let simulated = best.simulated.as_ref().map(|made| &made.step);
+    let simulated = best.simulated.as_ref();
+    let mut costs = MachineCosts::new(machine, search.calibration.efficiency, *devices).counting();
+    if simulated.is_some() && ask_costs(&recipe, *devices, &training.model, 0, &mut costs).is_err() {
+        return Vec::new();
+    }
     let closed = &best.candidate.time;
     let of = |(label, bytes): (String, Bytes)| {
         let ranks = match label.as_str() {
@@ -452,7 +455,7 @@ fn communication(search: &Search<'_>, best: &Planned) -> Vec<Communication> {
             (None, "shard" | "replicate") => Some(closed.data),
             (None, _) => None,
         };
-        let in_switches = best.simulated.as_ref().and_then(|made| made.in_switches.get(&label)).cloned();
+        let in_switches = costs.in_switches().get(&label).cloned();
         let seconds = seconds.filter(|seconds| *seconds > 0.0);
         Communication { label, bytes, seconds, network, in_switches }
     };

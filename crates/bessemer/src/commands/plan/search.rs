@@ -13,8 +13,8 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
 use bessemer_model::{CacheShape, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, CollectiveChoice, DataParallel, Layout, Machine, MachineCosts,
-    Question, Recompute, StageSplit, TensorGrid, candidates, choose, read_table,
+    Calibration, Candidate, Candidates, DataParallel, Layout, Machine, MachineCosts, Question, Recompute,
+    StageSplit, TensorGrid, candidates, choose, read_table,
 };
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, load_recipe};
@@ -24,7 +24,6 @@ use bessemer_train::{
 };
 use bessemer_units::{Bytes, Compression};
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,21 +93,13 @@ pub(crate) struct Planned {
     pub(crate) candidate: Candidate,
     pub(crate) memory: MemoryPlan,
     /// A step of its program on the machine, if it was simulated.
-    pub(crate) simulated: Option<Simulated>,
-}
-
-/// A simulated step of a layout's program.
-#[derive(Debug, Clone)]
-pub(crate) struct Simulated {
-    pub(crate) step: PredictedStep,
-    /// Its collectives that switches of the machine sum, by label of their groups.
-    pub(crate) in_switches: BTreeMap<String, CollectiveChoice>,
+    pub(crate) simulated: Option<PredictedStep>,
 }
 
 impl Planned {
     /// Seconds of a step: simulated, or in closed form.
     pub(crate) fn seconds(&self) -> f64 {
-        self.simulated.as_ref().map_or(self.candidate.time.total, |simulated| simulated.step.seconds)
+        self.simulated.as_ref().map_or(self.candidate.time.total, |step| step.seconds)
     }
 }
 
@@ -307,7 +298,7 @@ impl Search<'_> {
 
     /// Simulates a step of each layout's program, several at the same time; nothing for what has no such program, and where the closed form was
     /// fitted.
-    fn simulate(&self, layouts: &[Layout], console: &mut Console) -> Vec<Option<Simulated>> {
+    fn simulate(&self, layouts: &[Layout], console: &mut Console) -> Vec<Option<PredictedStep>> {
         // A closed form that was fitted to measured steps knows more of them.
         if !self.calibration.fitted.is_empty() {
             return layouts.iter().map(|_| None).collect();
@@ -317,10 +308,9 @@ impl Search<'_> {
         let simulate = |layout: &Layout| {
             let recipe = training.in_layout(layout, devices);
             let mut costs = MachineCosts::new(machine, efficiency, devices);
-            let step = predicted_step(&recipe, devices, &training.model, &mut costs)?;
-            Ok(Simulated { step, in_switches: costs.in_switches().clone() })
+            predicted_step(&recipe, devices, &training.model, &mut costs)
         };
-        let made: Vec<OnceLock<Result<Simulated, TrainError>>> =
+        let made: Vec<OnceLock<Result<PredictedStep, TrainError>>> =
             layouts.iter().map(|_| OnceLock::new()).collect();
         let next = AtomicUsize::new(0);
         let work = || {
@@ -350,7 +340,7 @@ impl Search<'_> {
     /// `events` counts what was simulated for all of them.
     fn refine(&self, planned: &mut Planned, events: &mut usize, console: &mut Console) {
         let mut least = match &planned.simulated {
-            Some(simulated) => simulated.step.seconds,
+            Some(step) => step.seconds,
             None => return,
         };
         let layout = planned.candidate.job.layout;
@@ -361,7 +351,7 @@ impl Search<'_> {
                     break;
                 }
                 made.extend(self.simulate(layouts, console));
-                let counts = made.iter().rev().take(layouts.len()).flatten().map(|made| made.step.events);
+                let counts = made.iter().rev().take(layouts.len()).flatten().map(|made| made.events);
                 *events += counts.sum::<usize>();
             }
             made
@@ -370,8 +360,8 @@ impl Search<'_> {
             let others = layout.other_orders(self.machine.node);
             let others: Vec<Layout> = others.into_iter().map(|order| Layout { order, ..layout }).collect();
             for (other, made) in others.iter().zip(simulate(&others)) {
-                if let Some(made) = made.filter(|made| made.step.seconds < SAVES * least) {
-                    least = made.step.seconds;
+                if let Some(made) = made.filter(|made| made.seconds < SAVES * least) {
+                    least = made.seconds;
                     planned.candidate.job.layout = *other;
                     planned.simulated = Some(made);
                 }
@@ -386,9 +376,9 @@ impl Search<'_> {
             let in_flight = PiecesInFlight { values: pieces, gradients: pieces };
             let other = Layout { in_flight, ..planned.candidate.job.layout };
             let made = simulate(std::slice::from_ref(&other)).pop().flatten();
-            let Some(made) = made.filter(|made| made.step.seconds < SAVES * least) else { break };
+            let Some(made) = made.filter(|made| made.seconds < SAVES * least) else { break };
             let Some(memory) = self.memory(&other).ok().filter(|memory| self.fits(memory)) else { break };
-            least = made.step.seconds;
+            least = made.seconds;
             (planned.candidate.job.layout, planned.memory, planned.simulated) = (other, memory, Some(made));
         }
     }

@@ -79,4 +79,8 @@ impl<C: NodeCosts> NodeCosts for Tally<C> {
     fn medium(&mut self, ranks: &[usize]) -> Medium {
         self.costs.medium(ranks)
     }
+
+    fn counts(&self) -> bool {
+        true
+    }
 }
