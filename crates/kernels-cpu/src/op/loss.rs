@@ -19,23 +19,24 @@ use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy};
 use bessemer_units::DType;
 
-/// Logits at a time at most: 128 MiB.
-const LOGITS: usize = 32 << 20;
+/// Logits at a time at most, times the bytes of an activation: 128 MiB of logits, and 256 where activations of 2 bytes leave room for them and
+/// products are so fast that packing the weights for each chunk counts.
+const LOGITS: usize = 128 << 20;
 /// Rows of a chunk at least, so that packing the weights again for each chunk costs little, and at most, so that the
 /// logits of a small vocabulary stay in a cache.
 const CHUNK_ROWS: (usize, usize) = (256, 1024);
 /// Rows of a tile of the softmax.
 const ROWS: usize = 4;
 
-/// Rows of a chunk: the rows cut evenly, by shape alone.
-pub(super) fn chunk_rows(rows: usize, vocabulary: usize) -> usize {
-    let most = (LOGITS / vocabulary.max(1)).clamp(CHUNK_ROWS.0, CHUNK_ROWS.1);
+/// Rows of a chunk: the rows cut evenly, by shape and type of the activations alone.
+pub(super) fn chunk_rows(rows: usize, vocabulary: usize, activations: DType) -> usize {
+    let most = (LOGITS / activations.size() / vocabulary.max(1)).clamp(CHUNK_ROWS.0, CHUNK_ROWS.1);
     rows.div_ceil(rows.div_ceil(most).max(1)).max(1)
 }
 
 pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
     let (d, v) = (op.x.cols, op.weight.rows);
-    let rows = chunk_rows(op.x.rows, v);
+    let rows = chunk_rows(op.x.rows, v, op.x.dtype());
     // The last chunk may be shorter, and a shorter product is cut in another way.
     let last = match op.x.rows % rows {
         0 => rows,
@@ -142,7 +143,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
     let targets = ctx.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
     let backward = op.backward.map(|b| (ctx.f32(&b.step).get(0, 0), b.z_loss));
-    let rows = chunk_rows(op.x.rows, w.rows);
+    let rows = chunk_rows(op.x.rows, w.rows, T::DTYPE);
     let logits = ctx.scratch().take(rows * w.rows);
     let skip = rows * w.rows;
     for first in (0..op.x.rows).step_by(rows) {

@@ -27,7 +27,7 @@ const ROWS: usize = 4;
 /// Scratch floats for chunks of logits, and for the products that make them and are made from them.
 fn workspace(machine: Machine, x: &View, weight: &View, dweight: Option<&View>) -> usize {
     let (d, v) = (x.cols, weight.rows);
-    let rows = chunk_rows(x.rows, v);
+    let rows = chunk_rows(x.rows, v, x.dtype());
     // The last chunk may be shorter, and a shorter product is cut in another way.
     let last = match x.rows % rows {
         0 => rows,
@@ -63,7 +63,7 @@ fn column(target: u32, first: usize, rows: usize) -> Option<usize> {
 
 /// Calls `each` with the first row, the rows of x and the logits of every chunk, and the length of workspace they fill.
 fn chunks<T: Element>(ctx: &Ctx<'_>, x: &View, w: &AnyMat, each: &mut dyn FnMut(usize, Mat<T>, Mat, usize)) {
-    let rows = chunk_rows(x.rows, w.rows);
+    let rows = chunk_rows(x.rows, w.rows, T::DTYPE);
     let skip = rows * w.rows;
     let logits = ctx.scratch().take(skip);
     for first in (0..x.rows).step_by(rows) {

@@ -7,6 +7,7 @@
 
 use super::Simd;
 use bessemer_tensor::op::ActivationKind;
+use std::f32::consts::LOG2_E;
 
 /// exp(x). `x = n ln 2 + r` with |r| <= ln(2)/2 (Cody & Waite's split of ln 2 keeps r exact), a polynomial in r that
 /// interpolates `(exp(r) - 1 - r)/r^2` at Chebyshev nodes (relative error 1.0e-8), and a scale of 2^n in two factors so
@@ -24,7 +25,7 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     unsafe {
         // With the bound first, a NaN in x comes through both comparisons.
         let y = S::min(S::splat(LARGEST), S::max(S::splat(SMALLEST), x));
-        let n = S::round(S::mul(y, S::splat(std::f32::consts::LOG2_E)));
+        let n = S::round(S::mul(y, S::splat(LOG2_E)));
         let r = S::fma(n, S::splat(-LN2_HI), y);
         let r = S::fma(n, S::splat(-LN2_LO), r);
         let q = S::fma(S::splat(1.392_617_6e-3), r, S::splat(8.363_173e-3));
@@ -38,13 +39,20 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// 2^x for x <= 126, for softmax: `x = n + r` with |r| <= 1/2, a polynomial of degree 5 in r (relative error 7.5e-8, with
-/// rounding 2.5e-7), and n added to the exponent. Below -125 the result is 0; NaN stays NaN.
+/// 2^x for x <= 126, for softmax: [`exp2_normal`], and 0 below -125; NaN stays NaN.
 ///
 /// # Safety
 /// As [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: register arithmetic only.
+    unsafe { S::select_lt(x, S::splat(-125.0), S::splat(0.0), exp2_normal::<S>(x)) }
+}
+
+/// 2^x for |x| <= 125: `x = n + r` with |r| <= 1/2, a polynomial of degree 5 in r (relative error 7.5e-8, with rounding 2.5e-7), and n
+/// added to the exponent. Of other numbers, and of NaN, it is any number.
+#[inline(always)]
+unsafe fn exp2_normal<S: Simd>(x: S::V) -> S::V {
     /// 1.5 * 2^23: adding it rounds to an integer and leaves that integer in the low bits.
     const SHIFT: f32 = 12_582_912.0;
     // SAFETY: register arithmetic only.
@@ -56,26 +64,17 @@ pub(crate) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
         let p = S::fma(p, r, S::splat(0.240_221_2));
         let p = S::fma(p, r, S::splat(0.693_146_94));
         let p = S::fma(p, r, S::splat(1.000_000_1));
-        S::select_lt(x, S::splat(-125.0), S::splat(0.0), S::times_pow2(p, shifted))
+        S::times_pow2(p, shifted)
     }
 }
 
-/// 1 / (1 + exp(-x)).
+/// sigmoid(x) and 1 - sigmoid(x) = e sigmoid(x) with e = exp(-x), which keeps its digits where sigmoid is near 1, for
+/// `x = -ln(2) t`, |t| <= 125. If t is NaN they are any numbers.
 #[inline(always)]
-unsafe fn sigmoid<S: Simd>(x: S::V) -> S::V {
+unsafe fn sigmoid_pair<S: Simd>(t: S::V) -> (S::V, S::V) {
     // SAFETY: register arithmetic only.
     unsafe {
-        let e = exp::<S>(S::sub(S::splat(0.0), x));
-        S::div(S::splat(1.0), S::add(S::splat(1.0), e))
-    }
-}
-
-/// sigmoid(x) and 1 - sigmoid(x) = exp(-x) sigmoid(x), which keeps its digits where sigmoid is near 1. For |x| < 88.
-#[inline(always)]
-unsafe fn sigmoid_pair<S: Simd>(x: S::V) -> (S::V, S::V) {
-    // SAFETY: register arithmetic only.
-    unsafe {
-        let e = exp::<S>(S::sub(S::splat(0.0), x));
+        let e = exp2_normal::<S>(t);
         let s = S::div(S::splat(1.0), S::add(S::splat(1.0), e));
         (s, S::mul(e, s))
     }
@@ -112,16 +111,24 @@ unsafe fn normal<S: Simd>(x: S::V) -> (S::V, S::V) {
     }
 }
 
-/// Beyond this both GELUs are x or 0 to f32 accuracy; inside, nothing overflows.
+/// Beyond this the exact GELU is x or 0 to f32 accuracy; inside, nothing overflows.
 const GELU_FLAT: f32 = 16.0;
+/// The same of the other GELU, at which its power of two is 2^122.7.
+const GELU_TANH_FLAT: f32 = 9.9;
 /// 2 sqrt(2/pi): tanh(u) = 2 sigmoid(2u) - 1.
 const GELU_A: f32 = 1.595_769;
 const GELU_B: f32 = 0.044_715;
+/// The same of SiLU.
+const SILU_FLAT: f32 = 86.0;
 
+/// x from `-bound` on, where a function that ends in 0 has ended, and the same up to `bound`. NaN stays NaN.
 #[inline(always)]
-unsafe fn clamp<S: Simd>(x: S::V, bound: f32) -> S::V {
+unsafe fn bounded<S: Simd>(x: S::V, bound: f32) -> (S::V, S::V) {
     // SAFETY: register arithmetic only.
-    unsafe { S::min(S::splat(bound), S::max(S::splat(-bound), x)) }
+    unsafe {
+        let low = S::max(S::splat(-bound), x);
+        (low, S::min(S::splat(bound), low))
+    }
 }
 
 /// f(x).
@@ -138,14 +145,18 @@ pub(crate) unsafe fn activate<S: Simd>(kind: ActivationKind, x: S::V) -> S::V {
                 let y = S::max(S::splat(0.0), x);
                 S::mul(y, y)
             }
-            ActivationKind::Silu => S::mul(x, sigmoid::<S>(x)),
+            ActivationKind::Silu => {
+                let (low, c) = bounded::<S>(x, SILU_FLAT);
+                S::mul(low, sigmoid_pair::<S>(S::mul(c, S::splat(-LOG2_E))).0)
+            }
             ActivationKind::GeluTanh => {
-                let c = clamp::<S>(x, GELU_FLAT);
-                let u = S::mul(c, S::fma(S::mul(c, c), S::splat(GELU_A * GELU_B), S::splat(GELU_A)));
-                S::mul(x, sigmoid::<S>(u))
+                let (low, c) = bounded::<S>(x, GELU_TANH_FLAT);
+                let slope =
+                    S::fma(S::mul(c, c), S::splat(-LOG2_E * GELU_A * GELU_B), S::splat(-LOG2_E * GELU_A));
+                S::mul(low, sigmoid_pair::<S>(S::mul(c, slope)).0)
             }
             ActivationKind::GeluErf => {
-                let (cdf, _) = normal::<S>(clamp::<S>(x, GELU_FLAT));
+                let (cdf, _) = normal::<S>(bounded::<S>(x, GELU_FLAT).1);
                 S::mul(x, cdf)
             }
         }
@@ -172,22 +183,20 @@ pub(crate) unsafe fn activate_with_derivative<S: Simd>(kind: ActivationKind, x: 
                 (S::mul(y, y), S::add(y, y))
             }
             ActivationKind::Silu => {
-                let (s, rest) = sigmoid_pair::<S>(clamp::<S>(x, 80.0));
-                let s = S::select_lt(x, S::splat(-80.0), S::splat(0.0), s);
-                (S::mul(x, s), S::mul(s, S::fma(x, rest, one)))
+                let (low, c) = bounded::<S>(x, SILU_FLAT);
+                let (s, rest) = sigmoid_pair::<S>(S::mul(c, S::splat(-LOG2_E)));
+                (S::mul(low, s), S::mul(s, S::fma(c, rest, one)))
             }
             ActivationKind::GeluTanh => {
-                // At -10 the argument of the exponential is 87: the last that does not overflow.
-                let c = clamp::<S>(x, 10.0);
+                let (low, c) = bounded::<S>(x, GELU_TANH_FLAT);
                 let c2 = S::mul(c, c);
-                let u = S::mul(c, S::fma(c2, S::splat(GELU_A * GELU_B), S::splat(GELU_A)));
+                let slope = S::fma(c2, S::splat(-LOG2_E * GELU_A * GELU_B), S::splat(-LOG2_E * GELU_A));
                 let du = S::fma(c2, S::splat(3.0 * GELU_A * GELU_B), S::splat(GELU_A));
-                let (s, rest) = sigmoid_pair::<S>(u);
-                let s = S::select_lt(x, S::splat(-10.0), S::splat(0.0), s);
-                (S::mul(x, s), S::mul(s, S::fma(S::mul(c, du), rest, one)))
+                let (s, rest) = sigmoid_pair::<S>(S::mul(c, slope));
+                (S::mul(low, s), S::mul(s, S::fma(S::mul(c, du), rest, one)))
             }
             ActivationKind::GeluErf => {
-                let c = clamp::<S>(x, GELU_FLAT);
+                let (_, c) = bounded::<S>(x, GELU_FLAT);
                 let (cdf, pdf) = normal::<S>(c);
                 (S::mul(x, cdf), S::fma(c, pdf, cdf))
             }
