@@ -115,11 +115,11 @@ unsafe fn normal<S: Simd>(x: S::V) -> (S::V, S::V) {
 const GELU_FLAT: f32 = 16.0;
 /// The same of the other GELU, at which its power of two is 2^122.7.
 const GELU_TANH_FLAT: f32 = 9.9;
+/// The same of SiLU, at which it is 2^124.1.
+const SILU_FLAT: f32 = 86.0;
 /// 2 sqrt(2/pi): tanh(u) = 2 sigmoid(2u) - 1.
 const GELU_A: f32 = 1.595_769;
 const GELU_B: f32 = 0.044_715;
-/// The same of SiLU.
-const SILU_FLAT: f32 = 86.0;
 
 /// x from `-bound` on, where a function that ends in 0 has ended, and the same up to `bound`. NaN stays NaN.
 #[inline(always)]

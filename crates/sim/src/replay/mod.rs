@@ -10,14 +10,13 @@
 //! group g                 |<--------- seconds ---------->|           begins when the last rank has started it
 //! ```
 
+mod costs;
 mod events;
 mod programs;
 mod sharing;
 mod table;
 
+pub use costs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, Traffic};
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
-pub use programs::{
-    CollectiveSeconds, Copied, MessageSeconds, NodeCosts, PERMUTATIONS, RankWriter, SECOND_MEMORY, Traffic,
-    UnitCosts,
-};
+pub use programs::{PERMUTATIONS, RankWriter, SECOND_MEMORY, UnitCosts};
 pub use table::{CostTable, LinearSeconds, op_key};

@@ -67,7 +67,7 @@ fn step(sets: &[&str], ranks: usize, which: SimulatedRanks, medium: Medium) -> S
 
 #[test]
 fn representatives_take_the_time_of_all_ranks_to_the_bit() {
-    let layouts: [(&[&str], usize, usize); 17] = [
+    let layouts: [(&[&str], usize, usize); 20] = [
         (&[], 4, 1),
         (&["parallel.data=zero3"], 4, 1),
         (&["parallel.data=zero2", "parallel.shard=2"], 8, 1),
@@ -93,6 +93,21 @@ fn representatives_take_the_time_of_all_ranks_to_the_bit() {
         (&["parallel.context=4", "parallel.context_method=ring", "parallel.overlap=false"], 4, 1),
         (&["parallel.context=4", "parallel.context_method=ulysses", "parallel.data=zero1"], 8, 1),
         (&["parallel.context=4", "parallel.context_heads=2", "parallel.context_method=ring"], 8, 1),
+        (
+            &[
+                "parallel.context=2",
+                "parallel.context_method=ring",
+                "parallel.tensor=2",
+                "parallel.sequence=true",
+                "parallel.pipeline=2",
+                "parallel.schedule=zb-h1",
+                "parallel.data=zero1",
+            ],
+            16,
+            2,
+        ),
+        (&["parallel.context=2", "parallel.context_method=ring", "train.recompute=full"], 4, 1),
+        (&["parallel.context=2", "parallel.data=zero1", "optim.optimizer=muon"], 4, 2),
         // Some ranks compute, send or wait more than others.
         (&["parallel.context=4", "parallel.context_method=lightseq"], 8, 4),
         (&["parallel.context=4", "parallel.context_method=ring", "parallel.context_order=striped"], 8, 4),
