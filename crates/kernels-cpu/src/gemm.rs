@@ -195,26 +195,6 @@ pub(crate) unsafe fn expect<S: Simd, T: Element>(e: &Epilogue<T>, row: usize, co
     }
 }
 
-/// Writes a tile of finished sums of the tile unit, NR floats between its rows, to C at (row, col).
-///
-/// # Safety
-/// `c` holds `rows` rows of NR sums; the rows and columns lie inside every matrix of the epilogue.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) unsafe fn finish<S: Simd, T: Element>(
-    e: &Epilogue<T>,
-    c: *const f32,
-    row: usize,
-    col: usize,
-    rows: usize,
-    cols: usize,
-) {
-    for r in 0..rows {
-        // SAFETY: by contract.
-        unsafe { finish_row::<S, T>(e, c.add(r * S::NR), row + r, col, cols) };
-    }
-}
-
 /// Writes `cols` finished sums to C at (row, col ..). Reads `y` in whole vectors.
 ///
 /// # Safety

@@ -108,14 +108,21 @@ pub(crate) unsafe fn pack_columns<S: Simd>(
             while c < width {
                 let w = S::LANES.min(width - c);
                 let count = have.saturating_sub(c).min(w);
+                // Masked loads and stores are slow, stores on AMD above all. Where a vector is wider than the panel, a whole load
+                // reads into the next panels' rows and a whole store writes into later rows of this one, which are packed later.
+                let narrow = width < S::LANES && rows - p * width >= S::LANES;
                 for i in steps.clone() {
-                    // SAFETY: elements that exist, and a row of a panel; `wrapping_add` because an empty part may start
-                    // past the elements. A prefetch may name any address.
+                    // SAFETY: elements that exist, and a row of a panel, or the whole vector inside both; `wrapping_add` because
+                    // an empty part may start past the elements. A prefetch may name any address.
                     unsafe {
                         let from = src.wrapping_add(i * ld + p * width + c);
                         S::prefetch(from.wrapping_add(ROWS_AHEAD * ld).cast());
-                        let v = load_part::<S>(from, count);
-                        store_part::<S>(dst.add((p * k + i) * width + c), v, w);
+                        let to = dst.add((p * k + i) * width + c);
+                        if narrow && i * width + S::LANES <= k * width {
+                            S::store(to, load_part::<S>(from, S::LANES));
+                        } else {
+                            store_part::<S>(to, load_part::<S>(from, count), w);
+                        }
                     }
                 }
                 c += S::LANES;

@@ -10,6 +10,8 @@ use crate::simd::{Kernel, Simd, dispatch, load_part};
 
 /// Rows of a block.
 pub(crate) const BLOCK: usize = 128;
+/// Vectors of columns that a block sums at a time: rows are far apart in memory, so whole lines and more are read of each.
+const VECTORS: usize = 8;
 /// Columns of a tile of the second level.
 const COLUMNS: usize = 256;
 
@@ -30,16 +32,29 @@ impl<T: Element> Kernel for Block<'_, T> {
         let rows = block * BLOCK..((block + 1) * BLOCK).min(x.rows);
         let mut c = 0;
         while c < x.cols {
-            let n = S::LANES.min(x.cols - c);
             // SAFETY: columns c .. c + n of rows of x, and of the partial row that only this tile writes.
             unsafe {
-                let mut sum = S::splat(0.0);
-                for r in rows.clone() {
-                    sum = S::add(sum, load_part::<S>(x.row(r).add(c), n));
+                if c + VECTORS * S::LANES <= x.cols {
+                    let mut sums = [S::splat(0.0); VECTORS];
+                    for r in rows.clone() {
+                        for (v, sum) in sums.iter_mut().enumerate() {
+                            *sum = S::add(*sum, load_part::<S>(x.row(r).add(c + v * S::LANES), S::LANES));
+                        }
+                    }
+                    for (v, &sum) in sums.iter().enumerate() {
+                        S::store(to.add(c + v * S::LANES), sum);
+                    }
+                    c += VECTORS * S::LANES;
+                } else {
+                    let n = S::LANES.min(x.cols - c);
+                    let mut sum = S::splat(0.0);
+                    for r in rows.clone() {
+                        sum = S::add(sum, load_part::<S>(x.row(r).add(c), n));
+                    }
+                    S::store_n(to.add(c), sum, n);
+                    c += n;
                 }
-                S::store_n(to.add(c), sum, n);
             }
-            c += S::LANES;
         }
     }
 }

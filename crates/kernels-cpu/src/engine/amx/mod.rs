@@ -9,7 +9,8 @@
 //!
 //! Structure as in [`super::fma`]: panels of B packed by all threads, blocks of A packed by each thread into its L2 cache, panels of 32
 //! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
-//! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1.
+//! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1. Unlike the other engines this
+//! one prefetches nothing of C: its tiles are done so soon that lines on their way from L3 hold up the panels of A.
 #![allow(unsafe_code)] // packed panels and tiles by address
 
 pub(crate) mod pack;
@@ -19,11 +20,14 @@ pub(crate) mod tile;
 use super::Parts;
 use crate::ctx::{Ctx, Span, padded};
 use crate::element::{Element, with_parameter};
-use crate::gemm::{Factor, Gemm, Shape, expect, finish};
+use crate::gemm::{Epilogue, Factor, Gemm, Shape, finish_row};
 use crate::simd::avx512::Avx512;
+use crate::simd::{load_part, store_part};
+use bessemer_units::DType;
 pub(super) use pack::transpose;
-use pack::{PANEL, Source, pack, panel_bytes};
+use pack::{PANEL, Source, pack, pairs_in_order, panel_bytes};
 use product::PanelProduct;
+use std::arch::x86_64::{_mm512_add_ps, _mm512_loadu_ps, _mm512_mask_storeu_epi16};
 use tile::{Configured, DEPTH, TILE};
 
 /// Steps of a block of k with one part: the panels of A and B take 16 KiB each of an L1 cache of 48.
@@ -254,12 +258,9 @@ impl<T: Element> Block<'_, T> {
                     // SAFETY: the panels have as many steps; the rows and columns are inside C, and only this call writes
                     // there.
                     unsafe {
-                        if last {
-                            (row..row + rows).for_each(|r| expect::<Avx512, T>(e, r, col, cols));
-                        }
                         job.run_tiles::<A, B>(rows, cols);
                         if last {
-                            finish::<Avx512, T>(e, job.c, row, col, rows, cols);
+                            finish(e, job.c, (row, rows), (col, cols));
                         }
                     }
                 }
@@ -267,6 +268,74 @@ impl<T: Element> Block<'_, T> {
                 if last {
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// Writes a panel of finished sums, PANEL from row to row, to C. One call for each panel, so that the code of all epilogues exists
+/// once for each type.
+///
+/// # Safety
+/// [`tile::available`]; the sums lie inside every matrix of the epilogue.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
+unsafe fn finish<T: Element>(
+    e: &Epilogue<T>,
+    sums: *const f32,
+    (row, rows): (usize, usize),
+    (col, cols): (usize, usize),
+) {
+    // SAFETY: by contract.
+    unsafe {
+        if e.prior.is_none() && e.activation.is_none() && e.derivative.is_none() && e.residual.is_none() {
+            if cols == PANEL {
+                return finish_plain::<T, true>(e, sums, (row, rows), (col, cols));
+            }
+            return finish_plain::<T, false>(e, sums, (row, rows), (col, cols));
+        }
+        for r in 0..rows {
+            finish_row::<Avx512, T>(e, sums.add(r * PANEL), row + r, col, cols);
+        }
+    }
+}
+
+/// [`finish`] with nothing but a bias and what C held before. To bf16 the processor converts: subnormal numbers, which the tile unit
+/// takes for zeros too, become zeros.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
+unsafe fn finish_plain<T: Element, const WHOLE: bool>(
+    e: &Epilogue<T>,
+    sums: *const f32,
+    (row, rows): (usize, usize),
+    (col, cols): (usize, usize),
+) {
+    let have = |half: usize| if WHOLE { 16 } else { cols.saturating_sub(16 * half).min(16) };
+    // SAFETY: by contract.
+    unsafe {
+        let bias = e.bias.as_ref().map(|b| [0, 1].map(|h| b.load::<Avx512>(0, col + 16 * h, have(h))));
+        for r in 0..rows {
+            let to = e.out.ptr().wrapping_add((row + r) * e.out.stride + col);
+            let mut y = [0, 1].map(|h| _mm512_loadu_ps(sums.add(r * PANEL + 16 * h)));
+            if let Some(bias) = bias {
+                y = [0, 1].map(|h| _mm512_add_ps(y[h], bias[h]));
+            }
+            if e.accumulate {
+                y = [0, 1]
+                    .map(|h| _mm512_add_ps(y[h], load_part::<Avx512>(to.wrapping_add(16 * h), have(h))));
+            }
+            if T::DTYPE == DType::Bf16 {
+                _mm512_mask_storeu_epi16(
+                    to.cast(),
+                    u32::MAX >> (32 - have(0) - have(1)),
+                    pairs_in_order(y[0], y[1]),
+                );
+            } else {
+                store_part::<Avx512>(to, y[0], have(0));
+                store_part::<Avx512>(to.wrapping_add(16), y[1], have(1));
             }
         }
     }

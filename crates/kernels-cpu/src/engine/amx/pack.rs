@@ -139,7 +139,7 @@ unsafe fn load<T: Element, const WHOLE: bool>(p: *const T, n: usize) -> __m512 {
 /// 32 elements in order as bf16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pairs_in_order(x0: __m512, x1: __m512) -> __m512i {
+pub(super) fn pairs_in_order(x0: __m512, x1: __m512) -> __m512i {
     // SAFETY: both are 512 bits without structure.
     unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(x1, x0)) }
 }

@@ -26,7 +26,7 @@ pub(crate) mod tile;
 
 use crate::ctx::{Ctx, Span, padded};
 use crate::element::{Element, with_parameter};
-use crate::gemm::{Factor, Gemm, Shape, expect, finish};
+use crate::gemm::{Factor, Gemm, Shape, expect, finish_row};
 use crate::simd::avx512::Avx512;
 use pack::{Source, pack};
 use std::ops::Range;
@@ -214,7 +214,9 @@ impl<T: Element> Block<'_, T> {
                 // SAFETY: panels of k elements; the rows and columns are inside C, and only this call writes there.
                 unsafe {
                     tile.run(rows, |r| expect::<Avx512, T>(e, row + r, col, cols));
-                    finish::<Avx512, T>(e, c, row, col, rows, cols);
+                    for r in 0..rows {
+                        finish_row::<Avx512, T>(e, c.add(r * NR), row + r, col, cols);
+                    }
                 }
             }
         }
