@@ -10,7 +10,7 @@
 //! Structure as in [`super::fma`]: panels of B packed by all threads, blocks of A packed by each thread into its L2 cache, panels of 32
 //! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
 //! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1. Unlike the other engines this
-//! one prefetches nothing of C: its tiles are done so soon that lines on their way from L3 hold up the panels of A.
+//! one prefetches C only for epilogues that read: its tiles are done so soon that lines on their way hold up the panels of A.
 #![allow(unsafe_code)] // packed panels and tiles by address
 
 pub(crate) mod pack;
@@ -20,7 +20,7 @@ pub(crate) mod tile;
 use super::Parts;
 use crate::ctx::{Ctx, Span, padded};
 use crate::element::{Element, with_parameter};
-use crate::gemm::{Epilogue, Factor, Gemm, Shape, finish_row};
+use crate::gemm::{Epilogue, Factor, Gemm, Shape, expect, finish_row};
 use crate::simd::avx512::Avx512;
 use crate::simd::{load_part, store_part};
 use bessemer_units::DType;
@@ -219,6 +219,7 @@ impl<T: Element> Block<'_, T> {
     unsafe fn run<const A: usize, const B: usize>(&self) {
         let Block { gemm, plan, b, scratch, .. } = *self;
         let e = &gemm.epilogue;
+        let plain = is_plain(e);
         let across = b.count().div_ceil(plan.tile_b);
         let (ia, jb) = (self.block / across * plan.tile_a, self.block % across * plan.tile_b);
         let first = ia * PANEL;
@@ -258,6 +259,9 @@ impl<T: Element> Block<'_, T> {
                     // SAFETY: the panels have as many steps; the rows and columns are inside C, and only this call writes
                     // there.
                     unsafe {
+                        if last && !plain {
+                            (row..row + rows).for_each(|r| expect::<Avx512, T>(e, r, col, cols));
+                        }
                         job.run_tiles::<A, B>(rows, cols);
                         if last {
                             finish(e, job.c, (row, rows), (col, cols));
@@ -271,6 +275,11 @@ impl<T: Element> Block<'_, T> {
             }
         }
     }
+}
+
+/// True if an epilogue does nothing but to add a bias and what C held before.
+fn is_plain<T>(e: &Epilogue<T>) -> bool {
+    e.prior.is_none() && e.activation.is_none() && e.derivative.is_none() && e.residual.is_none()
 }
 
 /// Writes a panel of finished sums, PANEL from row to row, to C. One call for each panel, so that the code of all epilogues exists
@@ -288,7 +297,7 @@ unsafe fn finish<T: Element>(
 ) {
     // SAFETY: by contract.
     unsafe {
-        if e.prior.is_none() && e.activation.is_none() && e.derivative.is_none() && e.residual.is_none() {
+        if is_plain(e) {
             if cols == PANEL {
                 return finish_plain::<T, true>(e, sums, (row, rows), (col, cols));
             }
@@ -300,7 +309,7 @@ unsafe fn finish<T: Element>(
     }
 }
 
-/// [`finish`] with nothing but a bias and what C held before. To bf16 the processor converts: subnormal numbers, which the tile unit
+/// [`finish`] of a plain epilogue. To bf16 the processor converts: subnormal numbers, which the tile unit
 /// takes for zeros too, become zeros.
 ///
 /// # Safety
