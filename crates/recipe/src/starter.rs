@@ -85,7 +85,7 @@ const fn rung(sizes: [u64; 4], context: u64, batch_tokens: u64, lr: f64) -> Rung
     Rung { layers, width, heads, kv_heads, context, batch_tokens, lr }
 }
 
-/// From the smallest to the largest. The second is the quickstart's.
+/// From the smallest to the largest.
 const LADDER: [Rung; 7] = [
     rung([2, 128, 4, 2], 128, 1024, 3e-3),
     rung([4, 256, 4, 2], 256, 2048, 3e-3),

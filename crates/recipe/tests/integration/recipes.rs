@@ -50,8 +50,8 @@ fn every_shipped_recipe_can_be_cut_to_five_steps() {
         assert!(recipe.optim.warmup(5) <= 5, "{name}");
     }
     let quickstart = shipped("quickstart.toml", &[]).value;
-    assert_eq!((quickstart.train.steps, quickstart.optim.warmup(800)), (800, 50));
-    assert_eq!(quickstart.optim.warmup(40), 3);
+    assert_eq!((quickstart.train.steps, quickstart.optim.warmup(300)), (300, 15));
+    assert_eq!(quickstart.optim.warmup(40), 2);
 }
 
 #[test]
