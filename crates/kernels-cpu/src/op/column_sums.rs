@@ -7,6 +7,7 @@ use crate::ctx::{Ctx, Span};
 use crate::element::Element;
 use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part};
+use std::ops::Range;
 
 /// Rows of a block.
 pub(crate) const BLOCK: usize = 128;
@@ -32,30 +33,46 @@ impl<T: Element> Kernel for Block<'_, T> {
         let rows = block * BLOCK..((block + 1) * BLOCK).min(x.rows);
         let mut c = 0;
         while c < x.cols {
-            // SAFETY: columns c .. c + n of rows of x, and of the partial row that only this tile writes.
+            // SAFETY: columns of rows of x, and of the partial row that only this tile writes.
             unsafe {
                 if c + VECTORS * S::LANES <= x.cols {
-                    let mut sums = [S::splat(0.0); VECTORS];
-                    for r in rows.clone() {
-                        for (v, sum) in sums.iter_mut().enumerate() {
-                            *sum = S::add(*sum, load_part::<S>(x.row(r).add(c + v * S::LANES), S::LANES));
-                        }
-                    }
-                    for (v, &sum) in sums.iter().enumerate() {
+                    for (v, sum) in
+                        sums::<S, T, VECTORS>(x, rows.clone(), c, S::LANES).into_iter().enumerate()
+                    {
                         S::store(to.add(c + v * S::LANES), sum);
                     }
                     c += VECTORS * S::LANES;
                 } else {
                     let n = S::LANES.min(x.cols - c);
-                    let mut sum = S::splat(0.0);
-                    for r in rows.clone() {
-                        sum = S::add(sum, load_part::<S>(x.row(r).add(c), n));
-                    }
+                    let [sum] = sums::<S, T, 1>(x, rows.clone(), c, n);
                     S::store_n(to.add(c), sum, n);
                     c += n;
                 }
             }
         }
+    }
+}
+
+/// Sums over rows of V vectors of `n` columns each, side by side from column `c` on.
+///
+/// # Safety
+/// The rows and columns exist.
+#[inline(always)]
+unsafe fn sums<S: Simd, T: Element, const V: usize>(
+    x: &Mat<T>,
+    rows: Range<usize>,
+    c: usize,
+    n: usize,
+) -> [S::V; V] {
+    // SAFETY: by contract.
+    unsafe {
+        let mut sums = [S::splat(0.0); V];
+        for r in rows {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                *sum = S::add(*sum, load_part::<S>(x.row(r).add(c + v * S::LANES), n));
+            }
+        }
+        sums
     }
 }
 

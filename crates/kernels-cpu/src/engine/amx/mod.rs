@@ -10,7 +10,7 @@
 //! Structure as in [`super::fma`]: panels of B packed by all threads, blocks of A packed by each thread into its L2 cache, panels of 32
 //! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
 //! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1. Unlike the other engines this
-//! one prefetches C only for epilogues that read: its tiles are done so soon that lines on their way hold up the panels of A.
+//! one does not prefetch C where the epilogue only adds a bias: tiles are done so soon that lines on their way hold up the panels of A.
 #![allow(unsafe_code)] // packed panels and tiles by address
 
 pub(crate) mod pack;
@@ -219,7 +219,7 @@ impl<T: Element> Block<'_, T> {
     unsafe fn run<const A: usize, const B: usize>(&self) {
         let Block { gemm, plan, b, scratch, .. } = *self;
         let e = &gemm.epilogue;
-        let plain = is_plain(e);
+        let prefetched = e.accumulate || !is_plain(e);
         let across = b.count().div_ceil(plan.tile_b);
         let (ia, jb) = (self.block / across * plan.tile_a, self.block % across * plan.tile_b);
         let first = ia * PANEL;
@@ -259,7 +259,7 @@ impl<T: Element> Block<'_, T> {
                     // SAFETY: the panels have as many steps; the rows and columns are inside C, and only this call writes
                     // there.
                     unsafe {
-                        if last && !plain {
+                        if last && prefetched {
                             (row..row + rows).for_each(|r| expect::<Avx512, T>(e, r, col, cols));
                         }
                         job.run_tiles::<A, B>(rows, cols);
