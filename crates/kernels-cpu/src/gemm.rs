@@ -215,6 +215,47 @@ pub(crate) unsafe fn finish_row<S: Simd, T: Element>(
     }
 }
 
+/// [`finish_row`] of `rows` rows from `row` on, whose sums lie `ld` apart. Where a whole row of a register tile is only added
+/// to something, what that is gets looked up once for the row and not for every vector.
+///
+/// # Safety
+/// As there, for all rows.
+#[inline(always)]
+pub(crate) unsafe fn finish_rows<S: Simd, T: Element>(
+    e: &Epilogue<T>,
+    y: *const f32,
+    ld: usize,
+    (row, rows): (usize, usize),
+    (col, cols): (usize, usize),
+) {
+    let only_added = e.activation.is_none() && e.derivative.is_none() && e.residual.is_none();
+    for r in 0..rows {
+        // SAFETY: by contract.
+        unsafe {
+            let y = y.add(r * ld);
+            if !only_added || cols != ld {
+                finish_row::<S, T>(e, y, row + r, col, cols);
+                continue;
+            }
+            let prior = e.prior.as_ref().map(|m| m.ptr().wrapping_add((row + r) * m.stride + col));
+            let out = e.out.ptr().wrapping_add((row + r) * e.out.stride + col);
+            for v in (0..ld).step_by(S::LANES) {
+                let mut sum = S::load(y.add(v));
+                if let Some(prior) = prior {
+                    sum = S::add(sum, S::load(prior.add(v)));
+                }
+                if let Some(bias) = &e.bias {
+                    sum = S::add(sum, bias.load::<S>(0, col + v, S::LANES));
+                }
+                if e.accumulate {
+                    sum = S::add(sum, T::load::<S>(out.add(v)));
+                }
+                T::store::<S>(out.add(v), sum);
+            }
+        }
+    }
+}
+
 /// The epilogue of `n` sums at (r, c).
 #[inline(always)]
 unsafe fn finish_vector<S: Simd, T: Element>(e: &Epilogue<T>, mut y: S::V, r: usize, c: usize, n: usize) {

@@ -13,7 +13,7 @@
 use crate::Rung;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::element::{Element, with_parameter};
-use crate::gemm::{Factor, Gemm, Shape, expect, finish_row};
+use crate::gemm::{Factor, Gemm, Shape, expect, finish_rows};
 use crate::panels::{pack_columns, pack_rows};
 use crate::simd::{Kernel, Simd, dispatch};
 
@@ -218,9 +218,7 @@ impl<T: Element> Kernel for Block<'_, T> {
                         #[inline(always)]
                         |r| expect::<S, T>(e, row + r, b.first + col, cols),
                     );
-                    for r in 0..rows {
-                        finish_row::<S, T>(e, c.add(r * S::TILE_COLUMNS), row + r, b.first + col, cols);
-                    }
+                    finish_rows::<S, T>(e, c, S::TILE_COLUMNS, (row, rows), (b.first + col, cols));
                 }
             }
         }

@@ -38,6 +38,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const TILE: (usize, usize);
     /// Columns of the register tile of a matrix product.
     const TILE_COLUMNS: usize = Self::TILE.1 * Self::LANES;
+    /// Steps of k for which a register tile prefetches one line. With four panels of A and more, which share the work, a line
+    /// for four steps is enough where a row of a panel of B is one line; more cost AVX2 some hundredths.
+    const AHEAD: usize = if Self::TILE_COLUMNS > 16 { 1 } else { UNROLL };
     /// Chains of multiply-adds side by side that hide their latency: four or five cycles on two pipes.
     const CHAINS: usize = 12;
     /// Rows and columns of a block of attention scores: a multiple of MR and of LANES.
@@ -254,8 +257,10 @@ pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
             before(part);
             for _ in rounds * part / M..rounds * (part + 1) / M {
                 for u in 0..UNROLL {
-                    S::prefetch(ahead);
-                    ahead = ahead.wrapping_byte_add(pace);
+                    if u % S::AHEAD == 0 {
+                        S::prefetch(ahead);
+                        ahead = ahead.wrapping_byte_add(S::AHEAD * pace);
+                    }
                     step::<S, M, N>(&mut acc, a.add(u * S::TILE.0), b.add(u * S::TILE_COLUMNS));
                 }
                 a = a.add(UNROLL * S::TILE.0);
