@@ -161,6 +161,9 @@ impl Swept {
             Some(Optimum::AtHighest) => {
                 format!("{name}: the largest learning rate was the best; try larger ones with --lrs")
             }
+            None if self.curve.points.len() < 2 => {
+                format!("{name}: a single learning rate was tried; give several with --lrs")
+            }
             None => {
                 format!("{name}: fewer than two runs stayed finite; try smaller learning rates with --lrs")
             }
