@@ -219,7 +219,7 @@ pub(crate) unsafe fn finish_row<S: Simd, T: Element>(
 /// to something, what that is gets looked up once for the row and not for every vector.
 ///
 /// # Safety
-/// As there, for all rows.
+/// The contract of [`finish_row`], for all rows.
 #[inline(always)]
 pub(crate) unsafe fn finish_rows<S: Simd, T: Element>(
     e: &Epilogue<T>,
@@ -237,6 +237,8 @@ pub(crate) unsafe fn finish_rows<S: Simd, T: Element>(
                 finish_row::<S, T>(e, y, row + r, col, cols);
                 continue;
             }
+            // In the order of `finish_vector`. Calling it with an epilogue whose other parts are `None` costs about 14
+            // instructions more for each vector (AVX2).
             let prior = e.prior.as_ref().map(|m| m.ptr().wrapping_add((row + r) * m.stride + col));
             let out = e.out.ptr().wrapping_add((row + r) * e.out.stride + col);
             for v in (0..ld).step_by(S::LANES) {
