@@ -13,6 +13,7 @@ const UNSAFE: &[&str] = &[
     "crates/sandbox/src/keep.rs",
     "crates/shards/src/map.rs",
     "crates/dedup/src/minhash/permutations.rs",
+    "crates/tokenizer/src/prefetch.rs",
     "crates/collectives-mpi/src/mpi/",
     "crates/clocks-nvml/src/library.rs",
 ];

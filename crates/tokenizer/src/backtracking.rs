@@ -22,23 +22,17 @@ const MAX_BYTES: usize = 1 << 24;
 /// to share their beginnings could take as many as the square of their length.
 const STEPS_PER_BYTE: usize = 32;
 
-/// Bytes of a token that merging makes from them.
+/// A token that merging gives from its own bytes. Its parts lie together: as the next token of a piece its left part is looked
+/// at, then, as the last one, its right part, and time goes into fetching from memory.
 #[derive(Debug, Clone, Copy)]
-struct Length {
-    /// 0 for an id that merging never gives.
-    bytes: u32,
+struct Token {
+    /// 1 + the rank of the last merge that makes it; 0 for a single byte.
+    made: u32,
+    /// Parts of that merge.
+    left: u32,
+    right: u32,
     /// Longest other token that this one begins with, or [`NONE`].
     shorter: u32,
-}
-
-/// The last merge of a token, seen from one of its ends. Both ends have a table of their own, because a search looks at one of
-/// them only and its time goes into fetching from memory.
-#[derive(Debug, Clone, Copy)]
-struct LastMerge {
-    /// 1 + its rank; 0 for a single byte.
-    made: u32,
-    /// The part at this end.
-    part: u32,
 }
 
 /// Places of a piece from which no token goes on, one bit each.
@@ -66,9 +60,9 @@ impl DeadEnds {
 #[derive(Debug, Clone)]
 pub(crate) struct TokenMatcher {
     trie: Trie,
-    lengths: Vec<Length>,
-    left: Vec<LastMerge>,
-    right: Vec<LastMerge>,
+    tokens: Vec<Token>,
+    /// Bytes of each token; 0 for an id that merging never gives.
+    lengths: Vec<u32>,
 }
 
 impl TokenMatcher {
@@ -77,19 +71,15 @@ impl TokenMatcher {
     pub(crate) fn new(byte_ids: &[u32; 256], merges: &[(Pair, u32)], ranks: &PairRanks) -> Option<Self> {
         let ids = merges.iter().flat_map(|&((left, right), whole)| [left, right, whole]).chain(*byte_ids);
         let ids = ids.max()? as usize + 1;
-        let byte = LastMerge { made: 0, part: NONE };
-        let mut matcher = TokenMatcher {
-            trie: Trie::new(Vec::new())?,
-            lengths: vec![Length { bytes: 0, shorter: NONE }; ids],
-            left: vec![byte; ids],
-            right: vec![byte; ids],
-        };
+        let byte = Token { made: 0, left: NONE, right: NONE, shorter: NONE };
+        let mut matcher =
+            TokenMatcher { trie: Trie::new(Vec::new())?, tokens: vec![byte; ids], lengths: vec![0; ids] };
         let mut bytes: Vec<Box<[u8]>> = vec![Box::default(); ids];
         for (byte, &id) in byte_ids.iter().enumerate() {
             if !bytes[id as usize].is_empty() {
                 return None;
             }
-            matcher.lengths[id as usize].bytes = 1;
+            matcher.lengths[id as usize] = 1;
             bytes[id as usize] = [byte as u8].into();
         }
         let mut used = vec![false; ids];
@@ -100,7 +90,7 @@ impl TokenMatcher {
             if used[whole as usize] {
                 return None;
             }
-            let known = |id: u32| matcher.lengths[id as usize].bytes;
+            let known = |id: u32| matcher.lengths[id as usize];
             let rank = rank as u32;
             if known(left) == 0
                 || known(right) == 0
@@ -113,14 +103,13 @@ impl TokenMatcher {
             if total > MAX_BYTES {
                 return None;
             }
-            matcher.lengths[whole as usize].bytes = len;
-            matcher.left[whole as usize] = LastMerge { made: rank + 1, part: left };
-            matcher.right[whole as usize] = LastMerge { made: rank + 1, part: right };
+            matcher.lengths[whole as usize] = len;
+            matcher.tokens[whole as usize] = Token { made: rank + 1, left, right, shorter: NONE };
             bytes[whole as usize] = [&bytes[left as usize][..], &bytes[right as usize]].concat().into();
         }
         let entries = bytes.iter().zip(0..).filter(|(bytes, _)| !bytes.is_empty());
         matcher.trie = Trie::new(entries.map(|(bytes, id)| (&**bytes, id)).collect())?;
-        for (token, bytes) in matcher.lengths.iter_mut().zip(&bytes).filter(|(_, bytes)| !bytes.is_empty()) {
+        for (token, bytes) in matcher.tokens.iter_mut().zip(&bytes).filter(|(_, bytes)| !bytes.is_empty()) {
             token.shorter = matcher.trie.longest(&bytes[..bytes.len() - 1]).0;
         }
         Some(matcher)
@@ -140,14 +129,14 @@ impl TokenMatcher {
             if ranks.rank(left, right).is_some_and(|rank| rank < limit) {
                 return false;
             }
-            let (ending, beginning) = (self.right[left as usize], self.left[right as usize]);
+            let (ending, beginning) = (&self.tokens[left as usize], &self.tokens[right as usize]);
             if ending.made > beginning.made {
                 // Where both use up a part by the same merge, the left one comes first.
                 limit = ending.made - 1;
-                left = ending.part;
+                left = ending.right;
             } else if beginning.made > 0 {
                 limit = beginning.made;
-                right = beginning.part;
+                right = beginning.left;
             } else {
                 return true;
             }
@@ -176,7 +165,7 @@ impl TokenMatcher {
                 let Some(last) = out.pop() else { unreachable!("a piece without tokens") };
                 dead_ends.insert(at);
                 at -= self.len(last);
-                candidate = self.lengths[last as usize].shorter;
+                candidate = self.tokens[last as usize].shorter;
                 len = self.len(candidate);
                 continue;
             }
@@ -191,7 +180,7 @@ impl TokenMatcher {
                 out.truncate(before);
                 return false;
             } else {
-                candidate = self.lengths[candidate as usize].shorter;
+                candidate = self.tokens[candidate as usize].shorter;
                 len = self.len(candidate);
             }
         }
@@ -200,6 +189,6 @@ impl TokenMatcher {
 
     /// Bytes of a token, 0 for [`NONE`].
     fn len(&self, token: u32) -> usize {
-        self.lengths.get(token as usize).map_or(0, |length| length.bytes as usize)
+        self.lengths.get(token as usize).map_or(0, |len| *len as usize)
     }
 }

@@ -25,6 +25,7 @@ mod gguf;
 mod json;
 mod learn_merges;
 mod pair_table;
+mod prefetch;
 mod pretokenize;
 mod scratch;
 mod tokenizer;

@@ -7,6 +7,8 @@
 //! a wrong id.
 
 use crate::bpe::{Bpe, MergeSpace};
+use crate::prefetch::prefetch;
+use crate::pretokenize::Pretokenizer;
 use crate::word_key::{FoldHash, LongKey, MAX_KEY_BYTES, MAX_LONG_KEY_BYTES, key_of, long_key_of};
 
 /// Number of two-entry sets: 1 MiB, the size of a core's second-level cache on current servers.
@@ -17,6 +19,10 @@ const INLINE_IDS: usize = 3;
 const LONG_ENTRIES: usize = 1 << 14;
 /// Ids held inside an entry for longer pieces.
 const LONG_IDS: usize = 7;
+
+/// Pieces that are cut, and their entries asked for, before the first of these entries is read: the table is as large as a
+/// second-level cache, and so the waits for memory overlap.
+const AHEAD: usize = 16;
 
 const HASH: FoldHash = FoldHash::fixed();
 
@@ -42,6 +48,17 @@ struct LongEntry {
     key: LongKey,
     ids: [u32; LONG_IDS],
     len: u32,
+}
+
+/// A piece `text[start..end]` whose ids are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Piece {
+    start: usize,
+    end: usize,
+    /// 0 if it is too long to have one.
+    key: u128,
+    /// Its set, if it has a key.
+    set: usize,
 }
 
 /// Working memory for [`crate::Tokenizer::encode_into`]: one per thread, reused from text to text. It belongs to the
@@ -72,22 +89,46 @@ impl Scratch {
         }
     }
 
-    /// Appends the ids of the piece `text[start..end]`.
+    /// Appends the ids of all pieces of `text`.
     #[inline(always)]
-    pub(crate) fn encode_piece(
-        &mut self,
-        bpe: &Bpe,
-        text: &[u8],
-        start: usize,
-        end: usize,
-        out: &mut Vec<u32>,
-    ) {
+    pub(crate) fn encode(&mut self, bpe: &Bpe, pretokenizer: Pretokenizer, text: &[u8], out: &mut Vec<u32>) {
+        let mut waiting = [Piece::default(); AHEAD];
+        let mut count = 0;
+        pretokenizer.for_each_piece(text, |start, end| {
+            waiting[count] = self.ask_for(text, start, end);
+            count += 1;
+            if count == AHEAD {
+                count = 0;
+                for piece in &waiting {
+                    self.encode_piece(bpe, text, piece, out);
+                }
+            }
+        });
+        for piece in &waiting[..count] {
+            self.encode_piece(bpe, text, piece, out);
+        }
+    }
+
+    /// Begins to load the cache line in which the ids of the piece `text[start..end]` are if they are remembered.
+    #[inline(always)]
+    fn ask_for(&self, text: &[u8], start: usize, end: usize) -> Piece {
         if end - start > MAX_KEY_BYTES {
-            return self.encode_long(bpe, text, start, end, out);
+            return Piece { start, end, key: 0, set: 0 };
         }
         let key = key_of(text, start, end);
-        let at = HASH.of_key(key) as usize % SETS;
-        let Set(entries) = &self.sets[at];
+        let set = HASH.of_key(key) as usize % SETS;
+        prefetch(&self.sets[set]);
+        Piece { start, end, key, set }
+    }
+
+    /// Appends the ids of a piece.
+    #[inline(always)]
+    fn encode_piece(&mut self, bpe: &Bpe, text: &[u8], piece: &Piece, out: &mut Vec<u32>) {
+        let Piece { start, end, key, set } = *piece;
+        if key == 0 {
+            return self.encode_long(bpe, text, start, end, out);
+        }
+        let Set(entries) = &self.sets[set];
         // The way is chosen without a branch: which of the two it is cannot be foretold.
         let hit = &entries[usize::from(entries[0].key != key)];
         if hit.key != key {

@@ -172,8 +172,7 @@ impl Tokenizer {
         match &self.model {
             Model::ByteBpe { pretokenizer, bpe } => {
                 scratch.claim(self.fingerprint.as_bytes());
-                pretokenizer
-                    .for_each_piece(text, |start, end| scratch.encode_piece(bpe, text, start, end, out));
+                scratch.encode(bpe, *pretokenizer, text, out);
                 Ok(())
             }
             Model::Char(model) => model.encode(text, out),
