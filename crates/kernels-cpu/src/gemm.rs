@@ -6,6 +6,9 @@
 //! k is cut into even parts, whose sums wait in C, or in the workspace if C is of a type that would round them. An
 //! [`Engine`](crate::Engine) computes the parts; all of them end in the epilogue of this file.
 //!
+//! A matrix times its own transpose is symmetric, bit by bit, because the factors of a multiply-add may change places. Where
+//! nothing else is done to the sums, an engine may leave out what lies above the diagonal; it is copied from below.
+//!
 //! Every element of C is one sum in the order of k, cut into parts by the length of k alone. So its bits depend neither
 //! on the tiling nor on the threads.
 //!
@@ -22,7 +25,7 @@ use bessemer_tensor::op::ActivationKind;
 use bessemer_units::DType;
 
 /// A or B: element (row, k) at `row * rs + k * ks`; one of the strides is 1. Its type is f32, bf16 or f16.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Factor {
     at: *const u8,
     dtype: DType,
@@ -141,6 +144,18 @@ impl Shape {
 }
 
 impl<T: Element> Gemm<T> {
+    /// True of a matrix times its own transpose where nothing is done to the sums.
+    fn is_symmetric(&self) -> bool {
+        let Epilogue { out, prior, bias, activation, derivative, residual, accumulate } = &self.epilogue;
+        let plain = prior.is_none()
+            && bias.is_none()
+            && activation.is_none()
+            && derivative.is_none()
+            && residual.is_none()
+            && !accumulate;
+        plain && self.a == self.b && out.rows == out.cols
+    }
+
     fn shape(&self) -> Shape {
         let e = &self.epilogue;
         Shape {
@@ -301,9 +316,14 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     let e = &gemm.epilogue;
     let shape = gemm.shape();
     let part = k_part(ctx.machine(), &shape);
+    let lower = gemm.is_symmetric();
     if gemm.k <= part {
-        return run_part(ctx, gemm, skip);
+        if run_part(ctx, gemm, lower, skip) {
+            mirror(ctx, &e.out);
+        }
+        return;
     }
+    let mut left_out = false;
     let (m, n) = (shape.m, shape.n);
     let sums = if shape.sums_wait_in_c() {
         // SAFETY: C itself, which is f32.
@@ -322,12 +342,28 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
         if k0 + k < gemm.k {
             // What C held before, if it counts, is part of the sums if they wait there.
             let epilogue = Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate));
-            run_part(ctx, &Gemm { k, a, b, epilogue }, skip);
+            left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
         } else {
             let epilogue = Epilogue { prior: Some(sums), accumulate: e.accumulate && !in_c, ..*e };
-            run_part(ctx, &Gemm { k, a, b, epilogue }, skip);
+            left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
         }
     }
+    if left_out {
+        mirror(ctx, &e.out);
+    }
+}
+
+/// Copies what lies below the diagonal of a square matrix to its place above.
+fn mirror<T: Element>(ctx: &Ctx<'_>, c: &Mat<T>) {
+    const ROWS: usize = 32;
+    ctx.pool.run(c.rows.div_ceil(ROWS), &|tile, _| {
+        for r in tile * ROWS..((tile + 1) * ROWS).min(c.rows) {
+            for col in 0..r {
+                // SAFETY: elements of C. What is below the diagonal is only read, what is above only written, once.
+                unsafe { *c.row(col).add(r) = *c.row(r).add(col) };
+            }
+        }
+    });
 }
 
 /// Scratch floats for a part of a product that is computed at once.
@@ -343,19 +379,22 @@ fn part_workspace(machine: Machine, shape: &Shape) -> usize {
     engine::fma::workspace(machine, shape)
 }
 
-/// Computes a part of a product.
-fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
+/// Computes a part of a product. With `lower`, what lies above the diagonal need not be: true if it was left out.
+fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: usize) -> bool {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     if m == 0 || n == 0 {
-        return;
+        return false;
     }
     #[cfg(target_arch = "x86_64")]
     if let Some(parts) = ctx.engine.parts(&gemm.shape()) {
-        return engine::amx::run(ctx, gemm, parts, skip);
+        engine::amx::run(ctx, gemm, parts, skip);
+        return false;
     }
     #[cfg(target_arch = "x86_64")]
     if ctx.engine.takes_fp16(&gemm.shape()) {
-        return engine::fp16::run(ctx, gemm, skip);
+        engine::fp16::run(ctx, gemm, skip);
+        return false;
     }
-    engine::fma::run(ctx, gemm, skip);
+    engine::fma::run(ctx, gemm, lower, skip);
+    lower
 }

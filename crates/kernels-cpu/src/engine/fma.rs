@@ -63,6 +63,8 @@ struct Plan {
     blocks: usize,
     /// Panels of B in a block of C.
     tile_b: usize,
+    /// True if register tiles above the diagonal of C are left out.
+    lower: bool,
 }
 
 impl Plan {
@@ -84,7 +86,7 @@ impl Plan {
         }
         // Nobody waits at the end if all threads get as many.
         let blocks = a_panels.div_ceil(tile_a).next_multiple_of(machine.threads).min(a_panels);
-        Plan { m, n, k, mr, nr, b_panels, tile_a: a_panels.div_ceil(blocks), tile_b, blocks }
+        Plan { m, n, k, mr, nr, b_panels, tile_a: a_panels.div_ceil(blocks), tile_b, blocks, lower: false }
     }
 
     fn packed_b(&self) -> usize {
@@ -204,6 +206,9 @@ impl<T: Element> Kernel for Block<'_, T> {
             for i in 0..na {
                 let row = first + i * S::TILE.0;
                 let rows = S::TILE.0.min(plan.m - row);
+                if plan.lower && b.first + col >= row + rows {
+                    continue;
+                }
                 // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
                 // there.
                 unsafe {
@@ -225,10 +230,11 @@ impl<T: Element> Kernel for Block<'_, T> {
     }
 }
 
-/// Computes a product. Takes [`workspace`] floats from the start of the workspace after `skip` floats.
-pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
+/// Computes a product, with `lower` only those register tiles that hold something on or below the diagonal. Takes
+/// [`workspace`] floats from the start of the workspace after `skip` floats.
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: usize) {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
-    let plan = Plan::new(ctx.machine(), m, n, gemm.k);
+    let plan = Plan { lower, ..Plan::new(ctx.machine(), m, n, gemm.k) };
     let mut scratch = ctx.scratch();
     scratch.take(skip);
     let to = scratch.take(plan.packed_b());
@@ -243,6 +249,8 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
         });
         let blocks = plan.blocks * b.count().div_ceil(plan.tile_b);
         ctx.pool.run(blocks, &|block, worker| {
+            // Of a lower half the last rows have most to do, and come first.
+            let block = if lower { blocks - 1 - block } else { block };
             let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block };
             // SAFETY: as above; blocks of C are disjoint.
             unsafe { dispatch(ctx.rung, block) }

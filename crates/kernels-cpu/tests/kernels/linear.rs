@@ -1,7 +1,7 @@
 use crate::gradients::noise;
 use crate::harness::{Setup, check, fast_rungs};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
-use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight};
+use bessemer_tensor::op::{ActivationKind, Linear, LinearBackwardInput, LinearBackwardWeight, Op};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
 use bessemer_units::DType;
@@ -107,6 +107,71 @@ fn weight_gradient_agrees_with_the_reference() {
             }
             .into()
         });
+    }
+}
+
+/// A matrix times its own transpose, of which engines may compute one half: the bits of a product with a copy.
+#[test]
+fn products_with_oneself_have_the_bits_of_products_with_a_copy() {
+    for (rows, k) in [(1, 40), (7, 40), (48, 64), (65, 1100), (97, 33), (200, 192)] {
+        let engines = fast_rungs().flat_map(|rung| Engine::ALL.into_iter().map(move |engine| (engine, rung)));
+        for (engine, rung) in engines.filter(|(engine, rung)| engine.available(*rung)) {
+            for (threads, dtype) in [(1, DType::F32), (2, DType::F32), (3, DType::F32), (2, DType::Bf16)] {
+                let config = CpuConfig { threads, ..CpuConfig::default() };
+                let mut b = CpuBackend::with_engine(config, rung, engine).unwrap();
+                let mut matrix = |rows: usize, cols: usize, values: &[f32]| -> View {
+                    let len = rows * (cols + 3);
+                    let buffer = b.alloc(BufferSpec { class: "test", name: "x", dtype, len }).unwrap();
+                    b.write_f32(buffer.matrix(rows, cols + 3).columns(0, cols), values).unwrap();
+                    buffer.matrix(rows, cols + 3).columns(0, cols)
+                };
+                let mut values = vec![0.0; rows * k];
+                RngKey::new(7, 0, "values").fill_normal(0, 1.0, &mut values);
+                let (wide, copy) = (matrix(rows, k, &values), matrix(rows, k, &values));
+                let (tall, tall_copy) = (matrix(k, rows, &values), matrix(k, rows, &values));
+                let outs: Vec<View> =
+                    (0..4).map(|_| matrix(rows, rows, &vec![f32::NAN; rows * rows])).collect();
+                let linear = |weight, out| Linear {
+                    x: wide,
+                    weight,
+                    bias: None,
+                    activation: None,
+                    residual: None,
+                    rowwise: false,
+                    out,
+                };
+                let gradient = |dy, dweight| LinearBackwardWeight {
+                    x: tall,
+                    dy,
+                    dweight,
+                    dbias: None,
+                    accumulate: false,
+                };
+                let ops: [Op; 4] = [
+                    linear(wide, outs[0]).into(),
+                    linear(copy, outs[1]).into(),
+                    gradient(tall, outs[2]).into(),
+                    gradient(tall_copy, outs[3]).into(),
+                ];
+                for op in &ops {
+                    let bytes = b.workspace(op).unwrap();
+                    b.reserve_workspace(bytes).unwrap();
+                    b.launch(Stream(0), op).unwrap();
+                }
+                let bits: Vec<Vec<u32>> = outs
+                    .iter()
+                    .map(|out| {
+                        let mut values = vec![0.0; out.len()];
+                        b.read_f32(*out, &mut values).unwrap();
+                        values.into_iter().map(f32::to_bits).collect()
+                    })
+                    .collect();
+                let what =
+                    format!("{rows} x {k} {dtype} on {rung} with {}, {threads} threads", engine.name());
+                assert_eq!(bits[0], bits[1], "rows: {what}");
+                assert_eq!(bits[2], bits[3], "columns: {what}");
+            }
+        }
     }
 }
 
