@@ -3,6 +3,9 @@
 //! [`CpuBackend`] implements [`bessemer_tensor::Backend`]. Every operator stands in `op/` with its formula, a plain
 //! reference loop that stays as the judge, and its faster rungs. Work is cut into tiles by shape, never by the number
 //! of threads, so results have the same bits for any number of threads.
+//!
+//! Unit tests launch no operator: a test program holds what its tests reach, and that would be every operator for every
+//! instruction set, compiled once more.
 
 mod arena;
 mod backend;

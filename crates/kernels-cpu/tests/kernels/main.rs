@@ -7,9 +7,12 @@ mod attention_blocks;
 mod attention_golden;
 mod attention_masks;
 mod backend;
+mod background;
 mod elementwise;
 mod embedding;
 mod engines;
+#[cfg(target_arch = "x86_64")]
+mod fp16;
 mod gradients;
 mod harness;
 #[path = "../instruction_set/mod.rs"]

@@ -20,8 +20,6 @@
 #![allow(unsafe_code)] // packed panels and register tiles by address
 
 mod pack;
-#[cfg(test)]
-mod tests;
 pub(crate) mod tile;
 
 use crate::ctx::{Ctx, Span, padded};

@@ -1,11 +1,13 @@
 //! Products by fp16 multiply-adds against the plain formula, bit for bit.
 
-use super::tile::{BLOCK, available};
-use crate::{CpuBackend, CpuConfig, Engine, Rung};
+use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
 use bessemer_tensor::op::{Linear, LinearBackwardInput, LinearBackwardWeight, Op};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
 use bessemer_units::DType;
+
+/// Products whose sum stays in fp16.
+const BLOCK: usize = 128;
 
 /// The nearest fp16, ties to even. For numbers below fp16's largest.
 fn nearest(x: f64) -> f64 {
@@ -21,7 +23,7 @@ fn factor(v: &[f32]) -> f64 {
     2.0f64.powi((3 - exponent).min(127))
 }
 
-/// One element of a product of up to [`super::K_PART`] k.
+/// One element of a product of up to 1024 k, which is one part.
 fn reference(a: &[f32], b: &[f32]) -> f32 {
     let mut c = 0.0f32;
     for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
@@ -96,7 +98,7 @@ fn products((m, n, k): (usize, usize, usize), dtype: DType, a: &[f32], b: &[f32]
 
 #[test]
 fn every_bit_is_that_of_the_formula() {
-    if !available() || Rung::detect() != Rung::Avx512 {
+    if !Engine::Fp16.available(Rung::detect()) {
         return;
     }
     for (m, n, k) in [(8, 8, 8), (14, 32, 128), (15, 33, 129), (37, 45, 300), (9, 70, 1000)] {
@@ -121,7 +123,7 @@ fn every_bit_is_that_of_the_formula() {
 
 #[test]
 fn activations_in_bf16_give_what_the_same_numbers_in_f32_give() {
-    if !available() || Rung::detect() != Rung::Avx512 {
+    if !Engine::Fp16.available(Rung::detect()) {
         return;
     }
     let (m, n, k) = (21, 40, 200);
