@@ -1,0 +1,102 @@
+//! Bessemer: raw text in, trained and evaluated language model out.
+//!
+//! The only program of the workspace. It reads the command line, picks the backend, handles signals, prints, and chooses
+//! the exit code; everything else happens in the libraries. It is a library with one function for the sake of the build: the
+//! code of a library is made while those that it calls are still being compiled, the code of a program only afterwards.
+
+mod cli;
+mod commands;
+mod console;
+mod escape;
+mod failure;
+mod machine;
+mod run_dir;
+mod signals;
+mod stages;
+mod uploads;
+mod working_tree;
+
+use bessemer_collectives::launch;
+use clap::Parser;
+use cli::{Cli, Command};
+use console::Console;
+use failure::Failure;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The whole program: does what the command line says and returns the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return misused(&e),
+    };
+    // Before anything that starts a thread: namespaces are those of a process with one.
+    if let Command::Confined { arguments } = &cli.command {
+        return commands::confined::run(arguments);
+    }
+    let mut console = Console::new(cli.verbosity());
+    let worked = catch_unwind(AssertUnwindSafe(|| dispatch(&cli, &mut console)));
+    match worked.unwrap_or_else(|_| Err(Failure::panicked())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            drop(console);
+            console::complain(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Tells what clap says of the command line, which is wrong or asks for help. Of several processes that were started alike
+/// the first one tells.
+fn misused(e: &clap::Error) -> ExitCode {
+    let launch = launch::resolve(&|name| std::env::var(name).ok());
+    match launch {
+        // A launcher that ends all processes when one has left must not end the first before it has spoken.
+        Ok(launch) if launch.rank > 0 => std::thread::sleep(Duration::from_millis(500)),
+        _ => {
+            // Help and version are results: if they cannot be written, the command has failed.
+            if let Err(error) = e.print()
+                && !e.use_stderr()
+            {
+                let failure = Failure::from(console::unwritten(error));
+                console::complain(&failure);
+                return ExitCode::from(failure.code);
+            }
+        }
+    }
+    ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(failure::code::USAGE))
+}
+
+fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Run(recipe) => commands::run::run(recipe, cli.json, console),
+        Command::Corpus(command) => commands::corpus::run(command, cli.json, console),
+        Command::Tokenizer(command) => commands::tokenizer::run(command, cli.json, console),
+        Command::Train(recipe) => commands::run::train(recipe, cli.json, console),
+        Command::Supervise(args) => commands::supervise::run(args, cli.json, console),
+        Command::Eval(args) => commands::eval::run(args, cli.json, console),
+        Command::Generate(args) => commands::generate::run(args, cli.json),
+        Command::Serve(args) => commands::serve::run(args, cli.json, console),
+        Command::Init(args) => commands::init::run(args, cli.json, console),
+        Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
+        Command::Config(command) => commands::config::run(command, cli.json, console),
+        Command::Report { run } => commands::report::run(run, cli.json, console),
+        Command::Compare(args) => commands::compare::compare(args, cli.json, console),
+        Command::Runs { directory } => commands::compare::list(directory, cli.json, console),
+        Command::Doctor(args) => commands::doctor::run(args, cli.json, console),
+        Command::Bench(command) => commands::bench::run(command, cli.json, console),
+        Command::Parity(args) => commands::parity::run(args, cli.json, console),
+        Command::Plan(args) => commands::plan::run(args, cli.json, console),
+        Command::Program(command) => commands::program::run(command, cli.json),
+        Command::Schedule(command) => commands::schedule::run(command, cli.json, console),
+        Command::Network(command) => commands::network::run(command, cli.json, console),
+        Command::Metric(args) => commands::metric::run(args, cli.json, console),
+        Command::Judge(command) => commands::judge::run(command, cli.json, console),
+        Command::Scaling(command) => commands::scaling::run(command, cli.json, console),
+        Command::Study(command) => commands::study::run(command, cli.json, console),
+        Command::Completions { shell } => commands::completions::run(*shell),
+        Command::Confined { .. } => unreachable!("main runs it"),
+        Command::Man { out } => commands::completions::man(out, console),
+    }
+}
