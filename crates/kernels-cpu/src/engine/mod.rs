@@ -77,6 +77,7 @@ impl Engine {
     }
 
     /// bf16 parts that an f32 operand is split into for the tile unit; `None` if the engine does not use it.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn tile_parts(self) -> Option<usize> {
         match self {
             Engine::Fma | Engine::Fp16 => None,

@@ -4,7 +4,9 @@
 use super::products::{COLUMNS, Copied};
 use crate::arena::Arena;
 use crate::element::Element;
-use crate::operand::{AnyMat, Mat};
+#[cfg(target_arch = "x86_64")]
+use crate::operand::AnyMat;
+use crate::operand::Mat;
 use crate::simd::{Simd, load_part, store_part};
 use bessemer_tensor::View;
 use bessemer_units::DType;
@@ -33,6 +35,7 @@ impl Rows {
     ///
     /// # Safety
     /// The rows and columns exist.
+    #[cfg(target_arch = "x86_64")]
     pub(super) unsafe fn part(&self, first: usize, count: usize, (col, e): (usize, usize)) -> AnyMat {
         // SAFETY: by contract.
         unsafe {
