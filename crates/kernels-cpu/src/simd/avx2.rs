@@ -50,7 +50,7 @@ impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
 
-    tiles!(6, 96, [6 5 4 3 2 1] x [2, 1]);
+    tiles!(6, 64, 96, [6 5 4 3 2 1] x [2, 1]);
 
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {

@@ -102,7 +102,7 @@ impl Simd for Avx512 {
 
     // 24 sums with four vectors of B take 10 loads a step. 14 x 2 needs 16 loads for 28 multiply-adds and is 8 % slower;
     // 8 x 3 and 5 x 5 lie between.
-    tiles!(14, 112, [6 5 4 3 2 1] x [4, 3, 2, 1]);
+    tiles!(14, 64, 112, [6 5 4 3 2 1] x [4, 3, 2, 1]);
 
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {

@@ -9,12 +9,12 @@
 #![allow(unsafe_code)] // processor intrinsics
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
-mod neon;
+pub(crate) mod neon;
 mod portable;
 
 use crate::Rung;
@@ -34,6 +34,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const MR: usize;
     /// Columns of that register tile: two vectors.
     const NR: usize = 2 * Self::LANES;
+    /// Queries of a panel of attention, which share what is loaded of keys and values: a multiple of NR. Gradients of keys are
+    /// summed panel by panel, so bits depend on it.
+    const PANEL: usize;
     /// Rows, and vectors of columns, of the register tile of a matrix product, [`Simd::tile`].
     const TILE: (usize, usize);
     /// Columns of the register tile of a matrix product.
@@ -278,11 +281,12 @@ pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// The register tiles of a rung: `$mr` rows and blocks of `$block` for attention; for products every number `$m` of rows
-/// of every number `$n` of vectors, the largest first.
+/// The register tiles of a rung: `$mr` rows, panels of `$panel` and blocks of `$block` for attention; for products every number
+/// `$m` of rows of every number `$n` of vectors, the largest first.
 macro_rules! tiles {
-    ($mr:literal, $block:literal, [$($m:literal)*] x $n:tt) => {
+    ($mr:literal, $panel:literal, $block:literal, [$($m:literal)*] x $n:tt) => {
         const MR: usize = $mr;
+        const PANEL: usize = $panel;
         const BLOCK: usize = $block;
         const TILE: (usize, usize) = ([$($m),*][0], $n[0]);
 

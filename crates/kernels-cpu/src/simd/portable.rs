@@ -27,7 +27,7 @@ impl Simd for Portable {
     type V = V;
     const LANES: usize = 4;
 
-    tiles!(6, 96, [6 5 4 3 2 1] x [2, 1]);
+    tiles!(6, 16, 96, [6 5 4 3 2 1] x [2, 1]);
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {

@@ -11,7 +11,7 @@ use super::mask::Sight;
 use super::panel::{Panel, add_rows, drop_row, fill};
 use super::products::Copied;
 use super::rows::Rows;
-use super::{WeightDropout, sizes};
+use super::{Sizes, WeightDropout};
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
@@ -63,7 +63,7 @@ fn strip((lanes, granule): (usize, usize), s: &AttentionShape, keys: usize) -> u
     keys.div_ceil(strips).next_multiple_of(granule)
 }
 
-/// Lengths of the parts of one worker's scratch. A panel has 2 NR queries, a block half as many keys as forward.
+/// Lengths of the parts of one worker's scratch. A block has half of BLOCK keys.
 struct Parts {
     /// Keys and values, each.
     keys: usize,
@@ -84,11 +84,11 @@ struct Parts {
 
 impl Parts {
     fn new(
-        (lanes, nr, block): (usize, usize, usize),
+        Sizes { lanes, panel: width, block }: Sizes,
         (s, strip): (&AttentionShape, usize),
         dropout: bool,
     ) -> Parts {
-        let (wide, width, block) = (s.head_dim.next_multiple_of(lanes), 2 * nr, block / 2);
+        let (wide, block) = (s.head_dim.next_multiple_of(lanes), block / 2);
         Parts {
             keys: Copied::len(strip, s.head_dim),
             gradients: padded(strip * wide),
@@ -118,12 +118,12 @@ struct Plan {
 
 impl Plan {
     fn new(machine: Machine, (s, keys): (&AttentionShape, usize), dropout: bool, f32_sums: bool) -> Plan {
-        let sizes = sizes(machine.rung);
+        let sizes = Sizes::new(machine.rung);
         #[cfg(target_arch = "x86_64")]
         let granule = if amx::takes(machine.engine, s) { amx::backward::BLOCK } else { GRANULE };
         #[cfg(not(target_arch = "x86_64"))]
         let granule = GRANULE;
-        let strip = strip((sizes.0, granule), s, keys);
+        let strip = strip((sizes.lanes, granule), s, keys);
         #[cfg(target_arch = "x86_64")]
         let scratch = if amx::takes(machine.engine, s) {
             amx::backward::Parts::new(s, strip, dropout).total()
@@ -133,7 +133,7 @@ impl Plan {
         #[cfg(not(target_arch = "x86_64"))]
         let scratch = Parts::new(sizes, (s, strip), dropout).total();
         let strips = keys.div_ceil(strip.max(1));
-        let wide = s.head_dim.next_multiple_of(sizes.0);
+        let wide = s.head_dim.next_multiple_of(sizes.lanes);
         let sums = if strips > 1 && !f32_sums { s.batch * s.heads * s.seq * wide } else { 0 };
         let counters = padded(s.batch * s.kv_heads * strips);
         Plan { strip, spans: [counters, padded(sums), machine.threads * scratch] }
@@ -247,10 +247,10 @@ impl Backward<'_> {
     /// # Safety
     /// The scratch is this worker's.
     #[inline(always)]
-    unsafe fn bring<S: Simd>(&self, x: &Scratch, panel: &Panel<2>, b: usize, h: usize, t: usize) {
+    unsafe fn bring<S: Simd>(&self, x: &Scratch, panel: &Panel, b: usize, h: usize, t: usize) {
         let s = self.shape;
         let (e, columns, row) = (s.head_dim, (h * s.head_dim, s.head_dim), b * s.seq + t);
-        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
+        let (wide, width) = (e.next_multiple_of(S::LANES), S::PANEL);
         // SAFETY: rows and heads of the operands.
         unsafe {
             self.q.load::<S>(row, panel.count, columns, s.scale, x.q_rows);
@@ -279,14 +279,14 @@ impl Backward<'_> {
     unsafe fn block<S: Simd>(
         &self,
         x: &Scratch,
-        panel: &Panel<2>,
+        panel: &Panel,
         (b, h, t): (usize, usize, usize),
         s0: usize,
         s1: usize,
     ) {
         let s = self.shape;
         let e = s.head_dim;
-        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
+        let (wide, width) = (e.next_multiple_of(S::LANES), S::PANEL);
         let strip = panel.seen(0..width, &(s0..s1));
         let parts = strip.len().div_ceil(S::BLOCK / 2);
         for (part, key) in strip.clone().step_by(S::BLOCK / 2).enumerate() {
@@ -363,10 +363,10 @@ impl Backward<'_> {
         &self,
         strip: &Strip,
         item: &Item,
-        panel: &Panel<2>,
+        panel: &Panel,
         dq: *mut f32,
     ) -> bool {
-        let lanes = 0..Panel::<2>::width::<S>();
+        let lanes = 0..S::PANEL;
         if !panel.seen(lanes.clone(), &strip.keys).is_empty() {
             return false;
         }
@@ -386,11 +386,11 @@ impl Backward<'_> {
         &self,
         strip: &Strip,
         item: &Item,
-        panel: &Panel<2>,
+        panel: &Panel,
         dq: *const f32,
         done: &Done<'_>,
     ) {
-        let all = panel.seen(0..Panel::<2>::width::<S>(), &(0..self.keys));
+        let all = panel.seen(0..S::PANEL, &(0..self.keys));
         let (first, last) = (all.start >= strip.keys.start, all.end <= strip.keys.end);
         if !first {
             self.wait(strip.tile - 1, item.number + 1);
@@ -405,9 +405,9 @@ impl Backward<'_> {
     /// # Safety
     /// `dq` is this worker's; no strip sees the panel, and this one is the first.
     #[inline(always)]
-    unsafe fn nothing<S: Simd>(&self, dq: *mut f32, panel: &Panel<2>, (b, h, t): (usize, usize, usize)) {
+    unsafe fn nothing<S: Simd>(&self, dq: *mut f32, panel: &Panel, (b, h, t): (usize, usize, usize)) {
         let (s, e) = (self.shape, self.shape.head_dim);
-        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<2>::width::<S>());
+        let (wide, width) = (e.next_multiple_of(S::LANES), S::PANEL);
         // SAFETY: rows of dq that belong to this panel; nobody else is at them.
         unsafe {
             fill::<S>(dq, width * wide, 0.0);
@@ -423,7 +423,7 @@ impl Backward<'_> {
     unsafe fn give<S: Simd>(
         &self,
         from: *const f32,
-        panel: &Panel<2>,
+        panel: &Panel,
         (b, h, t): (usize, usize, usize),
         first: bool,
         last: bool,
@@ -464,8 +464,8 @@ impl Kernel for Tile<'_> {
         let wide = e.next_multiple_of(S::LANES);
         let strip = f.strip_of(tile);
         let Strip { b, g, keys: Range { start: s0, end: s1 }, .. } = strip;
-        let parts = Parts::new((S::LANES, S::NR, S::BLOCK), (s, f.strip), f.dropout.is_some());
-        let width = 2 * S::NR;
+        let parts = Parts::new(Sizes::of::<S>(), (s, f.strip), f.dropout.is_some());
+        let width = S::PANEL;
         let done = f.begin(tile);
         // SAFETY: the scratch is this worker's; rows and columns lie inside the operands, whose shapes were checked; dk and dv
         // of this strip are written by this tile alone, dq in turns.
@@ -478,7 +478,7 @@ impl Kernel for Tile<'_> {
             fill::<S>(x.dv, (s1 - s0) * wide, 0.0);
             for item in f.items(&strip, width) {
                 let Item { head, t, .. } = item;
-                let panel = Panel::<2>::new::<S>(&f.sight, b, t, width.min(s.seq - t));
+                let panel = Panel::new::<S>(&f.sight, b, t, width.min(s.seq - t));
                 if f.unseen::<S>(&strip, &item, &panel, x.dq) {
                     continue;
                 }

@@ -8,15 +8,13 @@ use super::mask::Sight;
 use super::panel::{LOWEST, Panel, drop_row, fill};
 use super::products::Copied;
 use super::rows::Rows;
-use super::{WeightDropout, sizes};
+use super::{Sizes, WeightDropout};
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::operand::Mat;
 use crate::simd::{Kernel, Simd, dispatch};
 use bessemer_tensor::op::AttentionShape;
 use std::ops::Range;
 
-/// A panel has so many times NR queries.
-const WIDE: usize = 2;
 /// Panels of queries that share a copy of keys and values, at most.
 const SHARING: usize = 8;
 /// Tiles that there should be at least, so that every thread has some.
@@ -88,8 +86,8 @@ struct Parts {
 }
 
 impl Parts {
-    fn new((lanes, nr, block): (usize, usize, usize), s: &AttentionShape, dropout: bool) -> Parts {
-        let (width, block) = (WIDE * nr, keys(block));
+    fn new(Sizes { lanes, panel: width, block }: Sizes, s: &AttentionShape, dropout: bool) -> Parts {
+        let block = keys(block);
         let wide = s.head_dim.next_multiple_of(lanes);
         let share = share(s, width, 2 * width * wide);
         Parts {
@@ -121,8 +119,8 @@ pub(super) fn workspace(machine: Machine, s: &AttentionShape, dropout: bool) -> 
     if amx::takes(machine.engine, s) {
         return machine.threads * amx::forward::Parts::new(s, dropout).total();
     }
-    let sizes = sizes(machine.rung);
-    machine.threads * Parts::new(sizes, s, dropout).total(WIDE * sizes.1)
+    let sizes = Sizes::new(machine.rung);
+    machine.threads * Parts::new(sizes, s, dropout).total(sizes.panel)
 }
 
 struct Tile<'a>(&'a Forward<'a>, usize, usize);
@@ -146,9 +144,9 @@ impl Kernel for Tile<'_> {
         let Tile(f, tile, worker) = self;
         let s = f.shape;
         let (e, per_group) = (s.head_dim, s.heads / s.kv_heads);
-        let (wide, width) = (e.next_multiple_of(S::LANES), Panel::<WIDE>::width::<S>());
+        let (wide, width) = (e.next_multiple_of(S::LANES), S::PANEL);
         let block = keys(S::BLOCK);
-        let parts = Parts::new((S::LANES, S::NR, S::BLOCK), s, f.dropout.is_some());
+        let parts = Parts::new(Sizes::of::<S>(), s, f.dropout.is_some());
         let base = f.scratch.at(worker * parts.total(width), parts.total(width));
         let span = parts.share * width;
         let Strip { b, g, queries: Range { start: t0, end: t1 } } = Strip::of(s, span, tile);
@@ -176,7 +174,7 @@ impl Kernel for Tile<'_> {
             for i in 0..per_group * panels {
                 let p = place(i);
                 f.q.load::<S>(b * s.seq + p.t, p.count, (p.head * e, e), s.scale, rows);
-                Panel::<WIDE>::new::<S>(&f.sight, b, p.t, p.count).columns::<S>(rows, e, p.queries);
+                Panel::new::<S>(&f.sight, b, p.t, p.count).columns::<S>(rows, e, p.queries);
                 fill::<S>(p.sums, width * wide, 0.0);
                 fill::<S>(p.maxima, width, LOWEST);
                 fill::<S>(p.totals, width, 0.0);
@@ -198,7 +196,7 @@ impl Kernel for Tile<'_> {
                     if f.sight.end(p.t + p.count - 1) <= s0 || f.sight.first(b, p.t) >= s0 + ns {
                         continue;
                     }
-                    let panel = Panel::<WIDE>::new::<S>(&f.sight, b, p.t, p.count);
+                    let panel = Panel::new::<S>(&f.sight, b, p.t, p.count);
                     let seen = panel.seen(0..width, &(s0..s0 + ns));
                     if seen.is_empty() {
                         continue;
@@ -249,8 +247,8 @@ pub(super) fn run(ctx: &Ctx<'_>, f: &Forward<'_>) {
     if amx::takes(ctx.engine, s) {
         return amx::forward::run(ctx, f);
     }
-    let sizes = sizes(ctx.rung);
-    let span = Parts::new(sizes, s, false).share * WIDE * sizes.1;
+    let sizes = Sizes::new(ctx.rung);
+    let span = Parts::new(sizes, s, false).share * sizes.panel;
     ctx.pool.run(s.batch * s.kv_heads * s.seq.div_ceil(span), &|tile, worker| {
         // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
         unsafe { dispatch(ctx.rung, Tile(f, tile, worker)) }

@@ -29,6 +29,13 @@ use super::dropout::Mask;
 use crate::Rung;
 use crate::ctx::{Ctx, Machine};
 use crate::operand::Indices;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+use crate::simd::neon::Neon;
+use crate::simd::{Portable, Simd};
 use bessemer_tensor::op::{Attention, AttentionBackward, AttentionDropout};
 use bessemer_tensor::{TensorError, View};
 use forward::Forward;
@@ -50,14 +57,32 @@ impl WeightDropout {
     }
 }
 
-/// LANES, NR and BLOCK of a rung.
-fn sizes(rung: Rung) -> (usize, usize, usize) {
-    match rung {
-        #[cfg(target_arch = "x86_64")]
-        Rung::Avx512 => (16, 32, 112),
-        #[cfg(target_arch = "x86_64")]
-        Rung::Avx2 => (8, 16, 96),
-        _ => (4, 8, 96),
+/// How a rung cuts scores.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    /// Elements of a vector.
+    lanes: usize,
+    /// Queries of a panel.
+    panel: usize,
+    /// BLOCK.
+    block: usize,
+}
+
+impl Sizes {
+    fn of<S: Simd>() -> Sizes {
+        Sizes { lanes: S::LANES, panel: S::PANEL, block: S::BLOCK }
+    }
+
+    fn new(rung: Rung) -> Sizes {
+        match rung {
+            #[cfg(target_arch = "x86_64")]
+            Rung::Avx512 => Sizes::of::<Avx512>(),
+            #[cfg(target_arch = "x86_64")]
+            Rung::Avx2 => Sizes::of::<Avx2>(),
+            #[cfg(target_arch = "aarch64")]
+            Rung::Neon => Sizes::of::<Neon>(),
+            _ => Sizes::of::<Portable>(),
+        }
     }
 }
 

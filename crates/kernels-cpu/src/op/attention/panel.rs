@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // blocks of scores by address
 
 use super::mask::Sight;
-use super::products::{COLUMNS, Copied, Left, Onto, rows, tile_rows};
+use super::products::{COLUMNS, Copied, Left, Onto, register_tiles, rows};
 use crate::op::dropout::{Mask, factors};
 use crate::simd::math::exp2;
 use crate::simd::{Simd, load_part};
@@ -15,8 +15,8 @@ pub(super) const MOST: usize = 64;
 /// Stands for "no score yet": far below every score, and still finite.
 pub(super) const LOWEST: f32 = -1e30;
 
-/// Queries `t .. t + count` of one sequence, in WIDE times NR lanes.
-pub(super) struct Panel<const WIDE: usize> {
+/// Queries `t .. t + count` of one sequence, in PANEL lanes: so many floats are from the scores of one key to those of the next.
+pub(super) struct Panel {
     pub(super) count: usize,
     /// The last key that each query sees, as f32: exact below 2^24. Lanes past `count` do as the last query. Below 0, before the first
     /// key, or past the last one where these are the positions of queries.
@@ -29,15 +29,9 @@ pub(super) struct Panel<const WIDE: usize> {
     positions: [f32; MOST],
 }
 
-impl<const WIDE: usize> Panel<WIDE> {
-    /// Lanes: floats from the scores of one key to those of the next.
+impl Panel {
     #[inline(always)]
-    pub(super) const fn width<S: Simd>() -> usize {
-        WIDE * S::NR
-    }
-
-    #[inline(always)]
-    pub(super) fn new<S: Simd>(sight: &Sight<'_>, b: usize, t: usize, count: usize) -> Panel<WIDE> {
+    pub(super) fn new<S: Simd>(sight: &Sight<'_>, b: usize, t: usize, count: usize) -> Panel {
         let zeros = [0.0; MOST];
         let mut panel = Panel { count, last: zeros, first: zeros, follow: false, positions: zeros };
         let of_stretch = sight.first_of_stretch().filter(|_| sight.is_stretch(t, count));
@@ -49,14 +43,12 @@ impl<const WIDE: usize> Panel<WIDE> {
         panel.follow = true;
         let (start, to) = (sight.position(t) as f32 - from, sight.position(t + count - 1) as f32 - from);
         let window = sight.window() as f32;
-        for (r, (last, first)) in
-            panel.last.iter_mut().zip(&mut panel.first).enumerate().take(Self::width::<S>())
-        {
+        for (r, (last, first)) in panel.last.iter_mut().zip(&mut panel.first).enumerate().take(S::PANEL) {
             *last = (start + r as f32).min(to);
             *first = (*last + 1.0 - window).max(0.0);
         }
         if let Some(starts) = sight.starts(b, t, count) {
-            for (r, first) in panel.first.iter_mut().enumerate().take(Self::width::<S>()) {
+            for (r, first) in panel.first.iter_mut().enumerate().take(S::PANEL) {
                 *first = first.max(starts[r.min(count - 1)] as f32 - from);
             }
         }
@@ -66,7 +58,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     /// Sets the ranges of queries or keys whose positions do not follow each other.
     #[inline(never)]
     fn set_apart<S: Simd>(&mut self, sight: &Sight<'_>, b: usize, t: usize) {
-        for r in 0..Self::width::<S>() {
+        for r in 0..S::PANEL {
             let query = t + r.min(self.count - 1);
             self.last[r] = sight.end(query) as f32 - 1.0;
             self.first[r] = sight.first(b, query) as f32;
@@ -110,7 +102,7 @@ impl<const WIDE: usize> Panel<WIDE> {
         q: *const f32,
         out: *mut f32,
     ) {
-        let width = Self::width::<S>();
+        let width = S::PANEL;
         for lane in (0..self.count).step_by(S::NR) {
             let vectors = (self.count - lane).div_ceil(S::LANES).min(2);
             let both = self.seen(lane..lane + S::NR, keys);
@@ -123,9 +115,8 @@ impl<const WIDE: usize> Panel<WIDE> {
             for (part, vectors, lane) in
                 [(both.start..split, vectors, lane), (split..both.end, 1, lane + S::LANES)]
             {
-                let each = tile_rows::<S>(part.len());
-                for key in part.clone().step_by(each) {
-                    let (at, count) = (key - keys.start, each.min(part.end - key));
+                for (row, count) in register_tiles::<S>(part.len()) {
+                    let at = part.start - keys.start + row;
                     for i in (0..e).step_by(COLUMNS) {
                         // SAFETY: keys of the block, lanes of the panel.
                         unsafe {
@@ -163,7 +154,7 @@ impl<const WIDE: usize> Panel<WIDE> {
         unsafe {
             let (last, first) =
                 (S::load(self.last.as_ptr().add(lane)), S::load(self.first.as_ptr().add(lane)));
-            let place = |key: usize| (key - keys.start) * Self::width::<S>() + lane;
+            let place = |key: usize| (key - keys.start) * S::PANEL + lane;
             if slope != 0.0 {
                 for key in seen.clone() {
                     let to = z.add(place(key));
@@ -212,7 +203,7 @@ impl<const WIDE: usize> Panel<WIDE> {
             let seen = self.seen(lane..lane + S::LANES, keys);
             // SAFETY: lanes of the panel and keys of the block.
             unsafe {
-                let at = |key: usize| z.add((key - keys.start) * Self::width::<S>() + lane);
+                let at = |key: usize| z.add((key - keys.start) * S::PANEL + lane);
                 let old = S::load(maxima.add(lane));
                 // Four chains: one would wait for itself.
                 let mut best = [old; 4];
@@ -253,7 +244,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     unsafe fn clear<S: Simd>(&self, v: usize, seen: &Range<usize>, keys: &Range<usize>, z: *mut f32) {
         for key in (keys.start..seen.start).chain(seen.end..keys.end) {
             // SAFETY: by the contract of the callers.
-            unsafe { S::store(z.add((key - keys.start) * Self::width::<S>() + v * S::LANES), S::splat(0.0)) };
+            unsafe { S::store(z.add((key - keys.start) * S::PANEL + v * S::LANES), S::splat(0.0)) };
         }
     }
 
@@ -281,7 +272,7 @@ impl<const WIDE: usize> Panel<WIDE> {
                 let shift = S::sub(S::splat(0.0), S::load(lse_log2.add(lane)));
                 let d = S::load(d.add(lane));
                 for key in seen.clone() {
-                    let at = (key - keys.start) * Self::width::<S>() + lane;
+                    let at = (key - keys.start) * S::PANEL + lane;
                     let w = exp2::<S>(S::fma(S::load(z.add(at)), log2e, shift));
                     let g = S::load(dp.add(at));
                     let (kept, g) = match drop {
@@ -327,8 +318,8 @@ impl<const WIDE: usize> Panel<WIDE> {
                 let nr = S::LANES.min(self.count - lane);
                 for k in (0..keys.len()).step_by(S::LANES) {
                     let nk = S::LANES.min(keys.len() - k);
-                    let (from, to) = (buffer.add(lane * step + k), out.add(k * Self::width::<S>() + lane));
-                    S::transpose(from, step, nr, nk, to, Self::width::<S>(), S::LANES);
+                    let (from, to) = (buffer.add(lane * step + k), out.add(k * S::PANEL + lane));
+                    S::transpose(from, step, nr, nk, to, S::PANEL, S::LANES);
                 }
             }
         }
@@ -342,7 +333,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     pub(super) unsafe fn multiply<S: Simd>(&self, keys: &Range<usize>, z: *mut f32, by: *const f32) {
         for key in 0..keys.len() {
             for v in 0..self.vectors::<S>() {
-                let at = key * Self::width::<S>() + v * S::LANES;
+                let at = key * S::PANEL + v * S::LANES;
                 // SAFETY: by contract.
                 unsafe { S::store(z.add(at), S::mul(S::load(z.add(at)), S::load(by.add(at)))) };
             }
@@ -355,7 +346,7 @@ impl<const WIDE: usize> Panel<WIDE> {
     /// As described.
     #[inline(always)]
     pub(super) unsafe fn columns<S: Simd>(&self, from: Copied, e: usize, to: *mut f32) {
-        let width = Self::width::<S>();
+        let width = S::PANEL;
         for lane in (0..width).step_by(S::LANES) {
             let nr = self.count.saturating_sub(lane).min(S::LANES);
             for i in (0..e).step_by(S::LANES) {
@@ -384,10 +375,8 @@ impl<const WIDE: usize> Panel<WIDE> {
         c: *mut f32,
         alpha: Option<*const f32>,
     ) {
-        let (width, step) = (Self::width::<S>(), vectors * S::LANES);
-        let each = tile_rows::<S>(self.count);
-        for r in (0..self.count).step_by(each) {
-            let count = each.min(self.count - r);
+        let (width, step) = (S::PANEL, vectors * S::LANES);
+        for (r, count) in register_tiles::<S>(self.count) {
             let seen = self.seen(r..r + count, keys);
             if seen.is_empty() {
                 continue;
@@ -415,10 +404,8 @@ impl<const WIDE: usize> Panel<WIDE> {
         vectors: usize,
         products: [(*const f32, Copied, *mut f32); 2],
     ) {
-        let (width, step) = (Self::width::<S>(), vectors * S::LANES);
-        let each = tile_rows::<S>(keys.len());
-        for key in (0..keys.len()).step_by(each) {
-            let count = each.min(keys.len() - key);
+        let (width, step) = (S::PANEL, vectors * S::LANES);
+        for (key, count) in register_tiles::<S>(keys.len()) {
             let seeing = self.seeing(&(keys.start + key..keys.start + key + count));
             if seeing.is_empty() {
                 continue;

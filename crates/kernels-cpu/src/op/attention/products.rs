@@ -55,10 +55,15 @@ pub(super) enum Onto {
     Scaled(*const f32),
 }
 
-/// Rows of each register tile when `rows` are shared out evenly.
+/// First row and number of rows of each register tile when `rows` are shared out evenly: all numbers within one of each other, so
+/// that no tile has too few sums to hide the latency of multiply-adds.
 #[inline(always)]
-pub(super) fn tile_rows<S: Simd>(rows: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(S::MR).max(1)).max(1)
+pub(super) fn register_tiles<S: Simd>(rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    let tiles = rows.div_ceil(S::MR);
+    (0..tiles).map(move |i| {
+        let first = rows * i / tiles;
+        (first, rows * (i + 1) / tiles - first)
+    })
 }
 
 /// One register tile of M rows and N vectors.

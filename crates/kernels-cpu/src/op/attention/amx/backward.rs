@@ -154,7 +154,7 @@ impl<'a> Tile<'a> {
             fill::<Avx512>(self.dk, count.next_multiple_of(PANEL) * wide, 0.0);
             fill::<Avx512>(self.dv, count.next_multiple_of(PANEL) * wide, 0.0);
             for item in f.items(strip, WIDTH) {
-                let panel = Panel::<2>::new::<Avx512>(&f.sight, strip.b, item.t, WIDTH.min(s.seq - item.t));
+                let panel = Panel::new::<Avx512>(&f.sight, strip.b, item.t, WIDTH.min(s.seq - item.t));
                 if f.unseen::<Avx512>(strip, &item, &panel, self.dq_rows) {
                     continue;
                 }
@@ -178,7 +178,7 @@ impl<'a> Tile<'a> {
     /// # Safety
     /// As [`Tile::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
-    unsafe fn bring(&self, panel: &Panel<2>, item: &Item) {
+    unsafe fn bring(&self, panel: &Panel, item: &Item) {
         let (f, s, b) = (self.f, self.f.shape, self.strip.b);
         let (e, count, first) = (s.head_dim, panel.count, b * s.seq + item.t);
         let columns = (item.head * e, e);
@@ -209,7 +209,7 @@ impl<'a> Tile<'a> {
     /// # Safety
     /// As [`Tile::run`], with tiles configured, and the panel brought in.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
-    unsafe fn block(&self, panel: &Panel<2>, item: &Item, keys: Range<usize>) {
+    unsafe fn block(&self, panel: &Panel, item: &Item, keys: Range<usize>) {
         let f = self.f;
         let first = (keys.start - self.strip.keys.start) / PANEL;
         let halves = [0, 1].map(|half| seen_panels(panel, half, &keys));
@@ -250,7 +250,7 @@ impl<'a> Tile<'a> {
     /// # Safety
     /// As [`Tile::block`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
-    unsafe fn add(&self, panel: &Panel<2>, keys: &Range<usize>, halves: &[Range<usize>; 2]) {
+    unsafe fn add(&self, panel: &Panel, keys: &Range<usize>, halves: &[Range<usize>; 2]) {
         let e = self.f.shape.head_dim;
         let wide = e.next_multiple_of(Avx512::LANES);
         let first = (keys.start - self.strip.keys.start) / PANEL;
@@ -310,7 +310,7 @@ impl<'a> Tile<'a> {
     unsafe fn drop(
         &self,
         dropout: &WeightDropout,
-        panel: &Panel<2>,
+        panel: &Panel,
         item: &Item,
         keys: &Range<usize>,
     ) -> *const f32 {

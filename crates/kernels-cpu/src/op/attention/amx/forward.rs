@@ -214,7 +214,7 @@ impl Tile<'_> {
         {
             return;
         }
-        let panel = &Panel::<2>::new::<Avx512>(&f.sight, self.strip.b, place.t, place.count);
+        let panel = &Panel::new::<Avx512>(&f.sight, self.strip.b, place.t, place.count);
         // SAFETY: by contract.
         unsafe {
             let drop = f.dropout.as_ref().map(|dropout| self.drop(dropout, (panel, place), keys));
@@ -232,7 +232,7 @@ impl Tile<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn half(
         &self,
-        panel: &Panel<2>,
+        panel: &Panel,
         place: &Place,
         block: &Block,
         half: usize,
@@ -290,7 +290,7 @@ impl Tile<'_> {
     unsafe fn drop(
         &self,
         dropout: &WeightDropout,
-        (panel, place): (&Panel<2>, &Place),
+        (panel, place): (&Panel, &Place),
         keys: &Range<usize>,
     ) -> *const f32 {
         let WeightDropout { mask, heads, first } = dropout;

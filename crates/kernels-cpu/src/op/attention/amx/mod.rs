@@ -167,7 +167,7 @@ unsafe fn multiply(
 }
 
 /// Panels of `keys`, from its start on, of which a half of the queries sees a key.
-fn seen_panels(panel: &Panel<2>, half: usize, keys: &Range<usize>) -> Range<usize> {
+fn seen_panels(panel: &Panel, half: usize, keys: &Range<usize>) -> Range<usize> {
     let lanes = half * PANEL..(half + 1) * PANEL;
     if lanes.start >= panel.count {
         return 0..0;

@@ -38,7 +38,7 @@ unsafe fn store<const PARTS: usize>(tile: *mut u8, line: usize, parts: [__m512i;
 /// The processor has the tile unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn softmax<const PARTS: usize>(
-    panel: &Panel<2>,
+    panel: &Panel,
     vectors: Range<usize>,
     keys: &Range<usize>,
     (z, factor): (*const f32, f32),
@@ -136,7 +136,7 @@ pub(super) struct Gradients<'a> {
 /// the tile unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(super) unsafe fn gradients<const PARTS: usize>(
-    panel: &Panel<2>,
+    panel: &Panel,
     keys: &Range<usize>,
     (z, factor, dp): (*const f32, f32, *const f32),
     queries: &Queries,
