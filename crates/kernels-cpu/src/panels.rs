@@ -4,37 +4,45 @@
 
 use crate::element::Element;
 use crate::simd::{Simd, load_part, store_part};
+use std::ops::Range;
 
 /// Vectors along a row that are asked for before they are packed: the time of some hundred floats hides a miss of every
 /// cache, and rows are too many for the processor's own prefetcher to follow.
 const AHEAD: usize = 8;
-/// Rows of k that [`pack_columns`] takes at a time, and asks for so long before it packs them, for the same reason.
-const ROWS_AHEAD: usize = 8;
+/// Steps of k that [`pack_columns`] takes at a time, and asks for so long before it packs them, for the same reason.
+pub(crate) const STEPS_AHEAD: usize = 8;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
-/// Packs a factor whose k is contiguous: element (row, k) at `src[row * ld + k]`. Costs a transposition of vectors.
+/// Packs steps `steps` of k of a factor whose k is contiguous: element (row, k) at `src[row * ld + k]`. Costs a transposition
+/// of vectors.
 ///
 /// # Safety
-/// `rows` rows of `k` elements at `src`, and space for whole panels at `dst`.
+/// `rows` rows of `k` elements at `src`, and space for whole panels at `dst`; nobody else writes these steps.
 #[inline(always)]
-pub(crate) unsafe fn pack_rows<S: Simd>(
-    src: *const impl Element,
+pub(crate) unsafe fn pack_rows<S: Simd, T: Element>(
+    src: *const T,
     ld: usize,
     rows: usize,
-    k: usize,
+    (k, steps): (usize, Range<usize>),
     width: usize,
     dst: *mut f32,
 ) {
     for p in 0..rows.div_ceil(width) {
         let (have, to) = (width.min(rows - p * width), p * width * k);
-        let mut i = 0;
-        while i < k {
-            let nk = S::LANES.min(k - i);
+        let mut i = steps.start;
+        while i < steps.end {
+            let nk = S::LANES.min(steps.end - i);
             // The same place some vectors later, which may be in the next panel.
             let later = i + AHEAD * S::LANES;
-            let (panel, later) = if later < k { (p, later) } else { (p + 1, later - k) };
-            for r in panel * width..((panel + 1) * width).min(rows) {
-                // SAFETY: a prefetch may name any address.
-                unsafe { S::prefetch(src.wrapping_add(r * ld + later).cast()) };
+            let (panel, later) =
+                if later < steps.end { (p, later) } else { (p + 1, later - steps.end + steps.start) };
+            // Once for each line.
+            if later * size_of::<T>() % LINE < S::LANES * size_of::<T>() {
+                for r in panel * width..((panel + 1) * width).min(rows) {
+                    // SAFETY: a prefetch may name any address.
+                    unsafe { S::prefetch(src.wrapping_add(r * ld + later).cast()) };
+                }
             }
             let mut c = 0;
             while c < width {
@@ -86,42 +94,43 @@ unsafe fn transpose<S: Simd, T: Element>(
     }
 }
 
-/// Packs a factor whose rows are contiguous: element (row, k) at `src[k * ld + row]`. Copies a few rows of one panel after the
-/// other: one row of all panels would write to as many places, a multiple of 4 KiB apart and so in one set of L1, if k is 1024.
+/// Packs steps `steps` of k of a factor whose rows are contiguous: element (row, k) at `src[k * ld + row]`. Copies a few steps
+/// of one panel after the other: one step of all panels would write to as many places, a multiple of 4 KiB apart and so in one
+/// set of L1, if k is 1024.
 ///
 /// # Safety
-/// `k` times `rows` elements at `src`, and space for whole panels at `dst`.
+/// `k` times `rows` elements at `src`, and space for whole panels at `dst`; nobody else writes these steps.
 #[inline(always)]
-pub(crate) unsafe fn pack_columns<S: Simd>(
-    src: *const impl Element,
+pub(crate) unsafe fn pack_columns<S: Simd, T: Element>(
+    src: *const T,
     ld: usize,
-    k: usize,
     rows: usize,
+    (k, steps): (usize, Range<usize>),
     width: usize,
     dst: *mut f32,
 ) {
-    for k0 in (0..k).step_by(ROWS_AHEAD) {
-        let steps = k0..(k0 + ROWS_AHEAD).min(k);
+    for k0 in steps.clone().step_by(STEPS_AHEAD) {
+        let few = k0..(k0 + STEPS_AHEAD).min(steps.end);
         for p in 0..rows.div_ceil(width) {
             let have = width.min(rows - p * width);
             let mut c = 0;
             while c < width {
                 let w = S::LANES.min(width - c);
-                let count = have.saturating_sub(c).min(w);
-                // Masked loads and stores are slow, stores on AMD above all. Where a vector is wider than the panel, a whole load
-                // reads into the next panels' rows and a whole store writes into later rows of this one, which are packed later.
-                let narrow = width < S::LANES && rows - p * width >= S::LANES;
-                for i in steps.clone() {
-                    // SAFETY: elements that exist, and a row of a panel, or the whole vector inside both; `wrapping_add` because
-                    // an empty part may start past the elements. A prefetch may name any address.
+                // Parts of vectors are slower than whole ones, in 16 bits and when stored.
+                let whole = rows - p * width >= c + S::LANES;
+                let count = if whole { S::LANES } else { have.saturating_sub(c).min(w) };
+                for i in few.clone() {
+                    // SAFETY: elements that exist, and a step of a panel, or a whole vector that ends in later steps, which
+                    // are packed later; `wrapping_add` because an empty part may start past the elements. A prefetch may
+                    // name any address.
                     unsafe {
                         let from = src.wrapping_add(i * ld + p * width + c);
-                        S::prefetch(from.wrapping_add(ROWS_AHEAD * ld).cast());
-                        let to = dst.add((p * k + i) * width + c);
-                        if narrow && i * width + S::LANES <= k * width {
-                            S::store(to, load_part::<S>(from, S::LANES));
+                        S::prefetch(from.wrapping_add(STEPS_AHEAD * ld).cast());
+                        let (v, to) = (load_part::<S>(from, count), dst.add((p * k + i) * width + c));
+                        if width < S::LANES && i * width + S::LANES <= steps.end * width {
+                            S::store(to, v);
                         } else {
-                            store_part::<S>(to, load_part::<S>(from, count), w);
+                            store_part::<S>(to, v, w);
                         }
                     }
                 }

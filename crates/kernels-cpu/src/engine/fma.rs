@@ -14,8 +14,9 @@ use crate::Rung;
 use crate::ctx::{Ctx, Machine, Span, padded};
 use crate::element::{Element, with_parameter};
 use crate::gemm::{Factor, Gemm, Shape, expect, finish_rows};
-use crate::panels::{pack_columns, pack_rows};
+use crate::panels::{STEPS_AHEAD, pack_columns, pack_rows};
 use crate::simd::{Kernel, Simd, dispatch};
+use std::ops::Range;
 
 /// Longest part of k: the panels that a register tile reads stream from L2 as fast as from L1, so longer is better until
 /// a block of A has too few rows to use a panel of B often.
@@ -33,6 +34,8 @@ const B_COLUMNS: usize = 512;
 const BLOCKS: usize = 4;
 /// Floats that one packing tile reads, about.
 const PACK_TILE: usize = 32 << 10;
+/// Columns of a packing tile at most where B lies by columns: two kilobytes of a row are read as a whole.
+const PACK_COLUMNS: usize = 512;
 
 /// Register tile of a rung.
 fn register_tile(rung: Rung) -> (usize, usize) {
@@ -108,21 +111,27 @@ pub(crate) fn workspace(machine: Machine, shape: &Shape) -> usize {
     Plan::new(machine, shape.m, shape.n, shape.k).workspace(machine.threads)
 }
 
-/// Packs rows `first .. first + rows` of a factor into panels of `width` rows.
+/// Packs steps `steps` of k of rows `rows` of a factor into panels of `width` rows and `k` steps.
 ///
 /// # Safety
-/// The rows and `k` columns lie inside the factor; `dst` holds whole panels.
+/// The rows and `k` columns lie inside the factor; `dst` holds whole panels, of which nobody else writes these steps.
 #[inline(always)]
-unsafe fn pack<S: Simd>(f: &Factor, first: usize, rows: usize, k: usize, width: usize, dst: *mut f32) {
+unsafe fn pack<S: Simd>(
+    f: &Factor,
+    rows: Range<usize>,
+    (k, steps): (usize, Range<usize>),
+    width: usize,
+    dst: *mut f32,
+) {
     // SAFETY: by contract.
     unsafe {
         let (rs, ks) = f.strides();
         with_parameter!(f.dtype(), T => {
-            let src = f.at::<T>(first, 0);
+            let src = f.at::<T>(rows.start, 0);
             if ks == 1 {
-                pack_rows::<S>(src, rs, rows, k, width, dst);
+                pack_rows::<S, T>(src, rs, rows.len(), (k, steps), width, dst);
             } else {
-                pack_columns::<S>(src, ks, k, rows, width, dst);
+                pack_columns::<S, T>(src, ks, rows.len(), (k, steps), width, dst);
             }
         });
     }
@@ -142,9 +151,21 @@ impl Panels<'_> {
         self.rows.div_ceil(self.plan.nr)
     }
 
-    /// Panels of one packing tile.
-    fn group(&self) -> usize {
-        (PACK_TILE / (self.plan.k.max(1) * self.plan.nr)).max(1)
+    /// Panels and steps of k of one packing tile: all steps of a few panels, or, where the rows are contiguous, few steps of
+    /// many panels, so that long pieces of memory are read.
+    fn tile(&self) -> (usize, usize) {
+        let Plan { k, nr, .. } = *self.plan;
+        if self.factor.strides().1 == 1 {
+            return ((PACK_TILE / (k.max(1) * nr)).max(1), k.max(1));
+        }
+        let panels = self.count().min(PACK_COLUMNS / nr);
+        (panels, (PACK_TILE / (panels * nr)).next_multiple_of(STEPS_AHEAD))
+    }
+
+    /// Packing tiles.
+    fn tiles(&self) -> usize {
+        let (panels, steps) = self.tile();
+        self.count().div_ceil(panels) * self.plan.k.div_ceil(steps)
     }
 
     /// Packed panels `first .. first + count`.
@@ -162,12 +183,15 @@ impl Kernel for Pack<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Pack(b, tile) = self;
-        let first = tile * b.group();
-        let count = b.group().min(b.count() - first);
+        let (panels, steps) = b.tile();
+        let across = b.count().div_ceil(panels);
+        let (first, step) = (tile % across * panels, tile / across * steps);
+        let count = panels.min(b.count() - first);
         let row = first * S::TILE_COLUMNS;
-        let rows = (count * S::TILE_COLUMNS).min(b.rows - row);
-        // SAFETY: the rows lie inside B, and this tile is the only one that writes these panels.
-        unsafe { pack::<S>(&b.factor, b.first + row, rows, b.plan.k, S::TILE_COLUMNS, b.at(first, count)) };
+        let rows = b.first + row..b.first + (row + count * S::TILE_COLUMNS).min(b.rows);
+        let steps = step..(step + steps).min(b.plan.k);
+        // SAFETY: the rows lie inside B, and this tile is the only one that writes these steps of these panels.
+        unsafe { pack::<S>(&b.factor, rows, (b.plan.k, steps), S::TILE_COLUMNS, b.at(first, count)) };
     }
 }
 
@@ -196,7 +220,7 @@ impl<T: Element> Kernel for Block<'_, T> {
         let a = c.wrapping_add(padded(S::TILE.0 * S::TILE_COLUMNS));
         let panels = b.at(jb, nb);
         // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
-        unsafe { pack::<S>(&gemm.a, first, rows, k, S::TILE.0, a) };
+        unsafe { pack::<S>(&gemm.a, first..end, (k, 0..k), S::TILE.0, a) };
         let na = rows.div_ceil(S::TILE.0);
         for j in 0..nb {
             let col = (jb + j) * S::TILE_COLUMNS;
@@ -242,7 +266,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: 
     let step = plan.b_panels * plan.nr;
     for first in (0..plan.n).step_by(step) {
         let b = Panels { factor: gemm.b, plan: &plan, first, rows: step.min(n - first), to };
-        ctx.pool.run(b.count().div_ceil(b.group()), &|tile, _| {
+        ctx.pool.run(b.tiles(), &|tile, _| {
             // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
             // found inside their buffers, and the packed panels are workspace of this launch.
             unsafe { dispatch(ctx.rung, Pack(&b, tile)) }

@@ -18,6 +18,30 @@ unsafe fn mask(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - n).cast()) }
 }
 
+/// Writes the first n < 8 lanes, in up to three parts: AMD's processors make a masked store of many microinstructions.
+///
+/// # Safety
+/// n floats at `p`.
+#[inline(always)]
+unsafe fn store_first(p: *mut f32, v: __m256, n: usize) {
+    debug_assert!(n < 8);
+    // SAFETY: by contract.
+    unsafe {
+        let (mut p, mut rest) = (p, _mm256_castps256_ps128(v));
+        if n & 4 != 0 {
+            _mm_storeu_ps(p, rest);
+            (p, rest) = (p.add(4), _mm256_extractf128_ps::<1>(v));
+        }
+        if n & 2 != 0 {
+            _mm_storel_pd(p.cast(), _mm_castps_pd(rest));
+            (p, rest) = (p.add(2), _mm_movehl_ps(rest, rest));
+        }
+        if n & 1 != 0 {
+            _mm_store_ss(p, rest);
+        }
+    }
+}
+
 /// The nearest bf16 of every lane, as [`crate::element::nearest_bf16`].
 #[inline(always)]
 unsafe fn nearest_bf16(v: __m256) -> __m128i {
@@ -78,7 +102,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_n(p: *mut f32, v: __m256, n: usize) {
-        unsafe { _mm256_maskstore_ps(p, mask(n), v) }
+        unsafe { if n == 8 { Self::store(p, v) } else { store_first(p, v, n) } }
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> __m256 {
@@ -281,11 +305,11 @@ impl Simd for Avx2 {
             for (k, v) in out.iter().enumerate() {
                 if k < nk {
                     let p = dst.add(k * dst_ld);
-                    // A masked store is slow on AMD: where the next row of the block overwrites the surplus, store all.
+                    // Where the next row of the block overwrites the surplus, one store is enough.
                     if width == 8 || (k + 1 < nk && dst_ld == width && width >= 4) {
                         _mm256_storeu_ps(p, *v);
                     } else {
-                        _mm256_maskstore_ps(p, mask(width), *v);
+                        store_first(p, *v, width);
                     }
                 }
             }

@@ -9,7 +9,7 @@ use crate::simd::math::exp2;
 use crate::simd::{Simd, load_part};
 use std::ops::Range;
 
-/// More queries than any panel has.
+/// Queries of a panel at most.
 pub(super) const MOST: usize = 64;
 
 /// Stands for "no score yet": far below every score, and still finite.
@@ -32,6 +32,7 @@ pub(super) struct Panel {
 impl Panel {
     #[inline(always)]
     pub(super) fn new<S: Simd>(sight: &Sight<'_>, b: usize, t: usize, count: usize) -> Panel {
+        const { assert!(S::PANEL <= MOST) };
         let zeros = [0.0; MOST];
         let mut panel = Panel { count, last: zeros, first: zeros, follow: false, positions: zeros };
         let of_stretch = sight.first_of_stretch().filter(|_| sight.is_stretch(t, count));

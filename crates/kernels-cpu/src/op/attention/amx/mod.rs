@@ -23,11 +23,13 @@ use crate::engine::amx::tile::DEPTH;
 use crate::engine::{Engine, Parts};
 use crate::gemm::Factor;
 use crate::operand::AnyMat;
+use crate::simd::Simd;
+use crate::simd::avx512::Avx512;
 use bessemer_tensor::op::AttentionShape;
 use std::ops::Range;
 
 /// Queries of a panel.
-const WIDTH: usize = 64;
+const WIDTH: usize = Avx512::PANEL;
 /// Narrower heads stay with multiply-adds: most of what the unit computes would be thrown away.
 const NARROWEST: usize = 32;
 /// Parts of an operand at most.
