@@ -12,6 +12,9 @@ use bessemer_tensor::View;
 use bessemer_units::DType;
 use half::bf16;
 
+/// Rows that are asked for before they are copied: those of a head lie too far apart for the processor's own prefetcher.
+const AHEAD: usize = 8;
+
 /// A matrix of activations. One kernel serves both types: only copies differ.
 #[derive(Clone, Copy)]
 pub(super) enum Rows {
@@ -81,16 +84,13 @@ impl Rows {
         part: usize,
         parts: usize,
     ) {
-        /// Bytes of a cache line.
-        const LINE: usize = 64;
         for r in count * part / parts..count * (part + 1) / parts {
-            let (at, bytes) = match self {
-                Rows::F32(m) => (m.row(first + r).wrapping_add(col).cast::<u8>(), 4 * e),
-                Rows::Bf16(m) => (m.row(first + r).wrapping_add(col).cast::<u8>(), 2 * e),
-            };
-            for line in (0..bytes).step_by(LINE) {
-                // SAFETY: an address inside the row; a hint reads nothing.
-                unsafe { S::prefetch(at.wrapping_add(line).cast()) };
+            // SAFETY: by contract.
+            unsafe {
+                match self {
+                    Rows::F32(m) => ask::<S, f32>(m, first + r, (col, e)),
+                    Rows::Bf16(m) => ask::<S, bf16>(m, first + r, (col, e)),
+                }
             }
         }
     }
@@ -146,6 +146,21 @@ impl Rows {
     }
 }
 
+/// Asks for columns `col .. col + e` of a row to be brought near.
+///
+/// # Safety
+/// The row and the columns exist.
+#[inline(always)]
+unsafe fn ask<S: Simd, T: Element>(m: &Mat<T>, row: usize, (col, e): (usize, usize)) {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+    let at = m.row(row).wrapping_add(col).cast::<u8>();
+    for line in (0..e * size_of::<T>()).step_by(LINE) {
+        // SAFETY: an address inside the row; a hint reads nothing.
+        unsafe { S::prefetch(at.wrapping_add(line).cast()) };
+    }
+}
+
 #[inline(always)]
 unsafe fn load_rows<S: Simd, T: Element>(
     m: &Mat<T>,
@@ -155,9 +170,16 @@ unsafe fn load_rows<S: Simd, T: Element>(
     factor: f32,
     to: Copied,
 ) {
+    for r in 0..AHEAD.min(count) {
+        // SAFETY: rows that exist.
+        unsafe { ask::<S, T>(m, first + r, (col, e)) };
+    }
     for r in 0..count {
         // SAFETY: by the contract of `Rows::load`.
         unsafe {
+            if r + AHEAD < count {
+                ask::<S, T>(m, first + r + AHEAD, (col, e));
+            }
             let from = m.row(first + r).add(col);
             for c in (0..e).step_by(S::LANES) {
                 let v = load_part::<S>(from.add(c), S::LANES.min(e - c));
