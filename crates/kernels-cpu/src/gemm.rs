@@ -282,7 +282,7 @@ pub(crate) unsafe fn finish_rows<S: Simd, T: Element>(
 /// [`finish_rows`] of whole rows; `f(y, row, column)` stands for the activation.
 ///
 /// # Safety
-/// As there.
+/// The contract of [`finish_rows`].
 #[inline(always)]
 unsafe fn finish_whole_rows<S: Simd, T: Element>(
     e: &Epilogue<T>,
