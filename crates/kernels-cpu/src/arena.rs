@@ -78,8 +78,6 @@ impl Drop for Block {
 
 struct Slot {
     block: Block,
-    len: usize,
-    dtype: DType,
     class: &'static str,
     name: String,
 }
@@ -108,13 +106,7 @@ impl Arena {
         let bytes = spec.len.checked_mul(spec.dtype.size());
         let block = self.map(bytes, &label)?;
         let id = self.slots.len() as u32;
-        self.slots.push(Slot {
-            block,
-            len: spec.len,
-            dtype: spec.dtype,
-            class: spec.class,
-            name: spec.name.to_owned(),
-        });
+        self.slots.push(Slot { block, class: spec.class, name: spec.name.to_owned() });
         Ok(Buffer { id, len: spec.len, dtype: spec.dtype })
     }
 
@@ -197,8 +189,8 @@ impl Arena {
                 .and_then(|x| x.checked_add(view.offset))
         };
         let slot = self.slots.get(view.buffer.id as usize);
-        let known = slot.filter(|s| s.len == view.buffer.len && s.dtype == view.buffer.dtype);
-        let len = known.map_or(0, |s| s.len);
+        let known = slot.filter(|s| s.block.len() as u64 == view.buffer.bytes());
+        let len = known.map_or(0, |_| view.buffer.len);
         let overlapping = view.rows > 1 && view.stride < view.cols;
         if known.is_some() && end.is_some_and(|e| e <= len) && !overlapping {
             return Ok(());
@@ -212,9 +204,10 @@ impl Arena {
     /// If the view was not checked by [`Arena::contains`].
     pub(crate) fn address(&self, view: &View) -> *mut u8 {
         let slot = &self.slots[view.buffer.id as usize];
-        assert!(view.offset <= slot.len && view.buffer.dtype == slot.dtype);
+        let offset = view.offset * view.dtype().size();
+        assert!(offset <= slot.block.len());
         // SAFETY: the offset is at most the length of the block.
-        unsafe { slot.block.ptr().add(view.offset * slot.dtype.size()) }
+        unsafe { slot.block.ptr().add(offset) }
     }
 
     /// The view as an f32 matrix.
@@ -309,5 +302,8 @@ mod tests {
         assert!(a.contains(&wrap).is_err());
         assert!(a.contains(&View { buffer: Buffer { id: 7, ..b }, ..b.vector() }).is_err());
         assert!(a.contains(&View { buffer: Buffer { len: 200, ..b }, ..b.vector() }).is_err());
+        let halves = b.of_type(DType::Bf16).unwrap().vector();
+        assert!(a.contains(&halves).is_ok() && a.contains(&View { cols: 201, ..halves }).is_err());
+        assert!(a.contains(&View { buffer: Buffer { len: usize::MAX, ..b }, ..b.vector() }).is_err());
     }
 }

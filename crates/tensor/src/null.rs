@@ -22,7 +22,8 @@ pub struct Count {
 /// The counting backend.
 #[derive(Debug, Default)]
 pub struct NullBackend {
-    lengths: Vec<usize>,
+    /// Of each buffer.
+    bytes: Vec<u64>,
     classes: BTreeMap<&'static str, u64>,
     workspace: u64,
     counts: BTreeMap<&'static str, Count>,
@@ -62,8 +63,9 @@ impl NullBackend {
     }
 
     fn inside(&self, view: &View) -> Result<(), TensorError> {
-        let len = self.lengths.get(view.buffer.id as usize).copied().unwrap_or(0);
-        if len == view.buffer.len && view.end() <= len {
+        let known = self.bytes.get(view.buffer.id as usize).filter(|bytes| **bytes == view.buffer.bytes());
+        let len = if known.is_some() { view.buffer.len } else { 0 };
+        if known.is_some() && view.end() <= len {
             return view.check();
         }
         Err(TensorError::OutOfBounds { buffer: view.buffer.id, end: view.end(), len })
@@ -76,10 +78,10 @@ impl Backend for NullBackend {
     }
 
     fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
-        let id = self.lengths.len() as u32;
-        self.lengths.push(spec.len);
-        *self.classes.entry(spec.class).or_default() += (spec.len * spec.dtype.size()) as u64;
-        Ok(Buffer { id, len: spec.len, dtype: spec.dtype })
+        let buffer = Buffer { id: self.bytes.len() as u32, len: spec.len, dtype: spec.dtype };
+        self.bytes.push(buffer.bytes());
+        *self.classes.entry(spec.class).or_default() += buffer.bytes();
+        Ok(buffer)
     }
 
     fn workspace(&self, _op: &Op) -> Result<Bytes, TensorError> {

@@ -15,6 +15,17 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// Bytes. With the number they are what a backend knows a buffer by.
+    pub fn bytes(&self) -> u64 {
+        (self.len as u64).saturating_mul(self.dtype.size() as u64)
+    }
+
+    /// The same memory as elements of another type, if they fill it. What was written as one type means nothing as another.
+    pub fn of_type(self, dtype: DType) -> Option<Buffer> {
+        let (bytes, size) = (self.bytes(), dtype.size() as u64);
+        bytes.is_multiple_of(size).then_some(Buffer { len: (bytes / size) as usize, dtype, ..self })
+    }
+
     /// The whole buffer as a `rows` x `cols` matrix without gaps.
     ///
     /// # Panics
@@ -115,10 +126,14 @@ impl View {
         if self.buffer.id != other.buffer.id || self.is_empty() || other.is_empty() {
             return false;
         }
-        if self.end() <= other.offset || other.end() <= self.offset {
+        let [a, b] = [self, other].map(|view| view.dtype().size());
+        let before = |end: usize, size: usize, start: usize, other: usize| {
+            end.saturating_mul(size) <= start.saturating_mul(other)
+        };
+        if before(self.end(), a, other.offset, b) || before(other.end(), b, self.offset, a) {
             return false;
         }
-        if self.stride == other.stride && self.rows > 1 && other.rows > 1 {
+        if a == b && self.stride == other.stride && self.rows > 1 && other.rows > 1 {
             // The columns of both, on the circle of one stride: neither reaches the other.
             let (a, b, around) = (self.offset, other.offset, self.stride);
             let from_a = (b % around + around - a % around) % around;
@@ -153,6 +168,20 @@ mod tests {
         let (q, k, v) = (qkv.columns(0, 4), qkv.columns(4, 4), qkv.columns(8, 4));
         assert!(!q.overlaps(&k) && !k.overlaps(&v) && !q.overlaps(&v) && !v.overlaps(&q));
         assert!(qkv.columns(0, 5).overlaps(&k) && v.overlaps(&qkv.columns(0, 9)));
+    }
+
+    #[test]
+    fn elements_of_another_type_overlap_by_their_bytes() {
+        let floats = buffer(12);
+        let halves = floats.of_type(DType::Bf16).unwrap();
+        assert_eq!((halves.id, halves.len, halves.bytes()), (floats.id, 24, floats.bytes()));
+        let (front, back) = (floats.vector().columns(0, 6), floats.vector().columns(6, 6));
+        assert!(halves.vector().columns(0, 13).overlaps(&back) && back.overlaps(&halves.vector()));
+        assert!(!halves.vector().columns(0, 12).overlaps(&back));
+        assert!(!front.overlaps(&halves.vector().columns(12, 12)));
+        // Columns are told apart only where elements are of one size.
+        assert!(floats.matrix(3, 4).columns(2, 2).overlaps(&halves.matrix(6, 4).columns(0, 2)));
+        assert_eq!(Buffer { len: 5, dtype: DType::Bf16, ..floats }.of_type(DType::F32), None);
     }
 
     #[test]
