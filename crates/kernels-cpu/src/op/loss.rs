@@ -22,7 +22,7 @@ use bessemer_units::DType;
 /// Floats of logits of a chunk at most, for activations of 4 bytes and of 2: those take less memory beside the logits, and
 /// their products are so fast that packing the weights for each chunk counts. In f32 with AVX2, 1,024 rows and 50,257 tokens,
 /// three chunks instead of two cost 2 % of the time, four 7 %.
-const LOGITS: [usize; 2] = [24 << 20, 64 << 20];
+const LOGITS: [usize; 2] = [32 << 20, 64 << 20];
 /// Rows of a chunk at least, so that packing the weights again for each chunk costs little, and at most, so that the
 /// logits of a small vocabulary stay in a cache.
 const CHUNK_ROWS: (usize, usize) = (256, 1024);
