@@ -17,6 +17,9 @@ pub struct ActivationConfig {
     /// Layers whose stored activations wait for the backward pass in a second memory, which [`crate::Ranks::offload`] and
     /// [`crate::Ranks::reload`] stand for.
     pub offload: OffloadPlan,
+    /// Lets what a backward pass reads lie in the memory of gradients that it writes later. Gradients then last until the next
+    /// forward pass, and no pass adds to them: for steps of one micro-batch.
+    pub in_gradients: bool,
 }
 
 /// Rows of logits made at a time by [`crate::Decoder::logits`].

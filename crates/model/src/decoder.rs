@@ -2,6 +2,7 @@
 
 use crate::config::ActivationConfig;
 use crate::error::ModelError;
+use crate::gradient_memory::GradientMemory;
 use crate::lengths::{LengthUnits, ShorterLength};
 use crate::logits::logits_units;
 use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
@@ -164,10 +165,19 @@ impl Decoder {
         let places = units.iter().map(|u| u.program.random.len()).sum();
         let counters = vec![[0; DropoutMask::WORDS]; places];
         let with_logits = plan.has_arenas().then_some(&logits_scratch);
-        let memory = Allocating::new(&mut *backend, &plan, &units);
-        let (buffers, slots) =
-            Allocating { stored: &stored, shared, shorter: &shorter, logits: with_logits, ..memory }
-                .all(beside)?;
+        let gradients: Vec<Option<View>> = params.iter().map(|p| p.grad).collect();
+        let mut memory = Allocating {
+            stored: &stored,
+            shared,
+            shorter: &shorter,
+            logits: with_logits,
+            gradients: match plan.in_gradients(shared.is_some())? {
+                true => GradientMemory::new(&units, &gradients),
+                false => GradientMemory::default(),
+            },
+            ..Allocating::new(&mut *backend, &plan, &units)
+        };
+        let (buffers, slots) = memory.all(beside)?;
         let shorter = shorter
             .into_iter()
             .zip(slots)
@@ -182,7 +192,7 @@ impl Decoder {
             shape,
             config: config.clone(),
             values: params.iter().map(|p| p.value).collect(),
-            gradients: params.iter().map(|p| p.grad).collect(),
+            gradients,
             logits,
             params,
             units,

@@ -26,6 +26,7 @@ mod config;
 mod decode;
 mod decoder;
 mod error;
+mod gradient_memory;
 mod init;
 mod lengths;
 mod logits;

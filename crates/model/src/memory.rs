@@ -12,6 +12,7 @@
 use crate::config::LOGIT_ROWS;
 use crate::decoder::{Decoder, Purpose};
 use crate::error::ModelError;
+use crate::gradient_memory::GradientMemory;
 use crate::lengths::{Arena, LengthUnits};
 use crate::units::{Plan, StageUnit};
 use bessemer_arch::{PositionChoice, Unit};
@@ -153,6 +154,8 @@ pub(crate) struct Allocating<'a> {
     pub(crate) logits: Option<&'a Scratch>,
     /// Where matrices are laid out; without one each is a buffer of its own.
     pub(crate) arena: Option<Arena>,
+    /// Gradients in whose memory a slot may lie.
+    pub(crate) gradients: GradientMemory,
 }
 
 impl<'a> Allocating<'a> {
@@ -171,6 +174,21 @@ impl<'a> Allocating<'a> {
             shorter: &[],
             logits: None,
             arena: None,
+            gradients: GradientMemory::default(),
+        }
+    }
+
+    /// A matrix that the backward pass of unit number `last` is the last to read.
+    fn matrix_until(
+        &mut self,
+        last: usize,
+        name: &str,
+        dtype: DType,
+        [rows, cols]: [usize; 2],
+    ) -> Result<View, ModelError> {
+        match self.gradients.take(last, dtype, rows, cols) {
+            Some(view) => Ok(view),
+            None => self.matrix(name, dtype, rows, cols),
         }
     }
 
@@ -184,21 +202,27 @@ impl<'a> Allocating<'a> {
 
     /// The values of one home.
     fn values(&mut self, units: &[StageUnit], home: Home, suffix: &str) -> Result<Values, ModelError> {
-        units.iter().map(|unit| self.values_of(unit, home, suffix)).collect()
+        units.iter().enumerate().map(|(at, unit)| self.values_of((at, unit), home, suffix)).collect()
     }
 
     fn values_of(
         &mut self,
-        unit: &StageUnit,
+        (at, unit): (usize, &StageUnit),
         home: Home,
         suffix: &str,
     ) -> Result<Vec<Option<View>>, ModelError> {
-        let mut views = vec![None; unit.program.values.len()];
-        for (id, value) in unit.program.values.iter().enumerate() {
-            if unit.memory.homes[id] == home {
-                let name = format!("{}{}{suffix}", unit.program.name, value.name);
-                views[id] = Some(self.matrix(&name, value.dtype, value.rows, value.cols)?);
-            }
+        let values = &unit.program.values;
+        let mut views = vec![None; values.len()];
+        let mut ids: Vec<usize> = (0..values.len()).filter(|id| unit.memory.homes[*id] == home).collect();
+        // The largest first leave fewer gaps.
+        ids.sort_by_key(|id| std::cmp::Reverse(values[*id].rows * values[*id].cols));
+        for id in ids {
+            let (value, shape) = (&values[id], [values[id].rows, values[id].cols]);
+            let name = format!("{}{}{suffix}", unit.program.name, value.name);
+            views[id] = Some(match home {
+                Home::Saved => self.matrix_until(at, &name, value.dtype, shape)?,
+                _ => self.matrix(&name, value.dtype, value.rows, value.cols)?,
+            });
         }
         Ok(views)
     }
@@ -225,7 +249,7 @@ impl<'a> Allocating<'a> {
             return Err(refused());
         }
         let mut saved = Vec::with_capacity(units.len());
-        for unit in units {
+        for (at, unit) in units.iter().enumerate() {
             let layer = matches!(unit.unit, Unit::Layer(_));
             saved.push(match if layer { theirs.next() } else { None } {
                 Some(number) => {
@@ -243,7 +267,7 @@ impl<'a> Allocating<'a> {
                     }
                     views.clone()
                 }
-                None => self.values_of(unit, Home::Saved, "")?,
+                None => self.values_of((at, unit), Home::Saved, "")?,
             });
         }
         let last = slot.stream[slot.stream.len() - 1];
@@ -280,6 +304,20 @@ impl<'a> Allocating<'a> {
         if slot < self.plan.stored_slots() && !self.stored.is_empty() { self.stored } else { self.units }
     }
 
+    /// Memory of the stream before layer number `layer` of the stage, or behind the last one.
+    fn stream(&mut self, units: &[StageUnit], layer: usize) -> Result<View, ModelError> {
+        let (shape, dtype, span) = (self.plan.stream(), self.plan.storage(), &self.plan.stage.span);
+        let name = "residual stream";
+        let reader = layer + usize::from(span.embedding);
+        if layer == span.layers.len() && !span.head {
+            // It becomes the gradient that the backward pass begins with.
+            return self.matrix(name, dtype, shape[0], shape[1]);
+        }
+        // Of the units on both sides the one before comes last, if it reads what it has left.
+        let writer = reader.checked_sub(1).filter(|at| units[*at].reads_stream_that_leaves());
+        self.matrix_until(writer.unwrap_or(reader), name, dtype, shape)
+    }
+
     pub(crate) fn slot(&mut self, units: &[StageUnit], turns: &[View]) -> Result<Slot, ModelError> {
         let (plan, n) = (self.plan, self.plan.shape.tokens());
         let mut indices = |name: &str| self.matrix(name, DType::U32, 1, n);
@@ -288,11 +326,13 @@ impl<'a> Allocating<'a> {
             Some(_) => Some(self.matrix("documents", DType::U32, 1, n)?),
             None => None,
         };
+        // Before the stream, whose matrices are the smallest and fit into what is left.
+        let saved = self.values(units, Home::Saved, "")?;
         let ([rows, width], dtype) = (plan.stream(), plan.storage());
         let layers = plan.stage.span.layers.len();
         let first = match self.in_turn(units, 0) {
             true => turns[0],
-            false => self.matrix("residual stream", dtype, rows, width)?,
+            false => self.stream(units, 0)?,
         };
         let mut stream = vec![first];
         let in_place = plan.shape.purpose == Purpose::Score
@@ -303,7 +343,7 @@ impl<'a> Allocating<'a> {
                 true => last,
                 false if self.in_turn(units, stream.len()) => turns[stream.len() % turns.len()],
                 false if plan.shape.purpose == Purpose::Score && stream.len() > 1 => stream[stream.len() - 2],
-                false => self.matrix("residual stream", dtype, rows, width)?,
+                false => self.stream(units, stream.len())?,
             };
             stream.push(next);
         }
@@ -312,7 +352,6 @@ impl<'a> Allocating<'a> {
             Purpose::Train if plan.stage.span.head => self.matrix("stream gradient", dtype, rows, width)?,
             _ => stream[layers],
         };
-        let saved = self.values(units, Home::Saved, "")?;
         Ok(Slot { ids, targets, positions, documents, stream, gradient, saved })
     }
 

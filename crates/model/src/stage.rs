@@ -425,6 +425,13 @@ impl Decoder {
         accumulate: Accumulate,
         set: Option<usize>,
     ) -> Result<Option<LossSum>, ModelError> {
+        if self.config.in_gradients && (accumulate.input || accumulate.weight) {
+            return Err(ModelError::Stage(
+                "wanted a pass that replaces the gradients, because the forward pass has used their memory \
+                 (ActivationConfig::in_gradients), found one that adds to them"
+                    .into(),
+            ));
+        }
         let scored = self.scored(slot);
         let memory = PassMemory { slot: Some(slot), kept: self.held.of_slot[slot], pending: set };
         self.held.slots[slot] = SlotUse::Free;

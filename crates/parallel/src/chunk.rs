@@ -1,5 +1,6 @@
 //! A stage of the model on a rank: its parameters and what steps them, and the ranks that hold the same.
 
+use crate::config::Stage;
 use crate::error::ParallelError;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::flat::Units;
@@ -20,7 +21,7 @@ use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
 use bessemer_mesh::Axis;
-use bessemer_model::{Decoder, Pending, SlotMemory, StageConfig};
+use bessemer_model::{ActivationConfig, Decoder, Pending, SlotMemory, StageConfig};
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StateView, StepStats};
 use bessemer_program::{DataRank, PassNode};
 use bessemer_schedule::Instruction;
@@ -245,7 +246,23 @@ fn decoder(
     if let Some((beside, slots)) = beside {
         return Ok(beside.of_stage_beside(backend, &stage, placed, slots)?);
     }
-    Ok(Decoder::of_stage(backend, part, stream, job.shape, job.activations.clone(), &stage, placed)?)
+    let activations = ActivationConfig { in_gradients: in_gradients(job, needs), ..job.activations.clone() };
+    Ok(Decoder::of_stage(backend, part, stream, job.shape, activations, &stage, placed)?)
+}
+
+/// Whether activations may lie in the memory of gradients: a step replaces them once, and they stay where the backward pass writes
+/// them until the update.
+fn in_gradients(job: &Job<'_>, needs: &Needs) -> bool {
+    let (program, activations) = (job.program, &job.activations);
+    activations.in_gradients
+        && program.stages == 1
+        && program.micro_batches() == 1
+        && job.plan.stage < Stage::Zero2
+        && needs.slots <= 1
+        && needs.pending == 0
+        && activations.lengths.is_empty()
+        && activations.recompute.budget().is_none()
+        && !activations.offload.is_on()
 }
 
 /// Refuses a gradient that the programs leave partial over the tensor axis and that nobody completes, or one that is

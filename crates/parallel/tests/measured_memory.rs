@@ -276,6 +276,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             lengths,
             compression: form.into(),
             offload: offload.into(),
+            in_gradients: true,
         };
         let job = Job {
             model,

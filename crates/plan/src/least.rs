@@ -5,7 +5,8 @@
 //! for sums of a layer's gradients over ranks that share sequences. On pipeline rank r of p `min(m, p - r)` micro-batches are between
 //! forward and backward pass (1F1B). Where the backward pass is split (ZB-H1), `min(m, r)` more wait for their weight part: for each the rank holds
 //! inputs and output gradients of every product of its layers, and for all together the inputs `min(m, p)` times. With sequence parallelism
-//! these are gathered rows, because the weight part has no collective. Left out: embedding, logits and loss, values of a layer at work that no
+//! these are gathered rows, because the weight part has no collective. Values that may lie in
+//! gradients which are written later take nothing. Left out: embedding, logits and loss, values of a layer at work that no
 //! policy recomputes, pieces in flight, workspaces. A test holds it against dry runs.
 
 use crate::memory::stored_bytes;
@@ -107,6 +108,14 @@ impl OfRank<'_> {
         }
     }
 
+    /// Bytes of stored values that may lie in gradients of so many parameters: where a step has one micro-batch.
+    fn in_gradients(&self, parameters: f64) -> f64 {
+        let Layout { pipeline, chunks, zero, .. } = *self.layout;
+        let kept = matches!(zero, DataParallel::Ddp | DataParallel::Zero1) || self.layout.shards() == 1;
+        let one = pipeline == 1 && chunks == 1 && self.micro_batches == 1;
+        if one && kept { self.bytes.parameters.gradient * parameters } else { 0.0 }
+    }
+
     /// Of a pipeline rank with so many layers.
     fn bytes(&self, rank: usize, layers: f64) -> f64 {
         let OfRank { layout, bytes, layer, .. } = *self;
@@ -149,7 +158,8 @@ impl OfRank<'_> {
             }
             PipelineSchedule::OneFOneB | PipelineSchedule::ZbV => {
                 let again = if recomputing > 0.0 { self.again } else { 0.0 };
-                stored * (1.0 - offloaded) + again
+                let parameters = layers * layer + tables * self.table;
+                (stored * (1.0 - offloaded) - self.in_gradients(parameters)).max(0.0) + again
             }
         };
         states + whole + summed + values

@@ -46,6 +46,8 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         lengths: train.shorter_lengths().into_iter().map(|length| length as usize).collect(),
         compression: train.compression_plan(),
         offload: train.offload_plan(),
+        // Where a step has one micro-batch.
+        in_gradients: true,
     }
 }
 
@@ -153,6 +155,7 @@ pub fn refuse_what_cannot_fit(
                 lengths: Vec::new(),
                 // Of all layers, where some stay: a lower bound.
                 offload: recipe.train.offload.into(),
+                in_gradients: batch.accumulation == 1,
                 ..activations(&recipe.train)
             },
             types: recipe.train.types(),

@@ -167,7 +167,7 @@ fn product(args: &ParityArgs, ranks: usize) -> Result<Vec<Entry>, Failure> {
             let job = ParityJob {
                 model: layout.model(style, SEQ).map_err(Failure::new)?,
                 optim: layout.optim(&optim),
-                activations: ActivationConfig::default(),
+                activations: ActivationConfig { in_gradients: true, ..ActivationConfig::default() },
                 sequences: SEQUENCES,
                 seq: SEQ,
                 steps: args.steps,

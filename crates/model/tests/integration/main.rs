@@ -8,6 +8,7 @@ mod coordinate_check;
 mod decoding;
 mod dry_run;
 mod golden;
+mod gradient_memory;
 mod gradients;
 mod grids;
 mod group;

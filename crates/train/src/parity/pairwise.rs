@@ -148,7 +148,11 @@ impl Case {
         Ok(ParityJob {
             model: self.variant.model(self.seq)?,
             optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
-            activations: ActivationConfig { recompute: self.recompute.into(), ..ActivationConfig::default() },
+            activations: ActivationConfig {
+                recompute: self.recompute.into(),
+                in_gradients: true,
+                ..ActivationConfig::default()
+            },
             sequences: SEQUENCES,
             seq: self.seq,
             steps,

@@ -27,7 +27,7 @@ pub(crate) fn job(style: Style, steps: u64) -> ParityJob {
     ParityJob {
         model: style.model(SEQ).expect("a model that fits together"),
         optim: OptimConfig { lr: 1e-3, ..OptimConfig::default() },
-        activations: ActivationConfig::default(),
+        activations: ActivationConfig { in_gradients: true, ..ActivationConfig::default() },
         sequences: SEQUENCES,
         seq: SEQ,
         steps,

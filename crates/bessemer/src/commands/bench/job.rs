@@ -44,7 +44,7 @@ impl Job {
             model: overridden(named, args).resolve(Some(args.vocab.map_or(own, |v| v as usize)))?,
             shape: Shape { sequences: 4, seq: 256, purpose: Purpose::Train },
             optim: OptimConfig { lr: 3e-4, beta2: 0.95, clip: 0.0, ..OptimConfig::default() },
-            activations: ActivationConfig::default(),
+            activations: ActivationConfig { in_gradients: true, ..ActivationConfig::default() },
             offload_dir: String::new(),
             matmul: MatmulPrecision::Highest,
         })

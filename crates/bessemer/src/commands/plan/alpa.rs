@@ -135,6 +135,7 @@ fn record(training: &Training, sequences: usize, recompute: Recompute) -> Result
     let config = ActivationConfig {
         recompute: RecomputePlan::from(recompute),
         lengths: Vec::new(),
+        in_gradients: false,
         ..bessemer_train::activations(&training.recipe.train)
     };
     Ok(units(&Decoder::with_activations(&mut NullBackend::new(), &model, shape, config)?)?)

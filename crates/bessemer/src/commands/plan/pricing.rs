@@ -143,6 +143,7 @@ impl<'a> Pricing<'a> {
         let config = ActivationConfig {
             recompute: choice.recompute.into(),
             lengths: Vec::new(),
+            in_gradients: false,
             ..bessemer_train::activations(&recipe.train)
         };
         let stage = StageConfig {
