@@ -15,8 +15,8 @@
 //! does not fit for its shape. The gradients are lost to the next forward pass, so this is for steps of one micro-batch
 //! ([`crate::ActivationConfig::in_gradients`]). A tied token table is written first, by the head, and holds nothing.
 //!
-//! An allocator that frees activations in the backward pass while it makes gradients comes to the same peak; here it is planned
-//! before the first step.
+//! Where a backward pass frees activations and allocates gradients as it goes, as in PyTorch, an allocator may put the ones in the
+//! memory of the others too. Here the places are planned before the first step.
 
 use crate::decoder::Purpose;
 use crate::error::ModelError;
@@ -45,7 +45,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// The matrix at its first place that is aligned; none where it has no room.
+    /// Returns the matrix at the first aligned offset; `None` if it does not fit.
     fn at_front(&self, dtype: DType, rows: usize, cols: usize) -> Option<View> {
         let buffer = self.buffer.of_type(dtype)?;
         let start = self.bytes.start.next_multiple_of(ALIGNED);
@@ -58,7 +58,7 @@ impl Plan<'_> {
     /// Whether a slot may lie in gradients; `shared`: it is another stage's too.
     ///
     /// # Errors
-    /// What does not go with it.
+    /// A stage or a configuration whose slots last longer than a pass or have memory of another kind.
     pub(crate) fn in_gradients(&self, shared: bool) -> Result<bool, ModelError> {
         if !self.config.in_gradients || self.shape.purpose == Purpose::Score {
             return Ok(false);
@@ -111,8 +111,8 @@ impl GradientMemory {
         GradientMemory { free }
     }
 
-    /// A matrix that the backward pass of unit number `last` is the last to read. Of the stretches that have room for it, one that
-    /// is written soon after: units before it can have only those that are written later.
+    /// Takes memory for a matrix that the backward pass of unit number `last` is the last to read. Of the stretches that are large
+    /// enough it is the one that is written next: earlier units can use only those that are written later.
     pub(crate) fn take(&mut self, last: usize, dtype: DType, rows: usize, cols: usize) -> Option<View> {
         let free = self.free.iter_mut().filter(|s| s.writer < last && rows * cols > 0);
         let fitting = free.filter_map(|s| Some((s.at_front(dtype, rows, cols)?, s)));

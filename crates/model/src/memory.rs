@@ -202,12 +202,13 @@ impl<'a> Allocating<'a> {
 
     /// The values of one home.
     fn values(&mut self, units: &[StageUnit], home: Home, suffix: &str) -> Result<Values, ModelError> {
-        units.iter().enumerate().map(|(at, unit)| self.values_of((at, unit), home, suffix)).collect()
+        units.iter().enumerate().map(|(at, unit)| self.values_of(at, unit, home, suffix)).collect()
     }
 
     fn values_of(
         &mut self,
-        (at, unit): (usize, &StageUnit),
+        at: usize,
+        unit: &StageUnit,
         home: Home,
         suffix: &str,
     ) -> Result<Vec<Option<View>>, ModelError> {
@@ -267,7 +268,7 @@ impl<'a> Allocating<'a> {
                     }
                     views.clone()
                 }
-                None => self.values_of((at, unit), Home::Saved, "")?,
+                None => self.values_of(at, unit, Home::Saved, "")?,
             });
         }
         let last = slot.stream[slot.stream.len() - 1];

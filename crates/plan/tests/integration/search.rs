@@ -131,8 +131,10 @@ fn states_are_those_of_the_paper() {
             DataParallel::Zero2 => 2.0 * model.layer_parameters(),
             DataParallel::Zero3 => 4.0 * model.layer_parameters(),
         };
-        // The input that waits, and the values that are computed again: 34 bytes for each column without scores and masks.
-        let values = 2048.0 * 4096.0 * (2.0 + 30.0);
+        // The input that waits, unless it lies in gradients, and the values that are computed again: 34 bytes for each column without
+        // scores and masks.
+        let waits = if matches!(zero, DataParallel::Ddp | DataParallel::Zero1) { 0.0 } else { 2.0 };
+        let values = 2048.0 * 4096.0 * (waits + 30.0);
         (one.least_memory - whole - values) / parameters * 7.5
     };
     for (zero, gigabytes) in [

@@ -13,7 +13,7 @@ use super::layouts::Layout;
 use super::run::{ParityJob, Text, Trajectory};
 use crate::TrainError;
 use bessemer_arch::ParamId;
-use bessemer_model::{Decoder, LossSum, StepContext};
+use bessemer_model::{ActivationConfig, Decoder, LossSum, StepContext};
 use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_parallel::BatchSource;
 use bessemer_schedule::{Instruction, Place, Program};
@@ -89,7 +89,9 @@ pub fn stale_reference(
         return Err(TrainError::Recipe(text));
     }
     let (plan, shape) = job.plan(layout)?;
-    let decoder = Decoder::with_activations(backend, &job.model, shape, job.activations.clone())?;
+    // Micro-batches add to the gradients here, whatever the layout does.
+    let activations = ActivationConfig { in_gradients: false, ..job.activations.clone() };
+    let decoder = Decoder::with_activations(backend, &job.model, shape, activations)?;
     decoder.init(backend, job.seed)?;
     let trained: Vec<_> = decoder.params().iter().filter_map(|p| Some((p, p.grad?))).collect();
     let params: Vec<_> =
