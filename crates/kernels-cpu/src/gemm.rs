@@ -230,9 +230,9 @@ pub(crate) unsafe fn finish_row<S: Simd, T: Element>(
     }
 }
 
-/// [`finish_row`] of `rows` rows from `row` on, whose sums lie `ld` apart. Where a whole row of a register tile goes through an
-/// activation, if any, and is added to something, what that is gets looked up once for the row and not for every vector, and
-/// which activation it is once for the tile.
+/// [`finish_row`] of `rows` rows from `row` on, whose sums lie `ld` apart. Where whole rows of a register tile are added to something
+/// at most, that is looked up once for the tile. Where they go through an activation, which one it is is looked up once for the tile,
+/// and what is added once for each row.
 ///
 /// # Safety
 /// The contract of [`finish_row`], for all rows.
@@ -269,13 +269,86 @@ pub(crate) unsafe fn finish_rows<S: Simd, T: Element>(
             }
         };
     }
-    if e.derivative.is_none() && cols == ld {
-        by_activation!(Relu ReluSquared GeluTanh GeluErf Silu);
+    if cols != ld || e.derivative.is_some() {
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe { finish_row::<S, T>(e, y.add(r * ld), row + r, col, cols) };
+        }
         return;
     }
-    for r in 0..rows {
+    let two = e.residual.is_some() && e.accumulate;
+    if e.activation.is_none() && e.prior.is_none() && !two {
         // SAFETY: by contract.
-        unsafe { finish_row::<S, T>(e, y.add(r * ld), row + r, col, cols) };
+        unsafe { finish_sums::<S, T>(e, y, ld, (row, rows), col) };
+        return;
+    }
+    by_activation!(Relu ReluSquared GeluTanh GeluErf Silu);
+}
+
+/// [`finish_rows`] of whole rows that a bias, if any, and a residual or what is in C, if either, are added to, in this order.
+///
+/// # Safety
+/// The contract of [`finish_rows`].
+#[inline(always)]
+unsafe fn finish_sums<S: Simd, T: Element>(
+    e: &Epilogue<T>,
+    y: *const f32,
+    ld: usize,
+    (row, rows): (usize, usize),
+    col: usize,
+) {
+    /// Writes `f(y, row)` of a column of vectors: `y` and `out` are addresses in the first row, each with its stride.
+    #[inline(always)]
+    unsafe fn each_row<S: Simd, T: Element>(
+        (y, ld): (*const f32, usize),
+        (out, stride): (*mut T, usize),
+        rows: usize,
+        f: impl Fn(S::V, usize) -> S::V,
+    ) {
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe { T::store::<S>(out.add(r * stride), f(S::load(y.add(r * ld)), r)) };
+        }
+    }
+    let first = |m: &Mat<T>| m.ptr().wrapping_add(row * m.stride + col);
+    let added = e.residual.as_ref().or(e.accumulate.then_some(&e.out)).map(|m| (first(m), m.stride));
+    for v in (0..ld).step_by(S::LANES) {
+        let (y, out) = ((y.wrapping_add(v), ld), (first(&e.out).wrapping_add(v), e.out.stride));
+        // SAFETY: by contract.
+        unsafe {
+            let bias = e.bias.as_ref().map(|bias| bias.load::<S>(0, col + v, S::LANES));
+            let added = added.map(|(at, stride)| (at.wrapping_add(v), stride));
+            match (bias, added) {
+                (None, None) => each_row::<S, T>(
+                    y,
+                    out,
+                    rows,
+                    #[inline(always)]
+                    |y, _| y,
+                ),
+                (Some(bias), None) => each_row::<S, T>(
+                    y,
+                    out,
+                    rows,
+                    #[inline(always)]
+                    |y, _| S::add(y, bias),
+                ),
+                (None, Some((at, stride))) => each_row::<S, T>(
+                    y,
+                    out,
+                    rows,
+                    #[inline(always)]
+                    |y, r| S::add(y, T::load::<S>(at.add(r * stride))),
+                ),
+                (Some(bias), Some((at, stride))) => each_row::<S, T>(
+                    y,
+                    out,
+                    rows,
+                    #[inline(always)]
+                    |y, r| S::add(S::add(y, bias), T::load::<S>(at.add(r * stride))),
+                ),
+            }
+        }
     }
 }
 
