@@ -306,7 +306,7 @@ impl<'a> Allocating<'a> {
     }
 
     /// Memory of the stream before layer number `layer` of the stage, or behind the last one.
-    fn stream(&mut self, units: &[StageUnit], layer: usize) -> Result<View, ModelError> {
+    fn stream(&mut self, layer: usize) -> Result<View, ModelError> {
         let (shape, dtype, span) = (self.plan.stream(), self.plan.storage(), &self.plan.stage.span);
         let name = "residual stream";
         let reader = layer + usize::from(span.embedding);
@@ -314,9 +314,8 @@ impl<'a> Allocating<'a> {
             // It becomes the gradient that the backward pass begins with.
             return self.matrix(name, dtype, shape[0], shape[1]);
         }
-        // Of the units on both sides the one before comes last, if it reads what it has left.
-        let writer = reader.checked_sub(1).filter(|at| units[*at].reads_stream_that_leaves());
-        self.matrix_until(writer.unwrap_or(reader), name, dtype, shape)
+        // No backward pass reads the stream that has left its own unit.
+        self.matrix_until(reader, name, dtype, shape)
     }
 
     pub(crate) fn slot(&mut self, units: &[StageUnit], turns: &[View]) -> Result<Slot, ModelError> {
@@ -333,7 +332,7 @@ impl<'a> Allocating<'a> {
         let layers = plan.stage.span.layers.len();
         let first = match self.in_turn(units, 0) {
             true => turns[0],
-            false => self.stream(units, 0)?,
+            false => self.stream(0)?,
         };
         let mut stream = vec![first];
         let in_place = plan.shape.purpose == Purpose::Score
@@ -344,7 +343,7 @@ impl<'a> Allocating<'a> {
                 true => last,
                 false if self.in_turn(units, stream.len()) => turns[stream.len() % turns.len()],
                 false if plan.shape.purpose == Purpose::Score && stream.len() > 1 => stream[stream.len() - 2],
-                false => self.stream(units, stream.len())?,
+                false => self.stream(stream.len())?,
             };
             stream.push(next);
         }

@@ -213,18 +213,9 @@ impl Plan<'_> {
 impl StageUnit {
     /// Whether a backward pass reads the residual stream that has entered the unit.
     pub(crate) fn reads_stream_again(&self) -> bool {
-        self.backward_touches(Class::StreamIn)
-    }
-
-    /// Whether a backward pass reads the residual stream that has left the unit.
-    pub(crate) fn reads_stream_that_leaves(&self) -> bool {
-        self.backward_touches(Class::StreamOut)
-    }
-
-    fn backward_touches(&self, class: Class) -> bool {
         let lists = [Phase::Backward, Phase::BackwardInput, Phase::BackwardWeight];
         let mut touches = lists.iter().flat_map(|phase| self.program.list(*phase)).flat_map(Node::touches);
-        touches.any(|t| self.program.values[t.value()].class == class)
+        touches.any(|t| self.program.values[t.value()].class == Class::StreamIn)
     }
 }
 
