@@ -23,8 +23,6 @@ use std::ops::Range;
 pub(crate) const K_PART: usize = 1024;
 /// Floats of packed B at a time: 16 MiB.
 const PACK_LIMIT: usize = 4 << 20;
-/// Floats of a block of A: half a megabyte, so that it stays in L2 beside two panels of B.
-const A_BLOCK: usize = 128 << 10;
 /// Rows of a block of A at most, and the rows that it keeps when work is cut smaller so that threads share it evenly:
 /// each use of a panel of B is one panel of A, and fewer than eight would have to wait for B.
 const A_ROWS: (usize, usize) = (224, 112);
@@ -47,6 +45,16 @@ fn register_tile(rung: Rung) -> (usize, usize) {
         #[cfg(target_arch = "aarch64")]
         Rung::Neon => (8, 12),
         _ => (6, 8),
+    }
+}
+
+/// Floats of a block of A, and panels at least: half a megabyte where L2 has one or two, so that it stays there beside two
+/// panels of B. Processors without AVX-512 have 256 or 512 KiB; with few panels each panel of B is used too seldom.
+fn a_block(rung: Rung) -> (usize, usize) {
+    match rung {
+        #[cfg(target_arch = "x86_64")]
+        Rung::Avx2 => (32 << 10, 12),
+        _ => (128 << 10, 1),
     }
 }
 
@@ -76,7 +84,8 @@ impl Plan {
         let even = |whole: usize, most: usize| whole.div_ceil(whole.div_ceil(most).max(1)).max(1);
         let b_panels = even(n.div_ceil(nr), (PACK_LIMIT / (k.max(1) * nr)).max(1));
         let a_panels = m.div_ceil(mr).max(1);
-        let most = (A_BLOCK / (k.max(1) * mr)).clamp(1, (A_ROWS.0 / mr).max(1));
+        let (floats, least) = a_block(machine.rung);
+        let most = (floats / (k.max(1) * mr)).clamp(least, A_ROWS.0 / mr);
         let (mut tile_a, mut tile_b) = (even(a_panels, most), b_panels);
         if machine.threads > 1 {
             // First blocks of fewer rows, then of fewer columns, then of fewer rows again.
