@@ -1,6 +1,6 @@
 //! Facts about this machine and process, from /proc where there is one.
 
-use bessemer_kernels_cpu::memory;
+use bessemer_kernels_cpu::{cpu_list, memory};
 use bessemer_plan::Cores;
 use bessemer_units::Bytes;
 use std::collections::HashSet;
@@ -74,7 +74,10 @@ pub(crate) fn threads(wanted: u64) -> usize {
 
 /// Sockets, memory nodes and cores, of the cores that this process may use; one node where the system does not tell.
 pub(crate) fn cores() -> Cores {
-    let nodes = fs::read_to_string("/sys/devices/system/node/online").ok().and_then(|text| listed(&text));
+    let nodes = fs::read_to_string("/sys/devices/system/node/online")
+        .ok()
+        .and_then(|text| cpu_list(&text))
+        .map(|all| all.len());
     let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
     let packages =
         cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("topology/physical_package_id")).ok());
@@ -93,19 +96,9 @@ pub(crate) fn today() -> String {
 pub(crate) fn is_bound() -> bool {
     let allowed = fs::read_to_string("/proc/self/status")
         .ok()
-        .and_then(|text| text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).and_then(listed));
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| listed(&text));
-    matches!((allowed, online), (Some(allowed), Some(online)) if allowed < online)
-}
-
-/// Members of a list such as "0-3,8".
-fn listed(text: &str) -> Option<usize> {
-    let span = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-        last.checked_sub(first).map(|n| n + 1)
-    };
-    text.trim().split(',').map(span).sum()
+        .and_then(|text| text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).and_then(cpu_list));
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| cpu_list(&text));
+    matches!((allowed, online), (Some(allowed), Some(online)) if allowed.len() < online.len())
 }
 
 fn status_kib(path: &str, key: &str) -> Option<u64> {
@@ -116,14 +109,6 @@ fn status_kib(path: &str, key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn lists_of_processors_are_counted() {
-        assert_eq!(super::listed("\t0-3,8,10-11\n"), Some(7));
-        assert_eq!(super::listed("0"), Some(1));
-        assert_eq!(super::listed("3-1"), None);
-        assert_eq!(super::listed("x"), None);
-    }
-
     #[test]
     fn threads_of_a_larger_machine_are_all_cores_of_this_one() {
         let cores = super::threads(0);

@@ -12,6 +12,7 @@ use bessemer_tensor::{
     Backend, Buffer, BufferSpec, Event, MemoryUse, PendingRead, Stream, TensorError, View,
 };
 use bessemer_units::{Bytes, DType};
+use std::ops::Range;
 
 /// The CPU as a device. Streams are computed in the order of launches, so waits are always satisfied.
 pub struct CpuBackend {
@@ -74,6 +75,21 @@ impl CpuBackend {
         self.pool.threads()
     }
 
+    /// Calls `copy(element of the buffer after the view's first, places among the view's elements)` for pieces of the rows of a
+    /// view. All threads take them, so that pages which are written for the first time lie on the nodes of those who use them.
+    fn in_pieces(&self, view: &View, copy: &(dyn Fn(usize, Range<usize>) + Sync)) {
+        const PIECE: usize = 64 << 10;
+        let (cols, len) = (view.cols, view.rows * view.cols);
+        self.pool.run(len.div_ceil(PIECE), &|piece, _| {
+            let (mut at, end) = (piece * PIECE, ((piece + 1) * PIECE).min(len));
+            while at < end {
+                let next = end.min((at / cols + 1) * cols);
+                copy(at / cols * view.stride + at % cols, at..next);
+                at = next;
+            }
+        });
+    }
+
     /// Address of a view whose elements take `bytes` bytes.
     fn checked_address(&self, what: &'static str, view: &View, bytes: usize) -> Result<*mut u8, TensorError> {
         self.arena.contains(view)?;
@@ -87,6 +103,21 @@ impl CpuBackend {
             });
         }
         Ok(self.arena.address(view))
+    }
+}
+
+/// First byte of a view, shared by the threads that write to disjoint parts of it.
+#[derive(Clone, Copy)]
+struct Base(*mut u8);
+
+// SAFETY: an address; who writes through it says why he may.
+unsafe impl Send for Base {}
+// SAFETY: as above.
+unsafe impl Sync for Base {}
+
+impl Base {
+    fn get(self) -> *mut u8 {
+        self.0
     }
 }
 
@@ -162,11 +193,12 @@ impl Backend for CpuBackend {
             });
         }
         self.reads.before_write(dst.buffer.id);
-        let base = self.arena.address(&dst);
-        for (r, row) in values.chunks_exact(dst.cols.max(1)).enumerate() {
-            // SAFETY: row r of a view that lies inside its buffer; `&mut self` means that no kernel is running.
-            unsafe { op::copy::store_row(dst.dtype(), base, r * dst.stride, row) };
-        }
+        let base = Base(self.arena.address(&dst));
+        self.in_pieces(&dst, &|at, places| {
+            // SAFETY: part of a row of a view that lies inside its buffer; `&mut self` means that no kernel is running, and
+            // pieces are disjoint.
+            unsafe { op::copy::store_row(dst.dtype(), base.get(), at, &values[places]) };
+        });
         Ok(())
     }
 
@@ -182,11 +214,14 @@ impl Backend for CpuBackend {
             });
         }
         self.reads.before_write(dst.buffer.id);
-        let base = self.arena.address(&dst).cast::<u32>();
-        for (r, row) in values.chunks_exact(dst.cols.max(1)).enumerate() {
-            // SAFETY: row r of a view that lies inside its u32 buffer; `values` is host memory and cannot overlap it.
-            unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), base.add(r * dst.stride), row.len()) };
-        }
+        let base = Base(self.arena.address(&dst));
+        self.in_pieces(&dst, &|at, places| {
+            let from = &values[places];
+            // SAFETY: part of a row of a view that lies inside its u32 buffer; `values` is host memory and cannot overlap it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.as_ptr(), base.get().cast::<u32>().add(at), from.len())
+            };
+        });
         Ok(())
     }
 
@@ -222,15 +257,14 @@ impl Backend for CpuBackend {
     }
 
     fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        let base = self.checked_address("write_bytes", &dst, bytes.len())?;
+        let base = Base(self.checked_address("write_bytes", &dst, bytes.len())?);
         self.reads.before_write(dst.buffer.id);
         let size = dst.dtype().size();
-        for (r, row) in bytes.chunks_exact((dst.cols * size).max(1)).enumerate() {
+        self.in_pieces(&dst, &|at, places| {
+            let from = &bytes[places.start * size..places.end * size];
             // SAFETY: as above; every pattern of bits is a value of every element type.
-            unsafe {
-                std::ptr::copy_nonoverlapping(row.as_ptr(), base.add(r * dst.stride * size), row.len())
-            };
-        }
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), base.get().add(at * size), from.len()) };
+        });
         Ok(())
     }
 

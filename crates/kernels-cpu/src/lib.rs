@@ -29,4 +29,5 @@ pub use backend::CpuBackend;
 pub use config::CpuConfig;
 pub use engine::Engine;
 pub use error::CpuError;
+pub use pool::cpu_list;
 pub use rung::Rung;

@@ -144,6 +144,10 @@ pub fn flops_per_s(rung: Rung, threads: usize) -> Result<f64, CpuError> {
     Ok(sum * cores.min(threads) as f64 / threads as f64)
 }
 
+/// Threads of a group of the pool, and groups that are counted together, at most: the cost of [`handoff_seconds`] grows with
+/// their number up to here and with the logarithm from here on.
+pub const FAN_IN: usize = crate::pool::FAN_IN;
+
 /// Seconds that it takes to hand a job without work to `threads` threads that are awake and to have all of them back: the
 /// best of the batches of a tenth of a second. Every thread takes one tile and stays until all have one: the caller would
 /// be through with all tiles before others have come.

@@ -87,15 +87,6 @@ impl Placement {
     }
 }
 
-/// How the threads of a pool are notified of a job and counted when they are done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Barrier {
-    /// All of them through one counter: one after the other.
-    Counter,
-    /// Through a tree of counters of two each.
-    Tree,
-}
-
 /// Rates of a machine of many cores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ManyCores {
@@ -109,6 +100,8 @@ pub struct ManyCores {
     pub link_bandwidth: f64,
     /// Seconds in which a job without work is handed to two awake threads and taken back.
     pub handoff: f64,
+    /// Threads of a group, and groups of a larger one, that are notified and counted one after the other.
+    pub fan_in: usize,
 }
 
 impl ManyCores {
@@ -128,13 +121,15 @@ impl ManyCores {
         }
     }
 
-    /// Seconds of a launch in which its job is handed to `cores` threads and taken back. With a counter it is proportional to
-    /// the threads that must be notified, which is the most that it can be; with a tree to the logarithm.
-    pub fn handoff(&self, cores: usize, barrier: Barrier) -> f64 {
-        let turns = match barrier {
-            Barrier::Counter => cores.saturating_sub(1),
-            Barrier::Tree => cores.max(1).next_power_of_two().trailing_zeros() as usize,
-        };
+    /// Seconds of a launch in which its job is handed to `cores` threads and taken back. Threads are notified and counted in a tree
+    /// of groups, each of which takes a turn for every member after the first: the logarithm, above the size of a group.
+    pub fn handoff(&self, cores: usize) -> f64 {
+        let (mut turns, mut members) = (0, cores);
+        while members > 1 {
+            let groups = members.div_ceil(self.fan_in.max(2));
+            turns += members.div_ceil(groups) - 1;
+            members = groups;
+        }
         turns as f64 * self.handoff
     }
 }
@@ -181,9 +176,9 @@ impl CoresTime {
 
 impl StepWork {
     /// The time of the step on the first `cores` cores of a machine whose cores are as fast as the one that was measured.
-    pub fn on(&self, machine: &ManyCores, cores: usize, placement: Placement, barrier: Barrier) -> CoresTime {
+    pub fn on(&self, machine: &ManyCores, cores: usize, placement: Placement) -> CoresTime {
         let bandwidth = machine.bandwidth(cores, placement);
-        let handoff = machine.handoff(cores, barrier);
+        let handoff = machine.handoff(cores);
         let mut time =
             CoresTime { operators: 0.0, waiting_for_memory: 0.0, handoffs: 0.0, serial: self.serial };
         for op in &self.operators {
@@ -210,6 +205,7 @@ mod tests {
             node_bandwidth: 40e9,
             link_bandwidth: 20e9,
             handoff: 1e-6,
+            fan_in: 8,
         }
     }
 
@@ -246,14 +242,24 @@ mod tests {
         assert!((gb(32, Placement::OneNode) - 20.0 / 0.75).abs() < 1e-9);
     }
 
+    /// By hand: 128 threads are 16 groups of 8, 2 of 8 of those, and one of 2.
     #[test]
-    fn a_tree_costs_the_logarithm_and_a_counter_the_number() {
+    fn a_handoff_grows_with_the_threads_of_a_group_and_then_with_the_logarithm() {
         let m = machine("1x1x64");
-        for (cores, turns) in [(1, 0.0), (2, 1.0), (3, 2.0), (4, 2.0), (64, 6.0), (65, 7.0), (128, 7.0)] {
-            assert!((m.handoff(cores, Barrier::Tree) / 1e-6 - turns).abs() < 1e-9, "{cores}");
+        for (cores, turns) in [
+            (1, 0),
+            (2, 1),
+            (8, 7),
+            (9, 4 + 1),
+            (16, 7 + 1),
+            (64, 7 + 7),
+            (128, 7 + 7 + 1),
+            (1024, 7 + 7 + 7 + 1),
+        ] {
+            assert!((m.handoff(cores) / 1e-6 - f64::from(turns)).abs() < 1e-9, "{cores}");
         }
-        assert!((m.handoff(128, Barrier::Counter) / 127e-6 - 1.0).abs() < 1e-9);
-        assert_eq!(m.handoff(1, Barrier::Counter), 0.0);
+        // Groups of one would never end.
+        assert!((ManyCores { fan_in: 0, ..m }.handoff(4) / 1e-6 - 2.0).abs() < 1e-9);
     }
 
     /// One operator of arithmetic, one of memory, a serial part: one core takes what was measured, and the limits are Amdahl's
@@ -265,19 +271,19 @@ mod tests {
         let update = OperatorWork { seconds: 0.1, bytes: 1e9, launches: 1.0 };
         let work = StepWork { operators: vec![products, update], serial: 0.01 };
         let m = machine("1x1x64");
-        let on = |cores| work.on(&m, cores, Placement::Local, Barrier::Tree);
+        let on = |cores| work.on(&m, cores, Placement::Local);
         assert!((on(1).total() - 1.11).abs() < 1e-12 && on(1).waiting_for_memory == 0.0);
         // Four cores saturate the node: the update takes 25 ms from there on.
         assert!((on(4).operators - (0.25 + 0.025)).abs() < 1e-12);
         assert!((on(64).operators - (1.0 / 64.0 + 0.025)).abs() < 1e-12);
         assert!((on(64).waiting_for_memory - (0.025 - 0.1 / 64.0)).abs() < 1e-12);
-        assert!((on(64).handoffs - 11.0 * 6e-6).abs() < 1e-15);
+        assert!((on(64).handoffs - 11.0 * 14e-6).abs() < 1e-15);
         assert_eq!(on(64).serial, 0.01);
         // An operator whose operands stay in a cache is not charged for more bytes than it could have moved.
         let cached = StepWork {
             operators: vec![OperatorWork { seconds: 0.01, bytes: 1e9, launches: 1.0 }],
             serial: 0.0,
         };
-        assert!((cached.on(&m, 1, Placement::Local, Barrier::Tree).total() - 0.01).abs() < 1e-12);
+        assert!((cached.on(&m, 1, Placement::Local).total() - 0.01).abs() < 1e-12);
     }
 }

@@ -40,7 +40,7 @@ mod validate;
 pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
 pub use bessemer_mesh::{Axis, TensorGrid};
 pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
-pub use cores::{Barrier, Cores, CoresTime, ManyCores, OperatorWork, Placement, StepWork};
+pub use cores::{Cores, CoresTime, ManyCores, OperatorWork, Placement, StepWork};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;

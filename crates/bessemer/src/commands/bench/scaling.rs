@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
 use bessemer_parallel::MemoryPlan;
-use bessemer_plan::{Barrier, ManyCores, OperatorWork, Placement, StepWork};
+use bessemer_plan::{ManyCores, OperatorWork, Placement, StepWork};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -68,6 +68,7 @@ pub(in crate::commands) fn this_machine() -> Result<ManyCores, Failure> {
         node_bandwidth,
         link_bandwidth: node_bandwidth / 2.0,
         handoff: peak::handoff_seconds(2)?,
+        fan_in: peak::FAN_IN,
     })
 }
 
@@ -147,9 +148,10 @@ pub(in crate::commands) fn show(job: &Job, model: &Model, as_json: bool) -> Resu
     Ok(print(text.trim_end())?)
 }
 
-/// As the program works: pages go to whoever touches them first, and tiles to whoever is free; the pool counts threads.
+/// As the program works, and rather too much: pages lie where they are touched first, and a tile goes first to the group of
+/// threads that has had this part of other operators, but matrix products read what others have written.
 fn today(model: &Model, machine: &ManyCores, cores: usize) -> bessemer_plan::CoresTime {
-    model.work.on(machine, cores, Placement::Spread, Barrier::Counter)
+    model.work.on(machine, cores, Placement::Spread)
 }
 
 fn facts(m: &ManyCores) -> String {
@@ -165,7 +167,7 @@ fn facts(m: &ManyCores) -> String {
 
 fn host_table(model: &Model, host: &ManyCores) -> String {
     let mut text = format!(
-        "\nmodelled on {}\n{:>5} {:>9} {:>7} {:>10} {:>9} {:>9} {:>8} {:>12} {:>11} {:>10}\n",
+        "\nmodelled on {}\n{:>5} {:>9} {:>7} {:>10} {:>9} {:>9} {:>8} {:>12} {:>11}\n",
         facts(host),
         "cores",
         "ms",
@@ -175,25 +177,23 @@ fn host_table(model: &Model, host: &ManyCores) -> String {
         "handoffs",
         "serial",
         "pages local",
-        "on one node",
-        "with trees"
+        "on one node"
     );
     let one = today(model, host, 1).total();
     for cores in counts(host.cores.all()) {
         let t = today(model, host, cores);
-        let other = |placement, barrier| 1e3 * model.work.on(host, cores, placement, barrier).total();
+        let other = |placement| 1e3 * model.work.on(host, cores, placement).total();
         let _ = writeln!(
             text,
-            "{cores:>5} {:>9.1} {:>6.1}x {:>10.1} {:>9.1} {:>9.1} {:>8.1} {:>12.1} {:>11.1} {:>10.1}",
+            "{cores:>5} {:>9.1} {:>6.1}x {:>10.1} {:>9.1} {:>9.1} {:>8.1} {:>12.1} {:>11.1}",
             1e3 * t.total(),
             one / t.total(),
             1e3 * (t.operators - t.waiting_for_memory),
             1e3 * t.waiting_for_memory,
             1e3 * t.handoffs,
             1e3 * t.serial,
-            other(Placement::Local, Barrier::Counter),
-            other(Placement::OneNode, Barrier::Counter),
-            other(Placement::Spread, Barrier::Tree)
+            other(Placement::Local),
+            other(Placement::OneNode)
         );
     }
     text
@@ -217,9 +217,8 @@ fn as_value(job: &Job, model: &Model) -> Value {
             "waiting_for_memory": t.waiting_for_memory,
             "handoffs": t.handoffs,
             "serial": t.serial,
-            "seconds_pages_local": model.work.on(host, cores, Placement::Local, Barrier::Counter).total(),
-            "seconds_pages_on_one_node": model.work.on(host, cores, Placement::OneNode, Barrier::Counter).total(),
-            "seconds_with_trees": model.work.on(host, cores, Placement::Spread, Barrier::Tree).total(),
+            "seconds_pages_local": model.work.on(host, cores, Placement::Local).total(),
+            "seconds_pages_on_one_node": model.work.on(host, cores, Placement::OneNode).total(),
         })
     };
     let measured = model.measured.iter().map(|(threads, seconds)| {
