@@ -4,10 +4,10 @@
 //! the groups in order, by their workers; a group that has finished its own takes from the next ones. So operators over the same
 //! rows touch them on the same node, where the pages lie that were touched there first, unless a group is late.
 //!
-//! States. The caller writes the job, opens the [`Gate`] under a new epoch and tells groups of it; a worker that finds its group
-//! told of an epoch it has not served enters; the caller takes tiles too, then closes the gate and waits until nobody is inside.
-//! Only then may the job be forgotten. Whoever is the first of a group inside tells the next groups, together with the caller: those
-//! told double in the time of one telling, and nobody waits for one who lost its core. In a group, those inside wake the
+//! States. The caller writes the job, opens the [`Gate`] under a new epoch and notifies groups; a worker whose group was notified
+//! of an epoch that it has not served enters; the caller takes tiles too, then closes the gate and waits until nobody is inside.
+//! Only then may the job be forgotten. The first of a group inside notifies the next groups, together with the caller: those
+//! notified double in the time of one notification, and nobody waits for one who lost its core. In a group, those inside wake the
 //! workers that sleep in the same way. A worker without a job spins briefly, then parks. Nothing here allocates after the start.
 //!
 //! What must never happen: a worker that reads the job while it is not inside; a caller that returns or unwinds while somebody
@@ -50,8 +50,8 @@ struct Worker {
 
 struct Group {
     workers: Range<usize>,
-    /// Epoch of the last job that the group was told of.
-    told: Line<AtomicU32>,
+    /// Epoch of the last job that the group was notified of.
+    notified: Line<AtomicU32>,
     /// Epoch of a job, upper half, and the next tile of this group's share of it: who comes first in an epoch puts it there.
     next: Line<AtomicU64>,
     /// The next worker to be woken.
@@ -61,7 +61,12 @@ struct Group {
 impl Group {
     fn new(workers: Range<usize>) -> Group {
         let next = Line(AtomicU64::new(0));
-        Group { workers, told: Line(AtomicU32::new(0)), next, sleeper: Line(AtomicUsize::new(usize::MAX)) }
+        Group {
+            workers,
+            notified: Line(AtomicU32::new(0)),
+            next,
+            sleeper: Line(AtomicUsize::new(usize::MAX)),
+        }
     }
 
     /// The tiles of a job that the group takes first: of few tiles one for each worker from the first on.
@@ -93,7 +98,7 @@ impl Group {
     }
 }
 
-/// What a job is, but for its work.
+/// Number of tiles of the job, and whether it goes on.
 struct Size {
     tiles: AtomicUsize,
     /// True if a tile has panicked.
@@ -105,8 +110,8 @@ struct Shared {
     groups: Vec<Group>,
     workers: Vec<Line<Worker>>,
     size: Line<Size>,
-    /// The next group to be told.
-    untold: Line<AtomicUsize>,
+    /// The next group to be notified.
+    next_group: Line<AtomicUsize>,
     job: UnsafeCell<Option<&'static Work<'static>>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -145,21 +150,21 @@ impl Shared {
         }
     }
 
-    /// Tells groups of the job, together with everybody else who does, until each that the job has a tile for was told. The
+    /// Notifies groups of the job, together with everybody else who does, until each that the job has a tile for was notified. The
     /// caller, or somebody inside.
-    fn tell(&self, epoch: u32) {
+    fn notify(&self, epoch: u32) {
         let tiles = self.size.0.tiles.load(Ordering::Relaxed);
         let last = self.groups.partition_point(|group| group.workers.start < tiles);
-        while self.untold.0.load(Ordering::Relaxed) < last {
-            let next = self.untold.0.fetch_add(1, Ordering::Relaxed);
+        while self.next_group.0.load(Ordering::Relaxed) < last {
+            let next = self.next_group.0.fetch_add(1, Ordering::Relaxed);
             let Some(group) = self.groups[..last].get(next) else { break };
             group.sleeper.0.store(group.workers.start, Ordering::Relaxed);
-            group.told.0.store(epoch, Ordering::SeqCst);
+            group.notified.0.store(epoch, Ordering::SeqCst);
             self.wake(group);
         }
     }
 
-    /// Unparks workers of a group that was told, together with everybody else who does, until each that the job has a tile for
+    /// Unparks workers of a group that was notified, together with everybody else who does, until each that the job has a tile for
     /// was looked at.
     fn wake(&self, group: &Group) {
         let last = group.workers.end.min(self.size.0.tiles.load(Ordering::Relaxed));
@@ -182,16 +187,16 @@ impl Shared {
         let mut served = 0;
         let mut spins = 0;
         while !self.stop.load(Ordering::SeqCst) {
-            let told = group.told.0.load(Ordering::SeqCst);
-            if told == served {
+            let notified = group.notified.0.load(Ordering::SeqCst);
+            if notified == served {
                 spins += 1;
                 if spins < SPINS {
                     std::hint::spin_loop();
                     continue;
                 }
                 me.parked.store(true, Ordering::SeqCst);
-                // Look again after saying so: who wakes tells the group first and reads `parked` second.
-                if group.told.0.load(Ordering::SeqCst) == served && !self.stop.load(Ordering::SeqCst) {
+                // Look again after saying so: who wakes notifies the group first and reads `parked` second.
+                if group.notified.0.load(Ordering::SeqCst) == served && !self.stop.load(Ordering::SeqCst) {
                     std::thread::park();
                 }
                 me.parked.store(false, Ordering::SeqCst);
@@ -200,12 +205,12 @@ impl Shared {
             }
             spins = 0;
             // If the gate is closed, that job is over.
-            served = told;
+            served = notified;
             let Some(first) = self.gate.enter(index) else { continue };
-            // The next job may have begun since the group was told of one.
+            // The next job may have begun since the group was notified of one.
             served = self.gate.epoch();
             if first {
-                self.tell(served);
+                self.notify(served);
             }
             self.wake(group);
             // SAFETY: inside the gate, so the caller keeps the job alive and does not write it.
@@ -239,7 +244,7 @@ impl Pool {
             groups: groups.into_iter().map(Group::new).collect(),
             workers: (0..threads).map(|_| Line(Worker::default())).collect(),
             size: Line(Size { tiles: AtomicUsize::new(0), broken: AtomicBool::new(false) }),
-            untold: Line(AtomicUsize::new(usize::MAX)),
+            next_group: Line(AtomicUsize::new(usize::MAX)),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -288,9 +293,9 @@ impl Pool {
         unsafe { *s.job.get() = Some(eternal) };
         s.size.0.tiles.store(tiles, Ordering::Relaxed);
         s.size.0.broken.store(false, Ordering::Relaxed);
-        s.untold.0.store(0, Ordering::Relaxed);
+        s.next_group.0.store(0, Ordering::Relaxed);
         let epoch = s.gate.open();
-        s.tell(epoch);
+        s.notify(epoch);
         s.take_tiles(work, epoch, 0, 0);
         s.gate.close();
         let mut turns = 0u32;
