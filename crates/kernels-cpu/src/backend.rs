@@ -75,16 +75,18 @@ impl CpuBackend {
         self.pool.threads()
     }
 
-    /// Calls `copy(element of the buffer after the view's first, places among the view's elements)` for pieces of the rows of a
-    /// view. All threads take them, so that pages which are written for the first time lie on the nodes of those who use them.
-    fn in_pieces(&self, view: &View, copy: &(dyn Fn(usize, Range<usize>) + Sync)) {
+    /// Calls `copy(address, places)` for disjoint pieces of the rows of a view that lies inside its buffer: where a piece begins, and
+    /// the places of its elements among the view's. All threads take them, so that pages which are written for the first time lie
+    /// on the nodes of those who use them.
+    fn in_pieces(&self, view: &View, copy: &(dyn Fn(*mut u8, Range<usize>) + Sync)) {
         const PIECE: usize = 64 << 10;
-        let (cols, len) = (view.cols, view.rows * view.cols);
+        let (cols, len, size) = (view.cols, view.rows * view.cols, view.dtype().size());
         self.pool.run(len.div_ceil(PIECE), &|piece, _| {
+            let base = self.arena.address(view);
             let (mut at, end) = (piece * PIECE, ((piece + 1) * PIECE).min(len));
             while at < end {
                 let next = end.min((at / cols + 1) * cols);
-                copy(at / cols * view.stride + at % cols, at..next);
+                copy(base.wrapping_add((at / cols * view.stride + at % cols) * size), at..next);
                 at = next;
             }
         });
@@ -103,21 +105,6 @@ impl CpuBackend {
             });
         }
         Ok(self.arena.address(view))
-    }
-}
-
-/// First byte of a view, shared by the threads that write to disjoint parts of it.
-#[derive(Clone, Copy)]
-struct Base(*mut u8);
-
-// SAFETY: an address; who writes through it says why he may.
-unsafe impl Send for Base {}
-// SAFETY: as above.
-unsafe impl Sync for Base {}
-
-impl Base {
-    fn get(self) -> *mut u8 {
-        self.0
     }
 }
 
@@ -193,11 +180,10 @@ impl Backend for CpuBackend {
             });
         }
         self.reads.before_write(dst.buffer.id);
-        let base = Base(self.arena.address(&dst));
         self.in_pieces(&dst, &|at, places| {
             // SAFETY: part of a row of a view that lies inside its buffer; `&mut self` means that no kernel is running, and
             // pieces are disjoint.
-            unsafe { op::copy::store_row(dst.dtype(), base.get(), at, &values[places]) };
+            unsafe { op::copy::store_row(dst.dtype(), at, 0, &values[places]) };
         });
         Ok(())
     }
@@ -214,13 +200,10 @@ impl Backend for CpuBackend {
             });
         }
         self.reads.before_write(dst.buffer.id);
-        let base = Base(self.arena.address(&dst));
         self.in_pieces(&dst, &|at, places| {
             let from = &values[places];
-            // SAFETY: part of a row of a view that lies inside its u32 buffer; `values` is host memory and cannot overlap it.
-            unsafe {
-                std::ptr::copy_nonoverlapping(from.as_ptr(), base.get().cast::<u32>().add(at), from.len())
-            };
+            // SAFETY: as above, of a u32 buffer; `values` is host memory and cannot overlap it.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at.cast::<u32>(), from.len()) };
         });
         Ok(())
     }
@@ -257,13 +240,13 @@ impl Backend for CpuBackend {
     }
 
     fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        let base = Base(self.checked_address("write_bytes", &dst, bytes.len())?);
+        self.checked_address("write_bytes", &dst, bytes.len())?;
         self.reads.before_write(dst.buffer.id);
         let size = dst.dtype().size();
         self.in_pieces(&dst, &|at, places| {
             let from = &bytes[places.start * size..places.end * size];
             // SAFETY: as above; every pattern of bits is a value of every element type.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), base.get().add(at * size), from.len()) };
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
         });
         Ok(())
     }

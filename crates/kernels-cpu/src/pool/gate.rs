@@ -3,8 +3,8 @@
 //! Every group of workers has a counter, every [`FAN_IN`] counters have one above them, and so on to the root. A counter that is
 //! not zero stands for one in the counter above it, so the root is zero exactly if nobody is inside (a scalable nonzero indicator:
 //! Ellen, Lev, Luchangco & Moir 2007, doi:10.1145/1281100.1281106, without its version numbers: those who find zero enter above
-//! first, and leave there again if another came before them). No counter is written by more than FAN_IN workers or counters, so
-//! p workers come and go in O(log p) turns at each, not in p turns at one.
+//! first, and leave there again if another came before them). At most FAN_IN workers or counters write to a counter, and there are
+//! O(log p) levels for p workers, who would take p turns at a single one.
 
 use super::Line;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! The thread pool: workers that live as long as the backend, and tiles that whoever is free takes next.
 //!
-//! Workers are in groups of at most [`FAN_IN`], each on one memory node if they are bound to cores. A job's tiles are shared out to
+//! Workers are in groups of at most [`FAN_IN`], each on one memory node if they are bound to cores (the caller is not). A job's tiles are shared out to
 //! the groups in order, by their workers; a group that has finished its own takes from the next ones. So operators over the same
 //! rows touch them on the same node, where the pages lie that were touched there first, unless a group is late.
 //!
@@ -9,6 +9,7 @@
 //! Only then may the job be forgotten. The first of a group inside notifies the next groups, together with the caller: those
 //! notified double in the time of one notification, and nobody waits for one who lost its core. In a group, those inside wake the
 //! workers that sleep in the same way. A worker without a job spins briefly, then parks. Nothing here allocates after the start.
+//! Before it leaves, every worker reads the counters of all groups once: that is the part of a job that grows with their number.
 //!
 //! What must never happen: a worker that reads the job while it is not inside; a caller that returns or unwinds while somebody
 //! is inside.
@@ -52,7 +53,8 @@ struct Group {
     workers: Range<usize>,
     /// Epoch of the last job that the group was notified of.
     notified: Line<AtomicU32>,
-    /// Epoch of a job, upper half, and the next tile of this group's share of it: who comes first in an epoch puts it there.
+    /// Epoch of a job, upper half, and the next tile of this group's share of it: who comes first in an epoch puts it there. An
+    /// epoch comes again after 2^32 jobs; until then every group has had a share in one.
     next: Line<AtomicU64>,
     /// The next worker to be woken.
     sleeper: Line<AtomicUsize>,

@@ -80,6 +80,54 @@ fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_
     assert_eq!(back, [0, 1, 2, 0, 3, 4]);
 }
 
+/// Views of more than one piece, whose pieces begin and end inside rows, in a wider buffer: what threads share is written as a
+/// whole, and nothing beside it.
+#[test]
+fn host_copies_by_several_threads_write_the_view_and_nothing_else() {
+    const ROWS: usize = 300;
+    const COLUMNS: usize = 701;
+    let mut b = CpuBackend::new(CpuConfig { threads: 3, ..CpuConfig::default() }).unwrap();
+    let numbers: Vec<u32> = (0..ROWS * COLUMNS).map(|i| 1 + i as u32 % 200).collect();
+    let floats: Vec<f32> = numbers.iter().map(|&n| n as f32).collect();
+    let wide = COLUMNS + 9;
+    for dtype in [DType::F32, DType::Bf16, DType::U8, DType::U32] {
+        let spec = BufferSpec { class: "test", name: "wide", dtype, len: ROWS * wide };
+        let whole = b.alloc(spec).unwrap().matrix(ROWS, wide);
+        let view = whole.columns(4, COLUMNS);
+        match dtype {
+            DType::U32 => b.write_u32(view, &numbers).unwrap(),
+            _ => b.write_f32(view, &floats).unwrap(),
+        }
+        let size = dtype.size();
+        let mut bytes = vec![0xee; ROWS * wide * size];
+        b.read_bytes(whole, &mut bytes).unwrap();
+        let mut inside = Vec::new();
+        for row in bytes.chunks_exact(wide * size) {
+            let (before, rest) = row.split_at(4 * size);
+            let (here, after) = rest.split_at(COLUMNS * size);
+            assert!(before.iter().chain(after).all(|&byte| byte == 0), "{dtype}");
+            inside.extend_from_slice(here);
+        }
+        let at = |i: usize| &inside[i * size..(i + 1) * size];
+        for (i, &n) in numbers.iter().enumerate() {
+            let same = match dtype {
+                DType::F32 => at(i) == (n as f32).to_ne_bytes(),
+                // Numbers up to 256 are exact in the upper half of f32.
+                DType::Bf16 => at(i) == (((n as f32).to_bits() >> 16) as u16).to_ne_bytes(),
+                DType::U8 => at(i) == [n as u8],
+                _ => at(i) == n.to_ne_bytes(),
+            };
+            assert!(same, "{dtype}, element {i}");
+        }
+        // The same bytes written as such are the same buffer.
+        let again = b.alloc(BufferSpec { name: "again", ..spec }).unwrap().matrix(ROWS, wide);
+        b.write_bytes(again.columns(4, COLUMNS), &inside).unwrap();
+        let mut same = vec![0xee; bytes.len()];
+        b.read_bytes(again, &mut same).unwrap();
+        assert!(same == bytes, "{dtype}");
+    }
+}
+
 #[test]
 fn host_copies_follow_rows_and_refuse_wrong_counts() {
     let mut s = Setup::new(Rung::detect(), 1);
