@@ -4,106 +4,25 @@
 //! sequence makes both the bytes and the name survive a power cut: without the first fsync a renamed file may come back
 //! with the right length and nothing but zeros. A file that is dropped before [`NewFile::commit`] leaves nothing.
 //!
-//! Beside it the other things that every writer of files needs: [`ConfinedDir`] removes files without following
-//! a symbolic link, [`open_regular`] never waits for a FIFO, [`FileLock`] keeps other processes out, and an [`UnnamedFile`] is
+//! Beside it the other things that every writer of files needs: [`ConfinedDir`] is a directory whose files are read, written
+//! and removed without following a symbolic link, [`open_regular`] never waits for a FIFO, [`FileLock`] keeps other processes out, and an [`UnnamedFile`] is
 //! gone with its process.
 
 mod confined;
 mod lock;
+mod new_file;
 mod unnamed;
 
-pub use confined::{ConfinedDir, EntryKind, IsOurs, foreign_entries};
+pub use confined::{ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
 pub use lock::FileLock;
+pub use new_file::NewFile;
 pub use unnamed::UnnamedFile;
 
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-/// A file that is being written and is not visible yet under its final name.
-#[derive(Debug)]
-pub struct NewFile {
-    // `None` only after commit, so that drop knows whether to clean up.
-    writer: Option<BufWriter<File>>,
-    partial: PathBuf,
-    path: PathBuf,
-}
-
-impl NewFile {
-    /// Starts a file that will be called `path`; an older file of that name stays until [`NewFile::commit`].
-    ///
-    /// # Errors
-    /// The system's, with the path in the message.
-    pub fn create(path: &Path) -> io::Result<NewFile> {
-        let partial = partial_path(path);
-        // What a killed process left, or a link or a FIFO that somebody put there.
-        let file = replace(&partial).map_err(|e| at(path, "create", e))?;
-        Ok(NewFile {
-            writer: Some(BufWriter::with_capacity(1 << 18, file)),
-            partial,
-            path: path.to_path_buf(),
-        })
-    }
-
-    /// Makes the file visible under its final name and durable.
-    ///
-    /// # Errors
-    /// The system's, with the path in the message; nothing is visible then.
-    pub fn commit(self) -> io::Result<()> {
-        self.publish(|partial, path| fs::rename(partial, path).map_err(|e| at(path, "rename to", e)))
-    }
-
-    /// As [`NewFile::commit`], where no file has that name.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where one has, which stays; the system's, with the path in the message.
-    pub fn commit_new(self) -> io::Result<()> {
-        self.publish(|partial, path| {
-            // Unlike a rename a link never takes the place of a file.
-            fs::hard_link(partial, path).map_err(|e| at(path, "create", e))?;
-            fs::remove_file(partial).map_err(|e| at(path, "create", e))
-        })
-    }
-
-    fn publish(mut self, name: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
-        let writer = self.writer.take().expect("commit consumes the file");
-        let done = writer
-            .into_inner()
-            .map_err(|e| at(&self.path, "write", e.into_error()))
-            .and_then(|file| file.sync_all().map_err(|e| at(&self.path, "fsync", e)))
-            .and_then(|()| name(&self.partial, &self.path));
-        if let Err(e) = done {
-            // The error that matters is the one above; what cannot be removed is hidden and never read.
-            let _ = fs::remove_file(&self.partial);
-            return Err(e);
-        }
-        sync_directory(parent(&self.path))
-    }
-}
-
-impl Write for NewFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let writer = self.writer.as_mut().expect("commit consumes the file");
-        writer.write(bytes).map_err(|e| at(&self.path, "write", e))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let writer = self.writer.as_mut().expect("commit consumes the file");
-        writer.flush().map_err(|e| at(&self.path, "write", e))
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if let Some(writer) = self.writer.take() {
-            // Without this the buffer would be flushed into a file that is about to go.
-            drop(writer.into_parts());
-            let _ = fs::remove_file(&self.partial);
-        }
-    }
-}
 
 /// Writes `bytes` as the whole content of `path`.
 ///
@@ -181,14 +100,12 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
 /// # Errors
 /// The system's, with the path in the message; a directory at `path` stays.
 pub fn create_replacing(path: &Path) -> io::Result<File> {
-    replace(path).map_err(|e| at(path, "create", e))
-}
-
-fn replace(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => File::create_new(path),
-    }
+    let Some(name) = path.file_name() else {
+        return Err(at(path, "create", io::ErrorKind::InvalidInput.into()));
+    };
+    let made = ConfinedDir::open_named(parent(path))
+        .and_then(|dir| Ok(confined::create_replacing_at(std::os::fd::AsFd::as_fd(&dir), name)?));
+    made.map_err(|e| at(path, "create", e))
 }
 
 /// The hidden name under which `path` is written before it is complete.
@@ -289,13 +206,11 @@ mod tests {
         let e = write(Path::new("/nonexistent/x"), b"").unwrap_err().to_string();
         assert!(e.contains("cannot create /nonexistent/x:") && !e.contains(".partial"), "{e}");
         // A device that is always full stands for a disk that is.
-        let full = || NewFile {
-            writer: Some(BufWriter::with_capacity(
-                1,
-                OpenOptions::new().write(true).open("/dev/full").unwrap(),
-            )),
-            partial: PathBuf::from("/nonexistent/.x.partial"),
-            path: PathBuf::from("/nonexistent/x"),
+        let empty = tempfile::tempdir().unwrap();
+        let full = || {
+            let device = OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let directory = ConfinedDir::open(empty.path()).unwrap();
+            NewFile::of_file(device, directory, Path::new("/nonexistent/x"))
         };
         let e = full().write_all(b"bytes").unwrap_err().to_string();
         assert!(e.contains("cannot write /nonexistent/x:") && !e.contains(".partial"), "{e}");

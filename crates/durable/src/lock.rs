@@ -1,17 +1,19 @@
 //! Locks between processes: an exclusive lock on a file, which the system drops when the process ends, however it ends.
 
-use crate::at;
-use rustix::fs::OFlags;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use crate::{ConfinedDir, at, parent};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// An exclusive lock on the file at a path, held until it is dropped.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
-    path: PathBuf,
+    directory: ConfinedDir,
+    name: OsString,
 }
 
 impl FileLock {
@@ -21,8 +23,17 @@ impl FileLock {
     /// # Errors
     /// The system's; a symbolic link is refused, because its target could be locked under another name.
     pub fn try_acquire(path: &Path) -> io::Result<Option<FileLock>> {
+        let Some(name) = path.file_name() else {
+            return Err(at(path, "open the lock file", io::ErrorKind::InvalidInput.into()));
+        };
+        let directory = ConfinedDir::open_named(parent(path));
+        FileLock::try_acquire_in(directory.map_err(|e| at(path, "open the lock file", e))?, name)
+    }
+
+    /// Takes the lock of the file `name` in `directory`.
+    pub(crate) fn try_acquire_in(directory: ConfinedDir, name: &OsStr) -> io::Result<Option<FileLock>> {
         loop {
-            match lock(open(path)?, path)? {
+            match lock(open(&directory, name)?, directory.clone(), name)? {
                 Attempt::Locked(lock) => return Ok(Some(lock)),
                 Attempt::Held => return Ok(None),
                 Attempt::Nameless => {}
@@ -32,7 +43,7 @@ impl FileLock {
 
     /// Removes the file, then gives up the lock. A file that cannot be removed stays; it is locked by nobody.
     pub fn remove(self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
     }
 }
 
@@ -55,32 +66,35 @@ enum Attempt {
     Nameless,
 }
 
-fn lock(file: File, path: &Path) -> io::Result<Attempt> {
+fn lock(file: File, directory: ConfinedDir, name: &OsStr) -> io::Result<Attempt> {
+    let path = directory.path().join(name);
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(Attempt::Held),
-        Err(TryLockError::Error(e)) => return Err(at(path, "lock", e)),
+        Err(TryLockError::Error(e)) => return Err(at(&path, "lock", e)),
     }
     let held = file.metadata()?;
-    match fs::symlink_metadata(path) {
-        Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => {
-            Ok(Attempt::Locked(FileLock { file, path: path.to_path_buf() }))
+    match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(named) if (named.st_dev, named.st_ino) == (held.dev(), held.ino()) => {
+            Ok(Attempt::Locked(FileLock { file, directory, name: name.to_owned() }))
         }
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(at(path, "lock", e)),
+        Err(e) if e != rustix::io::Errno::NOENT => Err(at(&path, "lock", e.into())),
         _ => Ok(Attempt::Nameless),
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
-    options.open(path).map_err(|e| at(path, "open the lock file", e))
+fn open(directory: &ConfinedDir, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match openat(directory, name, flags, Mode::from_raw_mode(0o666)) {
+        Ok(fd) => Ok(fd.into()),
+        Err(e) => Err(at(&directory.path().join(name), "open the lock file", e.into())),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_lock_excludes_until_it_is_dropped_though_a_copy_of_the_descriptor_lives() {
@@ -100,11 +114,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let first = FileLock::try_acquire(&path).unwrap().unwrap();
-        let (early, late) = (open(&path).unwrap(), open(&path).unwrap());
-        assert!(matches!(lock(early, &path).unwrap(), Attempt::Held));
+        let (place, name) = (ConfinedDir::open(dir.path()).unwrap(), OsStr::new("lock"));
+        let (early, late) = (open(&place, name).unwrap(), open(&place, name).unwrap());
+        assert!(matches!(lock(early, place.clone(), name).unwrap(), Attempt::Held));
         first.remove();
         let second = FileLock::try_acquire(&path).unwrap().unwrap();
-        assert!(matches!(lock(late, &path).unwrap(), Attempt::Nameless));
+        assert!(matches!(lock(late, place, name).unwrap(), Attempt::Nameless));
         second.remove();
         assert!(!path.exists());
     }

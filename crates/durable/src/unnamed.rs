@@ -1,8 +1,12 @@
 //! Files without a name, for what one process keeps on a disk while it runs.
 
-use crate::at;
+use crate::confined::create_new_at;
+use crate::{ConfinedDir, at};
+use rustix::fs::{AtFlags, unlinkat};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +27,12 @@ impl UnnamedFile {
     /// # Errors
     /// The system's, with the directory in the message; of kind [`io::ErrorKind::StorageFull`] if there is too little space.
     pub fn reserve(directory: &Path, bytes: u64) -> io::Result<UnnamedFile> {
-        let file = create(directory).map_err(|e| at(directory, "create a file in", e))?;
+        UnnamedFile::reserve_in(&ConfinedDir::open_named(directory)?, bytes)
+    }
+
+    pub(crate) fn reserve_in(dir: &ConfinedDir, bytes: u64) -> io::Result<UnnamedFile> {
+        let directory = dir.path();
+        let file = create(dir).map_err(|e| at(directory, "create a file in", e))?;
         let unnamed = UnnamedFile { file, directory: directory.to_path_buf() };
         let reserved = if bytes == 0 { Ok(()) } else { unnamed.allocate(bytes) };
         reserved.map_err(|e| at(directory, &format!("reserve {bytes} bytes in"), e))?;
@@ -32,7 +41,6 @@ impl UnnamedFile {
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         use rustix::fs::{FallocateFlags, fallocate};
-        use rustix::io::Errno;
         match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
             Ok(()) => Ok(()),
             // File systems that cannot reserve, such as older NFS: what is written has its place.
@@ -81,13 +89,12 @@ impl UnnamedFile {
 }
 
 /// A file that never has a name, or, where the file system has no such files, one whose name is removed at once.
-fn create(directory: &Path) -> io::Result<File> {
+fn create(directory: &ConfinedDir) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{Mode, OFlags};
-        use rustix::io::Errno;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        match rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => return Ok(file.into()),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
             Err(e) => return Err(e.into()),
@@ -96,14 +103,14 @@ fn create(directory: &Path) -> io::Result<File> {
     create_and_unlink(directory)
 }
 
-fn create_and_unlink(directory: &Path) -> io::Result<File> {
+fn create_and_unlink(directory: &ConfinedDir) -> io::Result<File> {
     for attempt in 0.. {
-        let path = directory.join(format!(".unnamed-{}-{attempt}", std::process::id()));
-        match File::options().read(true).write(true).create_new(true).open(&path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
+        let name = std::ffi::OsString::from(format!(".unnamed-{}-{attempt}", std::process::id()));
+        match create_new_at(directory.as_fd(), &name) {
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
             Ok(file) => {
-                std::fs::remove_file(&path)?;
+                unlinkat(directory, &name, AtFlags::empty())?;
                 return Ok(file);
             }
         }
@@ -140,7 +147,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let taken = directory.path().join(format!(".unnamed-{}-0", std::process::id()));
         std::fs::write(&taken, "taken").unwrap();
-        let file = create_and_unlink(directory.path()).unwrap();
+        let file = create_and_unlink(&ConfinedDir::open(directory.path()).unwrap()).unwrap();
         file.write_all_at(b"x", 0).unwrap();
         assert_eq!(std::fs::read(&taken).unwrap(), b"taken");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
