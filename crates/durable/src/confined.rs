@@ -640,7 +640,7 @@ mod tests {
             dir.remove_file(Path::new("link/precious")),
             dir.remove_dir(Path::new("link")),
             dir.remove_file(Path::new("../outside/precious")),
-            dir.remove_file(&outside.join("precious")),
+            dir.remove_file(outside.join("precious")),
             dir.remove_file(Path::new("ours/../../outside/precious")),
             dir.list(Path::new("link")).map(|_| ()),
             dir.remove_file(Path::new("..")),
@@ -677,7 +677,8 @@ mod tests {
         let place = place();
         let (root, precious) = (place.path().join("root"), place.path().join("outside/precious"));
         let dir = ConfinedDir::open_named(&root).unwrap();
-        let put: [(&str, &dyn Fn(&Path)); 5] = [
+        type Put<'a> = &'a dyn Fn(&Path);
+        let put: [(&str, Put<'_>); 5] = [
             ("link to a file", &|at| symlink(&precious, at).unwrap()),
             ("link to nothing", &|at| symlink("nothing", at).unwrap()),
             ("hard link", &|at| fs::hard_link(&precious, at).unwrap()),
