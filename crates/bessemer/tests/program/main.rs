@@ -23,6 +23,7 @@ mod corpus_output;
 mod evaluation;
 mod explain;
 mod extract;
+mod fixtures;
 mod hf_oracle;
 mod json;
 mod judge;
