@@ -12,6 +12,7 @@ use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
+use crate::signals::Deadline;
 use bessemer_checkpoint::{Loaded, Store};
 use bessemer_collectives::launch::{Launch, resolve};
 use bessemer_collectives::{
@@ -147,6 +148,11 @@ impl Job {
     /// Whether the first rank is in this process.
     pub(crate) fn is_first(&self) -> bool {
         self.process == 0
+    }
+
+    /// Whether the ranks are processes.
+    pub(crate) fn is_of_processes(&self) -> bool {
+        self.mpi.is_some()
     }
 
     /// A new communicator of all processes, if the ranks are processes; all of them call this in the same order.
@@ -372,6 +378,8 @@ pub(crate) struct RankThreads<'a> {
     /// Opens the checkpoint that a new run begins with.
     pub(crate) initial: &'a (dyn Fn() -> Result<Loaded, TrainError> + Sync),
     pub(crate) stop: &'a AtomicBool,
+    /// Held back while steps are made and saved.
+    pub(crate) deadline: &'a Deadline,
 }
 
 impl RankThreads<'_> {
@@ -440,7 +448,9 @@ impl RankThreads<'_> {
         let mut trainer = self.trainer(world)?;
         begun()?;
         let mut observer = beats.observer(0, console);
+        let held = self.deadline.hold();
         let mut outcome = trainer.run(&mut observer, self.stop);
+        drop(held);
         if outcome.is_ok() {
             outcome = trainer.final_evaluation(self.threads_alone, &mut observer).and(outcome);
         }
@@ -463,7 +473,9 @@ impl RankThreads<'_> {
         let mut silent = Silent;
         let mut observer = beats.observer(rank, &mut silent);
         let mut trainer = self.trainer(world)?;
+        let held = self.deadline.hold();
         let outcome = trainer.run(&mut observer, self.stop)?;
+        drop(held);
         trainer.final_evaluation(self.threads, &mut observer)?;
         Ok(outcome)
     }

@@ -11,6 +11,7 @@ use crate::console::{Console, print};
 use crate::failure::{Failure, code};
 use crate::machine;
 use crate::run_dir::RunDir;
+use crate::signals::{Deadline, stop_flag};
 use crate::stages::Stages;
 use crate::uploads::Uploads;
 use crate::working_tree;
@@ -43,6 +44,7 @@ pub(crate) struct Session {
     dir: RunDir,
     threads: usize,
     stop: Arc<AtomicBool>,
+    deadline: Deadline,
     begun: Instant,
     /// Number of the launch, if a supervisor launched this process.
     launch: Option<u64>,
@@ -72,13 +74,15 @@ impl Session {
         let Loaded { value: recipe, renamed, .. } = loaded;
         // Records, checkpoints and the directory hold no credentials of the sources.
         let recipe_text = redact(&to_toml(&recipe)?).into_owned();
+        let stop = stop_flag()?;
         Ok(Session {
+            deadline: Deadline::start(Arc::clone(&stop))?,
             dir: RunDir::new(recipe.run.directory()),
             threads: machine::threads(recipe.run.threads),
             recipe,
             renamed,
             recipe_text,
-            stop: crate::signals::stop_flag()?,
+            stop,
             begun: Instant::now(),
             launch: None,
             plan: None,
@@ -210,6 +214,7 @@ impl Session {
             elsewhere: &elsewhere,
             initial: &initial,
             stop: &self.stop,
+            deadline: &self.deadline,
         };
         if !job.is_first() {
             return rank_threads.assist(job);
@@ -417,6 +422,7 @@ fn work(args: &TrainArgs, stages: bool, as_json: bool, console: &mut Console) ->
             Session::load(&args.recipe, &mut job, quiet).and_then(|mut session| {
                 // What the first process finds in the recipe, all find: then it is told once.
                 bessemer_train::refuse_what_cannot_run(&session.recipe, job.ranks)?;
+                let _held = session.deadline.hold();
                 session.train(&mut job, quiet)
             })
         }
@@ -450,6 +456,8 @@ fn lead(
     session.refuse_what_cannot_fit(job, console)?;
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
     job.launched(session.launch, session.dir.root())?;
+    // A process that left alone would end the others with an error; they agree to stop instead.
+    let _held = job.is_of_processes().then(|| session.deadline.hold());
     if stages {
         console.say(&format!("run directory {}", session.dir.root().display()));
         let stop = Arc::clone(&session.stop);
@@ -460,7 +468,9 @@ fn lead(
     }
     let trained = session.train(job, console);
     // A stopped run has a report too; a report that cannot be written must not hide why training failed.
+    let held = session.deadline.hold();
     let report = report::write(&session.dir, console);
+    drop(held);
     trained?;
     let records = report?;
     print(&match as_json {
