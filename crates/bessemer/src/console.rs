@@ -5,6 +5,7 @@
 use crate::cli::Verbosity;
 use crate::escape;
 use crate::failure::{Failure, code};
+use crate::limits;
 use crate::uploads::Uploads;
 use anstream::{AutoStream, ColorChoice};
 use bessemer_report::terminal;
@@ -331,6 +332,9 @@ pub(crate) fn complain(failure: &Failure) {
         _ => painted(&format!("error: {}", escape::message(&failure.message))),
     };
     let _ = writeln!(io::stderr(), "{text}");
+    if let Some(limit) = limits::named(&failure.message) {
+        let _ = writeln!(io::stderr(), "{limit}");
+    }
 }
 
 /// Warns on standard error, from a thread that has no console.

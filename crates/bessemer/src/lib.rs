@@ -9,6 +9,7 @@ mod commands;
 mod console;
 mod escape;
 mod failure;
+mod limits;
 mod machine;
 mod run_dir;
 mod signals;
@@ -21,6 +22,7 @@ use clap::Parser;
 use cli::{Cli, Command};
 use console::Console;
 use failure::Failure;
+use limits::RefusedThreads;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,9 +37,11 @@ pub fn main() -> ExitCode {
     if let Command::Confined { arguments } = &cli.command {
         return commands::confined::run(arguments);
     }
+    let refused_threads = RefusedThreads::watch();
     let mut console = Console::new(cli.verbosity());
     let worked = catch_unwind(AssertUnwindSafe(|| dispatch(&cli, &mut console)));
-    match worked.unwrap_or_else(|_| Err(Failure::panicked())) {
+    let panicked = |_| Err(refused_threads.error().map_or_else(Failure::panicked, Failure::from));
+    match worked.unwrap_or_else(panicked) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             drop(console);

@@ -46,8 +46,8 @@ pub(crate) struct SuperviseArgs {
     /// As --hang-after, while no step of the run has been seen.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
     pub(crate) first_step_after: f64,
-    /// Signal that asks the launcher to have all ranks save and leave.
-    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = ["USR1", "USR2", "INT", "TERM"])]
+    /// Signal that asks the launcher to have all ranks save and leave; those on which a run saves.
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = ["USR1", "INT", "TERM"])]
     pub(crate) stop_signal: String,
     /// Time that the launch has for that before it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]

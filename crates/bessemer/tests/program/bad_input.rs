@@ -255,18 +255,41 @@ fn a_file_that_cannot_grow_during_a_save_leaves_the_checkpoints_before_it() {
     let place = Workplace::new(LLAMA);
     place.train(&["train.steps=4"]);
     let before = place.files("runs/t/checkpoints");
-    // The limit lies between the log and a checkpoint's tensors. Ignoring the signal turns it into an error of `write`.
+    // The limit lies between the log and a checkpoint's tensors.
     assert!(tensor_file(&place, 4).metadata().unwrap().len() > 300_000);
     let mut command = Command::new("bash");
-    let script = "trap '' XFSZ; ulimit -f 200 && exec \"$0\" run recipe.toml --set train.steps=8";
+    let script = "ulimit -f 200 && exec \"$0\" run recipe.toml --set train.steps=8";
     command.args(["-c", script, env!("CARGO_BIN_EXE_bessemer")]).current_dir(place.path(""));
     command.stdin(Stdio::null());
-    finished(command).failed(FAILED, &["step-00000008", ".safetensors", "File too large"]);
+    finished(command)
+        .failed(FAILED, &["step-00000008", ".safetensors", "File too large", "RLIMIT_FSIZE allows 204800"]);
     assert_untouched(&place.files("runs/t/checkpoints"), &before);
     let end = place.records("end").pop().unwrap();
     assert_eq!(end["reason"], "failed", "{end}");
     place.train(&["train.steps=8"]);
     assert_eq!(place.records("step").len(), 8);
+}
+
+#[test]
+fn limits_of_the_process_are_named() {
+    let place = Workplace::new(GPT2);
+    let limited = |script: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_bessemer")]).current_dir(place.path(""));
+        command.stdin(Stdio::null());
+        finished(command)
+    };
+    let open_files = limited("ulimit -n 10 && exec \"$0\" run recipe.toml");
+    open_files.failed(FAILED, &["Too many open files", "RLIMIT_NOFILE allows 10", "ulimit -n"]);
+    // The limit of threads does not hold for root: another user without any process, who may read the program.
+    let other = "setpriv --reuid=54321 --regid=54321 --clear-groups";
+    let as_other = limited(&format!("chmod -R a+rwX . && {other} test -x \"$0\" -a -w runs"));
+    if as_other.code != Some(0) {
+        println!("skipped: this user cannot become another one");
+        return;
+    }
+    let script = format!("ulimit -u 2 && exec {other} \"$0\" run recipe.toml --set run.threads=4");
+    limited(&script).failed(FAILED, &["cannot start a thread", "RLIMIT_NPROC allows 2", "ulimit -u"]);
 }
 
 #[test]

@@ -185,7 +185,6 @@ impl<'a> Supervisor<'a> {
             None => Ok(()),
             Some(Order::Launch) => self.launch(),
             Some(Order::AskToStop) => self.signal(match self.args.stop_signal.as_str() {
-                "USR2" => Signal::USR2,
                 "INT" => Signal::INT,
                 "TERM" => Signal::TERM,
                 _ => Signal::USR1,
