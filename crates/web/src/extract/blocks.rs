@@ -34,7 +34,9 @@ pub struct Block {
     pub(super) local: u32,
     /// Number of the element in the tree that holds it.
     pub(super) node: u32,
-    /// In a part that is around the text by its name.
+    /// Letters, CJK characters counted three times: one says as much as three letters.
+    pub(super) weight: u32,
+    /// In a part that is around the text.
     pub(super) outside: bool,
 }
 
@@ -45,6 +47,17 @@ impl Block {
     }
 }
 
+/// CJK characters in the first 2,000 of a text.
+fn wide_chars(text: &str) -> u32 {
+    if text.is_ascii() {
+        return 0;
+    }
+    let wide = text.chars().take(2000).filter(
+        |c| matches!(*c, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}'),
+    );
+    wide.count() as u32
+}
+
 #[derive(Default)]
 struct Collector {
     blocks: Vec<Block>,
@@ -53,7 +66,6 @@ struct Collector {
     linked: u32,
     local: u32,
     node: u32,
-    outside: bool,
     kind: BlockKind,
     /// White space is waiting to be written before the next word.
     space: bool,
@@ -72,12 +84,13 @@ impl Collector {
             if !text.is_empty() {
                 self.blocks.push(Block {
                     kind: self.kind,
+                    weight: self.chars + 2 * wide_chars(&text),
                     text,
                     chars: self.chars,
                     linked: self.linked,
                     local: self.local,
                     node: self.node,
-                    outside: self.outside,
+                    outside: false,
                 });
             }
         }
@@ -172,7 +185,6 @@ pub(super) fn collect(document: &Document<'_>, measures: &Measures<'_, '_>) -> V
             NodeKind::Text(text) => {
                 if c.chars == 0 {
                     c.node = node.parent;
-                    c.outside = measures.states[node.parent as usize].around;
                 }
                 c.add(&decode_references(text), measures.states[i], pre);
                 i += 1;

@@ -9,8 +9,8 @@ use super::measure::Measures;
 use super::technical::{self, is_explained};
 use crate::html::Tag;
 
-/// Letters from which a block counts as prose; a CJK character says as much as three letters.
-const PROSE: u32 = 80;
+/// Weight from which a block counts as prose.
+pub(super) const PROSE: u32 = 80;
 /// Links above this share make a block a list of links.
 const MAX_LINKED: f64 = 0.4;
 /// Share of the prose that an element must hold for its siblings to be left out.
@@ -20,25 +20,14 @@ const MOST_OF_TEXT: f64 = 0.95;
 /// Share of the page's prose that an element which says it is the text must hold to be believed.
 const MOST_OF_NAMED: f64 = 0.4;
 
-/// Letters of a block, CJK characters counted three times.
-pub(super) fn weight(b: &Block) -> u32 {
-    let wide = b
-        .text
-        .chars()
-        .take(2000)
-        .filter(|c| matches!(*c, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}'))
-        .count();
-    b.chars + 2 * wide as u32
-}
-
-fn is_prose(b: &Block, weight: u32) -> bool {
-    !b.outside
-        && match b.kind {
-            BlockKind::Heading(_) => false,
-            BlockKind::Code => weight >= 40,
-            BlockKind::Row => weight >= 20 && b.link_density() < MAX_LINKED,
-            BlockKind::Paragraph | BlockKind::Item => weight >= PROSE && b.link_density() < MAX_LINKED,
-        }
+/// Whether a block is a paragraph's worth of text, wherever it stands.
+pub(super) fn is_prose(b: &Block) -> bool {
+    match b.kind {
+        BlockKind::Heading(_) => false,
+        BlockKind::Code => b.weight >= 40,
+        BlockKind::Row => b.weight >= 20 && b.link_density() < MAX_LINKED,
+        BlockKind::Paragraph | BlockKind::Item => b.weight >= PROSE && b.link_density() < MAX_LINKED,
+    }
 }
 
 /// Leaves the blocks of the main text.
@@ -46,17 +35,16 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
     if measures.technical {
         return technical::choose(measures, blocks);
     }
-    let weights: Vec<u32> = blocks.iter().map(weight).collect();
-    let prose: Vec<bool> = blocks.iter().zip(&weights).map(|(b, w)| is_prose(b, *w)).collect();
-    let total: u64 = weights.iter().zip(&prose).filter(|(_, p)| **p).map(|(w, _)| u64::from(*w)).sum();
+    let prose: Vec<bool> = blocks.iter().map(|b| !b.outside && is_prose(b)).collect();
+    let total: u64 = blocks.iter().zip(&prose).filter(|(_, p)| **p).map(|(b, _)| u64::from(b.weight)).sum();
     if total < u64::from(PROSE) * 2 {
         // No prose to speak of: a short notice, a gallery. What is not around the text is all there is.
         blocks.retain(|b| !b.outside && b.link_density() <= 0.5);
         return;
     }
     let mut held = vec![0; measures.document.nodes.len()];
-    for ((b, w), p) in blocks.iter().zip(&weights).zip(&prose) {
-        held[b.node as usize] += if *p { u64::from(*w) } else { 0 };
+    for (b, p) in blocks.iter().zip(&prose) {
+        held[b.node as usize] += if *p { u64::from(b.weight) } else { 0 };
     }
     let container = container(measures, held, [MOST, MOST_OF_TEXT], |_, _| true);
     let end = measures.document.nodes[container].end as usize;
@@ -80,10 +68,10 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
             // Between prose short blocks belong to it; before and behind it is where dates, authors, buttons and
             // further links stand.
             _ if i > first && i < last => {
-                links <= 0.5 || weights[i] < 40 && links < 0.8 || is_explained(measures, b, container)
+                links <= 0.5 || b.weight < 40 && links < 0.8 || is_explained(measures, b, container)
             }
             BlockKind::Item => links <= 0.2 && i > first,
-            _ => links <= 0.2 && weights[i] >= 30,
+            _ => links <= 0.2 && b.weight >= 30,
         }
     });
 }

@@ -1,6 +1,8 @@
 //! What each element of a page holds: letters, letters in links, prose; and whether it is seen at all.
 
-use super::names::{Role, role};
+use super::around;
+use super::blocks::Block;
+use super::names::{Role, is_concealed, role};
 use crate::html::{Document, NodeKind, Tag};
 
 /// Sums over the visible text of an element.
@@ -27,6 +29,10 @@ pub(super) struct Sum {
 pub(super) struct State {
     /// Not shown.
     pub hidden: bool,
+    /// In an element that is never shown, such as a script.
+    unseen: bool,
+    /// Concealed by an attribute, itself or through an ancestor.
+    concealed: bool,
     /// Around the text, itself or through an ancestor.
     pub around: bool,
     /// The element itself names the text.
@@ -58,6 +64,11 @@ pub(super) struct Measures<'d, 'a> {
     pub document: &'d Document<'a>,
     pub sums: Vec<Sum>,
     pub states: Vec<State>,
+    pub roles: Vec<Role>,
+    /// Unlinked characters that attributes conceal.
+    pub concealed: u32,
+    /// Characters of headings outside of links.
+    heading_chars: u32,
     /// The page is a piece of technical documentation: code and definitions are frequent in it.
     pub technical: bool,
 }
@@ -67,18 +78,23 @@ const TECHNICAL_CODE: u32 = 2;
 /// Most characters outside of links and headings for each element of code or definitions in a technical page.
 const TECHNICAL_SPACING: f64 = 1000.0;
 
-/// A part is not "around" the text if it holds more than this share of the page's unlinked letters: then its name is
-/// wrong, and it is the page.
-const TOO_MUCH_TO_DROP: f64 = 0.6;
+/// Treatment of elements that attributes conceal (`hidden`, `aria-hidden`, `display: none`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Concealed {
+    /// They are no part of the text.
+    LeaveOut,
+    /// A script shows them: they hold nearly all of the text.
+    Show,
+}
 
 impl<'d, 'a> Measures<'d, 'a> {
-    pub(super) fn new(document: &'d Document<'a>) -> Self {
+    pub(super) fn new(document: &'d Document<'a>, concealed_parts: Concealed) -> Self {
         let nodes = &document.nodes;
         let mut roles = Vec::with_capacity(nodes.len());
         let plain = State::default();
         let mut states = vec![plain; nodes.len()];
         let mut sums = vec![Sum::default(); nodes.len()];
-        let mut heading_chars = 0;
+        let (mut heading_chars, mut concealed) = (0, 0);
         for (i, node) in nodes.iter().enumerate() {
             let above = if i == 0 { plain } else { states[node.parent as usize] };
             let mut state = State { content: false, around: false, ..above };
@@ -86,7 +102,9 @@ impl<'d, 'a> Measures<'d, 'a> {
             match node.kind {
                 NodeKind::Element(tag, a) => {
                     r = role(tag, &a);
-                    state.hidden |= r == Role::Hidden;
+                    state.concealed |= is_concealed(&a);
+                    state.unseen |= tag.is_invisible();
+                    state.hidden = state.unseen || state.concealed && concealed_parts == Concealed::LeaveOut;
                     state.code |= is_code(tag);
                     state.heading |= tag.heading().is_some();
                     if let (Tag::A, Some(href)) = (tag, a.href) {
@@ -105,7 +123,10 @@ impl<'d, 'a> Measures<'d, 'a> {
                     }
                 }
                 NodeKind::Text(text) => {
-                    if !above.hidden {
+                    if above.hidden {
+                        let counts = !(above.unseen || above.linked);
+                        concealed += if counts { visible_chars(text) } else { 0 };
+                    } else {
                         let chars = visible_chars(text);
                         sums[i].chars = chars;
                         sums[i].linked = if above.linked { chars } else { 0 };
@@ -128,33 +149,25 @@ impl<'d, 'a> Measures<'d, 'a> {
             p.blocks += s.blocks;
             p.links += s.links;
         }
-        let own = |s: &Sum| f64::from(s.chars - s.linked);
-        let all = own(&sums[0]).max(1.0);
+        Measures { document, sums, states, roles, concealed, heading_chars, technical: false }
+    }
+
+    /// Marks what is around the text, and recognises technical documentation.
+    pub(super) fn mark(&mut self, blocks: &mut [Block]) {
+        around::mark(self, blocks);
         let (mut code, mut definitions) = (0, 0);
-        for i in 1..nodes.len() {
-            let parent = nodes[i].parent as usize;
-            let small = own(&sums[i]) <= TOO_MUCH_TO_DROP * all;
-            let mut around = roles[i] == Role::Boilerplate && small;
-            match nodes[i].kind {
-                // A header belongs to the page, unless it is that of the text.
-                NodeKind::Element(Tag::Header, _) => {
-                    around |= small && !states[parent].content && !inside_content(nodes, &states, i);
-                }
-                NodeKind::Element(Tag::Table, _) => around |= small && is_navigation_table(&sums[i]),
-                _ => {}
-            }
-            states[i].around = around || states[parent].around;
-            if !(states[i].around || states[i].hidden)
-                && let NodeKind::Element(tag, _) = nodes[i].kind
+        for (node, state) in self.document.nodes.iter().zip(&self.states) {
+            if !(state.around || state.hidden)
+                && let NodeKind::Element(tag, _) = node.kind
             {
                 code += u32::from(is_code(tag));
                 definitions += u32::from(is_definition(tag));
             }
         }
-        let running = (all - f64::from(heading_chars)).max(1.0);
-        let technical =
+        let all = self.sums[0].chars - self.sums[0].linked;
+        let running = f64::from(all.saturating_sub(self.heading_chars).max(1));
+        self.technical =
             code >= TECHNICAL_CODE && f64::from(code + definitions) * TECHNICAL_SPACING >= running;
-        Measures { document, sums, states, technical }
     }
 
     /// `<html lang>`.
@@ -183,15 +196,6 @@ impl<'d, 'a> Measures<'d, 'a> {
     }
 }
 
-/// Whether a table is the line of links to the pages before, behind and above, as DocBook writes them.
-fn is_navigation_table(s: &Sum) -> bool {
-    s.tables == 1
-        && (1..=3).contains(&s.rows)
-        && (3..=9).contains(&s.cells)
-        && s.links * 2 >= s.cells
-        && s.chars - s.linked <= 150
-}
-
 /// Whether an element holds code, or what is typed and printed.
 pub(super) fn is_code(tag: Tag) -> bool {
     use Tag::*;
@@ -201,18 +205,6 @@ pub(super) fn is_code(tag: Tag) -> bool {
 /// Whether an element is a term or its definition.
 pub(super) fn is_definition(tag: Tag) -> bool {
     matches!(tag, Tag::Dt | Tag::Dd)
-}
-
-/// Whether one of the nearest ancestors names the text. Eight are enough for a header, and bound the work.
-fn inside_content(nodes: &[crate::html::Node<'_>], states: &[State], node: usize) -> bool {
-    let mut at = node;
-    for _ in 0..8 {
-        at = nodes[at].parent as usize;
-        if states[at].content {
-            return true;
-        }
-    }
-    false
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! bytes and no nesting can exhaust a stack; limits are checked on the way, in the caller's thread, so nothing is ever
 //! left running.
 
+mod around;
 mod blocks;
 mod main_text;
 mod measure;
@@ -15,7 +16,10 @@ pub use blocks::{Block, BlockKind};
 
 use crate::html::{Document, HtmlError, HtmlLimits, decode_references};
 use blocks::collect;
-use measure::Measures;
+use measure::{Concealed, Measures};
+
+/// Concealed characters for each shown one above which a script shows the text.
+const MOST_CONCEALED: u32 = 4;
 
 /// The text of a page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,8 +80,12 @@ fn extract(
     choose: impl Fn(&Measures<'_, '_>, &mut Vec<Block>),
 ) -> Result<Extraction, HtmlError> {
     let document = Document::parse(page, limits)?;
-    let measures = Measures::new(&document);
+    let mut measures = Measures::new(&document, Concealed::LeaveOut);
+    if measures.concealed > MOST_CONCEALED * (measures.sums[0].chars - measures.sums[0].linked) {
+        measures = Measures::new(&document, Concealed::Show);
+    }
     let mut blocks = collect(&document, &measures);
+    measures.mark(&mut blocks);
     choose(&measures, &mut blocks);
     let title = document
         .title

@@ -10,10 +10,12 @@ use crate::html::{Attributes, Tag};
 pub(super) enum Role {
     /// Says nothing.
     Unknown,
-    /// Not shown to a reader.
-    Hidden,
-    /// Around the text: navigation, footers, adverts, related links, comments.
+    /// Around the text by its element or role: navigation, footers, dialogs.
+    Element,
+    /// Around the text by its name: navigation, footers, adverts, related links.
     Boilerplate,
+    /// Comments of readers, by its name.
+    Comments,
     /// Likely the text itself.
     Content,
 }
@@ -31,32 +33,41 @@ fn word_role(word: &str, whole: bool) -> Role {
         {
             Role::Content
         }
+        "authorwidget" | "footerwidget" | "footerwidgets" | "sidebarwidget" | "sidebarwidgets" | "widget"
+        | "widgetarea" | "widgets"
+            if whole =>
+        {
+            Role::Boilerplate
+        }
         "ad" | "ads" | "adsbygoogle" | "advert" | "advertisement" | "advertising" | "alsoread"
         | "authorbio" | "authorbox" | "backlink" | "banner" | "bannerad" | "bookmarks" | "breadcrumb"
-        | "breadcrumbs" | "byline" | "comment" | "commentform" | "commentlist" | "comments" | "consent"
-        | "contentinfo" | "cookie" | "cookies" | "copyright" | "crumbs" | "dialog" | "disqus" | "donate"
-        | "dropdown" | "editsection" | "fbcomments" | "followus" | "footer" | "gdpr" | "globalnav"
-        | "hatnote" | "headerlink" | "hideme" | "jumpto" | "linklist" | "localnav" | "login" | "masthead"
-        | "mediapromo" | "megamenu" | "menu" | "menubar" | "modal" | "mostpopular" | "mostread"
-        | "mwjumplink" | "nav" | "navbar" | "navbox" | "navigation" | "navlinks" | "newsletter"
-        | "nextprev" | "noprint" | "notification" | "outbrain" | "pager" | "pagination" | "paging"
-        | "popular" | "popup" | "postmeta" | "postnav" | "pressrelease" | "prevnext" | "printonly"
-        | "promo" | "promobox" | "promoted" | "readmore" | "readnext" | "recommend" | "recommendations"
+        | "breadcrumbs" | "byline" | "consent" | "contentinfo" | "cookie" | "cookies" | "copyright"
+        | "crumbs" | "dialog" | "donate" | "dropdown" | "editsection" | "followus" | "footer" | "gdpr"
+        | "globalnav" | "hatnote" | "headerlink" | "hideme" | "jumpto" | "linklist" | "localnav"
+        | "login" | "masthead" | "mediapromo" | "megamenu" | "menu" | "menubar" | "modal" | "mostpopular"
+        | "mostread" | "mwjumplink" | "nav" | "navbar" | "navbox" | "navigation" | "navlinks"
+        | "newsletter" | "nextprev" | "noprint" | "notification" | "outbrain" | "pager" | "pagination"
+        | "paging" | "popular" | "popup" | "postmeta" | "postnav" | "prevnext" | "printonly" | "promo"
+        | "promobox" | "promoted" | "readmore" | "readnext" | "recommend" | "recommendations"
         | "recommended" | "related" | "relatedarticles" | "relatedlinks" | "relatedposts"
-        | "relatedstories" | "respond" | "screenreader" | "search" | "searchbar" | "searchbox"
-        | "searchform" | "share" | "shareaholic" | "sharebar" | "sharedaddy" | "sharing" | "shoutbox"
-        | "sidebar" | "signin" | "signup" | "sitemap" | "skip" | "skiplink" | "skiptocontent"
-        | "skyscraper" | "social" | "socialmedia" | "socials" | "sphinxsidebar" | "sponsor" | "sponsored"
-        | "subnav" | "subscribe" | "subscription" | "taboola" | "tagcloud" | "taglist" | "tags"
-        | "teaser" | "teasers" | "ticker" | "toast" | "toc" | "toolbar" | "toolbox" | "tooltip"
-        | "topbar" | "topnav" | "trackback" | "trending" | "userbox" | "usercomments" | "vcard"
-        | "whatsapp" | "widget" | "widgets" => Role::Boilerplate,
+        | "relatedstories" | "screenreader" | "search" | "searchbar" | "searchbox" | "searchform"
+        | "share" | "shareaholic" | "sharebar" | "sharedaddy" | "sharing" | "sidebar" | "signin"
+        | "signup" | "sitemap" | "skip" | "skiplink" | "skiptocontent" | "skyscraper" | "social"
+        | "socialmedia" | "socials" | "sphinxsidebar" | "sponsor" | "sponsored" | "subnav" | "subscribe"
+        | "subscription" | "taboola" | "tagcloud" | "taglist" | "tags" | "teaser" | "teasers" | "ticker"
+        | "toast" | "toc" | "toolbar" | "toolbox" | "tooltip" | "topbar" | "topnav" | "trending"
+        | "userbox" | "vcard" | "whatsapp" => Role::Boilerplate,
+        "comentarios" | "comment" | "commentaires" | "commentform" | "commentlist" | "comments"
+        | "disqus" | "fbcomments" | "kommentare" | "respond" | "shoutbox" | "trackback" | "usercomments" => {
+            Role::Comments
+        }
         _ => Role::Unknown,
     }
 }
 
 /// Calls `f` with each word of a name list, in small letters: the pieces between separators and at changes from small
-/// to capital letters, and each whole name without separators. At most 24 names of 64 bytes are looked at.
+/// to capital letters, and each whole name without separators. A name with a prefix such as `has-` or `category-` tells of
+/// something else and counts only as a whole. At most 24 names of 64 bytes are looked at.
 fn words(names: &str, mut f: impl FnMut(&str, bool)) {
     let mut piece = String::new();
     let mut whole = String::new();
@@ -64,13 +75,19 @@ fn words(names: &str, mut f: impl FnMut(&str, bool)) {
         if name.len() > 64 {
             continue;
         }
+        let prefix = name.split(['-', '_']).next().filter(|prefix| prefix.len() < name.len());
+        let pieces = !prefix.is_some_and(|prefix| {
+            matches!(prefix, "category" | "has" | "no" | "not" | "tag" | "with" | "without")
+        });
         whole.clear();
         piece.clear();
         let mut small = false;
         for c in name.chars() {
             let boundary = !c.is_ascii_alphanumeric() || small && c.is_ascii_uppercase();
             if boundary && !piece.is_empty() {
-                f(&piece, false);
+                if pieces {
+                    f(&piece, false);
+                }
                 piece.clear();
             }
             small = c.is_ascii_lowercase();
@@ -79,36 +96,34 @@ fn words(names: &str, mut f: impl FnMut(&str, bool)) {
                 whole.push(c.to_ascii_lowercase());
             }
         }
-        if !piece.is_empty() && piece != whole {
+        if pieces && !piece.is_empty() && piece != whole {
             f(&piece, false);
         }
         f(&whole, true);
     }
 }
 
+/// Whether attributes keep an element from being shown.
+pub(super) fn is_concealed(a: &Attributes<'_>) -> bool {
+    if a.hidden.is_some() || a.aria_hidden.is_some_and(|v| v.eq_ignore_ascii_case("true")) {
+        return true;
+    }
+    let Some(style) = a.style else { return false };
+    let mut squeezed: String = style.chars().take(400).filter(|c| !c.is_whitespace()).collect();
+    squeezed.make_ascii_lowercase();
+    squeezed.contains("display:none") || squeezed.contains("visibility:hidden")
+}
+
 /// What an element is by its name and attributes.
 pub(super) fn role(tag: Tag, a: &Attributes<'_>) -> Role {
-    if tag.is_invisible() || a.hidden.is_some() {
-        return Role::Hidden;
-    }
-    if a.aria_hidden.is_some_and(|v| v.eq_ignore_ascii_case("true")) {
-        return Role::Hidden;
-    }
-    if let Some(style) = a.style {
-        let mut squeezed: String = style.chars().take(400).filter(|c| !c.is_whitespace()).collect();
-        squeezed.make_ascii_lowercase();
-        if squeezed.contains("display:none") || squeezed.contains("visibility:hidden") {
-            return Role::Hidden;
-        }
-    }
     if matches!(tag, Tag::Nav | Tag::Footer | Tag::Aside | Tag::Menu) {
-        return Role::Boilerplate;
+        return Role::Element;
     }
     if let Some(role) = a.role {
         match role.to_ascii_lowercase().as_str() {
             "navigation" | "banner" | "contentinfo" | "complementary" | "search" | "dialog"
             | "alertdialog" | "menu" | "menubar" | "toolbar" | "tooltip" | "tablist" => {
-                return Role::Boilerplate;
+                return Role::Element;
             }
             "main" | "article" => return Role::Content,
             _ => {}
@@ -128,6 +143,7 @@ pub(super) fn role(tag: Tag, a: &Attributes<'_>) -> Role {
     for names in [a.id.filter(|id| !is_slug(tag, a.class, id)), a.class].into_iter().flatten() {
         words(names, |word, whole| match word_role(word, whole) {
             Role::Content => found = Role::Content,
+            Role::Comments if found != Role::Content => found = Role::Comments,
             said if found == Role::Unknown => found = said,
             _ => {}
         });
@@ -164,16 +180,17 @@ mod tests {
 
     #[test]
     fn names_are_read_as_words() {
-        for class in [
-            "comments",
-            "post-comments",
-            "siteFooter",
-            "x sideBar",
-            "share_buttons",
-            "ad-slot",
-            "wp-block related",
-        ] {
+        for class in ["siteFooter", "x sideBar", "share_buttons", "ad-slot", "wp-block related"] {
             assert_eq!(named(class), Role::Boilerplate, "{class}");
+        }
+        for class in ["comments", "post-comments", "related comments"] {
+            assert_eq!(named(class), Role::Comments, "{class}");
+        }
+        for class in ["tag-cloud", "no-print", "widget", "widget-area"] {
+            assert_eq!(named(class), Role::Boilerplate, "{class}");
+        }
+        for class in ["has-sidebar", "tag-ads", "category_social", "elementor-widget"] {
+            assert_eq!(named(class), Role::Unknown, "{class}");
         }
         for class in
             ["", "shadow", "header-image", "discommented", "container", "loading", "address", "badge"]

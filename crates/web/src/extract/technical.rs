@@ -6,7 +6,7 @@
 //! behind a heading.
 
 use super::blocks::{Block, BlockKind};
-use super::main_text::{container, weight};
+use super::main_text::container;
 use super::measure::{Measures, is_code, is_definition};
 use crate::html::Tag;
 
@@ -44,7 +44,7 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
             BlockKind::Heading(level) => m.headings += u32::from(level <= 2 && !is_links(b)),
             _ => m.prose += u32::from(is_prose(b)),
         }
-        held[b.node as usize] += u64::from(weight(b) - b.linked);
+        held[b.node as usize] += u64::from(b.weight - b.linked);
     }
     for i in (1..nodes).rev() {
         let (s, tag) = (measures.states[i], measures.tag(i));
@@ -95,7 +95,7 @@ fn start_of_text(measures: &Measures<'_, '_>, blocks: &[Block]) -> usize {
 
 /// Whether a block holds a paragraph's worth of unlinked text.
 fn is_prose(b: &Block) -> bool {
-    !is_heading(b) && weight(b) - b.linked >= PROSE
+    !is_heading(b) && b.weight - b.linked >= PROSE
 }
 
 /// Returns for each block whether it is in the container and is text.
