@@ -12,7 +12,10 @@
 //! replaced, never written through.
 
 use crate::{FileLock, NewFile, UnnamedFile};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, fstat, linkat, mkdirat, openat, renameat,
+    renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -45,6 +48,8 @@ pub struct EntryFacts {
     pub kind: EntryKind,
     /// Length of a file in bytes.
     pub bytes: u64,
+    /// Bytes that the file system has given to it.
+    pub allocated: u64,
     /// Time of the last change of a file's content, in nanoseconds since 1970.
     pub modified_ns: i128,
 }
@@ -62,6 +67,45 @@ impl From<FileType> for EntryKind {
 
 /// Decides whether this program wrote an entry, by its path below the directory that is to be removed.
 pub type IsOurs<'a> = &'a dyn Fn(&Path, EntryKind) -> bool;
+
+/// A directory to work in: an open handle, or the path that a user names, whose links are followed once.
+pub trait AsDir {
+    /// The open directory.
+    ///
+    /// # Errors
+    /// Those of [`ConfinedDir::open_named`].
+    fn as_dir(&self) -> io::Result<ConfinedDir>;
+
+    /// The open directory, made with those above it where a path names one that is missing.
+    ///
+    /// # Errors
+    /// Those of [`ConfinedDir::create_named`].
+    fn as_new_dir(&self) -> io::Result<ConfinedDir> {
+        self.as_dir()
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> AsDir for P {
+    fn as_dir(&self) -> io::Result<ConfinedDir> {
+        ConfinedDir::open_named(self.as_ref())
+    }
+
+    fn as_new_dir(&self) -> io::Result<ConfinedDir> {
+        ConfinedDir::create_named(self.as_ref())
+    }
+}
+
+impl AsDir for ConfinedDir {
+    fn as_dir(&self) -> io::Result<ConfinedDir> {
+        Ok(self.clone())
+    }
+}
+
+impl AsDir for &ConfinedDir {
+    fn as_dir(&self) -> io::Result<ConfinedDir> {
+        Ok((*self).clone())
+    }
+}
 
 /// An open directory. Its methods read, write, list and remove names beneath it and never follow a symbolic link. A clone
 /// is the same handle.
@@ -128,6 +172,26 @@ impl ConfinedDir {
         Ok(ConfinedDir { path: self.path.join(below), fd: Arc::new(fd) })
     }
 
+    /// Opens the directory `below` for reading only, through symbolic links too: a user may have moved a checkpoint to an
+    /// archive and linked it. Nothing may be written or removed through the result.
+    ///
+    /// # Errors
+    /// The system's, with the path in the message.
+    pub fn dir_through_links(&self, below: impl AsRef<Path>) -> io::Result<ConfinedDir> {
+        let below = below.as_ref();
+        if below.as_os_str().is_empty() {
+            return Ok(self.clone());
+        }
+        let outside = below.components().any(|component| !matches!(component, Component::Normal(_)));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = match outside {
+            true => Err(Errno::XDEV),
+            false => openat(&self.fd, below, flags, Mode::empty()),
+        };
+        let fd = fd.map_err(|e| crate::at(&self.path.join(below), "open the directory", e.into()))?;
+        Ok(ConfinedDir { path: self.path.join(below), fd: Arc::new(fd) })
+    }
+
     /// Opens the directory `below`; makes it, and those above it, where they are missing.
     ///
     /// # Errors
@@ -149,6 +213,28 @@ impl ConfinedDir {
         Ok(ConfinedDir { path: self.path.join(below), fd: dir })
     }
 
+    /// Makes the directory `below`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] for an entry of that name; the system's.
+    pub fn make_dir(&self, below: impl AsRef<Path>) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(0o777);
+        self.in_parent(below.as_ref(), "create the directory", |dir, name| mkdirat(dir, name, mode))
+    }
+
+    /// Opens the directory `name`; makes it, for this user alone (mode 0700), if it is missing.
+    ///
+    /// # Errors
+    /// Those of [`ConfinedDir::create_dir`].
+    pub fn create_private_dir(&self, name: impl AsRef<Path>) -> io::Result<ConfinedDir> {
+        let name = name.as_ref();
+        self.in_parent(name, "create the directory", |dir, name| match mkdirat(dir, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(e) => Err(e),
+        })?;
+        self.dir(name)
+    }
+
     /// Opens the regular file `below` for reading.
     ///
     /// # Errors
@@ -165,6 +251,18 @@ impl ConfinedDir {
     pub fn open_file_to_change(&self, below: impl AsRef<Path>) -> io::Result<File> {
         let below = below.as_ref();
         let file = self.open_regular(below, "open", OFlags::RDWR)?;
+        self.only_name(below, "write to", file)
+    }
+
+    /// Opens the regular file `below` for reading and writing in place; makes it, with the permissions `mode`, if it is
+    /// missing.
+    ///
+    /// # Errors
+    /// Those of [`ConfinedDir::append`].
+    pub fn open_or_create(&self, below: impl AsRef<Path>, mode: u32) -> io::Result<File> {
+        let below = below.as_ref();
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let file = self.open_regular_mode(below, "open", flags, Mode::from_raw_mode(mode))?;
         self.only_name(below, "write to", file)
     }
 
@@ -239,15 +337,79 @@ impl ConfinedDir {
         self.in_parent(below.as_ref(), "create", create_new_at)
     }
 
+    /// Opens the regular file `below` for writing past the page cache.
+    ///
+    /// # Errors
+    /// The system's, also where the file system has no such writes.
+    pub fn open_direct(&self, below: impl AsRef<Path>) -> io::Result<File> {
+        let below = below.as_ref();
+        let file = self.open_regular(below, "open", OFlags::WRONLY | OFlags::DIRECT)?;
+        self.only_name(below, "write to", file)
+    }
+
+    /// Gives the regular file `below` of `from` the same name here as a second name (a hard link). Neither may be changed
+    /// in place any more.
+    ///
+    /// # Errors
+    /// Another kind of entry; an entry of that name; the system's, among them `CrossesDevices`.
+    pub fn link_file(&self, from: &ConfinedDir, below: impl AsRef<Path>) -> io::Result<()> {
+        let below = below.as_ref();
+        drop(from.open_file(below)?);
+        let (old_parent, old) = from.parent_of(below, "link")?;
+        self.in_parent(below, "create", |dir, new| linkat(&old_parent.fd, &old, dir, new, AtFlags::empty()))
+    }
+
+    /// Atomically swaps two names of this directory.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where the file system cannot; the system's.
+    pub fn exchange(&self, a: impl AsRef<Path>, b: impl AsRef<Path>) -> io::Result<()> {
+        let (a, b) = (a.as_ref(), b.as_ref());
+        let (parent, name) = self.parent_of(a, "exchange")?;
+        let (other_parent, other) = self.parent_of(b, "exchange")?;
+        let flags = RenameFlags::EXCHANGE;
+        match renameat_with(&parent.fd, &name, &other_parent.fd, &other, flags) {
+            Ok(()) => Ok(()),
+            // EINVAL is how a file system answers that it does not know the flag.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this file system cannot swap two names atomically",
+            )),
+            Err(e) => Err(self.error("exchange", a, e)),
+        }
+    }
+
+    /// Bytes that an ordinary user may still write to the file system of this directory.
+    ///
+    /// # Errors
+    /// The system's, with the path in the message.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let found = rustix::fs::fstatvfs(&*self.fd);
+        let found = found.map_err(|e| crate::at(&self.path, "find the free space of", e.into()))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     /// Gives the entry `from` the name `to`, in the place of a file of that name. Not durable before [`ConfinedDir::sync`]
     /// of both parents.
     ///
     /// # Errors
     /// A link or a file in the place of a directory on the way; the system's.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-        let (from, to) = (from.as_ref(), to.as_ref());
-        let (old_parent, old) = self.parent_of(from, "rename")?;
-        self.in_parent(to, "rename to", |dir, new| renameat(&old_parent.fd, &old, dir, new))
+        self.rename_into(from, self, to)
+    }
+
+    /// [`ConfinedDir::rename`] to a name in another directory of the same file system.
+    ///
+    /// # Errors
+    /// Those of [`ConfinedDir::rename`].
+    pub fn rename_into(
+        &self,
+        from: impl AsRef<Path>,
+        other: &ConfinedDir,
+        to: impl AsRef<Path>,
+    ) -> io::Result<()> {
+        let (old_parent, old) = self.parent_of(from.as_ref(), "rename")?;
+        other.in_parent(to.as_ref(), "rename to", |dir, new| renameat(&old_parent.fd, &old, dir, new))
     }
 
     /// Makes created, renamed and removed names in this directory durable.
@@ -287,6 +449,7 @@ impl ConfinedDir {
                 Ok(stat) => Ok(Some(EntryFacts {
                     kind: FileType::from_raw_mode(stat.st_mode).into(),
                     bytes: stat.st_size as u64,
+                    allocated: stat.st_blocks as u64 * 512,
                     modified_ns: i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec),
                 })),
             }
@@ -393,10 +556,14 @@ impl ConfinedDir {
     }
 
     fn open_regular(&self, below: &Path, action: &str, flags: OFlags) -> io::Result<File> {
+        self.open_regular_mode(below, action, flags, Mode::from_raw_mode(0o666))
+    }
+
+    fn open_regular_mode(&self, below: &Path, action: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         // Without NONBLOCK, opening a FIFO would wait for a process at its other end.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = self.in_parent(below, action, |dir, name| {
-            match openat(dir, name, flags, Mode::from_raw_mode(0o666)) {
+            match openat(dir, name, flags, mode) {
                 // A FIFO that nobody reads, opened for writing, and a socket; a directory opened for writing; a link.
                 Err(e @ (Errno::NXIO | Errno::ISDIR | Errno::LOOP)) => {
                     let kind = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| e)?;

@@ -13,7 +13,7 @@ mod lock;
 mod new_file;
 mod unnamed;
 
-pub use confined::{ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
+pub use confined::{AsDir, ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
 pub use lock::FileLock;
 pub use new_file::NewFile;
 pub use unnamed::UnnamedFile;
@@ -21,7 +21,7 @@ pub use unnamed::UnnamedFile;
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Writes `bytes` as the whole content of `path`.
@@ -94,6 +94,68 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
+/// Creates the directory `path` and those above it where they are missing.
+///
+/// # Errors
+/// The system's, with the path in the message.
+pub fn create_dir_all(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path).map_err(|e| at(path, "create the directory", e))
+}
+
+/// Creates the directory `path`.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] for an entry of that name; the system's, with the path in the message.
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    fs::create_dir(path).map_err(|e| at(path, "create the directory", e))
+}
+
+/// Creates the directory `path` for this user alone (mode 0700).
+///
+/// # Errors
+/// Those of [`create_dir`].
+pub fn create_private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(|e| at(path, "create the directory", e))
+}
+
+/// Removes the file `path`. A symbolic link is itself removed.
+///
+/// # Errors
+/// The system's, with the path in the message.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    fs::remove_file(path).map_err(|e| at(path, "remove", e))
+}
+
+/// Paths of the entries of the directory that a user names, in no order. A link to a directory is followed.
+///
+/// # Errors
+/// The system's, with the path in the message.
+pub fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(path).map_err(|e| at(path, "list", e))?;
+    entries.map(|entry| Ok(entry.map_err(|e| at(path, "list", e))?.path())).collect()
+}
+
+/// Opens the output `path` that a user names for writing from its beginning: a link or a device there is written through.
+///
+/// # Errors
+/// The system's, with the path in the message.
+pub fn create_output(path: &Path) -> io::Result<File> {
+    File::create(path).map_err(|e| at(path, "create", e))
+}
+
+/// Fills `bytes` from the system's generator of random numbers.
+///
+/// # Errors
+/// The system's.
+pub fn random_bytes(bytes: &mut [u8]) -> io::Result<()> {
+    File::open("/dev/urandom")?.read_exact(bytes)
+}
+
+/// Reads a file of the kernel, such as `/proc/self/status`, as text; empty where there is none.
+pub fn read_system(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
 /// Creates an empty file at `path` for a stream that readers may open while it grows. Whatever stood there, a symbolic link
 /// or a FIFO too, is replaced and not written through.
 ///
@@ -130,6 +192,12 @@ pub fn parent(path: &Path) -> &Path {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
     }
+}
+
+/// Text of an operation on `path` that failed; the path stands in it once.
+pub fn failure_text(path: &Path, doing: &str, error: &io::Error) -> String {
+    let (path, text) = (path.display().to_string(), error.to_string());
+    if text.contains(&path) { text } else { format!("cannot {doing} {path}: {text}") }
 }
 
 fn at(path: &Path, what: &str, error: io::Error) -> io::Error {

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A file that is being written and is not visible yet under its final name.
@@ -44,6 +45,16 @@ impl NewFile {
             create_replacing_at(directory.as_fd(), &partial).map_err(|e| at(&path, "create", e.into()))?;
         let writer = Some(BufWriter::with_capacity(1 << 18, file));
         Ok(NewFile { writer, directory, partial, name: name.to_owned(), path })
+    }
+
+    /// Replaces the bytes from `offset` on by `bytes`; what was written stays where it is.
+    ///
+    /// # Errors
+    /// The system's, with the path in the message.
+    pub fn write_all_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.flush()?;
+        let writer = self.writer.as_ref().expect("commit consumes the file");
+        writer.get_ref().write_all_at(bytes, offset).map_err(|e| at(&self.path, "write", e))
     }
 
     /// Makes the file visible under its final name and durable.

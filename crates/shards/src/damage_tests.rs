@@ -276,19 +276,3 @@ fn documents_are_found_across_marks() {
     assert_eq!(reader.document_at(total).unwrap(), None);
     assert_eq!(reader.document_tokens(500).unwrap(), None);
 }
-
-#[test]
-fn a_set_behind_a_link_is_read_and_never_replaced() {
-    let dir = tempfile::tempdir().unwrap();
-    let split =
-        || crate::SplitMeta { split: "train".into(), vocab_size: 1000, tokenizer: Fingerprint([7; 32]) };
-    let mut writer = crate::ShardSetWriter::create(dir.path().join("real"), split(), 1 << 20).unwrap();
-    writer.push_document([1; 16], 3, &[1, 2, 3]).unwrap();
-    writer.finish().unwrap();
-    fs::create_dir(dir.path().join("run")).unwrap();
-    std::os::unix::fs::symlink(dir.path().join("real/train"), dir.path().join("run/train")).unwrap();
-    assert_eq!(crate::ShardSet::open(dir.path().join("run"), "train").unwrap().token_count(), 3);
-    let e = crate::ShardSetWriter::create(dir.path().join("run"), split(), 1 << 20).unwrap_err();
-    assert!(e.to_string().contains("symbolic link"), "{e}");
-    assert_eq!(crate::ShardSet::open(dir.path().join("real"), "train").unwrap().token_count(), 3);
-}

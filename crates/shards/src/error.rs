@@ -43,7 +43,7 @@ impl fmt::Display for Part {
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
     /// The operating system refused an operation (missing file, full disk, permission).
-    #[error("{}: could not {doing}: {source}", path.display())]
+    #[error("{}", bessemer_durable::failure_text(path, doing, source))]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -237,6 +237,16 @@ pub enum ShardError {
 impl ShardError {
     pub(crate) fn io(path: &Path, doing: &'static str, source: std::io::Error) -> Self {
         ShardError::Io { path: path.to_owned(), doing, source }
+    }
+
+    /// A file that is opened is no regular file.
+    pub(crate) fn not_a_file(path: &Path) -> Self {
+        let found = match path.symlink_metadata().map(|metadata| metadata.file_type()) {
+            Ok(kind) if kind.is_symlink() => "a symbolic link",
+            Ok(kind) if kind.is_dir() => "a directory",
+            _ => "a FIFO, socket or device",
+        };
+        ShardError::NotAFile { path: path.to_owned(), found }
     }
 
     pub(crate) fn write(path: &Path, source: std::io::Error) -> Self {

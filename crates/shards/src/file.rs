@@ -2,7 +2,7 @@
 //! gives an error, where a map would end the process with SIGBUS.
 
 use crate::ShardError;
-use bessemer_durable::open_regular;
+use bessemer_durable::{ConfinedDir, open_regular};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -24,15 +24,21 @@ pub(crate) struct ShardFile {
 impl ShardFile {
     /// Opens a regular file; anything else is refused and never waited for.
     pub(crate) fn open(path: &Path) -> Result<ShardFile, ShardError> {
-        let file = open_regular(path).map_err(|e| match e.kind() {
-            ErrorKind::InvalidInput => {
-                let found = if path.is_dir() { "a directory" } else { "a FIFO, socket or device" };
-                ShardError::NotAFile { path: path.to_owned(), found }
-            }
-            _ => ShardError::io(path, "open", e),
+        ShardFile::of(path.to_owned(), open_regular(path))
+    }
+
+    /// Opens the file `name` of `dir`.
+    pub(crate) fn open_in(dir: &ConfinedDir, name: &str) -> Result<ShardFile, ShardError> {
+        ShardFile::of(dir.path().join(name), dir.open_file(name))
+    }
+
+    fn of(path: PathBuf, opened: std::io::Result<File>) -> Result<ShardFile, ShardError> {
+        let file = opened.map_err(|e| match e.kind() {
+            ErrorKind::InvalidInput => ShardError::not_a_file(&path),
+            _ => ShardError::io(&path, "open", e),
         })?;
-        let bytes = file.metadata().map_err(|e| ShardError::io(path, "read the size of", e))?.len();
-        Ok(ShardFile { file, path: path.to_owned(), bytes })
+        let bytes = file.metadata().map_err(|e| ShardError::io(&path, "read the size of", e))?.len();
+        Ok(ShardFile { file, path, bytes })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -3,6 +3,7 @@
 use crate::file::ShardFile;
 use crate::format::{self, Header, Layout, u64_at};
 use crate::{DocumentId, Part, ShardError, ShardMeta};
+use bessemer_durable::ConfinedDir;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +46,15 @@ impl ShardReader {
     /// # Errors
     /// Refuses whatever is not a complete shard file of this version with intact header, index and trailer.
     pub fn open(path: impl AsRef<Path>) -> Result<ShardReader, ShardError> {
-        let file = ShardFile::open(path.as_ref())?;
+        ShardReader::of(ShardFile::open(path.as_ref())?)
+    }
+
+    /// Opens the shard file `name` of `dir`.
+    pub(crate) fn open_in(dir: &ConfinedDir, name: &str) -> Result<ShardReader, ShardError> {
+        ShardReader::of(ShardFile::open_in(dir, name)?)
+    }
+
+    fn of(file: ShardFile) -> Result<ShardReader, ShardError> {
         let mut head = [0; format::HEADER_BYTES];
         let read = format::HEADER_BYTES.min(usize::try_from(file.bytes()).unwrap_or(usize::MAX));
         file.read_at(0, &mut head[..read])?;

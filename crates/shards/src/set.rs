@@ -3,6 +3,7 @@
 use crate::component::placed;
 use crate::set_index::SetIndex;
 use crate::{Component, Document, Fingerprint, ShardError, ShardReader};
+use bessemer_durable::AsDir;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
@@ -30,16 +31,21 @@ impl ShardSet {
     ///
     /// # Errors
     /// [`ShardError::Unfinished`] without a `shards.json`; the first file that is damaged or not the listed one.
-    pub fn open(dir: impl AsRef<Path>, split: &str) -> Result<ShardSet, ShardError> {
-        let root = dir.as_ref();
-        crate::meta::check_split(split).map_err(|what| ShardError::Meta { path: root.to_owned(), what })?;
-        let path = root.join(split);
-        let index = SetIndex::read(&path, split)?;
+    pub fn open(dir: impl AsDir, split: &str) -> Result<ShardSet, ShardError> {
+        let root = dir.as_dir().map_err(|e| ShardError::io(Path::new(""), "open", e))?;
+        let path = root.path().join(split);
+        crate::meta::check_split(split)
+            .map_err(|what| ShardError::Meta { path: root.path().to_owned(), what })?;
+        let dir = root.dir(split).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => ShardError::Unfinished { path: path.clone() },
+            _ => ShardError::io(&path, "open", e),
+        })?;
+        let index = SetIndex::read(&dir, split)?;
         let mut files = Vec::with_capacity(index.shards.len());
         let (mut token_starts, mut document_starts) = (vec![0], vec![0]);
         let mut checksum = Xxh3::new();
         for (ordinal, listed) in index.shards.iter().enumerate() {
-            let reader = ShardReader::open(path.join(&listed.file))?;
+            let reader = ShardReader::open_in(&dir, &listed.file)?;
             let same = |what, wanted: String, found: String| {
                 let path = reader.path().to_owned();
                 if wanted == found {

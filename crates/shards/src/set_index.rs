@@ -3,6 +3,7 @@
 use crate::component::{ListedComponent, check_name};
 use crate::meta::check_split;
 use crate::{Fingerprint, ShardError, token_bytes_for};
+use bessemer_durable::ConfinedDir;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -91,17 +92,17 @@ impl SetIndex {
     }
 
     /// Writes `shards.json` into `dir`, durably and at once.
-    pub(crate) fn write(&self, dir: &Path) -> Result<(), ShardError> {
-        let path = dir.join(INDEX_FILE);
+    pub(crate) fn write(&self, dir: &ConfinedDir) -> Result<(), ShardError> {
+        let path = dir.path().join(INDEX_FILE);
         let mut text = serde_json::to_vec_pretty(self)
             .map_err(|e| ShardError::SetIndex { path: path.clone(), what: e.to_string() })?;
         text.push(b'\n');
-        bessemer_durable::write(&path, &text).map_err(|e| ShardError::write(&path, e))
+        dir.write(INDEX_FILE, &text).map_err(|e| ShardError::write(&path, e))
     }
 
     /// Reads and checks `shards.json` in `dir`, the directory of `split`.
-    pub(crate) fn read(dir: &Path, split: &str) -> Result<SetIndex, ShardError> {
-        let path = dir.join(INDEX_FILE);
+    pub(crate) fn read(dir: &ConfinedDir, split: &str) -> Result<SetIndex, ShardError> {
+        let path = dir.path().join(INDEX_FILE);
         let text = read_file(&path, dir)?;
         let wrong = |what: String| ShardError::SetIndex { path: path.clone(), what };
         let preamble: Preamble = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
@@ -186,10 +187,10 @@ impl SetIndex {
     }
 }
 
-fn read_file(path: &Path, dir: &Path) -> Result<Vec<u8>, ShardError> {
-    let file = bessemer_durable::open_regular(path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => ShardError::Unfinished { path: dir.to_owned() },
-        ErrorKind::InvalidInput => ShardError::NotAFile { path: path.to_owned(), found: "something else" },
+fn read_file(path: &Path, dir: &ConfinedDir) -> Result<Vec<u8>, ShardError> {
+    let file = dir.open_file(INDEX_FILE).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => ShardError::Unfinished { path: dir.path().to_owned() },
+        ErrorKind::InvalidInput => ShardError::not_a_file(path),
         _ => ShardError::io(path, "open", e),
     })?;
     let mut text = Vec::new();

@@ -3,8 +3,7 @@
 use crate::component::{ListedComponent, check_name};
 use crate::set_index::{INDEX_FILE, ListedFile, SetIndex, is_shard_name, shard_name};
 use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter};
-use bessemer_durable::{self as durable, ConfinedDir, EntryKind};
-use std::fs;
+use bessemer_durable::{AsDir, ConfinedDir, EntryKind};
 use std::path::{Path, PathBuf};
 
 /// Default length of a file at which a set goes on to the next one: 256 MiB.
@@ -47,7 +46,7 @@ pub struct SetSummary {
 #[derive(Debug)]
 pub struct ShardSetWriter {
     dir: PathBuf,
-    /// Handle of the folder through which files are removed.
+    /// Handle of the folder through which all of its files are reached.
     own: ConfinedDir,
     meta: SplitMeta,
     file_bytes: u64,
@@ -61,26 +60,24 @@ impl ShardSetWriter {
     ///
     /// # Errors
     /// [`ShardError::Meta`] for values that the format does not allow, [`ShardError::Io`].
-    pub fn create(dir: impl AsRef<Path>, meta: SplitMeta, file_bytes: u64) -> Result<Self, ShardError> {
-        let dir = dir.as_ref().join(&meta.split);
+    pub fn create(dir: impl AsDir, meta: SplitMeta, file_bytes: u64) -> Result<Self, ShardError> {
+        let root = dir.as_new_dir().map_err(|e| ShardError::io(Path::new(""), "open", e))?;
+        let dir = root.path().join(&meta.split);
         let wrong = |what: String| ShardError::Meta { path: dir.clone(), what };
         file_meta(&meta, 0).check().map_err(wrong)?;
         if file_bytes == 0 {
             return Err(wrong("file_bytes: wanted at least 1, found 0".into()));
         }
-        fs::create_dir_all(&dir).map_err(|e| ShardError::io(&dir, "create", e))?;
-        durable::sync_directory(durable::parent(&dir)).map_err(|e| ShardError::write(&dir, e))?;
         // What stands behind a symbolic link is somebody else's set: nothing of it is replaced or removed.
-        let own = ConfinedDir::open(&dir).map_err(|e| ShardError::io(&dir, "write into", e))?;
+        let own = root.create_dir(&meta.split).map_err(|e| ShardError::io(&dir, "write into", e))?;
+        root.sync().map_err(|e| ShardError::write(&dir, e))?;
         // From here until the new index is there, the folder is not a finished set.
-        let index = Path::new(INDEX_FILE);
-        match own.kind(index) {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => own.remove_file(index),
-            Err(e) => Err(e),
+        match own.remove_file(INDEX_FILE) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(ShardError::io(&dir, "remove the index of an earlier set in", e));
+            }
+            _ => own.sync().map_err(|e| ShardError::write(&dir, e))?,
         }
-        .map_err(|e| ShardError::io(&dir, "remove the index of an earlier set in", e))?;
-        durable::sync_directory(&dir).map_err(|e| ShardError::write(&dir, e))?;
         let (current, done, components) = (None, Vec::new(), Vec::new());
         Ok(ShardSetWriter { dir, own, meta, file_bytes, current, done, components })
     }
@@ -149,7 +146,7 @@ impl ShardSetWriter {
         let components = std::mem::take(&mut self.components);
         let meta = &self.meta;
         let index = SetIndex::new(&meta.split, meta.vocab_size, meta.tokenizer, components, files);
-        index.write(&self.dir)?;
+        index.write(&self.own)?;
         Ok(SetSummary {
             path: self.dir,
             files: index.shards.len() as u64,
@@ -165,7 +162,7 @@ impl ShardSetWriter {
             path: self.dir.clone(),
             what: "a split holds at most 2^32 files".into(),
         })?;
-        ShardWriter::create(self.dir.join(shard_name(ordinal)), file_meta(&self.meta, ordinal))
+        ShardWriter::create_in(&self.own, &shard_name(ordinal), file_meta(&self.meta, ordinal))
     }
 
     fn finish_file(&mut self) -> Result<(), ShardError> {
@@ -185,12 +182,12 @@ impl ShardSetWriter {
     /// Removes shard files that an earlier set had beyond this one, and what a killed writer left.
     fn remove_stale(&self) -> Result<(), ShardError> {
         let error = |e| ShardError::io(&self.dir, "remove stale files of", e);
-        for (name, kind) in self.own.list(Path::new("")).map_err(error)? {
+        for (name, kind) in self.own.list("").map_err(error)? {
             let Some(name) = name.to_str().filter(|_| kind == EntryKind::File) else { continue };
             let listed = self.done.iter().any(|f| f.file == name);
             let left_over = name.strip_prefix('.').and_then(|n| n.strip_suffix(".partial"));
             if (is_shard_name(name) && !listed) || left_over.is_some_and(is_shard_name) {
-                self.own.remove_file(Path::new(name)).map_err(error)?;
+                self.own.remove_file(name).map_err(error)?;
             }
         }
         Ok(())

@@ -2,8 +2,7 @@
 
 use crate::format::{self, BLOCK_BYTES, DOCUMENT_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
 use crate::{DocumentId, ShardError, ShardMeta};
-use bessemer_durable::{NewFile, partial_path};
-use std::fs::OpenOptions;
+use bessemer_durable::{ConfinedDir, NewFile};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -58,17 +57,36 @@ impl ShardWriter {
         Self::create_with_blocks(path.as_ref(), meta, BLOCK_BYTES)
     }
 
+    /// Starts the shard file `name` in `dir`.
+    pub(crate) fn create_in(
+        dir: &ConfinedDir,
+        name: &str,
+        meta: ShardMeta,
+    ) -> Result<ShardWriter, ShardError> {
+        let path = dir.path().join(name);
+        Self::start(&path, meta, BLOCK_BYTES, || dir.new_file(name))
+    }
+
     /// As [`ShardWriter::create`] with another block size, so that tests see many blocks in a small file.
     pub(crate) fn create_with_blocks(
         path: &Path,
         meta: ShardMeta,
         block_bytes: u32,
     ) -> Result<ShardWriter, ShardError> {
-        meta.check().map_err(|what| ShardError::Meta { path: path.to_owned(), what })?;
         if path.file_name().is_none() {
             return Err(ShardError::Meta { path: path.to_owned(), what: "wanted the name of a file".into() });
         }
-        let file = NewFile::create(path).map_err(|e| ShardError::write(path, e))?;
+        Self::start(path, meta, block_bytes, || NewFile::create(path))
+    }
+
+    fn start(
+        path: &Path,
+        meta: ShardMeta,
+        block_bytes: u32,
+        create: impl FnOnce() -> std::io::Result<NewFile>,
+    ) -> Result<ShardWriter, ShardError> {
+        meta.check().map_err(|what| ShardError::Meta { path: path.to_owned(), what })?;
+        let file = create().map_err(|e| ShardError::write(path, e))?;
         let mut writer = ShardWriter {
             path: path.to_owned(),
             file,
@@ -209,14 +227,9 @@ impl ShardWriter {
         let trailer = format::trailer(&header, index_sum.digest(), layout.file_bytes as u64);
         self.write(&trailer)?;
 
-        // The header goes over the zeros at the beginning, through a second handle of the same hidden file: commit
-        // syncs the file, whichever handle wrote to it.
+        // The header goes over the zeros at the beginning.
         let error = |e| ShardError::write(&self.path, e);
-        self.file.flush().map_err(error)?;
-        let partial = partial_path(&self.path);
-        let mut beginning = OpenOptions::new().write(true).open(&partial).map_err(error)?;
-        beginning.write_all(&header).map_err(error)?;
-        drop(beginning);
+        self.file.write_all_at(&header, 0).map_err(error)?;
         self.file.commit().map_err(error)?;
         Ok(ShardSummary {
             path: self.path,

@@ -1,6 +1,8 @@
 //! Reading with a limit, writing whole files.
 
 use crate::error::{Result, TokenizerError};
+use bessemer_durable::ConfinedDir;
+use std::fs::File;
 use std::io::{Error, Read};
 use std::path::Path;
 
@@ -14,7 +16,16 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(Error) -> TokenizerError
 
 /// The text of a file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let file = bessemer_durable::open_regular(path).map_err(failed("open", path))?;
+    text_of(path, bessemer_durable::open_regular(path).map_err(failed("open", path))?)
+}
+
+/// The text of the file `name` of `dir`.
+pub(crate) fn read_text_in(dir: &ConfinedDir, name: &str) -> Result<String> {
+    let path = dir.path().join(name);
+    text_of(&path, dir.open_file(name).map_err(failed("open", &path))?)
+}
+
+fn text_of(path: &Path, file: File) -> Result<String> {
     let bytes = file.metadata().map_err(failed("inspect", path))?.len();
     if bytes > MAX_FILE_BYTES {
         return Err(TokenizerError::TooLarge { path: path.to_owned(), bytes, limit: MAX_FILE_BYTES });
@@ -30,6 +41,11 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
         });
     }
     Ok(text)
+}
+
+/// Writes the file `name` of `dir` whole or not at all.
+pub(crate) fn write_whole_in(dir: &ConfinedDir, name: &str, bytes: &[u8]) -> Result<()> {
+    dir.write(name, bytes).map_err(failed("write", &dir.path().join(name)))
 }
 
 /// Writes `path` whole or not at all.

@@ -268,3 +268,40 @@ fn components_are_runs_of_documents_and_a_split_without_them_keeps_its_bytes() {
     writer.push_document(document(1).0, 1, &document(1).2).unwrap();
     assert!(writer.begin_component("web").unwrap_err().to_string().contains("behind"));
 }
+
+/// A link or a FIFO in the place of a file or of the split's folder: nothing outside is read as a set, replaced or waited for.
+#[test]
+fn what_stands_in_the_place_of_a_set_is_never_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, outside) = (dir.path().join("run"), dir.path().join("outside"));
+    write(&outside, 4, 1000);
+    let before = fs::read(outside.join("train").join(INDEX_FILE)).unwrap();
+    fs::create_dir(&run).unwrap();
+    let split_of = |path: &Path| run.join("train").join(path);
+    std::os::unix::fs::symlink(outside.join("train"), run.join("train")).unwrap();
+    for error in [
+        ShardSet::open(&run, "train").unwrap_err(),
+        ShardSetWriter::create(&run, split("train"), 1000).unwrap_err(),
+    ] {
+        let error = error.to_string();
+        assert!(error.contains("run/train") && error.contains("symbolic link"), "{error}");
+    }
+    fs::remove_file(run.join("train")).unwrap();
+    for name in [INDEX_FILE, "00000.shard"] {
+        let file = split_of(Path::new(name));
+        write(&run, 4, 1000);
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(outside.join("train").join(name), &file).unwrap();
+        let error = ShardSet::open(&run, "train").unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("a symbolic link"), "{error}");
+        fs::remove_file(&file).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let error = ShardSet::open(&run, "train").unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("FIFO"), "{error}");
+        // Another set replaces them.
+        write(&run, 4, 1000);
+        ShardSet::open(&run, "train").unwrap();
+    }
+    assert_eq!(fs::read(outside.join("train").join(INDEX_FILE)).unwrap(), before);
+    ShardSet::open(&outside, "train").unwrap();
+}

@@ -6,9 +6,10 @@ use crate::bpe::{Bpe, WholePieces};
 use crate::byte_alphabet::{char_of_byte, unspell};
 use crate::char_model::CharModel;
 use crate::error::{Result, TokenizerError};
-use crate::files::read_text;
+use crate::files::{read_text, read_text_in};
 use crate::pretokenize::Pretokenizer;
 use crate::tokenizer::{Model, Parts, TokenBytes, Tokenizer};
+use bessemer_durable::ConfinedDir;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -180,6 +181,14 @@ impl Tokenizer {
     /// [`TokenizerError::Io`] and [`TokenizerError::TooLarge`], and all of [`from_json`](Self::from_json).
     pub fn load(path: &Path) -> Result<Self> {
         Self::from_json(&read_text(path)?)
+    }
+
+    /// Reads a tokenizer.json, the file `name` of `dir`.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::load`]; a link in its place.
+    pub fn load_in(dir: &ConfinedDir, name: &str) -> Result<Self> {
+        Self::from_json(&read_text_in(dir, name)?)
     }
 
     /// A tokenizer from the text of a tokenizer.json.

@@ -45,7 +45,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Io`].
     pub fn write_hf_side_files(&self, dir: &Path) -> Result<()> {
-        std::fs::create_dir_all(dir).map_err(|source| TokenizerError::Io {
+        bessemer_durable::create_dir_all(dir).map_err(|source| TokenizerError::Io {
             action: "create",
             path: dir.to_owned(),
             source,

@@ -3,9 +3,10 @@
 use super::ANY_CHARACTER;
 use crate::byte_alphabet::spell;
 use crate::error::Result;
-use crate::files::write_whole;
+use crate::files::{write_whole, write_whole_in};
 use crate::pretokenize::Pretokenizer;
 use crate::tokenizer::{Model, Tokenizer};
+use bessemer_durable::ConfinedDir;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -158,6 +159,14 @@ impl Tokenizer {
     /// [`crate::TokenizerError::Io`].
     pub fn save(&self, path: &Path) -> Result<()> {
         write_whole(path, self.to_json().as_bytes())
+    }
+
+    /// Writes tokenizer.json as the file `name` of `dir`, as [`Tokenizer::save`] does.
+    ///
+    /// # Errors
+    /// [`crate::TokenizerError::Io`].
+    pub fn save_in(&self, dir: &ConfinedDir, name: &str) -> Result<()> {
+        write_whole_in(dir, name, self.to_json().as_bytes())
     }
 }
 
