@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum RunLogError {
     /// The operating system refused an operation (missing folder, full disk, permission).
-    #[error("{}: could not {doing}: {source}", path.display())]
+    #[error("{}", bessemer_durable::failure_text(path, doing, source))]
     Io {
         /// The file or folder.
         path: PathBuf,

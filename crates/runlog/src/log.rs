@@ -1,10 +1,10 @@
 //! Appending to `metrics.jsonl`, and taking steps back on resume.
 
-use crate::reading::{DamagedLine, Line, TornLine, first_line, walk};
+use crate::reading::{DamagedLine, Line, TornLine, first_line, opened, walk};
 use crate::record::LONGEST_LINE;
 use crate::{Record, RunLogError};
-use bessemer_durable::{NewFile, open_regular_with, parent, sync_directory};
-use std::fs::{File, OpenOptions};
+use bessemer_durable::{AsDir, ConfinedDir};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,7 @@ pub const DAMAGED_FILE: &str = "metrics.damaged";
 /// after [`RunLog::sync`], which a trainer calls before a checkpoint of the same step becomes durable.
 #[derive(Debug)]
 pub struct RunLog {
+    dir: ConfinedDir,
     path: PathBuf,
     file: File,
     /// Length up to which the file holds whole lines.
@@ -57,12 +58,13 @@ impl RunLog {
     ///
     /// # Errors
     /// [`RunLogError::Foreign`], [`RunLogError::Version`], [`RunLogError::Io`]; the file is as it was then.
-    pub fn open(dir: impl AsRef<Path>) -> Result<RunLog, RunLogError> {
-        let path = dir.as_ref().join(FILE);
+    pub fn open(dir: impl AsDir) -> Result<RunLog, RunLogError> {
+        let dir = opened(&dir)?;
+        let path = dir.path().join(FILE);
         let (mut whole, mut ends_with_line_feed, mut repaired) = (0, true, None);
         let mut damaged = Vec::new();
-        if path.symlink_metadata().is_ok() {
-            repaired = walk(&path, |line| {
+        if dir.exists(FILE) {
+            repaired = walk(&dir, |line| {
                 whole += line.raw.len() as u64;
                 ends_with_line_feed = line.raw.ends_with(b"\n");
                 let number = line.number;
@@ -72,15 +74,15 @@ impl RunLog {
                 Ok(())
             })?;
         }
-        let (file, length, poisoned) = (open_append(&path)?, whole, false);
-        let mut log = RunLog { file, path, length, repaired, damaged, poisoned, line: Vec::new() };
+        let (file, length, poisoned) = (open_append(&dir, FILE)?, whole, false);
+        let mut log = RunLog { dir, file, path, length, repaired, damaged, poisoned, line: Vec::new() };
         if repaired.is_some() {
             log.file.set_len(whole).map_err(|e| RunLogError::io(&log.path, "remove the cut line of", e))?;
         }
         if whole == 0 {
             log.write(first_line().as_bytes())?;
             log.sync()?;
-            sync_directory(parent(&log.path)).map_err(|e| RunLogError::write(&log.path, e))?;
+            log.dir.sync().map_err(|e| RunLogError::write(&log.path, e))?;
         } else if !ends_with_line_feed {
             // The crash took only the line feed: the record is whole.
             log.write(b"\n")?;
@@ -110,8 +112,8 @@ impl RunLog {
     fn set_damaged_lines_aside(&mut self) -> Result<(), RunLogError> {
         let aside = self.path.with_file_name(DAMAGED_FILE);
         let error = |e| RunLogError::io(&aside, "append to", e);
-        let mut file = open_append(&aside)?;
-        walk(&self.path, |line| {
+        let mut file = open_append(&self.dir, DAMAGED_FILE)?;
+        walk(&self.dir, |line| {
             let raw = line.raw;
             match record_of(line) {
                 Ok(()) => Ok(()),
@@ -179,7 +181,7 @@ impl RunLog {
             line.object.as_ref().ok().and_then(at).is_some_and(|s| s > step)
         };
         let mut dropped = 0;
-        walk(&self.path, |line| {
+        walk(&self.dir, |line| {
             dropped += u64::from(later(&line));
             Ok(())
         })?;
@@ -194,16 +196,16 @@ impl RunLog {
         // After an error the name may or may not stand for the new file already.
         self.length = self.rewrite(kept).inspect_err(|_| self.poisoned = true)?;
         // The open file is the replaced one.
-        self.file = open_append(&self.path).inspect_err(|_| self.poisoned = true)?;
+        self.file = open_append(&self.dir, FILE).inspect_err(|_| self.poisoned = true)?;
         Ok(())
     }
 
     /// Writes the new log and gives it its name; returns its length.
     fn rewrite(&self, kept: impl Fn(Line<'_>) -> bool) -> Result<u64, RunLogError> {
         let error = |e| RunLogError::write(&self.path, e);
-        let mut out = NewFile::create(&self.path).map_err(error)?;
+        let mut out = self.dir.new_file(FILE).map_err(error)?;
         let mut length = 0;
-        walk(&self.path, |line| {
+        walk(&self.dir, |line| {
             let raw = line.raw;
             if kept(line) {
                 out.write_all(raw).map_err(error)?;
@@ -238,7 +240,6 @@ fn record_of(line: Line<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn open_append(path: &Path) -> Result<File, RunLogError> {
-    open_regular_with(OpenOptions::new().append(true).create(true), path)
-        .map_err(|e| RunLogError::io(path, "open for appending", e))
+fn open_append(dir: &ConfinedDir, name: &str) -> Result<File, RunLogError> {
+    dir.append(name).map_err(|e| RunLogError::io(&dir.path().join(name), "open for appending", e))
 }

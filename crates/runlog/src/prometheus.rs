@@ -4,6 +4,7 @@
 //! scrape (Prometheus text exposition format 0.0.4; timestamps are not allowed there). Every value has the label `run`.
 
 use crate::{EndReason, Eval, Record, Step};
+use bessemer_durable::ConfinedDir;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Prometheus {
     path: PathBuf,
+    /// The directory that holds it, where the file is in a run directory, and its name there.
+    confined: Option<(ConfinedDir, PathBuf)>,
     run: String,
     every_steps: u64,
     step: Option<Step>,
@@ -28,6 +31,7 @@ impl Prometheus {
     pub fn new(path: impl Into<PathBuf>, run: &str, every_steps: u64) -> Prometheus {
         Prometheus {
             path: path.into(),
+            confined: None,
             run: run.to_owned(),
             every_steps: every_steps.max(1),
             step: None,
@@ -36,6 +40,13 @@ impl Prometheus {
             saved_step: None,
             end: None,
         }
+    }
+
+    /// [`Prometheus::new`] for the file `below` of a run directory.
+    pub fn new_in(dir: &ConfinedDir, below: impl Into<PathBuf>, run: &str, every_steps: u64) -> Prometheus {
+        let below = below.into();
+        let file = Prometheus::new(dir.path().join(&below), run, every_steps);
+        Prometheus { confined: Some((dir.clone(), below)), ..file }
     }
 
     /// The file.
@@ -72,7 +83,14 @@ impl Prometheus {
             }
             _ => false,
         };
-        if due { bessemer_durable::write(&self.path, self.text(unix_s).as_bytes()) } else { Ok(()) }
+        if !due {
+            return Ok(());
+        }
+        let text = self.text(unix_s);
+        match &self.confined {
+            Some((dir, below)) => dir.write(below, text.as_bytes()),
+            None => bessemer_durable::write(&self.path, text.as_bytes()),
+        }
     }
 
     /// The file's content.

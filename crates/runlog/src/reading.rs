@@ -2,7 +2,7 @@
 
 use crate::record::{FORMAT, LONGEST_LINE, VERSION};
 use crate::{FILE, Record, RunLogError};
-use bessemer_durable::open_regular;
+use bessemer_durable::{AsDir, ConfinedDir};
 use serde_json::{Map, Value};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -38,18 +38,17 @@ pub struct Log {
     pub damaged: Vec<DamagedLine>,
 }
 
-/// Reads a log: `path` is the file or the run folder that holds a `metrics.jsonl`.
+/// Reads the log of a run folder.
 ///
 /// A last line that is cut is passed over and reported, and so is a damaged line before it: one line is not worth the
 /// others. Kinds that are not known become [`Record::Other`], fields that are not known are passed over.
 ///
 /// # Errors
 /// [`RunLogError::Foreign`], [`RunLogError::Version`].
-pub fn read(path: impl AsRef<Path>) -> Result<Log, RunLogError> {
-    let path = path.as_ref();
-    let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
+pub fn read(dir: impl AsDir) -> Result<Log, RunLogError> {
+    let dir = opened(&dir)?;
     let mut log = Log { records: Vec::new(), torn: None, damaged: Vec::new() };
-    log.torn = walk(&path, |line| {
+    log.torn = walk(&dir, |line| {
         if line.number > 1 {
             match line.object.and_then(Record::from_object) {
                 Ok(record) => log.records.push(record),
@@ -66,17 +65,21 @@ pub fn read(path: impl AsRef<Path>) -> Result<Log, RunLogError> {
 ///
 /// # Errors
 /// A log that is not there or cannot be read.
-pub fn read_tail(path: impl AsRef<Path>, bytes: u64) -> Result<Vec<Record>, RunLogError> {
-    let path = path.as_ref();
-    let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
+pub fn read_tail(dir: impl AsDir, bytes: u64) -> Result<Vec<Record>, RunLogError> {
+    let dir = opened(&dir)?;
+    let path = dir.path().join(FILE);
     let io = |e| RunLogError::io(&path, "read", e);
-    let mut file = open_regular(&path).map_err(io)?;
+    let mut file = dir.open_file(FILE).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(bytes))).map_err(io)?;
     let mut text = Vec::new();
     file.take(bytes).read_to_end(&mut text).map_err(io)?;
     let lines = text.split_inclusive(|b| *b == b'\n');
     Ok(lines.filter_map(|line| Record::from_object(parse(line).ok()?).ok()).collect())
+}
+
+pub(crate) fn opened(dir: &impl AsDir) -> Result<ConfinedDir, RunLogError> {
+    dir.as_dir().map_err(|e| RunLogError::io(Path::new(FILE), "open the folder of", e))
 }
 
 /// A line of a log.
@@ -92,11 +95,12 @@ pub(crate) struct Line<'a> {
 /// Hands every line of a log to `visit`, one at a time, damaged ones too, and returns the torn last line. The first line has been
 /// checked to be that of a log of this version.
 pub(crate) fn walk(
-    path: &Path,
+    dir: &ConfinedDir,
     mut visit: impl FnMut(Line<'_>) -> Result<(), RunLogError>,
 ) -> Result<Option<TornLine>, RunLogError> {
+    let path = &dir.path().join(FILE);
     let io = |e| RunLogError::io(path, "read", e);
-    let file = open_regular(path).map_err(|e| RunLogError::io(path, "open", e))?;
+    let file = dir.open_file(FILE).map_err(|e| RunLogError::io(path, "open", e))?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let (mut raw, mut number, mut offset) = (Vec::new(), 0, 0u64);
     loop {

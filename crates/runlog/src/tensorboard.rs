@@ -25,7 +25,8 @@
 use crate::crc32c::crc32c;
 use crate::protobuf::{bytes, double, float, integer, message, string};
 use crate::{EndReason, Record, RunLogError, Sample};
-use std::fs::{File, OpenOptions};
+use bessemer_durable::AsDir;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -59,11 +60,12 @@ impl TensorBoard {
     /// # Errors
     /// [`RunLogError::Io`].
     pub fn create(
-        dir: impl AsRef<Path>,
+        dir: impl AsDir,
         name: &str,
         wall_time_s: f64,
         resumed_after: Option<u64>,
     ) -> Result<TensorBoard, RunLogError> {
+        let dir = crate::reading::opened(&dir)?;
         let safe: String = name
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
@@ -71,8 +73,9 @@ impl TensorBoard {
         let seconds = wall_time_s.max(0.0) as u64;
         let (mut copy, mut suffix) = (0, String::new());
         let (path, file) = loop {
-            let path = dir.as_ref().join(format!("events.out.tfevents.{seconds:010}.{safe}{suffix}"));
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
+            let name = format!("events.out.tfevents.{seconds:010}.{safe}{suffix}");
+            let path = dir.path().join(&name);
+            match dir.create_new(&name) {
                 Ok(file) => break (path, file),
                 // Two processes of one run within a second.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && copy < 1000 => {

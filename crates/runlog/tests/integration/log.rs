@@ -161,7 +161,6 @@ fn every_kind_survives_the_round_trip_and_a_reopened_log_goes_on() {
     let log = read(dir.path()).unwrap();
     assert_eq!(log.records, records);
     assert_eq!(log.torn, None);
-    assert_eq!(read(dir.path().join(FILE)).unwrap(), log);
     let kinds: std::collections::HashSet<&str> = records.iter().map(Record::kind).collect();
     assert_eq!(kinds.len(), records.len());
     let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
@@ -227,7 +226,7 @@ fn a_log_cut_at_any_byte_is_read_up_to_the_cut_and_can_be_continued() {
         // A record is whole when all of its line but the line feed is there.
         let lines = line_ends.iter().filter(|&&end| cut >= end).count();
         let begin = if lines == 0 { 0 } else { line_ends[lines - 1] + 1 };
-        let log = read(&path).unwrap();
+        let log = read(dir.path()).unwrap();
         assert_eq!(log.records, records[..lines.saturating_sub(1)], "cut at {cut}");
         let torn = (cut > begin).then(|| TornLine {
             line: lines as u64 + 1,
@@ -239,7 +238,7 @@ fn a_log_cut_at_any_byte_is_read_up_to_the_cut_and_can_be_continued() {
         let mut opened = RunLog::open(dir.path()).unwrap();
         assert_eq!(opened.repaired(), torn);
         opened.append(&step(99).into()).unwrap();
-        let continued = read(&path).unwrap();
+        let continued = read(dir.path()).unwrap();
         assert_eq!(continued.torn, None);
         assert_eq!(continued.records.len(), lines.saturating_sub(1) + 1);
         assert_eq!(continued.records.last().unwrap().step(), Some(99));
@@ -254,7 +253,7 @@ fn zeros_after_a_power_cut_count_as_a_cut_line() {
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([0; 5000]);
     fs::write(&path, &bytes).unwrap();
-    assert_eq!(read(&path).unwrap().torn.unwrap().bytes, 5000);
+    assert_eq!(read(dir.path()).unwrap().torn.unwrap().bytes, 5000);
     write(dir.path(), &[step(3).into()]);
     assert_eq!(steps(dir.path()), [1, 2, 3]);
 }
@@ -264,13 +263,13 @@ fn zeros_after_a_power_cut_count_as_a_cut_line() {
 fn with_damaged_line(dir: &Path, damaged: &str, number: u64) -> String {
     let path = dir.join(FILE);
     fs::write(&path, damaged).unwrap();
-    let found = read(&path).unwrap();
+    let found = read(dir).unwrap();
     assert_eq!(found.damaged.iter().map(|d| d.line).collect::<Vec<_>>(), [number]);
     assert_eq!(found.torn, None);
     let opened = RunLog::open(dir).unwrap();
     assert_eq!(opened.damaged(), found.damaged);
     drop(opened);
-    let clean = read(&path).unwrap();
+    let clean = read(dir).unwrap();
     assert_eq!((clean.records, clean.damaged.len()), (found.records, 0));
     let lines: Vec<&str> = damaged.split_inclusive('\n').collect();
     let aside = fs::read_to_string(dir.join(DAMAGED_FILE)).unwrap();
@@ -304,7 +303,7 @@ fn a_damaged_line_before_the_last_is_reported_with_its_number_and_kept_aside() {
     // Longer than a record may be: it is read in stretches of bounded length.
     let long = format!("\n{{\"kind\":\"x\",\"text\":\"{}\"}}\n", "a".repeat(17 << 20));
     fs::write(&path, text.replacen('\n', &long, 1)).unwrap();
-    assert_eq!(read(&path).unwrap().damaged.len(), 2);
+    assert_eq!(read(dir.path()).unwrap().damaged.len(), 2);
     // Taking steps back leaves a damaged line alone, and a log goes on after one was moved.
     let mut log = RunLog::open(dir.path()).unwrap();
     assert_eq!(log.truncate_after(2).unwrap(), 1);
@@ -317,7 +316,7 @@ fn what_is_not_a_regular_file_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    for error in [read(&path).unwrap_err(), RunLog::open(dir.path()).unwrap_err()] {
+    for error in [read(dir.path()).unwrap_err(), RunLog::open(dir.path()).unwrap_err()] {
         assert!(error.to_string().contains("wanted a regular file"), "{error}");
     }
 }
@@ -338,7 +337,7 @@ fn foreign_files_and_other_versions_are_refused_and_left_alone() {
         ("{\"kind\":\"log\",\"format\":\"bessemer-runlog\"}\n".into(), true),
     ] {
         fs::write(&path, &text).unwrap();
-        for error in [read(&path).unwrap_err(), RunLog::open(dir.path()).unwrap_err()] {
+        for error in [read(dir.path()).unwrap_err(), RunLog::open(dir.path()).unwrap_err()] {
             assert_eq!(matches!(error, RunLogError::Version { .. }), version, "{error}");
             assert_eq!(matches!(error, RunLogError::Foreign { .. }), !version, "{error}");
             assert!(error.to_string().contains("metrics.jsonl"), "{error}");
@@ -346,7 +345,7 @@ fn foreign_files_and_other_versions_are_refused_and_left_alone() {
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
     let missing = dir.path().join("missing");
-    assert!(matches!(read(missing.join(FILE)), Err(RunLogError::Io { .. })));
+    assert!(matches!(read(&missing), Err(RunLogError::Io { .. })));
     assert!(matches!(RunLog::open(&missing), Err(RunLogError::Io { .. })));
 }
 
@@ -360,7 +359,7 @@ fn unknown_kinds_and_fields_of_a_later_program_are_kept_or_passed_over() {
     text.push_str("{\"kind\":\"teleport\",\"step\":7,\"to\":\"mars\"}\n");
     text.push_str("{\"kind\":\"end\",\"step\":7,\"tokens\":1,\"reason\":\"abducted\",\"seconds\":1}\n");
     fs::write(&path, &text).unwrap();
-    let log = read(&path).unwrap();
+    let log = read(dir.path()).unwrap();
     assert_eq!(log.records[0], step(1).into());
     let Record::Other(other) = &log.records[1] else { panic!("{log:?}") };
     assert_eq!((log.records[1].kind(), log.records[1].step()), ("teleport", Some(7)));
@@ -486,4 +485,44 @@ fn the_end_of_a_log_is_read_without_the_rest() {
         assert_eq!(tail, records[100 - wanted..], "{bytes}");
     }
     assert!(read_tail(dir.path().join("none"), 10).is_err());
+}
+
+/// Links, hard links and foreign objects in the place of a run's files: nothing outside changes, and the answer names the
+/// path and what to do.
+#[test]
+fn what_stands_in_the_place_of_a_file_is_never_written_through() {
+    type Obstacle = fn(&Path, &Path);
+    let obstacles: [(&str, Obstacle); 4] = [
+        ("link", |outside, at| std::os::unix::fs::symlink(outside, at).unwrap()),
+        ("hard link", |outside, at| fs::hard_link(outside, at).unwrap()),
+        ("FIFO", |_, at| {
+            assert!(std::process::Command::new("mkfifo").arg(at).status().unwrap().success());
+        }),
+        ("directory", |_, at| fs::create_dir(at).unwrap()),
+    ];
+    for (name, put) in obstacles {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        fs::create_dir(&run).unwrap();
+        drop(RunLog::open(&run).unwrap());
+        // A log with a damaged line, so that the file beside it is appended to.
+        let mut text = fs::read(run.join(FILE)).unwrap();
+        text.extend(b"damaged\n{\"kind\":\"x\"}\n");
+        let outside = dir.path().join("outside");
+        for file in [FILE, DAMAGED_FILE] {
+            fs::write(run.join(FILE), &text).unwrap();
+            let _ = fs::remove_file(run.join(file));
+            fs::write(&outside, &text).unwrap();
+            put(&outside, &run.join(file));
+            let error = RunLog::open(&run).unwrap_err().to_string();
+            assert!(error.contains(&run.join(file).display().to_string()), "{name}: {error}");
+            assert!(
+                error.contains("put the file itself") || error.contains("file of its own"),
+                "{name}: {error}"
+            );
+            assert_eq!(fs::read(&outside).unwrap(), text, "{name}");
+            let _ = fs::remove_dir(run.join(file));
+            let _ = fs::remove_file(run.join(file));
+        }
+    }
 }
