@@ -6,7 +6,7 @@
 //! that the model did not see in this form during training.
 
 use crate::error::EvalError;
-use crate::sampling::{Sampler, SamplingConfig};
+use crate::sampling::{Sampler, SamplingConfig, SamplingContext};
 use crate::utf8_stream::Utf8Stream;
 use bessemer_model::{Cache, Decoder};
 use bessemer_tensor::Backend;
@@ -34,8 +34,14 @@ pub struct GenerateConfig {
     pub max_tokens: u64,
     /// "stop" when the model's context is full, or "slide": forget the older half and go on.
     pub context_limit: ContextLimit,
+    /// Tokens before which neither the end of text nor a stop string or token ends the text.
+    pub min_tokens: u64,
     /// Strings that end the text: it is cut before the first that occurs.
     pub stop: Vec<String>,
+    /// Tokens that end the text as the end-of-text token does.
+    pub stop_token_ids: Vec<u32>,
+    /// Continue after the end-of-text token, which then is a token without text.
+    pub ignore_eos: bool,
     /// How the next token is chosen.
     pub sampling: SamplingConfig,
 }
@@ -44,13 +50,18 @@ pub struct GenerateConfig {
 const MOST_STOPS: usize = 64;
 /// Longest stop string, in bytes.
 const LONGEST_STOP: usize = 4096;
+/// Most tokens that end a text.
+const MOST_STOP_TOKENS: usize = 1024;
 
 impl Default for GenerateConfig {
     fn default() -> Self {
         GenerateConfig {
             max_tokens: 128,
             context_limit: ContextLimit::Stop,
+            min_tokens: 0,
             stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
             sampling: SamplingConfig::default(),
         }
     }
@@ -64,6 +75,14 @@ impl GenerateConfig {
     pub fn check(&self) -> Result<(), String> {
         if self.max_tokens > 1 << 32 {
             return Err(format!("max_tokens = {}: wanted 0 to {}", self.max_tokens, 1u64 << 32));
+        }
+        if self.min_tokens > self.max_tokens {
+            let (min, max) = (self.min_tokens, self.max_tokens);
+            return Err(format!("min_tokens = {min}: wanted 0 to max_tokens = {max}"));
+        }
+        if self.stop_token_ids.len() > MOST_STOP_TOKENS {
+            let found = self.stop_token_ids.len();
+            return Err(format!("stop_token_ids: wanted at most {MOST_STOP_TOKENS} tokens, found {found}"));
         }
         let fits = |stop: &String| (1..=LONGEST_STOP).contains(&stop.len());
         if self.stop.len() > MOST_STOPS || !self.stop.iter().all(fits) {
@@ -177,6 +196,8 @@ pub enum Finish {
     Context,
     /// One of the stop strings occurred. Its tokens are part of the result, its text is not.
     StopString,
+    /// One of the stop tokens was chosen. It is not part of the result.
+    StopToken,
     /// The callback asked to stop.
     Stopped,
 }
@@ -196,6 +217,11 @@ pub struct Generated {
 pub struct Continuation {
     sampler: Sampler,
     end_of_text: Option<u32>,
+    /// Whether the end-of-text token ends the text.
+    heeds_end: bool,
+    /// Stop tokens and the end-of-text token, in ascending order.
+    ends: Vec<u32>,
+    min_tokens: u64,
     max_tokens: u64,
     sample: u64,
     prompt: usize,
@@ -227,9 +253,21 @@ impl Continuation {
         if prompt.is_empty() {
             return Err(EvalError::EmptyPrompt);
         }
-        let sampler = Sampler::new(&config.sampling)?;
-        let (max_tokens, all) = (config.max_tokens, prompt.to_vec());
-        Ok(Continuation { sampler, end_of_text, max_tokens, sample, prompt: prompt.len(), all })
+        let mut ends: Vec<u32> = config.stop_token_ids.iter().copied().chain(end_of_text).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        Ok(Continuation {
+            sampler: Sampler::new(&config.sampling)?,
+            end_of_text,
+            heeds_end: !config.ignore_eos
+                || end_of_text.is_some_and(|id| config.stop_token_ids.contains(&id)),
+            ends,
+            min_tokens: config.min_tokens,
+            max_tokens: config.max_tokens,
+            sample,
+            prompt: prompt.len(),
+            all: prompt.to_vec(),
+        })
     }
 
     /// True if the text has as many tokens as were asked for.
@@ -245,10 +283,16 @@ impl Continuation {
         if self.is_full() {
             return Ok(Next::End(Finish::MaxTokens));
         }
-        let index = (self.all.len() - self.prompt) as u64;
-        let token = self.sampler.pick_nth(logits, &self.all, self.sample, index)?;
-        if Some(token) == self.end_of_text {
-            return Ok(Next::End(Finish::EndOfText));
+        let (prompt, generated) = self.all.split_at(self.prompt);
+        let index = generated.len() as u64;
+        let excluded = if index < self.min_tokens { &self.ends[..] } else { &[] };
+        let context = SamplingContext { prompt, generated, excluded };
+        let token = self.sampler.pick_nth(logits, context, self.sample, index)?;
+        let is_end = Some(token) == self.end_of_text;
+        match self.ends.binary_search(&token) {
+            Ok(_) if is_end && self.heeds_end => return Ok(Next::End(Finish::EndOfText)),
+            Ok(_) if !is_end => return Ok(Next::End(Finish::StopToken)),
+            _ => {}
         }
         self.all.push(token);
         Ok(Next::Token(token))
@@ -357,12 +401,14 @@ pub fn generate_text(
 ) -> Result<GeneratedText, EvalError> {
     let prompt = prompt_tokens(tokenizer, prompt)?;
     let model = &mut KnownTokens { model, size: tokenizer.vocab_size() };
-    let (mut text, mut unknown) = (TextStream::new(config.stop.clone()), None);
+    let (mut text, mut unknown) = (TextStream::new(config), None);
     let mut generated = generate(model, &prompt, tokenizer.end_of_text(), config, sample, &mut |token| {
         let Some(bytes) = tokenizer.token_bytes(token) else {
             unknown = Some(token);
             return ControlFlow::Break(());
         };
+        // An end of text that is ignored has none.
+        let bytes = if Some(token) == tokenizer.end_of_text() { &[] } else { bytes };
         let flow = match text.push(bytes) {
             "" => ControlFlow::Continue(()),
             piece => on_text(piece),
@@ -390,13 +436,20 @@ pub fn generate_text(
 pub struct TextStream {
     characters: Utf8Stream,
     text: StopText,
+    /// Tokens yet to come that no stop string may end in.
+    tokens_before_stop: u64,
     ended: bool,
 }
 
 impl TextStream {
-    /// An empty text, which ends before any of `stops`.
-    pub fn new(stops: Vec<String>) -> TextStream {
-        TextStream { characters: Utf8Stream::default(), text: StopText::new(stops), ended: false }
+    /// An empty text with the stop strings and `min_tokens` of a config.
+    pub fn new(config: &GenerateConfig) -> TextStream {
+        TextStream {
+            characters: Utf8Stream::default(),
+            text: StopText::new(config.stop.clone()),
+            tokens_before_stop: config.min_tokens,
+            ended: false,
+        }
     }
 
     /// Appends the bytes of a token and returns the text that is new and certain: no part of a character, nothing that a stop
@@ -405,8 +458,12 @@ impl TextStream {
         if self.ended {
             return "";
         }
+        let before = self.text.text.len();
         self.characters.push(bytes, &mut self.text.text);
-        self.ended = self.text.cut();
+        match self.tokens_before_stop.checked_sub(1) {
+            Some(left) => self.tokens_before_stop = left,
+            None => self.ended = self.text.cut(before),
+        }
         self.text.release(self.ended)
     }
 
@@ -443,13 +500,19 @@ impl StopText {
         StopText { stops, text: String::new(), released: 0 }
     }
 
-    /// Cuts the text before the first stop string; says whether there was one.
-    fn cut(&mut self) -> bool {
-        // No string begins in what was released: its beginning would have been held back.
-        let rest = &self.text[self.released..];
-        let first = self.stops.iter().filter_map(|stop| rest.find(stop.as_str())).min();
+    /// Cuts the text before the first stop string that ends beyond the first `before` bytes; says whether there was one.
+    fn cut(&mut self, before: usize) -> bool {
+        let first = |stop: &String| {
+            // No string begins in what was released: its beginning would have been held back.
+            let mut from = (before + 1).saturating_sub(stop.len()).max(self.released);
+            while !self.text.is_char_boundary(from) {
+                from += 1;
+            }
+            self.text[from..].find(stop.as_str()).map(|at| from + at)
+        };
+        let first = self.stops.iter().filter_map(first).min();
         if let Some(at) = first {
-            self.text.truncate(self.released + at);
+            self.text.truncate(at);
         }
         first.is_some()
     }
@@ -678,6 +741,56 @@ mod tests {
         assert_eq!(recited("é🎉é!", &["🎉é"]).1, "é");
         assert_eq!(recited("abc", &["abcd", "bc"]).1, "a");
         assert_eq!(recited("stop", &["stop"]), (vec![], String::new(), Finish::StopString));
+    }
+
+    #[test]
+    fn min_tokens_stop_tokens_and_ignore_eos_decide_where_a_text_ends() {
+        let mut model = Successor::new(10, 40);
+        let base = || greedy(14, ContextLimit::Stop);
+        let text = |tokens: &[u32], finish| Generated { tokens: tokens.to_vec(), finish };
+        let stops = |ids: &[u32]| GenerateConfig { stop_token_ids: ids.to_vec(), ..base() };
+        let mut run = |config: &GenerateConfig| run(&mut model, &[4, 5], Some(9), config);
+        assert_eq!(run(&stops(&[3, 8])), text(&[6, 7], Finish::StopToken));
+        // The end of text is a token as any other.
+        let ignoring = GenerateConfig { ignore_eos: true, ..stops(&[2]) };
+        assert_eq!(run(&ignoring), text(&[6, 7, 8, 9, 0, 1], Finish::StopToken));
+        assert_eq!(
+            run(&GenerateConfig { stop_token_ids: vec![9], ..ignoring }),
+            text(&[6, 7, 8], Finish::EndOfText)
+        );
+        // With the end excluded all logits are equal, and the lowest token follows.
+        let long = |min_tokens, ids: &[u32]| GenerateConfig { min_tokens, ..stops(ids) };
+        assert_eq!(run(&long(3, &[])), text(&[6, 7, 8], Finish::EndOfText));
+        assert_eq!(run(&long(4, &[])), text(&[6, 7, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8], Finish::EndOfText));
+        assert_eq!(run(&long(2, &[7])), text(&[6, 0, 1, 2, 3, 4, 5, 6], Finish::StopToken));
+        let wrong = generate(&mut Successor::new(5, 9), &[1], None, &long(15, &[]), 0, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        let wrong = wrong.unwrap_err().to_string();
+        assert!(wrong.contains("min_tokens = 15: wanted 0 to max_tokens = 14"), "{wrong}");
+    }
+
+    #[test]
+    fn a_stop_string_counts_once_min_tokens_are_there_and_an_ignored_end_has_no_text() {
+        let tokenizer = tokenizer(TokenizerKind::ByteBpe, "x");
+        let end = tokenizer.end_of_text().unwrap();
+        let mut tokens = tokenizer.encode(b"abcabc").unwrap();
+        tokens.insert(4, end);
+        let written = |min_tokens, ignore_eos, stop: &str| {
+            let mut model =
+                Recite { tokens: tokens.clone(), end, logits: vec![0.0; 257], prompt: None, said: 0 };
+            let stop = vec![stop.to_owned()];
+            let config = GenerateConfig { min_tokens, ignore_eos, stop, ..greedy(7, ContextLimit::Stop) };
+            let text =
+                generate_text(&mut model, &tokenizer, "", &config, 0, &mut |_| ControlFlow::Continue(()));
+            text.unwrap().text
+        };
+        assert_eq!(written(0, true, "bc"), "a");
+        // The third token completes it, and is one of the first three; a text that spans the border counts.
+        assert_eq!(written(3, true, "bc"), "abca");
+        assert_eq!(written(2, true, "abc"), "");
+        assert_eq!(written(0, true, "none"), "abcabc");
+        assert_eq!(written(0, false, "none"), "abca");
     }
 
     #[test]

@@ -356,6 +356,7 @@ fn sliding_generation_goes_on_and_sampling_repeats_with_its_seed() {
         context_limit: ContextLimit::Slide,
         stop: Vec::new(),
         sampling: SamplingConfig { temperature: 1.0, top_k: 20, top_p: 0.9, ..SamplingConfig::default() },
+        ..GenerateConfig::default()
     };
     let mut text = |sample| generate(&mut model, &[0], None, &config, sample, &mut go_on).unwrap();
     let first = text(0);

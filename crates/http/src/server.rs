@@ -1,10 +1,12 @@
 //! The server.
 
+use crate::access::{Access, is_loopback};
 use crate::answer::{AnswerBody, Responder};
+use crate::body::{BodyPool, NoBody};
 use crate::patient::{Lingering, PatientStream};
 use crate::response;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, header};
@@ -33,6 +35,9 @@ const HEAD_BYTES: usize = 32 << 10;
 pub struct Limits {
     /// Largest body of a request, bytes. A larger one is answered with status 413.
     pub body_bytes: usize,
+    /// Bytes that the bodies of all requests hold together, those that arrive and those in handlers, beyond 16 KiB of each. Further
+    /// ones are answered with status 503.
+    pub bodies_bytes: usize,
     /// Open connections, and with them threads of handlers. Further clients wait to be accepted.
     pub connections: usize,
     /// Time for a request to arrive, its head and then its body, and for which an idle connection stays open.
@@ -44,14 +49,15 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 16 MiB, 256 connections, 30 s to arrive, 30 s of stall, 10 s to drain.
+    /// Bodies of 16 MiB, 64 MiB together, 256 connections, 30 s to arrive, 30 s of stall, 1 s to drain.
     fn default() -> Limits {
         Limits {
             body_bytes: 16 << 20,
+            bodies_bytes: 64 << 20,
             connections: 256,
             arrival: Duration::from_secs(30),
             stall: Duration::from_secs(30),
-            drain: Duration::from_secs(10),
+            drain: Duration::from_secs(1),
         }
     }
 }
@@ -61,7 +67,13 @@ pub trait Handler: Send + Sync {
     /// Answers through `responder`. A panic is answered with status 500.
     fn handle(&self, request: Request<Bytes>, responder: Responder);
 
-    /// Answer of the server's own to a request at `path`: its body is too large, does not arrive, or its handler failed. `what` is a sentence without a line
+    /// Refuses a request by its head, before anything of its body is read. None by default.
+    fn refuse_head(&self, head: &Parts) -> Option<Response<Bytes>> {
+        let _ = head;
+        None
+    }
+
+    /// Answer of the server's own to a request at `path`: its host or origin is foreign, its body is too large, does not arrive, or its handler failed. `what` is a sentence without a line
     /// break. Plain text by default.
     fn refusal(&self, path: &str, status: StatusCode, what: &str) -> Response<Bytes> {
         let _ = path;
@@ -81,6 +93,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     limits: Limits,
+    access: Access,
 }
 
 impl Server {
@@ -93,7 +106,13 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(named)?;
         listener.set_nonblocking(true).map_err(named)?;
         let address = listener.local_addr().map_err(named)?;
-        Ok(Server { listener, address, limits })
+        Ok(Server { listener, address, limits, access: Access::default() })
+    }
+
+    /// Takes requests for hosts and from origins beyond the server's own.
+    #[must_use]
+    pub fn with_access(self, access: Access) -> Server {
+        Server { access, ..self }
     }
 
     /// Address at which the server listens.
@@ -115,6 +134,13 @@ impl Server {
 
     async fn accept(self, handler: Arc<dyn Handler>, stop: &AtomicBool) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let front = Arc::new(Front {
+            handler,
+            access: self.access,
+            loopback: is_loopback(self.address.ip()),
+            bodies: BodyPool::new(self.limits.bodies_bytes),
+            limits: self.limits.clone(),
+        });
         let places = Arc::new(Semaphore::new(self.limits.connections));
         let graceful = GracefulShutdown::new();
         let mut http = http1::Builder::new();
@@ -133,13 +159,12 @@ impl Server {
             };
             // Tokens of a streamed answer are small and must not wait for each other.
             let _ = stream.set_nodelay(true);
-            let (handler, limits) = (Arc::clone(&handler), self.limits.clone());
+            let front = Arc::clone(&front);
             let unread = Arc::new(AtomicBool::new(false));
-            let lingering = Lingering { unread: Arc::clone(&unread), time: limits.arrival };
-            let io = TokioIo::new(PatientStream::new(stream, limits.stall, lingering));
-            let service = service_fn(move |request| {
-                answer(request, Arc::clone(&handler), limits.clone(), Arc::clone(&unread))
-            });
+            let lingering = Lingering { unread: Arc::clone(&unread), time: self.limits.arrival };
+            let io = TokioIo::new(PatientStream::new(stream, self.limits.stall, lingering));
+            let service =
+                service_fn(move |request| Front::answer(Arc::clone(&front), request, Arc::clone(&unread)));
             let connection = graceful.watch(http.serve_connection(io, service));
             tokio::spawn(async move {
                 // What a client does wrong is not ours to report.
@@ -162,42 +187,96 @@ fn runtime(limits: &Limits) -> io::Result<Runtime> {
         .build()
 }
 
-/// The answer to one request: that of its handler, or what was wrong with its body, with the word that it is `unread`.
-async fn answer(
-    request: Request<Incoming>,
+/// A handler with what stands before it.
+struct Front {
     handler: Arc<dyn Handler>,
+    access: Access,
+    /// Whether only this machine reaches the server.
+    loopback: bool,
+    bodies: BodyPool,
     limits: Limits,
-    unread: Arc<AtomicBool>,
-) -> Result<Response<AnswerBody>, Infallible> {
-    let (head, body) = request.into_parts();
-    let path = head.uri.path().to_owned();
-    let refusal = {
-        let handler = Arc::clone(&handler);
-        move |status: StatusCode, what: &str| closing(handler.refusal(&path, status, what))
-    };
-    unread.store(true, Ordering::Relaxed);
-    let body = match timeout(limits.arrival, Limited::new(body, limits.body_bytes).collect()).await {
-        Ok(Ok(body)) => {
-            unread.store(false, Ordering::Relaxed);
-            body.to_bytes()
+}
+
+impl Front {
+    /// The answer to one request: that of its handler, or the reason why it has none. `unread`: whether part of its body is left.
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        unread: Arc<AtomicBool>,
+    ) -> Result<Response<AnswerBody>, Infallible> {
+        let (head, body) = request.into_parts();
+        unread.store(!body.is_end_stream(), Ordering::Relaxed);
+        let mut cors = self.access.cors(&head);
+        let path = head.uri.path().to_owned();
+        let mut answer = match self.check(&head, &body) {
+            Err(refusal) => closing(refusal),
+            Ok(()) => match self.access.preflight(&head) {
+                Some(headers) => {
+                    cors = Some(headers);
+                    closing(response(StatusCode::NO_CONTENT, "text/plain", Bytes::new()))
+                }
+                None => match self.bodies.read(body, &self.limits).await {
+                    Err(cause) => closing(self.no_body(&path, cause)),
+                    Ok(body) => {
+                        unread.store(false, Ordering::Relaxed);
+                        self.handled(&path, Request::from_parts(head, body)).await
+                    }
+                },
+            },
+        };
+        answer.headers_mut().extend(cors.unwrap_or_default());
+        Ok(answer)
+    }
+
+    fn check(&self, head: &Parts, body: &Incoming) -> Result<(), Response<Bytes>> {
+        let has_body = !body.is_end_stream();
+        self.access
+            .check(head, self.loopback, has_body)
+            .map_err(|refused| self.handler.refusal(head.uri.path(), refused.status, &refused.what))?;
+        // A preflight carries no key.
+        let preflight = self.access.preflight(head).is_some();
+        match self.handler.refuse_head(head).filter(|_| !preflight) {
+            Some(refusal) => Err(refusal),
+            None => Ok(()),
         }
-        Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
-            let what = format!("wanted a body of at most {} bytes", limits.body_bytes);
-            return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, &what));
+    }
+
+    fn no_body(&self, path: &str, cause: NoBody) -> Response<Bytes> {
+        let (status, what) = match cause {
+            NoBody::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("wanted a body of at most {} bytes", self.limits.body_bytes),
+            ),
+            NoBody::NoRoom => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!(
+                    "the requests in progress take all of the {} bytes for bodies; try again in a moment",
+                    self.limits.bodies_bytes
+                ),
+            ),
+            NoBody::Late => (
+                StatusCode::REQUEST_TIMEOUT,
+                format!("the body did not arrive within {} s", self.limits.arrival.as_secs()),
+            ),
+            NoBody::Broken => (StatusCode::BAD_REQUEST, "the body did not arrive whole".to_owned()),
+        };
+        let mut refusal = self.handler.refusal(path, status, &what);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            refusal.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
         }
-        Ok(Err(_)) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body did not arrive whole")),
-        Err(_) => {
-            let what = format!("the body did not arrive within {} s", limits.arrival.as_secs());
-            return Ok(refusal(StatusCode::REQUEST_TIMEOUT, &what));
-        }
-    };
-    let (sender, receiver) = oneshot::channel();
-    let request = Request::from_parts(head, body);
-    // Hyper drops this future when the client closes its connection, and with it the receiver: the handler sees it.
-    spawn_blocking(move || handler.handle(request, Responder::new(sender)));
-    Ok(receiver.await.unwrap_or_else(|_| {
-        refusal(StatusCode::INTERNAL_SERVER_ERROR, "the handler failed before it answered")
-    }))
+        refusal
+    }
+
+    async fn handled(&self, path: &str, request: Request<Bytes>) -> Response<AnswerBody> {
+        let (sender, receiver) = oneshot::channel();
+        let handler = Arc::clone(&self.handler);
+        // Hyper drops this future when the client closes its connection, and with it the receiver: the handler sees it.
+        spawn_blocking(move || handler.handle(request, Responder::new(sender)));
+        receiver.await.unwrap_or_else(|_| {
+            let what = "the handler failed before it answered";
+            closing(self.handler.refusal(path, StatusCode::INTERNAL_SERVER_ERROR, what))
+        })
+    }
 }
 
 /// An answer of the server's own, after which the connection is closed: the rest of the request is not read.

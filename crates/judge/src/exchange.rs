@@ -2,11 +2,15 @@
 //!
 //! Columns: `task`, `prompt`, `left`, `right` (empty on a scale), `choice` (to be filled in: left, right or equal; or a point of the scale). `task`
 //! says which texts of which item stand where, by their places, so that a sheet can be sorted or cut.
+//!
+//! Texts come from models and the web, and a spreadsheet runs a cell that begins as a formula does. Such cells have an apostrophe before them (OWASP, "CSV
+//! injection"), which is taken away again when a sheet is read.
 
 use crate::JudgeError;
 use crate::assign::{Judged, Task, TaskKey, next_task};
 use crate::store::{Judgement, Store};
 use crate::study::{Question, Study};
+use std::borrow::Cow;
 use std::io::{Read, Write};
 
 const COLUMNS: [&str; 5] = ["task", "prompt", "left", "right", "choice"];
@@ -35,7 +39,9 @@ pub fn write_sheet(store: &Store, judge: &str, most: usize, out: impl Write) -> 
         let of = |place: usize| item.texts[place].text.as_str();
         let (first, second) = (of(task.key.first), task.key.second.map_or("", of));
         let (left, right) = if task.turned { (second, first) } else { (first, second) };
-        sheet.write_record([name(task).as_str(), &item.prompt, left, right, ""]).map_err(failed)?;
+        let name = name(task);
+        let cells = [name.as_str(), &item.prompt, left, right, ""].map(escaped);
+        sheet.write_record(cells.iter().map(|cell| cell.as_bytes())).map_err(failed)?;
         rows += 1;
     }
     sheet.flush().map_err(|e| JudgeError::Setting(format!("the sheet cannot be written: {e}")))?;
@@ -72,7 +78,7 @@ pub fn read_sheet(
     for (number, row) in sheet.records().enumerate() {
         let number = number + 2;
         let row = row.map_err(|e| wrong(number, e.to_string()))?;
-        let field = |i: usize| row.get(i).unwrap_or_default().trim();
+        let field = |i: usize| unescaped(row.get(i).unwrap_or_default()).trim();
         if field(choice_column).is_empty() {
             empty += 1;
             continue;
@@ -86,6 +92,24 @@ pub fn read_sheet(
     }
     store.add(&all)?;
     Ok((all.len(), empty))
+}
+
+/// Whether a spreadsheet may take a cell for a formula, once apostrophes before it are gone.
+fn begins_as_formula(cell: &str) -> bool {
+    cell.trim_start_matches('\'').starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'])
+}
+
+/// A cell that a spreadsheet shows as it is.
+fn escaped(cell: &str) -> Cow<'_, str> {
+    match begins_as_formula(cell) {
+        true => format!("'{cell}").into(),
+        false => cell.into(),
+    }
+}
+
+/// The text of a cell of [`escaped`].
+fn unescaped(cell: &str) -> &str {
+    cell.strip_prefix('\'').filter(|_| begins_as_formula(cell)).unwrap_or(cell)
 }
 
 /// The name of a task on a sheet: item, texts from left to right, by their places.
@@ -131,5 +155,35 @@ fn choice(question: &Question, task: Task, text: &str) -> Result<f64, String> {
             ("right", false) | ("left", true) => Ok(0.0),
             _ => Err(format!("choice: wanted left, right or equal, found {text:?}")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_that_spreadsheets_would_run_are_escaped_and_come_back() {
+        for (cell, wanted) in [
+            ("=HYPERLINK(\"http://evil\")", "'=HYPERLINK(\"http://evil\")"),
+            ("+1", "'+1"),
+            ("-1", "'-1"),
+            ("@SUM(1)", "'@SUM(1)"),
+            ("\t=1", "'\t=1"),
+            ("\r=1", "'\r=1"),
+            ("\n=1", "'\n=1"),
+            ("＝1", "'＝1"),
+            // A text with apostrophes of its own.
+            ("'=1", "''=1"),
+            ("\'\'=1", "\'\'\'=1"),
+            ("'tis", "'tis"),
+            ("'", "'"),
+            ("", ""),
+            ("1 = 1", "1 = 1"),
+            ("well - done", "well - done"),
+        ] {
+            assert_eq!(escaped(cell), wanted, "{cell:?}");
+            assert_eq!(unescaped(wanted), cell, "{wanted:?}");
+        }
     }
 }

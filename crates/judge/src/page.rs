@@ -13,12 +13,16 @@ use crate::assign::Task;
 use crate::store::{Judgement, Store};
 use crate::study::Question;
 use bessemer_http::{Bytes, Handler, Method, Request, Responder, Response, StatusCode, header, response};
-use serde::Deserialize;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const PAGE: &str = include_str!("page.html");
+/// Most characters of a cause that an answer repeats.
+const LONGEST_CAUSE: usize = 300;
 /// Longest time at one task that is believed, seconds: a judge may leave a page open for a night.
 const LONGEST_LOOK: f64 = 86_400.0;
 
@@ -28,27 +32,51 @@ pub struct Page {
     store: Mutex<Store>,
 }
 
-/// A judgement as a judge sends it.
+/// A judgement as a judge sends it; without a task, a request for one.
 #[derive(Deserialize)]
 struct Sent {
     judge: String,
-    #[serde(flatten)]
-    judged: Option<Judged>,
-}
-
-#[derive(Deserialize)]
-struct Judged {
-    task: String,
-    choice: Choice,
-    #[serde(default)]
+    task: Option<String>,
+    choice: Option<Choice>,
     seconds: Option<f64>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum Choice {
     Point(f64),
     Side(String),
+}
+
+impl<'de> Deserialize<'de> for Choice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Choice, D::Error> {
+        struct PointOrSide;
+
+        impl Visitor<'_> for PointOrSide {
+            type Value = Choice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("left, right, equal or a point of the scale")
+            }
+
+            fn visit_u64<E>(self, point: u64) -> Result<Choice, E> {
+                Ok(Choice::Point(point as f64))
+            }
+
+            fn visit_i64<E>(self, point: i64) -> Result<Choice, E> {
+                Ok(Choice::Point(point as f64))
+            }
+
+            fn visit_f64<E>(self, point: f64) -> Result<Choice, E> {
+                Ok(Choice::Point(point))
+            }
+
+            fn visit_str<E>(self, side: &str) -> Result<Choice, E> {
+                Ok(Choice::Side(side.to_owned()))
+            }
+        }
+
+        // Not an untagged enum, which builds a tree of whatever is sent before it looks.
+        deserializer.deserialize_any(PointOrSide)
+    }
 }
 
 impl Page {
@@ -61,17 +89,15 @@ impl Page {
         match (request.method(), request.uri().path()) {
             (&Method::GET | &Method::HEAD, "/") => bessemer_http::page(PAGE),
             (&Method::POST, path @ ("/api/next" | "/api/judgement")) => {
-                // Other pages in the same browser cannot send this type without asking first.
-                let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-                if !kind.is_some_and(|kind| kind.starts_with("application/json")) {
-                    return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wanted application/json");
-                }
                 match (path, serde_json::from_slice::<Sent>(request.body())) {
                     ("/api/next", Ok(sent)) => answered(next(&self.store(), &sent.judge)),
-                    (_, Ok(Sent { judge, judged: Some(judged) })) => self.judge(judge, &judged),
+                    (_, Ok(Sent { judge, task: Some(task), choice: Some(choice), seconds })) => {
+                        self.judge(judge, &task, &choice, seconds)
+                    }
                     (_, Ok(_)) => refused(StatusCode::BAD_REQUEST, "wanted {judge, task, choice}"),
                     (_, Err(e)) => {
-                        refused(StatusCode::BAD_REQUEST, &format!("wanted {{judge, task, choice}}: {e}"))
+                        let cause: String = e.to_string().chars().take(LONGEST_CAUSE).collect();
+                        refused(StatusCode::BAD_REQUEST, &format!("wanted {{judge, task, choice}}: {cause}"))
                     }
                 }
             }
@@ -86,21 +112,21 @@ impl Page {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn judge(&self, judge: String, sent: &Judged) -> Response<Bytes> {
+    fn judge(&self, judge: String, named: &str, sent: &Choice, seconds: Option<f64>) -> Response<Bytes> {
         let mut store = self.store();
         let (task, done) = match store.next(&judge) {
             Ok(found) => found,
             Err(e) => return failed(&e),
         };
-        let Some(task) = task.filter(|_| sent.task == done.to_string()) else {
+        let Some(task) = task.filter(|_| named == done.to_string()) else {
             return refused(StatusCode::CONFLICT, "this was judged already; here is the next one");
         };
-        let choice = match choice(&store.study().question, &sent.choice, task) {
+        let choice = match choice(&store.study().question, sent, task) {
             Ok(choice) => choice,
             Err(wanted) => return refused(StatusCode::BAD_REQUEST, &wanted),
         };
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-        let seconds = sent.seconds.filter(|s| (0.0..=LONGEST_LOOK).contains(s));
+        let seconds = seconds.filter(|s| (0.0..=LONGEST_LOOK).contains(s));
         let judgement = Judgement { judge, task, choice, seconds, at };
         answered(store.add(std::slice::from_ref(&judgement)).and_then(|()| next(&store, &judgement.judge)))
     }
@@ -112,6 +138,10 @@ impl Handler for Page {
         answer.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
         // A judge who left needs no answer; the judgement is kept.
         let _ = responder.whole(answer);
+    }
+
+    fn refusal(&self, _path: &str, status: StatusCode, what: &str) -> Response<Bytes> {
+        refused(status, what)
     }
 }
 

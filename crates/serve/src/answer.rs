@@ -22,6 +22,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) number: u64,
     /// Whether scores are part of the answer.
     pub(crate) scores: bool,
+    /// Oldest messages of the conversation that were left out.
+    pub(crate) dropped: usize,
 }
 
 /// News of one choice: in a whole answer all of it, in a piece what is new.
@@ -56,7 +58,7 @@ impl Usage {
 
 fn reason(finish: Finish) -> &'static str {
     match finish {
-        Finish::EndOfText | Finish::StopString | Finish::Stopped => "stop",
+        Finish::EndOfText | Finish::StopString | Finish::StopToken | Finish::Stopped => "stop",
         Finish::MaxTokens | Finish::Context => "length",
     }
 }
@@ -100,9 +102,25 @@ impl Answer<'_> {
         fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
+    /// Adds the note on messages that were left out.
+    fn add_truncation(&self, answer: &mut Map<String, Value>) {
+        if self.dropped > 0 {
+            let (dropped, context) = (self.dropped, self.model.context);
+            let left_out = match dropped {
+                1 => "its oldest message was left out".to_owned(),
+                dropped => format!("its {dropped} oldest messages were left out"),
+            };
+            let message = format!(
+                "the conversation is longer than the model's context of {context} tokens: {left_out}"
+            );
+            answer.insert("truncation".into(), json!({"dropped_messages": dropped, "message": message}));
+        }
+    }
+
     /// The whole answer.
     pub(crate) fn whole(&self, choices: &[Choice], usage: Usage) -> String {
         let mut answer = self.envelope(false);
+        self.add_truncation(&mut answer);
         let choice = |c: &Choice| match self.form {
             Form::Completion => self.choice(c, "text", json!(c.text)),
             Form::Chat => self.choice(c, "message", json!({"role": "assistant", "content": c.text})),
@@ -126,6 +144,7 @@ impl Answer<'_> {
     /// The first piece of a choice of a conversation: who speaks.
     pub(crate) fn role(&self, index: usize) -> String {
         let mut answer = self.envelope(true);
+        self.add_truncation(&mut answer);
         let delta = json!({"role": "assistant", "content": ""});
         let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});
         answer.insert("choices".into(), json!([choice]));

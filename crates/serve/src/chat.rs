@@ -12,8 +12,8 @@
 //!
 //! after the end-of-text token, and the answer ends before `\nUser:`.
 
+use crate::body::Message;
 use crate::error::ApiError;
-use crate::fields::{Fields, shown};
 use bessemer_eval::generate::prompt_tokens;
 use bessemer_tokenizer::Tokenizer;
 use minijinja::syntax::SyntaxConfig;
@@ -21,8 +21,6 @@ use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value, json};
 
-/// Most messages of a conversation.
-const MOST_MESSAGES: usize = 4096;
 /// Steps that a template may take.
 const FUEL: u64 = 10_000_000;
 /// Where the answer of a model without a template ends.
@@ -83,12 +81,11 @@ impl ChatTemplate {
     pub(crate) fn prompt(
         &self,
         tokenizer: &Tokenizer,
-        fields: &Fields<'_>,
+        messages: &[&Message],
     ) -> Result<(Vec<u32>, Vec<String>), ApiError> {
-        let messages = messages(fields)?;
         let wrong = |e: String| ApiError::field("messages", e);
         let Some(environment) = &self.environment else {
-            let turn = |m: &Message| format!("{}: {}\n\n", titled(&m.role), m.content);
+            let turn = |m: &&Message| format!("{}: {}\n\n", titled(&m.role), m.content);
             let text: String = messages.iter().map(turn).chain(["Assistant:".into()]).collect();
             let ids = prompt_tokens(tokenizer, &text).map_err(|e| wrong(e.to_string()))?;
             return Ok((ids, vec![PLAIN_STOP.into()]));
@@ -110,37 +107,7 @@ impl ChatTemplate {
     }
 }
 
-struct Message {
-    role: String,
-    content: String,
-}
-
 fn titled(role: &str) -> String {
     let mut letters = role.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-fn messages(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
-    let wanted = format!("a list of 1 to {MOST_MESSAGES} messages {{\"role\", \"content\"}}");
-    let wrong = |found: String| ApiError::field("messages", format!("wanted {wanted}, found {found}"));
-    let list = match fields.get("messages") {
-        Some(Value::Array(list)) if (1..=MOST_MESSAGES).contains(&list.len()) => list,
-        Some(Value::Array(list)) => return Err(wrong(format!("{} of them", list.len()))),
-        Some(other) => return Err(wrong(shown(other))),
-        None => return Err(wrong("none".into())),
-    };
-    let message = |(i, value): (usize, &Value)| {
-        let role = value["role"].as_str().filter(|r| !r.is_empty());
-        let content = match &value["content"] {
-            Value::String(text) => Some(text.clone()),
-            // Parts of a message: text only.
-            Value::Array(parts) => parts.iter().map(|p| p["text"].as_str()).collect::<Option<String>>(),
-            _ => None,
-        };
-        match (role, content) {
-            (Some(role), Some(content)) => Ok(Message { role: role.into(), content }),
-            _ => Err(wrong(format!("{} as message {i}", shown(value)))),
-        }
-    };
-    list.iter().enumerate().map(message).collect()
 }

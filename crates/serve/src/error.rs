@@ -47,6 +47,25 @@ impl ApiError {
         ApiError { status: StatusCode::NOT_FOUND, ..ApiError::request(message) }
     }
 
+    /// A model that this server does not have.
+    pub fn no_model(name: &str, own: &str) -> ApiError {
+        let name: String = name.chars().take(200).collect();
+        ApiError {
+            code: Some("model_not_found"),
+            param: Some("model".into()),
+            ..ApiError::not_found(format!("there is no model {name:?}; this server has {own:?}"))
+        }
+    }
+
+    /// No key, or another one.
+    pub fn no_key() -> ApiError {
+        ApiError {
+            status: StatusCode::UNAUTHORIZED,
+            code: Some("invalid_api_key"),
+            ..ApiError::request("wanted the server's key as Authorization: Bearer KEY")
+        }
+    }
+
     /// No place in the queue.
     pub fn busy(waiting: usize) -> ApiError {
         ApiError {
@@ -82,9 +101,12 @@ impl ApiError {
     /// The answer.
     pub fn response(&self) -> Response<Bytes> {
         let mut answer = response(self.status, "application/json", self.json().to_string());
-        if matches!(self.status.as_u16(), 429 | 503) {
-            answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
-        }
+        let (name, value) = match self.status.as_u16() {
+            429 | 503 => (header::RETRY_AFTER, "1"),
+            401 => (header::WWW_AUTHENTICATE, "Bearer"),
+            _ => return answer,
+        };
+        answer.headers_mut().insert(name, header::HeaderValue::from_static(value));
         answer
     }
 }

@@ -7,7 +7,8 @@ use crate::request::TextRequest;
 use crate::scheduler::Event;
 use crate::service::{News, Service, Ticket};
 use bessemer_http::{
-    Bytes, Gone, Handler, Method, Request, Responder, Response, StatusCode, StreamedBody, header, response,
+    Bytes, Gone, Handler, Method, Request, Responder, Response, StatusCode, StreamedBody, header, request,
+    response,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -26,26 +27,34 @@ pub struct ServeHandler(pub Arc<Service>);
 impl Handler for ServeHandler {
     fn handle(&self, request: Request<Bytes>, responder: Responder) {
         let arrived = Instant::now();
-        let path = request.uri().path();
-        let form = match path {
-            "/v1/completions" => Form::Completion,
-            "/v1/chat/completions" => Form::Chat,
-            _ => {
-                // A client that has left needs no answer.
-                let _ = responder.whole(self.page(request.method(), path));
-                return;
-            }
+        let (head, body) = request.into_parts();
+        let path = head.uri.path();
+        let Some(form) = form_of(path) else {
+            // A client that has left needs no answer.
+            let _ = responder.whole(self.page(&head.method, path));
+            return;
         };
-        let outcome = match request.method() {
-            &Method::POST => self.texts(form, request.body(), responder, arrived),
+        let outcome = match head.method {
+            Method::POST => self.texts(form, body, responder, arrived),
             _ => refuse(responder, &method_not_allowed("POST")),
         };
         self.0.metrics.request(outcome);
     }
 
+    fn refuse_head(&self, head: &request::Parts) -> Option<Response<Bytes>> {
+        let (key, path) = (self.0.key.as_ref()?, head.uri.path());
+        if !path.starts_with("/v1/") || key.is_in(head.headers.get(header::AUTHORIZATION)) {
+            return None;
+        }
+        if form_of(path).is_some() {
+            self.0.metrics.request(Outcome::Refused);
+        }
+        Some(ApiError::no_key().response())
+    }
+
     fn refusal(&self, path: &str, status: StatusCode, what: &str) -> Response<Bytes> {
         let error = ApiError { status, ..ApiError::request(what) };
-        if matches!(path, "/v1/completions" | "/v1/chat/completions") {
+        if form_of(path).is_some() {
             self.0.metrics.request(outcome_of(status));
         }
         match path.starts_with("/v1/") {
@@ -53,6 +62,28 @@ impl Handler for ServeHandler {
             false => response(status, "text/plain; charset=utf-8", format!("{what}\n")),
         }
     }
+}
+
+/// The interface at a path, if there is one.
+fn form_of(path: &str) -> Option<Form> {
+    match path {
+        "/v1/completions" => Some(Form::Completion),
+        "/v1/chat/completions" => Some(Form::Chat),
+        _ => None,
+    }
+}
+
+/// Bytes of a part of a path, `%41` for `A`.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<2>().and_then(|two| std::str::from_utf8(two).ok());
+        let escaped = digits.filter(|_| *first == b'%').and_then(|two| u8::from_str_radix(two, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    bytes
 }
 
 /// The outcome of a request that is answered with an error.
@@ -169,41 +200,55 @@ fn next(ticket: &Ticket, left: &dyn Fn() -> bool) -> Result<News, Interrupted> {
 impl ServeHandler {
     fn page(&self, method: &Method, path: &str) -> Response<Bytes> {
         let service = &self.0;
-        if !matches!(path, "/" | "/healthz" | "/metrics" | "/v1/models") {
-            let message = format!(
-                "there is no {path}; wanted /v1/completions, /v1/chat/completions, /v1/models, /healthz, /metrics or /"
-            );
-            return ApiError::not_found(message).response();
-        }
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return method_not_allowed("GET").response();
-        }
-        match path {
+        let model = || {
+            let model = &service.model;
+            json!({
+                "id": model.name, "object": "model", "created": model.created, "owned_by": "bessemer",
+                "context_length": model.context, "max_model_len": model.context,
+            })
+        };
+        let answer = match path {
             "/" => bessemer_http::page(PAGE),
-            "/healthz" => response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
+            "/healthz" | "/health" => response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
             "/metrics" => {
                 let text = service.metrics.text(service.load());
                 response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
             }
-            _ => {
-                let model = &service.model;
-                let entry = json!({
-                    "id": model.name, "object": "model", "created": model.created, "owned_by": "bessemer",
-                    "context_length": model.context,
-                });
-                let list = json!({"object": "list", "data": [entry]});
+            "/v1/models" | "/v1/models/" => {
+                let list = json!({"object": "list", "data": [model()]});
                 response(StatusCode::OK, "application/json", list.to_string())
             }
+            path => match path.strip_prefix("/v1/models/").map(percent_decoded) {
+                Some(name) if name == service.model.name.as_bytes() => {
+                    response(StatusCode::OK, "application/json", model().to_string())
+                }
+                Some(name) => {
+                    ApiError::no_model(&String::from_utf8_lossy(&name), &service.model.name).response()
+                }
+                None => {
+                    let path: String = path.chars().take(200).collect();
+                    let message = format!(
+                        "there is no {path}; wanted /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics or /"
+                    );
+                    return ApiError::not_found(message).response();
+                }
+            },
+        };
+        match *method {
+            Method::GET | Method::HEAD => answer,
+            _ => method_not_allowed("GET").response(),
         }
     }
 
-    fn texts(&self, form: Form, body: &[u8], responder: Responder, arrived: Instant) -> Outcome {
+    fn texts(&self, form: Form, body: Bytes, responder: Responder, arrived: Instant) -> Outcome {
         let service = &self.0;
         let number = service.next_number();
         let read = match form {
-            Form::Completion => service.model.completion(body, number),
-            Form::Chat => service.model.conversation(body, number),
+            Form::Completion => service.model.completion(&body, number),
+            Form::Chat => service.model.conversation(&body, number),
         };
+        // Its bytes are free for other requests while the answer is made.
+        drop(body);
         let mut request = match read {
             Ok(request) => request,
             Err(e) => return refuse(responder, &e),
@@ -216,7 +261,7 @@ impl ServeHandler {
             Progress { choice: Choice { index, text, ..Choice::default() }, ..Progress::default() }
         };
         let mut texts = Texts {
-            answer: Answer { model: &service.model, form, number, scores },
+            answer: Answer { model: &service.model, form, number, scores, dropped: request.dropped },
             progress: (0..request.sequences.len()).map(progress).collect(),
             prompt_tokens,
             n: request.n,

@@ -2,18 +2,20 @@
 //!
 //! - [`scheduler`]: continuous batching, without clock, thread or socket.
 //! - [`engine`]: what it asks of a model, and a [`bessemer_model::Decoder`] that does it.
-//! - [`request`]: requests read and checked; [`chat`]: conversations as prompts.
+//! - [`request`]: requests read and checked; [`chat`]: conversations as prompts, without their oldest turns if they are longer than the context.
 //! - [`service`]: the bounded queue between connections and the scheduler.
 //! - [`handler`]: paths; `/` is a chat page.
 //!
 //! The text of a request is a function of the request, its seed and the model: not of the other requests, the slots or the
 //! threads.
 
+mod access_key;
 mod answer;
+mod body;
 pub mod chat;
+mod conversation;
 pub mod engine;
 pub mod error;
-mod fields;
 pub mod handler;
 pub mod metrics;
 mod prefixes;
@@ -22,6 +24,7 @@ pub mod scheduler;
 pub mod score;
 pub mod service;
 
+pub use access_key::AccessKey;
 pub use engine::{Engine, ModelEngine};
 pub use handler::ServeHandler;
 pub use request::Model;
@@ -61,9 +64,9 @@ pub fn serve(
     })
 }
 
-/// What clients may take from a server with so many connections: small bodies, and `drain` once it stops.
+/// Bounds of clients of a server with so many connections: bodies of 4 MiB, 64 MiB together, and `drain` once it stops.
 pub fn limits(connections: usize, drain: Duration) -> Limits {
-    // What the model gives up at the end of `drain` is told to its clients.
-    let drain = drain + Duration::from_secs(2);
+    // What the model gives up at the end of `drain` is reported to its clients.
+    let drain = drain + Duration::from_millis(250);
     Limits { body_bytes: 4 << 20, connections, drain, ..Limits::default() }
 }

@@ -26,11 +26,11 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceRequest {
     /// Tokens to continue, at least one.
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// How many of them were put before what the client gave: they are context only.
     pub prefix: usize,
     /// How the text is continued.
-    pub generate: GenerateConfig,
+    pub generate: Arc<GenerateConfig>,
     /// Number of the sample among those of one prompt.
     pub sample: u64,
     /// Whether the tokens of the prompt are scored.
@@ -38,7 +38,7 @@ pub struct SequenceRequest {
     /// Score every token, with so many most probable ones in its place.
     pub scores: Option<usize>,
     /// Added to the logits of tokens before one is chosen.
-    pub bias: Vec<(u32, f32)>,
+    pub bias: Arc<[(u32, f32)]>,
 }
 
 /// News of a sequence.
@@ -236,7 +236,7 @@ impl<C: Client> Scheduler<C> {
                 Ok(continuation) => {
                     // What a slot held stays until the first piece of the prompt.
                     let Some(slot) = self.held.take_slot(&mut self.free, &request.prompt) else { return };
-                    let text = TextStream::new(request.generate.stop.clone());
+                    let text = TextStream::new(&request.generate);
                     let active = Active { slot, number, client, request, continuation, text, fed: 0 };
                     self.active.push_back(active);
                 }
@@ -426,7 +426,9 @@ fn choose<C: Client>(
         Next::End(finish) => return Ok(Some(finish)),
     };
     step.tokens += 1;
-    let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+    // An end of text that is ignored has none.
+    let is_text = Some(id) != tokenizer.end_of_text();
+    let bytes = tokenizer.token_bytes(id).filter(|_| is_text).unwrap_or_default();
     let text = active.text.push(bytes).to_owned();
     let score = active.request.scores.map(|top| TokenScore::of(logits, id, top, known));
     active.tell(Event::Token { id, text, score });

@@ -1,5 +1,6 @@
 //! The place where requests meet the model: a bounded inbox on one side, the loop that runs the scheduler on the other.
 
+use crate::access_key::AccessKey;
 use crate::engine::Engine;
 use crate::error::ApiError;
 use crate::metrics::{Load, Metrics};
@@ -69,6 +70,8 @@ pub struct Service {
     pub model: Model,
     /// Counts.
     pub metrics: Metrics,
+    /// Key that requests below `/v1/` carry; none if they need none.
+    pub key: Option<AccessKey>,
     /// Requests that may wait for a slot.
     max_queue: usize,
     inbox: Mutex<Inbox>,
@@ -83,6 +86,7 @@ impl Service {
         Service {
             model,
             metrics: Metrics::default(),
+            key: None,
             max_queue,
             inbox: Mutex::new(Inbox { load, ..Inbox::default() }),
             arrived: Condvar::new(),

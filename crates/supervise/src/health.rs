@@ -49,6 +49,7 @@ impl HealthServer {
     pub fn start(address: &str) -> io::Result<HealthServer> {
         let limits = Limits {
             body_bytes: 0,
+            bodies_bytes: 0,
             connections: CLIENTS,
             arrival: PATIENCE,
             stall: PATIENCE,
@@ -143,19 +144,25 @@ mod tests {
             restarts_in_a_row: 1,
         };
         server.show(status.clone());
-        let page = get(&server, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let page = get(&server, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\nstep 41\n"), "{page}");
-        let page = get(&server, "GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n");
+        let page = get(&server, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         assert!(page.contains("\nbessemer_supervisor_step 41\n"), "{page}");
         assert!(page.contains("\nbessemer_supervisor_launches 2\n"), "{page}");
         server.show(HealthStatus { healthy: false, ..status });
         assert!(get(&server, "HEAD /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 503 "));
         assert!(
-            get(&server, "GET /etc/passwd HTTP/1.1\r\nConnection: close\r\n\r\n")
+            get(&server, "GET /etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 .starts_with("HTTP/1.1 404 ")
         );
         assert!(
-            get(&server, "POST /healthz HTTP/1.1\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 405 ")
+            get(&server, "POST /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                .starts_with("HTTP/1.1 405 ")
+        );
+        // A page of another site whose name resolves to this machine.
+        assert!(
+            get(&server, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+                .starts_with("HTTP/1.1 421 ")
         );
         // A client that leaves in the middle and one that sends garbage cost nothing.
         drop(TcpStream::connect(server.address()).unwrap());

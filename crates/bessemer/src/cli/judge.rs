@@ -163,6 +163,8 @@ pub(crate) struct JudgeServeArgs {
     /// Address to listen at. Whoever reaches it can judge: beyond this machine, put a proxy with a password before it.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     pub(crate) listen: String,
+    #[command(flatten)]
+    pub(crate) hosts: super::serve::HostArgs,
 }
 
 /// `bessemer judge results`
@@ -192,7 +194,7 @@ pub(crate) struct JudgeSheetArgs {
     /// Tasks at most.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(crate) tasks: usize,
-    /// File to write.
+    /// File to write; one that exists stays.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: PathBuf,
 }

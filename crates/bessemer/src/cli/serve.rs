@@ -2,6 +2,7 @@
 
 use super::checkpoint::RunArgs;
 use clap::Args;
+use std::path::PathBuf;
 
 /// A model behind an interface that OpenAI's clients speak, with a chat page.
 #[derive(Debug, Args)]
@@ -23,9 +24,18 @@ pub(crate) struct ServeArgs {
     /// Name of the model in answers; that of the run directory if left out.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Seconds for the running requests after Ctrl-C.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    /// Seconds for the running requests after Ctrl-C or SIGTERM.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) drain: u64,
+    /// File whose first line is a key that requests below /v1/ must carry (Authorization: Bearer KEY). Left out, the variable BESSEMER_API_KEY has the
+    /// key; without both none is wanted.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Origin whose pages may use the server from a browser (CORS), e.g. https://app.example.org; * for all (may be repeated).
+    #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = origin)]
+    pub(crate) allow_origins: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostArgs,
     /// Threads; 0 takes all cores.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
@@ -37,4 +47,27 @@ fn slots(text: &str) -> Result<usize, String> {
 
 fn max_queue(text: &str) -> Result<usize, String> {
     super::whole(text, 0..=65_536, "a client that is refused tries again")
+}
+
+/// Names under which a server on this machine is reached.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// Host name, besides those of this machine, that requests may be for: that of a proxy before the server (may be repeated).
+    #[arg(long = "allow-host", value_name = "HOST", value_parser = host)]
+    pub(crate) allow_hosts: Vec<String>,
+}
+
+fn host(text: &str) -> Result<String, String> {
+    match !text.is_empty() && !text.contains(['/', '@', '*', ' ']) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("wanted a host name such as models.example.org, found {text:?}")),
+    }
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    let authority = text.strip_prefix("https://").or(text.strip_prefix("http://"));
+    match text == "*" || authority.is_some_and(|rest| host(rest).is_ok()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("wanted an origin such as https://app.example.org, or *, found {text:?}")),
+    }
 }

@@ -102,6 +102,7 @@ fn config(args: &GenerateArgs) -> GenerateConfig {
             seed: args.seed,
             ..SamplingConfig::default()
         },
+        ..GenerateConfig::default()
     }
 }
 

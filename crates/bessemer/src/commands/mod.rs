@@ -17,6 +17,7 @@ mod heartbeats;
 pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod judge;
+mod key_file;
 pub(crate) mod media;
 mod meeting;
 pub(crate) mod metric;

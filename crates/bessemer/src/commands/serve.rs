@@ -1,19 +1,21 @@
 //! `bessemer serve`: a checkpoint behind an HTTP interface.
 
 use crate::cli::ServeArgs;
+use crate::commands::key_file;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use crate::signals;
-use bessemer_http::Server;
+use bessemer_http::{Access, Server};
 use bessemer_model::{Cache, CacheShape};
 use bessemer_serve::chat::ChatTemplate;
 use bessemer_serve::engine::LOGIT_ROWS;
-use bessemer_serve::{Model, ModelEngine, Service, limits, serve};
+use bessemer_serve::{AccessKey, Model, ModelEngine, Service, limits, serve};
 use bessemer_tensor::Backend;
 use bessemer_units::Bytes;
 use serde_json::json;
+use std::env::VarError;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Connections beyond those whose requests wait or run: pages, probes, refusals.
 const MORE_CONNECTIONS: usize = 64;
+/// Variable of the environment with the key that clients must send.
+const KEY_VARIABLE: &str = "BESSEMER_API_KEY";
 /// Largest tokenizer_config.json, bytes.
 const LARGEST_CONFIG: u64 = 4 << 20;
 
@@ -28,7 +32,10 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
     let drain = Duration::from_secs(args.drain);
     // An address that is taken is found before the model is loaded.
     let connections = args.slots + args.max_queue + MORE_CONNECTIONS;
-    let server = Server::bind(&args.listen, limits(connections, drain)).map_err(Failure::new)?;
+    let access = Access { hosts: args.hosts.allow_hosts.clone(), origins: args.allow_origins.clone() };
+    let server =
+        Server::bind(&args.listen, limits(connections, drain)).map_err(Failure::new)?.with_access(access);
+    let key = access_key(args)?;
     let stop = signals::stop_flag()?;
     let saved = SavedModel::open(&args.run)?;
     let most = saved.model().context;
@@ -68,11 +75,25 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
             model.name, saved.state.step, args.slots
         )),
     }
-    let service = Arc::new(Service::new(model, args.max_queue, args.slots, cache_bytes.0));
+    let service = Service::new(model, args.max_queue, args.slots, cache_bytes.0);
+    let service = Arc::new(Service { key, ..service });
     let mut engine = ModelEngine { backend, decoder, cache };
     serve(server, &service, &mut engine, &stop, drain)?;
     console.say("stopped");
     Ok(())
+}
+
+/// The key that clients must send: that of `--api-key-file`, or else of the environment.
+fn access_key(args: &ServeArgs) -> Result<Option<AccessKey>, Failure> {
+    let (place, key) = match (&args.api_key_file, std::env::var(KEY_VARIABLE)) {
+        (Some(file), _) => {
+            (format!("--api-key-file {}", file.display()), key_file::read("--api-key-file", file)?)
+        }
+        (None, Ok(key)) => (KEY_VARIABLE.to_owned(), key),
+        (None, Err(VarError::NotPresent)) => return Ok(None),
+        (None, Err(e)) => return Err(Failure::new(format!("{KEY_VARIABLE}: {e}"))),
+    };
+    AccessKey::new(&key).map(Some).map_err(|e| Failure::new(format!("{place}: {e}")))
 }
 
 /// The template of conversations in the model's directory, if there is one.

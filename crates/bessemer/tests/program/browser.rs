@@ -247,10 +247,25 @@ fn a_model_answers_on_the_chat_page() {
             && browser.text(".turn.assistant").len() > "assistant".len()
     );
     browser.picture("chat");
-    // What does not fit into the context is said on the page.
-    browser.type_into("#text", &("the quick brown fox ".repeat(20) + "\u{e007}"));
+    // The oldest turn makes room for the next one, with a note.
+    let answered = |page: &Browser, turns: usize| {
+        page.script(&format!("return document.querySelectorAll('.turn').length === {turns} && !document.getElementById('send').disabled")) == true
+    };
+    browser.type_into("#text", &("the quick ".repeat(6) + "\u{e007}"));
+    browser.wait_for("an answer without the oldest turn", |page| answered(page, 4));
+    assert!(browser.text(".note").contains("longer than the model's context"), "{}", browser.text("#log"));
+    // A turn that does not fit alone is taken back: its text returns to the field, and the page tells why.
+    let long = "the quick brown fox ".repeat(20);
+    browser.type_into("#text", &(long.clone() + "\u{e007}"));
     browser.wait_for("an error in words", |page| {
-        page.script("return document.querySelectorAll('.turn.error').length") == 1
+        page.script("return document.querySelectorAll('.note.error').length") == 1
     });
-    assert!(browser.text(".turn.error").contains("context"), "{}", browser.text(".turn.error"));
+    assert!(browser.text(".note.error").contains("context"), "{}", browser.text(".note.error"));
+    assert_eq!(browser.script("return document.getElementById('text').value"), long.trim());
+    assert!(answered(&browser, 4), "{}", browser.text("#log"));
+    // The conversation goes on without it.
+    browser.script("document.getElementById('text').value = ''");
+    browser.type_into("#text", "fox\u{e007}");
+    browser.wait_for("an answer after the error", |page| answered(page, 6));
+    assert_eq!(browser.script("return document.querySelectorAll('.error').length"), 0);
 }

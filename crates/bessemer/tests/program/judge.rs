@@ -26,7 +26,7 @@ fn a_study_is_made_judged_and_told() {
     let address = address.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
     let ask = |head: &str, body: &str| {
         let mut client = TcpStream::connect(&address).unwrap();
-        write!(client, "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        write!(client, "{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         answer
@@ -52,6 +52,9 @@ fn a_study_is_made_judged_and_told() {
         })
         .collect();
     fs::write(place.path("filled.csv"), filled).unwrap();
+    // A sheet is never overwritten.
+    let again = place.bessemer(&["judge", "sheet", "s.db", "--judge", "Bob", "-o", "filled.csv"]);
+    again.failed(1, &["--out filled.csv: the file exists", "judge read s.db filled.csv"]);
     place.bessemer(&["judge", "read", "s.db", "filled.csv", "--judge", "Bob"]).text();
     let results = place.bessemer(&["judge", "results", "s.db", "--samples", "20", "--json"]).json();
     assert_eq!(results["judgements"], 7);

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Exit codes of the program.
 const FAILED: i32 = 1;
@@ -17,7 +18,7 @@ fn post(address: &str, path: &str, body: &Value) -> Value {
     let mut stream = TcpStream::connect(address).unwrap();
     let body = body.to_string();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all((head + &body).as_bytes()).unwrap();
@@ -58,9 +59,14 @@ fn a_served_model_makes_the_texts_of_generate_and_leaves_when_asked() {
     assert!(post(address, "/v1/chat/completions", &hello)["choices"][0]["message"]["content"].is_string());
     let taken = place.bessemer(&["serve", "runs/t", "--listen", address]);
     taken.failed(FAILED, &["cannot listen on", address]);
+    // A client that never sends the rest of its body does not hold the server up.
+    let mut slow = TcpStream::connect(address).unwrap();
+    write!(slow, "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{").unwrap();
+    let asked = Instant::now();
     let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", server.id())]).status().unwrap();
     assert!(sent.success());
     assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
 }
 
 #[test]
@@ -73,6 +79,16 @@ fn what_cannot_be_served_is_refused() {
         .bessemer(&["serve", "runs/t", "--slots", "0"])
         .failed(USAGE, &["wanted a whole number from 1 to 1024"]);
     place.bessemer(&["serve", "runs/t", "--listen", "nowhere"]).failed(FAILED, &["cannot listen on nowhere"]);
+    for (flag, value, part) in [
+        ("--allow-origin", "app.example", "wanted an origin"),
+        ("--allow-origin", "https://app.example/x", "wanted an origin"),
+        ("--allow-host", "http://x", "wanted a host name"),
+    ] {
+        place.bessemer(&["serve", "runs/t", flag, value]).failed(USAGE, &[part]);
+    }
+    fs::write(place.path("key"), "two words\n").unwrap();
+    let spaced = ["serve", "runs/t", "--listen", "127.0.0.1:0", "--api-key-file", "key"];
+    place.bessemer(&spaced).failed(FAILED, &["--api-key-file key", "without blanks"]);
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap().to_string();
     place.bessemer(&["serve", "nothere", "--listen", &address]).failed(FAILED, &["cannot listen on"]);

@@ -183,6 +183,7 @@ fn text(
             top_p: generation.top_p,
             ..SamplingConfig::default()
         },
+        ..GenerateConfig::default()
     };
     let (mut stream, mut text) = (Utf8Stream::default(), String::new());
     let mut cut = None;

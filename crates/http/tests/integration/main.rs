@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use bessemer_http::{
-    Bytes, Client, ClientLimits, Limits, Request, Responder, Response, Server, StatusCode, response,
+    Access, Bytes, Client, ClientLimits, Limits, Request, Responder, Response, Server, StatusCode, response,
 };
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -22,7 +22,15 @@ struct Running {
 
 impl Running {
     fn start(limits: Limits, handler: impl Fn(Request<Bytes>, Responder) + Send + Sync + 'static) -> Running {
-        let server = Server::bind("127.0.0.1:0", limits).unwrap();
+        Running::with_access(limits, Access::default(), handler)
+    }
+
+    fn with_access(
+        limits: Limits,
+        access: Access,
+        handler: impl Fn(Request<Bytes>, Responder) + Send + Sync + 'static,
+    ) -> Running {
+        let server = Server::bind("127.0.0.1:0", limits).unwrap().with_access(access);
         let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
         let told = Arc::clone(&stop);
         let thread = thread::spawn(move || server.serve(Arc::new(handler), &told).unwrap());
@@ -78,7 +86,7 @@ fn echo(request: Request<Bytes>, responder: Responder) {
 fn a_request_reaches_its_handler_and_connections_are_kept() {
     let server = Running::start(Limits::default(), echo);
     let mut client = server.connect();
-    client.write_all(b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc").unwrap();
+    client.write_all(b"POST /a?b=c HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\nabc").unwrap();
     let mut first = String::new();
     while !first.ends_with("\r\n\r\nPOST /a?b=c 3") {
         let mut bytes = [0; 4096];
@@ -88,11 +96,11 @@ fn a_request_reaches_its_handler_and_connections_are_kept() {
     }
     assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
     assert!(first.to_lowercase().contains("content-type: text/plain; charset=utf-8\r\n"), "{first}");
-    client.write_all(b"GET /again HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    client.write_all(b"GET /again HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut rest = String::new();
     client.read_to_string(&mut rest).unwrap();
     assert!(rest.ends_with("\r\n\r\nGET /again 0"), "{rest}");
-    let head = server.ask(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let head = server.ask(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(head.ends_with("\r\n\r\n"), "no body: {head}");
 }
 
@@ -105,31 +113,31 @@ fn what_a_client_does_wrong_has_an_answer_and_costs_nobody_else_theirs() {
             echo(request, responder);
         }
     });
-    let large = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nabcdefghijk";
+    let large = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\nabcdefghijk";
     let answer = server.ask(large);
     assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("at most 10 bytes"), "{answer}");
     let chunked =
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nabcdefghijk\r\n0\r\n\r\n";
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nabcdefghijk\r\n0\r\n\r\n";
     assert!(server.ask(chunked).starts_with("HTTP/1.1 413 "));
     // Far more than the buffers of a connection hold: a client that writes all of it before it reads has its answer all the same.
-    let mut larger = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16777216\r\n\r\n".to_vec();
+    let mut larger = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16777216\r\n\r\n".to_vec();
     larger.resize(larger.len() + (16 << 20), b'a');
     assert!(server.ask(&larger).starts_with("HTTP/1.1 413 "));
-    let slow = server.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
+    let slow = server.ask(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nab");
     assert!(slow.starts_with("HTTP/1.1 408 "), "{slow}");
     // Garbage, half a head, and a head without end.
     assert!(server.ask(b"\0\0\n\n").starts_with("HTTP/1.1 400 "));
     assert_eq!(server.ask(b"GET / HT"), "", "closed once its time is over");
-    let mut endless = b"GET / HTTP/1.1\r\nHost: x\r\nX: ".to_vec();
+    let mut endless = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
     // As much as the server reads: what it leaves unread would reset the connection, perhaps before its answer is read.
     endless.resize(32 << 10, b'a');
     assert!(server.ask(&endless).starts_with("HTTP/1.1 431 "));
     for path in ["panic", "silent"] {
-        let answer =
-            server.ask(format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes());
+        let answer = server
+            .ask(format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes());
         assert!(answer.starts_with("HTTP/1.1 500 "), "{path}: {answer}");
     }
-    let fine = server.ask(b"GET /fine HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let fine = server.ask(b"GET /fine HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(fine.ends_with("GET /fine 0"), "{fine}");
 }
 
@@ -148,7 +156,7 @@ fn a_body_in_pieces_arrives_as_it_is_made_and_one_broken_off_is_seen_as_such() {
     });
     for (path, rest) in [("whole", "6\r\nsecond\r\n0\r\n\r\n"), ("broken", "")] {
         let mut client = server.connect();
-        let request = format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request = format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         client.write_all(request.as_bytes()).unwrap();
         let mut had = Vec::new();
         let mut bytes = [0; 1024];
@@ -184,14 +192,14 @@ fn a_handler_learns_that_its_client_left_or_does_not_read() {
         seen_unread.store(true, Ordering::Relaxed);
     });
     let mut leaves = server.connect();
-    leaves.write_all(b"GET /left HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    leaves.write_all(b"GET /left HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     // Who leaves before its handler runs may never get one.
     begun.wait();
     leaves.shutdown(Shutdown::Both).unwrap();
     drop(leaves);
     wait_for("the handler sees that the client left", || left.load(Ordering::Relaxed));
     let mut reads_nothing = server.connect();
-    reads_nothing.write_all(b"GET /unread HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    reads_nothing.write_all(b"GET /unread HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     wait_for("the handler sees that nobody reads", || unread.load(Ordering::Relaxed));
 }
 
@@ -209,7 +217,7 @@ fn connections_past_the_limit_wait_their_turn() {
     thread::scope(|scope| {
         for _ in 0..12 {
             scope.spawn(|| {
-                let answer = server.ask(b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+                let answer = server.ask(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
                 assert!(answer.ends_with("GET /x 0"), "{answer}");
             });
         }
@@ -233,10 +241,10 @@ fn a_stop_lets_answers_finish_and_waits_for_nobody_for_ever() {
         }
     });
     let mut short = server.connect();
-    short.write_all(b"GET /short HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    short.write_all(b"GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     met.wait();
     let mut endless = server.connect();
-    endless.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    endless.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     met.wait();
     server.finish();
     let mut answer = String::new();
@@ -249,6 +257,105 @@ fn a_stop_lets_answers_finish_and_waits_for_nobody_for_ever() {
 }
 
 #[test]
+fn foreign_pages_are_kept_out_and_allowed_origins_get_their_headers() {
+    let access = Access { hosts: vec!["models.example".into()], origins: vec!["https://app.example".into()] };
+    let server = Running::with_access(Limits::default(), access, echo);
+    let send = |method: &str, headers: &str| {
+        let body = if method == "POST" { "Content-Length: 2\r\n\r\n{}" } else { "\r\n" };
+        server.ask(format!("{method} /x HTTP/1.1\r\nConnection: close\r\n{headers}{body}").as_bytes())
+    };
+    let json = "Content-Type: application/json\r\n";
+    for (method, headers, status) in [
+        ("GET", "Host: 127.0.0.1:9\r\n".to_owned(), 200),
+        ("GET", "Host: models.example\r\n".into(), 200),
+        ("GET", "Host: evil.example\r\n".into(), 421),
+        ("GET", String::new(), 400),
+        ("POST", format!("Host: localhost\r\n{json}"), 200),
+        ("POST", format!("Host: evil.example\r\nOrigin: http://evil.example\r\n{json}"), 421),
+        ("POST", format!("Host: localhost\r\nOrigin: http://evil.example\r\n{json}"), 403),
+        ("POST", "Host: localhost\r\nContent-Type: text/plain\r\n".into(), 415),
+        (
+            "OPTIONS",
+            "Host: localhost\r\nOrigin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n"
+                .into(),
+            200,
+        ),
+    ] {
+        let answer = send(method, &headers);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}: {answer}");
+        assert!(!answer.to_lowercase().contains("access-control"), "{answer}");
+    }
+    let allowed = "Host: localhost\r\nOrigin: https://app.example\r\n";
+    let answer = send("POST", &format!("{allowed}{json}"));
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ")
+            && answer.contains("access-control-allow-origin: https://app.example"),
+        "{answer}"
+    );
+    // Also a refusal, so that the page can show why.
+    assert!(
+        send("POST", &format!("{allowed}Content-Type: text/plain\r\n"))
+            .contains("access-control-allow-origin")
+    );
+    let asks = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization,content-type\r\n";
+    let granted = send("OPTIONS", &format!("{allowed}{asks}"));
+    assert!(granted.starts_with("HTTP/1.1 204 "), "{granted}");
+    for header in [
+        "allow-origin: https://app.example",
+        "allow-headers: authorization,content-type",
+        "allow-methods: GET, HEAD, POST",
+    ] {
+        assert!(granted.contains(&format!("access-control-{header}\r\n")), "{granted}");
+    }
+}
+
+#[test]
+fn bodies_in_progress_share_a_bound_and_slow_ones_leave_room_for_small_ones() {
+    let limits = Limits { body_bytes: 1 << 20, bodies_bytes: 1 << 20, ..Limits::default() };
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = std::sync::Mutex::new(waits);
+    let (begun, begins) = mpsc::channel::<()>();
+    let server = Running::start(limits, move |request, responder| {
+        if request.uri().path() == "/held" {
+            begun.send(()).unwrap();
+            waits.lock().unwrap().recv().unwrap();
+        }
+        echo(request, responder);
+    });
+    let request = |path: &str, len: usize| {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        );
+        [format!("{head}Content-Length: {len}\r\n\r\n").as_bytes(), &vec![b'a'; len]].concat()
+    };
+    let whole = |len: usize| server.ask(&request("/x", len));
+    // Most of the bound is held by a request whose handler is at work.
+    let mut held = server.connect();
+    held.write_all(&request("/held", 900_000)).unwrap();
+    begins.recv().unwrap();
+    let refused = whole(200_000);
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("1048576 bytes"), "{refused}");
+    assert!(refused.to_lowercase().contains("retry-after: 1\r\n"), "{refused}");
+    // Small requests have room of their own.
+    assert!(whole(16 << 10).ends_with("POST /x 16384"));
+    go_on.send(()).unwrap();
+    let mut answer = String::new();
+    held.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("POST /held 900000"), "{answer}");
+    wait_for("its bytes are free", || whole(1 << 20).ends_with("POST /x 1048576"));
+    // The same of a client that stops before the end of its body. One that comes too late beside the other request is refused itself, and another tries.
+    let mut slow = None;
+    wait_for("a slow client holds its bytes", || {
+        let client = slow.insert(server.connect());
+        client.write_all(&request("/slow", 900_000)[..800_000]).unwrap();
+        whole(600_000).starts_with("HTTP/1.1 503 ")
+    });
+    assert!(whole(16 << 10).ends_with("POST /x 16384"));
+    drop(slow);
+    wait_for("its bytes are free", || whole(1 << 20).ends_with("POST /x 1048576"));
+}
+
+#[test]
 fn an_address_that_is_taken_or_none_is_an_error_that_names_it() {
     let taken = Server::bind("127.0.0.1:0", Limits::default()).unwrap();
     let address = taken.address().to_string();
@@ -258,7 +365,11 @@ fn an_address_that_is_taken_or_none_is_an_error_that_names_it() {
 }
 
 fn to(url: &str, body: &'static str) -> Request<Bytes> {
-    Request::post(url).header("X-Word", "kept").body(Bytes::from_static(body.as_bytes())).unwrap()
+    Request::post(url)
+        .header("X-Word", "kept")
+        .header("Content-Type", "application/json")
+        .body(Bytes::from_static(body.as_bytes()))
+        .unwrap()
 }
 
 #[test]

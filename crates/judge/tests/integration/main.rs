@@ -52,7 +52,7 @@ impl Served {
     fn ask(&self, head: &str, body: &str) -> (u16, String) {
         let mut client = TcpStream::connect(self.address).unwrap();
         let text = format!(
-            "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         client.write_all(text.as_bytes()).unwrap();
@@ -146,7 +146,7 @@ fn what_a_client_sends_wrong_is_refused_with_words() {
     // A form of another page in the same browser.
     let mut client = TcpStream::connect(served.address).unwrap();
     let body = first.to_string();
-    write!(client, "POST /api/judgement HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    write!(client, "POST /api/judgement HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 415 "), "{answer}");
@@ -195,6 +195,34 @@ fn sheets_go_out_blinded_and_come_back() {
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(store.judgements().unwrap().len(), 9, "nothing of a sheet with a fault is taken");
+}
+
+#[test]
+fn no_cell_of_a_sheet_begins_as_a_formula_and_its_texts_come_back() {
+    let texts = ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(A1)", "\tx", "'=1", "\r\nx"];
+    let line = |text: &&str| json!({ "prompt": text, "texts": { "a": text, "b": "plain" } }).to_string();
+    let items = Study::read_items("i", &texts.iter().map(line).collect::<Vec<_>>().join("\n")).unwrap();
+    let place = TempDir::new().unwrap();
+    let question = Question::Pairs { text: "Which?".into() };
+    let study = Study { question, judgements: 1, seed: 1, items };
+    let mut store = Store::create(&place.path().join("s.db"), study).unwrap();
+    let mut sheet = Vec::new();
+    assert_eq!(exchange::write_sheet(&store, "Ann", 99, &mut sheet).unwrap(), texts.len());
+    let mut filled = csv::Writer::from_writer(Vec::new());
+    filled.write_record(["task", "choice"]).unwrap();
+    let mut seen = Vec::new();
+    for row in csv::Reader::from_reader(&sheet[..]).records() {
+        let row = row.unwrap();
+        assert!(row.iter().all(|cell| !cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n'])), "{row:?}");
+        seen.push(row[1].strip_prefix('\'').unwrap().to_owned());
+        filled.write_record([&row[0], "left"]).unwrap();
+    }
+    seen.sort_unstable();
+    let mut wanted = texts.map(str::to_owned);
+    wanted.sort_unstable();
+    assert_eq!(seen, wanted);
+    let filled = filled.into_inner().unwrap();
+    assert_eq!(exchange::read_sheet(&mut store, "Ann", 5, &filled[..]).unwrap(), (texts.len(), 0));
 }
 
 #[test]

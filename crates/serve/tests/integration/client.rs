@@ -28,10 +28,21 @@ impl Reply {
 
 /// Sends a request and returns the connection.
 pub(crate) fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> TcpStream {
+    send_with(address, method, path, "", body)
+}
+
+/// As [`send`], with further headers, each with its line end.
+pub(crate) fn send_with(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{headers}Connection: close\r\n\r\n",
         body.len()
     );
     // The server may refuse a large body before it is out.

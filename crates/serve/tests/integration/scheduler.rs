@@ -7,34 +7,35 @@ use bessemer_serve::scheduler::{Scheduler, SequenceRequest};
 use bessemer_serve::score::TokenScore;
 use bessemer_tensor::rng::RngKey;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 fn request(prompt: Vec<u32>, max_tokens: u64) -> SequenceRequest {
     let generate = GenerateConfig {
         max_tokens,
         context_limit: ContextLimit::Stop,
-        stop: vec![],
         sampling: SamplingConfig {
             temperature: 1.0,
             top_p: 1.0,
             seed: prompt.len() as u64,
             ..SamplingConfig::default()
         },
+        ..GenerateConfig::default()
     };
     SequenceRequest {
-        prompt,
+        prompt: prompt.into(),
         prefix: 0,
-        generate,
+        generate: generate.into(),
         sample: 0,
         score_prompt: false,
         scores: None,
-        bias: vec![],
+        bias: [].into(),
     }
 }
 
 /// Tokens and text of a request that is alone.
 fn alone(request: &SequenceRequest, capacity: usize) -> (Generated, String) {
     let tokenizer = tokenizer();
-    let mut text = TextStream::new(request.generate.stop.clone());
+    let mut text = TextStream::new(&request.generate);
     let mut whole = String::new();
     let end = tokenizer.end_of_text();
     let mut generated = generate(
@@ -44,7 +45,8 @@ fn alone(request: &SequenceRequest, capacity: usize) -> (Generated, String) {
         &request.generate,
         request.sample,
         &mut |id| {
-            whole.push_str(text.push(tokenizer.token_bytes(id).unwrap()));
+            let bytes = tokenizer.token_bytes(id).filter(|_| Some(id) != end).unwrap_or_default();
+            whole.push_str(text.push(bytes));
             if text.ended() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         },
     )
@@ -69,11 +71,18 @@ fn mixed(number: u64, capacity: usize) -> SequenceRequest {
     request.sample = u64::from(words[3] % 3);
     request.scores = (words[3].is_multiple_of(5)).then_some(2);
     request.score_prompt = words[3].is_multiple_of(10);
+    let generate = Arc::make_mut(&mut request.generate);
     if words[2].is_multiple_of(3) {
-        request.generate.sampling.temperature = 0.0;
+        generate.sampling.temperature = 0.0;
     }
     if words[2].is_multiple_of(4) {
-        request.generate.stop = vec!["a".into(), "\u{fffd}\u{fffd}".into()];
+        generate.stop = vec!["a".into(), "\u{fffd}\u{fffd}".into()];
+    }
+    if words[2].is_multiple_of(5) {
+        generate.sampling.frequency_penalty = 0.7;
+        generate.stop_token_ids = vec![words[0] % VOCABULARY as u32, 97, 98];
+        generate.min_tokens = u64::from(words[1] % 9).min(generate.max_tokens);
+        generate.ignore_eos = words[1].is_multiple_of(2);
     }
     request
 }
@@ -147,7 +156,7 @@ fn a_long_prompt_stops_nobody() {
     let (short, long) = (Ear::default(), Ear::default());
     let mut first = request(vec![3], 30);
     // No end of text.
-    first.bias = vec![(tokenizer().end_of_text().unwrap(), -100.0)];
+    first.bias = [(tokenizer().end_of_text().unwrap(), -100.0)].into();
     scheduler.push(vec![first], short.clone());
     scheduler.step(&mut engine);
     scheduler.push(vec![request((0..500).map(|i| i % 250).collect(), 1)], long.clone());
@@ -212,7 +221,7 @@ fn failures_end_what_they_concern_and_nothing_else() {
     engine.poison = Some(77);
     let (good, bad, later) = (Ear::default(), Ear::default(), Ear::default());
     let mut fine = request(vec![5], 12);
-    fine.bias = vec![(77, -100.0), (tokenizer().end_of_text().unwrap(), -100.0)];
+    fine.bias = [(77, -100.0), (tokenizer().end_of_text().unwrap(), -100.0)].into();
     scheduler.push(vec![fine.clone()], good.clone());
     scheduler.push(vec![request(vec![1, 77], 3)], bad.clone());
     for _ in 0..15 {
@@ -222,7 +231,7 @@ fn failures_end_what_they_concern_and_nothing_else() {
     assert_eq!(good.of(0).finish, Some(Finish::MaxTokens));
     // A pass of several that fails ends all of them, and the scheduler goes on.
     let mut chooses = request(vec![6], 3);
-    chooses.bias = vec![(77, 100.0)];
+    chooses.bias = [(77, 100.0)].into();
     scheduler.push(vec![chooses, fine.clone()], bad.clone());
     bad.told.lock().unwrap().clear();
     while !scheduler.is_idle() {

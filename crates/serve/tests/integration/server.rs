@@ -1,12 +1,14 @@
 //! The server over its socket, with a small model.
 
-use crate::client::{get, post, receive, send};
+use crate::client::{get, post, receive, send, send_with};
 use crate::fake::tokenizer;
-use crate::tiny::{CONTEXT, Running, engine, generated};
+use crate::tiny::{CONTEXT, Running, engine, generated, model};
 use bessemer_eval::generate::{ContextLimit, Finish, GenerateConfig};
 use bessemer_eval::sampling::SamplingConfig;
+use bessemer_http::Access;
 use bessemer_serve::chat::ChatTemplate;
 use bessemer_serve::engine::Engine;
+use bessemer_serve::{AccessKey, Service};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -19,8 +21,8 @@ fn config(max_tokens: u64, temperature: f64, seed: u64) -> GenerateConfig {
     GenerateConfig {
         max_tokens,
         context_limit: ContextLimit::Stop,
-        stop: vec![],
         sampling: SamplingConfig { temperature, top_p: 1.0, seed, ..SamplingConfig::default() },
+        ..GenerateConfig::default()
     }
 }
 
@@ -225,13 +227,32 @@ fn requests_that_cannot_be_are_refused_with_what_was_wanted() {
         (json!({"prompt": []}), 400, "prompt", "wanted a string"),
         (json!({"prompt": [[]]}), 400, "prompt", "end-of-text token"),
         (json!({"prompt": [1, 300]}), 400, "prompt", "token ids below 257, found 300"),
-        (json!({"prompt": [1.5]}), 400, "prompt", "found 1.5"),
+        (json!({"prompt": [1.5]}), 400, "prompt", "1.5"),
         (json!({"prompt": "a", "max_tokens": -1}), 400, "max_tokens", "wanted a whole number"),
-        (json!({"prompt": "a", "temperature": "hot"}), 400, "temperature", "wanted a number, found \"hot\""),
+        (
+            json!({"prompt": "a", "temperature": "hot"}),
+            400,
+            "temperature",
+            "wanted a number, found string \"hot\"",
+        ),
         (json!({"prompt": "a", "temperature": -2}), 400, "temperature", "wanted 0"),
         (json!({"prompt": "a", "top_p": 0}), 400, "top_p", "more than 0"),
         (json!({"prompt": "a", "logprobs": 99}), 400, "logprobs", "from 0 to 20"),
-        (json!({"prompt": "a", "stop": [1]}), 400, "stop", "strings"),
+        (json!({"prompt": "a", "stop": [1]}), 400, "stop", "wanted a string"),
+        (json!({"prompt": "a", "stop": vec!["x"; 65]}), 400, "stop", "at most 64 strings"),
+        (json!({"prompt": ["a", [1]], "n": 2, "min_p": 2}), 400, "min_p", "wanted 0 to 1"),
+        (json!({"prompt": ["a", 1]}), 400, "prompt", "several kinds"),
+        (json!({"prompt": "a", "frequency_penalty": 2.1}), 400, "frequency_penalty", "wanted -2 to 2"),
+        (json!({"prompt": "a", "presence_penalty": -3}), 400, "presence_penalty", "wanted -2 to 2"),
+        (json!({"prompt": "a", "min_tokens": 17}), 400, "min_tokens", "wanted 0 to max_tokens = 16"),
+        (
+            json!({"prompt": "a", "stop_token_ids": [257]}),
+            400,
+            "stop_token_ids",
+            "token ids below 257, found 257",
+        ),
+        (json!({"prompt": "a", "top_k": -2}), 400, "top_k", "wanted -1"),
+        (json!({"prompt": "a", "ignore_eos": 1}), 400, "ignore_eos", "wanted true or false"),
         (json!({"prompt": "a", "n": 0}), 400, "n", "from 1 to 128"),
         (json!({"prompt": vec!["a"; 600], "n": 2}), 400, "prompt", "at most 1024 texts"),
         (json!({"prompt": "a", "suffix": "b"}), 400, "suffix", "does not support"),
@@ -268,22 +289,240 @@ fn requests_that_cannot_be_are_refused_with_what_was_wanted() {
     assert!(reply.status == 413 && reply.body.starts_with("wanted a body"), "{}", reply.body);
     assert_eq!(get(server.address, "/v1/completions").status, 405);
     assert_eq!(get(server.address, "/v2").status, 404);
-    // Fields that nobody knows, and known ones that ask for nothing, are let through.
-    let odd = json!({"prompt": "a", "user": "me", "presence_penalty": 0.0, "best_of": 1, "suffix": null, "max_tokens": 1});
-    assert_eq!(post(server.address, "/v1/completions", &odd).status, 200);
+}
+
+/// Fields of vLLM's and OpenAI's interfaces, each with a value that changes nothing and one that would.
+#[test]
+fn a_field_is_obeyed_harmless_or_refused_by_name() {
+    let server = start(1, 8);
+    let ask = |chat: bool, field: &str, value: &Value| {
+        let (path, mut body) = match chat {
+            true => ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})),
+            false => ("/v1/completions", json!({"prompt": "a"})),
+        };
+        (body["max_tokens"], body[field]) = (json!(1), value.clone());
+        post(server.address, path, &body)
+    };
+    let harmless = json!({
+        "user": "me", "store": true, "metadata": {"a": ["b"]}, "service_tier": "auto", "safety_identifier": "x", "prompt_cache_key": "k",
+        "stream_options": {"include_obfuscation": false}, "request_id": "r", "priority": 3, "seed": null, "n": 1, "logit_bias": {}, "top_k": -1,
+        "skip_special_tokens": false, "use_beam_search": false, "length_penalty": 1.0, "stop": null, "logprobs": null,
+    });
+    for (field, value) in harmless.as_object().unwrap() {
+        for chat in [false, true] {
+            let reply = ask(chat, field, value);
+            assert_eq!(reply.status, 200, "{field}: {}", reply.body);
+        }
+    }
+    for (chat, field, nothing, something) in [
+        (false, "suffix", json!(""), json!("b")),
+        (true, "tools", json!([]), json!([{"type": "function"}])),
+        (true, "tool_choice", json!("none"), json!(null)),
+        (true, "response_format", json!({"type": "text"}), json!({"type": "json_object"})),
+        (true, "modalities", json!(["text"]), json!(["text", "audio"])),
+        (true, "reasoning_effort", json!("none"), json!("high")),
+        (true, "echo", json!(false), json!(true)),
+        (true, "prompt", json!(null), json!("x")),
+        (false, "messages", json!(null), json!([{"role": "user", "content": "x"}])),
+        (false, "best_of", json!(1), json!(3)),
+        (false, "add_special_tokens", json!(true), json!(false)),
+        (true, "add_special_tokens", json!(false), json!(true)),
+        (false, "guided_json", json!(null), json!({"type": "object"})),
+        (false, "structured_outputs", json!({}), json!({"regex": "a+"})),
+        (false, "allowed_token_ids", json!(null), json!([5])),
+        (false, "bad_words", json!([]), json!(["x"])),
+        (false, "length_penalty", json!(1), json!(0.5)),
+        (false, "include_stop_str_in_output", json!(false), json!(true)),
+        (false, "truncate_prompt_tokens", json!(null), json!(5)),
+        (false, "stream_options", json!({"include_usage": false}), json!({"continuous_usage_stats": true})),
+        (true, "truncation", json!("auto"), json!("middle")),
+        (false, "logits_processors", json!([]), json!(["x"])),
+        (false, "temprature", json!(null), json!(0.5)),
+    ] {
+        assert_eq!(ask(chat, field, &nothing).status, 200, "{field}: {nothing}");
+        if something.is_null() {
+            continue;
+        }
+        let reply = ask(chat, field, &something);
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["param"]), (400, &json!(field)), "{field}: {}", reply.body);
+        assert!(error["message"].as_str().unwrap().starts_with(&format!("{field}: ")), "{error}");
+    }
+    let messages =
+        |message: Value| ask(true, "messages", &json!([{"role": "user", "content": "a"}, message]));
+    let refused = messages(json!({"role": "user", "content": "x", "name": "bob"}));
+    assert!(
+        refused.status == 400 && refused.body.contains("name: this server does not support it"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(messages(json!({"role": "user", "content": null})).status, 400);
+    assert_eq!(
+        messages(json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}))
+            .status,
+        400
+    );
+    // An answer as OpenAI's client sends it back.
+    let null = json!({"role": "assistant", "content": null, "refusal": null, "annotations": [], "audio": null, "tool_calls": null});
+    assert_eq!(messages(null).status, 200);
+    // Of a large value only the beginning is repeated.
+    let reply = ask(false, "tools", &json!(vec!["x"; 10_000]));
+    assert!(reply.status == 400 && reply.body.len() < 400, "{}", reply.body);
+}
+
+/// The distribution of each setting is tested with the sampler; here that a request's settings arrive at it.
+#[test]
+fn settings_of_vllm_give_the_texts_of_generate() {
+    let server = start(2, 8);
+    let end = u64::from(tokenizer().end_of_text().unwrap());
+    let base = json!({"prompt": "ab", "max_tokens": 60, "temperature": 1.3, "seed": 11});
+    for (settings, change) in [
+        (json!({"min_p": 0.2}), (|c| c.sampling.min_p = 0.2) as fn(&mut GenerateConfig)),
+        (json!({"frequency_penalty": 1.5}), |c| c.sampling.frequency_penalty = 1.5),
+        (json!({"presence_penalty": -2}), |c| c.sampling.presence_penalty = -2.0),
+        (json!({"repetition_penalty": 1.2, "top_k": 9}), |c| {
+            (c.sampling.repetition_penalty, c.sampling.top_k) = (1.2, 9);
+        }),
+        (json!({"stop_token_ids": (97..123).collect::<Vec<u32>>(), "min_tokens": 4}), |c| {
+            (c.stop_token_ids, c.min_tokens) = ((97..123).collect(), 4);
+        }),
+    ] {
+        let mut wanted = config(60, 1.3, 11);
+        change(&mut wanted);
+        let wanted = generated("ab", &wanted);
+        let mut body = base.clone();
+        body.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        let answer = post(server.address, "/v1/completions", &body).json();
+        assert_eq!(answer["choices"][0]["text"], wanted.text, "{settings}");
+        assert_eq!(answer["usage"]["completion_tokens"], wanted.generated.tokens.len(), "{settings}");
+        let stopped = matches!(wanted.generated.finish, Finish::EndOfText | Finish::StopToken);
+        assert_eq!(answer["choices"][0]["finish_reason"], if stopped { "stop" } else { "length" });
+        assert_ne!(wanted.text, generated("ab", &config(60, 1.3, 11)).text, "{settings}: no effect");
+    }
+    // An end of text that is ignored has no text, and as a stop token it ends the text again.
+    let mut body =
+        json!({"prompt": "a", "max_tokens": 3, "logit_bias": {end.to_string(): 100}, "ignore_eos": true});
+    let answer = post(server.address, "/v1/completions", &body).json();
+    assert_eq!(
+        (&answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]),
+        (&json!(""), &json!(3))
+    );
+    body["stop_token_ids"] = json!([end]);
+    let answer = post(server.address, "/v1/completions", &body).json();
+    assert_eq!(
+        (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
+        (&json!("stop"), &json!(0))
+    );
+}
+
+#[test]
+fn a_conversation_longer_than_the_context_loses_its_oldest_turns_with_a_note() {
+    let server = start(2, 8);
+    let turn = |role: &str, content: &str| json!({"role": role, "content": content});
+    let word = "x".repeat(30);
+    let mut messages = vec![turn("system", "Be."), turn("user", "oldest")];
+    for _ in 0..3 {
+        messages.extend([turn("assistant", &word), turn("user", &word)]);
+    }
+    let mut body = json!({"messages": messages, "max_tokens": 8, "seed": 4, "temperature": 1});
+    let ask = |body: &Value| post(server.address, "/v1/chat/completions", body);
+    let long = ask(&body).json();
+    assert_eq!(long["truncation"]["dropped_messages"], 4, "{long}");
+    let note = long["truncation"]["message"].as_str().unwrap();
+    assert!(note.contains("context of 160 tokens") && note.contains("4 oldest messages"), "{note}");
+    // What was left is asked as it is: the system message and whole turns from a user's message on.
+    let kept: Vec<Value> = messages[..1].iter().chain(&messages[5..]).cloned().collect();
+    let mut short = body.clone();
+    short["messages"] = json!(kept);
+    let answer = ask(&short).json();
+    assert_eq!(
+        (&answer["choices"], &answer["usage"]["prompt_tokens"]),
+        (&long["choices"], &long["usage"]["prompt_tokens"])
+    );
+    assert!(answer["truncation"].is_null(), "{answer}");
+    // In pieces, before the first text.
+    body["stream"] = json!(true);
+    let events = ask(&body).events();
+    assert_eq!(events[0]["truncation"], long["truncation"]);
+    assert!(events[1..].iter().all(|event| event["truncation"].is_null()));
+    // Whoever wants all or nothing, and a last turn that does not fit alone.
+    body["truncation"] = json!("disabled");
+    let refused = ask(&body);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+    let alone = json!({"messages": [turn("user", "a"), turn("user", &"y".repeat(200))]});
+    let refused = ask(&alone);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+    // A template that wants a user's message first gets one.
+    let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}\
+                    {% for m in messages %}{{ m.content }}|{% endfor %}";
+    let chat = ChatTemplate::of_tokenizer_config(&json!({"chat_template": template}).to_string()).unwrap();
+    let server = Running::start(1, 8, chat);
+    let body = json!({"messages": &messages[1..], "max_tokens": 1});
+    let answer = post(server.address, "/v1/chat/completions", &body);
+    assert!(answer.status == 200 && answer.body.contains("dropped_messages"), "{}", answer.body);
+}
+
+#[test]
+fn a_key_opens_the_interface_and_allowed_origins_may_read() {
+    let mut service = Service::new(model(ChatTemplate::plain()), 8, 1, 1 << 20);
+    service.key = Some(AccessKey::new("sk-1").unwrap());
+    let access = Access { origins: vec!["https://app.example".into()], ..Access::default() };
+    let server = Running::of(service, 1, access, Duration::from_secs(1));
+    let ask = |method: &str, path: &str, headers: &str| {
+        let body = if method == "POST" { "{\"prompt\": \"a\", \"max_tokens\": 1}" } else { "" };
+        receive(send_with(server.address, method, path, headers, body))
+    };
+    for (key, status) in
+        [("", 401), ("Authorization: Bearer sk-2\r\n", 401), ("Authorization: Bearer sk-1\r\n", 200)]
+    {
+        assert_eq!(ask("POST", "/v1/completions", key).status, status);
+        assert_eq!(ask("GET", "/v1/models", key).status, status);
+    }
+    let refused = ask("GET", "/v1/models/tiny", "");
+    assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+    assert!(refused.head.to_lowercase().contains("www-authenticate: bearer"), "{}", refused.head);
+    for path in ["/", "/health", "/metrics"] {
+        assert_eq!(ask("GET", path, "").status, 200, "{path}");
+    }
+    let origin = "Origin: https://app.example\r\n";
+    let preflight =
+        ask("OPTIONS", "/v1/completions", &format!("{origin}Access-Control-Request-Method: POST\r\n"));
+    assert_eq!(preflight.status, 204, "a preflight carries no key");
+    let answer = ask("POST", "/v1/completions", &format!("{origin}Authorization: Bearer sk-1\r\n"));
+    assert!(
+        answer.status == 200 && answer.head.contains("access-control-allow-origin: https://app.example"),
+        "{}",
+        answer.head
+    );
+    let foreign = "Origin: https://evil.example\r\nAuthorization: Bearer sk-1\r\n";
+    let foreign = ask("POST", "/v1/completions", foreign);
+    assert_eq!((foreign.status, &foreign.json()["error"]["type"]), (403, &json!("invalid_request_error")));
 }
 
 #[test]
 fn pages_say_what_there_is() {
     let server = start(2, 8);
-    assert_eq!(get(server.address, "/healthz").body, "ok\n");
+    for path in ["/healthz", "/health"] {
+        assert_eq!(get(server.address, path).body, "ok\n");
+    }
     let models = get(server.address, "/v1/models").json();
+    assert_eq!(get(server.address, "/v1/models/").json(), models);
+    for path in ["/v1/models/tiny", "/v1/models/t%69ny"] {
+        assert_eq!(get(server.address, path).json(), models["data"][0], "{path}");
+    }
+    let other = get(server.address, "/v1/models/other");
+    assert_eq!((other.status, &other.json()["error"]["code"]), (404, &json!("model_not_found")));
     assert_eq!(
         (&models["data"][0]["id"], &models["data"][0]["context_length"]),
         (&json!("tiny"), &json!(CONTEXT))
     );
     let page = get(server.address, "/");
     assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
+    assert!(
+        page.head.contains("frame-ancestors 'none'") && page.head.contains("x-frame-options: DENY"),
+        "{}",
+        page.head
+    );
     // Nothing from elsewhere, and no text of the model taken for HTML.
     assert!(
         !page.body.contains("http://") && !page.body.contains("https://") && !page.body.contains("innerHTML")
@@ -390,4 +629,28 @@ fn a_server_that_stops_finishes_what_is_under_way() {
     }
     server.join();
     assert!(std::net::TcpStream::connect(server.address).is_err());
+}
+
+/// Clients that send slowly, read nothing or wait for a long answer do not hold the server up.
+#[test]
+fn a_server_ends_within_two_seconds_whatever_its_clients_do() {
+    let service = Service::new(model(ChatTemplate::plain()), 8, 1, 1 << 20);
+    // As `bessemer serve` by default.
+    let mut server = Running::of(service, 1, Access::default(), Duration::from_secs(1));
+    // More tokens than the model makes in that time.
+    let long = json!({
+        "prompt": vec!["a"; 8], "n": 128, "max_tokens": 150, "ignore_eos": true, "stream": true, "logprobs": 20,
+    });
+    let reads_nothing = send(server.address, "POST", "/v1/completions", &long.to_string());
+    let reads = send(server.address, "POST", "/v1/completions", &long.to_string());
+    until("the first is in its slot", || server.service.load().active == 1);
+    let mut slow = std::net::TcpStream::connect(server.address).unwrap();
+    std::io::Write::write_all(&mut slow, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{").unwrap();
+    let reader = std::thread::spawn(move || receive(reads));
+    let begun = Instant::now();
+    server.join();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let reply = reader.join().unwrap();
+    assert!(reply.body.contains("shutting down") || !reply.whole, "{}", reply.body);
+    drop((reads_nothing, slow));
 }

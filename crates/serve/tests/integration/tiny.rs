@@ -3,7 +3,7 @@
 use crate::fake::{VOCABULARY, tokenizer};
 use bessemer_arch::{Model as Arch, ModelConfig};
 use bessemer_eval::generate::{CachedDecoder, GenerateConfig, GeneratedText, generate_text};
-use bessemer_http::Server;
+use bessemer_http::{Access, Server};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{Cache, CacheShape, Decoder, ModelError, NextPosition, Purpose, Shape};
 use bessemer_serve::chat::ChatTemplate;
@@ -124,14 +124,19 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(slots: usize, max_queue: usize, chat: ChatTemplate) -> Running {
-        let server = Server::bind("127.0.0.1:0", limits(64, DRAIN)).unwrap();
+        let service = Service::new(model(chat), max_queue, slots, 1 << 20);
+        Running::of(service, slots, Access::default(), DRAIN)
+    }
+
+    pub(crate) fn of(service: Service, slots: usize, access: Access, drain: Duration) -> Running {
+        let server = Server::bind("127.0.0.1:0", limits(64, drain)).unwrap().with_access(access);
         let address = server.address();
-        let service = Arc::new(Service::new(model(chat), max_queue, slots, 1 << 20));
+        let service = Arc::new(service);
         let (stop, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(())));
         let (of_thread, stopped, held) = (Arc::clone(&service), Arc::clone(&stop), Arc::clone(&gate));
         let thread = std::thread::spawn(move || {
             let mut engine = Gated { engine: engine(slots), gate: held };
-            serve(server, &of_thread, &mut engine, &stopped, DRAIN).unwrap();
+            serve(server, &of_thread, &mut engine, &stopped, drain).unwrap();
         });
         Running { address, service, gate, stop, thread: Some(thread) }
     }

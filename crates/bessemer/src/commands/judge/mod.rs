@@ -9,9 +9,12 @@ use crate::cli::{JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeServeArgs, J
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::signals;
-use bessemer_http::{Limits, Server};
+use bessemer_durable::NewFile;
+use bessemer_http::{Access, Limits, Server};
 use bessemer_judge::{Page, Question, Results, Store, Study, exchange};
 use serde_json::json;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -72,6 +75,8 @@ fn serve(args: &JudgeServeArgs, console: &mut Console) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let limits = Limits { body_bytes: LARGEST_REQUEST, ..Limits::default() };
     let server = Server::bind(&args.listen, limits).map_err(|e| Failure::new(format!("--listen: {e}")))?;
+    let access = Access { hosts: args.hosts.allow_hosts.clone(), ..Access::default() };
+    let server = server.with_access(access);
     // On standard output, for whoever started it with a free port.
     print(&format!("http://{}/", server.address()))?;
     console.say("judges open this address; Ctrl-C ends it, nothing is lost");
@@ -82,14 +87,28 @@ fn sheet(args: &JudgeSheetArgs, console: &mut Console) -> Result<(), Failure> {
     let store = open(&args.study)?;
     let mut sheet = Vec::new();
     let tasks = exchange::write_sheet(&store, &args.judge, args.tasks, &mut sheet).map_err(Failure::new)?;
-    bessemer_durable::write(&args.out, &sheet)
-        .map_err(|e| Failure::new(format!("--out {}: {e}", args.out.display())))?;
+    write_new(&args.out, &sheet).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => Failure::new(format!(
+            "--out {0}: the file exists and may hold judgements: take them with bessemer judge read {1} {0} --judge {2:?}, then remove it or name another file",
+            args.out.display(),
+            args.study.display(),
+            args.judge
+        )),
+        _ => Failure::new(format!("--out {}: {e}", args.out.display())),
+    })?;
     console.say(&format!(
         "wrote {}: {tasks} tasks for {}; filled in, bessemer judge read takes it back",
         args.out.display(),
         args.judge
     ));
     Ok(())
+}
+
+/// Writes a file that does not exist yet.
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes)?;
+    file.commit_new()
 }
 
 fn read(args: &JudgeReadArgs, console: &mut Console) -> Result<(), Failure> {

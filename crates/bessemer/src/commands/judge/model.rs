@@ -3,6 +3,7 @@
 use super::run_model::{RunModel, decoder};
 use super::{now, open};
 use crate::cli::{JudgeMethod, JudgeModelArgs, RunArgs};
+use crate::commands::key_file;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -28,7 +29,7 @@ pub(super) fn run(args: &JudgeModelArgs, as_json: bool, console: &mut Console) -
     let asking = Asking { args, template: &template, method };
     let (judge, asked) = match (&args.run, &args.at) {
         (_, Some(base)) => {
-            let key = args.key_file.as_deref().map(key).transpose()?;
+            let key = args.key_file.as_deref().map(|file| key_file::read("--key-file", file)).transpose()?;
             let name = match &args.model {
                 Some(name) => name.clone(),
                 None => OpenAi::first_model(base, key.as_deref()).map_err(Failure::new)?,
@@ -89,14 +90,6 @@ fn template(args: &JudgeModelArgs, store: &Store, method: Method) -> Result<Judg
         false => JudgeTemplate::shipped(named),
     };
     template.map_err(Failure::new)
-}
-
-/// The first line of a file.
-fn key(file: &Path) -> Result<String, Failure> {
-    let wrong = |what: &str| Failure::new(format!("--key-file {}: {what}", file.display()));
-    let text = bessemer_durable::read_to_string(file).map_err(|e| wrong(&e.to_string()))?;
-    let line = text.lines().next().map(str::trim).filter(|line| !line.is_empty());
-    line.map(str::to_owned).ok_or_else(|| wrong("wanted a key in the first line, found none"))
 }
 
 struct Asking<'a> {

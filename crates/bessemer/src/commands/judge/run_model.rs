@@ -110,6 +110,7 @@ impl JudgingModel for RunModel<'_> {
             context_limit: ContextLimit::Stop,
             stop: stop.to_vec(),
             sampling: SamplingConfig::greedy(),
+            ..GenerateConfig::default()
         };
         let mut texts = Vec::with_capacity(prompts.len());
         for prompt in prompts {
