@@ -1,10 +1,11 @@
 //! Facts about this machine and process, from /proc where there is one.
 
+use bessemer_durable::read_system;
 use bessemer_kernels_cpu::{cpu_list, memory};
 use bessemer_plan::Cores;
 use bessemer_units::Bytes;
 use std::collections::HashSet;
-use std::fs;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Resident memory of this process.
@@ -24,12 +25,12 @@ pub(crate) fn available_memory() -> Bytes {
 
 /// Name of this machine in its network; empty if the system does not tell.
 pub(crate) fn hostname() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+    read_system("/proc/sys/kernel/hostname").trim().to_owned()
 }
 
 /// "AMD EPYC" or whatever the system calls its processor.
 pub(crate) fn processor() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let info = read_system("/proc/cpuinfo");
     let name = info
         .lines()
         .find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|x| x.1.trim().to_owned()));
@@ -56,7 +57,7 @@ pub(crate) fn features() -> Vec<&'static str> {
         "sve",
         "bf16",
     ];
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let info = read_system("/proc/cpuinfo");
     let line = info.lines().find(|l| l.starts_with("flags") || l.starts_with("Features")).unwrap_or_default();
     let has: HashSet<&str> = line.split_whitespace().collect();
     KNOWN.into_iter().filter(|f| has.contains(f)).collect()
@@ -74,13 +75,11 @@ pub(crate) fn threads(wanted: u64) -> usize {
 
 /// Sockets, memory nodes and cores, of the cores that this process may use; one node where the system does not tell.
 pub(crate) fn cores() -> Cores {
-    let nodes = fs::read_to_string("/sys/devices/system/node/online")
-        .ok()
-        .and_then(|text| cpu_list(&text))
-        .map(|all| all.len());
-    let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
-    let packages =
-        cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("topology/physical_package_id")).ok());
+    let nodes = cpu_list(&read_system("/sys/devices/system/node/online")).map(|all| all.len());
+    let cpus = bessemer_durable::list(Path::new("/sys/devices/system/cpu")).unwrap_or_default().into_iter();
+    let packages = cpus
+        .map(|cpu| read_system(cpu.join("topology/physical_package_id")))
+        .filter(|package| !package.is_empty());
     let sockets = packages.collect::<HashSet<String>>().len().max(1);
     let nodes = (nodes.unwrap_or(1) / sockets).max(1);
     Cores { sockets, nodes, cores: (threads(0) / (sockets * nodes)).max(1) }
@@ -94,15 +93,14 @@ pub(crate) fn today() -> String {
 
 /// Whether this process may run on some of the machine's processors only, because its launcher or its user chose them.
 pub(crate) fn is_bound() -> bool {
-    let allowed = fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|text| text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).and_then(cpu_list));
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| cpu_list(&text));
+    let status = read_system("/proc/self/status");
+    let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).and_then(cpu_list);
+    let online = cpu_list(&read_system("/sys/devices/system/cpu/online"));
     matches!((allowed, online), (Some(allowed), Some(online)) if allowed.len() < online.len())
 }
 
 fn status_kib(path: &str, key: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = read_system(path);
     let line = text.lines().find_map(|l| l.strip_prefix(key))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }

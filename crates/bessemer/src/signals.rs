@@ -167,7 +167,7 @@ impl StopRequests {
 
 /// Whether the process was started with a signal ignored, as `nohup` does. Where the system does not say, it was not.
 fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = bessemer_durable::read_system("/proc/self/status");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)

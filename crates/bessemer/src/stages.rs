@@ -7,7 +7,7 @@
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{CORPUS, RunDir, SHARDS, STAGES, TOKENIZER};
 use bessemer_corpus::{Access, BuildContext, CorpusConfig, CorpusReader, CorpusSummary, Engine, Split};
 use bessemer_corpus_cluster::ClusterEngine;
 use bessemer_recipe::Recipe;
@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +62,7 @@ impl Stages<'_> {
         cluster: Option<&str>,
     ) -> Result<CorpusReader, Failure> {
         let begun = Instant::now();
+        self.is_own(CORPUS)?;
         let built = self.with_context(console, "corpus", |context| {
             let engine = cluster.map(|scheduler| ClusterEngine {
                 scheduler,
@@ -121,7 +121,7 @@ impl Stages<'_> {
         log: &mut RunLog,
     ) -> Result<Arc<Tokenizer>, Failure> {
         let begun = Instant::now();
-        let path = self.dir.tokenizer();
+        self.is_own(STAGES)?;
         let file = Path::new(&self.recipe.tokenizer.file);
         let given = match file.as_os_str().is_empty() {
             true => None,
@@ -138,8 +138,8 @@ impl Stages<'_> {
                 json!({ "corpus": corpus.summary().fingerprint, "tokenizer": config })
             }
         };
-        if self.is_done("tokenizer", &made_from) && path.exists() {
-            let tokenizer = load_tokenizer(&path)?;
+        if self.is_done("tokenizer", &made_from) && self.dir.has(TOKENIZER) {
+            let tokenizer = self.dir.load_tokenizer()?;
             self.require_made_here(&tokenizer)?;
             console.say(&format!("tokenizer: {} tokens; is there already", tokenizer.vocab_size()));
             if let Some(warning) = self.smaller_than_asked(&tokenizer) {
@@ -148,7 +148,7 @@ impl Stages<'_> {
             return Ok(Arc::new(tokenizer));
         }
         if let Some(tokenizer) = given {
-            tokenizer.save(&path)?;
+            tokenizer.save_in(self.dir.handle()?, TOKENIZER)?;
             self.mark("tokenizer", &made_from, &tokenizer.fingerprint())?;
             console.say(&format!("tokenizer: {} tokens of {}", tokenizer.vocab_size(), file.display()));
             let seconds = begun.elapsed().as_secs_f64();
@@ -176,7 +176,7 @@ impl Stages<'_> {
         let bytes = trainer.bytes_seen();
         let tokenizer = trainer
             .finish(|p| console.progress("tokenizer: merging", p.vocabulary as u64, p.wanted as u64))?;
-        tokenizer.save(&path)?;
+        tokenizer.save_in(self.dir.handle()?, TOKENIZER)?;
         self.mark("tokenizer", &made_from, &tokenizer.fingerprint())?;
         let seconds = begun.elapsed().as_secs_f64();
         console.say(&format!(
@@ -217,6 +217,7 @@ impl Stages<'_> {
         log: &mut RunLog,
     ) -> Result<(), Failure> {
         let begun = Instant::now();
+        self.is_own(SHARDS)?;
         let made = self.with_context(console, "shards", |context| {
             bessemer_corpus::tokenize_to_shards(
                 corpus,
@@ -287,26 +288,36 @@ impl Stages<'_> {
         }
     }
 
-    fn marker(&self, stage: &str) -> PathBuf {
-        self.dir.stages().join(format!("{stage}.json"))
+    /// Errors if a symbolic link or a file takes the place of a stage's directory: nothing behind it is replaced.
+    fn is_own(&self, directory: &str) -> Result<(), Failure> {
+        let run = self.dir.handle()?;
+        match run.kind(directory)? {
+            None => Ok(()),
+            Some(_) => Ok(run.dir(directory).map(|_| ())?),
+        }
+    }
+
+    /// Marker of a stage, below the run directory.
+    fn marker(stage: &str) -> PathBuf {
+        Path::new(STAGES).join(format!("{stage}.json"))
     }
 
     fn is_done(&self, stage: &str, made_from: &Value) -> bool {
-        let text = fs::read_to_string(self.marker(stage)).unwrap_or_default();
+        let text = self.dir.text(Stages::marker(stage)).unwrap_or_default();
         serde_json::from_str::<Value>(&text).is_ok_and(|v| &v["made_from"] == made_from)
     }
 
     fn mark(&self, stage: &str, made_from: &Value, result: &str) -> Result<(), Failure> {
-        fs::create_dir_all(self.dir.stages())?;
+        let run = self.dir.handle()?;
+        run.create_dir(STAGES)?;
         let marker = json!({ "made_from": made_from, "result": result });
-        bessemer_durable::write(&self.marker(stage), serde_json::to_string_pretty(&marker)?.as_bytes())?;
-        Ok(())
+        Ok(run.write(Stages::marker(stage), serde_json::to_string_pretty(&marker)?.as_bytes())?)
     }
 
     /// Errors if the tokenizer is another one than this stage made: shards and checkpoints belong to that one.
     fn require_made_here(&self, tokenizer: &Tokenizer) -> Result<(), Failure> {
-        let marker = self.marker("tokenizer");
-        let made: Value = serde_json::from_str(&fs::read_to_string(&marker)?)?;
+        let marker = Stages::marker("tokenizer");
+        let made: Value = serde_json::from_str(&self.dir.text(&marker)?)?;
         let (wanted, found) = (made["result"].as_str().unwrap_or_default(), tokenizer.fingerprint());
         if wanted == found {
             return Ok(());
@@ -315,7 +326,7 @@ impl Stages<'_> {
             "{} is not the tokenizer that this run made: wanted fingerprint {wanted}, found {found}; put the right file \
              back, or remove it and {} to train it again",
             self.dir.tokenizer().display(),
-            marker.display()
+            self.dir.root().join(marker).display()
         )))
     }
 }

@@ -16,7 +16,7 @@ pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The file system refused.
-    #[error("cannot {action} {}: {source}{}", path.display(), io_advice(source))]
+    #[error("{}{}", bessemer_durable::failure_text(path, action, source), io_advice(source))]
     Io {
         /// What was being done, e.g. "write".
         action: &'static str,

@@ -6,12 +6,11 @@
 //! "All File Systems Are Not Created Equal", OSDI 2014).
 
 use bessemer_durable::{ConfinedDir, FileLock, foreign_entries};
-use rustix::fs::{CWD, OFlags, RenameFlags};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -128,9 +127,85 @@ pub trait FileSystem: Send + Sync {
     fn free_bytes(&self, path: &Path) -> io::Result<u64>;
 }
 
-/// The operating system's file system.
+/// The operating system's file system, by the paths that a user names: links in the directories above them are followed.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct OsFileSystem;
+
+/// The files beneath one open directory, by paths that begin with its path. No link is followed to a place that is written
+/// or removed; for reading, directories may be links that a user made ([`ConfinedDir::dir_through_links`]).
+#[derive(Debug, Clone)]
+pub struct ConfinedFileSystem(pub ConfinedDir);
+
+/// Purpose for which a directory is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Change,
+}
+
+/// Opens directories for [`FileSystem`].
+trait Places: Send + Sync {
+    /// Opens a directory.
+    fn dir(&self, path: &Path, access: Access) -> io::Result<ConfinedDir>;
+
+    /// Opens a directory that must not be a link, to look for what may be removed in it.
+    fn own_dir(&self, path: &Path) -> io::Result<ConfinedDir> {
+        self.dir(path, Access::Change)
+    }
+
+    /// Kind of what is at `path`.
+    fn kind_of(&self, path: &Path) -> io::Result<Option<EntryKind>>;
+
+    /// Opens the directory that holds `path`; the name of `path` in it.
+    fn parent<'a>(&self, path: &'a Path, access: Access) -> io::Result<(ConfinedDir, &'a Path)> {
+        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        Ok((self.dir(parent_of(path), access)?, Path::new(name)))
+    }
+}
+
+impl Places for OsFileSystem {
+    fn dir(&self, path: &Path, _: Access) -> io::Result<ConfinedDir> {
+        ConfinedDir::open_named(path)
+    }
+
+    fn own_dir(&self, path: &Path) -> io::Result<ConfinedDir> {
+        ConfinedDir::open(path)
+    }
+
+    /// Also of the root, and of names in directories that may not be listed.
+    fn kind_of(&self, path: &Path) -> io::Result<Option<EntryKind>> {
+        let t = path.symlink_metadata()?.file_type();
+        Ok(Some(match () {
+            () if t.is_file() => EntryKind::File,
+            () if t.is_dir() => EntryKind::Directory,
+            () if t.is_symlink() => EntryKind::Link,
+            () => EntryKind::Other,
+        }))
+    }
+}
+
+impl Places for ConfinedFileSystem {
+    fn dir(&self, path: &Path, access: Access) -> io::Result<ConfinedDir> {
+        let ConfinedFileSystem(root) = self;
+        let below = path.strip_prefix(root.path()).map_err(|_| {
+            let (path, root) = (path.display(), root.path().display());
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{path} is not in {root}"))
+        })?;
+        match access {
+            _ if below.as_os_str().is_empty() => Ok(root.clone()),
+            Access::Read => root.dir_through_links(below),
+            Access::Change => root.dir(below),
+        }
+    }
+
+    fn kind_of(&self, path: &Path) -> io::Result<Option<EntryKind>> {
+        if path == self.0.path() {
+            return Ok(Some(EntryKind::Directory));
+        }
+        let (dir, name) = self.parent(path, Access::Read)?;
+        dir.kind(name)
+    }
+}
 
 /// Positions, lengths and addresses of writes that pass the page cache by are multiples of it: of every page size and sector size in use.
 pub const DIRECT_ALIGNMENT: usize = 64 << 10;
@@ -186,109 +261,84 @@ impl ReadFile for OsReadFile {
 
 impl LockGuard for FileLock {}
 
-fn entry_kind(t: fs::FileType) -> EntryKind {
-    if t.is_file() {
-        EntryKind::File
-    } else if t.is_dir() {
-        EntryKind::Directory
-    } else if t.is_symlink() {
-        EntryKind::Link
-    } else {
-        EntryKind::Other
-    }
-}
-
-impl FileSystem for OsFileSystem {
+impl<P: Places> FileSystem for P {
     fn kind(&self, path: &Path) -> io::Result<Option<EntryKind>> {
-        match fs::symlink_metadata(path) {
-            Ok(m) => Ok(Some(entry_kind(m.file_type()))),
+        match self.kind_of(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
+            found => found,
         }
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)
+        let (dir, name) = self.parent(path, Access::Change)?;
+        dir.make_dir(name)
     }
 
     fn create_file(&self, path: &Path) -> io::Result<Box<dyn WriteFile>> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-        let flags = (OFlags::DIRECT | OFlags::NOFOLLOW).bits() as i32;
-        let direct = OpenOptions::new().write(true).custom_flags(flags).open(path).ok();
+        let (dir, name) = self.parent(path, Access::Change)?;
+        let file = dir.create_new(name)?;
+        let direct = dir.open_direct(name).ok();
         Ok(Box::new(OsWriteFile { file, direct, at: 0 }))
     }
 
     fn open_file(&self, path: &Path, links: Links) -> io::Result<Box<dyn ReadFile>> {
-        // Without NONBLOCK, opening a FIFO that someone put in the file's place would wait for ever.
-        let mut flags = OFlags::NONBLOCK;
-        if links == Links::Refuse {
-            flags |= OFlags::NOFOLLOW;
-        }
-        let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
+        let file = match links {
+            Links::Refuse => {
+                let (dir, name) = self.parent(path, Access::Read)?;
+                dir.open_file(name)?
+            }
+            Links::Follow => bessemer_durable::open_regular(path)?,
+        };
         Ok(Box::new(OsReadFile(file)))
     }
 
     fn list_dir(&self, path: &Path) -> io::Result<Vec<(String, EntryKind)>> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            if let Ok(name) = entry.file_name().into_string() {
-                entries.push((name, entry_kind(entry.file_type()?)));
-            }
-        }
-        Ok(entries)
+        let entries = self.dir(path, Access::Read)?.list("")?.into_iter();
+        Ok(entries.filter_map(|(name, kind)| Some((name.into_string().ok()?, kind))).collect())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        let (old_parent, old) = self.parent(from, Access::Change)?;
+        let (new_parent, new) = self.parent(to, Access::Change)?;
+        old_parent.rename_into(old, &new_parent, new)
     }
 
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
-        rustix::fs::renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).map_err(|e| match e {
-            // EINVAL is how a file system says that it does not know the flag.
-            rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP => {
-                io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "this file system cannot swap two names atomically",
-                )
-            }
-            e => e.into(),
-        })
+        let (dir, name) = self.parent(a, Access::Change)?;
+        let other = b.file_name().filter(|_| parent_of(a) == parent_of(b));
+        dir.exchange(name, other.ok_or(io::ErrorKind::InvalidInput)?)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        self.dir(path, Access::Change)?.sync()
     }
 
     fn list_beneath(&self, root: &Path, below: &Path) -> io::Result<Vec<(OsString, EntryKind)>> {
-        ConfinedDir::open(root)?.list(below)
+        self.own_dir(root)?.list(below)
     }
 
     fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
-        fs::canonicalize(path)
+        path.canonicalize()
     }
 
     fn remove_file(&self, root: &Path, below: &Path) -> io::Result<()> {
-        ConfinedDir::open(root)?.remove_file(below)
+        self.own_dir(root)?.remove_file(below)
     }
 
     fn remove_dir(&self, root: &Path, below: &Path) -> io::Result<()> {
-        ConfinedDir::open(root)?.remove_dir(below)
+        self.own_dir(root)?.remove_dir(below)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        match FileLock::try_acquire(path)? {
+        let (dir, name) = self.parent(path, Access::Change)?;
+        match dir.try_lock(name)? {
             Some(lock) => Ok(Box::new(lock)),
             None => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        let s = rustix::fs::statvfs(path)?;
-        Ok(s.f_bavail.saturating_mul(s.f_frsize))
+        self.dir(path, Access::Read)?.free_bytes()
     }
 }
 
@@ -298,7 +348,7 @@ impl FileSystem for OsFileSystem {
 /// # Errors
 /// A file that cannot be opened, or a file system without such a request.
 pub fn evict_from_cache(path: &Path) -> io::Result<()> {
-    Ok(rustix::fs::fadvise(File::open(path)?, 0, None, rustix::fs::Advice::DontNeed)?)
+    Ok(rustix::fs::fadvise(bessemer_durable::open_regular(path)?, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// Decides by its name whether this crate wrote a file.
@@ -404,7 +454,7 @@ mod tests {
                 wanted.extend_from_slice(pieces[number]);
             }
             file.sync().unwrap();
-            assert!(fs::read(&path).unwrap() == wanted, "{order:?}");
+            assert!(std::fs::read(&path).unwrap() == wanted, "{order:?}");
         }
     }
 }

@@ -3,12 +3,14 @@
 use crate::compressed::{CompressedReader, CompressedWriter, SUFFIX};
 use crate::error::{At, CheckpointError, Result, Skipped};
 use crate::fs::{
-    EntryKind, FileSystem, Links, LockGuard, OsFileSystem, foreign_in, read_small, remove_files,
+    ConfinedFileSystem, EntryKind, FileSystem, Links, LockGuard, OsFileSystem, foreign_in, read_small,
+    remove_files,
 };
 use crate::load::Loaded;
 use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Previous, stated_checksum};
 use crate::publish::free_name;
 use crate::retention::Retention;
+use bessemer_durable::ConfinedDir;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,6 +118,11 @@ impl Store {
     /// The store in a directory of the operating system. Nothing is touched; the first save makes the directory.
     pub fn open(dir: impl Into<PathBuf>) -> Store {
         Store::open_on(dir, Arc::new(OsFileSystem))
+    }
+
+    /// The store in the directory `name` of an open directory, through which all of its files are reached.
+    pub fn open_in(dir: &ConfinedDir, name: &str) -> Store {
+        Store::open_on(dir.path().join(name), Arc::new(ConfinedFileSystem(dir.clone())))
     }
 
     /// The store in a directory of another file system.
@@ -448,6 +455,16 @@ impl Store {
             }
             Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(None),
             Err(e) => Err(e).at("lock", &path),
+        }
+    }
+
+    /// Removes what interrupted saves and removals left behind, where no other process is at work on the store, and returns
+    /// what it removed. Best effort.
+    pub fn clean(&self) -> Vec<PathBuf> {
+        let own = matches!(self.fs.kind(&self.dir), Ok(Some(EntryKind::Directory)));
+        match own.then(|| self.lock()) {
+            Some(Ok(lock)) => self.sweep(lock.is_some()),
+            _ => Vec::new(),
         }
     }
 

@@ -2,20 +2,25 @@
 
 use crate::error::{At, MemoryError, Result};
 use crate::slot::{CompleteCopy, Slot, SlotKey, SlotPair};
-use bessemer_durable::{ConfinedDir, EntryKind, FileLock};
-use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use bessemer_durable::{AsDir, ConfinedDir, EntryKind, FileLock};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// File with the path of the run directory, so that what a removed run has left can be recognised.
 const RUN_FILE: &str = "run";
+/// File with the number of the file system that holds the run directory: where that is not mounted the run is not gone.
+const DEVICE_FILE: &str = "run-device";
 
 /// The slots of a run on this host.
 #[derive(Debug, Clone)]
 pub struct SlotDirectory {
-    base: PathBuf,
-    path: PathBuf,
+    base: ConfinedDir,
+    own: ConfinedDir,
+    name: String,
 }
 
 /// A complete copy that a directory holds.
@@ -32,34 +37,38 @@ impl SlotDirectory {
     ///
     /// # Errors
     /// A directory of that name which another user has made; the system's answer.
-    pub fn open(base: &Path, run: u128, run_directory: &Path) -> Result<SlotDirectory> {
-        let path = base.join(format!("{}{run:032x}", prefix()));
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e).at("create", &path),
-            _ => {}
-        }
-        own_directory(&path)?;
-        let directory = SlotDirectory { base: base.into(), path };
+    pub fn open(base: impl AsDir, run: u128, run_directory: &Path) -> Result<SlotDirectory> {
+        let base = base.as_dir().at("open", Path::new(""))?;
+        let name = format!("{}{run:032x}", prefix());
+        let path = base.path().join(&name);
+        let own = base.create_private_dir(&name).at("create", &path)?;
+        check_own(&own)?;
+        let directory = SlotDirectory { base, own, name };
         directory.write_run_file(run_directory)?;
         Ok(directory)
     }
 
     /// Every rank of the host writes the same, perhaps at the same time, so each has a new file of its own until it is whole.
     fn write_run_file(&self, run_directory: &Path) -> Result<()> {
+        if let Ok(found) = run_directory.metadata() {
+            self.write_own(DEVICE_FILE, found.dev().to_string().as_bytes())?;
+        }
+        self.write_own(RUN_FILE, run_directory.as_os_str().as_encoded_bytes())
+    }
+
+    fn write_own(&self, name: &str, bytes: &[u8]) -> Result<()> {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let file = self.path.join(format!("{RUN_FILE}-{}-{number}", std::process::id()));
-        fs::write(&file, run_directory.as_os_str().as_encoded_bytes()).at("write", &file)?;
-        fs::rename(&file, self.path.join(RUN_FILE)).at("rename", &file)
+        let file = format!("{name}-{}-{number}", std::process::id());
+        let path = self.path().join(&file);
+        let mut new = self.own.create_replacing(&file).at("create", &path)?;
+        new.write_all(bytes).at("write", &path)?;
+        self.own.rename(&file, name).at("rename", &path)
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn slot_path(&self, holder: usize, rank: u32, number: usize) -> PathBuf {
-        self.path.join(format!("rank-{holder:05}-of-{rank:05}-{number}"))
+        self.own.path()
     }
 
     /// Locks the slots that `rank` writes, until the lock is dropped.
@@ -67,9 +76,9 @@ impl SlotDirectory {
     /// # Errors
     /// [`MemoryError::Busy`] if another process has them.
     pub fn lock(&self, rank: usize) -> Result<FileLock> {
-        let path = self.path.join(format!("rank-{rank:05}.lock"));
-        let busy = || MemoryError::Busy { rank, path: self.path.clone() };
-        FileLock::try_acquire(&path).at("lock", &path)?.ok_or_else(busy)
+        let name = format!("rank-{rank:05}.lock");
+        let busy = || MemoryError::Busy { rank, path: self.path().to_owned() };
+        self.own.try_lock(&name).at("lock", &self.path().join(name))?.ok_or_else(busy)
     }
 
     /// Opens or makes the two slots in which `holder` keeps the state of the key's rank.
@@ -77,15 +86,23 @@ impl SlotDirectory {
     /// # Errors
     /// [`MemoryError::NoRoom`]; errors of [`Slot::open`].
     pub fn pair(&self, holder: usize, key: SlotKey) -> Result<SlotPair> {
-        let paths = [0, 1].map(|number| self.slot_path(holder, key.part, number));
-        let there = |path: &PathBuf| fs::metadata(path).map_or(0, |found| found.blocks() * 512);
-        let needed: u64 = paths.iter().map(|path| key.slot_bytes().saturating_sub(there(path))).sum();
+        let names = [0, 1].map(|number| format!("rank-{holder:05}-of-{:05}-{number}", key.part));
+        let there = |name: &String| self.allocated(name);
+        let needed: u64 = names.iter().map(|name| key.slot_bytes().saturating_sub(there(name))).sum();
         let free = self.free_bytes()?;
         if needed > free {
-            return Err(MemoryError::NoRoom { path: self.base.clone(), needed, free });
+            return Err(MemoryError::NoRoom { path: self.base.path().to_owned(), needed, free });
         }
-        let [a, b] = paths;
-        Ok(SlotPair::new([Slot::open(&a, key)?, Slot::open(&b, key)?]))
+        let [a, b] = names;
+        Ok(SlotPair::new([Slot::open_in(&self.own, &a, key)?, Slot::open_in(&self.own, &b, key)?]))
+    }
+
+    /// Opens the slot `name`, which is there, for reading only.
+    ///
+    /// # Errors
+    /// As [`Slot::open_existing_in`].
+    pub fn slot(&self, name: &str, key: SlotKey) -> Result<Slot> {
+        Slot::open_existing_in(&self.own, name, key)
     }
 
     /// Bytes that the file system has free for this user.
@@ -93,23 +110,26 @@ impl SlotDirectory {
     /// # Errors
     /// The system's.
     pub fn free_bytes(&self) -> Result<u64> {
-        let found = rustix::fs::statvfs(&self.base).at("ask for the free space of", &self.base)?;
-        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+        self.base.free_bytes().at("find the free space of", self.base.path())
+    }
+
+    /// Bytes of memory that a file takes; 0 if there is none.
+    fn allocated(&self, name: impl AsRef<Path>) -> u64 {
+        self.own.facts(name).ok().flatten().map_or(0, |found| found.allocated)
     }
 
     /// Bytes of memory that the slots on this host take already.
     pub fn used_bytes(&self) -> u64 {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
+        self.own.list("").unwrap_or_default().into_iter().map(|(name, _)| self.allocated(name)).sum()
     }
 
     /// Complete copies on this host of the state of the key's rank, whoever has written them. Their bytes are not verified.
     pub fn copies(&self, key: SlotKey) -> Vec<FoundCopy> {
         let ending = format!("-of-{:05}-", key.part);
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let of_rank = entries.filter(|e| e.file_name().to_string_lossy().contains(&ending));
-        let found = of_rank.filter_map(|entry| {
-            let slot = Slot::open_existing(&entry.path(), key).ok()?;
+        let names = self.own.list("").unwrap_or_default().into_iter();
+        let names = names.filter_map(|(name, _)| name.into_string().ok());
+        let found = names.filter(|name| name.contains(&ending)).filter_map(|name| {
+            let slot = Slot::open_existing_in(&self.own, &name, key).ok()?;
             Some(FoundCopy { copy: slot.complete()?, slot })
         });
         let mut found: Vec<_> = found.collect();
@@ -122,47 +142,75 @@ impl SlotDirectory {
     /// # Errors
     /// The system's; entries that this program did not write stay.
     pub fn remove(&self) -> Result<()> {
-        remove(&self.base, &self.path)
+        remove(&self.base, &self.name)
     }
 
-    /// Removes what runs of this user have left below `base` whose run directory is gone, and returns the paths. Best effort.
-    pub fn sweep(base: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(base).into_iter().flatten().flatten();
-        let ours = entries.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix()));
-        let abandoned = ours.map(|entry| entry.path()).filter(|path| {
-            let Ok(run) = bessemer_durable::read_to_string(&path.join(RUN_FILE)) else { return false };
-            // Not where it cannot be looked at, such as on a file system that is not mounted yet.
-            let parent = Path::new(&run).parent().is_some_and(Path::is_dir);
-            own_directory(path).is_ok() && parent && !Path::new(&run).exists()
+    /// Removes what runs of this user have left below `base` whose run directory is gone, and returns the paths. Copies of a
+    /// rank that a process still holds locked stay. Best effort.
+    pub fn sweep(base: impl AsDir) -> Vec<PathBuf> {
+        let Ok(base) = base.as_dir() else { return Vec::new() };
+        let names = base.list("").unwrap_or_default().into_iter();
+        let ours = names.filter_map(|(name, kind)| {
+            let name = name.into_string().ok()?;
+            (kind == EntryKind::Directory && name.starts_with(&prefix())).then_some(name)
         });
-        abandoned.filter(|path| remove(base, path).is_ok()).collect()
+        let abandoned = ours.filter(|name| is_abandoned(&base, name).unwrap_or(false));
+        let removed = abandoned.filter(|name| remove(&base, name).is_ok());
+        removed.map(|name| base.path().join(name)).collect()
     }
+}
+
+/// Whether the directory of slots `name` belongs to this user and to a run whose directory is gone, and nobody is at work on it.
+fn is_abandoned(base: &ConfinedDir, name: &str) -> Result<bool> {
+    let path = base.path().join(name);
+    let own = base.dir(name).at("open", &path)?;
+    check_own(&own)?;
+    let run = own.read(RUN_FILE).at("read", &path)?;
+    let run = Path::new(OsStr::from_bytes(&run));
+    // Not where it cannot be looked at, such as on a file system that is not mounted yet.
+    let mounted = match own.read_to_string(DEVICE_FILE) {
+        Ok(device) => {
+            let nearest = run.ancestors().skip(1).find_map(|above| above.metadata().ok());
+            nearest.is_some_and(|above| above.dev().to_string() == device)
+        }
+        // An older version wrote it.
+        Err(_) => run.parent().is_some_and(Path::is_dir),
+    };
+    let gone = run.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    if !mounted || !gone {
+        return Ok(false);
+    }
+    // A run whose directory was moved while it works still holds its locks.
+    let locks = own.list("").at("list", &path)?.into_iter();
+    let locks = locks.filter(|(name, _)| name.as_bytes().ends_with(b".lock"));
+    let held = locks.map(|(name, _)| Ok(own.try_lock(&name).at("lock", &path)?.is_none()));
+    Ok(!held.collect::<Result<Vec<bool>>>()?.contains(&true))
 }
 
 fn prefix() -> String {
     format!("bessemer-{}-", rustix::process::geteuid().as_raw())
 }
 
-fn own_directory(path: &Path) -> Result<()> {
-    let found = fs::symlink_metadata(path).at("look at", path)?;
+/// Errors if the directory is not this user's alone.
+fn check_own(directory: &ConfinedDir) -> Result<()> {
+    let path = directory.path();
+    let found = rustix::fs::fstat(directory).map_err(std::io::Error::from).at("look at", path)?;
     let problem = match () {
-        () if !found.is_dir() => "it is no directory".to_owned(),
-        () if found.uid() != rustix::process::geteuid().as_raw() => {
-            format!("it belongs to user {}", found.uid())
+        () if found.st_uid != rustix::process::geteuid().as_raw() => {
+            format!("it belongs to user {}", found.st_uid)
         }
-        () if found.permissions().mode() & 0o077 != 0 => "other users may open it".to_owned(),
+        () if found.st_mode & 0o077 != 0 => "other users may open it".to_owned(),
         () => return Ok(()),
     };
     Err(MemoryError::Foreign { path: path.into(), problem })
 }
 
-fn remove(base: &Path, path: &Path) -> Result<()> {
+fn remove(base: &ConfinedDir, name: &str) -> Result<()> {
     let ours = |below: &Path, kind: EntryKind| {
         let name = below.to_string_lossy();
         kind == EntryKind::File && (name.starts_with("rank-") || name.trim_matches('.').starts_with(RUN_FILE))
     };
-    let name = path.file_name().map(Path::new).unwrap_or(Path::new(""));
-    ConfinedDir::open(base).and_then(|dir| dir.remove_tree(name, &ours)).at("remove", path)
+    base.remove_tree(name, &ours).at("remove", &base.path().join(name))
 }
 
 #[cfg(test)]
@@ -170,6 +218,8 @@ fn remove(base: &Path, path: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::slot::NOTES_ROOM;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     const KEY: SlotKey = SlotKey { run: 7, part: 1, parts: 4, layout: 99, bytes: 64, notes: NOTES_ROOM };
 
@@ -196,6 +246,19 @@ mod tests {
         // The first run's directory was never there, the second one's is.
         assert_eq!(SlotDirectory::sweep(base.path()), [directory.path()]);
         assert!(!directory.path().exists() && other.path().exists());
+        // A run whose folder is gone with it; copies that are locked stay, and so do those of a run on another file system.
+        let place = base.path().join("deep/runs/gone");
+        fs::create_dir_all(&place).unwrap();
+        let [gone, moved, away] =
+            [9, 10, 11].map(|run| SlotDirectory::open(base.path(), run, &place).unwrap());
+        fs::remove_dir_all(base.path().join("deep")).unwrap();
+        fs::write(away.path().join(DEVICE_FILE), "0").unwrap();
+        let lock = moved.lock(0).unwrap();
+        drop(gone.lock(0).unwrap());
+        assert_eq!(SlotDirectory::sweep(base.path()), [gone.path()]);
+        assert!(moved.path().exists() && away.path().exists());
+        drop(lock);
+        assert_eq!(SlotDirectory::sweep(base.path()), [moved.path()]);
         other.remove().unwrap();
         assert!(!other.path().exists());
     }

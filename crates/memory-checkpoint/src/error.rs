@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// Answer of the system.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("{}", bessemer_durable::failure_text(path, action, source))]
     Io {
         /// Attempted action.
         action: &'static str,

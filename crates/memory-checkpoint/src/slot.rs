@@ -14,11 +14,12 @@
 //! Nothing is synced: the file is gone with the machine, and a killed process loses no write.
 
 use crate::error::{At, MemoryError, Result};
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use bessemer_durable::ConfinedDir;
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,13 +109,16 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Opens the slot at `path` for reading and writing. It is made if it is missing, with all its memory reserved: a later write never finds
+    /// Opens the slot `name` of `dir` for reading and writing. It is made if it is missing, with all its memory reserved: a later write never finds
     /// the file system full.
     ///
     /// # Errors
     /// A file that is not this user's own regular one, too little space, or the system's answer.
-    pub fn open(path: &Path, key: SlotKey) -> Result<Slot> {
-        let slot = Slot { file: open(path, true)?, path: path.into(), key };
+    pub fn open_in(dir: &ConfinedDir, name: &str, key: SlotKey) -> Result<Slot> {
+        let path = dir.path().join(name);
+        let file = dir.open_or_create(name, 0o600).at("open", &path)?;
+        let slot = Slot { file: own(file, &path)?, path, key };
+        let path = &slot.path;
         // Of another layout: its end would stay in memory.
         if slot.file.metadata().at("open", path)?.len() > key.slot_bytes() {
             slot.file.set_len(key.slot_bytes()).at("shorten", path)?;
@@ -128,9 +132,23 @@ impl Slot {
     /// Opens a slot that is there, for reading only.
     ///
     /// # Errors
-    /// As [`Slot::open`].
-    pub fn open_existing(path: &Path, key: SlotKey) -> Result<Slot> {
-        Ok(Slot { file: open(path, false)?, path: path.into(), key })
+    /// As [`Slot::open_in`].
+    pub fn open_existing_in(dir: &ConfinedDir, name: &str, key: SlotKey) -> Result<Slot> {
+        let path = dir.path().join(name);
+        let file = dir.open_file(name).at("open", &path)?;
+        Ok(Slot { file: own(file, &path)?, path, key })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open(path: &Path, key: SlotKey) -> Result<Slot> {
+        let (dir, name) = test_place(path);
+        Slot::open_in(&dir, &name, key)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open_existing(path: &Path, key: SlotKey) -> Result<Slot> {
+        let (dir, name) = test_place(path);
+        Slot::open_existing_in(&dir, &name, key)
     }
 
     /// The same file once more, for another thread.
@@ -391,15 +409,16 @@ impl SlotPair {
     }
 }
 
-/// Opens this user's own regular file; `write`: to write to, made with mode 0600 if it is missing.
-fn open(path: &Path, write: bool) -> Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).write(write).create(write).truncate(false).mode(0o600);
-    let file = options.custom_flags(flags.bits() as i32).open(path).at("open", path)?;
+#[cfg(test)]
+fn test_place(path: &Path) -> (ConfinedDir, String) {
+    let dir = ConfinedDir::open_named(path.parent().expect("a parent")).expect("a directory");
+    (dir, path.file_name().expect("a name").to_string_lossy().into_owned())
+}
+
+/// Refuses a file that is not this user's own.
+fn own(file: File, path: &Path) -> Result<File> {
     let found = file.metadata().at("open", path)?;
     let problem = match () {
-        () if !found.is_file() => "it is no regular file".to_owned(),
         () if found.uid() != rustix::process::geteuid().as_raw() => {
             format!("it belongs to user {}", found.uid())
         }

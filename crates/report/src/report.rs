@@ -5,10 +5,10 @@ use crate::facts::Facts;
 use crate::page::page;
 use crate::section::timeline::StepTimeline;
 use crate::section::{curves, data, environment, headline, plan, samples, tasks, timeline};
+use bessemer_durable::AsDir;
 use bessemer_runlog::Record;
 use serde_json::Value;
 use std::io;
-use std::path::Path;
 
 /// Everything that a report is made from.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,10 +44,10 @@ pub fn render(input: &ReportInput) -> String {
     page(&format!("{name} · Bessemer"), &body.concat())
 }
 
-/// Writes the report atomically: a reader sees the old page or the new one, never a part.
+/// Writes the report as the file `name` of a directory, atomically: a reader sees the old page or the new one, never a part.
 ///
 /// # Errors
 /// The system's, with the path in the message.
-pub fn write(path: &Path, input: &ReportInput) -> io::Result<()> {
-    bessemer_durable::write(path, render(input).as_bytes())
+pub fn write(dir: impl AsDir, name: &str, input: &ReportInput) -> io::Result<()> {
+    dir.as_dir()?.write(name, render(input).as_bytes())
 }

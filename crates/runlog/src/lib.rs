@@ -42,4 +42,6 @@ pub use records::{
 };
 pub use tensorboard::{HyperParameter, TensorBoard, masked_crc32c};
 pub use time::rfc3339;
-pub use trace::{PROGRAM_NOTE, Span, TRACE_FILE, Trace, TraceContents, TraceNote, TraceSpan, read_trace};
+pub use trace::{
+    PROGRAM_NOTE, Span, TRACE_FILE, Trace, TraceContents, TraceNote, TraceSpan, read_trace, read_trace_in,
+};

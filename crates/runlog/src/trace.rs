@@ -6,7 +6,7 @@
 //! trace that Perfetto and chrome://tracing still open.
 
 use crate::RunLogError;
-use bessemer_durable::create_replacing;
+use bessemer_durable::{AsDir, ConfinedDir, create_output};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -96,6 +96,20 @@ pub struct TraceContents {
 pub fn read_trace(path: impl AsRef<Path>) -> Result<TraceContents, RunLogError> {
     let path = path.as_ref();
     let text = bessemer_durable::read_to_string(path).map_err(|e| RunLogError::io(path, "read", e))?;
+    contents_of(path, &text)
+}
+
+/// [`read_trace`] of the trace of a run directory.
+///
+/// # Errors
+/// Those of [`read_trace`].
+pub fn read_trace_in(dir: &ConfinedDir) -> Result<TraceContents, RunLogError> {
+    let path = dir.path().join(TRACE_FILE);
+    let text = dir.read_to_string(TRACE_FILE).map_err(|e| RunLogError::io(&path, "read", e))?;
+    contents_of(&path, &text)
+}
+
+fn contents_of(path: &Path, text: &str) -> Result<TraceContents, RunLogError> {
     let wrong = |what: String| RunLogError::Trace { path: path.to_owned(), what };
     let whole = text.trim_end().trim_end_matches(',');
     let events: Vec<Map<String, Value>> = match serde_json::from_str(whole) {
@@ -149,19 +163,19 @@ impl Trace {
     /// [`RunLogError::Io`].
     pub fn create(path: impl AsRef<Path>) -> Result<Trace, RunLogError> {
         let path = path.as_ref();
-        let file = File::create(path).map_err(|e| RunLogError::io(path, "create", e))?;
+        let file = create_output(path).map_err(|e| RunLogError::io(path, "create", e))?;
         Trace::start(path, file)
     }
 
-    /// Starts a trace at `path` within a run directory: whatever stands there, a link too, is replaced and not written
-    /// through.
+    /// Starts the trace of a run directory: any entry of its name, a link too, is replaced and not written through.
     ///
     /// # Errors
     /// [`RunLogError::Io`].
-    pub fn replace(path: impl AsRef<Path>) -> Result<Trace, RunLogError> {
-        let path = path.as_ref();
-        let file = create_replacing(path).map_err(|e| RunLogError::io(path, "create", e))?;
-        Trace::start(path, file)
+    pub fn replace(dir: impl AsDir) -> Result<Trace, RunLogError> {
+        let dir = crate::reading::opened(&dir)?;
+        let path = dir.path().join(TRACE_FILE);
+        let file = dir.create_replacing(TRACE_FILE).map_err(|e| RunLogError::io(&path, "create", e))?;
+        Trace::start(&path, file)
     }
 
     fn start(path: &Path, file: File) -> Result<Trace, RunLogError> {

@@ -4,13 +4,13 @@
 //! living read it. A hash over the content tells a whole file from one that is being written.
 
 use crate::identity::{ProcessIdentity, ProcessState};
-use crate::launch_epoch::folder;
-use bessemer_durable::open_regular_with;
+use crate::launch_epoch::{FOLDER, folder};
+use bessemer_durable::{AsDir, ConfinedDir};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the file.
@@ -118,23 +118,19 @@ fn file_name(process: usize) -> String {
     format!("process-{process:05}.json")
 }
 
-/// Writes the heartbeat of a process. `file` keeps the open file from one call to the next.
+/// Writes the heartbeat of a process. `file` keeps the open file from one call to the next; the first call replaces the
+/// file of an earlier process.
 ///
 /// # Errors
 /// The system's.
-pub fn write_heartbeat(run: &Path, beat: &Heartbeat, file: &mut Option<File>) -> io::Result<()> {
+pub fn write_heartbeat(run: impl AsDir, beat: &Heartbeat, file: &mut Option<File>) -> io::Result<()> {
     let json = serde_json::to_vec(beat).map_err(io::Error::other)?;
     let mut bytes = format!("{:016x} {}\n", xxh3_64(&json), json.len()).into_bytes();
     bytes.extend_from_slice(&json);
     bytes.push(b'\n');
     let open = match file.take() {
         Some(open) => open,
-        None => {
-            std::fs::create_dir_all(folder(run))?;
-            let path = folder(run).join(file_name(beat.process));
-            let mut options = OpenOptions::new();
-            open_regular_with(options.write(true).create(true).truncate(false), &path)?
-        }
+        None => folder(run)?.create_replacing(file_name(beat.process))?,
     };
     open.write_all_at(&bytes, 0)?;
     *file = Some(open);
@@ -145,26 +141,25 @@ pub fn write_heartbeat(run: &Path, beat: &Heartbeat, file: &mut Option<File>) ->
 ///
 /// # Errors
 /// The system's; a folder that is missing holds no heartbeats.
-pub fn read_heartbeats(run: &Path) -> io::Result<Vec<Heartbeat>> {
-    let entries = match std::fs::read_dir(folder(run)) {
+pub fn read_heartbeats(run: impl AsDir) -> io::Result<Vec<Heartbeat>> {
+    let folder = match run.as_dir()?.dir(FOLDER) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
+        folder => folder?,
     };
     let mut beats = Vec::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("process-") && name.ends_with(".json") {
+    for (name, _) in folder.list("")? {
+        let text = name.to_string_lossy();
+        if text.starts_with("process-") && text.ends_with(".json") {
             // Twice, for one that was caught in the middle.
-            beats.extend((0..2).find_map(|_| read_one(&entry.path())));
+            beats.extend((0..2).find_map(|_| read_one(&folder, &name)));
         }
     }
     beats.sort_by_key(|beat: &Heartbeat| beat.process);
     Ok(beats)
 }
 
-fn read_one(path: &Path) -> Option<Heartbeat> {
-    let file = open_regular_with(OpenOptions::new().read(true), path).ok()?;
+fn read_one(folder: &ConfinedDir, name: &OsStr) -> Option<Heartbeat> {
+    let file = folder.open_file(name).ok()?;
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes).ok()?;
     parse(&bytes)
@@ -218,7 +213,7 @@ mod tests {
     fn no_cut_and_no_flipped_bit_is_taken_for_a_heartbeat() {
         let run = tempfile::tempdir().unwrap();
         write_heartbeat(run.path(), &beat(0, 3), &mut None).unwrap();
-        let path = folder(run.path()).join(file_name(0));
+        let path = run.path().join(FOLDER).join(file_name(0));
         let whole = std::fs::read(&path).unwrap();
         assert!(parse(&whole).is_some());
         for cut in 0..whole.len() - 1 {
@@ -230,5 +225,32 @@ mod tests {
             // Hexadecimal digits have two cases.
             assert!(parse(&flipped).is_none_or(|b| b == beat(0, 3)), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn links_in_the_place_of_the_folder_and_of_files_are_not_written_through() {
+        let place = tempfile::tempdir().unwrap();
+        let (run, outside) = (place.path().join("run"), place.path().join("outside"));
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::create_dir(&run).unwrap();
+        std::os::unix::fs::symlink(&outside, run.join(FOLDER)).unwrap();
+        let refused = [
+            write_heartbeat(&run, &beat(0, 3), &mut None).unwrap_err(),
+            crate::launch_epoch::claim(&run, 1).unwrap_err(),
+            read_heartbeats(&run).unwrap_err(),
+        ];
+        for error in refused {
+            assert!(error.to_string().contains("run/supervise"), "{error}");
+        }
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        std::fs::remove_file(run.join(FOLDER)).unwrap();
+        // A second name of a file of somebody else is replaced.
+        std::fs::create_dir(run.join(FOLDER)).unwrap();
+        let precious = outside.join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::fs::hard_link(&precious, run.join(FOLDER).join(file_name(0))).unwrap();
+        write_heartbeat(&run, &beat(0, 3), &mut None).unwrap();
+        assert_eq!(read_heartbeats(&run).unwrap(), [beat(0, 3)]);
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
     }
 }

@@ -1,6 +1,6 @@
 //! ProcessIdentity of a rank, and the state of its process if that runs on this host.
 
-use std::fs;
+use std::path::Path;
 
 /// ProcessIdentity of a rank's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl std::fmt::Display for ProcessIdentity {
 
 /// State letter and start time in /proc/PID/stat; the name before them, in brackets, may hold anything.
 fn stat(pid: u32) -> Option<(char, u64)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = bessemer_durable::read_system(format!("/proc/{pid}/stat"));
     let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
@@ -47,8 +47,9 @@ fn stat(pid: u32) -> Option<(char, u64)> {
 impl ProcessIdentity {
     /// ProcessIdentity of this process.
     pub fn own(host: String) -> ProcessIdentity {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let space = fs::read_link("/proc/self/ns/pid").map(|p| p.display().to_string()).unwrap_or_default();
+        let boot = bessemer_durable::read_system("/proc/sys/kernel/random/boot_id");
+        let space =
+            Path::new("/proc/self/ns/pid").read_link().map(|p| p.display().to_string()).unwrap_or_default();
         let pid = std::process::id();
         ProcessIdentity {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -4,31 +4,35 @@
 //! systems their lock is lost. So every launch has a number, one more than any before it, and a process whose number is no longer
 //! the newest one must end.
 
-use bessemer_durable::{read_to_string, write};
+use bessemer_durable::{AsDir, ConfinedDir};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Folder of a run directory with the files of the supervisor and of the heartbeats.
 pub const FOLDER: &str = "supervise";
 const FILE: &str = "epoch";
 
-/// Folder of the supervisor's files in a run directory.
-pub fn folder(run: &Path) -> PathBuf {
-    run.join(FOLDER)
+/// Makes or opens the folder of the supervisor's files in a run directory.
+///
+/// # Errors
+/// A link or a file in its place; the system's.
+pub fn folder(run: impl AsDir) -> io::Result<ConfinedDir> {
+    run.as_dir()?.create_dir(FOLDER)
 }
 
 /// Newest launch of a run; 0 if no supervisor has launched it.
 ///
 /// # Errors
 /// The system's, or a file that holds no number.
-pub fn newest(run: &Path) -> io::Result<u64> {
-    let path = folder(run).join(FILE);
-    match read_to_string(&path) {
+pub fn newest(run: impl AsDir) -> io::Result<u64> {
+    let run = run.as_dir()?;
+    let file = Path::new(FOLDER).join(FILE);
+    match run.read_to_string(&file) {
         Ok(text) => text.trim().parse().map_err(|_| {
             let found: String = text.chars().take(40).collect();
             io::Error::other(format!(
                 "{}: wanted the number of the newest launch, found {found:?}; remove the file if no process is at work on the run",
-                path.display()
+                run.path().join(file).display()
             ))
         }),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
@@ -40,14 +44,14 @@ pub fn newest(run: &Path) -> io::Result<u64> {
 ///
 /// # Errors
 /// The system's; a newer launch has begun.
-pub fn claim(run: &Path, epoch: u64) -> io::Result<()> {
-    let newest = newest(run)?;
+pub fn claim(run: impl AsDir, epoch: u64) -> io::Result<()> {
+    let run = run.as_dir()?;
+    let newest = newest(&run)?;
     if newest > epoch {
-        return Err(io::Error::other(outdated(run, epoch, newest)));
+        return Err(io::Error::other(outdated(run.path(), epoch, newest)));
     }
     if newest < epoch {
-        std::fs::create_dir_all(folder(run))?;
-        write(&folder(run).join(FILE), format!("{epoch}\n").as_bytes())?;
+        folder(&run)?.write(FILE, format!("{epoch}\n").as_bytes())?;
     }
     Ok(())
 }
@@ -74,7 +78,7 @@ mod tests {
         assert!(refused.contains("launch 3 has taken over"), "{refused}");
         claim(run.path(), 4).unwrap();
         assert_eq!(newest(run.path()).unwrap(), 4);
-        std::fs::write(folder(run.path()).join(FILE), "four").unwrap();
+        std::fs::write(run.path().join(FOLDER).join(FILE), "four").unwrap();
         let refused = newest(run.path()).unwrap_err().to_string();
         assert!(refused.contains("found \"four\""), "{refused}");
     }

@@ -9,9 +9,9 @@ use rustix::process::{
     waitpid,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -76,10 +76,11 @@ struct Entry {
 /// All processes of this host with their parents.
 fn processes() -> BTreeMap<u32, Entry> {
     let mut all = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Processes end while they are looked at.
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+    for entry in bessemer_durable::list(Path::new("/proc")).unwrap_or_default() {
+        let name = entry.file_name().and_then(|name| name.to_str());
+        let Some(number) = name.and_then(|name| name.parse().ok()) else { continue };
+        // Empty if the process ends while it is looked at.
+        let stat = bessemer_durable::read_system(entry.join("stat"));
         // The name, in brackets, may hold anything.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ended = matches!(fields.next(), Some("Z" | "X" | "x"));

@@ -1,10 +1,10 @@
 //! Inputs of a run.
 
+use bessemer_durable::ConfinedDir;
 use bessemer_recipe::Recipe;
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::Bytes;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The arithmetic peak that utilisation is measured against.
@@ -26,8 +26,8 @@ pub struct TrainerInput {
     pub train: Arc<ShardSet>,
     /// Validation split, if there is one.
     pub validation: Option<Arc<ShardSet>>,
-    /// The run directory: metrics.jsonl and checkpoints/ live there.
-    pub directory: PathBuf,
+    /// The run directory, opened once: metrics.jsonl and checkpoints/ are in it.
+    pub directory: ConfinedDir,
     /// Memory that the run may take.
     pub memory_available: Bytes,
     /// For utilisation; without it none is reported.

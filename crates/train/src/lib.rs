@@ -47,6 +47,11 @@ pub use simulated::{SimulatedRanks, SimulatedStep, ask_costs, simulate, simulate
 pub use skipped::SkippedSamples;
 pub use slices::{RankBytes, checkpoint_bytes, layout_slices};
 pub use spikes::{Rollback, SpikeState};
-pub use state::{BatchOrigin, Difference, InitialState, RunIdentity, TrainState, checkpoints};
+pub use state::{
+    BatchOrigin, Difference, InitialState, RunIdentity, TrainState, checkpoints, checkpoints_in,
+};
 pub use traffic::planned_traffic;
-pub use trainer::{Closed, MEMORY_RUN_FILE, OpenInitial, OtherCheckpoints, Outcome, Trainer, read_tensors};
+pub use trainer::{
+    Closed, MEMORY_RUN_FILE, OpenInitial, OtherCheckpoints, Outcome, Trainer, read_tensors,
+    sweep_copies_in_memory,
+};

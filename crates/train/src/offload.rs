@@ -1,10 +1,9 @@
 //! The file in which offloaded activations wait.
 
 use crate::TrainError;
-use bessemer_durable::UnnamedFile;
+use bessemer_durable::{AsDir, ConfinedDir, UnnamedFile};
 use bessemer_parallel::{SecondMemory, Worker};
 use bessemer_units::Bytes;
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -31,16 +30,20 @@ impl SecondMemory for OffloadFile {
 ///
 /// # Errors
 /// [`TrainError::Offload`], if there is no such folder or too little space on its disk.
-pub fn give_second_memory(worker: &mut Worker, folder: &str, directory: &Path) -> Result<(), TrainError> {
+pub fn give_second_memory(
+    worker: &mut Worker,
+    folder: &str,
+    directory: impl AsDir,
+) -> Result<(), TrainError> {
     let bytes = worker.second_memory_bytes();
     if bytes == 0 {
         return Ok(());
     }
-    let (directory, made) = match folder.is_empty() {
-        true => (directory, fs::create_dir_all(directory)),
-        false => (Path::new(folder), Ok(())),
+    let directory = match folder.is_empty() {
+        true => directory.as_new_dir(),
+        false => ConfinedDir::open_named(Path::new(folder)),
     };
-    let file = made.and_then(|()| UnnamedFile::reserve(directory, bytes));
+    let file = directory.and_then(|directory| directory.reserve_unnamed(bytes));
     let file = file.map_err(|problem| TrainError::Offload { bytes: Bytes(bytes), problem })?;
     Ok(worker.set_second_memory(Box::new(OffloadFile(file)))?)
 }

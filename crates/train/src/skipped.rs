@@ -9,11 +9,11 @@
 //! leaves them for the next launch.
 
 use crate::{TrainError, TrainState};
+use bessemer_durable::{AsDir, ConfinedDir};
 use bessemer_parallel::Worker;
 use bessemer_recipe::Recipe;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::path::Path;
 
 /// File of a run directory with spans that were added to those of the recipe.
 const FILE: &str = "skipped-samples.json";
@@ -58,12 +58,13 @@ impl SkippedSamples {
     ///
     /// # Errors
     /// A file that cannot be read, or that is of another version.
-    pub fn read(run: &Path) -> io::Result<SkippedSamples> {
-        let path = run.join(FILE);
+    pub fn read(run: impl AsDir) -> io::Result<SkippedSamples> {
+        let run = run.as_dir()?;
+        let path = run.path().join(FILE);
         let wrong = |problem: String| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", path.display()))
         };
-        let file = match bessemer_durable::open_regular(&path) {
+        let file = match run.open_file(FILE) {
             Ok(file) => file,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(SkippedSamples::default()),
             Err(cause) => return Err(wrong(cause.to_string())),
@@ -84,10 +85,11 @@ impl SkippedSamples {
     ///
     /// # Errors
     /// A file that cannot be read or written.
-    pub fn add(run: &Path, span: [u64; 2]) -> io::Result<()> {
-        let all = SkippedSamples::new(SkippedSamples::read(run)?.0.into_iter().chain([span]));
+    pub fn add(run: impl AsDir, span: [u64; 2]) -> io::Result<()> {
+        let run = run.as_dir()?;
+        let all = SkippedSamples::new(SkippedSamples::read(&run)?.0.into_iter().chain([span]));
         let text = serde_json::to_string(&SkippedFile { version: VERSION, spans: all.0 })?;
-        bessemer_durable::write(&run.join(FILE), text.as_bytes())
+        run.write(FILE, text.as_bytes())
     }
 
     /// First sample of a step of `batch` samples that would begin with sample `at`.
@@ -123,7 +125,7 @@ const ADDED: &str = "samples that are skipped";
 pub(crate) fn skipped_samples(
     worker: &mut Worker,
     recipe: &Recipe,
-    run: &Path,
+    run: &ConfinedDir,
 ) -> Result<SkippedSamples, TrainError> {
     let found = match worker.rank() {
         0 => SkippedSamples::read(run).map_err(|cause| cause.to_string()),

@@ -4,16 +4,29 @@ use crate::TrainError;
 use crate::spikes::SpikeState;
 use bessemer_arch::{DsInitForm, InitChoice, Model, PositionChoice};
 use bessemer_checkpoint::{Manifest, Retention, Store};
+use bessemer_durable::ConfinedDir;
 use bessemer_loader::LoaderState;
 use bessemer_optim::LossScale;
 use bessemer_recipe::Recipe;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+/// Directory of a run directory that holds its checkpoints.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
+
 /// The checkpoints of a run directory. Whoever reads them through this store agrees on which ones are intact: bytes,
 /// manifest, name of the directory and the state of the run are held against each other.
+pub fn checkpoints_in(run: &ConfinedDir) -> Store {
+    accepting(Store::open_in(run, CHECKPOINTS))
+}
+
+/// [`checkpoints_in`] of the run directory that a path names.
 pub fn checkpoints(run: &Path) -> Store {
-    Store::open(run.join("checkpoints")).accepting(|manifest| TrainState::of(manifest).map(|_| ()))
+    accepting(Store::open(run.join(CHECKPOINTS)))
+}
+
+fn accepting(store: Store) -> Store {
+    store.accepting(|manifest| TrainState::of(manifest).map(|_| ()))
 }
 
 /// State of a run after `step` optimizer steps.

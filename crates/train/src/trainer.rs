@@ -9,8 +9,7 @@ use crate::offload::give_second_memory;
 use crate::runner::{Runner, world_of_one};
 use crate::skipped::{SkippedSamples, skipped_samples};
 use crate::spikes::{SpikeDetector, SpikeState};
-use crate::state::checkpoints;
-use crate::state::{RunIdentity, TrainState};
+use crate::state::{RunIdentity, TrainState, checkpoints_in};
 use crate::{TrainError, mixture};
 use bessemer_arch::Model;
 use bessemer_checkpoint::{Compression, SaveEvery, Store};
@@ -57,7 +56,7 @@ use interval::SaveInterval;
 use measuring::Measuring;
 pub(crate) use measuring::item_of_group;
 use memory_tier::MemoryTier;
-pub use memory_tier::RUN_FILE as MEMORY_RUN_FILE;
+pub use memory_tier::{RUN_FILE as MEMORY_RUN_FILE, sweep_copies_in_memory};
 pub use reading::read_tensors;
 use records::{Missing, Records};
 use tracing::Tracing;
@@ -250,7 +249,11 @@ impl Trainer {
         }
         give_second_memory(worker, &recipe.train.offload_dir, &input.directory)?;
         let compresses = recipe.save.compress == Compression::Zstd;
-        let store = checkpoints(&input.directory).compressing(compresses);
+        let store = checkpoints_in(&input.directory).compressing(compresses);
+        if first {
+            // What a process left that was killed while it removed a checkpoint.
+            store.clean();
+        }
         let skipped = skipped_samples(worker, recipe, &input.directory)?;
         let saver = Saver::set_up(worker, recipe, store.clone(), fill.as_ref(), copies)?;
         if saver.lacks_memory() {
@@ -290,7 +293,7 @@ impl Trainer {
             true => Some(Records::open(&input.directory, recipe, &input.recipe_text)?),
             false => None,
         };
-        let directory = first.then_some(input.directory.as_path());
+        let directory = first.then(|| input.directory.clone());
         let tracing = Tracing::new(&recipe.run.trace, directory);
         let mut trainer = Trainer {
             tracing,

@@ -13,9 +13,10 @@ use crate::cli::{CheckpointCommand, PlaceArgs};
 use crate::commands::saved_model::is_parameter;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use crate::run_dir::RunDir;
 use bessemer_checkpoint::{CheckpointError, RemoteStore, Retention};
 use bessemer_recipe::parse_recipe;
-use bessemer_train::{Observer, TrainState};
+use bessemer_train::{Observer, TrainState, sweep_copies_in_memory};
 use bessemer_units::{Bytes, Tokens};
 use serde_json::json;
 use std::path::Path;
@@ -51,8 +52,7 @@ fn retention(place: &Place, keep_last: Option<u64>) -> Result<Retention, Failure
     if let Some(keep_last) = keep_last {
         return Ok(Retention { keep_last, ..Retention::default() });
     }
-    let recipe =
-        place.run.as_ref().map(|run| bessemer_recipe::load_recipe(&run.recipe(), &[])).transpose()?;
+    let recipe = place.run.as_ref().map(RunDir::load_recipe).transpose()?;
     let manifest = place.load_newest()?.into_manifest();
     let recipe = match recipe {
         Some(recipe) => recipe.value,
@@ -63,6 +63,10 @@ fn retention(place: &Place, keep_last: Option<u64>) -> Result<Retention, Failure
 
 fn gc(place: &Place, rule: &Retention, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let done = place.store.gc(rule)?;
+    let memory = place.run.as_ref().and_then(|run| Some(run.load_recipe().ok()?.value.save.memory));
+    for path in sweep_copies_in_memory(&memory.unwrap_or_default()) {
+        console.say(&format!("removed copies in memory of a run that is gone: {}", path.display()));
+    }
     for (step, file) in &done.spared {
         console.say(&format!(
             "kept step {step}: {} was not written by this program; move it away to let the checkpoint go",

@@ -3,8 +3,8 @@
 use crate::cli::CompareArgs;
 use crate::console::{Console, print, width};
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
-use bessemer_recipe::{Loaded, Recipe, load_recipe};
+use crate::run_dir::{LOCK, RECIPE, RunDir};
+use bessemer_recipe::{Loaded, Recipe};
 use bessemer_report::{
     ComparedRun, Comparison, EvalFigures, RecipeDifference, RunFigures, fixed, grouped, terminal,
 };
@@ -12,7 +12,6 @@ use bessemer_runlog::{FILE, Record};
 use bessemer_units::Tokens;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -38,12 +37,10 @@ pub(crate) fn compare(args: &CompareArgs, as_json: bool, console: &mut Console) 
         .iter()
         .zip(&labels)
         .map(|(run, label)| {
-            let path = RunDir::new(run).recipe();
-            let loaded = load_recipe(&path, &[]);
-            let wanted = path.exists();
-            loaded
-                .map_err(|e| notes.extend(wanted.then(|| format!("The recipe of {label} is left out: {e}"))))
-                .ok()
+            let dir = RunDir::new(run);
+            let wanted = dir.has(RECIPE);
+            let left_out = |e: Failure| format!("The recipe of {label} is left out: {}", e.message);
+            dir.load_recipe().map_err(|e| notes.extend(wanted.then(|| left_out(e)))).ok()
         })
         .collect();
     let differences = differences(&recipes);
@@ -115,7 +112,7 @@ impl Found {
     fn new(path: PathBuf, locks: &BTreeSet<u64>) -> Found {
         let figures =
             bessemer_runlog::read(&path).map(|log| RunFigures::new(&log.records)).map_err(|e| e.to_string());
-        let lock = fs::metadata(RunDir::new(&path).lock());
+        let lock = path.join(LOCK).symlink_metadata();
         let running = lock.is_ok_and(|lock| locks.contains(&lock.ino()));
         Found { path, figures, running }
     }
@@ -192,8 +189,7 @@ fn find(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Re
     if depth == 0 || directory.is_symlink() {
         return Ok(());
     }
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
+    for path in bessemer_durable::list(directory)? {
         if path.is_dir() {
             // A directory that may not be read is none of the user's runs.
             let _ = find(&path, depth - 1, found);
@@ -205,7 +201,7 @@ fn find(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Re
 /// Inodes of the files of this machine on which a process holds an exclusive lock. Asking for the lock instead would keep a
 /// starting process from it.
 fn locks() -> BTreeSet<u64> {
-    let text = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let text = bessemer_durable::read_system("/proc/locks");
     let inode = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let place = words.iter().position(|w| *w == "WRITE")? + 2;

@@ -5,7 +5,6 @@ use crate::console::{Console, Output};
 use crate::failure::Failure;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use std::fs;
 use std::path::Path;
 
 /// Prints the completion script of a shell.
@@ -17,7 +16,8 @@ pub(crate) fn run(shell: Shell) -> Result<(), Failure> {
 
 /// Writes a page for the program and one for each verb.
 pub(crate) fn man(out: &Path, console: &mut Console) -> Result<(), Failure> {
-    fs::create_dir_all(out).map_err(|e| Failure::new(format!("--out {}: {e}", out.display())))?;
+    bessemer_durable::create_dir_all(out)
+        .map_err(|e| Failure::new(format!("--out {}: {e}", out.display())))?;
     let mut command = Cli::command();
     command.build();
     let mut pages = 0;

@@ -8,11 +8,10 @@ mod verify;
 use crate::cli::CorpusCommand;
 use crate::commands::explain;
 use crate::commands::run::Session;
-use crate::commands::saved_model::load_tokenizer;
 use crate::commands::scores;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RECIPE, RunDir, SHARDS};
 use bessemer_corpus::{CorpusReader, RunCard};
 use bessemer_runlog::Record;
 use bessemer_units::Bytes;
@@ -132,19 +131,19 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
 /// What the run in `path` made of its corpus; nothing for the directory of a corpus alone.
 fn run_of_card(path: &Path) -> Result<RunCard, Failure> {
     let dir = RunDir::new(path);
-    let shards = std::fs::read_to_string(dir.shards().join(bessemer_corpus::TOKENS_FILE)).ok();
-    let command = match dir.root().join(bessemer_runlog::FILE).exists() {
+    let shards = dir.text(Path::new(SHARDS).join(bessemer_corpus::TOKENS_FILE)).ok();
+    let command = match dir.has(bessemer_runlog::FILE) {
         false => None,
-        true => bessemer_runlog::read(dir.root())?.records.into_iter().find_map(|record| match record {
+        true => bessemer_runlog::read(dir.handle()?)?.records.into_iter().find_map(|record| match record {
             Record::Run(run) => Some(run.command.join(" ")),
             _ => None,
         }),
     };
     Ok(RunCard {
         tokens: shards.and_then(|text| serde_json::from_str(&text).ok()),
-        vocab_size: load_tokenizer(&dir.tokenizer()).ok().map(|tokenizer| tokenizer.vocab_size() as u64),
+        vocab_size: dir.load_tokenizer().ok().map(|tokenizer| tokenizer.vocab_size() as u64),
         command,
-        recipe: std::fs::read_to_string(dir.recipe()).ok().map(|text| redact(&text).into_owned()),
+        recipe: dir.text(RECIPE).ok().map(|text| redact(&text).into_owned()),
     })
 }
 

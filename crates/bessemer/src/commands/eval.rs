@@ -4,7 +4,7 @@ use crate::cli::EvalArgs;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, SHARDS};
 use bessemer_eval::score::{DecoderLosses, score_components};
 use bessemer_loader::EvaluationWindows;
 use bessemer_shards::ShardSet;
@@ -48,7 +48,7 @@ fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
             dir.shards().display()
         )));
     }
-    let set = Arc::new(ShardSet::open(dir.shards(), &args.split)?);
+    let set = Arc::new(ShardSet::open(dir.dir(SHARDS)?, &args.split)?);
     let fingerprint = saved.tokenizer.fingerprint().parse().map_err(Failure::new)?;
     set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;
     let seq = saved.state.loader.seq_len as usize;

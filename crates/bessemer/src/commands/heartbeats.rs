@@ -3,15 +3,15 @@
 use crate::failure::{Failure, code};
 use crate::machine;
 use bessemer_collectives::FlightRecorder;
+use bessemer_durable::ConfinedDir;
 use bessemer_runlog::Record;
 use bessemer_supervise::{
     HEARTBEAT_VERSION, Heartbeat, ProcessIdentity, RankBeat, RankPhase, WaitingCall, launch_epoch,
     write_heartbeat,
 };
 use bessemer_train::{Activity, Observer};
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,7 +48,7 @@ fn launch() -> Result<Option<u64>, Failure> {
 ///
 /// # Errors
 /// A newer launch has begun; the system's.
-pub(crate) fn claim(run: &Path) -> Result<Option<u64>, Failure> {
+pub(crate) fn claim(run: &ConfinedDir) -> Result<Option<u64>, Failure> {
     let launch = launch()?;
     match (launch, launch_epoch::newest(run)?) {
         (Some(launch), _) => launch_epoch::claim(run, launch)?,
@@ -70,7 +70,7 @@ struct RankState {
 /// State that the ranks write and the thread reads.
 #[derive(Debug)]
 struct Shared {
-    run: PathBuf,
+    run: ConfinedDir,
     launch: u64,
     process: usize,
     /// Ranks of this process.
@@ -101,7 +101,7 @@ impl Heartbeats {
     /// # Errors
     /// The system's, if no thread can be started.
     pub(crate) fn start(
-        run: &Path,
+        run: &ConfinedDir,
         launch: u64,
         process: usize,
         ranks: Range<usize>,
@@ -114,7 +114,7 @@ impl Heartbeats {
         };
         let identity = ProcessIdentity::own(machine::hostname()).to_bytes();
         let shared = Arc::new(Shared {
-            run: run.to_owned(),
+            run: run.clone(),
             launch,
             process,
             states: ranks.clone().map(|_| preparing()).collect(),
@@ -233,7 +233,7 @@ impl Shared {
         // A file system that does not answer for a moment is no newer launch.
         let Ok(newest) = launch_epoch::newest(&self.run) else { return };
         if newest > self.launch {
-            leave(&Failure::new(launch_epoch::outdated(&self.run, self.launch, newest)));
+            leave(&Failure::new(launch_epoch::outdated(self.run.path(), self.launch, newest)));
         }
     }
 }
@@ -247,7 +247,7 @@ fn leave(failure: &Failure) {
 
 /// Bytes that this process has written so far, to whatever it is.
 fn written_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let text = bessemer_durable::read_system("/proc/self/io");
     let line = text.lines().find_map(|line| line.strip_prefix("wchar:"));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }

@@ -3,27 +3,24 @@
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{LOCK, RECIPE, RunDir, TOKENIZER};
 use bessemer_checkpoint::SaveRequest;
 use bessemer_checkpoint::hf::import_hf;
+use bessemer_durable::{ConfinedDir, EntryKind, FileLock};
 use bessemer_loader::LoaderState;
 use bessemer_recipe::continued_recipe;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState, checkpoints};
-use std::fs;
+use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState, checkpoints_in};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Files of the checkpoint grow to this size at most.
 const FILE_BYTES: u64 = 4 << 30;
 
 pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), Failure> {
-    let dir = RunDir::new(out);
-    if dir.checkpoints().symlink_metadata().is_ok() {
-        return Err(Failure::new(format!(
-            "{} holds checkpoints already; import into a new directory",
-            dir.root().display()
-        )));
-    }
+    is_free(out)?;
     let mut model = import_hf(from)?;
     for note in model.notes() {
         console.say(&format!("note: {note}"));
@@ -57,11 +54,12 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
             sequences_per_step: 0,
         },
     };
-    fs::create_dir_all(dir.root())?;
+    let unfinished = Unfinished::begin(out)?;
+    let dir = &unfinished.dir;
     if let Some(tokenizer) = &tokenizer {
-        tokenizer.save(&dir.tokenizer())?;
+        tokenizer.save_in(dir, TOKENIZER)?;
     }
-    let report = checkpoints(dir.root()).save(SaveRequest {
+    let saved = checkpoints_in(dir).save(SaveRequest {
         step: 0,
         tokens: 0,
         state: serde_json::to_value(&state)?,
@@ -71,10 +69,95 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         max_file_bytes: FILE_BYTES,
         progress: &mut |done, total| console.progress("importing", done, total),
     })?;
-    let file = tokenizer.is_some().then(|| dir.tokenizer());
-    let base = continued_recipe(&architecture, dir.root(), file.as_deref())?;
-    bessemer_durable::write(&dir.recipe(), base.as_bytes())?;
+    let run = RunDir::new(out);
+    let file = tokenizer.is_some().then(|| run.tokenizer());
+    let base = continued_recipe(&architecture, run.root(), file.as_deref())?;
+    dir.write(RECIPE, base.as_bytes())?;
+    let checkpoint = run.checkpoints().join(saved.path.file_name().unwrap_or_default());
+    unfinished.publish()?;
     console.say(&architecture.summary());
-    console.say(&format!("{} can be the base of a recipe that trains it further", dir.recipe().display()));
-    Ok(print(&report.path.display().to_string())?)
+    console.say(&format!("{} can be the base of a recipe that trains it further", run.recipe().display()));
+    Ok(print(&checkpoint.display().to_string())?)
+}
+
+/// Errors if there is something at `out` already: an import makes a new directory.
+fn is_free(out: &Path) -> Result<(), Failure> {
+    let taken = |what: &str| Failure::new(format!("{} {what}; import into a new directory", out.display()));
+    match out.symlink_metadata() {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e.into()),
+        Ok(found) if !found.is_dir() => Err(taken("is there already and is no directory")),
+        Ok(_) if bessemer_durable::list(out)?.is_empty() => Ok(()),
+        Ok(_) => Err(taken("holds files already")),
+    }
+}
+
+/// A run directory under a hidden name beside the one that it will bear: one that is there is whole, and an import that was
+/// killed can be repeated.
+struct Unfinished {
+    parent: ConfinedDir,
+    /// Hidden name.
+    partial: OsString,
+    name: OsString,
+    dir: ConfinedDir,
+    lock: Option<FileLock>,
+}
+
+impl Unfinished {
+    /// Makes the hidden directory, and removes those of imports to the same place that were killed.
+    fn begin(out: &Path) -> Result<Unfinished, Failure> {
+        let name = out.file_name().ok_or_else(|| {
+            Failure::usage(format!("--out {}: wanted the name of a new directory", out.display()))
+        })?;
+        let parent = ConfinedDir::create_named(bessemer_durable::parent(out))?;
+        let mut prefix = OsString::from(".");
+        prefix.push(name);
+        prefix.push(".partial-");
+        for (left, kind) in parent.list("")? {
+            if kind == EntryKind::Directory && left.as_bytes().starts_with(prefix.as_bytes()) {
+                // Best effort: a hidden directory costs space and nothing else.
+                let _ = remove_unfinished(&parent, &left);
+            }
+        }
+        let mut partial = prefix;
+        partial.push(std::process::id().to_string());
+        parent.make_dir(&partial)?;
+        let dir = parent.dir(&partial)?;
+        let lock = dir.try_lock(LOCK)?;
+        Ok(Unfinished { parent, partial, name: name.to_owned(), dir, lock })
+    }
+
+    /// Gives the finished directory its name, durably.
+    fn publish(mut self) -> Result<(), Failure> {
+        if let Some(lock) = self.lock.take() {
+            lock.remove();
+        }
+        self.dir.sync()?;
+        self.parent.rename(&self.partial, &self.name)?;
+        Ok(self.parent.sync()?)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.lock = None;
+        // After `publish` there is none of that name. Best effort: the next import to the same place removes what stays.
+        let _ = remove_unfinished(&self.parent, &self.partial);
+    }
+}
+
+/// Removes an unfinished run directory on which no process is at work, if it holds only what an import writes.
+fn remove_unfinished(parent: &ConfinedDir, name: &OsStr) -> std::io::Result<()> {
+    let Some(lock) = parent.dir(name)?.try_lock(LOCK)? else { return Ok(()) };
+    let ours = |below: &Path, _: EntryKind| {
+        let first = below.components().next().map(|first| first.as_os_str().as_bytes());
+        first.is_some_and(|first| {
+            let first = first.strip_prefix(b".").unwrap_or(first);
+            let first = first.strip_suffix(b".partial").unwrap_or(first);
+            [RECIPE, TOKENIZER, "checkpoints", "lock"].iter().any(|name| name.as_bytes() == first)
+        })
+    };
+    let removed = parent.remove_tree(name, &ours);
+    drop(lock);
+    removed
 }

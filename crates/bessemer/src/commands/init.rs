@@ -12,7 +12,6 @@ use bessemer_train::Observer;
 use bessemer_units::{Bytes, Tokens};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +22,7 @@ const HEAD: u64 = 1 << 16;
 
 pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let name = run_name(&args.out)?;
-    if fs::symlink_metadata(&args.out).is_ok() {
+    if args.out.symlink_metadata().is_ok() {
         return Err(Failure::new(format!(
             "--out {}: the file exists and is not replaced; name another one, or remove it",
             args.out.display()
@@ -136,18 +135,16 @@ fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64
     let mut kinds: BTreeMap<String, (SourceKind, u64, u64, PathBuf)> = BTreeMap::new();
     let (mut others, mut seen, mut folders) = (0_u64, 0_u64, vec![path.to_path_buf()]);
     while let Some(folder) = folders.pop() {
-        let failed = |e| Failure::new(format!("cannot list {}: {e}", folder.display()));
-        let entries = fs::read_dir(&folder).map_err(failed)?;
-        let mut entries: Vec<_> = entries.collect::<Result<_, _>>().map_err(failed)?;
-        entries.sort_by_key(fs::DirEntry::file_name);
+        let mut entries = bessemer_durable::list(&folder)?;
+        entries.sort();
         for entry in entries {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Ok(metadata) = entry.metadata() else { continue };
+            let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Ok(metadata) = entry.symlink_metadata() else { continue };
             if name.starts_with('.') || seen == MOST_FILES {
                 continue;
             }
             if metadata.is_dir() {
-                folders.push(entry.path());
+                folders.push(entry);
                 continue;
             }
             if !metadata.is_file() {
@@ -158,7 +155,7 @@ fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64
                 others += 1;
                 continue;
             };
-            let found = kinds.entry(format!("{kind:?}")).or_insert((kind, 0, 0, entry.path()));
+            let found = kinds.entry(format!("{kind:?}")).or_insert((kind, 0, 0, entry.clone()));
             found.1 += 1;
             found.2 += text_bytes(&name, metadata.len());
         }

@@ -12,6 +12,7 @@ use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
+use crate::run_dir::RunDir;
 use crate::signals::Deadline;
 use bessemer_checkpoint::{Loaded, Store};
 use bessemer_collectives::launch::{Launch, resolve};
@@ -26,7 +27,6 @@ use bessemer_recipe::{load_planned, load_recipe};
 use bessemer_train::{Closed, OtherCheckpoints, Outcome, Silent, TrainError, Trainer, TrainerInput};
 use bessemer_units::Bytes;
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
@@ -223,13 +223,13 @@ impl Job {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn launched(&mut self, launch: Option<u64>, run: &Path) -> Result<(), Failure> {
+    pub(crate) fn launched(&mut self, launch: Option<u64>, run: &RunDir) -> Result<(), Failure> {
         if let Some(meeting) = &mut self.meeting {
             meeting.launch = launch;
         }
         let Some(launch) = launch else { return Ok(()) };
         let ranks = self.process..self.process + self.here;
-        self.beats = Heartbeats::start(run, launch, self.process, ranks, &self.recorder)?;
+        self.beats = Heartbeats::start(run.handle()?, launch, self.process, ranks, &self.recorder)?;
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Job {
     ///
     /// # Errors
     /// [`code::CONTINUE`] if any process was asked to stop; another process has ended.
-    pub(crate) fn meet(&mut self, stop: &AtomicBool, run: &Path) -> Result<(), Failure> {
+    pub(crate) fn meet(&mut self, stop: &AtomicBool, run: &RunDir) -> Result<(), Failure> {
         let Some(meeting) = &mut self.meeting else { return Ok(()) };
         let met = if self.process == 0 { meeting.decide(stop) } else { meeting.wait(stop) };
         match met {

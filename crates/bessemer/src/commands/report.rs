@@ -5,13 +5,12 @@ use crate::commands::saved_model::exists;
 use crate::commands::schedule::{measured, picture, show};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{CORPUS, RECIPE, REPORT, RunDir};
 use bessemer_report::plot::{Key, Lane};
 use bessemer_report::{ReportInput, StepTimeline, signed_percent};
 use bessemer_runlog::Record;
 use bessemer_sim::{Summary, simulate};
 use serde_json::json;
-use std::fs;
 use std::path::Path;
 
 pub(crate) fn run(path: &Path, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -60,16 +59,17 @@ pub(crate) fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, F
 
 /// Writes report.html from what the run directory holds; returns the records of the run.
 pub(crate) fn write(dir: &RunDir, console: &mut Console) -> Result<Vec<Record>, Failure> {
-    let log = bessemer_runlog::read(dir.root())?;
+    let log = bessemer_runlog::read(dir.handle()?)?;
     warn_of_damage(&dir.root().join(bessemer_runlog::FILE), &log.damaged, console);
-    let corpus = fs::read_to_string(dir.corpus().join(bessemer_corpus::SUMMARY_FILE))
+    let corpus = dir
+        .text(Path::new(CORPUS).join(bessemer_corpus::SUMMARY_FILE))
         .ok()
         .and_then(|text| serde_json::from_str(&text).ok());
     // A run that was imported has no recipe; the report then leaves the section out.
-    let recipe = fs::read_to_string(dir.recipe()).unwrap_or_default();
+    let recipe = dir.text(RECIPE).unwrap_or_default();
     let timeline = timeline(dir);
     let input = ReportInput { records: log.records, corpus, recipe, timeline };
-    bessemer_report::write(&dir.report(), &input)?;
+    bessemer_report::write(dir.handle()?, REPORT, &input)?;
     Ok(input.records)
 }
 
@@ -79,17 +79,16 @@ const PENDING: f64 = 0.5;
 /// The last step that the run traced below its simulation with the measured times; nothing if it traced none. A trace that
 /// cannot be drawn is no reason to have no report.
 fn timeline(dir: &RunDir) -> Option<StepTimeline> {
-    let path = dir.root().join(bessemer_runlog::TRACE_FILE);
-    path.exists().then(|| {
-        drawn(&path).unwrap_or_else(|e| StepTimeline {
+    dir.has(bessemer_runlog::TRACE_FILE).then(|| {
+        drawn(dir).unwrap_or_else(|e| StepTimeline {
             picture: None,
             notes: vec![format!("The trace is not drawn: {}", e.message)],
         })
     })
 }
 
-fn drawn(path: &Path) -> Result<StepTimeline, Failure> {
-    let (program, measured) = measured::of_run(path)?;
+fn drawn(dir: &RunDir) -> Result<StepTimeline, Failure> {
+    let (program, measured) = measured::of_run(dir.handle()?)?;
     let costs = measured.samples.costs(&program).map_err(Failure::new)?;
     let simulated = simulate(&program, &costs).map_err(Failure::new)?;
     let summary = Summary::new(&program, &costs, &simulated, PENDING);

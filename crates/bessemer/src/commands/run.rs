@@ -6,11 +6,10 @@ use crate::commands::heartbeats;
 use crate::commands::plan::auto::LaidOut;
 use crate::commands::ranks::{Job, RankThreads, interrupted};
 use crate::commands::report;
-use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
 use crate::machine;
-use crate::run_dir::RunDir;
+use crate::run_dir::{LOCK, RECIPE, RunDir, SHARDS};
 use crate::signals::{Deadline, stop_flag};
 use crate::stages::Stages;
 use crate::uploads::Uploads;
@@ -23,10 +22,9 @@ use bessemer_recipe::{Loaded, Recipe, load_recipe, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, Outcome, Peak, TrainError, TrainerInput, checkpoints};
+use bessemer_train::{Observer, Outcome, Peak, TrainError, TrainerInput};
 use bessemer_units::Bytes;
 use bessemer_web::redact::redact;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +101,9 @@ impl Session {
             }
         }
         self.lock = Some(take(&self.dir)?);
-        self.launch = heartbeats::claim(self.dir.root())?;
+        self.launch = heartbeats::claim(self.dir.handle()?)?;
+        // Memory that removed runs have left; a start is the moment at which it is needed.
+        bessemer_train::sweep_copies_in_memory(&self.recipe.save.memory);
         Ok(())
     }
 
@@ -170,7 +170,8 @@ impl Session {
 
     /// The ranks of this process train to the end or to a stop, and evaluate.
     fn train(&mut self, job: &mut Job, console: &mut Console) -> Result<(), Failure> {
-        job.meet(&self.stop, self.dir.root())?;
+        job.meet(&self.stop, &self.dir)?;
+        let directory = self.dir.handle()?;
         let (tokenizer, train, validation) = self.data(console)?;
         console.log_every(self.recipe.train.log_every);
         let threads = job.threads_of_a_rank(self.recipe.run.threads);
@@ -185,7 +186,7 @@ impl Session {
             tokenizer: Arc::clone(&tokenizer),
             train: Arc::clone(&train),
             validation: validation.clone(),
-            directory: self.dir.root().to_path_buf(),
+            directory: directory.clone(),
             memory_available: memory,
             peak,
         };
@@ -201,7 +202,7 @@ impl Session {
         };
         if !upload.is_empty() && job.is_first() {
             // Whoever goes on from the store's checkpoints is the one who uploads there from now on.
-            let begins = checkpoints(self.dir.root()).named_steps()?.is_empty();
+            let begins = self.dir.store()?.named_steps()?.is_empty();
             let takes_over = begins && !remote(upload)?.reader().list()?.is_empty();
             console.upload(Uploads::new(self.dir.root(), takes_over));
         }
@@ -219,9 +220,8 @@ impl Session {
         if !job.is_first() {
             return rank_threads.assist(job);
         }
-        let trained = rank_threads.train(job, console, &|| {
-            Ok(bessemer_durable::write(&self.dir.recipe(), self.recipe_text.as_bytes())?)
-        })?;
+        let trained = rank_threads
+            .train(job, console, &|| Ok(directory.write(RECIPE, self.recipe_text.as_bytes())?))?;
         let outcome = trained.outcome;
         let Some(((done, all), closed)) = trained.closed else { return outcome.map(|_| ()) };
         let (reason, message) = match &outcome {
@@ -247,12 +247,13 @@ impl Session {
         let missing = |what: &str, e: &dyn std::fmt::Display| {
             Failure::new(format!("{what}: {e}; `bessemer run RECIPE` makes corpus, tokenizer and shards"))
         };
-        let tokenizer = load_tokenizer(&self.dir.tokenizer())
-            .map_err(|e| missing("the run has no usable tokenizer", &e.message))?;
-        let train = ShardSet::open(self.dir.shards(), "train")
-            .map_err(|e| missing("the run has no usable shards", &e))?;
-        let validation = match self.dir.shards().join("validation").is_dir() {
-            true => Some(ShardSet::open(self.dir.shards(), "validation")?),
+        let tokenizer =
+            self.dir.load_tokenizer().map_err(|e| missing("the run has no usable tokenizer", &e.message))?;
+        let shards = self.dir.dir(SHARDS).map_err(|e| missing("the run has no usable shards", &e))?;
+        let train =
+            ShardSet::open(&shards, "train").map_err(|e| missing("the run has no usable shards", &e))?;
+        let validation = match shards.exists("validation") {
+            true => Some(ShardSet::open(&shards, "validation")?),
             false => None,
         };
         // One token is nothing to predict; a run without validation trains all the same.
@@ -333,7 +334,7 @@ fn sources_exist(corpus: &CorpusConfig) -> Result<(), Failure> {
 
 /// Opens the log of the run; damaged lines of it are set aside, and said.
 fn open_log(dir: &RunDir, console: &mut Console) -> Result<RunLog, Failure> {
-    let log = RunLog::open(dir.root())?;
+    let log = RunLog::open(dir.handle()?)?;
     warn_of_damage(log.path(), log.damaged(), console);
     if !log.damaged().is_empty() {
         console.say(&format!("they are kept in {}", dir.root().join(runlog::DAMAGED_FILE).display()));
@@ -355,7 +356,7 @@ pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], consol
 /// Makes the run directory and takes it for this process.
 pub(crate) fn take(dir: &RunDir) -> Result<FileLock, Failure> {
     make(dir)?;
-    FileLock::try_acquire(&dir.lock())?.ok_or_else(|| {
+    dir.handle()?.try_lock(LOCK)?.ok_or_else(|| {
         Failure::new(format!(
             "another process is at work on {}; wait for it, stop it, or choose another run.name",
             dir.root().display()
@@ -368,7 +369,7 @@ pub(crate) fn make(dir: &RunDir) -> Result<(), Failure> {
     let failed = |e| Failure::new(format!("cannot create run directory {}: {e}", dir.root().display()));
     // Only the folder of runs and the run's own are made: more than that missing is a mistyped path.
     let folder = bessemer_durable::parent(dir.root());
-    if let Err(e) = fs::create_dir(folder)
+    if let Err(e) = bessemer_durable::create_dir(folder)
         && e.kind() != std::io::ErrorKind::AlreadyExists
     {
         return Err(match e.kind() {
@@ -380,7 +381,7 @@ pub(crate) fn make(dir: &RunDir) -> Result<(), Failure> {
             _ => failed(e),
         });
     }
-    fs::create_dir_all(dir.root()).map_err(failed)
+    dir.create().map(|_| ()).map_err(failed)
 }
 
 /// Tokenizer, training split, validation split.
@@ -444,7 +445,13 @@ fn lead(
         (None, 1..) => {
             console.say("the layout is that of the plan in the run directory");
             // Without its record nothing is compared.
-            let records = runlog::read(session.dir.root()).map(|log| log.records).unwrap_or_default();
+            let records = session
+                .dir
+                .handle()
+                .map_err(Failure::from)
+                .and_then(|dir| Ok(runlog::read(dir)?))
+                .map(|log| log.records)
+                .unwrap_or_default();
             let plans = records.into_iter().rev();
             plans
                 .filter_map(|record| if let Record::Plan(plan) = record { Some(plan) } else { None })
@@ -455,7 +462,7 @@ fn lead(
     }
     session.refuse_what_cannot_fit(job, console)?;
     session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
-    job.launched(session.launch, session.dir.root())?;
+    job.launched(session.launch, &session.dir)?;
     // A process that left alone would end the others with an error; they agree to stop instead.
     let _held = job.is_of_processes().then(|| session.deadline.hold());
     if stages {

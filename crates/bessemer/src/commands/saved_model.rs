@@ -10,7 +10,7 @@ use bessemer_model::{ActivationConfig, CacheShape, Decoder, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::{Tokenizer, TokenizerError};
-use bessemer_train::{TrainState, checkpoints};
+use bessemer_train::TrainState;
 use std::path::Path;
 
 /// A checkpoint with what belongs to it.
@@ -25,7 +25,7 @@ impl SavedModel {
     pub(crate) fn open(args: &RunArgs) -> Result<SavedModel, Failure> {
         let dir = RunDir::new(&args.run);
         let checkpoint = open_checkpoint(&dir, args.step)?;
-        let tokenizer = load_tokenizer(&dir.tokenizer())?;
+        let tokenizer = dir.load_tokenizer()?;
         let state = TrainState::of(checkpoint.manifest())
             .map_err(|e| Failure::new(format!("{}: {e}", checkpoint.path().display())))?;
         if tokenizer.fingerprint() != state.identity.tokenizer {
@@ -77,7 +77,7 @@ pub(crate) fn is_parameter(name: &str) -> bool {
 /// The checkpoint of a step, or the newest intact one.
 pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded, Failure> {
     exists(dir.root())?;
-    let store = checkpoints(dir.root());
+    let store = dir.store()?;
     match step {
         Some(step) => store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}"))),
         None => match store.latest_valid()? {
@@ -89,11 +89,16 @@ pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded,
 
 /// The tokenizer in a file; an error names the file.
 pub(crate) fn load_tokenizer(path: &Path) -> Result<Tokenizer, Failure> {
-    Tokenizer::load(path).map_err(|e| match e {
-        TokenizerError::Io { .. } | TokenizerError::TooLarge { .. } => e.into(),
+    Tokenizer::load(path).map_err(|e| named_tokenizer_error(path, e))
+}
+
+/// The error of a tokenizer with the path of its file.
+pub(crate) fn named_tokenizer_error(path: &Path, error: TokenizerError) -> Failure {
+    match error {
+        TokenizerError::Io { .. } | TokenizerError::TooLarge { .. } => error.into(),
         // These tell what is wrong within "tokenizer.json", wherever that was.
-        _ => Failure::new(format!("{}: {e}", path.display())),
-    })
+        _ => Failure::new(format!("{}: {error}", path.display())),
+    }
 }
 
 /// A run directory without a checkpoint.

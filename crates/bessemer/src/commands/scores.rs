@@ -163,7 +163,7 @@ pub(crate) fn train_lm(args: &TrainLmArgs, as_json: bool, console: &mut Console)
         model.model()?.write_binary(&mut file)?;
     }
     file.commit()?;
-    let size = std::fs::metadata(&args.out)?.len();
+    let size = args.out.metadata()?.len();
     console.say(&format!("wrote {} ({})", args.out.display(), Bytes(size)));
     let discounts: Vec<_> = model.discounts().collect();
     if as_json {

@@ -17,7 +17,6 @@ use bessemer_units::Bytes;
 use serde_json::json;
 use std::env::VarError;
 use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -58,7 +57,7 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
         name: args.name.clone().unwrap_or_else(|| run.name()),
         tokenizer: Arc::new(saved.tokenizer),
         context: capacity,
-        chat: chat_template(&run.root().join("tokenizer_config.json"))?,
+        chat: chat_template(&run)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     };
     let address = server.address();
@@ -97,10 +96,12 @@ fn access_key(args: &ServeArgs) -> Result<Option<AccessKey>, Failure> {
 }
 
 /// The template of conversations in the model's directory, if there is one.
-fn chat_template(path: &Path) -> Result<ChatTemplate, Failure> {
+fn chat_template(run: &RunDir) -> Result<ChatTemplate, Failure> {
+    const NAME: &str = "tokenizer_config.json";
+    let path = run.root().join(NAME);
     let mut text = String::new();
-    let read = bessemer_durable::open_regular(path)
-        .and_then(|file| file.take(LARGEST_CONFIG).read_to_string(&mut text));
+    let read =
+        run.handle()?.open_file(NAME).and_then(|file| file.take(LARGEST_CONFIG).read_to_string(&mut text));
     match read {
         Ok(_) => ChatTemplate::of_tokenizer_config(&text)
             .map_err(|e| Failure::new(format!("{}: {e}", path.display()))),

@@ -24,7 +24,6 @@ use bessemer_train::study::{METHODS, Method, SymbolText, method, train_one, trai
 use bessemer_units::Bytes;
 use std::cell::RefCell;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -190,7 +189,7 @@ fn lock(out: &Path) -> Result<FileLock, Failure> {
 }
 
 fn create(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder).map_err(|e| Failure::new(format!("cannot create {}: {e}", folder.display())))
+    Ok(bessemer_durable::create_dir_all(folder)?)
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Method>, Failure> {

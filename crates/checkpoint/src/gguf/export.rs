@@ -11,7 +11,6 @@ use crate::source::{TensorSource, TensorSpec};
 use bessemer_arch::Model;
 use bessemer_durable::NewFile;
 use bessemer_units::DType;
-use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -92,7 +91,7 @@ fn check_target(path: &Path, overwrite: bool) -> Result<()> {
     }
     let mut magic = [0; 4];
     let found = about.is_file()
-        && fs::File::open(path).at("open", path)?.read_exact(&mut magic).is_ok()
+        && bessemer_durable::open_regular(path).at("open", path)?.read_exact(&mut magic).is_ok()
         && magic == MAGIC;
     if found {
         Ok(())

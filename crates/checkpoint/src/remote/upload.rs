@@ -7,11 +7,10 @@ use crate::manifest::{MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, stated_checks
 use crate::retention::Retention;
 use crate::store::{PIN_NAME, Store, is_compressed, open_part, open_stored, parse_step_name, step_name};
 use crate::verified::VerifiedFile;
+use bessemer_durable::ConfinedDir;
 use bessemer_object_store::{Object, Put, RemoteError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -333,20 +332,21 @@ impl Owner {
     pub fn random() -> Result<Owner> {
         let source = Path::new("/dev/urandom");
         let mut bytes = [0; 16];
-        File::open(source).and_then(|mut f| f.read_exact(&mut bytes)).at("read", source)?;
+        bessemer_durable::random_bytes(&mut bytes).at("read", source)?;
         Ok(Owner { id: bytes.iter().map(|b| format!("{b:02x}")).collect() })
     }
 
-    /// The owner that a file names; a file that is not there is made, with a new one.
+    /// The owner that the file `name` of a run directory names; a file that is not there is made, with a new one.
     ///
     /// # Errors
     /// The file system's answer; a file that is not an owner's.
-    pub fn of_file(path: &Path) -> Result<Owner> {
-        let bytes = match bessemer_durable::read(path) {
+    pub fn of_file(dir: &ConfinedDir, name: &str) -> Result<Owner> {
+        let path = &dir.path().join(name);
+        let bytes = match dir.read(name) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let owner = Owner::random()?;
-                bessemer_durable::write(path, &owner_bytes(&owner)?).at("write", path)?;
+                dir.write(name, &owner_bytes(&owner)?).at("write", path)?;
                 return Ok(owner);
             }
             Err(e) => return Err(e).at("read", path),

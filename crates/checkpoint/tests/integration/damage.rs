@@ -297,7 +297,7 @@ fn a_copy_under_another_step_and_links_and_fifos_are_not_taken() {
     assert!(made.success());
     // Opening a FIFO to read waits for a writer, unless one takes care.
     let e = store.load(5).unwrap_err().to_string();
-    assert!(e.contains("not a regular file"), "{e}");
+    assert!(e.contains("wanted a regular file, found a FIFO"), "{e}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use bessemer_checkpoint::hf::{EXPORT_MANIFEST, HfExport, export_hf};
 use bessemer_checkpoint::{CheckpointError, HostTensors, Retention, SaveReport, SaveRequest, Store};
+use bessemer_durable::{ConfinedDir, FileLock};
 use bessemer_tensor::host::HostTensor;
 use bessemer_units::DType;
 use std::collections::BTreeMap;
@@ -223,4 +224,55 @@ fn checkpoints_that_a_run_went_back_from_are_no_longer_its_newest() {
     assert!(store.abandon_after(10).unwrap().is_empty());
     let names = fs::read_dir(store.dir()).unwrap().count();
     assert_eq!(names, 4, "the lock, step 10 and the two that were kept in {}", tmp.path().display());
+}
+
+/// A store of a run directory that is opened once: links in the place of the store and of its files lead nowhere, and the
+/// handle goes on to name the same directory.
+#[test]
+fn a_store_of_an_open_directory_changes_nothing_behind_links() {
+    let tmp = tempfile::tempdir().unwrap();
+    let outside = Store::open(tmp.path().join("outside"));
+    save(&outside, 7).unwrap();
+    let before = snapshot(outside.dir());
+    let run = tmp.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let handle = ConfinedDir::open_named(&run).unwrap();
+    let store = Store::open_in(&handle, "checkpoints");
+    assert!(store.latest_valid().unwrap().is_none());
+    symlink(outside.dir(), store.dir()).unwrap();
+    // Archived checkpoints are read, and that is all.
+    assert_eq!(store.latest_valid().unwrap().unwrap().loaded.manifest().step, 7);
+    for e in [save(&store, 8).unwrap_err(), store.gc(&Retention::default()).unwrap_err()] {
+        assert!(e.to_string().contains("symbolic link") && e.to_string().contains("run/checkpoints"), "{e}");
+    }
+    assert!(store.clean().is_empty());
+    assert_eq!(snapshot(outside.dir()), before);
+
+    // Another directory is put in the place of the run: the handle still names the first one.
+    fs::remove_file(store.dir()).unwrap();
+    save(&store, 8).unwrap();
+    fs::rename(&run, tmp.path().join("moved")).unwrap();
+    symlink(tmp.path().join("outside"), &run).unwrap();
+    save(&store, 9).unwrap();
+    assert!(tmp.path().join("moved/checkpoints/step-00000009/manifest.json").exists());
+    assert_eq!(snapshot(outside.dir()), before);
+}
+
+#[test]
+fn leftovers_of_a_killed_removal_go_at_the_next_open_unless_somebody_is_at_work() {
+    let tmp = tempfile::tempdir().unwrap();
+    let store = Store::open(tmp.path());
+    save(&store, 1).unwrap();
+    save(&store, 2).unwrap();
+    // Killed after the rename, and after the first file.
+    let left = tmp.path().join(".step-00000001.removing-1");
+    fs::rename(store.path(1), &left).unwrap();
+    let shard = fs::read_dir(&left).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(shard).unwrap();
+    let lock = FileLock::try_acquire(&tmp.path().join(".lock")).unwrap().unwrap();
+    assert!(store.clean().is_empty() && left.exists());
+    drop(lock);
+    assert_eq!(store.clean(), [left.clone()]);
+    assert!(!left.exists() && store.load(2).is_ok());
+    assert!(store.clean().is_empty());
 }

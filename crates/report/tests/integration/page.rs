@@ -335,13 +335,12 @@ fn writing_leaves_the_page_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.html");
     let input = ReportInput { recipe: "x = 1".into(), ..Default::default() };
-    write(&path, &input).unwrap();
-    write(&path, &input).unwrap();
+    write(dir.path(), "report.html", &input).unwrap();
+    write(dir.path(), "report.html", &input).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), render(&input));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    assert!(
-        write(&dir.path().join("none/report.html"), &input).unwrap_err().to_string().contains("report.html")
-    );
+    let error = write(dir.path(), "none/report.html", &input).unwrap_err().to_string();
+    assert!(error.contains("report.html"), "{error}");
 }
 
 fn series(points: &[[f64; 2]], mark: Mark) -> Series {

@@ -20,7 +20,7 @@ use crate::state::TrainState;
 use crate::{TrainError, TrainerInput};
 use bessemer_checkpoint::{MemoryConfig, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::{Communicator, InFlight};
-use bessemer_durable::FileLock;
+use bessemer_durable::{ConfinedDir, FileLock};
 use bessemer_memory_checkpoint::{
     CompleteCopy, CopyOffer, CopySource, FoundCopy, MemoryError, Pacing, PeerCopies, RankPlacement,
     RecoveryPlan, Slot, SlotDirectory, SlotPair, Tier, receive_part, send_part, stable_hash,
@@ -32,7 +32,7 @@ pub(super) use launch::host;
 use launch::{Launch, unnoted};
 use overflow::{Parts, Space};
 use std::ops::Range;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Messages.
@@ -154,7 +154,7 @@ impl MemoryTier {
             }
         });
         let own = opened.as_ref().map_or(0, |opened| opened.space(config, left, on_host));
-        let run_directory = input.directory.as_path();
+        let run_directory = &input.directory;
         let space = Space { config, run_directory, layout, states, hosts: hosts.clone(), own };
         let before = launch.overflow.clone();
         let parts = Parts::agree(worker, &space, &mut launch)?;
@@ -365,18 +365,30 @@ struct OpenDirectory {
     lock: FileLock,
 }
 
+/// Removes copies in memory of this user's runs whose directories are gone, where no process is at work on them, and returns
+/// the paths. Besides the config's directory it looks into the default one.
+pub fn sweep_copies_in_memory(config: &MemoryConfig) -> Vec<PathBuf> {
+    let default = MemoryConfig::default().directory;
+    let other = (config.directory != default).then_some(&config.directory);
+    [Some(&default), other].into_iter().flatten().flat_map(SlotDirectory::sweep).collect()
+}
+
+/// Path of the run directory without links, which is kept beside copies.
+fn real_path(run: &ConfinedDir) -> PathBuf {
+    run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned())
+}
+
 /// Makes or opens the directory of a rank's slots.
 fn open(
     config: &MemoryConfig,
-    run_directory: &Path,
+    run_directory: &ConfinedDir,
     run: u128,
     rank: usize,
 ) -> Result<OpenDirectory, MemoryError> {
     if rank == 0 {
-        SlotDirectory::sweep(&config.directory);
+        sweep_copies_in_memory(config);
     }
-    let run_directory = run_directory.canonicalize().unwrap_or_else(|_| run_directory.into());
-    let directory = SlotDirectory::open(&config.directory, run, &run_directory)?;
+    let directory = SlotDirectory::open(&config.directory, run, &real_path(run_directory))?;
     let lock = directory.lock(rank)?;
     Ok(OpenDirectory { directory, lock })
 }
@@ -417,11 +429,10 @@ impl OpenDirectory {
             let (path, free) = (space.config.directory.clone(), space.own);
             return Err(MemoryError::NoRoom { path, needed, free });
         }
-        let run_directory = space.run_directory.canonicalize().unwrap_or_else(|_| space.run_directory.into());
         let store = match parts.elsewhere().any(|(_, part)| part.tier == Tier::Store) {
             true => {
-                let base = overflow::open_store(&run_directory)?;
-                Some(SlotDirectory::open(&base, keys[rank].run, &run_directory)?)
+                let base = overflow::open_store(space.run_directory)?;
+                Some(SlotDirectory::open(&base, keys[rank].run, &real_path(space.run_directory))?)
             }
             false => None,
         };
@@ -597,7 +608,7 @@ impl Trainer {
             // Other ranks of this host remove the same; what stays is swept when the run directory is gone.
             directories.into_iter().flatten().for_each(|directory| drop(directory.remove()));
             // Only if nothing else is in it.
-            let _ = std::fs::remove_dir(overflow::store(&self.input.directory));
+            let _ = self.input.directory.remove_dir(overflow::store());
         }
     }
 }

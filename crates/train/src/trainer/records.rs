@@ -1,13 +1,14 @@
 //! What the first rank writes down: metrics.jsonl, TensorBoard's file and the text file for Prometheus.
 
 use crate::TrainError;
+use bessemer_durable::ConfinedDir;
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{
     self as runlog, EndReason, Fault, HyperParameter, LogSync, Prometheus, Record, RunLog, TensorBoard,
     Warning,
 };
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The files of one session, open for appending.
@@ -16,7 +17,7 @@ pub(super) struct Records {
     /// Made with the first record, so that a run that cannot start leaves no file.
     board: Option<TensorBoard>,
     prometheus: Option<Prometheus>,
-    directory: PathBuf,
+    directory: ConfinedDir,
     name: String,
     /// The resolved recipe, shown as text by TensorBoard.
     recipe_text: String,
@@ -31,7 +32,11 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn open(directory: &Path, recipe: &Recipe, recipe_text: &str) -> Result<Records, TrainError> {
+    pub(super) fn open(
+        directory: &ConfinedDir,
+        recipe: &Recipe,
+        recipe_text: &str,
+    ) -> Result<Records, TrainError> {
         let log = RunLog::open(directory)?;
         let earlier = runlog::read(directory)?.records;
         let finished = earlier.iter().rev().find_map(|r| match r {
@@ -40,12 +45,17 @@ impl Records {
         });
         let name = &recipe.run.name;
         let config = &recipe.run.prometheus;
-        let path = directory.join(&config.path);
+        let path = directory.path().join(&config.path);
+        let inside = Path::new(&config.path).components().all(|c| matches!(c, Component::Normal(_)));
         Ok(Records {
             log,
             board: None,
-            prometheus: (config.every_steps > 0).then(|| Prometheus::new(path, name, config.every_steps)),
-            directory: directory.to_owned(),
+            prometheus: (config.every_steps > 0).then(|| match inside {
+                true => Prometheus::new_in(directory, &config.path, name, config.every_steps),
+                // The folder of a collector, which the user names.
+                false => Prometheus::new(path, name, config.every_steps),
+            }),
+            directory: directory.clone(),
             name: name.clone(),
             recipe_text: recipe_text.to_owned(),
             hyperparameters: hyperparameters(recipe),

@@ -225,7 +225,7 @@ impl Trainer {
             Some(records) => records.go_on_from(step, true)?,
             None => 0,
         };
-        let path = loaded.path().strip_prefix(&self.input.directory).unwrap_or(loaded.path());
+        let path = loaded.path().strip_prefix(self.input.directory.path()).unwrap_or(loaded.path());
         self.resumed = Some(Resume { step, path: path.display().to_string(), records_dropped });
         Ok(())
     }
@@ -291,8 +291,12 @@ impl Trainer {
         cost: SaveCost,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        let path =
-            report.path.strip_prefix(&self.input.directory).unwrap_or(&report.path).display().to_string();
+        let path = report
+            .path
+            .strip_prefix(self.input.directory.path())
+            .unwrap_or(&report.path)
+            .display()
+            .to_string();
         let beside = self.saver.times.take();
         let record = Save {
             step,

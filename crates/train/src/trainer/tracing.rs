@@ -11,12 +11,12 @@
 use super::clocks::Clocks;
 use crate::TrainError;
 use bessemer_collectives::CollectiveKind;
+use bessemer_durable::ConfinedDir;
 use bessemer_parallel::{Notes, Worker};
 use bessemer_recipe::TraceConfig;
 use bessemer_runlog::{LaneSpan, PROGRAM_NOTE, RunLogError, TRACE_FILE, Trace, TraceLanes, TraceNote};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Steps (or windows) of a session that warm up.
@@ -49,7 +49,7 @@ struct Event {
 pub(super) struct Tracing {
     config: TraceConfig,
     /// On the first rank, which writes.
-    path: Option<PathBuf>,
+    directory: Option<ConfinedDir>,
     file: Option<File>,
     /// Known once training begins.
     clocks: Option<Clocks>,
@@ -67,10 +67,10 @@ pub(super) struct Tracing {
 
 impl Tracing {
     /// A trace without events; the first rank writes it into `directory`.
-    pub(super) fn new(config: &TraceConfig, directory: Option<&Path>) -> Tracing {
+    pub(super) fn new(config: &TraceConfig, directory: Option<ConfinedDir>) -> Tracing {
         Tracing {
             config: config.clone(),
-            path: directory.map(|d| d.join(TRACE_FILE)),
+            directory,
             file: None,
             clocks: None,
             turns: 0,
@@ -111,7 +111,7 @@ impl Tracing {
 
     /// The step at hand has its program.
     pub(super) fn runs(&mut self, worker: &Worker) {
-        if self.begun.is_some() && self.path.is_some() {
+        if self.begun.is_some() && self.directory.is_some() {
             self.program = worker.program_at_hand().to_text();
         }
     }
@@ -178,23 +178,28 @@ impl Tracing {
         self.intervals += more;
         let mine = serde_json::to_vec(&events).map_err(state)?;
         let all = worker.gather_bytes("trace", &mine)?;
-        let Some(path) = self.path.clone() else { return Ok(None) };
+        let Some(directory) = self.directory.clone() else { return Ok(None) };
         let ranks: Vec<Vec<Event>> =
             all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(state)?;
-        match self.write(&path, worker, &ranks) {
+        match self.write(&directory, worker, &ranks) {
             Ok(()) => Ok(None),
             Err(e) => {
                 // The others go on noting; nobody writes it down.
-                (self.path, self.file) = (None, None);
+                (self.directory, self.file) = (None, None);
                 Ok(Some(format!("no more is traced: {e}")))
             }
         }
     }
 
-    fn write(&mut self, path: &Path, worker: &Worker, ranks: &[Vec<Event>]) -> Result<(), RunLogError> {
+    fn write(
+        &mut self,
+        directory: &ConfinedDir,
+        worker: &Worker,
+        ranks: &[Vec<Event>],
+    ) -> Result<(), RunLogError> {
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => File::create(path, worker)?,
+            None => File::create(directory, worker)?,
         };
         let program = file.program(&self.program)?;
         for (rank, events) in ranks.iter().enumerate() {
@@ -223,8 +228,8 @@ struct File {
 }
 
 impl File {
-    fn create(path: &Path, worker: &Worker) -> Result<File, RunLogError> {
-        let mut lanes = TraceLanes::over(Trace::replace(path)?, &[PASSES, MESSAGES]);
+    fn create(directory: &ConfinedDir, worker: &Worker) -> Result<File, RunLogError> {
+        let mut lanes = TraceLanes::over(Trace::replace(directory)?, &[PASSES, MESSAGES]);
         let plan = worker.plan();
         for rank in 0..plan.ranks() {
             let at = plan.coord(rank);

@@ -94,7 +94,7 @@ fn input(dir: &Path, recipe: &Recipe) -> TrainerInput {
         tokenizer,
         train,
         validation: Some(validation),
-        directory: dir.to_owned(),
+        directory: bessemer_durable::ConfinedDir::create_named(dir).unwrap(),
         memory_available: Bytes(1 << 30),
         peak: None,
     }

@@ -58,7 +58,7 @@ fn train(recipe: &Recipe, noisy: bool, stops: &[u64], threads: usize) -> Result 
             tokenizer: Arc::clone(&tokenizer),
             train: Arc::clone(&set),
             validation: None,
-            directory: dir.path().to_owned(),
+            directory: bessemer_durable::ConfinedDir::open(dir.path()).unwrap(),
             memory_available: Bytes(1 << 30),
             peak: None,
         };
@@ -198,7 +198,7 @@ fn a_missing_folder_for_offloaded_activations_ends_a_run_before_its_first_step()
         tokenizer,
         train,
         validation: None,
-        directory: dir.path().to_owned(),
+        directory: bessemer_durable::ConfinedDir::open(dir.path()).unwrap(),
         memory_available: Bytes(1 << 30),
         peak: None,
     };

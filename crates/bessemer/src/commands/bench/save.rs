@@ -12,13 +12,13 @@ use bessemer_checkpoint::{
     LentTensors, SaveRequest, Store, TensorParts, TensorSpec,
     fs::{DIRECT_ALIGNMENT, FileSystem, OsFileSystem, evict_from_cache},
 };
+use bessemer_durable::ConfinedDir;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::{FinishedCopy, MemoryPlan, OwnSlices, StateTensor};
 use bessemer_tensor::rng::RngKey;
 use bessemer_train::{Runner, TrainError, read_tensors};
 use bessemer_units::Bytes;
 use serde_json::json;
-use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ struct Times {
 
 /// Processor seconds of this process, of all its threads; in steps of 10 ms. Nothing where the system does not say.
 fn processor_seconds() -> Option<f64> {
-    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    let text = bessemer_durable::read_system("/proc/self/stat");
     // User and system time are the 14th and 15th field; the second one is a name in brackets.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
@@ -78,11 +78,17 @@ struct Folder {
     keep: bool,
 }
 
+/// Removes a directory that the benchmark made, with all that is in it.
+fn remove(path: &Path) -> std::io::Result<()> {
+    let name = path.file_name().unwrap_or_default();
+    ConfinedDir::open_named(bessemer_durable::parent(path))?.remove_tree(name, &|_, _| true)
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.keep {
             // Best effort: what stays bears this program's name.
-            let _ = fs::remove_dir_all(&self.path);
+            let _ = remove(&self.path);
         }
     }
 }
@@ -99,7 +105,7 @@ pub(super) fn run(args: &BenchSaveArgs, as_json: bool, console: &mut Console) ->
     memory.add("copies for checkpoints", memory.copy);
     memory.fits(1, machine::available_memory())?;
     let path = args.dir.join(format!("bessemer-bench-save-{}", std::process::id()));
-    fs::create_dir(&path).map_err(|e| Failure::usage(format!("--dir: create {}: {e}", path.display())))?;
+    bessemer_durable::create_dir(&path).map_err(|e| Failure::usage(format!("--dir: {e}")))?;
     let folder = Folder { path, keep: args.keep };
 
     let mut runner = Runner::alone(&mut backend, &job.model, job.shape, job.activations.clone(), &job.optim)?;
@@ -150,7 +156,7 @@ impl Training<'_> {
         });
         // The checkpoints of the round before must not cost this one their removal.
         if folder.join("checkpoints").exists() {
-            fs::remove_dir_all(folder.join("checkpoints"))?;
+            remove(&folder.join("checkpoints"))?;
         }
         let processor = processor_seconds();
         let report = self.store.save(request(1, &mut from_device, &mut |_, _| ()))?;
@@ -161,14 +167,14 @@ impl Training<'_> {
 
         let plain = folder.join("plain");
         times.direct_write.push(write_directly(&plain, bytes)?);
-        fs::remove_file(&plain)?;
+        bessemer_durable::remove_file(&plain)?;
         times.plain_write.push(write_plainly(&plain, bytes)?);
         evict_from_cache(&plain)?;
         times.plain_read.push(read_plainly(&plain)?);
-        fs::remove_file(&plain)?;
+        bessemer_durable::remove_file(&plain)?;
 
-        for entry in fs::read_dir(&report.path)? {
-            evict_from_cache(&entry?.path())?;
+        for file in bessemer_durable::list(&report.path)? {
+            evict_from_cache(&file)?;
         }
         let (begun, processor) = (Instant::now(), processor_seconds());
         let loaded = self.store.load_lazily(1)?;
@@ -260,7 +266,7 @@ fn write_directly(path: &Path, bytes: u64) -> Result<f64, Failure> {
 fn write_plainly(path: &Path, bytes: u64) -> Result<f64, Failure> {
     let piece = random_bytes(PIECE);
     let begun = Instant::now();
-    let mut file = File::create_new(path)?;
+    let mut file = bessemer_durable::create_replacing(path)?;
     let mut left = bytes;
     while left > 0 {
         let now = left.min(piece.len() as u64);
@@ -275,7 +281,7 @@ fn write_plainly(path: &Path, bytes: u64) -> Result<f64, Failure> {
 fn read_plainly(path: &Path) -> Result<f64, Failure> {
     let mut piece = vec![0u8; PIECE];
     let begun = Instant::now();
-    let mut file = File::open(path)?;
+    let mut file = bessemer_durable::open_regular(path)?;
     while file.read(&mut piece)? > 0 {}
     Ok(begun.elapsed().as_secs_f64())
 }

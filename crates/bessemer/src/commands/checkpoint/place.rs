@@ -6,7 +6,7 @@ use crate::run_dir::RunDir;
 use crate::stages::access;
 use bessemer_checkpoint::{Loaded, Manifest, RemoteStore, Store, parse_step_name};
 use bessemer_object_store::{RemoteOptions, is_address};
-use bessemer_train::{TrainState, checkpoints};
+use bessemer_train::TrainState;
 use std::path::Path;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Place {
         }
         let run = RunDir::new(name);
         match run.checkpoints().is_dir() {
-            true => Ok(Place { store: checkpoints(run.root()), remote: None, run: Some(run), step: None }),
+            true => Ok(Place { store: run.store()?, remote: None, run: Some(run), step: None }),
             // "Nothing is damaged" must not be said of nothing.
             false => Err(no_checkpoint(&run)),
         }

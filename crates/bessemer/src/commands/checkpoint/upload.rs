@@ -4,11 +4,10 @@ use super::place::{Place, remote};
 use crate::commands::saved_model::{exists, no_checkpoint};
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, UPLOAD_LOCK, UPLOAD_OWNER};
 use bessemer_checkpoint::{Owner, Store};
-use bessemer_durable::FileLock;
 use bessemer_object_store::is_address;
-use bessemer_train::{Observer, TrainState, checkpoints};
+use bessemer_train::{Observer, TrainState};
 use bessemer_units::Bytes;
 use serde_json::json;
 use std::path::Path;
@@ -23,7 +22,7 @@ pub(crate) fn upload(
 ) -> Result<(), Failure> {
     exists(run)?;
     let dir = RunDir::new(run);
-    let recipe = bessemer_recipe::load_recipe(&dir.recipe(), &[])?.value;
+    let recipe = dir.load_recipe()?.value;
     let url = to.unwrap_or(&recipe.save.upload);
     if url.is_empty() {
         return Err(Failure::usage(
@@ -31,15 +30,15 @@ pub(crate) fn upload(
         ));
     }
     // One at a time: the first one also uploads what is saved meanwhile, or is asked again.
-    let Some(_lock) = FileLock::try_acquire(&dir.upload_lock())? else {
+    let Some(_lock) = dir.handle()?.try_lock(UPLOAD_LOCK)? else {
         let message = format!("another process uploads the checkpoints of {}", run.display());
         return Err(Failure { code: code::CONTINUE, message });
     };
-    let local = checkpoints(run);
+    let local = dir.store()?;
     let Some((newest, _)) = local.latest_complete_until(u64::MAX)? else { return Err(no_checkpoint(&dir)) };
     let manifest = local.load_lazily(newest)?.into_manifest();
     let retention = TrainState::of(&manifest).map_err(Failure::new)?.retention(&recipe);
-    let owner = Owner::of_file(&dir.upload_owner())?;
+    let owner = Owner::of_file(dir.handle()?, UPLOAD_OWNER)?;
     let remote = remote(url)?;
     if take_over {
         remote.take_over(&owner)?;

@@ -1,14 +1,12 @@
 //! `bessemer corpus delete`: documents leave the corpus, the shards and every later build.
 
 use crate::commands::run::take;
-use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, SHARDS, STAGES};
 use bessemer_corpus::{BuildContext, CorpusReader, Deletion, TOKENS_FILE, Tokenized};
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -89,20 +87,20 @@ pub(super) fn run(
 
 /// The tokenizer stays what it is although the corpus changed: checkpoints and shards speak its language.
 fn keep_tokenizer(dir: &RunDir, deletion: &Deletion) -> Result<(), Failure> {
-    let marker = dir.stages().join("tokenizer.json");
-    let Ok(text) = fs::read_to_string(&marker) else { return Ok(()) };
+    let marker = Path::new(STAGES).join("tokenizer.json");
+    let Ok(text) = dir.text(&marker) else { return Ok(()) };
     let mut value: Value = serde_json::from_str(&text)?;
     value["made_from"]["corpus"] = json!(deletion.summary.fingerprint);
-    bessemer_durable::write(&marker, serde_json::to_string_pretty(&value)?.as_bytes())?;
-    Ok(())
+    Ok(dir.handle()?.write(marker, serde_json::to_string_pretty(&value)?.as_bytes())?)
 }
 
 /// Encodes the corpus again, into files of the size that they had.
 fn shards(dir: &RunDir, corpus: &Path, stop: &AtomicBool) -> Result<Tokenized, Failure> {
-    let text = fs::read_to_string(dir.shards().join(TOKENS_FILE)).unwrap_or_default();
+    dir.dir(SHARDS)?;
+    let text = dir.text(Path::new(SHARDS).join(TOKENS_FILE)).unwrap_or_default();
     let before: Option<Tokenized> = serde_json::from_str(&text).ok();
     let shard_bytes = before.map_or(bessemer_shards::DEFAULT_FILE_BYTES, |before| before.shard_bytes);
-    let tokenizer = Arc::new(load_tokenizer(&dir.tokenizer())?);
+    let tokenizer = Arc::new(dir.load_tokenizer()?);
     let context =
         BuildContext { threads: machine::threads(0), memory_budget: MEMORY, progress: &|_| {}, stop };
     let reader = CorpusReader::open(corpus)?;

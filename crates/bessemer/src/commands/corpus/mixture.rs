@@ -1,7 +1,7 @@
 //! What `bessemer corpus stats` says of several sources: their documents, and what training takes of each.
 
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RECIPE, RunDir, SHARDS};
 use bessemer_corpus::{ComponentSummary, Count, TOKENS_FILE};
 use bessemer_loader::Taken;
 use bessemer_recipe::load_recipe;
@@ -15,17 +15,15 @@ use std::path::Path;
 /// without shards or recipe, or of a corpus of one source.
 pub(super) fn taken(path: &Path, recipe: Option<&Path>) -> Result<Vec<Taken>, Failure> {
     let dir = RunDir::new(path);
-    let own = dir.recipe();
-    let recipe = match recipe {
-        Some(recipe) => recipe,
-        None if own.is_file() => own.as_path(),
-        None => return Ok(Vec::new()),
-    };
-    if !dir.shards().join(TOKENS_FILE).is_file() {
+    let has_recipe = recipe.is_some() || dir.has(RECIPE);
+    if !has_recipe || !dir.shards().join(TOKENS_FILE).is_file() {
         return Ok(Vec::new());
     }
-    let recipe = load_recipe(recipe, &[])?.value;
-    Ok(run_mixture(&recipe, &ShardSet::open(dir.shards(), "train")?)?)
+    let recipe = match recipe {
+        Some(recipe) => load_recipe(recipe, &[])?.value,
+        None => dir.load_recipe()?.value,
+    };
+    Ok(run_mixture(&recipe, &ShardSet::open(dir.dir(SHARDS)?, "train")?)?)
 }
 
 /// A line a component, and remarks.

@@ -5,17 +5,19 @@ use crate::cli::MetricArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
+use bessemer_durable::ConfinedDir;
 use bessemer_metrics::answers::pass_at_k;
 use bessemer_sandbox::{Confined, Limits, Outcome, WorkingDirectory, run as run_confined};
 use bessemer_train::Observer;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::env;
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{env, fs};
 
 /// A problem in the format of HumanEval (Chen et al. 2021).
 struct Problem {
@@ -165,7 +167,8 @@ fn run_one(
     let directory =
         WorkingDirectory::new(&env::temp_dir()).map_err(|cause| format!("a directory: {cause}"))?;
     let text = format!("{}{completion}\n{}\ncheck({})\n", problem.prompt, problem.test, problem.entry_point);
-    fs::write(directory.path().join("program.py"), text)
+    ConfinedDir::open(directory.path())
+        .and_then(|dir| dir.create_new("program.py")?.write_all(text.as_bytes()))
         .map_err(|cause| format!("the program's file: {cause}"))?;
     let confined = Confined {
         command: [args.python.as_str(), "-I", "-B", "program.py"].map(str::to_string).to_vec(),

@@ -83,12 +83,12 @@ fn describe(name: &str) -> Result<Description, Failure> {
 /// Text of a small file.
 fn read(path: &str) -> Result<String, String> {
     const MOST_BYTES: u64 = 1 << 20;
-    let about = std::fs::metadata(path).map_err(|e| e.to_string())?;
+    let about = std::path::Path::new(path).metadata().map_err(|e| e.to_string())?;
     if !about.is_file() {
         return Err("it is not a regular file".into());
     }
     if about.len() > MOST_BYTES {
         return Err(format!("it has {} bytes, more than a description can have ({MOST_BYTES})", about.len()));
     }
-    std::fs::read_to_string(path).map_err(|e| e.to_string())
+    bessemer_durable::read_to_string(std::path::Path::new(path)).map_err(|e| e.to_string())
 }

@@ -13,7 +13,7 @@ use super::training::Training;
 use super::{here, machine_of};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RECIPE, RunDir};
 use bessemer_parallel::LayoutChoice;
 use bessemer_plan::Calibration;
 use bessemer_recipe::{LayoutPlan, Loaded, Recipe, load_planned, load_recipe, parse_recipe};
@@ -116,7 +116,7 @@ fn earlier(
     host: &Host,
     subject: &str,
 ) -> Option<LayoutPlan> {
-    let text = bessemer_durable::read_to_string(&directory.recipe()).ok()?;
+    let text = directory.text(RECIPE).ok()?;
     let stored = parse_recipe("recipe.toml", &text, &[]).ok()?;
     let plan = LayoutPlan::of(&stored)?;
     let asked = plan.settings.iter().all(|(key, _)| loaded.is_free(key));

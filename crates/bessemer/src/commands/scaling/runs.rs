@@ -4,7 +4,6 @@ use crate::failure::Failure;
 use bessemer_runlog::{Record, read};
 use bessemer_scaling::approaches::Curve;
 use bessemer_scaling::{Allocation, TrainedRun};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A run and where it comes from.
@@ -112,11 +111,11 @@ const MOST_BYTES: u64 = 64 << 20;
 /// The rows of a table: a header with the columns `parameters`, `tokens` and `loss` in any order, others passed over.
 fn table(path: &Path) -> Result<Vec<NamedRun>, Failure> {
     let failed = |what: String| Failure::usage(format!("{}: {what}", path.display()));
-    let size = fs::metadata(path).map_err(|cause| failed(cause.to_string()))?.len();
+    let size = path.metadata().map_err(|cause| failed(cause.to_string()))?.len();
     if size > MOST_BYTES {
         return Err(failed(format!("is larger than {MOST_BYTES} bytes")));
     }
-    let text = fs::read_to_string(path).map_err(|cause| failed(cause.to_string()))?;
+    let text = bessemer_durable::read_to_string(path).map_err(|cause| failed(cause.to_string()))?;
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let header: Vec<&str> =
         lines.next().map_or_else(Vec::new, |(_, line)| line.split(',').map(str::trim).collect());

@@ -2,8 +2,9 @@
 
 use super::picture::measured_cells;
 use crate::failure::Failure;
+use bessemer_durable::ConfinedDir;
 use bessemer_report::plot::{Cell, Lane};
-use bessemer_runlog::{PROGRAM_NOTE, TRACE_FILE, TraceContents, TraceSpan, read_trace};
+use bessemer_runlog::{PROGRAM_NOTE, TRACE_FILE, TraceContents, TraceSpan, read_trace, read_trace_in};
 use bessemer_schedule::Program;
 use bessemer_sim::{Kind, Sample, Samples, parse_name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,8 +74,18 @@ struct Recorded {
 
 impl Recorded {
     fn read(path: &Path) -> Result<Recorded, Failure> {
-        let file = if path.is_dir() { path.join(TRACE_FILE) } else { path.to_owned() };
-        let TraceContents { spans, notes } = read_trace(&file)?;
+        match path.is_dir() {
+            true => Recorded::of_run(&ConfinedDir::open_named(path)?),
+            false => Recorded::of(path.to_owned(), read_trace(path)?),
+        }
+    }
+
+    fn of_run(run: &ConfinedDir) -> Result<Recorded, Failure> {
+        Recorded::of(run.path().join(TRACE_FILE), read_trace_in(run)?)
+    }
+
+    fn of(file: PathBuf, contents: TraceContents) -> Result<Recorded, Failure> {
+        let TraceContents { spans, notes } = contents;
         let found = spans.len();
         let program = |args: &serde_json::Map<String, serde_json::Value>| {
             Some((args.get("program")?.as_u64()?, args.get("text")?.as_str()?.to_owned()))
@@ -182,8 +193,8 @@ pub(crate) fn read(path: &Path, program: &Program, wanted: Option<u64>) -> Resul
 }
 
 /// The last step that a run traced, and the program that it ran: the trace holds it.
-pub(crate) fn of_run(path: &Path) -> Result<(Program, Measured), Failure> {
-    let mut recorded = Recorded::read(path)?;
+pub(crate) fn of_run(run: &ConfinedDir) -> Result<(Program, Measured), Failure> {
+    let mut recorded = Recorded::of_run(run)?;
     let none = || Failure::new(format!("{}: it holds no step with its program", recorded.file.display()));
     let (step, number) = recorded.program_of.iter().next_back().map(|(s, p)| (*s, *p)).ok_or_else(none)?;
     let text = recorded.programs.get(&number).ok_or_else(none)?;

@@ -10,20 +10,18 @@
 
 use crate::cli::{RecipeArgs, Size};
 use crate::commands::run;
-use crate::commands::saved_model::load_tokenizer;
 use crate::commands::scaling::directory;
 use crate::console::Console;
 use crate::failure::{Failure, code};
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, SHARDS, TOKENIZER};
 use bessemer_arch::Model;
 use bessemer_corpus::CorpusReader;
-use bessemer_durable::FileLock;
+use bessemer_durable::{ConfinedDir, EntryKind, FileLock};
 use bessemer_recipe::{Recipe, load_recipe, to_toml};
 use bessemer_runlog::{EndReason, Record};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
 use serde_json::{Value, json};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -112,20 +110,20 @@ impl<'a> Trials<'a> {
         let lock = super::lock(out)?;
         run::prepare(&RecipeArgs { sets: sets(args, &place(out, "data")), ..args.clone() }, console)?;
         let data = RunDir::new(out.join("data"));
-        let tokenizer = load_tokenizer(&data.tokenizer())?;
+        let tokenizer = data.load_tokenizer()?;
         let corpus = CorpusReader::open(&data.corpus())?.summary().fingerprint.clone();
         let shared =
             json!({ "recipe": to_toml(&recipe)?, "corpus": corpus, "tokenizer": tokenizer.fingerprint() });
         claim(&out.join("trials.json"), &shared)?;
-        let fresh = ShardSet::open(data.shards(), "train")?.token_count();
-        if !data.shards().join("validation").is_dir() {
+        let shards = data.dir(SHARDS)?;
+        let fresh = ShardSet::open(&shards, "train")?.token_count();
+        if !shards.exists("validation") {
             return Err(Failure::new(
                 "the validation split is empty, and a study compares validation losses; raise corpus.split.validation_fraction",
             ));
         }
         let runs = out.join("runs");
-        fs::create_dir_all(&runs)
-            .map_err(|e| Failure::new(format!("cannot create {}: {e}", runs.display())))?;
+        bessemer_durable::create_dir_all(&runs)?;
         Ok(Trials { args, out: out.to_owned(), recipe, tokenizer, fresh, lock })
     }
 
@@ -298,33 +296,30 @@ impl<'a> Trials<'a> {
     /// The run directory of a trial with the data of the study. The records come last: where they are, all is there.
     fn place_data(&self, trial: &Trial) -> Result<(), Failure> {
         let (data, to) = (RunDir::new(self.out.join("data")), RunDir::new(self.directory(trial)));
-        let records = to.root().join(bessemer_runlog::FILE);
-        if records.exists() {
+        if to.has(bessemer_runlog::FILE) {
             return Ok(());
         }
-        link_tree(&data.shards(), &to.shards())
-            .and_then(|()| {
-                bessemer_durable::write(&to.tokenizer(), &bessemer_durable::read(&data.tokenizer())?)?;
-                let log = bessemer_durable::read(&data.root().join(bessemer_runlog::FILE))?;
-                bessemer_durable::write(&records, &log)
-            })
+        let place = || {
+            let (from, to) = (data.handle()?, to.create()?);
+            link_tree(&from.dir(SHARDS)?, &to.create_dir(SHARDS)?)?;
+            to.write(TOKENIZER, &from.read(TOKENIZER)?)?;
+            to.write(bessemer_runlog::FILE, &from.read(bessemer_runlog::FILE)?)
+        };
+        place()
             .map_err(|e| Failure::new(format!("cannot make the run directory {}: {e}", to.root().display())))
     }
 }
 
 /// A tree of folders whose files are those of another, by hard links; copies where the file system has none.
-fn link_tree(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let place = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            link_tree(&entry.path(), &place)?;
+fn link_tree(from: &ConfinedDir, to: &ConfinedDir) -> io::Result<()> {
+    for (name, kind) in from.list("")? {
+        if kind == EntryKind::Directory {
+            link_tree(&from.dir(&name)?, &to.create_dir(&name)?)?;
             continue;
         }
-        match fs::hard_link(entry.path(), &place) {
+        match to.link_file(from, &name) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(_) => bessemer_durable::write(&place, &bessemer_durable::read(&entry.path())?)?,
+            Err(_) => to.write(&name, &from.read(&name)?)?,
             Ok(()) => {}
         }
     }

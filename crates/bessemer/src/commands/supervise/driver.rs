@@ -8,7 +8,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::machine;
 use crate::signals::{StopRequest, StopRequests};
-use bessemer_checkpoint::Store;
+use bessemer_checkpoint::{Store, step_name};
 use bessemer_durable::ConfinedDir;
 use bessemer_runlog::{EndReason, FaultVerdict, Record, read_tail};
 use bessemer_supervise::process::ProcessSignal as Signal;
@@ -19,7 +19,6 @@ use bessemer_supervise::{
 };
 use bessemer_train::{SkippedSamples, TrainState};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -57,6 +56,8 @@ struct Running {
 pub(super) struct Supervisor<'a> {
     args: &'a SuperviseArgs,
     target: Target,
+    /// The run directory.
+    run: ConfinedDir,
     hosts: Option<Hosts>,
     machine: Supervision,
     watchdog: Watchdog,
@@ -81,7 +82,7 @@ pub(super) struct Supervisor<'a> {
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
         args: &'a SuperviseArgs,
-        target: Target,
+        (target, run): (Target, ConfinedDir),
         hosts: Option<Hosts>,
         policy: &Policy,
         limits: WatchdogSettings,
@@ -89,11 +90,10 @@ impl<'a> Supervisor<'a> {
         console: &'a mut Console,
     ) -> Result<Supervisor<'a>, Failure> {
         let own = ProcessIdentity::own(machine::hostname());
-        let steps =
-            read_tail(&target.run, TAIL).unwrap_or_default().into_iter().filter_map(|record| match record {
-                Record::Step(step) => Some(step.seconds),
-                _ => None,
-            });
+        let steps = read_tail(&run, TAIL).unwrap_or_default().into_iter().filter_map(|record| match record {
+            Record::Step(step) => Some(step.seconds),
+            _ => None,
+        });
         let now = Instant::now();
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let mut supervisor = Supervisor {
@@ -116,6 +116,7 @@ impl<'a> Supervisor<'a> {
             health: None,
             console,
             target,
+            run,
         };
         supervisor.saved = supervisor.newest_saved();
         supervisor.machine = Supervision::new(policy, supervisor.saved, seed ^ u64::from(supervisor.own.pid));
@@ -208,7 +209,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn launch(&mut self) -> Result<(), Failure> {
-        let run = &self.target.run;
+        let run = &self.run;
         let hosts = match &self.hosts {
             Some(hosts) => {
                 Some((hosts, hosts.ranks(|ranks| self.target.allows(ranks)).map_err(Failure::new)?))
@@ -247,7 +248,7 @@ impl<'a> Supervisor<'a> {
     /// Looks at the heartbeats.
     fn look(&mut self) {
         // A file system that hangs for a moment is no news.
-        let beats = read_heartbeats(&self.target.run).unwrap_or_default();
+        let beats = read_heartbeats(&self.run).unwrap_or_default();
         let alarm = self.watchdog.observe(self.begun.elapsed(), beats, &self.own);
         let slow = self.slow.observe(self.watchdog.beats());
         if let (Some(slow), Some(running)) = (slow, &mut self.running) {
@@ -281,9 +282,9 @@ impl<'a> Supervisor<'a> {
         let Some(running) = self.running.take() else { return Ok(()) };
         // Ranks that the launcher has left behind.
         self.tell_of_survivors(process::kill_descendants(None, DEATH));
-        let beats = read_heartbeats(&self.target.run).unwrap_or_default();
+        let beats = read_heartbeats(&self.run).unwrap_or_default();
         self.watchdog.observe(self.begun.elapsed(), beats, &self.own);
-        let records = read_tail(&self.target.run, TAIL).unwrap_or_default();
+        let records = read_tail(&self.run, TAIL).unwrap_or_default();
         let saved = self.newest_saved();
         // A heartbeat is half a second old, and a save may be newer than the last record.
         let step = records.iter().rev().find_map(|record| match record {
@@ -355,7 +356,7 @@ impl<'a> Supervisor<'a> {
     /// Takes the newest checkpoint out of the way, with copies in memory that begin there, and the data since the one before with it if that
     /// is asked for.
     fn roll_back(&mut self) -> Result<(), Failure> {
-        let store = bessemer_train::checkpoints(&self.target.run);
+        let store = bessemer_train::checkpoints_in(&self.run);
         let Some(newest) = self.saved else { return Ok(()) };
         let older = newest.checked_sub(1).and_then(|last| store.latest_complete_until(last).ok().flatten());
         let Some((older, _)) = older else {
@@ -366,20 +367,20 @@ impl<'a> Supervisor<'a> {
         let mut behind = String::new();
         if let Some(beyond) = self.args.skip_data {
             let [first, end] = self.span_to_skip(&store, older, newest, beyond)?;
-            SkippedSamples::add(&self.target.run, [first, end])?;
+            SkippedSamples::add(&self.run, [first, end])?;
             behind = format!(" and on behind its samples from {first} to {end}");
         }
-        let from = store.path(newest);
-        let mut to = from.clone().into_os_string();
-        to.push(format!(".given-up-{}", self.machine.launches()));
-        std::fs::rename(&from, &to)?;
-        bessemer_durable::sync_directory(store.dir())?;
+        let dir = self.run.dir("checkpoints")?;
+        let from = step_name(newest);
+        let to = format!("{from}.given-up-{}", self.machine.launches());
+        dir.rename(&from, &to)?;
+        dir.sync()?;
         // Without it copies in memory are those of another run.
-        let (dir, file) = (ConfinedDir::open(store.dir())?, Path::new(bessemer_train::MEMORY_RUN_FILE));
-        if dir.kind(file)?.is_some() {
-            dir.remove_file(file)?;
+        if dir.exists(bessemer_train::MEMORY_RUN_FILE) {
+            dir.remove_file(bessemer_train::MEMORY_RUN_FILE)?;
         }
         self.saved = Some(older);
+        let to = dir.path().join(to);
         let to = to.display();
         self.console.say(&format!(
             "warning: launches die again and again after step {newest}: the run goes back to step {older}{behind}; the checkpoint is now {to}"
@@ -396,19 +397,19 @@ impl<'a> Supervisor<'a> {
         };
         let (first, last) = (state(older)?.loader.samples, state(newest)?);
         let steps = self.step.unwrap_or(newest).saturating_sub(newest) + beyond;
-        let skipped = SkippedSamples::read(&self.target.run)?;
+        let skipped = SkippedSamples::read(&self.run)?;
         Ok([first, skipped.after_steps(&last, steps)])
     }
 
     /// The newest step from which a launch can go on.
     fn newest_saved(&self) -> Option<u64> {
-        let store = bessemer_train::checkpoints(&self.target.run);
+        let store = bessemer_train::checkpoints_in(&self.run);
         store.latest_complete_until(u64::MAX).ok().flatten().map(|(step, _)| step)
     }
 
     /// Ends processes of this host that an earlier supervisor, which was killed, has left behind.
     fn end_earlier_launches(&mut self) {
-        let beats = read_heartbeats(&self.target.run).unwrap_or_default();
+        let beats = read_heartbeats(&self.run).unwrap_or_default();
         let lives = |beat: &&bessemer_supervise::Heartbeat| {
             matches!(beat.state(&self.own), ProcessState::Runs | ProcessState::Stopped)
         };

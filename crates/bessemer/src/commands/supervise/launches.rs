@@ -1,13 +1,13 @@
 //! What became of each launch: lines of `launches.jsonl`, and the report of a supervisor that gives up.
 
 use crate::failure::Failure;
+use bessemer_durable::ConfinedDir;
 use bessemer_runlog::rfc3339;
-use bessemer_supervise::{Exit, launch_epoch};
+use bessemer_supervise::Exit;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
 
 /// A launch that has ended.
 #[derive(Debug, Clone)]
@@ -88,15 +88,12 @@ pub(super) struct Launches {
 }
 
 impl Launches {
-    /// Opens the file of a run for appending.
+    /// Opens the file in the supervisor's folder of a run for appending.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn open(run: &Path) -> Result<Launches, Failure> {
-        let path = launch_epoch::folder(run).join("launches.jsonl");
-        let mut options = OpenOptions::new();
-        let file = bessemer_durable::open_regular_with(options.append(true).create(true), &path)?;
-        Ok(Launches { file, list: Vec::new() })
+    pub(super) fn open(folder: &ConfinedDir) -> Result<Launches, Failure> {
+        Ok(Launches { file: folder.append("launches.jsonl")?, list: Vec::new() })
     }
 
     /// Notes the end of a launch.

@@ -11,7 +11,7 @@ use crate::commands::run::make;
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
 use crate::run_dir::RunDir;
-use bessemer_durable::{FileLock, read_to_string};
+use bessemer_durable::read_to_string;
 use bessemer_supervise::{
     Finish, HealthServer, Hosts, Policy, ServiceManager, WatchdogSettings, launch_epoch, parse_hosts, process,
 };
@@ -29,9 +29,8 @@ pub(crate) fn run(args: &SuperviseArgs, as_json: bool, console: &mut Console) ->
     let target = Target::of(args, hosts.as_ref())?;
     let dir = RunDir::new(&target.run);
     make(&dir)?;
-    let folder = launch_epoch::folder(dir.root());
-    std::fs::create_dir_all(&folder)?;
-    let Some(_lock) = FileLock::try_acquire(&folder.join("lock"))? else {
+    let folder = launch_epoch::folder(dir.handle()?)?;
+    let Some(_lock) = folder.try_lock("lock")? else {
         return Err(Failure::new(format!(
             "another supervisor is at work on {}; stop it first",
             dir.root().display()
@@ -63,8 +62,9 @@ pub(crate) fn run(args: &SuperviseArgs, as_json: bool, console: &mut Console) ->
         first_step: Duration::from_secs_f64(args.first_step_after),
         ..WatchdogSettings::default()
     };
-    let launches = Launches::open(dir.root())?;
-    let mut supervisor = Supervisor::new(args, target, hosts, &policy, limits, launches, console)?;
+    let launches = Launches::open(&folder)?;
+    let mut supervisor =
+        Supervisor::new(args, (target, dir.handle()?.clone()), hosts, &policy, limits, launches, console)?;
     (supervisor.manager, supervisor.health) = (manager, health);
     let finish = supervisor.supervise()?;
     let launches = supervisor.launches;

@@ -115,10 +115,10 @@ impl CopiedState {
             let SavedState { host, slots, boxes } = serde_json::from_slice(bytes).map_err(unreadable)?;
             let mut at = 0;
             for SavedSlot { part, file, name } in slots {
-                let here = tier.directory(part).filter(|_| host == saved.host).and_then(|directory| {
-                    let path = directory.path().join(name);
-                    Slot::open_existing(&path, tier.parts.keys()[part]).ok()
-                });
+                let here = tier
+                    .directory(part)
+                    .filter(|_| host == saved.host)
+                    .and_then(|directory| directory.slot(&name, tier.parts.keys()[part]).ok());
                 let here = here.filter(|slot| slot.file_number().is_ok_and(|found| found == file));
                 let copied = &mut copied.parts[part];
                 (copied.reader, copied.at, copied.here) = (rank, at, here.map(SlotReader::new));

@@ -8,10 +8,12 @@
 //! them apart: it lies in the run directory, where all hosts see it.
 
 use super::{RUN_FILE, TrainError};
+use crate::state::CHECKPOINTS;
+use bessemer_durable::ConfinedDir;
 use bessemer_memory_checkpoint::{CopyOffer, OverflowPlan, stable_hash};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Contents of [`RUN_FILE`].
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
@@ -56,9 +58,9 @@ pub(super) struct Launch {
 
 impl Launch {
     /// The next launch of the run whose directory this is; noted there.
-    pub(super) fn next(directory: &Path) -> Result<Launch, std::io::Error> {
-        std::fs::create_dir_all(directory.join("checkpoints"))?;
-        let mut record = match read(directory) {
+    pub(super) fn next(run: &ConfinedDir) -> Result<Launch, std::io::Error> {
+        run.create_dir(CHECKPOINTS)?;
+        let mut record = match read(run) {
             Some(record) => record,
             None => RunRecord {
                 id: bessemer_durable::read_to_string(Path::new("/proc/sys/kernel/random/uuid"))?,
@@ -66,9 +68,9 @@ impl Launch {
             },
         };
         record.launches += 1;
-        write(directory, &record)?;
+        write(run, &record)?;
         // A copied run directory is another run.
-        let place = directory.canonicalize()?;
+        let place = run.path().canonicalize()?;
         let run = stable_hash(&[place.as_os_str().as_bytes(), record.id.as_bytes()]);
         let RunRecord { launches: number, bases, overflow, .. } = record;
         Ok(Launch { run: [run as u64, (run >> 64) as u64], number, bases, begun: false, overflow })
@@ -87,16 +89,16 @@ impl Launch {
     }
 
     /// Notes [`Launch::begin_after`] in the run directory.
-    pub(super) fn note(&self, directory: &Path) -> Result<(), std::io::Error> {
-        let record = read(directory).unwrap_or_default();
+    pub(super) fn note(&self, run: &ConfinedDir) -> Result<(), std::io::Error> {
+        let record = read(run).unwrap_or_default();
         let launches = record.launches.max(self.number);
-        write(directory, &RunRecord { launches, bases: self.bases.clone(), ..record })
+        write(run, &RunRecord { launches, bases: self.bases.clone(), ..record })
     }
 
     /// Notes where what overflows lies.
-    pub(super) fn note_overflow(&self, directory: &Path) -> Result<(), std::io::Error> {
-        let record = read(directory).unwrap_or_default();
-        write(directory, &RunRecord { overflow: self.overflow.clone(), ..record })
+    pub(super) fn note_overflow(&self, run: &ConfinedDir) -> Result<(), std::io::Error> {
+        let record = read(run).unwrap_or_default();
+        write(run, &RunRecord { overflow: self.overflow.clone(), ..record })
     }
 
     /// Whether a copy is of the run's own past: no later launch has begun before its step.
@@ -106,16 +108,12 @@ impl Launch {
     }
 }
 
-fn path(directory: &Path) -> PathBuf {
-    directory.join("checkpoints").join(RUN_FILE)
+fn read(run: &ConfinedDir) -> Option<RunRecord> {
+    serde_json::from_slice(&run.read(Path::new(CHECKPOINTS).join(RUN_FILE)).ok()?).ok()
 }
 
-fn read(directory: &Path) -> Option<RunRecord> {
-    serde_json::from_slice(&bessemer_durable::read(&path(directory)).ok()?).ok()
-}
-
-fn write(directory: &Path, record: &RunRecord) -> Result<(), std::io::Error> {
-    bessemer_durable::write(&path(directory), &serde_json::to_vec(record)?)
+fn write(run: &ConfinedDir, record: &RunRecord) -> Result<(), std::io::Error> {
+    run.write(Path::new(CHECKPOINTS).join(RUN_FILE), &serde_json::to_vec(record)?)
 }
 
 /// Number of this host: its name, and what tells it from others of that name.
@@ -137,12 +135,13 @@ mod tests {
 
     #[test]
     fn copies_of_a_past_that_was_left_are_not_the_runs() {
-        let directory = tempfile::tempdir().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let directory = ConfinedDir::open(place.path()).unwrap();
         let launch = |base: Option<u64>| {
-            let mut launch = Launch::next(directory.path()).unwrap();
+            let mut launch = Launch::next(&directory).unwrap();
             if let Some(base) = base {
                 launch.begin_after(base);
-                launch.note(directory.path()).unwrap();
+                launch.note(&directory).unwrap();
             }
             launch
         };
@@ -158,7 +157,7 @@ mod tests {
         assert!(sixth.has(&offer(2, 13)) && !sixth.has(&offer(2, 14)) && !sixth.has(&offer(1, 12)));
         // Within a launch the run goes back: its own later copies are no longer its own, and the next launch knows.
         sixth.begin_after(8);
-        sixth.note(directory.path()).unwrap();
+        sixth.note(&directory).unwrap();
         for launch in [sixth, launch(None)] {
             assert!(launch.has(&offer(6, 8)) && !launch.has(&offer(6, 9)) && launch.has(&offer(7, 9)));
             assert!(!launch.has(&offer(2, 9)) && launch.has(&offer(1, 8)));
@@ -166,8 +165,9 @@ mod tests {
         assert_eq!(launch(None).number, 9);
         // Another directory with the same record is another run.
         let other = tempfile::tempdir().unwrap();
-        std::fs::create_dir(other.path().join("checkpoints")).unwrap();
-        std::fs::copy(path(directory.path()), path(other.path())).unwrap();
-        assert_ne!(Launch::next(other.path()).unwrap().run(), launch(None).run());
+        let other = ConfinedDir::open(other.path()).unwrap();
+        other.create_dir(CHECKPOINTS).unwrap();
+        write(&other, &read(&directory).unwrap()).unwrap();
+        assert_ne!(Launch::next(&other).unwrap().run(), launch(None).run());
     }
 }

@@ -5,8 +5,9 @@
 
 use super::launch::{Launch, SavedOverflow};
 use super::{TrainError, hash_of};
+use crate::state::CHECKPOINTS;
 use bessemer_checkpoint::{MemoryConfig, MemoryKeep, MemoryOverflow};
-use bessemer_durable::UnnamedFile;
+use bessemer_durable::ConfinedDir;
 use bessemer_memory_checkpoint::{
     MemoryError, NOTES_ROOM, OverflowPlan, Pair, SlotKey, StatePart, Tier, Tiers, measure_rates,
 };
@@ -35,22 +36,16 @@ pub(super) fn is_allowed(config: &MemoryConfig) -> bool {
 }
 
 /// Directory of the slower store, below that of the run.
-pub(super) fn store(run_directory: &Path) -> PathBuf {
-    run_directory.join("checkpoints").join(".memory")
+pub(super) fn store() -> PathBuf {
+    Path::new(CHECKPOINTS).join(".memory")
 }
 
-/// Makes the directory of the slower store, or opens it: nothing is written through a link in its place.
-pub(super) fn open_store(run_directory: &Path) -> Result<PathBuf, MemoryError> {
-    let path = store(run_directory);
-    let io = |action| {
-        let path = path.clone();
-        move |source| MemoryError::Io { action, path, source }
-    };
-    std::fs::create_dir_all(&path).map_err(io("create"))?;
-    match std::fs::symlink_metadata(&path).map_err(io("look at"))?.is_dir() {
-        true => Ok(path),
-        false => Err(MemoryError::Foreign { path, problem: "it is a link".into() }),
-    }
+/// Makes the directory of the slower store, or opens it.
+pub(super) fn open_store(run: &ConfinedDir) -> Result<ConfinedDir, MemoryError> {
+    run.create_dir(store()).map_err(|source| {
+        let path = run.path().join(store());
+        MemoryError::Io { action: "create", path, source }
+    })
 }
 
 /// Parts of all ranks' states and the keys of their slots.
@@ -66,7 +61,7 @@ pub(super) struct Parts {
 /// A run's states and the memory for copies of them.
 pub(super) struct Space<'a> {
     pub(super) config: &'a MemoryConfig,
-    pub(super) run_directory: &'a Path,
+    pub(super) run_directory: &'a ConfinedDir,
     /// Hash of the layout.
     pub(super) layout: u64,
     /// Bytes of each rank's state.
@@ -180,7 +175,7 @@ impl Space<'_> {
         let pairs = self.candidates(&tiers, &over);
         let mut rates = measure_rates(worker.world(), &pairs)?;
         let stores = self.config.overflow == MemoryOverflow::Disk && over.contains(&worker.rank());
-        rates.push(if stores { store_rate(&store(self.run_directory)).unwrap_or(0.0) } else { 0.0 });
+        rates.push(if stores { store_rate(self.run_directory).unwrap_or(0.0) } else { 0.0 });
         let numbers: Vec<u64> = rates.iter().map(|rate| rate.to_bits()).collect();
         let all = worker.gather_numbers(RATES, &numbers)?;
         let by_rank: Vec<Vec<f64>> = all
@@ -211,9 +206,9 @@ impl Space<'_> {
     }
 }
 
-/// Bytes a second at which a file in a directory is written to the device.
-fn store_rate(directory: &Path) -> std::io::Result<f64> {
-    let file = UnnamedFile::reserve(directory, PROBE as u64)?;
+/// Bytes a second at which a file in the store is written to the device.
+fn store_rate(run: &ConfinedDir) -> std::io::Result<f64> {
+    let file = run.dir(store())?.reserve_unnamed(PROBE as u64)?;
     let bytes = vec![0x5a; PROBE];
     let begun = Instant::now();
     file.write_all_at(&bytes, 0)?;
