@@ -1,7 +1,7 @@
 //! Nothing outside the run directory is touched, nothing in it is lost, and what is damaged is said: links, copied
 //! checkpoints, damaged logs, files of other kinds, typing errors, the end of the terminal.
 
-use crate::workplace::{GPT2, Workplace, assert_untouched, finished};
+use crate::workplace::{GPT2, Workplace, assert_untouched, finished, with_overrides};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -247,4 +247,123 @@ fn a_run_below_its_source_does_not_read_itself() {
     assert_eq!(again.code, Some(0), "{}", again.err);
     assert!(again.err.contains("run directory 1 (runs/t)"), "{}", again.err);
     assert!(documents == read("corpus/documents-train-00000.parquet") && tokenizer == read("tokenizer.json"));
+}
+
+/// Entries of a run directory are replaced by links and FIFOs, one after the other: files outside stay as they are, each
+/// answer names the path, and the program waits for nobody.
+#[test]
+fn links_and_fifos_within_a_run_directory_lead_nowhere() {
+    let place = Workplace::new(GPT2);
+    place.train(&[&SAVES[..], &["train.steps=4"]].concat());
+    assert_eq!(place.bessemer(&["supervise", "--run-dir", "runs/t", "--", "true"]).code, Some(0));
+    fs::create_dir(place.path("memory")).unwrap();
+    let memory = format!("save.memory.directory={}", place.path("memory").display());
+    let more = with_overrides(&["train", "recipe.toml"], &["train.steps=8", "save.every_steps=2"]);
+    let in_memory = [&more[..], &["--set", "save.memory.keep=own", "--set", &memory]].concat();
+    let other = with_overrides(&["run", "recipe.toml"], &["tokenizer.vocab_size=280"]);
+    let supervise = vec!["supervise", "--run-dir", "runs/t", "--", "true"];
+    type Link = fn(&std::path::Path, &std::path::Path);
+    let symbolic: Link = |outside, at| symlink(outside, at).unwrap();
+    let hard: Link = |outside, at| fs::hard_link(outside, at).unwrap();
+    for (name, link, words) in [
+        ("shards", symbolic, &other),
+        ("stages", symbolic, &other),
+        ("checkpoints", symbolic, &in_memory),
+        ("supervise", symbolic, &supervise),
+        ("metrics.jsonl", symbolic, &more),
+        ("metrics.jsonl", hard, &more),
+        ("supervise/launches.jsonl", hard, &supervise),
+        ("supervise/epoch", symbolic, &supervise),
+    ] {
+        let (at, aside, outside) =
+            (place.path("runs/t").join(name), place.path("aside"), place.path("outside"));
+        fs::create_dir(&outside).unwrap();
+        let copied = Command::new("cp").arg("-r").args([&at, &outside.join("x")]).status();
+        assert!(copied.unwrap().success());
+        fs::rename(&at, &aside).unwrap();
+        link(&outside.join("x"), &at);
+        let before = place.files("outside");
+        place.bessemer(words).failed(FAILED, &[&format!("runs/t/{name}"), "link"]);
+        assert_untouched(&place.files("outside"), &before);
+        fs::remove_file(&at).unwrap();
+        fs::rename(&aside, &at).unwrap();
+        fs::remove_dir_all(&outside).unwrap();
+    }
+    // Files that are read are refused or left out, and never waited for.
+    let begun = Instant::now();
+    let fifo = |name: &str| {
+        let path = place.path("runs/t").join(name);
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    };
+    fifo("stages/tokenizer.json");
+    assert_eq!(place.bessemer(&with_overrides(&["run", "recipe.toml"], &SAVES)).code, Some(0));
+    fifo("recipe.toml");
+    assert_eq!(place.bessemer(&["report", "runs/t"]).code, Some(0));
+    place.bessemer(&["checkpoint", "gc", "runs/t"]).failed(FAILED, &["recipe.toml", "FIFO"]);
+    fifo("tokenizer.json");
+    place.bessemer(&["generate", "runs/t"]).failed(FAILED, &["tokenizer.json", "FIFO"]);
+    fifo("shards/train/shards.json");
+    place.bessemer(&more).failed(FAILED, &["tokenizer.json"]);
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn an_import_that_was_killed_can_be_repeated() {
+    let place = Workplace::new(GPT2);
+    place.train(&["train.steps=1"]);
+    place.bessemer(&["checkpoint", "export", "runs/t", "--out", "hf"]).text();
+    let import = ["checkpoint", "import", "hf", "--out", "imports/x"];
+    let entries = || {
+        let names = fs::read_dir(place.path("imports")).unwrap().map(|e| e.unwrap().file_name());
+        names.map(|name| name.into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let begun = Instant::now();
+    place.bessemer(&import).text();
+    let whole = begun.elapsed();
+    assert_eq!(entries(), ["x"]);
+    place.bessemer(&import).failed(FAILED, &["imports/x", "import into a new directory"]);
+    for kill in 0..12 {
+        fs::remove_dir_all(place.path("imports")).unwrap();
+        let mut child = place.command(&import).spawn().unwrap();
+        std::thread::sleep(whole * kill / 12);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !place.path("imports/x").exists() {
+            place.bessemer(&import).text();
+        }
+        assert_eq!(entries(), ["x"], "killed at {kill} of 12");
+        assert!(place.path("imports/x/recipe.toml").exists(), "killed at {kill} of 12");
+        assert_eq!(place.bessemer(&["checkpoint", "verify", "imports/x"]).code, Some(0));
+    }
+    // One that was killed within the save.
+    fs::remove_dir_all(place.path("imports/x")).unwrap();
+    let left = place.path("imports/.x.partial-1/checkpoints/.step-00000000.partial-1");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("shard-00000-of-00001.safetensors"), "cut").unwrap();
+    fs::write(place.path("imports/.x.partial-1/tokenizer.json"), "{").unwrap();
+    place.bessemer(&import).text();
+    assert_eq!(entries(), ["x"]);
+}
+
+#[test]
+fn memory_of_a_run_that_was_removed_is_given_back() {
+    let place = Workplace::new(GPT2);
+    fs::create_dir(place.path("memory")).unwrap();
+    let directory = format!("save.memory.directory={}", place.path("memory").display());
+    let sets =
+        ["train.steps=400", "save.memory.keep=own", "save.every_steps=0", "save.every_seconds=0", &directory];
+    let copies = || fs::read_dir(place.path("memory")).unwrap().count();
+    let mut child = place.start(&sets);
+    let begun = Instant::now();
+    while copies() == 0 && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(copies(), 1);
+    // With all of its folders: an earlier version needed the folder of runs.
+    fs::remove_dir_all(place.path("runs")).unwrap();
+    let done = place.bessemer(&with_overrides(&["run", "recipe.toml"], &["train.steps=1", &directory]));
+    assert_eq!((done.code, copies()), (Some(0), 0), "{}", done.err);
 }
