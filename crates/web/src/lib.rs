@@ -16,4 +16,4 @@ pub mod warc;
 
 /// Version of the pages, texts and verdicts on URLs that this crate makes. Raised whenever one of them changes for the same input and configuration:
 /// finished corpora are reused under it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

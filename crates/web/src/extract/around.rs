@@ -47,9 +47,12 @@ impl Held {
         self.letters += other.letters;
     }
 
-    fn is_more_than(self, share: f64, of: Held) -> bool {
+    fn has_more_prose(self, share: f64, of: Held) -> bool {
         self.prose as f64 > share * of.prose as f64
-            || self.letters as f64 > TOO_MUCH_TO_DROP * of.letters.max(1) as f64
+    }
+
+    fn has_most_letters(self, of: Held) -> bool {
+        self.letters as f64 > TOO_MUCH_TO_DROP * of.letters.max(1) as f64
     }
 }
 
@@ -73,15 +76,28 @@ struct Judge<'m, 'd, 'a> {
     comments: Vec<u8>,
 }
 
+/// Location of prose that nothing marks as around the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OtherProse {
+    /// Near the heading, as far as is known.
+    NearHeading,
+    /// Nowhere near it: what is marked is rather the text.
+    Elsewhere,
+}
+
 /// Marks elements and blocks that are around the text.
 pub(super) fn mark(measures: &mut Measures<'_, '_>, blocks: &mut [Block]) {
     let mut judge = Judge::new(measures, blocks);
-    let mut around = judge.judge(TOO_MUCH_TO_DROP);
-    let near = judge.near_heading();
+    judge.judge_elements(OtherProse::NearHeading);
+    let mut around = judge.judge(OtherProse::NearHeading);
+    let heading = judge.heading();
+    let near = judge.near_heading(heading);
     if !near.iter().any(|b| is_prose(b) && around[b.node as usize] == Around::Text) {
+        judge.judge_elements(OtherProse::Elsewhere);
         judge.clear_first_prose(near, &around);
-        around = judge.judge(MOST);
+        around = judge.judge(OtherProse::Elsewhere);
     }
+    measures.heading = heading;
     let level = level(blocks, &around);
     for (state, around) in measures.states.iter_mut().zip(&around) {
         state.around = *around > level;
@@ -139,21 +155,33 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
             cleared: vec![false; nodes.len()],
             comments: vec![0; nodes.len()],
         };
-        let mut inside = vec![false; nodes.len()];
         for i in 1..nodes.len() {
-            let parent = nodes[i].parent as usize;
-            judge.elements[i] =
-                judge.suggests(i) && !judge.held[i].is_more_than(TOO_MUCH_TO_DROP, judge.held[0]);
-            inside[i] = judge.elements[i] || inside[parent];
             let own = u8::from(measures.roles[i] == Role::Comments);
-            judge.comments[i] = judge.comments[parent].saturating_add(own);
-        }
-        for b in blocks {
-            if !inside[b.node as usize] && judge.comments[b.node as usize] == 0 {
-                judge.total.add(held(b));
-            }
+            judge.comments[i] = judge.comments[nodes[i].parent as usize].saturating_add(own);
         }
         judge
+    }
+
+    /// Decides which elements are around by themselves.
+    fn judge_elements(&mut self, other: OtherProse) {
+        let nodes = &self.measures.document.nodes;
+        let mut inside = vec![false; nodes.len()];
+        for i in 1..nodes.len() {
+            let (held, page) = (self.held[i], self.held[0]);
+            let (prose, letters) = (held.has_more_prose(TOO_MUCH_TO_DROP, page), held.has_most_letters(page));
+            let is_text = match other {
+                OtherProse::NearHeading => prose && letters,
+                OtherProse::Elsewhere => prose || letters,
+            };
+            self.elements[i] = self.suggests(i) && !is_text;
+            inside[i] = self.elements[i] || inside[nodes[i].parent as usize];
+        }
+        self.total = Held::default();
+        for b in self.blocks {
+            if !inside[b.node as usize] && self.comments[b.node as usize] == 0 {
+                self.total.add(held(b));
+            }
+        }
     }
 
     /// Whether the element, its role or its make-up suggests that it is around the text.
@@ -169,16 +197,28 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
         }
     }
 
-    /// Returns for each node why it is around the text. `most` is the share of the prose above which a name is ignored.
-    fn judge(&self, most: f64) -> Vec<Around> {
+    /// Returns for each node why it is around the text.
+    fn judge(&self, other: OtherProse) -> Vec<Around> {
+        let most = if other == OtherProse::NearHeading { TOO_MUCH_TO_DROP } else { MOST };
+        let is_text = |held: Held| held.has_more_prose(most, self.total) || held.has_most_letters(self.total);
         let nodes = &self.measures.document.nodes;
         let mut around = vec![Around::Text; nodes.len()];
+        // Ends and classes of the elements around the present one whose names are ignored: theirs are ignored inside too.
+        let mut wrong: Vec<(usize, Option<&str>)> = Vec::new();
         for i in 1..nodes.len() {
+            while wrong.pop_if(|(end, _)| *end <= i).is_some() {}
             let own = match self.measures.roles[i] {
                 _ if self.elements[i] => Around::Element,
                 _ if self.cleared[i] => Around::Text,
                 Role::Comments => Around::Comments,
-                Role::Boilerplate if !self.held[i].is_more_than(most, self.total) => Around::Named,
+                Role::Boilerplate if wrong.last().is_some_and(|(_, class)| *class == self.class(i)) => {
+                    Around::Text
+                }
+                Role::Boilerplate if is_text(self.held[i]) => {
+                    wrong.push((nodes[i].end as usize, self.class(i)));
+                    Around::Text
+                }
+                Role::Boilerplate => Around::Named,
                 _ => Around::Text,
             };
             around[i] = own.max(around[nodes[i].parent as usize]);
@@ -188,8 +228,8 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
 
     /// Returns the blocks after the heading that are near it: those in the innermost element around the heading that
     /// holds a fair share of the page's prose after it.
-    fn near_heading(&self) -> &'m [Block] {
-        let Some(heading) = self.heading() else { return self.blocks };
+    fn near_heading(&self, heading: Option<usize>) -> &'m [Block] {
+        let Some(heading) = heading else { return self.blocks };
         let nodes = &self.measures.document.nodes;
         let wanted = (NEAR * self.total.prose as f64).max(f64::from(PROSE));
         let (begin, mut end, mut prose) = (heading + 1, heading + 1, 0.0);
@@ -232,26 +272,51 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
     }
 
     /// Ignores the names of what holds the first prose of `near`, and of its siblings with the same names. A comment
-    /// inside of comments stays one.
+    /// inside of comments, or one of several, stays one.
     fn clear_first_prose(&mut self, near: &[Block], around: &[Around]) {
         let first = near.iter().find(|b| {
             let node = b.node as usize;
             is_prose(b) && around[node] < Around::Element && self.comments[node] <= 1
         });
         let Some(first) = first else { return };
-        let nodes = &self.measures.document.nodes;
-        let (mut at, mut names) = (first.node as usize, None);
+        let (mut at, mut innermost, mut added) = (first.node as usize, None, Held::default());
         while at > 0 {
-            if matches!(self.measures.roles[at], Role::Boilerplate | Role::Comments) {
-                self.cleared[at] = true;
-                names = names.or(self.class(at).map(|class| (class, nodes[at].parent)));
+            match self.measures.roles[at] {
+                // One of several with the same names is a comment.
+                Role::Comments if self.siblings(at).count() > 1 => return,
+                Role::Comments => added = self.held[at],
+                Role::Boilerplate => {}
+                _ => {
+                    at = self.add_above(at, added);
+                    continue;
+                }
             }
-            at = nodes[at].parent as usize;
+            self.cleared[at] = true;
+            innermost = innermost.or(Some(at));
+            at = self.add_above(at, added);
         }
-        let Some((class, parent)) = names else { return };
-        for i in parent as usize..nodes[parent as usize].end as usize {
-            self.cleared[i] |= nodes[i].parent == parent && self.class(i) == Some(class);
+        self.total.add(added);
+        for i in innermost.into_iter().flat_map(|at| self.siblings(at).collect::<Vec<_>>()) {
+            self.cleared[i] = true;
         }
+    }
+
+    /// Adds text that is no comment to the parent of an element. Returns the parent.
+    fn add_above(&mut self, i: usize, text: Held) -> usize {
+        let parent = self.measures.document.nodes[i].parent as usize;
+        self.held[parent].add(text);
+        parent
+    }
+
+    /// Elements with the parent, the class and the role of an element, itself included.
+    fn siblings(&self, i: usize) -> impl Iterator<Item = usize> {
+        let Measures { document, roles, .. } = self.measures;
+        let (parent, class) = (document.nodes[i].parent, self.class(i));
+        let inside = parent as usize + 1..document.nodes[parent as usize].end as usize;
+        inside.filter(move |j| {
+            let same = class.is_some() && self.class(*j) == class && roles[*j] == roles[i];
+            *j == i || same && document.nodes[*j].parent == parent
+        })
     }
 
     fn class(&self, i: usize) -> Option<&'a str> {

@@ -30,6 +30,14 @@ pub(super) fn is_prose(b: &Block) -> bool {
     }
 }
 
+/// Whether a block that is shorter than a paragraph ends like a sentence.
+fn is_sentence(b: &Block) -> bool {
+    b.kind == BlockKind::Paragraph
+        && b.weight >= 50
+        && b.linked == 0
+        && b.text.ends_with(['.', '!', '?', '\u{2026}', '\u{3002}', '\u{ff01}', '\u{ff1f}'])
+}
+
 /// Leaves the blocks of the main text.
 pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
     if measures.technical {
@@ -48,14 +56,21 @@ pub(super) fn choose(measures: &Measures<'_, '_>, blocks: &mut Vec<Block>) {
     }
     let container = container(measures, held, [MOST, MOST_OF_TEXT], |_, _| true);
     let end = measures.document.nodes[container].end as usize;
-    let inside = |b: &Block| (container..end).contains(&(b.node as usize));
-    let first = prose.iter().zip(blocks.iter()).position(|(p, b)| *p && inside(b)).unwrap_or(0);
-    let last = prose.iter().zip(blocks.iter()).rposition(|(p, b)| *p && inside(b)).unwrap_or(blocks.len());
+    let inside: Vec<bool> = blocks.iter().map(|b| (container..end).contains(&(b.node as usize))).collect();
+    let mut first = (0..blocks.len()).find(|i| prose[*i] && inside[*i]).unwrap_or(0);
+    let last = (0..blocks.len()).rev().find(|i| prose[*i] && inside[*i]).unwrap_or(blocks.len());
+    // The paragraphs that lead from the heading to the container are often beside it.
+    let lead = measures.heading.filter(|heading| {
+        let between = first.min(*heading)..first;
+        between.into_iter().any(|i| prose[i] || !blocks[i].outside && is_sentence(&blocks[i]))
+    });
+    let lead = lead.map_or(first..first, |heading| heading..first);
+    first = lead.clone().find(|i| prose[*i]).unwrap_or(first);
     let mut at = 0;
     blocks.retain(|b| {
         let i = at;
         at += 1;
-        if !inside(b) || b.outside {
+        if b.outside || !(inside[i] || lead.contains(&i)) {
             return false;
         }
         if prose[i] {

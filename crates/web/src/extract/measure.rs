@@ -69,6 +69,8 @@ pub(super) struct Measures<'d, 'a> {
     pub concealed: u32,
     /// Characters of headings outside of links.
     heading_chars: u32,
+    /// Index of the block that is the heading of the text.
+    pub heading: Option<usize>,
     /// The page is a piece of technical documentation: code and definitions are frequent in it.
     pub technical: bool,
 }
@@ -149,7 +151,7 @@ impl<'d, 'a> Measures<'d, 'a> {
             p.blocks += s.blocks;
             p.links += s.links;
         }
-        Measures { document, sums, states, roles, concealed, heading_chars, technical: false }
+        Measures { document, sums, states, roles, concealed, heading_chars, heading: None, technical: false }
     }
 
     /// Marks what is around the text, and recognises technical documentation.

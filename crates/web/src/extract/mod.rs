@@ -18,7 +18,7 @@ use crate::html::{Document, HtmlError, HtmlLimits, decode_references};
 use blocks::collect;
 use measure::{Concealed, Measures};
 
-/// Concealed characters for each shown one above which a script shows the text.
+/// Concealed characters for each shown one above which a script shows the text, if no prose is shown.
 const MOST_CONCEALED: u32 = 4;
 
 /// The text of a page.
@@ -81,10 +81,13 @@ fn extract(
 ) -> Result<Extraction, HtmlError> {
     let document = Document::parse(page, limits)?;
     let mut measures = Measures::new(&document, Concealed::LeaveOut);
-    if measures.concealed > MOST_CONCEALED * (measures.sums[0].chars - measures.sums[0].linked) {
-        measures = Measures::new(&document, Concealed::Show);
-    }
     let mut blocks = collect(&document, &measures);
+    if measures.concealed > MOST_CONCEALED * (measures.sums[0].chars - measures.sums[0].linked)
+        && !blocks.iter().any(main_text::is_prose)
+    {
+        measures = Measures::new(&document, Concealed::Show);
+        blocks = collect(&document, &measures);
+    }
     measures.mark(&mut blocks);
     choose(&measures, &mut blocks);
     let title = document

@@ -51,12 +51,12 @@ fn word_role(word: &str, whole: bool) -> Role {
         | "promobox" | "promoted" | "readmore" | "readnext" | "recommend" | "recommendations"
         | "recommended" | "related" | "relatedarticles" | "relatedlinks" | "relatedposts"
         | "relatedstories" | "screenreader" | "search" | "searchbar" | "searchbox" | "searchform"
-        | "share" | "shareaholic" | "sharebar" | "sharedaddy" | "sharing" | "sidebar" | "signin"
-        | "signup" | "sitemap" | "skip" | "skiplink" | "skiptocontent" | "skyscraper" | "social"
-        | "socialmedia" | "socials" | "sphinxsidebar" | "sponsor" | "sponsored" | "subnav" | "subscribe"
-        | "subscription" | "taboola" | "tagcloud" | "taglist" | "tags" | "teaser" | "teasers" | "ticker"
-        | "toast" | "toc" | "toolbar" | "toolbox" | "tooltip" | "topbar" | "topnav" | "trending"
-        | "userbox" | "vcard" | "whatsapp" => Role::Boilerplate,
+        | "share" | "shareaholic" | "sharebar" | "sharedaddy" | "sharing" | "sidebar" | "signature"
+        | "signin" | "signup" | "sitemap" | "skip" | "skiplink" | "skiptocontent" | "skyscraper"
+        | "social" | "socialmedia" | "socials" | "sphinxsidebar" | "sponsor" | "sponsored" | "subnav"
+        | "subscribe" | "subscription" | "taboola" | "tagcloud" | "taglist" | "tags" | "teaser"
+        | "teasers" | "ticker" | "toast" | "toc" | "toolbar" | "toolbox" | "tooltip" | "topbar"
+        | "topnav" | "trending" | "userbox" | "vcard" | "whatsapp" => Role::Boilerplate,
         "comentarios" | "comment" | "commentaires" | "commentform" | "commentlist" | "comments"
         | "disqus" | "fbcomments" | "kommentare" | "respond" | "shoutbox" | "trackback" | "usercomments" => {
             Role::Comments

@@ -70,6 +70,92 @@ fn a_name_that_holds_most_of_the_page_is_not_believed() {
     assert!(text(&Main, &page).contains("furnace"));
 }
 
+/// An article of four paragraphs in an element of a name, and more text in comments.
+fn named(wrapper: &str) -> String {
+    let paragraphs = |word: &str, count: usize| -> String {
+        (0..count).map(|i| format!("<p>{LOREM} {word}{i}.</p>")).collect()
+    };
+    let comments: String = (0..6)
+        .map(|i| format!("<li class=comment><p>{LOREM} remark{i}.</p><a href=#>Reply</a></li>"))
+        .collect();
+    format!(
+        "<body><nav><a href=/>Home</a></nav><section><h1>Steel</h1><{wrapper}>{}</div></section>
+        <div class=sidebar><p>{LOREM} beside0.</p></div><div id=comments><ol>{comments}</ol></div></body>",
+        paragraphs("para", 4)
+    )
+}
+
+#[test]
+fn names_decide_nothing_about_what_holds_the_text() {
+    for wrapper in [
+        "div class='entry themeform share'",
+        "div class='c-fixed-sidebar-layout--140--left@lg'",
+        "div class='node node-promoted'",
+        "div id=content-sidebar-wrap",
+        "div class='related banner popup'",
+        "div class=widget",
+        "div class='author vcard'",
+        "div class='post-meta-menu'",
+        "div class='share'><div class='promo'><div class='ad'",
+        "div class='noprint skip'",
+        "div class='comment-piece'",
+        "div role=dialog",
+        "div style='color: red' class='cookie newsletter footer'",
+    ] {
+        for (name, text) in [("main", text(&Main, &named(wrapper))), ("plain", text(&Plain, &named(wrapper)))]
+        {
+            for i in 0..4 {
+                assert!(
+                    text.contains(&format!("para{i}.")),
+                    "{name} of {wrapper} lost paragraph {i}: {text}"
+                );
+            }
+            assert!(!text.contains("remark"), "{name} of {wrapper} has comments: {text}");
+            assert!(!text.contains("beside"), "{name} of {wrapper} has the sidebar: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_only_paragraph_near_the_heading_is_the_text() {
+    let parts: String =
+        (0..5).map(|i| format!("<div class='widget'><p>{LOREM} part{i}.</p></div>")).collect();
+    let side = format!("<div class=sidebar><p>{LOREM} {LOREM} beside0.</p></div>");
+    // One short text in an element of a name; one element of a name for each paragraph.
+    for (body, wanted) in [
+        (format!("<div><h1>Steel</h1><div class=share><p>{LOREM} part0.</p></div></div>{side}{side}"), 1),
+        (format!("<div><h1>Steel</h1>{parts}</div>{side}{side}"), 5),
+    ] {
+        let text = text(&Main, &format!("<body>{body}</body>"));
+        let found = (0..5).filter(|i| text.contains(&format!("part{i}."))).count();
+        assert_eq!((found, text.contains("beside")), (wanted, false), "{text}");
+    }
+    // Where there is prose without a name near the heading, names are believed.
+    let page = format!(
+        "<body><div><h1>Steel</h1><p>{LOREM} part0.</p></div>{side}<div class=related>{parts}</div></body>"
+    );
+    let text = text(&Main, &page);
+    assert!(text.contains("part0.") && !text.contains("beside") && !text.contains("part1."), "{text}");
+}
+
+#[test]
+fn a_page_with_prose_is_never_empty() {
+    for body in [
+        format!("<nav><div>{}</div>", format!("<p>{LOREM}</p>").repeat(3)),
+        format!("<aside><p>{LOREM}</p></aside><footer><p>{LOREM}</p></footer>"),
+        format!("<div style='display: none'><p>{LOREM}</p></div>"),
+        format!(
+            "<div aria-hidden=true><div class=comment><div class=comment><p>{LOREM}</p></div></div></div>"
+        ),
+        format!("<div class=sidebar><p>{LOREM}</p></div><div class=related><p>{LOREM}</p></div>"),
+    ] {
+        for extractor in [&Main as &dyn Extractor, &Plain] {
+            let text = text(extractor, &format!("<body>{body}</body>"));
+            assert!(text.contains("furnace"), "{} of {body}: {text}", extractor.name());
+        }
+    }
+}
+
 /// Pages that are large, deep, wide or looping in some way.
 fn hostile() -> Vec<(&'static str, String)> {
     vec![
