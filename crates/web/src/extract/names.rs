@@ -57,7 +57,9 @@ fn word_role(word: &str, whole: bool) -> Role {
         | "subscribe" | "subscription" | "taboola" | "tagcloud" | "taglist" | "tags" | "teaser"
         | "teasers" | "ticker" | "toast" | "toc" | "toolbar" | "toolbox" | "tooltip" | "topbar"
         | "topnav" | "trending" | "userbox" | "vcard" | "whatsapp" => Role::Boilerplate,
-        "comentarios" | "comment" | "commentaires" | "commentform" | "commentlist" | "comments"
+        // A piece of a name like `comment-piece` or `commentDetail` may be the kind of an article.
+        "comment" if !whole => Role::Boilerplate,
+        "comment" | "comentarios" | "commentaires" | "commentform" | "commentlist" | "comments"
         | "disqus" | "fbcomments" | "kommentare" | "respond" | "shoutbox" | "trackback" | "usercomments" => {
             Role::Comments
         }
@@ -186,7 +188,7 @@ mod tests {
         for class in ["comments", "post-comments", "related comments"] {
             assert_eq!(named(class), Role::Comments, "{class}");
         }
-        for class in ["tag-cloud", "no-print", "widget", "widget-area"] {
+        for class in ["tag-cloud", "no-print", "widget", "widget-area", "comment-piece"] {
             assert_eq!(named(class), Role::Boilerplate, "{class}");
         }
         for class in ["has-sidebar", "tag-ads", "category_social", "elementor-widget"] {
