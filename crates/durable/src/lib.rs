@@ -6,16 +6,18 @@
 //!
 //! Beside it the other things that every writer of files needs: [`ConfinedDir`] is a directory whose files are read, written
 //! and removed without following a symbolic link, [`open_regular`] never waits for a FIFO, [`FileLock`] keeps other processes out, and an [`UnnamedFile`] is
-//! gone with its process.
+//! gone with its process. [`TextReader`] reads text with a byte order mark, and in UTF-16.
 
 mod confined;
 mod lock;
 mod new_file;
+mod text;
 mod unnamed;
 
 pub use confined::{AsDir, ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
 pub use lock::FileLock;
 pub use new_file::NewFile;
+pub use text::{TextReader, decode_text, without_mark};
 pub use unnamed::UnnamedFile;
 
 use rustix::fs::OFlags;
@@ -84,14 +86,19 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a whole regular file as UTF-8 text.
+/// Reads a whole regular file as text: UTF-8, or UTF-16 with a byte order mark, without the mark.
 ///
 /// # Errors
-/// Those of [`read`]; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
+/// Those of [`read`] and of [`decode_text`].
 pub fn read_to_string(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    open_regular(path)?.read_to_string(&mut text)?;
-    Ok(text)
+    decode_text(read(path)?)
+}
+
+/// A path with the home directory in the place of `~` at its beginning; none for a path that begins otherwise. Shells do this only for
+/// words that begin with `~`, and nobody does it for a path in a file.
+pub fn below_home(path: &str, home: &Path) -> Option<String> {
+    let rest = path.strip_prefix("~/")?;
+    Some(format!("{}/{rest}", home.display().to_string().trim_end_matches('/')))
 }
 
 /// Creates the directory `path` and those above it where they are missing.
@@ -231,6 +238,13 @@ mod tests {
         assert_eq!(read_to_string(&file).unwrap(), "text");
         std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
         assert_eq!(read(&dir.path().join("link")).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_directory_only_where_it_begins_a_path() {
+        let below = |path| below_home(path, Path::new("/home/a/"));
+        assert_eq!(below("~/texts").as_deref(), Some("/home/a/texts"));
+        assert!(["~", "~b/texts", "texts/~/a", "./~/texts", ""].iter().all(|path| below(path).is_none()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::JudgeError;
 use crate::assign::{Judged, Task, TaskKey, next_task};
 use crate::store::{Judgement, Store};
 use crate::study::{Question, Study};
+use bessemer_durable::TextReader;
 use std::borrow::Cow;
 use std::io::{Read, Write};
 
@@ -59,7 +60,7 @@ pub fn read_sheet(
     input: impl Read,
 ) -> Result<(usize, usize), JudgeError> {
     let (mut all, mut empty) = (Vec::new(), 0);
-    let mut sheet = csv::Reader::from_reader(input);
+    let mut sheet = csv::Reader::from_reader(TextReader::buffered(input));
     let wrong = |row: usize, what: String| JudgeError::Judgement(format!("row {row} of the sheet: {what}"));
     let header = sheet.headers().map_err(|e| wrong(1, e.to_string()))?.clone();
     let column = |wanted: &str| {

@@ -28,8 +28,7 @@ pub(crate) fn read(path: &Path, role: Role) -> Result<Arc<Source>, RecipeError> 
     if bytes.len() as u64 > LARGEST {
         return Err(refused(format!("it is larger than {LARGEST} bytes")));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|e| refused(format!("byte {} is not valid UTF-8", e.utf8_error().valid_up_to())))?;
+    let text = bessemer_durable::decode_text(bytes).map_err(|e| refused(e.to_string()))?;
     Ok(Source::new(path.display().to_string(), text, role))
 }
 

@@ -22,5 +22,5 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
             metadata.len()
         )));
     }
-    std::fs::read_to_string(path).map_err(|error| Error::new(format!("{place}: {error}")))
+    bessemer_durable::read_to_string(path).map_err(|error| Error::new(format!("{place}: {error}")))
 }

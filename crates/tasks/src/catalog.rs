@@ -119,7 +119,7 @@ impl Catalog {
         let mut tagged = Vec::new();
         for folder in &folders {
             for path in task_files(folder) {
-                let Ok(text) = fs::read_to_string(&path) else { continue };
+                let Ok(text) = bessemer_durable::read_to_string(&path) else { continue };
                 if !text.contains(name) {
                     continue;
                 }
@@ -330,7 +330,8 @@ fn load_yaml(path: &Path, seen: &mut Vec<PathBuf>) -> Result<Map<String, Value>,
     if seen.len() > DEEPEST || seen.iter().any(|other| other == path) {
         return Err(wrong("it includes itself".into()));
     }
-    let text = fs::read_to_string(path).map_err(|source| TaskError::Io { path: path.into(), source })?;
+    let text = bessemer_durable::read_to_string(path)
+        .map_err(|source| TaskError::Io { path: path.into(), source })?;
     let value = yaml::parse(&text).map_err(wrong)?;
     let Value::Object(mut map) = value else { return Err(wrong("wanted a mapping of fields".into())) };
     let includes = match map.remove("include") {

@@ -3,6 +3,7 @@
 use crate::config::TaskConfig;
 use crate::error::TaskError;
 use bessemer_documents::JsonRows;
+use bessemer_durable::TextReader;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
@@ -162,12 +163,14 @@ pub fn read(path: &Path) -> Result<Vec<Document>, TaskError> {
             .map_err(wrong),
         kind @ ("csv" | "tsv") => {
             let delimiter = if kind == "csv" { b',' } else { b'\t' };
-            csv_rows(csv::ReaderBuilder::new().delimiter(delimiter).from_reader(open()?))
-                .map_err(|e| wrong(e.to_string()))
+            csv_rows(
+                csv::ReaderBuilder::new().delimiter(delimiter).from_reader(TextReader::buffered(open()?)),
+            )
+            .map_err(|e| wrong(e.to_string()))
         }
         "json" | "jsonl" => {
             let mut text = String::new();
-            let read = open()?.take(MOST_BYTES + 1).read_to_string(&mut text);
+            let read = TextReader::buffered(open()?).take(MOST_BYTES + 1).read_to_string(&mut text);
             read.map_err(|source| TaskError::Io { path: path.into(), source })?;
             if text.len() as u64 > MOST_BYTES {
                 return Err(wrong(format!("wanted at most {MOST_BYTES} bytes of documents; split the file")));

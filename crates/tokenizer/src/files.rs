@@ -1,7 +1,7 @@
 //! Reading with a limit, writing whole files.
 
 use crate::error::{Result, TokenizerError};
-use bessemer_durable::ConfinedDir;
+use bessemer_durable::{ConfinedDir, TextReader};
 use std::fs::File;
 use std::io::{Error, Read};
 use std::path::Path;
@@ -32,7 +32,8 @@ fn text_of(path: &Path, file: File) -> Result<String> {
     }
     // The limit holds for what is read, too: a growing file says less than it gives.
     let mut text = String::new();
-    let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed("read", path))?;
+    let read = TextReader::buffered(file).take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
+    let read = read.map_err(failed("read", path))?;
     if read as u64 > MAX_FILE_BYTES {
         return Err(TokenizerError::TooLarge {
             path: path.to_owned(),

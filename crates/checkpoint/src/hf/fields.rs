@@ -20,7 +20,8 @@ impl Fields {
         let file = fs.open_file(path, Links::Follow).at("open", path)?;
         let bytes = read_small(file.as_ref(), MAX_CONFIG_BYTES).at("read", path)?;
         let wrong = |problem: String| CheckpointError::HuggingFace { path: path.into(), problem };
-        match serde_json::from_slice(&bytes).map_err(|e| wrong(format!("not valid JSON: {e}")))? {
+        let text = bessemer_durable::decode_text(bytes).at("read", path)?;
+        match serde_json::from_str(&text).map_err(|e| wrong(format!("not valid JSON: {e}")))? {
             Value::Object(map) => Ok(Fields { path: path.into(), map }),
             _ => Err(wrong("wanted a JSON object".into())),
         }

@@ -315,8 +315,8 @@ fn open_indexed(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<SafetensorsFile>>
     let wrong = |problem: String| CheckpointError::HuggingFace { path: path.clone(), problem };
     let file = fs.open_file(&path, Links::Follow).at("open", &path)?;
     let bytes = read_small(file.as_ref(), MAX_INDEX_BYTES).at("read", &path)?;
-    let index: Index =
-        serde_json::from_slice(&bytes).map_err(|e| wrong(format!("not a valid index: {e}")))?;
+    let text = bessemer_durable::decode_text(bytes).at("read", &path)?;
+    let index: Index = serde_json::from_str(&text).map_err(|e| wrong(format!("not a valid index: {e}")))?;
     let names: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
     let mut files = Vec::new();
     let mut by_name = HashMap::new();

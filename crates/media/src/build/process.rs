@@ -195,12 +195,14 @@ fn text_of(raw: &RawSample) -> Result<String> {
     let member = |name: &str| raw.members.iter().find(|(e, _)| e == name).map(|(_, b)| b);
     if let Some(bytes) = ["txt", "text", "caption"].into_iter().find_map(member) {
         let text =
-            std::str::from_utf8(bytes).map_err(|e| MediaError::damaged("text", format!("not UTF-8: {e}")))?;
+            bessemer_durable::decode_text(bytes.clone()).map_err(|e| MediaError::damaged("text", e))?;
         return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
     }
     if let Some(bytes) = member("json") {
+        let text =
+            bessemer_durable::decode_text(bytes.clone()).map_err(|e| MediaError::damaged("JSON", e))?;
         let json: serde_json::Value =
-            serde_json::from_slice(bytes).map_err(|e| MediaError::damaged("JSON", e))?;
+            serde_json::from_str(&text).map_err(|e| MediaError::damaged("JSON", e))?;
         if let Some(text) = ["text", "caption"].into_iter().find_map(|k| json.get(k)?.as_str()) {
             return Ok(text.to_owned());
         }

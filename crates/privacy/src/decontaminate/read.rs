@@ -2,9 +2,10 @@
 
 use super::config::EvaluationSource;
 use bessemer_documents::JsonRows;
+use bessemer_durable::TextReader;
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// A question with the answers that count as right.
@@ -66,7 +67,7 @@ pub fn read(source: &EvaluationSource, folder: &Path) -> Result<EvaluationSet, R
     };
     let file = bessemer_durable::open_regular(&path).map_err(io)?;
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("jsonl" | "json" | "ndjson") => json_lines(BufReader::new(file), &path, &mut row)?,
+        Some("jsonl" | "json" | "ndjson") => json_lines(TextReader::buffered(file), &path, &mut row)?,
         Some("parquet") => parquet_rows(file, &path, &mut row)?,
         _ => return Err(content("expected a name that ends in .jsonl, .json or .parquet".into())),
     }

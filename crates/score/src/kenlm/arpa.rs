@@ -4,6 +4,7 @@ use super::table::Probing;
 use super::vocabulary::{BEGIN, END, UNKNOWN, Vocabulary, hash_word};
 use super::{LanguageModel, MAX_ORDER, Search};
 use crate::error::{Result, ScoreError};
+use bessemer_durable::TextReader;
 use std::collections::HashMap;
 use std::io::BufRead;
 
@@ -108,7 +109,7 @@ fn read_counts<R: BufRead>(lines: &mut Lines<'_, R>, len: u64) -> Result<(Vec<u6
 }
 
 pub(crate) fn read(reader: impl BufRead, len: u64, name: &str) -> Result<LanguageModel> {
-    let mut lines = Lines { reader, line: Vec::new(), number: 0, name };
+    let mut lines = Lines { reader: TextReader::new(reader), line: Vec::new(), number: 0, name };
     let (counts, mut section) = read_counts(&mut lines, len)?;
     let order = counts.len();
     let mut builder = Builder::new(&counts);

@@ -1,5 +1,6 @@
 //! Lists of domains, URLs or words from files of users: one entry a line, `#` begins a comment line, plain or `.gz`.
 
+use bessemer_durable::TextReader;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -42,11 +43,12 @@ pub fn read_list(path: &Path, mut entry: impl FnMut(&str)) -> Result<(), ListErr
     let io = |source| ListError::Io { path: path.to_path_buf(), source };
     let file = BufReader::with_capacity(256 << 10, bessemer_durable::open_regular(path).map_err(io)?);
     let gz = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-    let mut reader: Box<dyn BufRead> = if gz {
+    let reader: Box<dyn BufRead> = if gz {
         Box::new(BufReader::with_capacity(256 << 10, flate2::bufread::MultiGzDecoder::new(file)))
     } else {
         Box::new(file)
     };
+    let mut reader = TextReader::new(reader);
     let mut line = Vec::new();
     let (mut number, mut total) = (0, 0);
     loop {
