@@ -59,13 +59,20 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 /// Longest header that is read.
 const MAX_HEADER: usize = 1 << 20;
 
+/// Whether a block begins like a response: with the status line of HTTP, or with `ICY`.
+pub(crate) fn is_response(block: &[u8]) -> bool {
+    let begins = |name: &[u8]| block.get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name));
+    begins(b"HTTP/") || begins(b"ICY ")
+}
+
 /// Parses the block of a response record.
 ///
 /// # Errors
-/// The block does not begin with `HTTP/`, or its header does not end.
+/// The block begins neither with `HTTP/` nor, as SHOUTcast and some servers of its time answer, with `ICY`; or its header does not
+/// end.
 pub fn parse(block: &[u8]) -> Result<Response<'_>, HttpError> {
     let shown = |b: &[u8]| String::from_utf8_lossy(&b[..b.len().min(40)]).into_owned();
-    if block.get(..5).is_none_or(|head| !head.eq_ignore_ascii_case(b"HTTP/")) {
+    if !is_response(block) {
         return Err(HttpError::NoResponse(shown(block)));
     }
     let mut fields = Fields::new();
@@ -267,7 +274,11 @@ mod tests {
             (404, Some("text/html; charset=latin1"), &b"body"[..])
         );
         assert_eq!(parse(b"HTTP/1.0 301\r\nLocation: x").unwrap().status, 301);
-        assert!(matches!(parse(b"<html>"), Err(HttpError::NoResponse(_))));
+        let icy = parse(b"ICY 200 OK\r\nContent-Type:text/html\r\n\r\nbody").unwrap();
+        assert_eq!((icy.status, icy.content_type(), icy.body), (200, Some("text/html"), &b"body"[..]));
+        for other in [&b"<html>"[..], b"ICYX 200 OK\r\n\r\n"] {
+            assert!(matches!(parse(other), Err(HttpError::NoResponse(_))));
+        }
         assert!(matches!(parse(b"HTTP/1.1 200 OK\r\n".repeat(100_000).as_slice()), Err(HttpError::NoEnd(_))));
     }
 

@@ -6,7 +6,7 @@ use crate::encoding::{EncodingSource, decode, repair_mojibake};
 use crate::extract::Extractor;
 use crate::fields::Fields;
 use crate::html::HtmlLimits;
-use crate::http::{self, HttpError};
+use crate::http::{self, HttpError, is_response};
 use crate::url::{host, top_label};
 use crate::warc::{Position, Record, RecordType};
 
@@ -262,7 +262,7 @@ pub fn holds_page(record: &Record) -> bool {
         RecordType::Conversion | RecordType::Resource => true,
         RecordType::Response => {
             let is_http = record.content_type().is_none_or(|kind| media_type(kind) == "application/http")
-                || record.block.starts_with(b"HTTP/");
+                || is_response(&record.block);
             is_http && !record.target_uri().is_some_and(|uri| uri.starts_with("dns:"))
         }
         _ => false,
@@ -339,6 +339,7 @@ mod tests {
             kind,
             fields,
             block: block.to_vec(),
+            wrong_length: false,
         }
     }
 

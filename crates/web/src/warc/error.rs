@@ -110,6 +110,8 @@ impl From<std::io::Error> for Fault {
 pub struct Counts {
     /// Records that were returned.
     pub records: u64,
+    /// Records among them whose `Content-Length` is wrong ([`Record::wrong_length`](super::Record::wrong_length)).
+    pub wrong_lengths: u64,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Bytes of the file that were passed over while the next member was searched.

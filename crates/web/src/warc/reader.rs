@@ -27,6 +27,8 @@ pub struct WarcReader<R> {
     buffer: Vec<u8>,
     at: usize,
     open: bool,
+    /// Fault that was met behind a whole record, for the next call.
+    pending: Option<Fault>,
     position: Position,
     end: u64,
     finished: bool,
@@ -98,6 +100,7 @@ impl<R: Read + Seek> WarcReader<R> {
             buffer: Vec::new(),
             at: 0,
             open: false,
+            pending: None,
             position,
             end,
             finished: false,
@@ -121,6 +124,7 @@ impl<R: Read + Seek> WarcReader<R> {
     pub fn seek(&mut self, position: Position) -> Result<(), WarcError> {
         self.raw.seek(position.offset).map_err(|e| WarcError::io(position.offset, e))?;
         self.open = false;
+        self.pending = None;
         self.finished = false;
         for _ in 0..position.index {
             match self.advance() {
@@ -148,6 +152,7 @@ impl<R: Read + Seek> WarcReader<R> {
     pub fn restrict(&mut self, range: Range<u64>) -> Result<(), WarcError> {
         self.end = range.end;
         self.open = false;
+        self.pending = None;
         self.finished = false;
         if range.start <= self.position.offset && self.counts.records == 0 {
             return Ok(());
@@ -205,7 +210,10 @@ impl<R: Read + Seek> WarcReader<R> {
         }
         let result = self.advance();
         match &result {
-            Ok(Some(_)) => self.counts.records += 1,
+            Ok(Some(record)) => {
+                self.counts.records += 1;
+                self.counts.wrong_lengths += u64::from(record.wrong_length);
+            }
             Ok(None) => self.finished = true,
             Err(e) => {
                 *self.counts.faults.entry(e.kind).or_default() += 1;
@@ -312,6 +320,9 @@ impl<R: Read + Seek> WarcReader<R> {
     }
 
     fn record(&mut self) -> Result<Option<Record>, Fault> {
+        if let Some(fault) = self.pending.take() {
+            return Err(fault);
+        }
         loop {
             match self.buffer.get(self.at) {
                 Some(b'\r' | b'\n') => self.at += 1,
@@ -331,11 +342,13 @@ impl<R: Read + Seek> WarcReader<R> {
             self.position = Position { offset, index: 0 };
         }
         let (version, fields) = self.header()?;
-        let length = fields.get("Content-Length").and_then(|v| v.trim().parse::<u64>().ok());
-        let Some(length) = length else {
-            return Err(Fault::new(FaultKind::Header, "no Content-Length that is a number"));
-        };
+        let stated = fields.get("Content-Length").and_then(|v| v.trim().parse::<u64>().ok());
+        // Without a length the end of the member is all there is.
+        let length = stated.unwrap_or(u64::MAX);
         if self.compression == Compression::Plain {
+            if stated.is_none() {
+                return Err(Fault::new(FaultKind::Header, "no Content-Length that is a number"));
+            }
             let begin = self.raw.offset() - (self.buffer.len() - self.at) as u64;
             if begin.saturating_add(length) > self.raw.length() {
                 return Err(Fault::new(
@@ -347,20 +360,82 @@ impl<R: Read + Seek> WarcReader<R> {
                 ));
             }
         }
-        if length > self.limits.max_block {
-            self.pass_over(length)?;
-            self.position.index += 1;
-            return Err(Fault::new(
-                FaultKind::TooLarge,
-                format!("a block of {length} bytes; at most {} are read", self.limits.max_block),
-            )
-            .without_search());
-        }
-        let block = self.block(length as usize)?;
+        let mut block = Vec::new();
+        let wrong_length = match self.compression {
+            Compression::Plain if length > self.limits.max_block => return Err(self.too_large(length)),
+            Compression::Plain => {
+                if !self.take(length, &mut block)? {
+                    let have = block.len();
+                    self.open = false;
+                    let what = format!("a block of {length} bytes, of which the file holds {have}");
+                    return Err(Fault::new(FaultKind::Truncated, what).without_search());
+                }
+                false
+            }
+            Compression::Gzip | Compression::Zstd => self.block_of_member(length, &mut block)?,
+        };
         let position = self.position;
         self.position.index += 1;
         let kind = RecordType::of(fields.get("WARC-Type").unwrap_or_default());
-        Ok(Some(Record { position, version, kind, fields, block }))
+        Ok(Some(Record { position, version, kind, fields, block, wrong_length }))
+    }
+
+    /// Reads the block of a record in a compressed member, for which the header states `length` bytes. Returns whether that is
+    /// wrong: the member, or the next record in it, tells where the block ends.
+    fn block_of_member(&mut self, length: u64, block: &mut Vec<u8>) -> Result<bool, Fault> {
+        let most = self.limits.max_block;
+        let has_all = self.take(length.min(most), block)?;
+        if has_all && length > most {
+            return Err(self.too_large(length - most));
+        }
+        if has_all {
+            match self.ends_here(block) {
+                Ok(true) => return Ok(false),
+                Ok(false) => {}
+                Err(fault) => {
+                    self.pending = Some(fault);
+                    return Ok(false);
+                }
+            }
+            if self.take(most.saturating_sub(length), block)? && !self.ends_here(block)? {
+                return Err(self.too_large(u64::MAX));
+            }
+        }
+        // The block holds all that is left of the member, other records too.
+        if let Some(end) = next_record(block) {
+            self.buffer.drain(..self.at);
+            self.buffer.splice(..0, block.drain(end..));
+            self.at = 0;
+        }
+        for end in [&b"\r\n\r\n"[..], b"\n\n"] {
+            if block.ends_with(end) {
+                block.truncate(block.len() - end.len());
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a record with this block, or the member, may end at this place: line breaks follow, then a record or nothing.
+    fn ends_here(&mut self, block: &[u8]) -> Result<bool, Fault> {
+        const MARK: &[u8] = b"WARC/";
+        const LONGEST: usize = MARK.len() + b"\r\n\r\n".len();
+        while self.buffer.len() - self.at < LONGEST && self.fill()? {}
+        let rest = &self.buffer[self.at..];
+        let rest = &rest[..rest.len().min(LONGEST)];
+        let text = rest.trim_ascii_start();
+        let begins_line = text.len() < rest.len() || block.last().is_none_or(|byte| *byte == b'\n');
+        Ok(text.is_empty() || begins_line && text.starts_with(&MARK[..text.len().min(MARK.len())]))
+    }
+
+    /// Leaves the rest of a block that is above the limit unread: so many bytes, or what the member holds.
+    fn too_large(&mut self, rest: u64) -> Fault {
+        if let Err(fault) = self.pass_over(rest) {
+            return fault;
+        }
+        self.position.index += 1;
+        let what = format!("a block of more than {} bytes, the most that are read", self.limits.max_block);
+        Fault::new(FaultKind::TooLarge, what).without_search()
     }
 
     /// The first line and the fields.
@@ -396,24 +471,22 @@ impl<R: Read + Seek> WarcReader<R> {
         }
     }
 
-    fn block(&mut self, length: usize) -> Result<Vec<u8>, Fault> {
+    /// Adds the next `length` bytes to a block; false where the member ends before.
+    fn take(&mut self, length: u64, block: &mut Vec<u8>) -> Result<bool, Fault> {
         // What a header promises is not taken before it has come.
-        let mut block = Vec::with_capacity(length.min(1 << 20));
-        while block.len() < length {
+        block.reserve(length.min(1 << 20) as usize);
+        let mut left = length;
+        while left > 0 {
             let have = &self.buffer[self.at..];
-            let take = have.len().min(length - block.len());
+            let take = (have.len() as u64).min(left) as usize;
             block.extend_from_slice(&have[..take]);
             self.at += take;
-            if block.len() < length && !self.fill()? {
-                self.open = false;
-                return Err(Fault::new(
-                    FaultKind::Truncated,
-                    format!("a block of {length} bytes, of which the member holds {}", block.len()),
-                )
-                .without_search());
+            left -= take as u64;
+            if left > 0 && !self.fill()? {
+                return Ok(false);
             }
         }
-        Ok(block)
+        Ok(true)
     }
 
     /// Leaves a block unread.
@@ -436,6 +509,15 @@ impl<R: Read + Seek> WarcReader<R> {
         }
         Ok(())
     }
+}
+
+/// Where a record begins that stands behind another one in a block.
+fn next_record(block: &[u8]) -> Option<usize> {
+    const VERSION: &str = "WARC/1.";
+    let found = ["\n\r\nWARC/1.", "\n\nWARC/1."].into_iter();
+    found
+        .filter_map(|mark| Some(memchr::memmem::find(block, mark.as_bytes())? + mark.len() - VERSION.len()))
+        .min()
 }
 
 fn lost(offset: u64, tried: u64) -> WarcError {

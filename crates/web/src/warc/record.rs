@@ -64,6 +64,9 @@ pub struct Record {
     pub fields: Fields,
     /// The block: for a response the HTTP message, for a conversion the text.
     pub block: Vec<u8>,
+    /// Whether `Content-Length` states another length than the compressed member, whose end, or the next record in it, ends the
+    /// block then.
+    pub wrong_length: bool,
 }
 
 impl Record {

@@ -228,6 +228,76 @@ fn a_promised_length_is_not_believed() {
     assert_eq!((records.len(), faults[0].kind), (0, FaultKind::Header));
 }
 
+/// Gzip members, or zstd frames, of these contents.
+fn members(compression: Compression, contents: &[Vec<u8>]) -> Vec<u8> {
+    let packed = |content: &Vec<u8>| match compression {
+        Compression::Plain => content.clone(),
+        Compression::Gzip => {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        }
+        Compression::Zstd => zstd::encode_all(&content[..], 1).unwrap(),
+    };
+    contents.iter().flat_map(packed).collect()
+}
+
+/// A record of this block that states a length.
+fn stating(number: usize, length: &str, block: &[u8]) -> Vec<u8> {
+    let uri = format!("http://example.com/{number}");
+    let head = format!(
+        "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {uri}\r\nContent-Length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), block, b"\r\n\r\n"].concat()
+}
+
+#[test]
+fn a_wrong_length_ends_no_record_of_a_compressed_member() {
+    let body = b"HTTP/1.1 200 OK\r\n\r\nFirst paragraph.\r\n\r\nSecond paragraph, not WARC/1.0.\n";
+    let right = body.len() as i64;
+    for compression in [Compression::Gzip, Compression::Zstd] {
+        for off in [-40, -23, -10, -5, -1, 0, 1, 2, 4, 5, 10, 1000, 1 << 40] {
+            let record = |number, off: i64| stating(number, &(right + off).to_string(), body);
+            let single = members(compression, &[record(0, off), record(1, 0), record(2, off)]);
+            let all = [record(0, off), record(1, 0), record(2, off)].concat();
+            for bytes in [single, members(compression, &[all, record(3, 0)])] {
+                let mut r = reader(&bytes);
+                let (records, faults) = drain(&mut r);
+                assert!(faults.is_empty(), "{compression:?} {off}: {faults:?}");
+                assert_eq!(uris(&records)[..3], [0, 1, 2], "{compression:?} {off}");
+                for record in &records {
+                    let (block, wanted) = (&record.block, &body[..]);
+                    let is_near =
+                        (-1..=4).contains(&off) && block.trim_ascii_end() == wanted.trim_ascii_end();
+                    assert!(
+                        block == wanted || is_near,
+                        "{compression:?} {off}: {:?}",
+                        String::from_utf8_lossy(block)
+                    );
+                    r.seek(record.position).unwrap();
+                    assert_eq!(&r.next().unwrap().unwrap(), record);
+                }
+                assert!((-1..=4).contains(&off) || records[0].wrong_length, "{compression:?} {off}");
+                assert!(!records[1].wrong_length);
+            }
+        }
+        for length in ["", "-1", "ten"] {
+            let (records, faults) = drain(&mut reader(&members(compression, &[stating(0, length, body)])));
+            assert!(faults.is_empty() && records[0].block == body && records[0].wrong_length, "{length}");
+        }
+        // A member that is cut off tells no end.
+        let whole = members(compression, &[stating(0, &(right + 10).to_string(), body)]);
+        let (records, faults) = drain(&mut reader(&whole[..whole.len() - 3]));
+        assert!(records.is_empty() && faults.len() == 1, "{compression:?}");
+        // Nor is a block above the limit held.
+        let limits = WarcLimits { max_block: 100, ..WarcLimits::default() };
+        let large = stating(0, "5", &[b'x'; 3000]);
+        let bytes = members(compression, &[large, stating(1, "2", b"ok")]);
+        let (records, faults) = drain(&mut WarcReader::new(Cursor::new(bytes), limits).unwrap());
+        assert_eq!((uris(&records), faults[0].kind), (vec![1], FaultKind::TooLarge));
+    }
+}
+
 #[test]
 fn many_false_members_end_the_search() {
     let limits = WarcLimits { max_candidates: 1000, ..WarcLimits::default() };
