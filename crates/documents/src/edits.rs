@@ -23,7 +23,9 @@ pub const LINES: &str = "lines";
 pub const NUMBERS: &str = "numbers";
 /// Keys and tokens replaced.
 pub const SECRETS: &str = "secrets";
-/// The kinds above: predicates name them like columns.
+/// WARC records whose `Content-Length` is not that of their block.
+pub const LENGTHS: &str = "lengths";
+/// The kinds of edits of texts: predicates name them like columns.
 pub const EDIT_KINDS: [&str; 5] = [EMAILS, IPS, LINES, NUMBERS, SECRETS];
 
 /// What the kind of the places of an evaluation set begins with; the set's name follows.

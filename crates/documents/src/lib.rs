@@ -17,9 +17,9 @@ mod rows;
 mod schema;
 
 pub use edit::{Document, Value, Verdict, edit, edit_all};
-pub use edits::{EDIT_KINDS, EDITS, EMAILS, Edits, EditsColumn, IPS, LINES, NUMBERS, SECRETS};
+pub use edits::{EDIT_KINDS, EDITS, EMAILS, Edits, EditsColumn, IPS, LENGTHS, LINES, NUMBERS, SECRETS};
 pub use key::{DocKey, DocKeys, doc_key_column};
-pub use parquet_file::{CheckedParquet, JsonRows, MAX_PAGE_BYTES, PageHeader, json_value};
+pub use parquet_file::{CheckedParquet, JsonRows, MAX_PAGE_BYTES, PageHeader, json_value, open_parquet};
 pub use pass::{DocumentPass, DocumentPasses, Scratch};
 pub use row_builder::{Origin, RowBuilder};
 pub use rows::Rows;

@@ -15,9 +15,10 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, DataType};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 use serde_json::{Map, Value as Json};
 use std::fs::File;
@@ -59,6 +60,48 @@ impl<R: ChunkReader> CheckedParquet<R> {
         }
         Ok(CheckedParquet { inner })
     }
+}
+
+/// Opens a Parquet file from outside for reading batches of its own types, after [`CheckedParquet`] has seen it.
+///
+/// # Errors
+/// It is no Parquet file, or its footer states too much.
+pub fn open_parquet<R: ChunkReader + 'static>(
+    file: R,
+) -> Result<ParquetRecordBatchReaderBuilder<CheckedParquet<R>>> {
+    let file = CheckedParquet::new(file)?;
+    // The file's own types, not those that the writer noted: they are few.
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let mut metadata = ArrowReaderMetadata::load(&file, options.clone())?;
+    if columns(metadata.metadata()).any(has_false_dictionary) {
+        let own = without_false_dictionaries(metadata.metadata().as_ref().clone())?;
+        metadata = ArrowReaderMetadata::try_new(own.into(), options)?;
+    }
+    Ok(ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata))
+}
+
+fn columns(metadata: &ParquetMetaData) -> impl Iterator<Item = &ColumnChunkMetaData> {
+    metadata.row_groups().iter().flat_map(|group| group.columns())
+}
+
+/// Whether the dictionary page of a column lies where none can be. Some writers state offset 0 where there is none; the reader of
+/// Arrow C++ too takes an offset only where it is above 0 and before the first data page.
+fn has_false_dictionary(column: &ColumnChunkMetaData) -> bool {
+    column.dictionary_page_offset().is_some_and(|offset| offset <= 0 || offset >= column.data_page_offset())
+}
+
+fn without_false_dictionaries(metadata: ParquetMetaData) -> Result<ParquetMetaData> {
+    let mut builder = metadata.into_builder();
+    let groups = builder.take_row_groups().into_iter().map(|group| {
+        let columns = group.columns().iter().cloned().map(|column| match has_false_dictionary(&column) {
+            true => column.into_builder().set_dictionary_page_offset(None).build(),
+            false => Ok(column),
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        group.into_builder().set_column_metadata(columns).build()
+    });
+    let groups = groups.collect::<Result<Vec<_>>>()?;
+    Ok(builder.set_row_groups(groups).build())
 }
 
 fn wrong(what: &str, problem: &io::Error) -> ParquetError {
@@ -259,11 +302,7 @@ impl JsonRows {
     /// # Errors
     /// It is no Parquet file, or its footer states too much.
     pub fn open(file: File) -> Result<JsonRows> {
-        // The file's own types, not those that the writer noted: they are few.
-        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let builder =
-            ParquetRecordBatchReaderBuilder::try_new_with_options(CheckedParquet::new(file)?, options)?;
-        let reader = builder.with_batch_size(BATCH_ROWS).build()?;
+        let reader = open_parquet(file)?.with_batch_size(BATCH_ROWS).build()?;
         Ok(JsonRows { reader: Some(reader), batch: None, taken: 0 })
     }
 }
@@ -343,7 +382,12 @@ fn list(values: &ArrayRef) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arrow_array::StringArray;
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::ParquetMetaDataWriter;
+    use parquet::file::properties::WriterProperties;
     use parquet::file::reader::SerializedFileReader;
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     /// A file of a footer alone.
@@ -401,5 +445,49 @@ mod tests {
         let large = read(&page(MAX_PAGE_BYTES + 1)).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(large.contains("268435457 bytes, at most 268435456"), "{large}");
         assert!(read(&GIANT_LIST).is_err_and(|error| error.to_string().contains("2147483647 elements")));
+    }
+
+    #[test]
+    fn a_dictionary_at_offset_zero_is_none() {
+        let texts: ArrayRef =
+            Arc::new(StringArray::from_iter_values((0..1000).map(|n| format!("text {}", n % 3))));
+        let batch = RecordBatch::try_from_iter([("text", texts)]).unwrap();
+        for dictionary in [true, false] {
+            let properties = WriterProperties::builder().set_dictionary_enabled(dictionary).build();
+            let mut written = Vec::new();
+            let mut writer = ArrowWriter::try_new(&mut written, batch.schema(), Some(properties)).unwrap();
+            writer.write(&batch).unwrap();
+            writer.close().unwrap();
+            // The same file with a footer that states offset 0.
+            let file = Bytes::from(written.clone());
+            let metadata = open_parquet(file).unwrap().metadata().as_ref().clone();
+            let mut builder = metadata.into_builder();
+            let groups = builder.take_row_groups().into_iter().map(|group| {
+                let column = group.column(0).clone();
+                // As writers do that count the dictionary's page among the data.
+                let first = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+                let column =
+                    column.into_builder().set_dictionary_page_offset(Some(0)).set_data_page_offset(first);
+                group.into_builder().set_column_metadata(vec![column.build().unwrap()]).build().unwrap()
+            });
+            let groups = groups.collect();
+            let metadata =
+                builder.set_row_groups(groups).set_column_index(None).set_offset_index(None).build();
+            let footer = u32::from_le_bytes(written[written.len() - 8..][..4].try_into().unwrap()) as usize;
+            written.truncate(written.len() - 8 - footer);
+            let mut changed = Vec::new();
+            ParquetMetaDataWriter::new(&mut changed, &metadata).finish().unwrap();
+            // The writer gives the footer, its length and the mark.
+            written.extend(changed);
+            let reader = open_parquet(Bytes::from(written)).unwrap().build().unwrap();
+            let rows: usize = reader
+                .map(|found| {
+                    let found = found.unwrap();
+                    assert_eq!(found.column(0).as_string::<i32>().value(1), "text 1");
+                    found.num_rows()
+                })
+                .sum();
+            assert_eq!(rows, 1000, "dictionary {dictionary}");
+        }
     }
 }

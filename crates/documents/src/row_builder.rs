@@ -1,10 +1,9 @@
 //! Rows of a batch from what a source reads.
 
-use crate::edits::edits_field;
+use crate::edits::{Edits, LENGTHS, edits_column};
 use crate::schema::{HEAD_BYTES, Split, source_schema};
-use arrow_array::builder::ArrayBuilder;
 use arrow_array::builder::{BinaryBuilder, StringBuilder, UInt8Builder, UInt32Builder, UInt64Builder};
-use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_array::{ArrayRef, RecordBatch};
 use std::sync::Arc;
 
 /// What a source says about one document, beside its text.
@@ -36,6 +35,8 @@ pub struct Origin<'a> {
     pub bytes: u64,
     /// The split, where the source decides it.
     pub split: Option<Split>,
+    /// Whether it is a WARC record whose header states a wrong length.
+    pub wrong_length: bool,
 }
 
 /// Collects rows into a batch of [`source_schema`].
@@ -54,6 +55,7 @@ pub struct RowBuilder {
     embedding: BinaryBuilder,
     bytes: UInt64Builder,
     split: UInt8Builder,
+    edits: Vec<Edits>,
     reason: StringBuilder,
     detail: StringBuilder,
     text: BinaryBuilder,
@@ -79,6 +81,9 @@ impl RowBuilder {
         self.embedding.append_option(origin.embedding);
         self.bytes.append_value(origin.bytes);
         self.split.append_option(origin.split.map(Split::code));
+        let mut edits = Edits::default();
+        edits.add(LENGTHS, u64::from(origin.wrong_length));
+        self.edits.push(edits);
     }
 
     /// Adds a document.
@@ -99,7 +104,7 @@ impl RowBuilder {
 
     /// The batch.
     pub fn finish(mut self) -> bessemer_dataflow::Result<RecordBatch> {
-        let edits = new_null_array(edits_field().data_type(), self.id.len());
+        let edits = edits_column(&self.edits)?;
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.file.finish()),
             Arc::new(self.row.finish()),
