@@ -142,8 +142,8 @@ pub enum Profile {
     /// The keys below as they stand.
     #[default]
     Native,
-    /// FineWeb: 14 bands of 8, five English words of simplified text, datatrove's permutations of seed 1; the
-    /// keys signature, shingle, length, bands, rows and seed are not read.
+    /// FineWeb (datatrove's examples/fineweb.py): 14 bands of 8, five English words of simplified text hashed by SHA-1 to 64 bits,
+    /// datatrove's permutations of seed 1; the keys signature, shingle, length, bands, rows and seed are not read.
     Fineweb,
 }
 
@@ -217,7 +217,7 @@ impl MinHashConfig {
     pub fn resolved(&self) -> Self {
         let mut config = self.clone();
         if config.profile == Profile::Fineweb {
-            config.shingle = ShingleBy::Datatrove;
+            config.shingle = ShingleBy::DatatroveSha1;
             config.signature = Signature::Datatrove;
             (config.length, config.bands, config.rows, config.seed) = (5, 14, 8, 1);
             config.profile = Profile::Native;
@@ -249,7 +249,8 @@ mod tests {
     fn profiles_and_ranges() {
         let fineweb = MinHashConfig::fineweb().resolved();
         assert_eq!((fineweb.bands, fineweb.rows, fineweb.length, fineweb.seed), (14, 8, 5, 1));
-        assert_eq!(fineweb.signature, Signature::Datatrove);
+        // examples/fineweb.py: HashConfig(hash_fc="sha1", precision=64), and 64 bits of SHA-1 before that key existed.
+        assert_eq!((fineweb.shingle, fineweb.signature), (ShingleBy::DatatroveSha1, Signature::Datatrove));
         let chosen = MinHashConfig { bands: 0, similarity: 0.7, ..MinHashConfig::default() }.resolved();
         assert!(chosen.bands * chosen.rows <= OPTIMISED_VALUES && chosen.bands > 10);
 

@@ -15,9 +15,9 @@ pub enum ShingleBy {
     Words,
     /// Windows of characters of the lowercased text, white space as one space: for scripts without spaces.
     Characters,
-    /// Windows of the English words of datatrove's simplified text, joined by spaces and hashed by XXH64.
+    /// Windows of the English words of datatrove's simplified text, joined by spaces and hashed by XXH64: datatrove's default.
     Datatrove,
-    /// The same, hashed by SHA-1: datatrove before 0.3.
+    /// The same, hashed by SHA-1: FineWeb, and datatrove before 0.3.
     DatatroveSha1,
 }
 

@@ -148,7 +148,7 @@ fn clusters_of_datatrove() {
     let native = MinHashConfig::fineweb();
     let variants = [
         native.clone(),
-        MinHashConfig { shingle: ShingleBy::DatatroveSha1, profile: Default::default(), ..native.resolved() },
+        MinHashConfig { shingle: ShingleBy::Datatrove, profile: Default::default(), ..native.resolved() },
         MinHashConfig { signature: Signature::Datatrove32, profile: Default::default(), ..native.resolved() },
     ];
     for config in variants {
@@ -157,4 +157,23 @@ fn clusters_of_datatrove() {
         let sizes: Vec<u64> = kept(&fates).iter().map(|&row| fates[row].copies.unwrap()).collect();
         assert_eq!(sizes, [3, 2, 5, 4, 1, 1]);
     }
+}
+
+/// Eight pairs of similar texts, of which SHA-1 at 64 bits finds the first four and XXH64 the last four. The profile is FineWeb's.
+#[test]
+fn the_profile_fineweb_hashes_as_fineweb_does() {
+    let texts: Vec<String> = include_str!("../minhash-fineweb.jsonl")
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["text"].as_str().unwrap().to_string()
+        })
+        .collect();
+    let dropped = |config: MinHashConfig| {
+        let kept = kept(&run(&texts, stages(&minhash(config)), PLAIN));
+        (0..texts.len()).filter(|row| !kept.contains(row)).map(|row| row + 1).collect::<Vec<_>>()
+    };
+    assert_eq!(dropped(MinHashConfig::fineweb()), [2, 4, 6, 8]);
+    let default_of_datatrove =
+        MinHashConfig { shingle: ShingleBy::Datatrove, ..MinHashConfig::fineweb().resolved() };
+    assert_eq!(dropped(default_of_datatrove), [10, 12, 14, 16]);
 }
