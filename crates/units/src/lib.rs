@@ -13,6 +13,7 @@ mod offload;
 mod params;
 mod quantity;
 mod recompute;
+mod text;
 
 pub use activations::Storage;
 pub use compress::{Compression, CompressionPlan};
@@ -24,3 +25,4 @@ pub use offload::{Offload, OffloadPlan};
 pub use params::{ParamDType, ParamStorage, ReduceDType};
 pub use quantity::{Bytes, Flops, Seconds, Tokens};
 pub use recompute::{Recompute, RecomputeLayers, RecomputePlan, RecomputePolicy};
+pub use text::{bounded, counted, cut};
