@@ -5,7 +5,7 @@
 //! - [`Meteor`]: as NLTK has it.
 //! - [`answers`]: exact match, F1, pass@k. [`calibration`]: what probabilities are worth. [`pyramid`]: content units of summaries.
 //! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`power`]: how many judgements tell systems apart. [`bias`]: groups counted. [`kola`]: models compared over tasks. [`robustness`]: what a
-//!   perturbation costs. [`toxicity`]: classifiers' scores over generations.
+//!   perturbation costs. [`proportion`]: intervals of shares. [`toxicity`]: classifiers' scores over generations.
 //!
 //! - [`corpus`]: scores of sets of texts, their intervals, and tests of a difference. [`bootstrap`]: intervals of other figures.
 //!
@@ -25,6 +25,7 @@ pub mod kola;
 mod meteor;
 pub mod porter;
 pub mod power;
+pub mod proportion;
 pub mod pyramid;
 pub mod robustness;
 mod rouge;

@@ -3,6 +3,7 @@
 use crate::config::TaskConfig;
 use crate::data::{self, Splits};
 use crate::error::TaskError;
+use crate::metrics::interval;
 use crate::task::{Score, Task, TaskScores};
 use crate::{families, formats, yaml};
 use serde::Serialize;
@@ -282,11 +283,17 @@ impl Group {
                     }
                     false => errors.iter().map(|s| s * s).sum::<f64>().sqrt() / k,
                 });
+                let value = found.iter().map(|score| score.value * size(score)).sum::<f64>() / all;
+                // Of shares with weights w: the trials of one share with the same variance.
+                let spread = |score: &&Score| Some((size(score) / all).powi(2) / score.trials?);
+                let trials = found.iter().map(spread).sum::<Option<f64>>().map(f64::recip);
                 scores.push(Score {
                     metric: metric.clone(),
                     filter: filter.clone(),
-                    value: found.iter().map(|score| score.value * size(score)).sum::<f64>() / all,
+                    value,
                     stderr,
+                    interval: interval(value, stderr, trials),
+                    trials,
                     larger_is_better: first.larger_is_better,
                     documents: found.iter().map(|score| score.documents).sum(),
                     worst: None,

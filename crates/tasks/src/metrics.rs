@@ -14,6 +14,7 @@
 use crate::filters::pattern;
 use bessemer_mersenne::PythonRandom as Random;
 use bessemer_metrics::answers::f1;
+use bessemer_metrics::proportion::wilson;
 use bessemer_metrics::{Bleu, ChrF, CorpusMetric, Rouge, Ter};
 use regex::Regex;
 use serde_json::Value;
@@ -405,10 +406,43 @@ pub(crate) fn score(aggregation: Aggregation, rows: &[Vec<f64>], samples: u64) -
     (value, Some((squares / (scores.len() - 1) as f64).sqrt()))
 }
 
+/// Trials of a score that is a share of the documents: each counts as 0 or 1.
+pub(crate) fn trials(aggregation: Aggregation, rows: &[Vec<f64>]) -> Option<f64> {
+    let counted = |row: &Vec<f64>| row[0] == 0.0 || row[0] == 1.0;
+    (aggregation == Aggregation::Mean && rows.iter().all(counted)).then_some(rows.len() as f64)
+}
+
+/// The 95 % interval of a score: that of a share of so many trials, or else of the normal distribution.
+pub(crate) fn interval(value: f64, stderr: Option<f64>, trials: Option<f64>) -> Option<[f64; 2]> {
+    match trials {
+        Some(trials) => wilson(value, trials),
+        None => stderr.map(|stderr| [value - 1.96 * stderr, value + 1.96 * stderr]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn shares_have_wilsons_interval_and_other_means_that_of_their_error() {
+        let of = |values: &[&[f64]]| {
+            let rows = rows(values);
+            let (value, stderr) = score(Aggregation::Mean, &rows, 0);
+            (stderr, interval(value, stderr, trials(Aggregation::Mean, &rows)))
+        };
+        // All right: the error is 0, and the interval still has a width.
+        let (stderr, found) = of(&[&[1.0], &[1.0], &[1.0]]);
+        assert_eq!(stderr, Some(0.0));
+        assert!(
+            found.is_some_and(|[low, high]| (low - 0.438_494_481_122_309).abs() < 1e-12 && high == 1.0),
+            "{found:?}"
+        );
+        let (stderr, found) = of(&[&[0.5], &[1.5]]);
+        assert_eq!(found, stderr.map(|s| [1.0 - 1.96 * s, 1.0 + 1.96 * s]));
+        assert_eq!(trials(Aggregation::Perplexity, &rows(&[&[0.0]])), None);
+    }
 
     fn rows(values: &[&[f64]]) -> Vec<Vec<f64>> {
         values.iter().map(|row| row.to_vec()).collect()

@@ -111,6 +111,11 @@ pub struct Score {
     pub value: f64,
     /// Standard error, where there are two documents or more.
     pub stderr: Option<f64>,
+    /// The 95 % interval: Wilson's of a share of the documents, 1.96 standard errors to both sides of other means.
+    pub interval: Option<[f64; 2]>,
+    /// Trials of the share that the score is; `None` of other scores.
+    #[serde(skip)]
+    pub trials: Option<f64>,
     /// Whether a larger score is better.
     pub larger_is_better: bool,
     /// Documents.
@@ -390,6 +395,7 @@ impl Task {
                 chosen
             }
         };
+        let chosen = self.without_question(chosen, document);
         for example in &chosen {
             let parts = &config.fewshot_parts;
             let text = self.text(example, parts)?;
@@ -402,6 +408,38 @@ impl Task {
                 &self.turn(example, if self.multiple_input { &plain } else { parts }, true, &question)?;
         }
         Ok(preamble)
+    }
+
+    /// The examples, with those that ask what the document asks replaced by others of their split, in its order. The harness keeps them where its
+    /// configuration names different splits, and keeps copies of a question; prompts without them are the harness's.
+    fn without_question(&self, chosen: Vec<Document>, document: &Document) -> Vec<Document> {
+        let same = |example: &Document| self.asks_the_same(example, document);
+        if !chosen.iter().any(same) {
+            return chosen;
+        }
+        let replaced = |same: &dyn Fn(&Document) -> bool| {
+            let mut kept: Vec<Document> = chosen.iter().filter(|example| !same(example)).cloned().collect();
+            for example in &self.examples {
+                if kept.len() < chosen.len() && !kept.contains(example) && !same(example) {
+                    kept.push(example.clone());
+                }
+            }
+            kept
+        };
+        let kept = replaced(&same);
+        // A task whose question is a fixed text asks the same of all documents.
+        if kept.is_empty() { replaced(&|example| example == document) } else { kept }
+    }
+
+    /// Whether two documents are equal, or give the same question and choices.
+    fn asks_the_same(&self, one: &Document, other: &Document) -> bool {
+        let asked = |document: &Document, parts: &Parts| {
+            let (text, choices) = (self.text(document, parts).ok()?, self.choices(document, parts).ok()?);
+            (text.as_str() != Some("") || !choices.is_empty()).then_some((text, choices))
+        };
+        let same =
+            |parts: &Parts| asked(one, parts).is_some_and(|of_one| Some(of_one) == asked(other, parts));
+        one == other || same(&self.config.parts) || same(&self.config.fewshot_parts)
     }
 
     fn question(&self, text: &Value) -> Result<String, TaskError> {

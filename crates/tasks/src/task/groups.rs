@@ -2,7 +2,7 @@
 
 use super::{DocumentRequests, Score, Task};
 use crate::error::TaskError;
-use crate::metrics::{Metric, MetricKind, score};
+use crate::metrics::{Metric, MetricKind, interval, score, trials};
 use crate::python;
 use serde::Serialize;
 use serde_json::Value;
@@ -41,6 +41,8 @@ pub struct GroupScore {
     pub value: f64,
     /// Standard error, where there are two documents or more.
     pub stderr: Option<f64>,
+    /// The 95 % interval, as of [`Score`].
+    pub interval: Option<[f64; 2]>,
     /// Documents.
     pub documents: usize,
 }
@@ -53,6 +55,8 @@ impl GroupedScore {
             filter: self.filter.clone(),
             value: group.value,
             stderr: group.stderr,
+            interval: group.interval,
+            trials: None,
             larger_is_better: self.larger_is_better,
             documents: group.documents,
             worst: None,
@@ -66,6 +70,8 @@ impl GroupedScore {
             filter: self.filter.clone(),
             value: self.gap,
             stderr: None,
+            interval: None,
+            trials: None,
             larger_is_better: false,
             documents: self.groups.iter().map(|group| group.documents).sum(),
             worst: Some(self.worst.clone()),
@@ -129,7 +135,8 @@ impl Task {
 
 fn group(metric: &Metric, name: &str, rows: &[Vec<f64>], bootstrap: u64) -> GroupScore {
     let (value, stderr) = score(metric.aggregation, rows, bootstrap.min(BOOTSTRAP));
-    GroupScore { group: name.to_owned(), value, stderr, documents: rows.len() }
+    let interval = interval(value, stderr, trials(metric.aggregation, rows));
+    GroupScore { group: name.to_owned(), value, stderr, interval, documents: rows.len() }
 }
 
 /// Worst group and largest gap. None without groups.

@@ -5,7 +5,7 @@ use super::groups::Measured;
 use super::{Answer, DocumentRequests, FEWSHOT_SEED, Gold, Request, Score, Task, TaskRequests, TaskScores};
 use crate::error::TaskError;
 use crate::filters::filtered;
-use crate::metrics::{Metric, MetricKind, OutputType, largest, score};
+use crate::metrics::{Metric, MetricKind, OutputType, interval, largest, score, trials};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -52,11 +52,14 @@ impl Task {
             let measured = self.config.metrics.iter().zip(&columns);
             for (metric, Measured { rows, .. }) in measured.filter(|(_, column)| !column.rows.is_empty()) {
                 let (value, stderr) = score(metric.aggregation, rows, bootstrap);
+                let trials = trials(metric.aggregation, rows);
                 scores.push(Score {
                     metric: metric.name.clone(),
                     filter: filter.clone(),
                     value,
                     stderr,
+                    interval: interval(value, stderr, trials),
+                    trials,
                     larger_is_better: metric.larger_is_better,
                     documents: rows.len(),
                     worst: None,

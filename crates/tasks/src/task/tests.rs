@@ -60,6 +60,35 @@ fn examples_are_drawn_as_the_harness_draws_them() {
     assert_eq!(contexts, SHOTS);
 }
 
+/// No split of its own for examples, a split that is evaluated, copies under another identifier, and examples in the task file.
+#[test]
+fn examples_never_contain_the_question() {
+    let documents: Vec<Value> = (0..12)
+        .map(|i| json!({"id": i, "q": format!("<{}>", i / 2), "choices": ["x", "y"], "label": i % 2}))
+        .collect();
+    let samples = "fewshot_config: {samples: [{q: \"<0>\", choices: [x, y], label: 0}, {q: \"<1>\", choices: [x, y], label: 1}]}\n";
+    for (more, shots) in [("", 3), ("fewshot_split: test\n", 3), (samples, 2)] {
+        let text = format!("{CHOICE}num_fewshot: {shots}\n{more}");
+        let requests = task(&text, Value::from(documents.clone())).requests(None).unwrap();
+        assert_eq!(requests.documents.len(), 12);
+        for (i, document) in requests.documents.iter().enumerate() {
+            let Request::LogLikelihood { context, .. } = &document.requests[0] else { panic!() };
+            let question = format!("<{}>", i / 2);
+            assert_eq!(context.matches(&question).count(), 1, "{more}: {context}");
+            let left_out = usize::from(shots == 2 && i < 4);
+            assert_eq!(context.matches("Q: ").count(), shots + 1 - left_out, "{more}: {context}");
+        }
+    }
+    // Equal texts alone are no reason to leave all examples out.
+    let fixed = "output_type: generate_until\ntest_split: test\ndoc_to_text: \"Say a word:\"\ndoc_to_target: a\nnum_fewshot: 2\n";
+    let words: Vec<Value> = (0..4).map(|i| json!({"a": format!("w{i}")})).collect();
+    let requests = task(fixed, Value::from(words)).requests(None).unwrap();
+    for (i, document) in requests.documents.iter().enumerate() {
+        let Request::Generate { context, .. } = &document.requests[0] else { panic!() };
+        assert!(!context.contains(&format!("w{i}")) && context.matches('w').count() == 5, "{context}");
+    }
+}
+
 /// The vector of the harness's own tests for acc_mutual_info, and each normalisation by itself.
 #[test]
 fn accuracies_divide_as_their_names_say() {
