@@ -1,6 +1,9 @@
 //! A split of several shard files and its `shards.json`.
 
-use bessemer_shards::{Fingerprint, INDEX_FILE, SetSummary, ShardError, ShardSet, ShardSetWriter, SplitMeta};
+use bessemer_shards::{
+    Fingerprint, INDEX_FILE, RepeatedBlocks, SetSummary, ShardError, ShardSet, ShardSetWriter, SplitMeta,
+    repeated_blocks,
+};
 use std::fs;
 use std::path::Path;
 
@@ -304,4 +307,28 @@ fn what_stands_in_the_place_of_a_set_is_never_followed() {
     }
     assert_eq!(fs::read(outside.join("train").join(INDEX_FILE)).unwrap(), before);
     ShardSet::open(&outside, "train").unwrap();
+}
+
+#[test]
+fn blocks_of_validation_that_occur_in_training_are_counted_at_any_offset() {
+    let dir = tempfile::tempdir().unwrap();
+    // Two progressions modulo a prime, which share no window.
+    let number = |i: u64| ((i * 7_919) % 1_000_003 % 1000) as u32;
+    let train: Vec<u32> = (0..5000).map(number).collect();
+    let fresh: Vec<u32> = (0..10 * 32).map(|i| number(500_000 + 13 * i)).collect();
+    let copied = [5usize, 777, 2001, 4000, 4968].map(|at| &train[at..at + 32]).concat();
+    let write = |name: &str, tokens: &[u32]| {
+        let mut writer = ShardSetWriter::create(dir.path(), split(name), 3000).unwrap();
+        for document in tokens.chunks(100) {
+            writer.push_document([0; 16], 1, document).unwrap();
+        }
+        writer.finish().unwrap();
+        ShardSet::open(dir.path(), name).unwrap()
+    };
+    let (train, other) = (write("train", &train), write("validation", &[fresh, copied].concat()));
+    let found = |train: &ShardSet, other: &ShardSet| repeated_blocks(train, other).unwrap();
+    assert_eq!(found(&train, &other), RepeatedBlocks { block_tokens: 32, blocks: 15, repeated: 5 });
+    assert_eq!(found(&train, &train).repeated, 5000 / 32);
+    let none = write("none", &[1; 31]);
+    assert_eq!((found(&train, &none).blocks, found(&none, &train).repeated), (0, 0));
 }
