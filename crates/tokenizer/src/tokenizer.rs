@@ -84,6 +84,13 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
+    /// The same tokenizer without a post-processor.
+    pub(crate) fn without_post_processor(mut self) -> Tokenizer {
+        self.post_processor = serde_json::Value::Null;
+        self.fingerprint = blake3::hash(self.to_json().as_bytes());
+        self
+    }
+
     pub(crate) fn model(&self) -> &Model {
         &self.model
     }

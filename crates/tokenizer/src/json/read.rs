@@ -242,7 +242,15 @@ impl Tokenizer {
             });
             Model::ByteBpe { pretokenizer, bpe: Box::new(Bpe::new(byte_ids, merges, whole_pieces)?) }
         };
-        Tokenizer::from_parts(Parts { model, tokens, added, post_processor: file.post_processor })
+        let tokenizer =
+            Tokenizer::from_parts(Parts { model, tokens, added, post_processor: file.post_processor })?;
+        // That of an export is no part of the tokenizer, and leaves its fingerprint.
+        match tokenizer.text_beginning() {
+            Some(beginning) if beginning == *tokenizer.post_processor() => {
+                Ok(tokenizer.without_post_processor())
+            }
+            _ => Ok(tokenizer),
+        }
     }
 }
 

@@ -23,6 +23,10 @@ impl Tokenizer {
             }
         }
         let mut config = Map::new();
+        let begins = if self.post_processor().is_null() { self.text_beginning() } else { None };
+        if begins.is_some() {
+            config.insert("add_bos_token".to_owned(), json!(true));
+        }
         config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
         config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
         config.extend(named.clone());
@@ -34,10 +38,30 @@ impl Tokenizer {
             serde_json::to_vec_pretty(&value).expect("strings and booleans are JSON")
         };
         vec![
-            ("tokenizer.json".to_owned(), self.to_json().into_bytes()),
+            (
+                "tokenizer.json".to_owned(),
+                self.to_json_with(begins.as_ref().unwrap_or(self.post_processor())).into_bytes(),
+            ),
             ("tokenizer_config.json".to_owned(), pretty(config)),
             ("special_tokens_map.json".to_owned(), pretty(named)),
         ]
+    }
+
+    /// The post-processor of exports, which puts the end-of-text token before a text, as every document of the training follows one. It is
+    /// no part of the tokenizer: what is made here adds the token itself.
+    pub(super) fn text_beginning(&self) -> Option<Value> {
+        let end = self.end_of_text()?;
+        let content = &self.special_tokens().iter().find(|token| token.id == end)?.content;
+        let token = json!({"SpecialToken": {"id": content, "type_id": 0}});
+        let text = |name: &str, type_id: u8| json!({"Sequence": {"id": name, "type_id": type_id}});
+        let mut special = Map::new();
+        special.insert(content.clone(), json!({"id": content, "ids": [end], "tokens": [content]}));
+        Some(json!({
+            "type": "TemplateProcessing",
+            "single": [token, text("A", 0)],
+            "pair": [token, text("A", 0), text("B", 1)],
+            "special_tokens": special,
+        }))
     }
 
     /// Writes [`Tokenizer::hf_files`] into `dir`, which is created if absent.

@@ -99,6 +99,11 @@ fn split(pattern: &str) -> Value {
 impl Tokenizer {
     /// The tokenizer as a tokenizer.json. The same tokenizer always gives the same text.
     pub fn to_json(&self) -> String {
+        self.to_json_with(self.post_processor())
+    }
+
+    /// The tokenizer as a tokenizer.json with this post-processor.
+    pub(super) fn to_json_with(&self, post_processor: &Value) -> String {
         let (pre_tokenizer, decoder, model) = match self.model() {
             Model::ByteBpe { pretokenizer, bpe } => {
                 let cut = match pretokenizer {
@@ -146,7 +151,7 @@ impl Tokenizer {
             added_tokens: added_tokens.collect(),
             normalizer: (),
             pre_tokenizer,
-            post_processor: self.post_processor(),
+            post_processor,
             decoder,
             model,
         };

@@ -244,3 +244,33 @@ proptest! {
         }
     }
 }
+
+/// Exports put the end-of-text token before a text; the tokenizer that is read back is the one that was written.
+#[test]
+fn an_export_begins_texts_with_the_end_of_text() {
+    let mut trainer =
+        Trainer::new(TokenizerConfig { vocab_size: 260, ..TokenizerConfig::default() }).unwrap();
+    trainer.feed("the quick brown fox the quick brown fox");
+    let tokenizer = trainer.finish(|_| {}).unwrap();
+    let end = tokenizer.end_of_text().unwrap();
+    let file = |name: &str| {
+        let files = tokenizer.hf_files();
+        let bytes = files.into_iter().find(|(found, _)| found == name).unwrap().1;
+        serde_json::from_slice::<serde_json::Value>(&bytes).unwrap()
+    };
+    let exported = file("tokenizer.json");
+    let single = &exported["post_processor"]["single"];
+    let content = single[0]["SpecialToken"]["id"].as_str().unwrap();
+    assert_eq!(exported["post_processor"]["special_tokens"][content]["ids"], serde_json::json!([end]));
+    assert_eq!(single[1]["Sequence"]["id"], "A");
+    assert_eq!(file("tokenizer_config.json")["add_bos_token"], true);
+    let read = Tokenizer::from_json(&exported.to_string()).unwrap();
+    assert_eq!(read.fingerprint(), tokenizer.fingerprint());
+    assert_eq!(read.hf_files(), tokenizer.hf_files());
+    // The post-processor of a tokenizer from elsewhere is kept.
+    let mut other = exported.clone();
+    other["post_processor"] = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true});
+    let other = Tokenizer::from_json(&other.to_string()).unwrap();
+    assert_ne!(other.fingerprint(), tokenizer.fingerprint());
+    assert!(!String::from_utf8(other.hf_files().remove(0).1).unwrap().contains("TemplateProcessing"));
+}
