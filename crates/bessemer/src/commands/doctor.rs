@@ -21,7 +21,7 @@ pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Re
         let ranks = args.ranks.map_or_else(|| machine::threads(0), |ranks| ranks as usize);
         let written = machine_file::write(file, ranks, args.matmul.into(), console)?;
         return Ok(print(&match as_json {
-            true => serde_json::to_string_pretty(&written)?,
+            true => serde_json::to_string(&written)?,
             false => format!(
                 "{}: {ranks} ranks of {:.1} GFLOP/s and {:.1} GB/s each",
                 file.display(),
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Re
     let rung = Rung::detect();
     let engines = MatmulPrecision::ALL.map(|p| (p, Engine::fastest(rung, p)));
     let text = match as_json {
-        true => serde_json::to_string_pretty(&json!({
+        true => serde_json::to_string(&json!({
             "processor": machine::processor(),
             "features": machine::features(),
             "threads": threads,

@@ -263,5 +263,5 @@ fn as_values(rows: &[Row], args: &ParityArgs) -> String {
         value
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
-    format!("{:#}", json!({ "steps": args.steps, "seed": args.seed, "layouts": rows }))
+    json!({ "steps": args.steps, "seed": args.seed, "layouts": rows }).to_string()
 }

@@ -54,7 +54,7 @@ pub(crate) fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, F
         };
         summary[kind] = value;
     }
-    Ok(serde_json::to_string_pretty(&summary)?)
+    Ok(serde_json::to_string(&summary)?)
 }
 
 /// Writes report.html from what the run directory holds; returns the records of the run.

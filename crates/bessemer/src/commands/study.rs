@@ -68,7 +68,7 @@ fn init(args: &StudyInitArgs, as_json: bool, console: &mut Console) -> Result<()
     }
     console.say(&format!("wrote {} and {}", path.display(), page.display()));
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&study)?)?);
+        return Ok(print(&serde_json::to_string(&study)?)?);
     }
     Ok(print(&summary(&study))?)
 }

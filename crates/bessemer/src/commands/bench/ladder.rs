@@ -85,7 +85,7 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
         print(&format!("{:<28} {:>9.1} {:>8.1} {:>11}", "roofline (f32, from memory)", roof.0, roof.1, 100))?;
     }
     if as_json {
-        print(&serde_json::to_string_pretty(&json!({
+        print(&serde_json::to_string(&json!({
             "threads": threads, "peak_gflops": peak / 1e9, "read_gb_per_s": bandwidth / 1e9, "operators": result,
         }))?)?;
     }

@@ -52,7 +52,7 @@ pub(super) fn run(args: &BenchOpArgs, as_json: bool, console: &mut Console) -> R
         }
     }
     if as_json {
-        print(&serde_json::to_string_pretty(&json!({
+        print(&serde_json::to_string(&json!({
             "kernels": rung.to_string(),
             "engine": engine.name(),
             "threads": threads,

@@ -104,7 +104,7 @@ pub(super) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -
     let (a, b, ratio) = (median(&mut alone), median(&mut together), median(&mut ratios));
     let hidden = hidden(&last);
     Ok(print(&match as_json {
-        true => serde_json::to_string_pretty(&json!({
+        true => serde_json::to_string(&json!({
             "model": job.model.summary(),
             "layout": many.summary(),
             "types": types.to_string(),

@@ -334,7 +334,7 @@ fn report(job: &Job, folder: &Folder, bytes: u64, times: &mut Times, as_json: bo
             "steps_beside": steps_beside,
             "slowdown": longer,
         });
-        return Ok(print(&serde_json::to_string_pretty(&result)?)?);
+        return Ok(print(&serde_json::to_string(&result)?)?);
     }
     let row = |name: &str, seconds: f64, of: Option<f64>| {
         let rate = Bytes((bytes as f64 / seconds) as u64);

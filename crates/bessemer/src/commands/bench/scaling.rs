@@ -118,7 +118,7 @@ pub(in crate::commands) fn profile(
 /// The model beside the measurements, then on the described machines.
 pub(in crate::commands) fn show(job: &Job, model: &Model, as_json: bool) -> Result<(), Failure> {
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&as_value(job, model))?)?);
+        return Ok(print(&serde_json::to_string(&as_value(job, model))?)?);
     }
     let mut text = format!(
         "{}, {} x {} tokens\non one core {:.1} ms a step, {:.1} of it outside operators, {:.0} launches\n",

@@ -66,7 +66,7 @@ pub(super) fn run(
             "listed": deletion.listed, "deleted": deletion.deleted, "unknown": deletion.unknown,
             "rewritten": deletion.rewritten, "tokens": tokens,
         });
-        return Ok(print(&serde_json::to_string_pretty(&value)?)?);
+        return Ok(print(&serde_json::to_string(&value)?)?);
     }
     let list = bessemer_corpus::tombstones_path(corpus);
     print(&format!(

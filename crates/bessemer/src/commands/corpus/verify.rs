@@ -9,7 +9,7 @@ use std::path::Path;
 pub(super) fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
     let found = bessemer_corpus::verify(folder)?;
     if as_json {
-        print(&serde_json::to_string_pretty(&found)?)?;
+        print(&serde_json::to_string(&found)?)?;
     } else {
         let mut text = String::new();
         for file in &found.files {

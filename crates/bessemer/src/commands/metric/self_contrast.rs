@@ -38,7 +38,7 @@ pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
         let value = json!({
             "name": "self-contrast", "score": score, "interval": band, "signature": SIGNATURE, "each": each,
         });
-        return Ok(print(&serde_json::to_string_pretty(&value)?)?);
+        return Ok(print(&serde_json::to_string(&value)?)?);
     }
     let mut text = String::new();
     for score in scores.iter().filter(|_| args.each) {

@@ -40,7 +40,7 @@ pub(super) fn run(args: &NetworkFailuresArgs, as_json: bool) -> Result<(), Failu
         return Err(e.into());
     }
     match as_json {
-        true => print(&serde_json::to_string_pretty(&document(args, &rows))?)?,
+        true => print(&serde_json::to_string(&document(args, &rows))?)?,
         false => print(text(args, &rows).trim_end())?,
     }
     Ok(())

@@ -44,7 +44,7 @@ fn show(args: &NetworkShowArgs, as_json: bool, console: &mut Console) -> Result<
         console.say(&format!("wrote {}", path.display()));
     }
     match as_json {
-        true => print(&serde_json::to_string_pretty(&study.json())?)?,
+        true => print(&serde_json::to_string(&study.json())?)?,
         false => print(table::one(&study).trim_end())?,
     }
     Ok(())
@@ -58,7 +58,7 @@ fn compare(args: &NetworkCompareArgs, as_json: bool) -> Result<(), Failure> {
     match as_json {
         true => {
             let all: Vec<Value> = studies.iter().map(Study::json).collect();
-            print(&serde_json::to_string_pretty(&all)?)?;
+            print(&serde_json::to_string(&all)?)?;
         }
         false => print(table::several(&studies, crate::console::width()).trim_end())?,
     }

@@ -39,7 +39,7 @@ pub(super) fn run(args: &NetworkPlaceArgs, as_json: bool) -> Result<(), Failure>
             "best": document(&axes, &best), "given": document(&axes, &given),
             "orders": listed.iter().map(|placed| document(&axes, placed)).collect::<Vec<Value>>(),
         });
-        print(&serde_json::to_string_pretty(&value)?)?;
+        print(&serde_json::to_string(&value)?)?;
         return Ok(());
     }
     print(text(&axes, network.name(), &listed, &given).trim_end())?;

@@ -213,7 +213,7 @@ fn sweep(args: &NetworkSwitchArgs, as_json: bool, console: &mut Console) -> Resu
         });
     }
     match as_json {
-        true => print(&serde_json::to_string_pretty(&document(args, round_trip, bandwidth, &rows))?)?,
+        true => print(&serde_json::to_string(&document(args, round_trip, bandwidth, &rows))?)?,
         false => print(text(args, round_trip, bandwidth, &rows).trim_end())?,
     }
     match rows.iter().map(|row| row.wrong).sum::<usize>() {

@@ -18,7 +18,7 @@ const DAY: f64 = 86_400.0;
 pub(super) fn run(args: &ScalingAdviseArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let advice = Advice::of(args)?;
     console.detail(&format!("law: {:?}", advice.basis.law));
-    let text = if as_json { serde_json::to_string_pretty(&advice.value(args))? } else { advice.text(args) };
+    let text = if as_json { serde_json::to_string(&advice.value(args))? } else { advice.text(args) };
     Ok(print(&text)?)
 }
 

@@ -21,7 +21,7 @@ pub(super) fn run(args: &ScalingFitArgs, as_json: bool, console: &mut Console) -
         result.page().write(out).map_err(|e| Failure::new(format!("--out {}: {e}", out.display())))?;
         console.say(&format!("wrote {}", out.display()));
     }
-    let text = if as_json { serde_json::to_string_pretty(&result.value())? } else { result.text() };
+    let text = if as_json { serde_json::to_string(&result.value())? } else { result.text() };
     Ok(print(&text)?)
 }
 

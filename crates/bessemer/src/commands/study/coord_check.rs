@@ -49,7 +49,7 @@ pub(super) fn run(args: &StudyCoordCheckArgs, as_json: bool, console: &mut Conso
     bessemer_report::write_coord_check(&page, &check)?;
     console.say(&format!("wrote {} and {}", path.display(), page.display()));
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&check)?)?);
+        return Ok(print(&serde_json::to_string(&check)?)?);
     }
     Ok(print(&summary(&check))?)
 }

@@ -52,7 +52,7 @@ pub(super) fn run(args: &StudyLrArgs, as_json: bool, console: &mut Console) -> R
         findings: findings.clone(),
     };
     let (path, report) = (args.out.join("lr.json"), args.out.join("report.html"));
-    let text = serde_json::to_string_pretty(&json!({
+    let text = serde_json::to_string(&json!({
         "sweeps": swept.iter().map(Swept::value).collect::<Vec<_>>(),
         "flops": operations,
         "mup": is_mup,

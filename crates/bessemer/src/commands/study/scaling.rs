@@ -131,7 +131,7 @@ fn tell(
             "times_the_largest_compute": outcome.times,
         });
     }
-    let text = serde_json::to_string_pretty(&value)?;
+    let text = serde_json::to_string(&value)?;
     let (path, page) = (args.out.join("scaling.json"), args.out.join("report.html"));
     bessemer_durable::write(&path, (text.clone() + "\n").as_bytes())?;
     law.page().write(&page)?;

@@ -118,6 +118,6 @@ impl Launches {
     /// A value that JSON cannot hold; there is none.
     pub(super) fn json(&self) -> Result<String, Failure> {
         let all: Vec<Value> = self.list.iter().map(Launch::json).collect();
-        Ok(serde_json::to_string_pretty(&json!({ "launches": all }))?)
+        Ok(serde_json::to_string(&json!({ "launches": all }))?)
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         json!({ "name": name, "seconds": fixed, "seconds_per_byte": per_byte })
     });
     Ok(print(&match as_json {
-        true => serde_json::to_string_pretty(&json!({
+        true => serde_json::to_string(&json!({
             "model": job.model.summary(),
             "ranks": args.ranks,
             "paced_gflops": args.paced,
