@@ -115,12 +115,15 @@ impl Assign {
         let (all, held): (u64, u64) = (free.iter().map(size).sum(), held_out.iter().map(size).sum());
         let share = held as f64 / all.max(1) as f64;
         let largest = held_out.iter().max_by_key(|name| size(name))?;
+        let more = match held_out.len() {
+            0 | 1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
         (share > most_share(self.fraction)).then(|| {
             format!(
-                "the split goes by document: by source it would hold out {:.0} % of the bytes ({largest} and {} more), \
+                "the split goes by document: by source it would hold out {:.0} % of the bytes ({largest}{more}), \
                  {:.0} % were asked for; corpus.split.by = \"source\" insists",
                 100.0 * share,
-                held_out.len() - 1,
                 100.0 * self.fraction
             )
         })
