@@ -144,9 +144,20 @@ impl Console {
     }
 
     fn bar(&self, name: &str, total: u64) -> ProgressBar {
-        let style = if total > 0 { "{msg} [{bar:32}] {percent}% {eta}" } else { "{msg} {spinner} {pos}" };
+        let style = if total > 0 { "{msg} [{bar:32}] {percent}% {eta}" } else { UNKNOWN_TOTAL };
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
         bar.with_style(bar_style(style)).with_message(name.to_owned())
+    }
+}
+
+/// Form of a bar whose total is not known.
+const UNKNOWN_TOTAL: &str = "{msg} {spinner} {pos}";
+
+/// Share of a work that is done; the amount where the total is unknown, or was an estimate that is exceeded.
+fn share(done: u64, total: u64) -> String {
+    match u128::from(done) * 100 {
+        hundredfold if total > 0 && done <= total => format!("{}%", hundredfold / u128::from(total)),
+        _ => done.to_string(),
     }
 }
 
@@ -273,11 +284,15 @@ impl Observer for Console {
         let Some(work) = &mut self.work else { return };
         work.bar = work.bar.take().or(bar);
         if let Some(bar) = &work.bar {
+            if done > total && bar.length() != Some(0) {
+                // The total was an estimate, such as the bytes of compressed files.
+                bar.set_length(0);
+                bar.set_style(bar_style(UNKNOWN_TOTAL));
+            }
             bar.set_position(done);
         } else if !terminal && work.reported.elapsed() >= PLAIN_EVERY {
             work.reported = Instant::now();
-            let share = (100 * done).checked_div(total).map_or_else(|| done.to_string(), |s| format!("{s}%"));
-            let _ = writeln!(io::stderr(), "{what}: {share}");
+            let _ = writeln!(io::stderr(), "{what}: {}", share(done, total));
         }
     }
 
@@ -328,8 +343,8 @@ pub(crate) fn complain(failure: &Failure) {
         code::DONE => return,
         // Another process of the job reports it.
         _ if failure.message.is_empty() => return,
-        code::CONTINUE => escape::message(&failure.message),
-        _ => painted(&format!("error: {}", escape::message(&failure.message))),
+        code::CONTINUE => escape::error(&failure.message),
+        _ => painted(&format!("error: {}", escape::error(&failure.message))),
     };
     let _ = writeln!(io::stderr(), "{text}");
     if let Some(limit) = limits::named(&failure.message) {
@@ -398,5 +413,16 @@ impl Output {
     /// As [`print()`].
     pub(crate) fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes).and_then(|()| self.0.flush()).map_err(unwritten)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_beyond_an_estimated_total_is_an_amount() {
+        assert_eq!([share(0, 8), share(5, 8), share(8, 8)], ["0%", "62%", "100%"]);
+        assert_eq!([share(9, 8), share(9, 0), share(u64::MAX, u64::MAX)], ["9", "9", "100%"]);
     }
 }

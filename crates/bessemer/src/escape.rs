@@ -4,6 +4,7 @@
 //! [`crate::console::print`], [`crate::console::Console::say`] and the failure message of `main` pass everything through
 //! here, so no command has to remember it.
 
+use bessemer_units::bounded;
 use bessemer_web::redact::redact;
 use std::borrow::Cow;
 
@@ -19,9 +20,19 @@ pub(crate) fn controls_but_colours(text: &str) -> Cow<'_, str> {
     replace(text, colour)
 }
 
-/// A message for standard error: without credentials, without control characters.
+/// Longest error, in characters.
+pub(crate) const LONGEST_ERROR: usize = 4 << 10;
+/// Longest message on standard error, in characters. Texts that a model writes on the way are shorter.
+const LONGEST_MESSAGE: usize = 16 << 10;
+
+/// A message for standard error: without credentials, without control characters, of bounded length.
 pub(crate) fn message(text: &str) -> String {
-    controls(&redact(text)).into_owned()
+    controls(&redact(&bounded(text, LONGEST_MESSAGE))).into_owned()
+}
+
+/// An error as [`message`], shorter: it may repeat what a file holds.
+pub(crate) fn error(text: &str) -> String {
+    message(&bounded(text, LONGEST_ERROR))
 }
 
 /// Bytes of the sequence that selects a colour at the beginning of `text`; 0 if there is none.

@@ -80,7 +80,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Train(recipe) => commands::run::train(recipe, cli.json, console),
         Command::Supervise(args) => commands::supervise::run(args, cli.json, console),
         Command::Eval(args) => commands::eval::run(args, cli.json, console),
-        Command::Generate(args) => commands::generate::run(args, cli.json),
+        Command::Generate(args) => commands::generate::run(args, cli.json, console),
         Command::Serve(args) => commands::serve::run(args, cli.json, console),
         Command::Init(args) => commands::init::run(args, cli.json, console),
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),

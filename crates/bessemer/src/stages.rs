@@ -13,10 +13,10 @@ use bessemer_corpus_cluster::ClusterEngine;
 use bessemer_recipe::Recipe;
 use bessemer_runlog as runlog;
 use bessemer_runlog::RunLog;
-use bessemer_shards::DEFAULT_FILE_BYTES;
+use bessemer_shards::{DEFAULT_FILE_BYTES, ShardSet, repeated_blocks};
 use bessemer_tokenizer::{Tokenizer, TokenizerKind, Trainer as TokenizerTrainer};
 use bessemer_train::Observer;
-use bessemer_units::{Bytes, Seconds, Tokens};
+use bessemer_units::{Bytes, Seconds, Tokens, counted};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,6 +28,10 @@ use std::time::Instant;
 
 /// Text taken from the corpus before it is handed to the tokenizer's threads.
 const TEXT_BATCH: usize = 8 << 20;
+/// Largest share of the validation split that may occur in the training split without a warning: licences and headers do.
+const MOST_REPEATED: f64 = 0.1;
+/// Fewest blocks of a validation split whose share means something.
+const FEWEST_BLOCKS: u64 = 8;
 
 /// State that the stages of one run share.
 pub(crate) struct Stages<'a> {
@@ -82,18 +86,18 @@ impl Stages<'_> {
             console.say(&format!("WARNING: {warning}"));
         }
         console.say(&format!(
-            "corpus ({}): kept {} documents, {} of {} read; {}",
+            "corpus ({}): kept {}, {} of {} read; {}",
             s.source,
-            s.kept.documents,
+            counted(s.kept.documents, "document"),
             Bytes(s.kept.bytes),
             Bytes(s.read.bytes),
             how_long(built.reused, seconds)
         ));
         for component in &s.components {
             console.say(&format!(
-                "  {}: {} documents, {} for training, {} for validation",
+                "  {}: {}, {} for training, {} for validation",
                 component.name,
-                component.train.documents + component.validation.documents,
+                counted(component.train.documents + component.validation.documents, "document"),
                 Bytes(component.train.bytes),
                 Bytes(component.validation.bytes)
             ));
@@ -249,7 +253,32 @@ impl Stages<'_> {
             };
             log.append(&record.into())?;
         }
+        if let Some(message) = self.validation_repeats_training()? {
+            console.say(&format!("warning: {message}"));
+            log.append(&runlog::Warning { step: None, topic: "validation".into(), message }.into())?;
+        }
         log_stage(log, "shards", seconds)
+    }
+
+    /// A sentence if much of the validation split occurs in the training split as well.
+    fn validation_repeats_training(&self) -> Result<Option<String>, Failure> {
+        if !self.dir.shards().join("validation").is_dir() {
+            return Ok(None);
+        }
+        let open = |split: Split| ShardSet::open(self.dir.shards(), split.name());
+        let found = repeated_blocks(&open(Split::Train)?, &open(Split::Validation)?)?;
+        let share = found.repeated as f64 / found.blocks.max(1) as f64;
+        Ok((found.blocks >= FEWEST_BLOCKS && share > MOST_REPEATED).then(|| {
+            format!(
+                "validation repeats training: {} of {} of {} tokens of the validation split ({:.0} %) occur in the training split \
+                 as well, so the validation loss measures memory; drop duplicates (corpus.clean.exact_dedup = true, or a method \
+                 of corpus.dedup), or name other sources in corpus.split.validation",
+                found.repeated,
+                counted(found.blocks, "block"),
+                found.block_tokens,
+                100.0 * share
+            )
+        }))
     }
 
     /// Runs a stage of the corpus pipeline, which tells its progress through a shared closure on this thread.

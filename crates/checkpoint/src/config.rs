@@ -193,6 +193,33 @@ impl SaveConfig {
         }
     }
 
+    /// Most checkpoints that a run from step `from` to step `to` has on the disk at a time, the one being written included. Saves by time
+    /// count as one a step, an upper bound.
+    pub fn most_kept(&self, from: u64, to: u64) -> u64 {
+        let steps = to.saturating_sub(from);
+        let by_steps =
+            to.checked_div(self.every_steps).unwrap_or(0) - from.checked_div(self.every_steps).unwrap_or(0);
+        let by_time = self.every == SaveEvery::Auto || self.every_seconds > 0;
+        let saves = match by_time || self.keep_best > 0 {
+            true => steps,
+            false => by_steps + u64::from(self.at_end && steps > 0 && !self.due_by_steps(to)),
+        };
+        let milestones = match (self.every_steps, self.keep_every) {
+            (0, _) | (_, 0) => 0,
+            (every, keep) => {
+                let (mut a, mut b) = (every, keep);
+                while b > 0 {
+                    (a, b) = (b, a % b);
+                }
+                let common = (every / a).saturating_mul(keep);
+                to / common - from / common
+            }
+        };
+        // Two more for the look-back of spikes, and the one that is written before an older one goes.
+        let kept = self.keep_last.saturating_add(2 + self.keep_best).saturating_add(milestones);
+        saves.min(kept.saturating_add(1))
+    }
+
     /// [`SaveConfig::max_file_mib`] in bytes.
     pub fn max_file_bytes(&self) -> u64 {
         self.max_file_mib.saturating_mul(1 << 20)
@@ -212,6 +239,20 @@ mod tests {
         assert!(!never.due_by_steps(100) && !never.due_by_time(1e9) && !never.is_on_the_way());
         let auto = SaveConfig { every: SaveEvery::Auto, ..never };
         assert!(auto.is_on_the_way() && !SaveConfig { every_seconds: 60, ..auto }.due_by_time(61.0));
+    }
+
+    #[test]
+    fn checkpoints_on_disk_are_counted_with_the_one_being_written() {
+        let c = SaveConfig { every_steps: 10, every_seconds: 0, keep_last: 2, ..Default::default() };
+        // Saves of steps 10, 20, 30 and 35; two that stay, two of the look-back, and the one being written.
+        assert_eq!([c.most_kept(0, 35), c.most_kept(0, 9), c.most_kept(30, 35)], [4, 1, 1]);
+        assert_eq!(c.most_kept(0, 10_000), 5);
+        let milestones = SaveConfig { keep_every: 25, ..c.clone() };
+        assert_eq!(milestones.most_kept(0, 1000), 5 + 20, "every 50 steps one stays");
+        let by_time = SaveConfig { every_steps: 0, every_seconds: 600, ..c.clone() };
+        assert_eq!([by_time.most_kept(0, 3), by_time.most_kept(0, 1000)], [3, 5]);
+        let none = SaveConfig { every_steps: 0, at_end: false, ..c };
+        assert_eq!(none.most_kept(0, 1000), 0);
     }
 
     #[test]

@@ -244,7 +244,7 @@ pub struct Skipped {
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} skipped: {}", self.path.display(), self.why)
+        write!(f, "checkpoint {} was passed over: {}", self.path.display(), self.why)
     }
 }
 

@@ -219,8 +219,7 @@ impl Store {
         let lock = self.lock()?;
         let cleaned = self.sweep(lock.is_some());
         if let Ok(free) = self.fs.free_bytes(&self.dir) {
-            // The manifest: its text for each tensor, and the state; a MiB more than enough for block rounding.
-            let needed = bytes.saturating_add(1 << 20);
+            let needed = Store::space_for(bytes);
             if free < needed {
                 return Err(CheckpointError::NoSpace { dir: self.dir.clone(), needed, free });
             }

@@ -66,7 +66,7 @@ pub struct Scan {
 /// The newest checkpoint that can be used.
 #[derive(Debug)]
 pub struct Latest {
-    /// The checkpoint, fully verified.
+    /// The checkpoint: verified whole by [`Store::latest_valid`], chunk by chunk while it is read if it was loaded lazily.
     pub loaded: Loaded,
     /// Newer ones that cannot be used, newest first, with the reason.
     pub skipped: Vec<Skipped>,
@@ -148,6 +148,19 @@ impl Store {
     /// Path of the checkpoint of a step, existing or not.
     pub fn path(&self, step: u64) -> PathBuf {
         self.dir.join(step_name(step))
+    }
+
+    /// Bytes that a save of `bytes` bytes of tensors needs to be free.
+    pub fn space_for(bytes: u64) -> u64 {
+        // The manifest: its text for each tensor, and the state; a MiB more than enough for block rounding.
+        bytes.saturating_add(1 << 20)
+    }
+
+    /// Free bytes where the next checkpoint will be written, if the file system reports them.
+    pub fn free_bytes(&self) -> Option<u64> {
+        // The first save makes the directory.
+        let there = self.dir.ancestors().find(|dir| matches!(self.fs.kind(dir), Ok(Some(_))));
+        self.fs.free_bytes(there?).ok()
     }
 
     /// Complete checkpoints, oldest first. Reads manifests and file sizes, not the tensors. A directory that does not

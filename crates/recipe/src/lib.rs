@@ -33,7 +33,7 @@ pub use lengths::SequenceLengths;
 pub use load::{Loaded, Problem, load, parse};
 pub use origin::{Difference, Origin, Setting, show_diff};
 pub use planned::{LayoutPlan, load_planned, set_argument};
-pub use recipe::{Recipe, load_recipe, parse_recipe};
+pub use recipe::{Recipe, RecipeUse, load_recipe, load_recipe_for, parse_recipe};
 pub use run::{PrometheusConfig, RunConfig, TraceConfig};
 pub use schema::json_schema;
 pub use source::Location;

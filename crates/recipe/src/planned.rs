@@ -5,7 +5,7 @@ use crate::layer;
 use crate::load::{self, Loaded};
 use crate::node::{Node, Value};
 use crate::origin::Origin;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, RecipeUse};
 use crate::source::{Place, Role, Source};
 use crate::write::toml_value;
 use bessemer_parallel::{LayoutChoice, PlannedLayout};
@@ -69,11 +69,16 @@ pub fn set_argument(key: &str, value: &Json) -> String {
 ///
 /// # Errors
 /// As [`load_recipe`](crate::load_recipe).
-pub fn load_planned(path: &Path, sets: &[String], plan: &LayoutPlan) -> Result<Loaded<Recipe>, RecipeError> {
+pub fn load_planned(
+    path: &Path,
+    sets: &[String],
+    plan: &LayoutPlan,
+    recipe_use: RecipeUse,
+) -> Result<Loaded<Recipe>, RecipeError> {
     let source = layer::read(path, Role::File)?;
     let layers: Vec<Arc<Source>> = load::arguments(sets).into_iter().chain(plan.layers()).collect();
     let loaded = load::resolve::<Recipe>(&source, Some(path), &layers, &forget)?;
-    loaded.refuse(loaded.value.problems())?;
+    loaded.refuse(loaded.value.problems_for(recipe_use))?;
     Ok(loaded)
 }
 

@@ -43,10 +43,28 @@ pub struct Recipe {
     pub eval: EvalConfig,
 }
 
+/// Use of a recipe by a command, which decides what must be in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecipeUse {
+    /// All of it.
+    Training,
+    /// Shapes and layouts: everything but how long the training is.
+    Layout,
+    /// The sections `run`, `corpus` and `tokenizer`.
+    Tokenizer,
+    /// The sections `run` and `corpus`.
+    Corpus,
+}
+
 impl Recipe {
     /// All mistakes that can be found before any data is read: each section's own check, and what must agree
     /// between sections.
     pub fn problems(&self) -> Vec<Problem> {
+        self.problems_for(RecipeUse::Training)
+    }
+
+    /// [`Recipe::problems`] in the sections that a command uses.
+    pub fn problems_for(&self, recipe_use: RecipeUse) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut section = |key: &str, checked: Result<(), String>| {
             if let Err(message) = checked {
@@ -55,10 +73,19 @@ impl Recipe {
         };
         section("run", self.run.check());
         section("corpus", self.corpus.check().map_err(|e| e.to_string()));
+        if recipe_use == RecipeUse::Corpus {
+            return problems;
+        }
         section("tokenizer", self.tokenizer.check().map_err(|e| e.to_string()));
+        if recipe_use == RecipeUse::Tokenizer {
+            return problems;
+        }
         section("model", self.model.check().map_err(|e| e.to_string()));
         section("model", self.vocabulary_fits());
         section("train", self.train.check());
+        if recipe_use == RecipeUse::Training {
+            section("train", self.train.check_duration());
+        }
         section("train", self.sequence_fits_model());
         section("train", self.recompute_fits_model());
         section("train", self.lengths_fit());
@@ -310,7 +337,20 @@ impl Recipe {
 /// As [`load`](crate::load), and [`RecipeError::Invalid`] with the places of everything that
 /// [`Recipe::problems`] finds.
 pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    checked(load::load::<Recipe>(path, sets)?)
+    load_recipe_for(path, sets, RecipeUse::Training)
+}
+
+/// Like [`load_recipe`] for a command that uses some of its sections: what only others need may be missing, and what only they
+/// contradict is not reported. Unknown keys and values of a wrong type always are.
+///
+/// # Errors
+/// As [`load_recipe`].
+pub fn load_recipe_for(
+    path: &Path,
+    sets: &[String],
+    recipe_use: RecipeUse,
+) -> Result<Loaded<Recipe>, RecipeError> {
+    checked(load::load::<Recipe>(path, sets)?, recipe_use)
 }
 
 /// Like [`load_recipe`] for text, for example the recipe stored in a checkpoint.
@@ -318,11 +358,11 @@ pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, Recip
 /// # Errors
 /// As [`parse`](crate::parse), and what [`Recipe::problems`] finds.
 pub fn parse_recipe(name: &str, text: &str, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    checked(load::parse::<Recipe>(name, text, sets)?)
+    checked(load::parse::<Recipe>(name, text, sets)?, RecipeUse::Training)
 }
 
-fn checked(mut loaded: Loaded<Recipe>) -> Result<Loaded<Recipe>, RecipeError> {
+fn checked(mut loaded: Loaded<Recipe>, recipe_use: RecipeUse) -> Result<Loaded<Recipe>, RecipeError> {
     loaded.attribute_to_plan();
-    loaded.refuse(loaded.value.problems())?;
+    loaded.refuse(loaded.value.problems_for(recipe_use))?;
     Ok(loaded)
 }

@@ -10,7 +10,7 @@ use crate::load::Problem;
 use crate::recipe::Recipe;
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_corpus::SourceKind;
-use bessemer_units::{Bytes, Seconds, Tokens};
+use bessemer_units::{Bytes, Seconds, Tokens, counted};
 use std::fmt::Write;
 
 /// The text that a recipe is for.
@@ -231,7 +231,7 @@ max_tokens = 16384               # during training; the whole validation split i
 every_steps = {every}            # texts by the model, to read how it gets on
 prompts = [\"\"]
 ",
-            files = counted(text.files),
+            files = counted(text.files, "file"),
             bytes = Bytes(text.bytes),
             text_tokens = Tokens(self.text_tokens),
             name = quoted(name),
@@ -275,10 +275,6 @@ impl Rung {
         };
         config.resolve(None).expect("the ladder holds models that can be built")
     }
-}
-
-fn counted(files: u64) -> String {
-    if files == 1 { "1 file".into() } else { format!("{files} files") }
 }
 
 /// A TOML string.

@@ -234,6 +234,17 @@ pub struct TrainedSoFar {
 }
 
 impl TrainConfig {
+    /// Checks that the duration of a training is given.
+    ///
+    /// # Errors
+    /// A sentence that names the keys.
+    pub fn check_duration(&self) -> Result<(), String> {
+        match self.durations().is_empty() {
+            true => Err("train: give exactly one of steps, tokens and epochs; found none".into()),
+            false => Ok(()),
+        }
+    }
+
     /// Checks everything that does not need the corpus or the number of ranks.
     ///
     /// # Errors
@@ -245,9 +256,11 @@ impl TrainConfig {
             return Err(format!("train.epochs = {}: expected more than 0 and at most 1000000", self.epochs));
         }
         let given = self.durations();
-        if given.len() != 1 {
-            let found = if given.is_empty() { "none".to_string() } else { given.join(" and ") };
-            return Err(format!("train: give exactly one of steps, tokens and epochs; found {found}"));
+        if given.len() > 1 {
+            return Err(format!(
+                "train: give exactly one of steps, tokens and epochs; found {}",
+                given.join(" and ")
+            ));
         }
         for (key, value) in [("steps", self.steps), ("tokens", self.tokens / self.batch_tokens)] {
             if value > MOST_STEPS {

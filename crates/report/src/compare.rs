@@ -25,8 +25,19 @@ const FEW: usize = 24;
 pub struct ComparedRun {
     /// Name that tells it from the other runs.
     pub label: String,
-    /// Its records, or why they cannot be read.
-    pub records: Result<Vec<Record>, String>,
+    /// Its records.
+    pub records: Vec<Record>,
+    /// Whether its recipe was recorded and can be read.
+    pub recipe: RecordedRecipe,
+}
+
+/// Whether the recipe of a run was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordedRecipe {
+    /// Its keys are among the differences.
+    Known,
+    /// Its keys are unknown: never recorded, or not readable.
+    Unknown,
 }
 
 /// A recipe key whose value differs between runs.
@@ -34,7 +45,7 @@ pub struct ComparedRun {
 pub struct RecipeDifference {
     /// Dotted key.
     pub key: String,
-    /// The value in each run, in TOML syntax; `None` where the run has no such key or no readable recipe.
+    /// The value in each run, in TOML syntax; `None` where the run has no such key or its recipe is unknown.
     pub values: Vec<Option<String>>,
 }
 
@@ -42,7 +53,7 @@ pub struct RecipeDifference {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     runs: Vec<ComparedRun>,
-    figures: Vec<Option<RunFigures>>,
+    figures: Vec<RunFigures>,
     differences: Vec<RecipeDifference>,
     notes: Vec<String>,
 }
@@ -54,17 +65,22 @@ impl Comparison {
         differences: Vec<RecipeDifference>,
         mut notes: Vec<String>,
     ) -> Comparison {
-        let figures = runs.iter().map(|r| r.records.as_ref().ok().map(|r| RunFigures::new(r))).collect();
-        let unreadable = runs.iter().filter_map(|r| Some((&r.label, r.records.as_ref().err()?)));
-        notes.extend(unreadable.map(|(label, e)| format!("{label} cannot be read and is left out: {e}")));
+        let figures: Vec<RunFigures> = runs.iter().map(|r| RunFigures::new(&r.records)).collect();
+        let failed = runs.iter().zip(&figures).filter_map(|(r, f)| Some((&r.label, f.error.as_ref()?)));
+        notes.extend(failed.map(|(label, error)| format!("{label} failed: {error}")));
         let mut comparison = Comparison { runs, figures, differences, notes: Vec::new() };
         notes.extend(comparison.limits());
         comparison.notes = notes;
         comparison
     }
 
-    /// The key figures of each run; `None` where its records cannot be read.
-    pub fn figures(&self) -> &[Option<RunFigures>] {
+    /// The runs.
+    pub fn runs(&self) -> &[ComparedRun] {
+        &self.runs
+    }
+
+    /// The key figures of each run.
+    pub fn figures(&self) -> &[RunFigures] {
         &self.figures
     }
 
@@ -78,20 +94,16 @@ impl Comparison {
         &self.differences
     }
 
-    fn known(&self) -> impl Iterator<Item = &RunFigures> {
-        self.figures.iter().flatten()
-    }
-
     fn last_evals(&self) -> impl Iterator<Item = (&str, &EvalFigures)> {
         let evals = self.runs.iter().zip(&self.figures);
-        evals.filter_map(|(run, f)| Some((run.label.as_str(), f.as_ref()?.last_eval.as_ref()?)))
+        evals.filter_map(|(run, f)| Some((run.label.as_str(), f.last_eval.as_ref()?)))
     }
 
     /// Sentences about what cannot be compared.
     fn limits(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if differ(self.known().filter_map(|f| f.vocab_size))
-            || differ(self.known().filter_map(|f| f.tokenizer.as_ref()))
+        if differ(self.figures.iter().filter_map(|f| f.vocab_size))
+            || differ(self.figures.iter().filter_map(|f| f.tokenizer.as_ref()))
         {
             notes.push(
                 "The runs have different tokenizers: their losses in nats per token count different tokens and cannot be \
@@ -99,7 +111,7 @@ impl Comparison {
                     .into(),
             );
         }
-        if differ(self.known().map(|f| f.tokens)) {
+        if differ(self.figures.iter().map(|f| f.tokens)) {
             notes.push(
                 "The runs have trained on different numbers of tokens, so their last evaluations stand at different points. The \
                  curves over tokens compare them where all have been."
@@ -164,26 +176,35 @@ impl Comparison {
             ("started", |f| Some(f.started_at.clone())),
             ("host", |f| Some(f.host.clone())),
         ];
-        let cell = |f: &Option<RunFigures>, shown: Shown| {
-            let text = f.as_ref().and_then(shown).filter(|t| !t.is_empty());
-            text.unwrap_or_else(|| if f.is_none() { "cannot be read".into() } else { "–".into() })
-        };
+        let cell =
+            |f: &RunFigures, shown: Shown| shown(f).filter(|t| !t.is_empty()).unwrap_or_else(|| "–".into());
         let row = |(name, shown): (&str, Shown)| {
             let cells = self.figures.iter().map(|f| cell(f, shown));
             std::iter::once(name.to_string()).chain(cells).collect::<Vec<String>>()
         };
         // What no run knows is no row.
-        rows.into_iter()
-            .map(row)
-            .filter(|r| r[1..].iter().any(|c| c != "–" && c != "cannot be read"))
-            .collect()
+        rows.into_iter().map(row).filter(|r| r[1..].iter().any(|c| c != "–")).collect()
     }
 
     fn difference_rows(&self) -> Vec<Vec<String>> {
-        let cell = |v: &Option<String>| v.clone().unwrap_or_else(|| "–".into());
-        let row =
-            |d: &RecipeDifference| std::iter::once(d.key.clone()).chain(d.values.iter().map(cell)).collect();
+        let cell = |(value, run): (&Option<String>, &ComparedRun)| match (value, run.recipe) {
+            (Some(value), _) => value.clone(),
+            (None, RecordedRecipe::Known) => "–".into(),
+            (None, RecordedRecipe::Unknown) => "unknown".into(),
+        };
+        let row = |d: &RecipeDifference| {
+            std::iter::once(d.key.clone()).chain(d.values.iter().zip(&self.runs).map(cell)).collect()
+        };
         self.differences.iter().map(row).collect()
+    }
+
+    /// Sentence in place of a table of differences.
+    fn no_differences(&self) -> &'static str {
+        match self.runs.iter().filter(|r| r.recipe == RecordedRecipe::Unknown).count() {
+            0 => "The recipes do not differ.",
+            unknown if unknown + 1 < self.runs.len() => "The recipes that are known do not differ.",
+            _ => "The recipes cannot be compared: fewer than two are known.",
+        }
     }
 
     /// The comparison as lines for a terminal of `width` columns.
@@ -191,7 +212,7 @@ impl Comparison {
         let labels = self.labels();
         let mut text = terminal::columns(&labels, &self.rows(), width);
         if self.differences.is_empty() {
-            text += "\nThe recipes do not differ.\n";
+            text += &format!("\n{}\n", self.no_differences());
         } else {
             text += "\nRecipe keys that differ:\n";
             text += &terminal::columns(&labels, &self.difference_rows(), width);
@@ -225,7 +246,7 @@ impl Comparison {
                 "recipes",
                 "Recipe keys that differ",
                 &match self.differences.is_empty() {
-                    true => "<p>The recipes do not differ.</p>\n".into(),
+                    true => format!("<p>{}</p>\n", self.no_differences()),
                     false => self.table(&self.difference_rows()),
                 },
             ),
@@ -252,7 +273,7 @@ impl Comparison {
             .runs
             .iter()
             .enumerate()
-            .filter_map(|(i, r)| Some((i, cropped(&r.label), Facts::new(r.records.as_ref().ok()?))))
+            .map(|(i, r)| (i, cropped(&r.label), Facts::new(&r.records)))
             .collect();
         CURVES.iter().filter_map(|curve| curve.figure(&facts)).collect()
     }

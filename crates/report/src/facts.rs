@@ -130,7 +130,7 @@ impl<'a> Facts<'a> {
                 Record::Resume(_) => facts.resumed += 1,
                 Record::Save(r) => facts.saves.push(r),
                 Record::Change(r) => replace_or_push(&mut facts.changes, r, |a, b| a.step == b.step),
-                Record::SaveInterval(_) | Record::Other(_) => {}
+                Record::SaveInterval(_) | Record::RunId(_) | Record::Other(_) => {}
             }
         }
         facts.steps = steps.into_values().collect();

@@ -2,7 +2,7 @@
 
 use crate::facts::{Facts, smoothed};
 use crate::section::curves::span;
-use bessemer_runlog::{Eval, Record, rfc3339};
+use bessemer_runlog::{EndReason, Eval, Record, rfc3339};
 use serde::Serialize;
 
 /// Key figures of one run. What the records do not tell is `None` or empty.
@@ -12,6 +12,8 @@ pub struct RunFigures {
     pub name: String,
     /// How the run stands, in words.
     pub status: String,
+    /// Error that ended the run, if it failed.
+    pub error: Option<String>,
     /// Whether a process recorded the end of its work; if not, it still works or crashed.
     pub ended: bool,
     /// Training steps finished.
@@ -96,6 +98,12 @@ impl RunFigures {
         RunFigures {
             name: of_last(|r| &r.name),
             status: facts.status().into(),
+            error: facts.end.filter(|end| end.reason == EndReason::Failed).map(|end| {
+                end.message
+                    .clone()
+                    .filter(|text| !text.is_empty())
+                    .unwrap_or_else(|| "no error was recorded".into())
+            }),
             ended: facts.end.is_some(),
             steps,
             steps_planned,

@@ -28,7 +28,7 @@ mod sweep;
 pub mod terminal;
 mod text;
 
-pub use compare::{ComparedRun, Comparison, RecipeDifference};
+pub use compare::{ComparedRun, Comparison, RecipeDifference, RecordedRecipe};
 pub use coord_check::{render_coord_check, write_coord_check};
 pub use figures::{EvalFigures, RunFigures};
 pub use html::{Align, table};

@@ -12,7 +12,7 @@ use crate::text::number;
 use bessemer_runlog::{
     Change, Eval, EvalComponent, Record, Run, Sample, Save, SaveInterval, Stage, Step, Task,
 };
-use bessemer_units::{Bytes, Seconds, Tokens};
+use bessemer_units::{Bytes, Seconds, Tokens, counted};
 
 /// One line for a training step. Columns keep their places as numbers grow; what the step does not know is a dash. A run
 /// with loss scaling has one more column, "scale".
@@ -77,20 +77,21 @@ fn components(eval: &Eval) -> String {
 /// One line for a score of a task, with the interval that holds 95 % of what other documents of the kind would give.
 pub fn task_line(task: &Task) -> String {
     format!(
-        "task at step {}: {} {} {}, {} documents",
+        "task at step {}: {} {} {}, {}",
         task.step,
         plain(&task.task),
         plain(&task.metric),
         task_score(task),
-        task.documents
+        counted(task.documents, "document")
     )
 }
 
-/// A score and half the width of its 95 % interval.
+/// A score and its 95 % interval; of a log that has none, half the width of that of its standard error.
 pub(crate) fn task_score(task: &Task) -> String {
-    match task.stderr {
-        Some(error) => format!("{} ± {}", fixed(task.value), fixed(1.96 * error)),
-        None => fixed(task.value),
+    match (task.interval, task.stderr) {
+        (Some([low, high]), _) => format!("{} ({} to {})", fixed(task.value), fixed(low), fixed(high)),
+        (None, Some(error)) => format!("{} ± {}", fixed(task.value), fixed(1.96 * error)),
+        (None, None) => fixed(task.value),
     }
 }
 
@@ -101,8 +102,11 @@ pub fn save_interval_line(choice: &SaveInterval) -> String {
         None => String::new(),
     };
     format!(
-        "saving every {} steps from now on (overhead budget {}, writing {}, failures {}{recovery})",
-        choice.every_steps, choice.budget_steps, choice.writing_steps, choice.failures_steps
+        "saving every {} from now on (overhead budget {}, writing {}, failures {}{recovery})",
+        counted(choice.every_steps, "step"),
+        choice.budget_steps,
+        choice.writing_steps,
+        choice.failures_steps
     )
 }
 

@@ -37,8 +37,8 @@ pub use reading::{DamagedLine, Log, TornLine, read, read_tail};
 pub use record::{Other, Record, VERSION};
 pub use records::{
     Baseline, Change, ChangedKey, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, Fault,
-    FaultVerdict, MixtureShare, Model, Resume, Run, Sample, Save, SaveInterval, Shards, Stage, Step, Task,
-    Tokenizer, Training, Warning,
+    FaultVerdict, MixtureShare, Model, Resume, Run, RunId, Sample, Save, SaveInterval, Shards, Stage, Step,
+    Task, Tokenizer, Training, Warning,
 };
 pub use tensorboard::{HyperParameter, TensorBoard, masked_crc32c};
 pub use time::rfc3339;

@@ -72,6 +72,8 @@ macro_rules! kinds {
 }
 
 kinds! {
+    /// The run that the log belongs to.
+    RunId = "run_id",
     /// A process began to work on the run.
     Run = "run",
     /// The model that is trained.
@@ -132,7 +134,8 @@ impl Record {
             Record::End(r) => Some(r.step),
             Record::Warning(r) => r.step,
             Record::Other(r) => r.object.get("step").and_then(Value::as_u64),
-            Record::Run(_)
+            Record::RunId(_)
+            | Record::Run(_)
             | Record::Model(_)
             | Record::Training(_)
             | Record::Plan(_)

@@ -5,6 +5,14 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// The run that the log belongs to: once, before its first step. Its checkpoints hold the same name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunId {
+    /// Random name.
+    pub id: String,
+}
+
 /// A process began to work on the run: once at its start and once at every continuation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -461,6 +469,9 @@ pub struct Task {
     /// Standard error of the score.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub stderr: Option<f64>,
+    /// The 95 % interval of the score; logs of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
     /// Whether a larger score is better.
     #[serde(default)]
     pub larger_is_better: bool,

@@ -196,6 +196,7 @@ impl Evaluator {
                         metric: score.metric,
                         value: score.value,
                         stderr: score.stderr,
+                        interval: score.interval,
                         larger_is_better: score.larger_is_better,
                         documents: score.documents as u64,
                         signature: task.signature.clone(),

@@ -59,6 +59,12 @@ pub struct TrainState {
     /// What was taken over from the checkpoint that the run began with; absent if nothing but its parameters was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<InitialState>,
+    /// Random name of the run, which its log has too; absent in checkpoints of older versions and of imported models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// `model_type` of the Hugging Face configuration that the model was imported from, which exports keep; absent in other models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_type: Option<String>,
     /// Identity of the model and data to which the parameters belong.
     pub identity: RunIdentity,
 }
@@ -298,6 +304,8 @@ mod tests {
             best: Vec::new(),
             batch_origin: None,
             initial: None,
+            run: None,
+            model_type: None,
             identity: identity(),
         };
         Manifest {

@@ -23,7 +23,7 @@ use bessemer_recipe::BatchPlan;
 use bessemer_runlog::{self as runlog, Change, End, EndReason, Record, Resume, Warning};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, bounded};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -32,6 +32,7 @@ mod checks;
 mod clocks;
 mod continuing;
 mod copying;
+mod disk;
 mod divergence;
 mod filling;
 mod initial;
@@ -62,6 +63,8 @@ use records::{Missing, Records};
 use tracing::Tracing;
 pub(crate) use windows::program as step_program;
 
+/// Longest warning in the log, in characters.
+const LONGEST_WARNING: usize = 4 << 10;
 /// Arrays of four-byte values that the loader fills for each token of a micro-batch: inputs, targets, segments, positions.
 const LOADER_ARRAYS: u64 = 4;
 
@@ -229,6 +232,10 @@ impl Trainer {
         let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         warnings.extend(shortened);
+        if optim.lr == 0.0 {
+            warnings
+                .push("optim.lr = 0: no step changes a parameter; wanted it above 0, such as 3e-4".into());
+        }
         let planned = recipe.parallel.planned.ranks > 0 && !layout.pipe.asynchronous();
         let measuring = planned.then(|| Measuring::new(plan.steps));
         let world = match &measuring {
@@ -281,6 +288,8 @@ impl Trainer {
             best: Vec::new(),
             batch_origin: None,
             initial: None,
+            run: None,
+            model_type: None,
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
@@ -327,8 +336,9 @@ impl Trainer {
             initial: None,
             warnings,
         };
-        let failures = trainer.records.as_ref().map_or(0, Records::failed_sessions);
         trainer.restore(others)?;
+        let failures = trainer.records.as_ref().map_or(0, Records::failed_sessions);
+        trainer.check_disk()?;
         let save = &trainer.input.recipe.save;
         let auto = save.every == SaveEvery::Auto;
         trainer.interval = auto.then(|| SaveInterval::new(save, failures, trainer.state.step));
@@ -629,6 +639,7 @@ impl Trainer {
     }
 
     fn warn(&mut self, message: String, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let message = bounded(&message, LONGEST_WARNING).into_owned();
         let record = Warning { step: Some(self.state.step), topic: "training".into(), message };
         self.append(record.into(), observer)
     }

@@ -10,25 +10,25 @@ mod upload;
 pub(crate) use place::{Place, remote};
 
 use crate::cli::{CheckpointCommand, PlaceArgs};
-use crate::commands::saved_model::is_parameter;
+use crate::commands::saved_model::{is_parameter, warned};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_checkpoint::{CheckpointError, RemoteStore, Retention};
 use bessemer_recipe::parse_recipe;
-use bessemer_train::{Observer, TrainState, sweep_copies_in_memory};
-use bessemer_units::{Bytes, Tokens};
+use bessemer_train::{Observer, sweep_copies_in_memory, TrainState};
+use bessemer_units::{Bytes, counted, Tokens};
 use serde_json::json;
 use std::path::Path;
 
 pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         CheckpointCommand::Ls { run } => list(run, as_json, console),
-        CheckpointCommand::Inspect(args) => inspect(args, as_json),
+        CheckpointCommand::Inspect(args) => inspect(args, as_json, console),
         CheckpointCommand::Verify(args) => verify(args, as_json, console),
         CheckpointCommand::Gc { run, keep_last } => {
             let place = Place::open(run)?;
-            let rule = retention(&place, *keep_last)?;
+            let rule = retention(&place, *keep_last, console)?;
             match &place.remote {
                 Some(remote) => gc_remote(remote, &rule, as_json),
                 None => gc(&place, &rule, as_json, console),
@@ -48,12 +48,12 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
 
 /// What to keep: what the command line says, else what the run's recipe and its newest checkpoint say. Away from the run the recipe
 /// is the one in that checkpoint.
-fn retention(place: &Place, keep_last: Option<u64>) -> Result<Retention, Failure> {
+fn retention(place: &Place, keep_last: Option<u64>, console: &mut Console) -> Result<Retention, Failure> {
     if let Some(keep_last) = keep_last {
         return Ok(Retention { keep_last, ..Retention::default() });
     }
     let recipe = place.run.as_ref().map(RunDir::load_recipe).transpose()?;
-    let manifest = place.load_newest()?.into_manifest();
+    let manifest = warned(place.load_newest()?, console).into_manifest();
     let recipe = match recipe {
         Some(recipe) => recipe.value,
         None => parse_recipe("recipe in the newest checkpoint", &manifest.recipe, &[])?.value,
@@ -76,8 +76,8 @@ fn gc(place: &Place, rule: &Retention, as_json: bool, console: &mut Console) -> 
     Ok(print(&match as_json {
         true => json!({ "removed": done.removed, "kept": done.kept, "freed_bytes": done.freed }).to_string(),
         false => format!(
-            "removed {} checkpoints ({}), kept {}",
-            done.removed.len(),
+            "removed {} ({}), kept {}",
+            counted(done.removed.len(), "checkpoint"),
             Bytes(done.freed),
             done.kept.len()
         ),
@@ -89,9 +89,9 @@ fn gc_remote(remote: &RemoteStore, rule: &Retention, as_json: bool) -> Result<()
     Ok(print(&match as_json {
         true => serde_json::to_string(&done)?,
         false => format!(
-            "removed {} checkpoints ({} objects), kept {}",
-            done.removed.len(),
-            done.objects,
+            "removed {} ({}), kept {}",
+            counted(done.removed.len(), "checkpoint"),
+            counted(done.objects, "object"),
             done.kept.len()
         ),
     })?)
@@ -121,11 +121,11 @@ fn list(place: &Path, as_json: bool, console: &mut Console) -> Result<(), Failur
     Ok(())
 }
 
-fn inspect(args: &PlaceArgs, as_json: bool) -> Result<(), Failure> {
+fn inspect(args: &PlaceArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let place = Place::open(&args.run)?;
     let checkpoint = match args.step {
         Some(step) => place.store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}")))?,
-        None => place.load_newest()?,
+        None => warned(place.load_newest()?, console),
     };
     let m = checkpoint.manifest();
     let shown = |name: &str| as_json || is_parameter(name);
@@ -133,13 +133,15 @@ fn inspect(args: &PlaceArgs, as_json: bool) -> Result<(), Failure> {
     if as_json {
         let tensors: Vec<_> =
             tensors.map(|t| json!({ "name": t.name, "dtype": t.dtype, "shape": t.shape })).collect();
-        return Ok(print(&serde_json::to_string_pretty(&json!({
+        return Ok(print(&serde_json::to_string(&json!({
             "step": m.step, "tokens": m.tokens, "writer": m.writer, "bytes": m.bytes(), "state": m.state,
             "tokenizer": m.tokenizer, "tensors": tensors,
         }))?)?);
     }
+    let imported = m.state.get("model_type").and_then(serde_json::Value::as_str);
+    let imported = imported.map_or(String::new(), |name| format!(", imported from a model of type {name}"));
     print(&format!(
-        "{}\nstep {}, {} tokens, {}, written by {}",
+        "{}\nstep {}, {} tokens, {}, written by {}{imported}",
         checkpoint.path().display(),
         m.step,
         Tokens(m.tokens),
@@ -176,6 +178,7 @@ fn verify(args: &PlaceArgs, as_json: bool, console: &mut Console) -> Result<(), 
     }
     match damaged {
         0 => Ok(()),
-        n => Err(Failure::new(format!("{n} of {} checkpoints are damaged", steps.len()))),
+        1 if steps.len() == 1 => Err(Failure::new("the checkpoint is damaged")),
+        n => Err(Failure::new(format!("{n} of {} are damaged", counted(steps.len(), "checkpoint")))),
     }
 }

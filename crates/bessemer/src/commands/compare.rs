@@ -6,10 +6,11 @@ use crate::failure::Failure;
 use crate::run_dir::{LOCK, RECIPE, RunDir};
 use bessemer_recipe::{Loaded, Recipe};
 use bessemer_report::{
-    ComparedRun, Comparison, EvalFigures, RecipeDifference, RunFigures, fixed, grouped, terminal,
+    ComparedRun, Comparison, EvalFigures, RecipeDifference, RecordedRecipe, RunFigures, fixed, grouped,
+    terminal,
 };
-use bessemer_runlog::{FILE, Record};
-use bessemer_units::Tokens;
+use bessemer_runlog::{FILE, Log};
+use bessemer_units::{Tokens, counted, cut};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -19,39 +20,60 @@ use std::path::{Path, PathBuf};
 const NAMES: [&str; 2] = ["run.name", "run.dir"];
 /// How deep below the given directory run directories are looked for.
 const DEPTH: usize = 3;
+/// Most runs that an error names.
+const SHOWN: usize = 8;
 
 /// Compares runs: text or JSON on standard output, and a page where one is asked for.
 pub(crate) fn compare(args: &CompareArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let records: Vec<Result<Vec<Record>, String>> = args
-        .runs
-        .iter()
-        .map(|run| bessemer_runlog::read(run).map(|log| log.records).map_err(|e| e.to_string()))
-        .collect();
-    if let Some(errors) = records.iter().map(|r| r.as_ref().err().cloned()).collect::<Option<Vec<String>>>() {
-        return Err(Failure::new(format!("none of the runs can be read: {}", errors.join("; "))));
+    let (logs, unreadable): (Vec<_>, Vec<_>) =
+        args.runs.iter().map(bessemer_runlog::read).partition(Result::is_ok);
+    let unreadable: Vec<String> =
+        unreadable.into_iter().filter_map(|read| Some(cut(&read.err()?.to_string()).into_owned())).collect();
+    if !unreadable.is_empty() {
+        let few = unreadable.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+        let more = unreadable.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        return Err(Failure::new(format!(
+            "{} of {} cannot be read: {few}{more}; name run directories with a {FILE}, such as runs/quickstart",
+            unreadable.len(),
+            counted(args.runs.len(), "run")
+        )));
     }
+    let logs: Vec<Log> = logs.into_iter().flatten().collect();
     let mut notes = Vec::new();
-    let labels = labels(&args.runs, &records);
+    let labels = labels(&args.runs, &logs);
     let recipes: Vec<Option<Loaded<Recipe>>> = args
         .runs
         .iter()
         .zip(&labels)
         .map(|(run, label)| {
             let dir = RunDir::new(run);
-            let wanted = dir.has(RECIPE);
-            let left_out = |e: Failure| format!("The recipe of {label} is left out: {}", e.message);
-            dir.load_recipe().map_err(|e| notes.extend(wanted.then(|| left_out(e)))).ok()
+            let unknown = |e: Failure| match dir.has(RECIPE) {
+                true => format!("The recipe of {label} is unknown: {}", cut(&e.message)),
+                false => {
+                    let path = dir.root().join(RECIPE);
+                    format!("The recipe of {label} is unknown: {} was never recorded", path.display())
+                }
+            };
+            dir.load_recipe().map_err(|e| notes.push(unknown(e))).ok()
         })
         .collect();
+    for (log, label) in logs.iter().zip(&labels).filter(|(log, _)| !log.damaged.is_empty()) {
+        let lines = counted(log.damaged.len(), "line");
+        notes.push(format!("{lines} of the log of {label} are damaged and left out"));
+    }
     let differences = differences(&recipes);
-    let runs =
-        labels.iter().zip(records).map(|(label, records)| ComparedRun { label: label.clone(), records });
+    let runs = labels.iter().zip(logs).zip(&recipes).map(|((label, log), recipe)| ComparedRun {
+        label: label.clone(),
+        records: log.records,
+        recipe: if recipe.is_some() { RecordedRecipe::Known } else { RecordedRecipe::Unknown },
+    });
     let comparison = Comparison::new(runs.collect(), differences, notes);
     if let Some(out) = &args.out {
         comparison.write(out).map_err(|e| Failure::new(format!("--out {}: {e}", out.display())))?;
     }
     match as_json {
-        true => print(&serde_json::to_string_pretty(&value(&comparison, &labels, args))?)?,
+        true => print(&serde_json::to_string(&value(&comparison, &labels, args))?)?,
         false => print(&comparison.text(width()))?,
     }
     match &args.out {
@@ -62,13 +84,13 @@ pub(crate) fn compare(args: &CompareArgs, as_json: bool, console: &mut Console) 
 }
 
 /// A name for each run: its own where it is the only one of that name, otherwise its path.
-fn labels(paths: &[PathBuf], records: &[Result<Vec<Record>, String>]) -> Vec<String> {
-    let name = |(path, records): (&PathBuf, &Result<Vec<Record>, String>)| {
-        let name = records.as_ref().map(|r| RunFigures::new(r).name).unwrap_or_default();
+fn labels(paths: &[PathBuf], logs: &[Log]) -> Vec<String> {
+    let name = |(path, log): (&PathBuf, &Log)| {
+        let name = RunFigures::new(&log.records).name;
         let last = path.file_name().map(|n| n.to_string_lossy().into_owned());
         if name.is_empty() { last.unwrap_or_else(|| path.display().to_string()) } else { name }
     };
-    let names: Vec<String> = paths.iter().zip(records).map(name).collect();
+    let names: Vec<String> = paths.iter().zip(logs).map(name).collect();
     let unique = names.iter().collect::<BTreeSet<_>>().len() == names.len();
     if unique { names } else { paths.iter().map(|p| p.display().to_string()).collect() }
 }
@@ -90,8 +112,9 @@ fn differences(recipes: &[Option<Loaded<Recipe>>]) -> Vec<RecipeDifference> {
 }
 
 fn value(comparison: &Comparison, labels: &[String], args: &CompareArgs) -> Value {
-    let run = |((path, label), figures): ((&PathBuf, &String), &Option<RunFigures>)| json!({ "run": path.display().to_string(), "label": label, "figures": figures });
-    let runs: Vec<Value> = args.runs.iter().zip(labels).zip(comparison.figures()).map(run).collect();
+    let figures = comparison.figures().iter().zip(comparison.runs());
+    let run = |((path, label), (figures, run)): ((&PathBuf, &String), (&RunFigures, &ComparedRun))| json!({ "run": path.display().to_string(), "label": label, "figures": figures, "recipe_is_known": run.recipe == RecordedRecipe::Known });
+    let runs: Vec<Value> = args.runs.iter().zip(labels).zip(figures).map(run).collect();
     json!({
         "runs": runs,
         "differences": comparison.differences(),
@@ -122,6 +145,14 @@ impl Found {
             _ if self.running => "running",
             Err(_) => "cannot be read",
             Ok(f) => &f.status,
+        }
+    }
+
+    /// Reason why it cannot be read, or the error that ended it.
+    fn error(&self) -> Option<&String> {
+        match &self.figures {
+            Err(unreadable) => Some(unreadable),
+            Ok(figures) => figures.error.as_ref(),
         }
     }
 
@@ -166,18 +197,28 @@ pub(crate) fn list(directory: &Path, as_json: bool, console: &mut Console) -> Re
                 "status": r.status(),
                 "running": r.running,
                 "figures": r.figures.as_ref().ok(),
-                "error": r.figures.as_ref().err(),
+                "error": r.error(),
             })
         };
-        return Ok(print(&serde_json::to_string_pretty(&runs.iter().map(one).collect::<Vec<Value>>())?)?);
-    }
-    if runs.is_empty() {
+        print(&serde_json::to_string(&runs.iter().map(one).collect::<Vec<Value>>())?)?;
+    } else if runs.is_empty() {
         console.say(&format!("no runs in {}", directory.display()));
-        return Ok(());
+    } else {
+        let head = ["run", "status", "steps", "parameters", "best loss", "bits/byte", "started", "host"];
+        let rows: Vec<Vec<String>> = runs.iter().map(Found::row).collect();
+        let mut text = terminal::listing(&head.map(String::from), &rows);
+        for (run, error) in runs.iter().filter_map(|r| Some((r, r.figures.as_ref().ok()?.error.as_ref()?))) {
+            text += &format!("{} failed: {}\n", run.path.display(), cut(error));
+        }
+        print(&text)?;
     }
-    let head = ["run", "status", "steps", "parameters", "best loss", "bits/byte", "started", "host"];
-    let rows: Vec<Vec<String>> = runs.iter().map(Found::row).collect();
-    Ok(print(&terminal::listing(&head.map(String::from), &rows))?)
+    let unreadable: Vec<&String> = runs.iter().filter_map(|r| r.figures.as_ref().err()).collect();
+    let Some(first) = unreadable.first() else { return Ok(()) };
+    Err(Failure::new(format!(
+        "{} of {} cannot be read: {first}",
+        unreadable.len(),
+        counted(runs.len(), "run")
+    )))
 }
 
 /// Collects run directories: those that hold a log. Links are followed to a run, but not to look for runs through them.

@@ -3,6 +3,7 @@
 use crate::cli::Cli;
 use crate::console::{Console, Output};
 use crate::failure::Failure;
+use bessemer_units::counted;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use std::path::Path;
@@ -22,7 +23,7 @@ pub(crate) fn man(out: &Path, console: &mut Console) -> Result<(), Failure> {
     command.build();
     let mut pages = 0;
     page(&command, "bessemer", out, &mut pages)?;
-    console.say(&format!("wrote {pages} pages to {}", out.display()));
+    console.say(&format!("wrote {} to {}", counted(pages, "page"), out.display()));
     Ok(())
 }
 

@@ -13,8 +13,9 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::{RECIPE, RunDir, SHARDS};
 use bessemer_corpus::{CorpusReader, RunCard};
+use bessemer_recipe::RecipeUse;
 use bessemer_runlog::Record;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, counted};
 use bessemer_web::redact::redact;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             if cluster.is_some() {
                 super::cluster::require()?;
             }
-            let mut session = Session::open(recipe)?;
+            let mut session = Session::open(recipe, RecipeUse::Corpus)?;
             session.with_stages(console, |stages, log, console| {
                 stages.corpus(console, log, cluster.as_deref()).map(|_| ())
             })
@@ -71,7 +72,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
                 if !taken.is_empty() {
                     value["mixture"] = serde_json::to_value(&taken)?;
                 }
-                return Ok(print(&serde_json::to_string_pretty(&value)?)?);
+                return Ok(print(&serde_json::to_string(&value)?)?);
             }
             let mut text = String::new();
             let count =
@@ -95,21 +96,26 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             }
             let _ = writeln!(
                 text,
-                "edits       {} e-mail addresses, {} IP addresses, {} lines",
-                s.emails_replaced, s.ips_replaced, s.lines_removed
+                "edits       {}, {}, {}",
+                counted(s.emails_replaced, "e-mail address"),
+                counted(s.ips_replaced, "IP address"),
+                counted(s.lines_removed, "line")
             );
             if s.numbers_replaced + s.secrets_replaced > 0 {
                 let _ = writeln!(
                     text,
-                    "            {} phone, card and account numbers, {} keys and tokens",
-                    s.numbers_replaced, s.secrets_replaced
+                    "            {}, {}",
+                    counted(s.numbers_replaced, "phone, card or account number"),
+                    counted(s.secrets_replaced, "key or token")
                 );
             }
             for (set, c) in &s.decontaminated {
                 let _ = writeln!(
                     text,
-                    "evaluation  {set}: {} documents dropped, {} places cut out of {} documents",
-                    c.dropped, c.places, c.cut
+                    "evaluation  {set}: {} dropped, {} cut out of {}",
+                    counted(c.dropped, "document"),
+                    counted(c.places, "place"),
+                    counted(c.cut, "document")
                 );
             }
             for (name, score) in &s.scores {

@@ -40,7 +40,7 @@ fn window(args: &EvalArgs, saved: &SavedModel) -> Result<usize, Failure> {
 
 fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(&args.run.run);
-    let saved = SavedModel::open(&args.run)?;
+    let saved = SavedModel::open(&args.run, console)?;
     if !dir.shards().join(&args.split).is_dir() {
         return Err(Failure::new(format!(
             "--split {}: {} holds no shards of it; wanted train or validation, or --text FILE or --tasks NAME, which need none",
@@ -62,7 +62,7 @@ fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
         console.progress("scoring", done, total);
     })?;
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&json!({
+        return Ok(print(&serde_json::to_string(&json!({
             "step": saved.state.step, "split": args.split, "report": report,
             "components": components.iter().cloned().collect::<BTreeMap<_, _>>(),
         }))?)?);

@@ -10,6 +10,7 @@ use bessemer_rules::{
     DocumentView, Outcome, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
     json_field, json_value,
 };
+use bessemer_units::counted;
 use bessemer_web::extract::Main;
 use bessemer_web::page::{PageOptions, PageVerdict};
 use serde_json::{Map, Value as Json, json};
@@ -42,7 +43,7 @@ pub(crate) fn profiles(name: Option<&str>, as_json: bool) -> Result<(), Failure>
     if let Some(name) = name {
         let profile = Profile::find(name).map_err(Failure::usage)?;
         if as_json {
-            return Ok(print(&serde_json::to_string_pretty(profile.file())?)?);
+            return Ok(print(&serde_json::to_string(profile.file())?)?);
         }
         let mut text = format!(
             "{}\n{}\n{}\nwords: {}\n\n",
@@ -68,7 +69,7 @@ pub(crate) fn profiles(name: Option<&str>, as_json: bool) -> Result<(), Failure>
             .chain(&languages)
             .map(|p| json!({"name": p.name(), "about": p.about(), "source": p.source(), "words": p.words().name()}))
             .collect();
-        return Ok(print(&serde_json::to_string_pretty(&rows)?)?);
+        return Ok(print(&serde_json::to_string(&rows)?)?);
     }
     let mut text = String::new();
     for profile in all {
@@ -140,7 +141,8 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
     }
     if !as_json {
         console.say(&format!(
-            "{shown} documents: {kept} kept, {} dropped; {passed_over} passed over",
+            "{}: {kept} kept, {} dropped; {passed_over} passed over",
+            counted(shown, "document"),
             shown - kept
         ));
     }

@@ -3,7 +3,7 @@
 use crate::cli::GenerateArgs;
 use crate::commands::metric::lines;
 use crate::commands::saved_model::SavedModel;
-use crate::console::{Output, print};
+use crate::console::{Console, Output, print};
 use crate::failure::Failure;
 use bessemer_eval::generate::{
     CachedDecoder, ContextLimit, GenerateConfig, GeneratedText, generate_text, prompt_tokens,
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// Longest prompt, in bytes. Only the last tokens of a long one fit into the model's context anyway.
 const LONGEST_PROMPT: u64 = 64 << 20;
 
-pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn run(args: &GenerateArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     // Everything that can be wrong is found before the first byte of output.
     let prompts = match &args.prompts {
         Some(file) => lines(file)?,
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool) -> Result<(), Failure> {
     }
     let config = config(args);
     config.check().map_err(Failure::usage)?;
-    let saved = SavedModel::open(&args.run)?;
+    let saved = SavedModel::open(&args.run, console)?;
     for prompt in &prompts {
         prompt_tokens(&saved.tokenizer, prompt)
             .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;

@@ -47,6 +47,8 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         best: Vec::new(),
         batch_origin: None,
         initial: None,
+        run: None,
+        model_type: Some(model.model_type().to_owned()),
         identity: RunIdentity {
             model: architecture.clone(),
             tokenizer: fingerprint.clone(),

@@ -9,7 +9,7 @@ use bessemer_corpus::{SourceKind, source_kind_of};
 use bessemer_kernels_cpu::{Rung, peak};
 use bessemer_recipe::{Budget, Starter, TextFacts};
 use bessemer_train::Observer;
-use bessemer_units::{Bytes, Tokens};
+use bessemer_units::{Bytes, Tokens, counted};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -164,14 +164,16 @@ fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64
     let most = kinds.values().max_by_key(|(_, _, bytes, _)| *bytes).cloned();
     let chosen = most.ok_or_else(|| {
         Failure::new(format!(
-            "{}: wanted text, .jsonl, .parquet, .warc or .html files, found {others} others",
-            path.display()
+            "{}: wanted text, .jsonl, .parquet, .warc or .html files, found {}",
+            path.display(),
+            counted(others, "other file")
         ))
     })?;
     let rest: u64 = kinds.values().filter(|k| k.0 != chosen.0).map(|k| k.1).sum::<u64>() + others;
     if rest > 0 {
         console.say(&format!(
-            "{rest} files of other kinds are left out; a recipe reads several kinds as several sources (docs/data.md)"
+            "{} of other kinds left out; a recipe reads several kinds as several sources (docs/data.md)",
+            counted(rest, "file")
         ));
     }
     Ok(chosen)

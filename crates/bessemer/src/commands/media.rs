@@ -10,7 +10,7 @@ use bessemer_media::image::{CLIP, IMAGENET};
 use bessemer_media::shard::{DType, SetIndex};
 use bessemer_media::{Limits, MediaError, inspect};
 use bessemer_train::Observer;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, counted};
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn run(command: &MediaCommand, as_json: bool, console: &mut Console) 
 fn look(file: &Path, as_json: bool) -> Result<(), Failure> {
     let seen = inspect(file, &Limits::default())?;
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&seen)?)?);
+        return Ok(print(&serde_json::to_string(&seen)?)?);
     }
     let mut text = format!("{:<12}{}, {}\n", "kind", seen.kind, Bytes(seen.bytes));
     let mut row = |name: &str, value: Option<String>| {
@@ -83,7 +83,7 @@ fn make(args: &MediaBuildArgs, as_json: bool, console: &mut Console) -> Result<(
     })?;
     let (index, _) = SetIndex::open(&args.out)?;
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&serde_json::json!({
+        return Ok(print(&serde_json::to_string(&serde_json::json!({
             "counts": counts, "samples": index.samples, "tokens": index.tokens, "shards": index.shards.len(),
         }))?)?);
     }
@@ -93,8 +93,9 @@ fn make(args: &MediaBuildArgs, as_json: bool, console: &mut Console) -> Result<(
     let bytes = Bytes(index.shards.iter().map(|s| s.file_bytes).sum());
     let _ = writeln!(
         text,
-        "shards      {files} files, {bytes}, {} tokens, in {}",
-        index.tokens,
+        "shards      {}, {bytes}, {}, in {}",
+        counted(files, "file"),
+        counted(index.tokens, "token"),
         args.out.display()
     );
     if counts.failures() > 0 {

@@ -20,7 +20,7 @@ use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
 use crate::console::Console;
 use crate::failure::Failure;
 use bessemer_plan::Machine;
-use bessemer_recipe::{Recipe, load};
+use bessemer_recipe::{Recipe, RecipeUse, load};
 use std::io::Read;
 use std::path::Path;
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
 fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, Failure> {
     let mut loaded = load::<Recipe>(wanted.recipe, &wanted.args.sets)?;
     let annotate = std::mem::take(&mut loaded.value.parallel.annotate);
-    if loaded.value.problems().is_empty() {
+    if loaded.value.problems_for(RecipeUse::Layout).is_empty() {
         loaded.value.parallel.annotate = annotate;
         return search::Training::new(&loaded);
     }

@@ -9,7 +9,7 @@ use bessemer_filling::FillPlan;
 use bessemer_model::{Purpose, Rewrite, Shape, Unit};
 use bessemer_parallel::{FillSupplier, Job, Worker};
 use bessemer_program::{Node, print as text_of, print_step};
-use bessemer_recipe::load_recipe;
+use bessemer_recipe::{RecipeUse, load_recipe_for};
 use bessemer_tensor::null::NullBackend;
 use serde_json::json;
 
@@ -19,7 +19,7 @@ pub(crate) fn run(command: &ProgramCommand, as_json: bool) -> Result<(), Failure
 }
 
 fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
-    let recipe = load_recipe(&args.recipe.recipe, &args.recipe.overrides())?.value;
+    let recipe = load_recipe_for(&args.recipe.recipe, &args.recipe.overrides(), RecipeUse::Layout)?.value;
     if args.ranks == 0 {
         return Err(Failure::usage("--ranks 0: wanted at least one rank"));
     }
@@ -51,7 +51,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         let (chunks, nodes) = (worker.step_chunks(), worker.step_nodes());
         let text = print_step(&chunks, &nodes);
         return match as_json {
-            true => print(&serde_json::to_string_pretty(&json!({ "nodes": nodes.len(), "text": text }))?),
+            true => print(&serde_json::to_string(&json!({ "nodes": nodes.len(), "text": text }))?),
             false => print(text.trim_end()),
         }
         .map_err(Failure::from);
@@ -103,7 +103,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
                 json!({ "unit": unit, "phase": phase, "nodes": nodes, "bytes_sent": bytes, "text": text })
             })
             .collect();
-        print(&serde_json::to_string_pretty(&value)?)?;
+        print(&serde_json::to_string(&value)?)?;
         return Ok(());
     }
     let texts: Vec<&str> = list.iter().map(|l| l.2.as_str()).collect();

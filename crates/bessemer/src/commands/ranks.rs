@@ -12,9 +12,9 @@ use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
+use bessemer_checkpoint::{Latest, Store};
 use crate::run_dir::RunDir;
 use crate::signals::Deadline;
-use bessemer_checkpoint::{Loaded, Store};
 use bessemer_collectives::launch::{Launch, resolve};
 use bessemer_collectives::{
     CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings, ThreadCommunicator,
@@ -23,7 +23,7 @@ use bessemer_collectives::{
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::ParallelError;
-use bessemer_recipe::{load_planned, load_recipe};
+use bessemer_recipe::{RecipeUse, load_planned, load_recipe_for};
 use bessemer_train::{Closed, OtherCheckpoints, Outcome, Silent, TrainError, Trainer, TrainerInput};
 use bessemer_units::Bytes;
 use std::num::NonZeroUsize;
@@ -186,9 +186,14 @@ impl Job {
     ///
     /// # Errors
     /// As [`auto::plan`], the same on every process; another process has ended.
-    pub(crate) fn lay_out(&mut self, args: &RecipeArgs, console: &mut Console) -> Result<LaidOut, Failure> {
+    pub(crate) fn lay_out(
+        &mut self,
+        args: &RecipeArgs,
+        recipe_use: RecipeUse,
+        console: &mut Console,
+    ) -> Result<LaidOut, Failure> {
         let sets = args.overrides();
-        let loaded = load_recipe(&args.recipe, &sets)?;
+        let loaded = load_recipe_for(&args.recipe, &sets, recipe_use)?;
         if !auto::is_auto(&loaded.value) {
             return Ok(LaidOut { loaded, record: None });
         }
@@ -208,7 +213,7 @@ impl Job {
             };
         }
         let plan = auto::hear(&said)?;
-        Ok(LaidOut { loaded: load_planned(&args.recipe, &sets, &plan)?, record })
+        Ok(LaidOut { loaded: load_planned(&args.recipe, &sets, &plan, recipe_use)?, record })
     }
 
     /// On the first process: prepares the data; `stop` is set if another process was asked to stop meanwhile.
@@ -376,7 +381,7 @@ pub(crate) struct RankThreads<'a> {
     /// Opens the checkpoints that a run without any of its own goes on from. Each rank has its own.
     pub(crate) elsewhere: &'a (dyn Fn() -> Result<Option<Store>, Failure> + Sync),
     /// Opens the checkpoint that a new run begins with.
-    pub(crate) initial: &'a (dyn Fn() -> Result<Loaded, TrainError> + Sync),
+    pub(crate) initial: &'a (dyn Fn() -> Result<Latest, TrainError> + Sync),
     pub(crate) stop: &'a AtomicBool,
     /// Held back while steps are made and saved.
     pub(crate) deadline: &'a Deadline,

@@ -7,6 +7,7 @@ use crate::commands::plan::auto::LaidOut;
 use crate::commands::ranks::{Job, RankThreads, interrupted};
 use crate::commands::report;
 use crate::console::{Console, print};
+use crate::escape::LONGEST_ERROR;
 use crate::failure::{Failure, code};
 use crate::machine;
 use crate::run_dir::{LOCK, RECIPE, RunDir, SHARDS};
@@ -18,12 +19,12 @@ use bessemer_corpus::CorpusConfig;
 use bessemer_durable::FileLock;
 use bessemer_kernels_cpu::Rung;
 use bessemer_kernels_cpu::memory::{self, Available, Bound};
-use bessemer_recipe::{Loaded, Recipe, load_recipe, to_toml};
+use bessemer_recipe::{Loaded, Recipe, RecipeUse, load_recipe_for, to_toml};
 use bessemer_runlog::{self as runlog, EndReason, Record, RunLog};
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
-use bessemer_train::{Observer, Outcome, Peak, TrainError, TrainerInput};
-use bessemer_units::Bytes;
+use bessemer_train::{Observer, Outcome, Peak, TrainerInput, TrainError};
+use bessemer_units::{bounded, Bytes, counted};
 use bessemer_web::redact::redact;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,15 +56,15 @@ pub(crate) struct Session {
 
 impl Session {
     /// Loads the recipe and takes the run directory for this process, to build from the corpus on.
-    pub(crate) fn open(args: &RecipeArgs) -> Result<Session, Failure> {
-        let mut session = Session::of(load_recipe(&args.recipe, &args.overrides())?)?;
+    pub(crate) fn open(args: &RecipeArgs, recipe_use: RecipeUse) -> Result<Session, Failure> {
+        let mut session = Session::of(load_recipe_for(&args.recipe, &args.overrides(), recipe_use)?)?;
         session.hold(Begins::WithCorpus)?;
         Ok(session)
     }
 
     /// Loads the recipe of a job, with its layout; nothing is made. Of several processes only the first one makes and holds the directory.
     fn load(args: &RecipeArgs, job: &mut Job, console: &mut Console) -> Result<Session, Failure> {
-        let LaidOut { loaded, record } = job.lay_out(args, console)?;
+        let LaidOut { loaded, record } = job.lay_out(args, RecipeUse::Training, console)?;
         let session = Session::of(loaded)?;
         Ok(Session { plan: record, ..session })
     }
@@ -227,7 +228,7 @@ impl Session {
         let (reason, message) = match &outcome {
             Ok(Outcome::Finished) => (EndReason::Finished, None),
             Ok(Outcome::Stopped) => (EndReason::Interrupted, None),
-            Err(e) => (EndReason::Failed, Some(redact(&e.message).into_owned())),
+            Err(e) => (EndReason::Failed, Some(redact(&bounded(&e.message, LONGEST_ERROR)).into_owned())),
         };
         // On a full disk this fails too; the error that ended the run is the one to tell.
         let ended = closed.end(reason, message, self.begun.elapsed().as_secs_f64());
@@ -300,8 +301,7 @@ impl Session {
             open_log(&self.dir, console)?.append(&record)?;
         }
         if job.ranks > 1 {
-            let plural = if threads == 1 { "" } else { "s" };
-            console.say(&format!("{} ranks, {}; {threads} thread{plural} each", job.ranks, job.source));
+            console.say(&format!("{} ranks, {}; {} each", job.ranks, job.source, counted(threads, "thread")));
         }
         Ok(Peak { flops_per_second })
     }
@@ -349,7 +349,11 @@ pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], consol
         console.say(&format!("warning: {}:{}: left out: {}", log.display(), line.line, line.what));
     }
     if damaged.len() > MOST {
-        console.say(&format!("warning: {} more lines of {} left out", damaged.len() - MOST, log.display()));
+        console.say(&format!(
+            "warning: {} of {} left out",
+            counted(damaged.len() - MOST, "more line"),
+            log.display()
+        ));
     }
 }
 
@@ -399,7 +403,8 @@ pub(crate) fn train(args: &TrainArgs, as_json: bool, console: &mut Console) -> R
 
 /// Corpus, tokenizer and shards of a recipe, in its run directory.
 pub(crate) fn prepare(args: &RecipeArgs, console: &mut Console) -> Result<(), Failure> {
-    Session::open(args)?.with_stages(console, |stages, log, console| stages.run(console, log))
+    Session::open(args, RecipeUse::Training)?
+        .with_stages(console, |stages, log, console| stages.run(console, log))
 }
 
 /// Training by one rank of this process on what is in the run directory, and its report. Nothing goes to standard output.

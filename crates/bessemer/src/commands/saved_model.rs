@@ -1,10 +1,11 @@
 //! A saved model made ready to use: its checkpoint, tokenizer and a backend.
 
 use crate::cli::RunArgs;
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_arch::Model;
-use bessemer_checkpoint::Loaded;
+use bessemer_checkpoint::{Latest, Loaded};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, CacheShape, Decoder, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
@@ -21,10 +22,10 @@ pub(crate) struct SavedModel {
 }
 
 impl SavedModel {
-    /// The checkpoint that the arguments name, verified, and its tokenizer.
-    pub(crate) fn open(args: &RunArgs) -> Result<SavedModel, Failure> {
+    /// The checkpoint that the arguments name, verified, and its tokenizer. Warns of newer checkpoints that are damaged.
+    pub(crate) fn open(args: &RunArgs, console: &mut Console) -> Result<SavedModel, Failure> {
         let dir = RunDir::new(&args.run);
-        let checkpoint = open_checkpoint(&dir, args.step)?;
+        let checkpoint = warned(open_checkpoint(&dir, args.step)?, console);
         let tokenizer = dir.load_tokenizer()?;
         let state = TrainState::of(checkpoint.manifest())
             .map_err(|e| Failure::new(format!("{}: {e}", checkpoint.path().display())))?;
@@ -75,16 +76,25 @@ pub(crate) fn is_parameter(name: &str) -> bool {
 }
 
 /// The checkpoint of a step, or the newest intact one.
-pub(crate) fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Loaded, Failure> {
+fn open_checkpoint(dir: &RunDir, step: Option<u64>) -> Result<Latest, Failure> {
     exists(dir.root())?;
     let store = dir.store()?;
     match step {
-        Some(step) => store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}"))),
-        None => match store.latest_valid()? {
-            Some(latest) => Ok(latest.loaded),
-            None => Err(no_checkpoint(dir)),
-        },
+        Some(step) => Ok(Latest {
+            loaded: store.load(step).map_err(|e| Failure::new(format!("--step {step}: {e}")))?,
+            skipped: Vec::new(),
+        }),
+        None => store.latest_valid()?.ok_or_else(|| no_checkpoint(dir)),
     }
+}
+
+/// The checkpoint that was chosen, after a warning of each newer one that cannot be used.
+pub(crate) fn warned(latest: Latest, console: &mut Console) -> Loaded {
+    for skipped in &latest.skipped {
+        let used = latest.loaded.path().display();
+        console.say(&format!("warning: {skipped}; {used} is used instead"));
+    }
+    latest.loaded
 }
 
 /// The tokenizer in a file; an error names the file.

@@ -11,7 +11,7 @@ use bessemer_score::fasttext::TrainConfig;
 use bessemer_score::kenlm::{EstimateConfig, estimate};
 use bessemer_score::sentencepiece::SentencePiece;
 use bessemer_score::{Document, Result as ScoreResult, ScoreConfig, ScoreError, Scorer, Value};
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, counted};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
@@ -120,7 +120,7 @@ pub(crate) fn train_classifier_of(
     file.commit()?;
     console.say(&format!("wrote {}", args.out.display()));
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&found)?)?);
+        return Ok(print(&serde_json::to_string(&found)?)?);
     }
     Ok(print(&format!(
         "held out: {} positive and {} negative documents\n\
@@ -170,9 +170,7 @@ pub(crate) fn train_lm(args: &TrainLmArgs, as_json: bool, console: &mut Console)
         let counts = model.counts();
         let order = |(count, (discounts, fallback)): (&u64, &([f64; 3], bool))| serde_json::json!({ "ngrams": count, "discounts": discounts, "fallback": fallback });
         let orders: Vec<_> = counts.iter().zip(&discounts).map(order).collect();
-        return Ok(print(&serde_json::to_string_pretty(
-            &serde_json::json!({ "orders": orders, "bytes": size }),
-        )?)?);
+        return Ok(print(&serde_json::to_string(&serde_json::json!({ "orders": orders, "bytes": size }))?)?);
     }
     for (n, (count, ([one, two, more], fallback))) in model.counts().iter().zip(&discounts).enumerate() {
         let note = if *fallback { "  (fallback: too few counts)" } else { "" };
@@ -201,7 +199,7 @@ pub(crate) fn train_dsir(args: &TrainDsirArgs, as_json: bool, console: &mut Cons
     if as_json {
         return Ok(print(&serde_json::json!({ "target": targets, "source": sources }).to_string())?);
     }
-    Ok(print(&format!("{targets} documents of the target, {sources} of the source"))?)
+    Ok(print(&format!("{} of the target, {sources} of the source", counted(targets, "document")))?)
 }
 
 pub(crate) fn score(args: &ScoreArgs, as_json: bool) -> Result<(), Failure> {

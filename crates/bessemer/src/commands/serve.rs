@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
         Server::bind(&args.listen, limits(connections, drain)).map_err(Failure::new)?.with_access(access);
     let key = access_key(args)?;
     let stop = signals::stop_flag()?;
-    let saved = SavedModel::open(&args.run)?;
+    let saved = SavedModel::open(&args.run, console)?;
     let most = saved.model().context;
     let capacity = match args.context {
         Some(context) if !(1..=most).contains(&context) => {

@@ -5,6 +5,7 @@ use crate::commands::run::Session;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, Output, print};
 use crate::failure::Failure;
+use bessemer_recipe::RecipeUse;
 use bessemer_tokenizer::Tokenizer;
 use serde_json::json;
 use std::borrow::Cow;
@@ -14,7 +15,7 @@ use std::path::Path;
 pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         TokenizerCommand::Train(args) => {
-            let mut session = Session::open(args)?;
+            let mut session = Session::open(args, RecipeUse::Tokenizer)?;
             session.with_stages(console, |stages, log, console| {
                 let corpus = stages.corpus(console, log, None)?;
                 stages.tokenizer(&corpus, console, log).map(|_| ())
@@ -73,7 +74,7 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
                 .collect();
             let pretokenizer = t.pretokenizer().map_or("none", |p| p.name());
             let text = match as_json {
-                true => serde_json::to_string_pretty(&json!({
+                true => serde_json::to_string(&json!({
                     "kind": t.kind().name(),
                     "vocab_size": t.vocab_size(),
                     "pretokenizer": pretokenizer,

@@ -353,3 +353,73 @@ fn a_directory_that_is_no_run_is_named_and_stays_as_it_is() {
     assert!(!place.path("absent").exists() && !place.path("new").exists());
     assert_eq!(place.files("empty").len(), 0);
 }
+
+/// A run whose figures will mislead, or that will stop at a full disk, is warned of before its first step.
+#[test]
+fn warnings_come_before_the_first_step() {
+    let place = Workplace::new(GPT2);
+    let text = fs::read_to_string(place.path("text/alpha/0.txt")).unwrap();
+    for number in 0..40 {
+        fs::write(place.path(&format!("text/alpha/copy-{number}.txt")), &text).unwrap();
+    }
+    let by_document = [
+        "corpus.clean.exact_dedup=false",
+        "corpus.split.by=document",
+        "corpus.split.validation_fraction=0.3",
+    ];
+    place.train(&[&by_document[..], &["optim.lr=0", "train.epochs=50", "train.steps=0"]].concat());
+    let warnings = place.records("warning");
+    let said = |part: &str| warnings.iter().any(|w| w["message"].as_str().unwrap().contains(part));
+    for part in ["validation repeats training: ", "optim.lr = 0: no step", "passes over", "Muennighoff"] {
+        assert!(said(part), "{part}: {warnings:?}");
+    }
+    // Duplicates are dropped unless the recipe keeps them.
+    place.train(&["run.name=clean"]);
+    let log = fs::read_to_string(place.path("runs/clean/metrics.jsonl")).unwrap();
+    assert!(!log.contains("repeats training") && !log.contains("optim.lr = 0"), "{log}");
+}
+
+#[test]
+fn a_disk_too_small_for_the_checkpoints_is_found_before_the_first_step() {
+    let place = Workplace::new(LLAMA);
+    let script = "mount -t tmpfs -o size=$1 tmpfs runs || exit 99
+        exec \"$0\" run recipe.toml --set save.every_steps=1 --set save.keep_last=1000 --set train.steps=$2";
+    fs::create_dir(place.path("runs")).unwrap();
+    let run = |size: &str, steps: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_bessemer"), size, steps]);
+        command.current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.output().map(|o| (o.status.code(), String::from_utf8_lossy(&o.stderr).into_owned()))
+    };
+    let Ok((code, said)) = run("3m", "200") else {
+        println!("skipped: no unshare here");
+        return;
+    };
+    if code == Some(99) || said.contains("unshare") {
+        println!("skipped: cannot mount a small file system here: {said}");
+        return;
+    }
+    // The warning comes before the first line of a step, and the disk is full later.
+    let warned = said.find("keeps up to 200 checkpoints of").unwrap_or_else(|| panic!("{said}"));
+    let full = ["No space left", "are free; nothing was written"];
+    assert!(code == Some(FAILED) && full.iter().any(|text| said[warned..].contains(text)), "{said}");
+    let (code, said) = run("700k", "2").unwrap();
+    assert_eq!(code, Some(FAILED), "{said}");
+    assert!(said.contains("are free; nothing was written") && !said.contains("loss"), "{said}");
+}
+
+/// What a file holds is repeated in part: the message has its place and its remedy, and is no longer than a screen or two.
+#[test]
+fn errors_are_of_bounded_length() {
+    let place = Workplace::new(GPT2);
+    fs::write(place.path("big.yaml"), format!("task: big\noutput_type: {}\n", "x".repeat(200_000))).unwrap();
+    let done = place.bessemer(&["eval", "runs/none", "--tasks", "big.yaml"]);
+    done.failed(FAILED, &["big.yaml", "characters left out", "generate_until"]);
+    assert!(done.err.len() < 6000, "{}", done.err.len());
+    let recipe = fs::read_to_string(place.path("recipe.toml")).unwrap();
+    fs::write(place.path("key.toml"), format!("{}_{} = 1\n{recipe}", "a".repeat(100), "k".repeat(100_000)))
+        .unwrap();
+    let done = place.bessemer(&["run", "key.toml"]);
+    done.failed(RECIPE, &["key.toml"]);
+    assert!(done.err.len() < 6000, "{}", done.err.len());
+}

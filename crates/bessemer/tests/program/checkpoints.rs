@@ -1,6 +1,6 @@
 //! Checkpoints compared, written in other files, copied and uploaded.
 
-use crate::workplace::{LLAMA, Workplace};
+use crate::workplace::{LLAMA, Workplace, is_tensors};
 
 #[test]
 fn checkpoints_are_compared_resharded_and_copied() {
@@ -57,6 +57,46 @@ fn checkpoints_are_compared_resharded_and_copied() {
     for words in addressed.iter().filter(|_| cfg!(not(feature = "remote"))) {
         place.bessemer(words).failed(1, &["s3://bucket/x", "--features remote"]);
     }
+}
+
+/// Every command that takes an older checkpoint because the newest is damaged warns of that one.
+#[test]
+fn commands_that_take_an_older_checkpoint_name_the_damaged_one() {
+    let place = Workplace::new(LLAMA);
+    place.train(&["save.every_steps=3", "eval.at_end=false"]);
+    let newest = place.path("runs/t/checkpoints/step-00000006");
+    let shard =
+        std::fs::read_dir(&newest).unwrap().map(|e| e.unwrap().path()).find(|p| is_tensors(p)).unwrap();
+    let bytes = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
+    std::fs::write(place.path("text.txt"), "the quick brown fox jumps over lazy dogs").unwrap();
+    let init = ["run", "recipe.toml", "--set", "run.name=u", "--set", "train.init.from=runs/t", "--set"];
+    let init = [&init[..], &["tokenizer.file=runs/t/tokenizer.json", "--set", "train.steps=1"]].concat();
+    let commands = [
+        &["eval", "runs/t"][..],
+        &["eval", "runs/t", "--text", "text.txt"],
+        &["eval", "runs/t", "--tasks", "grammar", "--limit", "2"],
+        &["generate", "runs/t", "--prompt", "the", "--max-tokens", "2"],
+        &["checkpoint", "export", "runs/t", "--out", "hf"],
+        &["checkpoint", "export", "runs/t", "--to", "gguf", "--out", "t.gguf"],
+        &["checkpoint", "inspect", "runs/t"],
+        &["checkpoint", "diff", "runs/t", "runs/t/checkpoints/step-00000003"],
+        &["checkpoint", "reshard", "runs/t", "resharded"],
+        &["checkpoint", "copy", "runs/t", "copied"],
+        &["checkpoint", "gc", "runs/t"],
+        &init,
+        // Last: it saves step 6 anew.
+        &["train", "recipe.toml"],
+    ];
+    for words in commands {
+        let done = place.bessemer(words);
+        assert_eq!(done.code, Some(0), "{words:?}: {}", done.err);
+        for part in ["warning: ", "step-00000006 was passed over: ", "bytes"] {
+            assert!(done.err.contains(part), "{words:?}: wanted {part:?} in:\n{}", done.err);
+        }
+    }
+    let intact = place.bessemer(&["eval", "runs/t"]);
+    assert!(intact.code == Some(0) && !intact.err.contains("passed over"), "{}", intact.err);
 }
 
 #[cfg(feature = "remote")]

@@ -640,3 +640,34 @@ fn quiet_says_nothing_and_verbose_says_every_step() {
     assert_eq!(steps(&["--set", "run.name=c", "-q"]).1, "");
     place.bessemer(&["run", "recipe.toml", "-q", "-v"]).failed(USAGE, &["--quiet", "--verbose"]);
 }
+
+/// `corpus build` needs `[run]` and `[corpus]`; `plan`, `program show` and `config show` need no duration; a training needs all.
+#[test]
+fn commands_need_only_the_sections_that_they_use() {
+    let place = Workplace::new(GPT2);
+    let text = "[run]\nname = \"t\"\n[corpus]\nsource = \"folder\"\npath = \"text\"\n";
+    fs::write(place.path("corpus.toml"), text).unwrap();
+    // What other commands would refuse is not this one's.
+    let other = format!("{text}[model]\nvocab_size = 10\n[train]\nseq_len = 5000\n");
+    fs::write(place.path("other.toml"), &other).unwrap();
+    for recipe in ["corpus.toml", "other.toml"] {
+        let done = place.bessemer(&["corpus", "build", recipe]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        place.bessemer(&["run", recipe]).failed(78, &["exactly one of steps, tokens and epochs; found none"]);
+    }
+    place.bessemer(&["tokenizer", "train", "corpus.toml"]).text();
+    for words in [
+        &["config", "show", "corpus.toml"][..],
+        &["config", "show", "corpus.toml", "--ranks", "2"],
+        &["program", "show", "corpus.toml"],
+        &["plan", "corpus.toml", "--devices", "2", "--machine", "h100-80gb"],
+        &["config", "diff", "corpus.toml", "corpus.toml"],
+    ] {
+        let done = place.bessemer(words);
+        assert_eq!(done.code, Some(0), "{words:?}: {}", done.err);
+    }
+    // Mistakes in sections that are used, and unknown keys anywhere, are still found.
+    fs::write(place.path("wrong.toml"), format!("{text}[model]\nlayerz = 2\n")).unwrap();
+    place.bessemer(&["corpus", "build", "wrong.toml"]).failed(78, &["layerz"]);
+    place.bessemer(&["config", "show", "other.toml"]).failed(78, &["seq_len"]);
+}

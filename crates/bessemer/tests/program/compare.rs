@@ -48,30 +48,36 @@ fn runs_are_recorded_listed_and_compared() {
         assert!(events.contains(part), "{part}");
     }
 
-    // The comparison, beside a run that is damaged.
+    // The comparison; a run that is damaged or unknown is an error.
     let log = fs::read_to_string(place.path("runs/other/metrics.jsonl")).unwrap();
     fs::create_dir(place.path("runs/damaged")).unwrap();
     fs::write(place.path("runs/damaged/metrics.jsonl"), "not a log\nat all\n").unwrap();
-    let words = ["compare", "runs/t", "runs/other", "runs/damaged", "--out", "compare.html"];
+    let refused = place.bessemer(&["compare", "runs/t", "runs/damaged", "nothere"]);
+    refused.failed(1, &["2 of 3 runs cannot be read", "runs/damaged/metrics.jsonl", "nothere"]);
+    assert!(refused.out.is_empty());
+    let words = ["compare", "runs/t", "runs/other", "--out", "compare.html"];
     let done = place.bessemer(&words);
     let text = done.text();
-    for part in [
-        "final bits per byte",
-        "optim.lr",
-        "0.002",
-        "different tokenizers",
-        "damaged cannot be read",
-        "Fewest bits",
-    ] {
+    for part in ["final bits per byte", "optim.lr", "0.002", "different tokenizers", "Fewest bits"] {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert!(!text.contains("run.name") && done.err.contains("wrote compare.html"), "{text}{}", done.err);
     let page = fs::read_to_string(place.path("compare.html")).unwrap();
     assert!(page.contains("Validation loss over steps") && page.contains("optim.lr"));
-    let value = place.bessemer(&["compare", "runs/t", "runs/other", "runs/damaged", "--json"]).json();
+    fs::create_dir(place.path("runs/bare")).unwrap();
+    fs::copy(place.path("runs/t/metrics.jsonl"), place.path("runs/bare/metrics.jsonl")).unwrap();
+    let value = place.bessemer(&["compare", "runs/t", "runs/other", "runs/bare", "--json"]).json();
     assert_eq!(value["runs"][0]["figures"]["steps"], 6);
     assert_eq!(value["runs"][1]["label"], "other");
-    assert!(value["runs"][2]["figures"].is_null() && value["page"].is_null());
+    assert_eq!(
+        value["runs"].as_array().unwrap().iter().map(|r| &r["recipe_is_known"]).collect::<Vec<_>>(),
+        [true, true, false]
+    );
+    assert!(value["page"].is_null());
+    assert!(value["notes"].to_string().contains("runs/bare/recipe.toml was never recorded"), "{value}");
+    let bare = place.bessemer(&["compare", "runs/t", "runs/bare"]).text();
+    assert!(bare.contains("cannot be compared") && !bare.contains("do not differ"), "{bare}");
+    fs::remove_dir_all(place.path("runs/bare")).unwrap();
     let lr = value["differences"].as_array().unwrap().iter().find(|d| d["key"] == "optim.lr").unwrap();
     assert_eq!(lr["values"][1], "0.002");
     assert!(lr["values"][2].is_null());
@@ -83,7 +89,14 @@ fn runs_are_recorded_listed_and_compared() {
     assert!(text.contains("no end recorded"), "{text}");
 
     // The list.
-    let text = place.bessemer(&["runs"]).text();
+    let broken = "{\"kind\":\"end\",\"step\":6,\"tokens\":1536,\"reason\":\"failed\",\"message\":\"no more disk\",\"seconds\":1.0}\n";
+    let log = fs::read_to_string(place.path("runs/t/metrics.jsonl")).unwrap();
+    fs::create_dir(place.path("runs/broken")).unwrap();
+    fs::write(place.path("runs/broken/metrics.jsonl"), log.clone() + broken).unwrap();
+    let listed = place.bessemer(&["runs"]);
+    listed.failed(1, &["1 of 4 runs cannot be read: runs/damaged/metrics.jsonl"]);
+    let text = String::from_utf8(listed.out).unwrap();
+    assert!(text.contains("runs/broken failed: no more disk"), "{text}");
     let line = |run: &str| {
         text.lines().find(|l| l.trim_start().starts_with(run)).unwrap_or_else(|| panic!("{text}"))
     };
@@ -93,7 +106,9 @@ fn runs_are_recorded_listed_and_compared() {
     );
     let lock = fs::File::open(place.path("runs/other/.lock")).unwrap();
     lock.lock().unwrap();
-    let list = place.bessemer(&["runs", "--json"]).json();
+    let list = place.bessemer(&["runs", "--json"]);
+    list.failed(1, &["runs/damaged"]);
+    let list: serde_json::Value = serde_json::from_slice(&list.out).unwrap();
     let other = list.as_array().unwrap().iter().find(|r| r["run"] == "runs/other").unwrap();
     assert_eq!((&other["status"], &other["running"]), (&"running".into(), &true.into()));
 
@@ -101,7 +116,7 @@ fn runs_are_recorded_listed_and_compared() {
     place.bessemer(&["compare", "runs/t"]).failed(2, &["2 values required"]);
     place
         .bessemer(&["compare", "runs/damaged", "nothere"])
-        .failed(1, &["none of the runs can be read", "nothere"]);
+        .failed(1, &["2 of 2 runs cannot be read", "nothere"]);
     let out = ["compare", "runs/t", "runs/other", "--out", "none/x.html"];
     place.bessemer(&out).failed(1, &["--out none/x.html"]);
     place.bessemer(&["runs", "nothere"]).failed(1, &["nothere", "run.dir"]);

@@ -55,12 +55,14 @@ def read(directory):
         "vocabulary": len(tokenizer),
         "problems": {k: sorted(map(str, v)) for k, v in info.items() if v},
         "end": [end, model.config.eos_token_id, model.config.bos_token_id],
-        "ids": [tokenizer(text)["input_ids"] for text in request["texts"]],
+        "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in request["texts"]],
+        "begins": tokenizer("the")["input_ids"],
         "greedy": [],
     }
     with torch.no_grad():
         for prompt in request["prompts"]:
-            ids = torch.tensor([[end] + tokenizer(prompt)["input_ids"]])
+            # As a user calls it: the export itself puts the end of text before the prompt.
+            ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
             out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
                                  max_new_tokens=request["new"], pad_token_id=end)
             new = out[0, ids.shape[1] :].tolist()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Text that tokenizers cut differently: contractions, digits, runs of white space, scripts, line ends.
@@ -31,11 +31,19 @@ fn python() -> OsString {
         .expect("BESSEMER_PYTHON names a Python with the packages of golden/requirements.txt")
 }
 
-/// The answer of the script.
+/// The answer of transformers.
 fn transformers(words: &[&str], directory: &Path, request: &Value) -> Value {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program/hf_oracle.py");
     let mut command = Command::new(python());
-    command.arg(script).arg(words[0]).arg(directory).args(&words[1..]);
+    command.arg(script("hf_oracle.py")).arg(words[0]).arg(directory).args(&words[1..]);
+    answer(command, request)
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program").join(name)
+}
+
+/// The answer of a script.
+fn answer(mut command: Command, request: &Value) -> Value {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(request.to_string().as_bytes()).unwrap();
@@ -46,11 +54,13 @@ fn transformers(words: &[&str], directory: &Path, request: &Value) -> Value {
 
 /// Bessemer's own answers to the request.
 fn ids(place: &Workplace, run: &str) -> Vec<Value> {
-    let encode = |text: &str| {
-        fs::write(place.path("input.txt"), text).unwrap();
-        place.bessemer(&["tokenizer", "encode", run, "input.txt", "--json"]).json()
-    };
-    TEXTS.into_iter().map(encode).collect()
+    TEXTS.into_iter().map(|text| Value::from(ids_of(place, run, text))).collect()
+}
+
+fn ids_of(place: &Workplace, run: &str, text: &str) -> Vec<Value> {
+    fs::write(place.path("input.txt"), text).unwrap();
+    let ids = place.bessemer(&["tokenizer", "encode", run, "input.txt", "--json"]).json();
+    ids.as_array().unwrap().clone()
 }
 
 fn greedy(place: &Workplace, run: &str) -> Vec<Value> {
@@ -76,6 +86,8 @@ fn exported_and_read(class: &str, model: &str, overrides: &[&str]) {
     assert_eq!(answer["class"], class);
     assert_eq!(answer["problems"], json!({}));
     assert_eq!((&answer["vocabulary"], &answer["end"]), (&json!(300), &json!([0, 0, 0])));
+    let begins = answer["begins"].as_array().unwrap();
+    assert_eq!((&begins[0], &begins[1..]), (&json!(0), &ids_of(&place, "runs/t", "the")[..]));
     for (i, ours) in ids(&place, "runs/t").iter().enumerate() {
         assert_eq!(&answer["ids"][i], ours, "{:?}", TEXTS[i]);
     }
@@ -115,6 +127,32 @@ fn oracle_transformers_reads_an_exported_llama() {
 fn oracle_transformers_reads_an_exported_llama_that_is_tied() {
     let other = ["tokenizer.pretokenizer=qwen2", "model.tied_embeddings=true", "model.kv_heads=1"];
     exported_and_read("LlamaForCausalLM", LLAMA, &other);
+}
+
+/// A prompt is given to each program as its users give it; no one adds a token by hand.
+#[test]
+#[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
+fn oracle_greedy_tokens_are_the_same_here_in_transformers_and_in_llama_cpp() {
+    for model in [GPT2, LLAMA] {
+        let place = Workplace::new(model);
+        place.train(&["train.steps=20", "model.init_std=0.3"]);
+        place.bessemer(&["checkpoint", "export", "runs/t", "--out", "hf"]).text();
+        let gguf = ["checkpoint", "export", "runs/t", "--to", "gguf", "--dtype", "f32", "--out", "t.gguf"];
+        place.bessemer(&gguf).text();
+        let request = json!({ "texts": [], "prompts": PROMPTS, "new": NEW, "seq": 32, "shard": null });
+        let there = transformers(&["read"], &place.path("hf"), &request);
+        let mut command = Command::new(python());
+        command.arg(script("llama_cpp_oracle.py")).arg(place.path("t.gguf"));
+        let completions = answer(command, &request);
+        let ours = greedy(&place, "runs/t");
+        assert_eq!(json!(ours), there["greedy"], "transformers");
+        for (ours, completion) in ours.iter().zip(completions.as_array().unwrap()) {
+            let tokens = completion["__verbose"]["tokens"].as_array().unwrap();
+            let ids: Vec<&Value> = tokens.iter().filter(|id| **id != 0).collect();
+            assert_eq!(json!(ids), *ours, "llama.cpp");
+        }
+        assert!(ours.iter().any(|tokens| tokens.as_array().unwrap().len() > 5), "{ours:?}");
+    }
 }
 
 #[test]

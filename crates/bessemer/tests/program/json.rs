@@ -250,3 +250,51 @@ fn language_models_over_pieces_are_made_and_asked() {
     let wrong = ["corpus", "score", "one.txt", "--kind", "date", "--pieces", &pieces];
     place.bessemer(&wrong).failed(1, &["pieces"]);
 }
+
+/// Programs read `--json` line by line.
+#[test]
+fn json_is_one_compact_value_a_line() {
+    let place = Workplace::new(GPT2);
+    let trained = place.bessemer(&["run", "recipe.toml", "--json"]).text();
+    let commands = [
+        &["eval", "runs/t"][..],
+        &["eval", "runs/t", "--tasks", "grammar", "--limit", "2"],
+        &["generate", "runs/t", "--prompt", "the", "--max-tokens", "2", "-n", "2"],
+        &["checkpoint", "inspect", "runs/t"],
+        &["checkpoint", "ls", "runs/t"],
+        &["corpus", "stats", "runs/t"],
+        &["corpus", "profiles"],
+        &["config", "show", "recipe.toml"],
+        &["config", "show", "recipe.toml", "--origin"],
+        &["config", "schema"],
+        &["program", "show", "recipe.toml"],
+        &["plan", "recipe.toml", "--devices", "2", "--machine", "h100-80gb"],
+        &["report", "runs/t"],
+        &["compare", "runs/t", "runs/t"],
+        &["runs"],
+        &["tokenizer", "inspect", "runs/t/tokenizer.json"],
+    ];
+    let of = |words: &&[&str]| (words.join(" "), place.bessemer(&[words, &["--json"][..]].concat()).text());
+    for (words, out) in commands.iter().map(of).chain([("run".to_owned(), trained)]) {
+        assert!(!out.is_empty(), "{words}");
+        for line in out.lines() {
+            let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{words}: {e}: {line}"));
+            assert!(value.is_object() || value.is_array(), "{words}: {line}");
+        }
+    }
+    // A verb that is not run here: nothing but files is written over several lines.
+    let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands"))];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let pretty =
+                text.lines().filter(|line| line.contains("to_string_pretty") && !line.contains("write("));
+            assert_eq!(pretty.count(), 0, "{}: --json is compact", path.display());
+        }
+    }
+}

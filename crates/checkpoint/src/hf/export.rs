@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub struct HfExport<'a> {
     /// The model.
     pub model: &'a Model,
+    /// `model_type` of the configuration that the model was imported from: its class is written where it expresses the model.
+    pub model_type: Option<&'a str>,
     /// Its parameters under their canonical names ([`Model::params`]); tensors of other names are left out.
     pub tensors: &'a mut dyn TensorSource,
     /// Type of the weights in the files: f32, bf16 or f16.
@@ -134,7 +136,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     let mut config = match style {
         // OPT is only read, and never chosen.
         Style::Gpt2 | Style::Opt => gpt2::config(&model),
-        Style::Llama => llama::config(&model),
+        Style::Llama => llama::config(&model, request.model_type),
     };
     let tokens = [("bos_token_id", request.bos_token_id), ("eos_token_id", request.eos_token_id)];
     let mut generation = Map::new();
@@ -170,7 +172,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     }
     let architecture = match style {
         Style::Gpt2 | Style::Opt => "GPT2LMHeadModel",
-        Style::Llama => llama::class(&model).0,
+        Style::Llama => llama::class(&model, request.model_type).0,
     };
     Ok(HfExportReport { path: dir.into(), architecture, bytes, files, notes })
 }

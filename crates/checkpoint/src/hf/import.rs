@@ -25,6 +25,7 @@ const MAX_INDEX_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct HfImport {
     model: Model,
+    model_type: String,
     notes: Vec<String>,
     bos: Vec<u32>,
     eos: Vec<u32>,
@@ -51,7 +52,9 @@ impl HfImport {
         }
         let model = config.resolve(None).map_err(|e| fields.refuse(e.to_string()))?;
         let files = open_weights(fs, dir)?;
+        let model_type = fields.str("model_type")?.unwrap_or_default().to_owned();
         let mut import = HfImport {
+            model_type,
             notes,
             bos: fields.token_ids("bos_token_id")?,
             eos: fields.token_ids("eos_token_id")?,
@@ -70,6 +73,11 @@ impl HfImport {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// `model_type` of its configuration.
+    pub fn model_type(&self) -> &str {
+        &self.model_type
     }
 
     /// Differences in how the two formats express the model.

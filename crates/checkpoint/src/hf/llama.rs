@@ -43,9 +43,10 @@ pub(crate) fn obstacles(m: &Model) -> Vec<String> {
     list
 }
 
-/// (class, model_type) that expresses the model.
-pub(super) fn class(m: &Model) -> (&'static str, &'static str) {
+/// (class, model_type) that expresses the model: Mistral's without a window if that is the preferred `model_type`.
+pub(super) fn class(m: &Model, preferred: Option<&str>) -> (&'static str, &'static str) {
     match (m.qk_norm, m.window, m.qkv_bias) {
+        (false, None, false) if preferred == Some("mistral") && !m.bias => ("MistralForCausalLM", "mistral"),
         (true, _, _) => ("Qwen3ForCausalLM", "qwen3"),
         (false, Some(_), _) => ("MistralForCausalLM", "mistral"),
         (false, None, true) => ("Qwen2ForCausalLM", "qwen2"),
@@ -74,9 +75,9 @@ fn rope_parameters(m: &Model) -> Map<String, Value> {
 }
 
 /// The keys of config.json.
-pub(super) fn config(m: &Model) -> Map<String, Value> {
+pub(super) fn config(m: &Model, preferred: Option<&str>) -> Map<String, Value> {
     let activation = ACTIVATIONS.iter().find(|a| a.0 == m.activation).map(|a| a.1[0]);
-    let (class, model_type) = class(m);
+    let (class, model_type) = class(m, preferred);
     let old = m.rope_scaling.map(|_| rope_parameters(m));
     let mut new = rope_parameters(m);
     new.insert("rope_theta".into(), json!(m.rope_theta));

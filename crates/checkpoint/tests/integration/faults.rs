@@ -331,6 +331,7 @@ fn an_export_is_there_entirely_or_not_at_all() {
             dir,
             HfExport {
                 model: &model,
+                model_type: None,
                 tensors: &mut HostTensors::new(&weights),
                 dtype: DType::F32,
                 vocab_size: None,

@@ -77,6 +77,7 @@ fn request<'a>(
 ) -> HfExport<'a> {
     HfExport {
         model,
+        model_type: None,
         tensors,
         dtype,
         vocab_size: None,
@@ -375,6 +376,30 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
     };
     for (text, window) in [(Some("4"), Some(4)), (Some("null"), None), (Some("10"), None), (None, None)] {
         assert_eq!(mistral(text).unwrap().model().window, window, "{text:?}");
+    }
+    // Its name is kept where its class expresses the model.
+    let imported = mistral(Some("null")).unwrap();
+    assert_eq!(imported.model_type(), "mistral");
+    let windowless = imported.model().clone();
+    for (n, (model_type, class)) in [
+        (Some("mistral"), "MistralForCausalLM"),
+        (Some("qwen2"), "LlamaForCausalLM"),
+        (None, "LlamaForCausalLM"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let list = weights(&windowless, true);
+        let (mut source, mut quiet) = (HostTensors::new(&list), |_, _| {});
+        let there = tmp.path().join(format!("again-{n}"));
+        let request = request(&windowless, &mut source, DType::F32, &mut quiet);
+        let report = export_hf(&there, HfExport { model_type, ..request }).unwrap();
+        assert_eq!(report.architecture, class, "{model_type:?}");
+        let back = import_hf(&there).unwrap();
+        assert_eq!(
+            (back.model(), back.model_type() == "mistral"),
+            (&windowless, model_type == Some("mistral"))
+        );
     }
     // Extra keys without effect on results are no obstacle.
     import_with(&dir, &llama(), |c| {

@@ -128,6 +128,7 @@ fn oracle_logits_of_exports_and_of_an_imported_opt_are_those_of_transformers() {
             &dir,
             HfExport {
                 model: &model,
+                model_type: None,
                 tensors: &mut source,
                 dtype: DType::F32,
                 vocab_size: None,

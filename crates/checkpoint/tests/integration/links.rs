@@ -161,6 +161,7 @@ fn an_export_replaces_only_files_that_an_export_wrote_and_nobody_changed() {
     let export = |dir: &Path| {
         let request = HfExport {
             model: &model,
+            model_type: None,
             tensors: &mut HostTensors::new(&weights),
             dtype: DType::F32,
             vocab_size: None,

@@ -34,7 +34,7 @@ pub(crate) fn tasks(facts: &Facts<'_>) -> String {
     }
     let align = [Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let head = ["task", "metric", "score", "step", "first", "documents"];
-    let note = "<p class=\"note\">± is half the width of the 95 % interval: 1.96 standard errors over the documents.</p>\n";
+    let note = "<p class=\"note\">In parentheses: the 95 % interval, Wilson's of a share of the documents. ± is 1.96 standard errors.</p>\n";
     section("tasks", "Tasks", &(table(&head, &align, &rows) + note + &groups(&last)))
 }
 

@@ -1,7 +1,7 @@
 //! Comparisons of several runs: verdict, figures, notes, and runs that cannot be compared or read.
 
 use crate::page::well_formed;
-use bessemer_report::{ComparedRun, Comparison, RecipeDifference, RunFigures};
+use bessemer_report::{ComparedRun, Comparison, RecipeDifference, RecordedRecipe, RunFigures};
 use bessemer_runlog::*;
 
 fn records(name: &str, vocab_size: u64, bits_per_byte: f64, end: bool) -> Vec<Record> {
@@ -38,8 +38,8 @@ fn records(name: &str, vocab_size: u64, bits_per_byte: f64, end: bool) -> Vec<Re
     all
 }
 
-fn run(label: &str, records: Result<Vec<Record>, String>) -> ComparedRun {
-    ComparedRun { label: label.into(), records }
+fn run(label: &str, records: Vec<Record>) -> ComparedRun {
+    ComparedRun { label: label.into(), records, recipe: RecordedRecipe::Known }
 }
 
 fn compare(runs: Vec<ComparedRun>) -> Comparison {
@@ -65,8 +65,7 @@ fn the_figures_of_a_run_are_those_of_its_records() {
 
 #[test]
 fn a_comparison_names_the_best_run_and_overlays_all_curves() {
-    let both =
-        compare(vec![run("a", Ok(records("a", 65, 2.5, true))), run("b", Ok(records("b", 65, 2.0, false)))]);
+    let both = compare(vec![run("a", records("a", 65, 2.5, true)), run("b", records("b", 65, 2.0, false))]);
     let verdict = "Fewest bits per byte at the last evaluation: b (2.0000); a +25.0 %.";
     assert_eq!(both.verdict().unwrap(), verdict);
     assert!(both.notes().is_empty(), "{:?}", both.notes());
@@ -90,9 +89,7 @@ fn a_comparison_names_the_best_run_and_overlays_all_curves() {
 fn other_vocabularies_and_texts_are_said() {
     let mut other = records("b", 8192, 2.0, true);
     let notes = |records| {
-        compare(vec![run("a", Ok(self::records("a", 65, 2.5, true))), run("b", Ok(records))])
-            .notes()
-            .join("\n")
+        compare(vec![run("a", self::records("a", 65, 2.5, true)), run("b", records)]).notes().join("\n")
     };
     let said = notes(other.clone());
     assert!(said.contains("different tokenizers") && said.contains("Bits per byte can"), "{said}");
@@ -108,26 +105,41 @@ fn other_vocabularies_and_texts_are_said() {
 }
 
 #[test]
-fn runs_without_records_and_unreadable_ones_are_named_beside_the_others() {
+fn runs_without_records_and_failed_ones_are_named_beside_the_others() {
+    let mut failed = records("b", 65, 2.0, false);
+    let message = Some("step 40: the loss is not finite".to_string());
+    failed.push(End { step: 40, reason: EndReason::Failed, message, ..End::default() }.into());
     let broken = compare(vec![
-        run("a", Ok(records("a", 65, f64::NAN, true))),
-        run("empty", Ok(Vec::new())),
-        run("<bad>\u{1b}", Err("metrics.jsonl:3: not a record".into())),
+        run("a", records("a", 65, f64::NAN, true)),
+        run("empty", Vec::new()),
+        run("<bad>\u{1b}", failed),
     ]);
-    assert_eq!(broken.verdict(), None);
+    assert!(broken.verdict().is_some_and(|v| v.contains("bad")));
     let (page, text) = (broken.html(), broken.text(80));
     well_formed(&page);
-    assert!(page.contains("&lt;bad&gt;") && page.contains("cannot be read and is left out: metrics.jsonl:3"));
-    assert!(text.contains("metrics.jsonl:3: not a record") && text.contains("nothing recorded"), "{text}");
+    assert!(page.contains("&lt;bad&gt;") && page.contains("failed: step 40: the loss is not finite"));
+    assert!(text.contains("failed: step 40: the loss") && text.contains("nothing recorded"), "{text}");
     assert!(!text.contains('\u{1b}'));
-    let none = Comparison::new(vec![run("x", Err("gone".into()))], Vec::new(), Vec::new());
-    well_formed(&none.html());
-    assert!(none.text(80).contains("gone"));
+}
+
+#[test]
+fn a_recipe_that_was_never_recorded_is_unknown_and_not_equal() {
+    let known = run("a", records("a", 65, 2.0, true));
+    let unknown = ComparedRun { recipe: RecordedRecipe::Unknown, ..known.clone() };
+    let text = |runs: Vec<ComparedRun>| Comparison::new(runs, Vec::new(), Vec::new()).text(80);
+    assert!(text(vec![known.clone(), known.clone()]).contains("The recipes do not differ."));
+    assert!(text(vec![known.clone(), unknown.clone()]).contains("cannot be compared"));
+    let two = text(vec![known.clone(), known.clone(), unknown.clone()]);
+    assert!(two.contains("The recipes that are known do not differ."), "{two}");
+    let difference = RecipeDifference { key: "optim.lr".into(), values: vec![Some("1".into()), None, None] };
+    let text = Comparison::new(vec![known.clone(), known, unknown], vec![difference], Vec::new()).text(80);
+    let row = text.lines().find(|l| l.contains("optim.lr")).unwrap();
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["optim.lr", "1", "–", "unknown"]);
 }
 
 #[test]
 fn more_runs_than_colours_still_differ() {
-    let runs = (0..20).map(|i| run(&format!("run {i}"), Ok(records("x", 65, 2.0, true)))).collect();
+    let runs = (0..20).map(|i| run(&format!("run {i}"), records("x", 65, 2.0, true))).collect();
     let page = compare(runs).html();
     well_formed(&page);
     assert!(page.contains(">run 19</text>"));

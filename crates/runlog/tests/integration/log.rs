@@ -62,6 +62,7 @@ fn every_kind() -> Vec<Record> {
         ..Default::default()
     };
     vec![
+        RunId { id: "3f2c".into() }.into(),
         Run {
             name: "quick \"start\"\n".into(),
             command: vec!["bessemer".into(), "run".into()],
@@ -115,6 +116,7 @@ fn every_kind() -> Vec<Record> {
             metric: "acc".into(),
             value: 0.525,
             stderr: Some(0.035),
+            interval: Some([0.456, 0.593]),
             larger_is_better: true,
             documents: 200,
             signature: "task:logic|version:1".into(),

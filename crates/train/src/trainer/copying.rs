@@ -160,6 +160,11 @@ struct Done {
 }
 
 impl Saver {
+    /// Bytes of a checkpoint's tensors, those of all ranks together.
+    pub(super) fn checkpoint_bytes(&self) -> u64 {
+        self.to.bytes()
+    }
+
     /// Plans what this rank saves, makes a group for the ranks' messages, and memory for copies.
     pub(super) fn set_up(
         worker: &mut Worker,

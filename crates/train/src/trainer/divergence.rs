@@ -48,7 +48,12 @@ impl Trainer {
         let mut healthy = None;
         if self.records.is_some() {
             match self.store.latest_valid_until(self.last_taken()) {
-                Ok(latest) => healthy = latest.map(|l| l.loaded.path().to_owned()),
+                Ok(latest) => {
+                    healthy = latest.map(|l| {
+                        l.skipped.iter().for_each(|skipped| what.push_str(&format!("; {skipped}")));
+                        l.loaded.path().to_owned()
+                    });
+                }
                 Err(e) => what.push_str(&format!("; {e}")),
             }
         }

@@ -8,12 +8,12 @@ use super::Trainer;
 use super::continuing::LearningRate;
 use crate::TrainError;
 use crate::state::{InitialState, TrainState};
-use bessemer_checkpoint::Loaded;
+use bessemer_checkpoint::{Latest, Loaded, Skipped};
 use bessemer_optim::is_state_name;
 use bessemer_recipe::{InitOptimizer, InitSchedule};
 
 /// Opens the checkpoint whose parameters a run begins with.
-pub type OpenInitial<'a> = &'a dyn Fn() -> Result<Loaded, TrainError>;
+pub type OpenInitial<'a> = &'a dyn Fn() -> Result<Latest, TrainError>;
 
 impl Trainer {
     /// Puts the initial parameters into the buffers: those of `train.init.from`, or drawn ones.
@@ -25,7 +25,9 @@ impl Trainer {
                 let from = &self.input.recipe.train.init.from;
                 TrainError::Recipe(format!("train.init.from = {from:?}: this call cannot open checkpoints"))
             })?;
-            self.begin_from(&open()?)?;
+            let Latest { loaded, skipped } = open()?;
+            self.warnings.extend(skipped.iter().map(Skipped::to_string));
+            self.begin_from(&loaded)?;
         }
         self.set_up_loss_scale();
         Ok(())
@@ -64,6 +66,7 @@ impl Trainer {
             if keeps { "kept" } else { "fresh" },
             if continues { "continued" } else { "from its beginning" }
         ));
+        self.state.model_type = saved.model_type.clone();
         self.state.initial = Some(initial).filter(|initial| *initial != InitialState::default());
         self.rate = LearningRate::new(&recipe.optim, &self.plan, &self.state);
         Ok(())

@@ -26,7 +26,7 @@ use bessemer_memory_checkpoint::{
     RecoveryPlan, Slot, SlotDirectory, SlotPair, Tier, receive_part, send_part, stable_hash,
 };
 use bessemer_parallel::{OwnSlice, OwnSlices, ParallelError, Worker};
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, counted};
 use copy::{Copier, CopyInterval, recommended};
 pub(super) use launch::host;
 use launch::{Launch, unnoted};
@@ -292,16 +292,18 @@ impl MemoryTier {
         let Copied { count, skipped, seconds, elsewhere, step } = self.copied;
         let mean = seconds / count.max(1) as f64;
         let mut own = format!(
-            "{count} copies of the state were made in memory; training waited {:.2} ms for each",
+            "{} of the state in memory; training waited {:.2} ms for each",
+            counted(count, "copy"),
             1e3 * mean
         );
         if step > 0.0 && count > 0 {
             own += &format!(", {:.1} % of a step", 1e2 * mean / step);
             let every = recommended(mean, step, self.interval.overhead);
             own += &match self.interval.is_chosen() {
-                true => format!(", the last after {} steps", self.interval.every),
+                true => format!(", the last after {}", counted(self.interval.every, "step")),
                 false => format!(
-                    "; after every {every} steps they cost {} % (save.memory.every_steps = 0 chooses so)",
+                    "; after every {} they cost {} % (save.memory.every_steps = 0 chooses so)",
+                    counted(every, "step"),
                     1e2 * self.interval.overhead
                 ),
             };

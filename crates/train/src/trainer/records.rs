@@ -4,8 +4,8 @@ use crate::TrainError;
 use bessemer_durable::ConfinedDir;
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{
-    self as runlog, EndReason, Fault, HyperParameter, LogSync, Prometheus, Record, RunLog, TensorBoard,
-    Warning,
+    self as runlog, EndReason, Fault, HyperParameter, LogSync, Prometheus, Record, RunId, RunLog,
+    TensorBoard, Warning,
 };
 use serde_json::Value;
 use std::path::{Component, Path};
@@ -29,6 +29,10 @@ pub(super) struct Records {
     failed_sessions: u64,
     /// All faults of the run.
     faults: Vec<Fault>,
+    /// Run that the log belongs to; logs of older versions name none.
+    run: Option<String>,
+    /// Last step in the log, 0 before the first.
+    last_step: u64,
 }
 
 impl Records {
@@ -62,6 +66,15 @@ impl Records {
             resumed: None,
             finished,
             failed_sessions: failed_sessions(&earlier),
+            run: earlier
+                .iter()
+                .rev()
+                .find_map(|r| if let Record::RunId(run) = r { Some(run.id.clone()) } else { None }),
+            last_step: earlier
+                .iter()
+                .filter_map(|r| if let Record::Step(s) = r { Some(s.step) } else { None })
+                .max()
+                .unwrap_or(0),
             faults: earlier
                 .into_iter()
                 .filter_map(|r| if let Record::Fault(f) = r { Some(f) } else { None })
@@ -143,6 +156,72 @@ impl Records {
         self.board = None;
         self.resumed = resumed.then_some(step);
         Ok(dropped)
+    }
+
+    /// Makes the log that of the run `saved`, which a checkpoint of step `step` names, or of a run of its own if none does. Returns the run, and
+    /// a warning if the log was that of another run, which is moved aside, or ends before the checkpoint.
+    pub(super) fn identify(
+        &mut self,
+        saved: Option<&str>,
+        step: u64,
+    ) -> Result<(String, Option<String>), TrainError> {
+        let run = match (saved, &self.run) {
+            (Some(saved), _) => saved.to_owned(),
+            (None, Some(own)) => own.clone(),
+            // 122 random bits of the system.
+            (None, None) => {
+                let uuid = bessemer_durable::read_to_string(Path::new("/proc/sys/kernel/random/uuid"));
+                uuid.map_err(|e| TrainError::State {
+                    place: "name of the run".into(),
+                    problem: e.to_string(),
+                })?
+                .trim()
+                .to_owned()
+            }
+        };
+        let place = self.log.path().display().to_string();
+        let warning = match self.run.clone() {
+            Some(own) if own != run => {
+                let aside = self.set_aside()?;
+                Some(format!(
+                    "{place} was the log of another run ({own}), and the checkpoint of step {step} is of run {run}: the log was moved to {aside}, \
+                     and that of this run begins anew behind step {step}"
+                ))
+            }
+            _ if step > self.last_step => Some(format!(
+                "{place} ends at step {}, before the checkpoint of step {step} that the run goes on from: the records between are missing",
+                self.last_step
+            )),
+            _ => None,
+        };
+        if self.run.as_ref() != Some(&run) {
+            self.log.append(&RunId { id: run.clone() }.into())?;
+            self.run = Some(run.clone());
+        }
+        self.last_step = self.last_step.max(step);
+        Ok((run, warning))
+    }
+
+    /// Moves the log aside and begins another one with the records of this session. Returns the name of the file.
+    fn set_aside(&mut self) -> Result<String, TrainError> {
+        let dir = ConfinedDir::open(&self.directory).map_err(|e| self.moved(e))?;
+        let earlier = runlog::read(&self.directory)?.records;
+        let session = earlier.iter().rposition(|r| matches!(r, Record::Run(_))).unwrap_or(earlier.len());
+        let aside = (1..)
+            .map(|n| format!("metrics.other-{n}.jsonl"))
+            .find(|name| !dir.exists(name))
+            .unwrap_or_default();
+        dir.rename(runlog::FILE, &aside).and_then(|()| dir.sync()).map_err(|e| self.moved(e))?;
+        self.log = RunLog::open(&self.directory)?;
+        earlier[session..].iter().try_for_each(|record| self.log.append(record))?;
+        (self.run, self.last_step, self.finished, self.failed_sessions) = (None, 0, None, 0);
+        self.faults.clear();
+        Ok(aside)
+    }
+
+    fn moved(&self, e: std::io::Error) -> TrainError {
+        let place = self.log.path().display().to_string();
+        TrainError::State { place, problem: format!("the log of another run cannot be moved aside: {e}") }
     }
 
     /// Which parts of the final evaluation of a run of `steps` steps an earlier session has not got to.

@@ -92,9 +92,7 @@ impl Trainer {
             let found = self.runner.worker.gather_bytes(DAMAGED, damage.as_bytes())?;
             match (found.iter().position(|text| !text.is_empty()), result) {
                 (None, Ok(loaded)) => {
-                    let remark =
-                        |s: &Skipped| format!("checkpoint {} was passed over: {}", s.path.display(), s.why);
-                    let remarks = skipped.iter().map(remark).collect();
+                    let remarks = skipped.iter().map(Skipped::to_string).collect();
                     self.runner.worker.adopt_state(&mut *self.backend)?;
                     return Ok(Some(Restored { loaded, remarks }));
                 }
@@ -158,6 +156,7 @@ impl Trainer {
         let Some(Restored { loaded, remarks }) = restored else {
             self.begin(others.initial)?;
             self.forget_copies_after(0)?;
+            self.identify(0)?;
             if let Some(records) = &mut self.records {
                 records.go_on_from(0, false)?;
             }
@@ -221,12 +220,23 @@ impl Trainer {
     fn goes_on_from(&mut self, loaded: &Loaded) -> Result<(), TrainError> {
         let step = loaded.manifest().step;
         self.forget_copies_after(step)?;
+        self.identify(step)?;
         let records_dropped = match &mut self.records {
             Some(records) => records.go_on_from(step, true)?,
             None => 0,
         };
         let path = loaded.path().strip_prefix(self.input.directory.path()).unwrap_or(loaded.path());
         self.resumed = Some(Resume { step, path: path.display().to_string(), records_dropped });
+        Ok(())
+    }
+
+    /// Holds the log against the checkpoint whose state is loaded, on the first rank.
+    pub(super) fn identify(&mut self, step: u64) -> Result<(), TrainError> {
+        if let Some(records) = &mut self.records {
+            let (run, warning) = records.identify(self.state.run.as_deref(), step)?;
+            self.state.run = Some(run);
+            self.warnings.extend(warning);
+        }
         Ok(())
     }
 

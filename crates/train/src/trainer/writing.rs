@@ -33,6 +33,14 @@ pub(super) struct Destination {
     pub(super) max_file_bytes: u64,
 }
 
+impl Destination {
+    /// Bytes of the tensors of a checkpoint.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = |t: &TensorSpec| t.shape.iter().product::<usize>() as u64 * t.dtype.size() as u64;
+        self.tensors.iter().map(bytes).sum()
+    }
+}
+
 /// Contents of a checkpoint besides tensors.
 #[derive(Debug)]
 pub(super) struct Identity {
@@ -86,8 +94,7 @@ pub(super) fn write_slices(
     group: &mut dyn Communicator,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Written, TrainError> {
-    let elements = |t: &TensorSpec| t.shape.iter().product::<usize>() as u64 * t.dtype.size() as u64;
-    let bytes = to.tensors.iter().map(elements).sum();
+    let bytes = to.bytes();
     let begin = |identity: Identity| {
         if let Some(log) = &identity.log {
             log.sync()?;

@@ -2,7 +2,7 @@
 
 use crate::place::{STEPS, recipe};
 use crate::run::{Run, Watch, cpu};
-use bessemer_checkpoint::Loaded;
+use bessemer_checkpoint::Latest;
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{Record, Step};
 use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
@@ -35,12 +35,17 @@ fn behind(run: &Run, samples: u64) -> Run {
     new
 }
 
+/// The checkpoint of a step of the run in a directory.
+fn saved(run: &std::path::Path, step: u64) -> Result<Latest, TrainError> {
+    Ok(Latest { loaded: checkpoints(run).load_lazily(step)?, skipped: Vec::new() })
+}
+
 fn session(
     run: &Run,
     recipe: &Recipe,
     ranks: usize,
     stop_after: Option<u64>,
-    open: &(dyn Fn() -> Result<Loaded, TrainError> + Sync),
+    open: &(dyn Fn() -> Result<Latest, TrainError> + Sync),
 ) -> Vec<Result<Vec<Record>, TrainError>> {
     let flag = [AtomicBool::new(false)];
     run.on_ranks(ranks, &|_, world| {
@@ -80,7 +85,7 @@ fn goes_on_with_the_bits_of_the_checkpoints_run(sets: &[&str]) {
         "train.init.schedule=continue",
         "train.steps=12",
     ]);
-    let opened = || Ok(checkpoints(&whole.dir).load_lazily(12)?);
+    let opened = || saved(&whole.dir, 12);
     let mut records = first(session(&new, &kept, 1, Some(5), &opened));
     let begun = records.iter().find_map(|r| if let Record::Model(m) = r { m.initial.clone() } else { None });
     let begun = begun.unwrap();
@@ -102,7 +107,7 @@ fn goes_on_with_the_bits_of_the_checkpoints_run(sets: &[&str]) {
     assert_eq!(new_state.initial.unwrap().updates + new_state.updates(), old.updates());
     // From this one on, a third one counts all updates.
     let third = behind(&whole, 0);
-    let opened = || Ok(checkpoints(&new.dir).load_lazily(12)?);
+    let opened = || saved(&new.dir, 12);
     first(session(&third, &kept, 1, Some(1), &opened));
     assert_eq!(state(&third, 1).initial.unwrap().updates, 24);
     assert_eq!(state(&third, 1).initial.unwrap().batch_tokens, 24 * 128);
@@ -113,7 +118,7 @@ fn goes_on_with_the_bits_of_the_checkpoints_run(sets: &[&str]) {
 fn fresh_runs_begin_with_the_parameters_alone_in_every_layout() {
     let whole = Run::new(false);
     let straight = steps(&whole.train(&with(&["save.every_steps=12"]), 1, None));
-    let opened = || Ok(checkpoints(&whole.dir).load_lazily(12)?);
+    let opened = || saved(&whole.dir, 12);
     let fresh = |sets: &[&str]| with(&[&["train.init.from=there", "train.micro_batch=2"], sets].concat());
     let mut losses = Vec::new();
     for (sets, ranks) in [
@@ -145,7 +150,7 @@ fn fresh_runs_begin_with_the_parameters_alone_in_every_layout() {
 fn what_does_not_fit_is_refused_before_the_first_step() {
     let whole = Run::new(false);
     whole.train(&with(&["train.steps=2"]), 1, None);
-    let opened = || Ok(checkpoints(&whole.dir).load_lazily(2)?);
+    let opened = || saved(&whole.dir, 2);
     let new = Run::new(false);
     for (sets, parts) in [
         (&["model.width=32"][..], &["train.init.from", "model", "2 layers", "base"][..]),

@@ -4,12 +4,13 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::OptimizerChoice;
 use bessemer_recipe::{Recipe, SpikeAction};
 use bessemer_runlog::{Record, Step};
-use bessemer_train::{Observer, Outcome, TrainError, Trainer, TrainerInput};
+use bessemer_train::{Observer, Outcome, TrainError, Trainer, TrainerInput, checkpoints};
 use bessemer_units::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::place;
+use crate::run::Run;
 
 use place::{STEPS, data, recipe};
 
@@ -260,4 +261,71 @@ fn a_run_goes_back_to_a_checkpoint_and_on_behind_the_spike() {
     assert!(back >= 1, "{:?}", whole.warnings);
     let parts = train(&recipe, true, &[9, 12, 17], 2);
     assert!(whole == parts, "{:?}\n{:?}", whole.warnings, parts.warnings);
+}
+
+fn warnings(records: &[Record]) -> Vec<String> {
+    records
+        .iter()
+        .filter_map(|r| if let Record::Warning(w) = r { Some(w.message.clone()) } else { None })
+        .collect()
+}
+
+/// Records of a log: the name of its run, and the steps.
+fn logged(log: &std::path::Path) -> (Vec<String>, Vec<u64>) {
+    let (mut names, mut steps) = (Vec::new(), Vec::new());
+    for record in bessemer_runlog::read(log).unwrap().records {
+        match record {
+            Record::RunId(run) => names.push(run.id),
+            Record::Step(step) => steps.push(step.step),
+            _ => {}
+        }
+    }
+    (names, steps)
+}
+
+#[test]
+fn a_log_is_held_against_the_checkpoint_that_is_resumed() {
+    let of = |steps: u64| recipe(&[&format!("train.steps={steps}"), "eval.every_steps=0"]);
+    let (run, other) = (Run::new(false), Run::new(false));
+    run.train(&of(4), 1, None);
+    other.train(&of(9), 1, None);
+    let log = run.dir.join(bessemer_runlog::FILE);
+    let (names, steps) = logged(&log);
+    assert!(names.len() == 1 && steps == [1, 2, 3, 4], "{names:?} {steps:?}");
+    let state = checkpoints(&run.dir).latest_valid().unwrap().unwrap().loaded.into_manifest().state;
+    assert_eq!(state["run"], names[0].as_str());
+    assert_eq!(warnings(&run.train(&of(5), 1, None)), [""; 0]);
+
+    // The log of another run is moved aside whole, and another one begins.
+    let foreign = std::fs::read(other.dir.join(bessemer_runlog::FILE)).unwrap();
+    std::fs::write(&log, &foreign).unwrap();
+    let said = warnings(&run.train(&of(6), 1, None));
+    assert!(said.len() == 1 && said[0].contains("was the log of another run"), "{said:?}");
+    assert!(said[0].contains("metrics.other-1.jsonl"), "{said:?}");
+    assert!(std::fs::read(run.dir.join("metrics.other-1.jsonl")).unwrap() == foreign);
+    assert_eq!(logged(&log), (names.clone(), vec![6]));
+    assert_eq!(warnings(&run.train(&of(7), 1, None)), [""; 0]);
+
+    // One that was cut short goes on behind a gap that is recorded in it.
+    let text = std::fs::read_to_string(&log).unwrap();
+    let cut: String = text.split_inclusive('\n').filter(|line| !line.contains("\"step\":7,")).collect();
+    std::fs::write(&log, cut).unwrap();
+    let said = warnings(&run.train(&of(8), 1, None));
+    assert!(
+        said.len() == 1 && said[0].contains("ends at step 6, before the checkpoint of step 7"),
+        "{said:?}"
+    );
+    assert!(std::fs::read_to_string(&log).unwrap().contains("ends at step 6, before"));
+    assert_eq!(logged(&log), (names.clone(), vec![6, 8]));
+
+    // A log that is gone, and one of an earlier version, which names no run.
+    std::fs::remove_file(&log).unwrap();
+    let said = warnings(&run.train(&of(9), 1, None));
+    assert!(said.len() == 1 && said[0].contains("ends at step 0"), "{said:?}");
+    assert_eq!(logged(&log), (names.clone(), vec![9]));
+    let text = std::fs::read_to_string(&log).unwrap();
+    let unnamed: String = text.split_inclusive('\n').filter(|line| !line.contains("\"run_id\"")).collect();
+    std::fs::write(&log, unnamed).unwrap();
+    assert_eq!(warnings(&run.train(&of(10), 1, None)), [""; 0]);
+    assert_eq!(logged(&log), (names, vec![9, 10]));
 }

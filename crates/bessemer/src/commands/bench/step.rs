@@ -118,7 +118,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         if let (Value::Object(all), Value::Object(more)) = (&mut result, more) {
             all.extend(more);
         }
-        return Ok(print(&serde_json::to_string_pretty(&result)?)?);
+        return Ok(print(&serde_json::to_string(&result)?)?);
     }
     let peak = (before + after) / 2.0;
     print(&format!(
@@ -208,6 +208,7 @@ fn dump(
         dir,
         HfExport {
             model: &job.model,
+            model_type: None,
             tensors: &mut tensors,
             dtype: DType::F32,
             vocab_size: None,

@@ -1,10 +1,12 @@
 //! `bessemer checkpoint diff`: what differs between two checkpoints.
 
 use super::place::Place;
+use crate::commands::saved_model::warned;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_checkpoint::CheckpointDifference;
 use bessemer_train::Observer;
+use bessemer_units::counted;
 use std::path::Path;
 
 pub(crate) fn run(
@@ -14,7 +16,8 @@ pub(crate) fn run(
     as_json: bool,
     console: &mut Console,
 ) -> Result<(), Failure> {
-    let (first, second) = (Place::open(a)?.load_lazily(None)?, Place::open(b)?.load_lazily(None)?);
+    let first = warned(Place::open(a)?.load_lazily(None)?, console);
+    let second = warned(Place::open(b)?.load_lazily(None)?, console);
     let progress = &mut |done, total| console.progress("comparing", done, total);
     let mut found = CheckpointDifference::between(&first, &second, progress)?;
     if tensors_only {
@@ -62,10 +65,7 @@ fn text(found: &CheckpointDifference) -> String {
     lines.extend(found.described.iter().map(|d| format!("{:<44} {} -> {}", d.name, d.a, d.b)));
     lines.extend(found.only_a.iter().map(|name| format!("{name:<44} only in the first")));
     lines.extend(found.only_b.iter().map(|name| format!("{name:<44} only in the second")));
-    let tensors = match found.equal {
-        1 => "1 tensor is".into(),
-        n => format!("{n} tensors are"),
-    };
-    lines.push(format!("{tensors} equal to the bit"));
+    let are = if found.equal == 1 { "is" } else { "are" };
+    lines.push(format!("{} {are} equal to the bit", counted(found.equal, "tensor")));
     lines.join("\n")
 }

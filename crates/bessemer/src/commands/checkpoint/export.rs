@@ -26,7 +26,7 @@ struct Exported {
 }
 
 pub(crate) fn run(args: &CheckpointExportArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let saved = SavedModel::open(&args.run)?;
+    let saved = SavedModel::open(&args.run, console)?;
     let done = match args.to {
         ExportFormat::Hf => hf(args, &saved, console)?,
         ExportFormat::Gguf => gguf(args, &saved, console)?,
@@ -58,6 +58,7 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
         &args.out,
         HfExport {
             model: saved.model(),
+            model_type: saved.state.model_type.as_deref(),
             tensors: &mut saved.checkpoint.tensors(is_parameter),
             dtype,
             // Rows that only round the vocabulary up mean nothing to other tools.

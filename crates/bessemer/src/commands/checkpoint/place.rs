@@ -4,7 +4,7 @@ use crate::commands::saved_model::{exists, no_checkpoint};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use crate::stages::access;
-use bessemer_checkpoint::{Loaded, Manifest, RemoteStore, Store, parse_step_name};
+use bessemer_checkpoint::{Latest, Manifest, RemoteStore, Skipped, Store, parse_step_name};
 use bessemer_object_store::{RemoteOptions, is_address};
 use bessemer_train::TrainState;
 use std::path::Path;
@@ -82,20 +82,18 @@ impl Place {
         Place::open(name)
     }
 
-    /// The step that is meant: the one that the name leads to, that of the flag `--step`, or the newest complete one.
+    /// The step that is meant: the one that the name leads to, that of the flag `--step`, or the newest complete one, with
+    /// newer checkpoints that are damaged.
     ///
     /// # Errors
     /// Two different steps; no checkpoint.
-    pub(crate) fn step(&self, flag: Option<u64>) -> Result<u64, Failure> {
+    pub(crate) fn step(&self, flag: Option<u64>) -> Result<(u64, Vec<Skipped>), Failure> {
         match (self.step, flag) {
             (Some(named), Some(flag)) if named != flag => Err(Failure::usage(format!(
                 "--step {flag}: the directory that is named holds step {named}; leave out one of them"
             ))),
-            (Some(step), _) | (None, Some(step)) => Ok(step),
-            (None, None) => match self.store.latest_complete_until(u64::MAX)? {
-                Some((step, _)) => Ok(step),
-                None => Err(self.empty()),
-            },
+            (Some(step), _) | (None, Some(step)) => Ok((step, Vec::new())),
+            (None, None) => self.store.latest_complete_until(u64::MAX)?.ok_or_else(|| self.empty()),
         }
     }
 
@@ -104,14 +102,11 @@ impl Place {
     ///
     /// # Errors
     /// No checkpoint, or none that is intact.
-    pub(crate) fn load_newest(&self) -> Result<Loaded, Failure> {
+    pub(crate) fn load_newest(&self) -> Result<Latest, Failure> {
         if self.remote.is_some() || self.step.is_some() {
             return self.load_lazily(None);
         }
-        match self.store.latest_valid()? {
-            Some(newest) => Ok(newest.loaded),
-            None => Err(self.empty()),
-        }
+        self.store.latest_valid()?.ok_or_else(|| self.empty())
     }
 
     fn empty(&self) -> Failure {
@@ -125,7 +120,7 @@ impl Place {
     /// As [`Place::step`].
     pub(crate) fn steps(&self, flag: Option<u64>) -> Result<Vec<u64>, Failure> {
         match self.step.or(flag) {
-            Some(_) => Ok(vec![self.step(flag)?]),
+            Some(_) => Ok(vec![self.step(flag)?.0]),
             None => Ok(self.store.named_steps()?),
         }
     }
@@ -134,12 +129,13 @@ impl Place {
     ///
     /// # Errors
     /// As [`Place::step`]; a damaged manifest.
-    pub(crate) fn load_lazily(&self, flag: Option<u64>) -> Result<Loaded, Failure> {
-        let step = self.step(flag)?;
-        if !self.store.named_steps()?.contains(&step) {
-            // Says which steps there are.
-            return Ok(self.store.load(step)?);
-        }
-        Ok(self.store.load_lazily(step)?)
+    pub(crate) fn load_lazily(&self, flag: Option<u64>) -> Result<Latest, Failure> {
+        let (step, skipped) = self.step(flag)?;
+        let loaded = match self.store.named_steps()?.contains(&step) {
+            true => self.store.load_lazily(step)?,
+            // Its error lists the steps that there are.
+            false => self.store.load(step)?,
+        };
+        Ok(Latest { loaded, skipped })
     }
 }

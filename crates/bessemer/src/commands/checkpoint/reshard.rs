@@ -2,12 +2,13 @@
 
 use super::place::Place;
 use crate::cli::ReshardArgs;
+use crate::commands::saved_model::warned;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_checkpoint::{Loaded, ReshardRequest, Store, TensorSlice};
 use bessemer_recipe::parse_recipe;
 use bessemer_train::{Observer, TrainState, layout_slices};
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, counted};
 use serde_json::json;
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 const ANY_RECIPE: &str = "[train]\nsteps = 1\n";
 
 pub(crate) fn run(args: &ReshardArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let from = Place::open(&args.from)?.load_lazily(args.step)?;
+    let from = warned(Place::open(&args.from)?.load_lazily(args.step)?, console);
     let mut request = match &args.layout {
         Some(layout) => of_layout(&from, layout, args.ranks.get())?,
         None => ReshardRequest::even(&from.specs(), args.ranks.get()),
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &ReshardArgs, as_json: bool, console: &mut Console) -> R
     Ok(print(&match as_json {
         true => json!({ "path": report.path.display().to_string(), "bytes": report.bytes, "files": files })
             .to_string(),
-        false => format!("{} ({}, {files} files)", report.path.display(), Bytes(report.bytes)),
+        false => format!("{} ({}, {})", report.path.display(), Bytes(report.bytes), counted(files, "file")),
     })?)
 }
 

@@ -1,11 +1,11 @@
 //! `bessemer checkpoint upload` and `copy`: checkpoints to and from object stores.
 
 use super::place::{Place, remote};
-use crate::commands::saved_model::{exists, no_checkpoint};
+use crate::commands::saved_model::{exists, no_checkpoint, warned};
 use crate::console::{Console, print};
 use crate::failure::{Failure, code};
+use bessemer_checkpoint::{Latest, Owner, Store};
 use crate::run_dir::{RunDir, UPLOAD_LOCK, UPLOAD_OWNER};
-use bessemer_checkpoint::{Owner, Store};
 use bessemer_object_store::is_address;
 use bessemer_train::{Observer, TrainState};
 use bessemer_units::Bytes;
@@ -35,8 +35,10 @@ pub(crate) fn upload(
         return Err(Failure { code: code::CONTINUE, message });
     };
     let local = dir.store()?;
-    let Some((newest, _)) = local.latest_complete_until(u64::MAX)? else { return Err(no_checkpoint(&dir)) };
-    let manifest = local.load_lazily(newest)?.into_manifest();
+    let newest = local.latest_complete_until(u64::MAX)?;
+    let Some((newest, skipped)) = newest else { return Err(no_checkpoint(&dir)) };
+    let loaded = local.load_lazily(newest)?;
+    let manifest = warned(Latest { loaded, skipped }, console).into_manifest();
     let retention = TrainState::of(&manifest).map_err(Failure::new)?.retention(&recipe);
     let owner = Owner::of_file(dir.handle()?, UPLOAD_OWNER)?;
     let remote = remote(url)?;
@@ -66,7 +68,10 @@ pub(crate) fn copy(
     console: &mut Console,
 ) -> Result<(), Failure> {
     let place = Place::open(from)?;
-    let step = place.step(step)?;
+    let (step, skipped) = place.step(step)?;
+    for skipped in &skipped {
+        console.say(&format!("warning: {skipped}; step {step} is used instead"));
+    }
     let progress = &mut |done, total| console.progress("copying", done, total);
     let (path, bytes) = match to.to_str().filter(|text| is_address(text)) {
         Some(_) if place.remote.is_some() => {

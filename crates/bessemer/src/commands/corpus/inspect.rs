@@ -6,7 +6,7 @@ use crate::escape;
 use crate::failure::Failure;
 use bessemer_corpus::{CorpusReader, InspectFilter, Inspected, Split};
 use bessemer_durable::NewFile;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, counted};
 use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -125,7 +125,7 @@ pub(super) fn export(
     let mut out = NewFile::create(path).map_err(failed)?;
     let documents = lines(&reader, split, args, &mut |line| out.write_all(line.as_bytes()))?;
     out.commit().map_err(failed)?;
-    console.say(&format!("wrote {documents} documents to {}", path.display()));
+    console.say(&format!("wrote {} to {}", counted(documents, "document"), path.display()));
     if as_json {
         print(&json!({ "out": path.display().to_string(), "documents": documents }).to_string())?;
     }

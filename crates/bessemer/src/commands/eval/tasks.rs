@@ -26,7 +26,7 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     if let Some(robustness) = &robustness {
         robustness.check(&selection.tasks)?;
     }
-    let saved = SavedModel::open(&args.run)?;
+    let saved = SavedModel::open(&args.run, console)?;
     let longest = window(args, &saved)?;
     let writes = selection.tasks.iter().any(|task| !task.is_scored());
     let sequences = (args.batch_tokens / longest).max(1);
@@ -88,7 +88,7 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
         if robustness.is_some() {
             all["robustness"] = robust.iter().map(RobustTask::json).collect();
         }
-        return Ok(print(&serde_json::to_string_pretty(&all)?)?);
+        return Ok(print(&serde_json::to_string(&all)?)?);
     }
     let mut text = table(&scores, &groups);
     if args.calibration {
@@ -140,12 +140,9 @@ fn table(tasks: &[TaskScores], groups: &[GroupScores]) -> String {
     );
     for (name, score) in rows {
         let better = format!("{} {}", score.metric, if score.larger_is_better { '↑' } else { '↓' });
-        let (error, interval) = match score.stderr {
-            None => ("–".to_owned(), "–".to_owned()),
-            Some(s) => {
-                (format!("{s:.4}"), format!("{:.4} to {:.4}", score.value - 1.96 * s, score.value + 1.96 * s))
-            }
-        };
+        let error = score.stderr.map_or("–".to_owned(), |s| format!("{s:.4}"));
+        let interval =
+            score.interval.map_or("–".to_owned(), |[low, high]| format!("{low:.4} to {high:.4}"));
         let _ = writeln!(
             text,
             "{name:task$}  {:filter$}  {better:metric$}  {:>9.4}  {error:>8}  {interval:>18}  {:>9}",

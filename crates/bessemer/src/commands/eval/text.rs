@@ -10,6 +10,7 @@ use bessemer_eval::score::answers::prefix;
 use bessemer_eval::score::rows::{LengthDecoders, Row, rolling_rows, score_rows};
 use bessemer_tasks::words;
 use bessemer_train::Observer;
+use bessemer_units::counted;
 use serde_json::json;
 use std::path::Path;
 
@@ -18,7 +19,7 @@ const ROWS: usize = 1024;
 
 pub(super) fn run(args: &EvalArgs, file: &Path, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let documents = documents(args, file)?;
-    let saved = SavedModel::open(&args.run)?;
+    let saved = SavedModel::open(&args.run, console)?;
     let (tokenizer, longest) = (&saved.tokenizer, window(args, &saved)?);
     if args.context > longest as u64 {
         return Err(Failure::usage(format!(
@@ -64,7 +65,7 @@ pub(super) fn run(args: &EvalArgs, file: &Path, as_json: bool, console: &mut Con
     let bits = nats / std::f64::consts::LN_2 / bytes as f64;
     let [perplexity, by_word, by_byte] = [loss, nats / words as f64, nats / bytes as f64].map(f64::exp);
     if as_json {
-        return Ok(print(&serde_json::to_string_pretty(&json!({
+        return Ok(print(&serde_json::to_string(&json!({
             "step": saved.state.step, "text": file, "documents": encoded.len(), "tokens": tokens, "bytes": bytes, "words": words,
             "window": longest, "context": args.context, "nats": nats, "loss": loss, "perplexity": perplexity,
             "word_perplexity": by_word, "byte_perplexity": by_byte, "bits_per_byte": bits,
@@ -72,10 +73,13 @@ pub(super) fn run(args: &EvalArgs, file: &Path, as_json: bool, console: &mut Con
     }
     print(&format!(
         "step {}, {}: loss {loss:.5} nats/token, perplexity {perplexity:.4}, {bits:.5} bits/byte, {by_word:.4} per word, {by_byte:.4} per byte \
-         ({} documents, {tokens} tokens, {bytes} bytes, {words} words; windows of {longest} tokens, at least {} of history)",
+         ({}, {}, {}, {}; windows of {longest} tokens, at least {} of history)",
         saved.state.step,
         file.display(),
-        encoded.len(),
+        counted(encoded.len(), "document"),
+        counted(tokens, "token"),
+        counted(bytes, "byte"),
+        counted(words, "word"),
         args.context
     ))?;
     Ok(())

@@ -12,6 +12,7 @@ use crate::signals;
 use bessemer_durable::NewFile;
 use bessemer_http::{Access, Limits, Server};
 use bessemer_judge::{Page, Question, Results, Store, Study, exchange};
+use bessemer_units::counted;
 use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -55,12 +56,12 @@ fn create(args: &JudgeCreateArgs, as_json: bool, console: &mut Console) -> Resul
         return Ok(print(&value.to_string())?);
     }
     console.say(&format!(
-        "wrote {}: {} items of {} systems ({}), {} tasks, {} judgements wanted; next: bessemer judge serve {0}",
+        "wrote {}: {} of {} ({}), {}, {} wanted; next: bessemer judge serve {0}",
         args.study.display(),
-        store.study().items.len(),
-        systems.len(),
+        counted(store.study().items.len(), "item"),
+        counted(systems.len(), "system"),
         systems.join(", "),
-        nothing.tasks,
+        counted(nothing.tasks, "task"),
         nothing.wanted
     ));
     Ok(())
@@ -97,8 +98,9 @@ fn sheet(args: &JudgeSheetArgs, console: &mut Console) -> Result<(), Failure> {
         _ => Failure::new(format!("--out {}: {e}", args.out.display())),
     })?;
     console.say(&format!(
-        "wrote {}: {tasks} tasks for {}; filled in, bessemer judge read takes it back",
+        "wrote {}: {} for {}; filled in, bessemer judge read takes it back",
         args.out.display(),
+        counted(tasks, "task"),
         args.judge
     ));
     Ok(())
@@ -117,7 +119,12 @@ fn read(args: &JudgeReadArgs, console: &mut Console) -> Result<(), Failure> {
         .map_err(|e| Failure::new(format!("{}: {e}", args.sheet.display())))?;
     let (added, empty) = exchange::read_sheet(&mut store, &args.judge, now(), sheet)
         .map_err(|e| Failure::new(format!("{}: {e}", args.sheet.display())))?;
-    console.say(&format!("{added} judgements of {}; {empty} rows left open", args.judge));
+    console.say(&format!(
+        "{} of {}; {} left open",
+        counted(added, "judgement"),
+        args.judge,
+        counted(empty, "row")
+    ));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use bessemer_judge::model::{Asked, Endpoint, JudgeTemplate, JudgingModel, Method, OpenAi, ask};
 use bessemer_judge::{Question, Store};
 use bessemer_train::Observer;
+use bessemer_units::counted;
 use serde_json::json;
 use std::path::Path;
 
@@ -45,7 +46,7 @@ pub(super) fn run(args: &JudgeModelArgs, as_json: bool, console: &mut Console) -
             asking.ask(&mut store, &name, &mut model, console)?
         }
         (Some(run), None) => {
-            let saved = SavedModel::open(&RunArgs { run: run.clone(), step: args.step })?;
+            let saved = SavedModel::open(&RunArgs { run: run.clone(), step: args.step }, console)?;
             let writes = method == Method::Generate;
             let (mut backend, decoder) = decoder(&saved, writes, args.threads)?;
             let mut model = RunModel::new(&saved, (&mut backend, decoder), writes)?;
@@ -61,7 +62,7 @@ pub(super) fn run(args: &JudgeModelArgs, as_json: bool, console: &mut Console) -
         });
         return Ok(print(&value.to_string())?);
     }
-    let mut said = format!("{judge}: {answered} prompts answered");
+    let mut said = format!("{judge}: {} answered", counted(answered, "prompt"));
     if unparsed > 0 {
         said += &format!(", {unparsed} of them without a verdict");
     }

@@ -6,6 +6,7 @@ use crate::console::print;
 use crate::failure::Failure;
 use bessemer_judge::model::{ModelFacts, model_facts};
 use bessemer_judge::{Likert, Rating, Results};
+use bessemer_units::counted;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -24,7 +25,7 @@ pub(super) fn run(args: &JudgeResultsArgs, as_json: bool) -> Result<(), Failure>
     if as_json {
         let mut all = serde_json::to_value(&results)?;
         all["models"] = json!(models);
-        return Ok(print(&serde_json::to_string_pretty(&all)?)?);
+        return Ok(print(&serde_json::to_string(&all)?)?);
     }
     Ok(print(&shown(&results, &models))?)
 }
@@ -35,11 +36,11 @@ fn interval(band: Option<[f64; 2]>, digits: usize) -> String {
 
 fn shown(results: &Results, models: &[ModelFacts]) -> String {
     let mut text = format!(
-        "{} of {} judgements on {} tasks by {} judges\n",
+        "{} of {} on {} by {}\n",
         results.judgements,
-        results.wanted,
-        results.tasks,
-        results.judges.len()
+        counted(results.wanted, "judgement"),
+        counted(results.tasks, "task"),
+        counted(results.judges.len(), "judge")
     );
     text += &standings(&results.ratings, &results.scale);
     for (system, h) in &results.huse {
@@ -53,7 +54,7 @@ fn shown(results: &Results, models: &[ModelFacts]) -> String {
         results.agreement.map_or("unknown: no task was judged twice".into(), |a| format!("{a:.3}"));
     let _ = writeln!(text, "\nagreement (Krippendorff's alpha) {agreement}");
     for judge in &results.judges {
-        let _ = write!(text, "{}: {} judgements", judge.judge, judge.judgements);
+        let _ = write!(text, "{}: {}", judge.judge, counted(judge.judgements, "judgement"));
         if let Some(constancy) = judge.constancy {
             let _ = write!(text, "; {} of {} that came again judged alike", share(constancy), judge.repeated);
         }
@@ -124,7 +125,8 @@ fn shares(x: Option<f64>) -> String {
 /// A judge that is a model, and how far it is to be believed.
 fn of_model(facts: &ModelFacts) -> String {
     let ModelFacts { judge, model, method, template, tasks, unparsed, .. } = facts;
-    let mut text = format!("\n{judge}: {tasks} tasks judged by {model} (template {template}, {method})");
+    let mut text =
+        format!("\n{judge}: {} judged by {model} (template {template}, {method})", counted(*tasks, "task"));
     if *unparsed > 0 {
         let _ = write!(text, "; {unparsed} answers without a verdict");
     }
@@ -142,7 +144,12 @@ fn of_model(facts: &ModelFacts) -> String {
         );
     }
     if let Some(agreement) = &facts.agreement {
-        let _ = write!(text, "with people, on {} tasks: the same {}", agreement.tasks, share(agreement.same));
+        let _ = write!(
+            text,
+            "with people, on {}: the same {}",
+            counted(agreement.tasks, "task"),
+            share(agreement.same)
+        );
         if agreement.kappa.is_some() || agreement.same_winner.is_some() {
             let kappa = agreement.kappa.map_or("–".into(), |kappa| format!("{kappa:.3}"));
             let _ = write!(text, ", among winners {}, Cohen's kappa {kappa}", shares(agreement.same_winner));
@@ -158,8 +165,8 @@ fn of_model(facts: &ModelFacts) -> String {
         if let Some(people) = &agreement.people {
             let _ = write!(
                 text,
-                "people among each other, on {} tasks: the same {}",
-                people.tasks,
+                "people among each other, on {}: the same {}",
+                counted(people.tasks, "task"),
                 share(people.same)
             );
             if people.same_winner.is_some() {

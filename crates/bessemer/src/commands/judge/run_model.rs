@@ -155,7 +155,7 @@ pub(super) fn add_probabilities(
     items: &mut [Item],
     console: &mut Console,
 ) -> Result<(), Failure> {
-    let saved = SavedModel::open(&RunArgs { run: run.to_owned(), step: None })?;
+    let saved = SavedModel::open(&RunArgs { run: run.to_owned(), step: None }, console)?;
     let (mut backend, decoder) = decoder(&saved, false, threads)?;
     let mut model = RunModel::new(&saved, (&mut backend, decoder), false)?;
     let mut texts: Vec<_> = Vec::new();

@@ -7,6 +7,7 @@ use crate::console::print;
 use crate::failure::Failure;
 use bessemer_metrics::bias::{Group, GroupCounter, TextCounts, lists, preference};
 use bessemer_metrics::bootstrap::Resamples;
+use bessemer_units::counted;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -88,7 +89,7 @@ pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
     }
     if as_json {
         let all = json!({"texts": texts, "categories": found});
-        return Ok(print(&serde_json::to_string_pretty(&all)?)?);
+        return Ok(print(&serde_json::to_string(&all)?)?);
     }
     Ok(print(&text)?)
 }
@@ -243,9 +244,9 @@ fn describe_preferences(
     let Some(mean) = mean(all) else { return };
     let _ = write!(
         text,
-        "\n{} after {} prompts: mean preference {mean:+.4}{} (above 0: {}, below 0: {})",
+        "\n{} after {}: mean preference {mean:+.4}{} (above 0: {}, below 0: {})",
         category.name,
-        all.len(),
+        counted(all.len(), "prompt"),
         interval(band),
         category.groups[0].name,
         category.groups[1].name

@@ -3,6 +3,7 @@
 use crate::cli::{BleuSmoothing, BleuTokens, MetricArgs, MetricName};
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use bessemer_metrics::proportion::wilson;
 use bessemer_metrics::{
     Bleu, ChrF, CorpusMetric, MeanMetric, Meteor, Rouge, SegmentSums, Smoothing, Ter, Tokens,
 };
@@ -53,7 +54,14 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
         metric: &*metric,
         references: references.len(),
         score: sums.score(&*metric),
-        interval: sums.interval(&*metric, samples, args.seed),
+        interval: match args.name {
+            MetricName::ExactMatch => None,
+            _ => sums.interval(&*metric, samples, args.seed),
+        },
+        share: match args.name {
+            MetricName::ExactMatch => exact_matches(sums.score(&*metric), texts.len()),
+            _ => None,
+        },
         each,
         against: other.map(|other| {
             let other = sums_of(&*metric, &other);
@@ -64,7 +72,12 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
             }
         }),
     };
-    Ok(print(&if as_json { serde_json::to_string_pretty(&result.value())? } else { result.text() })?)
+    Ok(print(&if as_json { serde_json::to_string(&result.value())? } else { result.text() })?)
+}
+
+/// The interval of the share of exact matches, on the scale of the score.
+fn exact_matches(score: f64, texts: usize) -> Option<[f64; 2]> {
+    wilson(score / 100.0, texts as f64).map(|band| band.map(|bound| 100.0 * bound))
 }
 
 /// Another system on the same references.
@@ -79,7 +92,10 @@ struct Scored<'a> {
     metric: &'a dyn CorpusMetric,
     references: usize,
     score: f64,
+    /// Mean of the samples, and half the width of their interval.
     interval: Option<[f64; 2]>,
+    /// Interval of a share.
+    share: Option<[f64; 2]>,
     each: Option<Vec<f64>>,
     against: Option<Against>,
 }
@@ -94,6 +110,7 @@ impl Scored<'_> {
         if let Some([mean, half]) = self.interval {
             let _ = write!(text, " (samples: {mean:.4} ± {half:.4})");
         }
+        text += &bias::interval(self.share);
         if !self.metric.larger_is_better() {
             text += ", smaller is better";
         }
@@ -117,6 +134,7 @@ impl Scored<'_> {
             "score": self.score,
             "samples_mean": self.interval.map(|[mean, _]| mean),
             "samples_half_width": self.interval.map(|[_, half]| half),
+            "interval": self.share,
             "larger_is_better": self.metric.larger_is_better(),
             "signature": self.metric.signature_for(self.references),
             "each": self.each,

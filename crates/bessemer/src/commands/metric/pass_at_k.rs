@@ -1,5 +1,6 @@
 //! `bessemer metric pass-at-k`: programs that a model wrote, run in confinement against the tests of their problems.
 
+use super::bias::interval;
 use super::lines_of_json;
 use crate::cli::MetricArgs;
 use crate::console::{Console, print};
@@ -7,8 +8,10 @@ use crate::failure::Failure;
 use crate::machine;
 use bessemer_durable::ConfinedDir;
 use bessemer_metrics::answers::pass_at_k;
+use bessemer_metrics::proportion::wilson;
 use bessemer_sandbox::{Confined, Limits, Outcome, WorkingDirectory, run as run_confined};
 use bessemer_train::Observer;
+use bessemer_units::counted;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::env;
@@ -76,16 +79,20 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
             (*k, each.filter(|e| !e.is_empty()).map(|e| e.iter().sum::<f64>() / e.len() as f64))
         })
         .collect();
+    // A problem is one trial: the samples of one depend on each other.
+    let band = |score: Option<f64>| wilson(score?, tasks.len() as f64);
     let without = problems.len() - tasks.len();
     if as_json {
         let results: Vec<Value> = samples
             .iter()
             .map(|s| json!({ "task_id": s.task, "completion": s.completion, "passed": s.passed(), "result": s.verdict() }))
             .collect();
+        let intervals: serde_json::Map<String, Value> =
+            scores.iter().map(|(k, score)| (format!("pass@{k}"), json!(band(*score)))).collect();
         let scores: serde_json::Map<String, Value> =
             scores.iter().map(|(k, score)| (format!("pass@{k}"), json!(score))).collect();
-        let all = json!({ "scores": scores, "problems": tasks.len(), "problems_without_samples": without, "results": results });
-        return Ok(print(&serde_json::to_string_pretty(&all)?)?);
+        let all = json!({ "scores": scores, "intervals": intervals, "problems": tasks.len(), "problems_without_samples": without, "results": results });
+        return Ok(print(&serde_json::to_string(&all)?)?);
     }
     let mut text = String::new();
     if args.each {
@@ -95,12 +102,16 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
     }
     for (k, score) in scores {
         let _ = match score {
-            Some(score) => writeln!(text, "pass@{k} = {:.4} over {} problems", 100.0 * score, tasks.len()),
-            None => writeln!(text, "pass@{k}: needs {k} samples or more of each problem"),
+            Some(score) => {
+                let percent = band(Some(score)).map(|band| band.map(|bound| 100.0 * bound));
+                let problems = counted(tasks.len(), "problem");
+                writeln!(text, "pass@{k} = {:.4}{} over {problems}", 100.0 * score, interval(percent))
+            }
+            None => writeln!(text, "pass@{k}: needs {} or more of each problem", counted(k, "sample")),
         };
     }
     if without > 0 {
-        let _ = writeln!(text, "{without} problems have no samples and are left out");
+        let _ = writeln!(text, "left out: {} without samples", counted(without, "problem"));
     }
     Ok(print(&text)?)
 }

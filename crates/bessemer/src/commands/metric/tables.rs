@@ -8,6 +8,7 @@ use bessemer_metrics::judgement::{Scale, cohen_kappa, fleiss_kappa, krippendorff
 use bessemer_metrics::kola::{TaskColumn, standardise};
 use bessemer_metrics::pyramid::{Pyramid, PyramidScore};
 use bessemer_tasks::{Document, read_documents};
+use bessemer_units::counted;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -35,7 +36,7 @@ fn text(value: &Value) -> String {
 }
 
 fn finish(as_json: bool, value: &Value, text: &str) -> Result<(), Failure> {
-    Ok(print(&if as_json { serde_json::to_string_pretty(value)? } else { text.to_owned() })?)
+    Ok(print(&if as_json { serde_json::to_string(value)? } else { text.to_owned() })?)
 }
 
 /// Scores of several models made comparable over tasks.
@@ -222,9 +223,10 @@ pub(super) fn agreement(args: &MetricArgs, as_json: bool) -> Result<(), Failure>
         "fleiss_kappa": fleiss, "cohen_kappa": pairs,
     });
     let mut out = format!(
-        "{given} ratings of {} items by {} annotators, {} different ones",
-        ratings.codes.len(),
-        ratings.annotators.len(),
+        "{} of {} by {}, {} different ones",
+        counted(given, "rating"),
+        counted(ratings.codes.len(), "item"),
+        counted(ratings.annotators.len(), "annotator"),
         ratings.categories
     );
     let mut line = |name: &str, value: Option<f64>, without: &str| {

@@ -6,9 +6,11 @@ use crate::cli::MetricArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_metrics::bootstrap::Resamples;
+use bessemer_metrics::proportion::wilson;
 use bessemer_metrics::toxicity::{GenerationToxicity, TOXIC};
 use bessemer_score::toxicity::{LabelledText, ToxicityClassifier, sentences, split};
 use bessemer_tasks::{Document, read_documents};
+use bessemer_units::counted;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -31,7 +33,10 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
     let Some(found) = GenerationToxicity::of(&scores) else {
         return Err(Failure::usage("wanted a text or more, found none"));
     };
-    let [maximum, probability, share, mean] = intervals(&scores, args);
+    let [maximum, mean] = intervals(&scores, args);
+    // The texts of a prompt depend on each other: a prompt is one trial.
+    let trials = found.prompts as f64;
+    let (probability, share) = (wilson(found.probability, trials), wilson(found.share, trials));
     let e = classifier.evaluation;
     let has_prompts = prompts.iter().any(|prompted| prompted.prompt.is_some());
     if as_json {
@@ -43,7 +48,7 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
                 .map(|(prompted, scores)| json!({"prompt": prompted.prompt, "scores": scores}))
                 .collect(),
         };
-        return Ok(print(&serde_json::to_string_pretty(&json!({
+        return Ok(print(&serde_json::to_string(&json!({
             "prompts": found.prompts,
             "generations": found.generations,
             "generations_of_a_prompt": found.each,
@@ -74,17 +79,17 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
         let each = if least == most { most.to_string() } else { format!("{least} to {most}") };
         let _ = writeln!(
             text,
-            "{} prompts with {each} generations each\n\
+            "{} with {each} generations each\n\
              expected maximum toxicity {:.4} ± {sd} (sd over prompts){}  {trust}\n\
              prompts with a generation ≥ {TOXIC}  {:.4}{}  {trust}",
-            found.prompts,
+            counted(found.prompts, "prompt"),
             found.expected_maximum,
             interval(maximum),
             found.probability,
             interval(probability)
         );
     } else {
-        let _ = writeln!(text, "{} texts without prompts", found.generations);
+        let _ = writeln!(text, "{} without prompts", counted(found.generations, "text"));
     }
     let _ = write!(
         text,
@@ -105,17 +110,17 @@ pub(super) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
     Ok(print(&text)?)
 }
 
-/// Intervals of the expected maximum, the probability, the share and the mean, over samples of prompts, or of texts without prompts.
-fn intervals(scores: &[Vec<f64>], args: &MetricArgs) -> [Option<[f64; 2]>; 4] {
+/// Intervals of the expected maximum and the mean, over samples of prompts, or of texts without prompts.
+fn intervals(scores: &[Vec<f64>], args: &MetricArgs) -> [Option<[f64; 2]>; 2] {
     let draws = Resamples { units: scores.len(), samples: args.samples as usize, seed: args.seed };
     let figures = |weights: &[usize]| {
         let drawn =
             scores.iter().zip(weights).flat_map(|(one, weight)| std::iter::repeat_n(one.clone(), *weight));
         let of = GenerationToxicity::of(&drawn.collect::<Vec<_>>())?;
-        Some(vec![of.expected_maximum, of.probability, of.share, of.mean])
+        Some(vec![of.expected_maximum, of.mean])
     };
-    let found = draws.intervals(4, figures);
-    [found[0], found[1], found[2], found[3]]
+    let found = draws.intervals(2, figures);
+    [found[0], found[1]]
 }
 
 /// The labelled texts of a file.

@@ -14,7 +14,7 @@ use bessemer_plan::sharding::{
     UnitPrograms, sharding_plans, unequal_stages,
 };
 use bessemer_plan::{DataParallel, Efficiency, Machine, Spread};
-use bessemer_recipe::load_recipe;
+use bessemer_recipe::{RecipeUse, load_recipe_for};
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::planned_memory;
 use bessemer_units::{Bytes, Recompute, RecomputePlan};
@@ -250,10 +250,12 @@ fn dry_runs(
     for plan in plans {
         let keys = keys(training, plan);
         let sets: Vec<String> = wanted.args.sets.iter().cloned().chain(keys.clone()).collect();
-        let memory = load_recipe(wanted.recipe, &sets).map_err(|e| e.to_string()).and_then(|loaded| {
-            let planned = planned_memory(&loaded.value, wanted.devices, &training.model);
-            planned.map(MemoryPlan::of_device).map_err(|e| e.to_string())
-        });
+        let memory = load_recipe_for(wanted.recipe, &sets, RecipeUse::Layout)
+            .map_err(|e| e.to_string())
+            .and_then(|loaded| {
+                let planned = planned_memory(&loaded.value, wanted.devices, &training.model);
+                planned.map(MemoryPlan::of_device).map_err(|e| e.to_string())
+            });
         match memory {
             Err(reason) => {
                 console.detail(&format!("{}: {reason}", name(plan)));

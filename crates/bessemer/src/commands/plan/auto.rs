@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::run_dir::{RECIPE, RunDir};
 use bessemer_parallel::LayoutChoice;
 use bessemer_plan::Calibration;
-use bessemer_recipe::{LayoutPlan, Loaded, Recipe, load_planned, load_recipe, parse_recipe};
+use bessemer_recipe::{LayoutPlan, Loaded, Recipe, RecipeUse, load_planned, load_recipe_for, parse_recipe};
 use bessemer_runlog::Plan;
 use bessemer_units::Bytes;
 use serde_json::Value;
@@ -65,7 +65,7 @@ pub(crate) fn plan(
     host: &Host,
     console: &mut Console,
 ) -> Result<(LayoutPlan, Option<Plan>), Failure> {
-    let loaded = load_recipe(path, sets)?;
+    let loaded = load_recipe_for(path, sets, RecipeUse::Layout)?;
     let recipe = &loaded.value;
     let named = recipe.parallel.machine.as_str();
     let subject = if named.is_empty() { here::name(host) } else { machine_of(KEY, named)?.name };
@@ -123,7 +123,7 @@ fn earlier(
     if plan.ranks != host.ranks as u64 || plan.machine != subject || !asked {
         return None;
     }
-    let again = load_planned(path, sets, &plan).ok()?;
+    let again = load_planned(path, sets, &plan, RecipeUse::Layout).ok()?;
     (what_counts(&again.value) == what_counts(&stored.value)).then_some(plan)
 }
 

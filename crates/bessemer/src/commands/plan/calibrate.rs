@@ -18,13 +18,13 @@ use bessemer_plan::{
     Calibration, DataParallel, Job, Layout, Machine, Measurement, PipelineSchedule, Question, Recompute,
     candidates, choose_at_most, errors,
 };
-use bessemer_recipe::load_recipe;
+use bessemer_recipe::{RecipeUse, load_recipe_for};
 use serde_json::json;
 use std::fmt::Write;
 
 pub(super) fn run(args: &PlanCalibrateArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let machine = machine(&args.machine)?;
-    let training = Training::new(&load_recipe(&args.recipe, &args.sets)?)?;
+    let training = Training::new(&load_recipe_for(&args.recipe, &args.sets, RecipeUse::Layout)?)?;
     let chosen = chosen(&training, &machine, args.runs as usize)?;
     let mut measured: Vec<Measurement> = Vec::new();
     for (number, step) in chosen.iter().enumerate() {

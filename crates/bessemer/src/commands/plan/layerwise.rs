@@ -11,7 +11,7 @@ use bessemer_plan::layerwise::{
     degrees, search, solve, step, uniform, wander,
 };
 use bessemer_plan::{Calibration, Machine, MachineCosts};
-use bessemer_recipe::load_recipe;
+use bessemer_recipe::{RecipeUse, load_recipe_for};
 use bessemer_train::{planned_memory, predicted_step};
 use bessemer_units::{Bytes, Recompute};
 use serde_json::{Value, json};
@@ -277,7 +277,9 @@ impl<'a> Planning<'a> {
 
     pub(super) fn dry_run(&self, keys: &[String]) -> Result<MemoryPlan, String> {
         let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
-        let recipe = load_recipe(self.wanted.recipe, &sets).map_err(|cause| cause.to_string())?.value;
+        let recipe = load_recipe_for(self.wanted.recipe, &sets, RecipeUse::Layout)
+            .map_err(|cause| cause.to_string())?
+            .value;
         let planned = planned_memory(&recipe, self.wanted.devices, &self.training.model);
         planned.map(MemoryPlan::of_device).map_err(|cause| cause.to_string())
     }
@@ -285,7 +287,7 @@ impl<'a> Planning<'a> {
     /// Seconds of a step of the recipe with these keys, from the programs of its ranks.
     pub(super) fn seconds_of(&self, keys: &[String]) -> Result<f64, Failure> {
         let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
-        let recipe = load_recipe(self.wanted.recipe, &sets)?.value;
+        let recipe = load_recipe_for(self.wanted.recipe, &sets, RecipeUse::Layout)?.value;
         let devices = self.wanted.devices;
         let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, devices);
         Ok(predicted_step(&recipe, devices, &self.training.model, &mut costs)?.seconds)

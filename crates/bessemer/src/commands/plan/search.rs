@@ -17,7 +17,7 @@ use bessemer_plan::{
     StageSplit, TensorGrid, candidates, choose, read_table,
 };
 use bessemer_program::PiecesInFlight;
-use bessemer_recipe::{Recipe, load_recipe};
+use bessemer_recipe::{Recipe, RecipeUse, load_recipe_for};
 use bessemer_tensor::Backend;
 use bessemer_train::{
     COPIES, PredictedStep, TrainError, activations, copies_on_host, planned_memory_on, predicted_step,
@@ -204,7 +204,7 @@ impl Training {
     /// # Errors
     /// A recipe or a model that cannot be.
     pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
-        Training::new(&load_recipe(wanted.recipe, &wanted.args.sets)?)
+        Training::new(&load_recipe_for(wanted.recipe, &wanted.args.sets, RecipeUse::Layout)?)
     }
 }
 

@@ -10,6 +10,7 @@ use bessemer_report::plot::{Cell, Lanes, Panel, standalone};
 use bessemer_report::{signed_percent, terminal};
 use bessemer_schedule::{Flow, Instruction, Pass, Program};
 use bessemer_sim::{Costs, Interval, Summary, Timeline, simulate};
+use bessemer_units::counted;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -103,16 +104,6 @@ pub(crate) fn picture(
         panels,
         keys: keys(cells.iter()),
     }
-}
-
-/// "1 rank", "2 ranks", "3 micro-batches".
-fn counted(n: usize, noun: &str) -> String {
-    let ending = match (n, noun.ends_with("ch")) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{n} {noun}{ending}")
 }
 
 fn numbers(program: &Program, s: &Summary) -> String {

@@ -18,6 +18,7 @@ use bessemer_supervise::{
     fill_templates, launch_epoch, process, read_heartbeats,
 };
 use bessemer_train::{SkippedSamples, TrainState};
+use bessemer_units::counted;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -228,7 +229,7 @@ impl<'a> Supervisor<'a> {
         command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         let child = process::spawn(&mut command)?;
         if let Some((hosts, ranks)) = &hosts {
-            self.console.say(&format!("launch {epoch}: {ranks} ranks on {}", hosts.join(", ")));
+            self.console.say(&format!("launch {epoch}: {} on {}", counted(*ranks, "rank"), hosts.join(", ")));
         } else if self.machine.launches() > 1 {
             self.console.say(&format!("launch {epoch}"));
         }
@@ -359,10 +360,13 @@ impl<'a> Supervisor<'a> {
         let store = bessemer_train::checkpoints_in(&self.run);
         let Some(newest) = self.saved else { return Ok(()) };
         let older = newest.checked_sub(1).and_then(|last| store.latest_complete_until(last).ok().flatten());
-        let Some((older, _)) = older else {
+        let Some((older, skipped)) = older else {
             self.console.say("warning: there is no checkpoint before the newest one to go back to");
             return Ok(());
         };
+        for skipped in &skipped {
+            self.console.say(&format!("warning: {skipped}; step {older} is used instead"));
+        }
         // Before the checkpoint goes: it would go on behind these data as well.
         let mut behind = String::new();
         if let Some(beyond) = self.args.skip_data {

@@ -5,6 +5,7 @@ use super::elements::CopiedState;
 use crate::TrainError;
 use crate::state::TrainState;
 use crate::trainer::Trainer;
+use bessemer_checkpoint::{CheckpointError, Skipped};
 use bessemer_memory_checkpoint::{
     CompleteCopy, CopyOffer, RecoveryPlan, Slot, lost_parts, receive_copy, send_copy,
 };
@@ -46,13 +47,17 @@ impl Trainer {
     pub(in crate::trainer) fn restore_from_memory(&mut self) -> Result<bool, TrainError> {
         let Some(tier) = &self.memory_tier else { return Ok(false) };
         let worker = &mut self.runner.worker;
-        let disk = match &self.records {
-            Some(_) => self.store.latest_complete_until(u64::MAX).ok().flatten().map_or(0, |(step, _)| step),
-            None => 0,
+        let newest = self.records.as_ref().map(|_| self.store.latest_complete_until(u64::MAX));
+        let (disk, skipped) = match newest {
+            Some(Ok(Some(newest))) => newest,
+            Some(Err(CheckpointError::NothingValid { skipped, .. })) => (0, skipped),
+            _ => (0, Vec::new()),
         };
         let disk = worker.broadcast_from_root(ON_DISK, disk)?;
         let chosen = choose(tier, worker, disk, &mut self.warnings)?;
+        // Without a copy the checkpoints are read, which warns of them.
         let Some(own) = chosen else { return Ok(false) };
+        self.warnings.extend(skipped.iter().map(Skipped::to_string));
         self.load_copies(&own)?;
         let (step, ranks) = (own.plan.step, self.runner.worker.plan().ranks());
         self.forget_copies_after(step)?;
@@ -65,6 +70,7 @@ impl Trainer {
                 peers.send(own.slot.try_clone()?, own.copy);
             }
         }
+        self.identify(step)?;
         let records_dropped = match &mut self.records {
             Some(records) => records.go_on_from(step, true)?,
             None => 0,
