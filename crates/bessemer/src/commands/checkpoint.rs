@@ -16,8 +16,8 @@ use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_checkpoint::{CheckpointError, RemoteStore, Retention};
 use bessemer_recipe::parse_recipe;
-use bessemer_train::{Observer, sweep_copies_in_memory, TrainState};
-use bessemer_units::{Bytes, counted, Tokens};
+use bessemer_train::{Observer, TrainState, sweep_copies_in_memory};
+use bessemer_units::{Bytes, Tokens, counted};
 use serde_json::json;
 use std::path::Path;
 

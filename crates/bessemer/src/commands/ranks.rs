@@ -12,9 +12,9 @@ use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
-use bessemer_checkpoint::{Latest, Store};
 use crate::run_dir::RunDir;
 use crate::signals::Deadline;
+use bessemer_checkpoint::{Latest, Store};
 use bessemer_collectives::launch::{Launch, resolve};
 use bessemer_collectives::{
     CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings, ThreadCommunicator,
