@@ -596,6 +596,7 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         Some("array") => match schema.get("items").map(|items| settled(root, items)).and_then(properties) {
             Some(_) => "list of tables",
             None if schema["items"]["type"] == "array" => "list of pairs",
+            None if schema["items"]["type"] == "integer" => "list of integers",
             None => "list of texts",
         },
         other => panic!("a type that this page cannot name: {other:?} in {schema}"),
