@@ -7,8 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Bytes of a body that every connection may hold whatever the others do, so that a few large bodies that arrive slowly do
-/// not keep small ones out.
+/// Bytes of each body that do not count: a few large bodies that arrive slowly do not keep small ones out.
 const OWN_BYTES: usize = 16 << 10;
 
 /// Cause for which a body is not taken.

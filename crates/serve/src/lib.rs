@@ -64,9 +64,9 @@ pub fn serve(
     })
 }
 
-/// Bounds of clients of a server with so many connections: bodies of 4 MiB, 64 MiB together, and `drain` once it stops.
+/// Bounds of clients of a server with so many connections: bodies of 4 MiB, 16 MiB together, and `drain` once it stops.
 pub fn limits(connections: usize, drain: Duration) -> Limits {
     // What the model gives up at the end of `drain` is reported to its clients.
     let drain = drain + Duration::from_millis(250);
-    Limits { body_bytes: 4 << 20, connections, drain, ..Limits::default() }
+    Limits { body_bytes: 4 << 20, bodies_bytes: 16 << 20, connections, drain, ..Limits::default() }
 }

@@ -104,10 +104,10 @@ impl Model {
         let messages = body.messages.take().filter(|messages| !messages.is_empty()).ok_or_else(|| {
             ApiError::field("messages", "wanted at least one message {\"role\", \"content\"}, found none")
         })?;
-        let mut generate = self.generate(&mut body, max_tokens, number)?;
         let room = Room { context: self.context, max_tokens, may_drop };
         let FittedPrompt { ids, stops, dropped } = fit(&self.chat, &self.tokenizer, &messages, &room)?;
-        generate.stop.extend(stops);
+        body.stop.extend(stops);
+        let generate = self.generate(&mut body, max_tokens, number)?;
         let settings = Settings { generate, bias: self.bias(&body)?, scores, score_prompt: false };
         let sequences =
             self.sequences("messages", vec![Prompt { ids, prefix: 0, text: None }], n, &settings)?;

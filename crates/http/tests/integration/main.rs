@@ -257,6 +257,28 @@ fn a_stop_lets_answers_finish_and_waits_for_nobody_for_ever() {
 }
 
 #[test]
+fn a_stop_takes_less_than_two_seconds_whatever_clients_do() {
+    let begun = Arc::new(Barrier::new(2));
+    let inside = Arc::clone(&begun);
+    let mut server = Running::start(Limits::default(), move |_, responder| {
+        let body = responder.stream(Response::new(())).unwrap();
+        inside.wait();
+        while body.send(vec![b'x'; 1 << 16]).is_ok() {}
+    });
+    let mut clients = [server.connect(), server.connect(), server.connect(), server.connect()];
+    // Connected only; in the head; in the body; does not read.
+    clients[1].write_all(b"GET / HT").unwrap();
+    clients[2]
+        .write_all(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nab")
+        .unwrap();
+    clients[3].write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    begun.wait();
+    let asked = Instant::now();
+    server.finish();
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+}
+
+#[test]
 fn foreign_pages_are_kept_out_and_allowed_origins_get_their_headers() {
     let access = Access { hosts: vec!["models.example".into()], origins: vec!["https://app.example".into()] };
     let server = Running::with_access(Limits::default(), access, echo);

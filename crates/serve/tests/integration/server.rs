@@ -365,6 +365,9 @@ fn a_field_is_obeyed_harmless_or_refused_by_name() {
     // An answer as OpenAI's client sends it back.
     let null = json!({"role": "assistant", "content": null, "refusal": null, "annotations": [], "audio": null, "tool_calls": null});
     assert_eq!(messages(null).status, 200);
+    // With the strings that end an answer of the plain template there are too many.
+    let reply = ask(true, "stop", &json!(vec!["x"; 64]));
+    assert!(reply.status == 400 && reply.body.contains("at most 64 strings"), "{}", reply.body);
     // Of a large value only the beginning is repeated.
     let reply = ask(false, "tools", &json!(vec!["x"; 10_000]));
     assert!(reply.status == 400 && reply.body.len() < 400, "{}", reply.body);
