@@ -261,8 +261,10 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
                 _ => None,
             })
         };
-        let titled =
-            headings().take(100).filter(|(_, b, _)| b.weight >= 6 && title.contains(&letters(&b.text)));
+        let titled = headings().take(100).filter(|(_, b, _)| {
+            let text = letters(&b.text);
+            b.weight >= 6 && !text.is_empty() && title.contains(&text)
+        });
         // Of equals the first.
         if let Some((i, ..)) = titled.max_by_key(|(i, b, _)| (b.weight, usize::MAX - i)) {
             return Some(i);

@@ -21,9 +21,20 @@ pub struct Attributes<'a> {
     pub rel: Option<&'a str>,
 }
 
+/// Facts in the attributes of a start tag that only the tree asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TagHints {
+    /// A `color`, `face` or `size`, with which a `font` inside SVG is an element of HTML.
+    pub styled: bool,
+    /// An `encoding` that makes HTML of the content of MathML's `annotation-xml`.
+    pub html_encoding: bool,
+    /// A `shadowrootmode`: the template's content is shown.
+    pub shadow_root: bool,
+}
+
 impl<'a> Attributes<'a> {
-    fn set(&mut self, name: &[u8], value: &'a str) {
-        let mut lower = [0u8; 11];
+    fn set(&mut self, name: &[u8], value: &'a str, hints: &mut TagHints) {
+        let mut lower = [0u8; 14];
         let Some(lower) = lower.get_mut(..name.len()) else { return };
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
@@ -41,26 +52,50 @@ impl<'a> Attributes<'a> {
             b"property" => &mut self.property,
             b"content" => &mut self.content,
             b"rel" => &mut self.rel,
+            b"color" | b"face" | b"size" => return hints.styled = true,
+            b"encoding" => {
+                let html = ["text/html", "application/xhtml+xml"];
+                hints.html_encoding |= html.iter().any(|kind| value.eq_ignore_ascii_case(kind));
+                return;
+            }
+            b"shadowrootmode" => {
+                hints.shadow_root |= ["open", "closed"].iter().any(|mode| value.eq_ignore_ascii_case(mode));
+                return;
+            }
             _ => return,
         };
         slot.get_or_insert(value);
     }
 }
 
+/// A start tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartTag<'a> {
+    /// The element.
+    pub tag: Tag,
+    /// Its name as it is written.
+    pub name: &'a str,
+    /// Its attributes.
+    pub attributes: Attributes<'a>,
+    /// Facts in its attributes that the tree asks for.
+    pub hints: TagHints,
+    /// Ends in `/>`, which closes an element of SVG or MathML and has no effect in HTML.
+    pub self_closing: bool,
+}
+
 /// A piece of a page. Text still holds its character references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "a token lives on the stack, one at a time")]
 pub enum Token<'a> {
     /// A start tag.
-    Start {
+    Start(StartTag<'a>),
+    /// An end tag.
+    End {
         /// The element.
         tag: Tag,
-        /// Its attributes.
-        attributes: Attributes<'a>,
-        /// Whether it ends in `/>`, which means something only in SVG and MathML.
-        self_closing: bool,
+        /// Its name as it is written.
+        name: &'a str,
     },
-    /// An end tag.
-    End(Tag),
     /// Text with references.
     Text(&'a str),
     /// The content of an element that holds no markup; references count in `title` and `textarea` only.
@@ -73,6 +108,7 @@ pub struct Tokenizer<'a> {
     text: &'a str,
     at: usize,
     raw: Option<Tag>,
+    foreign: bool,
     /// False once no end of a comment follows any more.
     comments_end: bool,
 }
@@ -80,7 +116,7 @@ pub struct Tokenizer<'a> {
 impl<'a> Tokenizer<'a> {
     /// A tokenizer at the start of a page.
     pub fn new(text: &'a str) -> Self {
-        Tokenizer { text, at: 0, raw: None, comments_end: true }
+        Tokenizer { text, at: 0, raw: None, foreign: false, comments_end: true }
     }
 
     /// Bytes read so far.
@@ -92,6 +128,15 @@ impl<'a> Tokenizer<'a> {
         self.text.as_bytes()
     }
 
+    /// Whether the next token is in an element of SVG or MathML: there is CDATA there. If the last token was a start tag of
+    /// such an element, its content is no raw text.
+    pub(super) fn set_foreign(&mut self, foreign: bool) {
+        self.foreign = foreign;
+        if foreign {
+            self.raw = None;
+        }
+    }
+
     /// The content of a raw element: up to `</name` and a character that ends a name.
     fn raw_text(&mut self, tag: Tag) -> &'a str {
         let start = self.at;
@@ -101,11 +146,7 @@ impl<'a> Tokenizer<'a> {
         let end = loop {
             let Some(found) = memchr::memmem::find(&bytes[from..], b"</") else { break bytes.len() };
             let at = from + found;
-            let after = &bytes[at + 2..];
-            if tag != Tag::Plaintext
-                && after.get(..name.len()).is_some_and(|n| n.eq_ignore_ascii_case(name))
-                && after.get(name.len()).is_none_or(|b| ends_name(*b))
-            {
+            if tag != Tag::Plaintext && is_named(&bytes[at + 2..], name) {
                 break at;
             }
             from = at + 2;
@@ -114,8 +155,49 @@ impl<'a> Tokenizer<'a> {
         &self.text[start..end]
     }
 
-    /// Passes over `<!...>`: a comment, a declaration, or CDATA, whose content is markup here.
-    fn declaration(&mut self) {
+    /// The content of a script. In what begins with `<!--` and has no `-->` yet, a `<script` begins a part in which
+    /// `</script` ends that part only (the standard's escaped and double escaped script data).
+    fn script_text(&mut self) -> &'a str {
+        #[derive(PartialEq)]
+        enum Script {
+            Plain,
+            Escaped,
+            DoubleEscaped,
+        }
+        let start = self.at;
+        let bytes = self.bytes();
+        let (mut at, mut state) = (start, Script::Plain);
+        let end = loop {
+            let rest = &bytes[at..];
+            let found = match state {
+                Script::Plain => memchr::memchr(b'<', rest),
+                _ => memchr::memchr2(b'<', b'-', rest),
+            };
+            let Some(found) = found else { break bytes.len() };
+            at += found;
+            let rest = &bytes[at..];
+            if state != Script::Plain && rest.starts_with(b"-->") {
+                state = Script::Plain;
+            } else if state == Script::Plain && rest.starts_with(b"<!--") {
+                // The dashes may be those of the end: `<!-->`.
+                state = Script::Escaped;
+                at += 1;
+            } else if rest.starts_with(b"</") && is_named(&rest[2..], b"script") {
+                if state != Script::DoubleEscaped {
+                    break at;
+                }
+                state = Script::Escaped;
+            } else if state == Script::Escaped && rest[0] == b'<' && is_named(&rest[1..], b"script") {
+                state = Script::DoubleEscaped;
+            }
+            at += 1;
+        };
+        self.at = end;
+        &self.text[start..end]
+    }
+
+    /// Passes over `<!...>`: a comment or a declaration. Returns the content of CDATA, which there is in SVG and MathML only.
+    fn declaration(&mut self) -> Option<&'a str> {
         let bytes = self.bytes();
         let rest = &bytes[self.at..];
         if rest.starts_with(b"<!--") {
@@ -123,28 +205,33 @@ impl<'a> Tokenizer<'a> {
             for short in [&b"<!-->"[..], b"<!--->"] {
                 if rest.starts_with(short) {
                     self.at += short.len();
-                    return;
+                    return None;
                 }
             }
             // Looking for an end that is not there once is enough.
             let end = if self.comments_end { comment_end(&rest[4..]) } else { None };
             self.comments_end &= end.is_some();
             self.at = end.map_or(bytes.len(), |e| self.at + 4 + e);
-            return;
+            return None;
         }
-        if rest.starts_with(b"<![CDATA[") {
-            self.at += 9;
-            return;
+        if self.foreign && rest.starts_with(b"<![CDATA[") {
+            let start = self.at + 9;
+            let end = memchr::memmem::find(&bytes[start..], b"]]>");
+            self.at = end.map_or(bytes.len(), |e| start + e + 3);
+            return Some(&self.text[start..end.map_or(bytes.len(), |e| start + e)]);
         }
         self.at = memchr::memchr(b'>', rest).map_or(bytes.len(), |e| self.at + e + 1);
+        None
     }
 
-    /// Reads a tag behind its `<` or `</`: None at the end of the page.
-    fn tag(&mut self, start: usize) -> Option<(Tag, Attributes<'a>, bool)> {
+    /// Reads a start tag behind its `<`, or an end tag behind its `</`: None at the end of the page.
+    fn tag(&mut self, start: usize) -> Option<StartTag<'a>> {
         let bytes = self.bytes();
         let mut at = run_end(bytes, start, |b| !ends_name(b));
-        let tag = Tag::of(&bytes[start..at]);
+        let name = &self.text[start..at];
+        let tag = Tag::of(name.as_bytes());
         let mut attributes = Attributes::default();
+        let mut hints = TagHints::default();
         let mut self_closing = false;
         loop {
             at = run_end(bytes, at, is_space);
@@ -155,7 +242,7 @@ impl<'a> Tokenizer<'a> {
                 }
                 Some(b'>') => {
                     self.at = at + 1;
-                    return Some((tag, attributes, self_closing));
+                    return Some(StartTag { tag, name, attributes, hints, self_closing });
                 }
                 Some(b'/') => {
                     self_closing = true;
@@ -164,9 +251,9 @@ impl<'a> Tokenizer<'a> {
                 }
                 Some(_) => self_closing = false,
             }
-            let name = at;
+            let key = at;
             at = run_end(bytes, at + 1, |b| !ends_name(b) && b != b'=');
-            let name = &bytes[name..at];
+            let key = &bytes[key..at];
             at = run_end(bytes, at, is_space);
             let mut value = "";
             if bytes.get(at) == Some(&b'=') {
@@ -189,7 +276,7 @@ impl<'a> Tokenizer<'a> {
                     }
                 }
             }
-            attributes.set(name, value);
+            attributes.set(key, value, &mut hints);
         }
     }
 }
@@ -202,6 +289,12 @@ fn is_space(byte: u8) -> bool {
 /// Whether a byte ends the name of an element.
 fn ends_name(byte: u8) -> bool {
     is_space(byte) || matches!(byte, b'/' | b'>')
+}
+
+/// Whether bytes begin with a whole name, given in small letters.
+fn is_named(bytes: &[u8], name: &[u8]) -> bool {
+    bytes.get(..name.len()).is_some_and(|n| n.eq_ignore_ascii_case(name))
+        && bytes.get(name.len()).is_none_or(|b| ends_name(*b))
 }
 
 /// The end of the run of bytes from `at` that `holds` accepts.
@@ -227,7 +320,7 @@ impl<'a> Iterator for Tokenizer<'a> {
 
     fn next(&mut self) -> Option<Token<'a>> {
         if let Some(tag) = self.raw.take() {
-            let text = self.raw_text(tag);
+            let text = if tag == Tag::Script { self.script_text() } else { self.raw_text(tag) };
             if !text.is_empty() {
                 return Some(Token::Raw(text));
             }
@@ -256,20 +349,22 @@ impl<'a> Iterator for Tokenizer<'a> {
                 return Some(Token::Text(&self.text[start..markup]));
             }
             match bytes[start + 1] {
-                b'!' => self.declaration(),
+                b'!' => {
+                    if let Some(text) = self.declaration() {
+                        return Some(Token::Text(text));
+                    }
+                }
                 b'/' if bytes[start + 2].is_ascii_alphabetic() => {
-                    let (tag, _, _) = self.tag(start + 2)?;
-                    return Some(Token::End(tag));
+                    let StartTag { tag, name, .. } = self.tag(start + 2)?;
+                    return Some(Token::End { tag, name });
                 }
                 b'?' | b'/' => {
                     self.at = memchr::memchr(b'>', &bytes[start..]).map_or(bytes.len(), |e| start + e + 1)
                 }
                 _ => {
-                    let (tag, attributes, self_closing) = self.tag(start + 1)?;
-                    if tag.is_raw() {
-                        self.raw = Some(tag);
-                    }
-                    return Some(Token::Start { tag, attributes, self_closing });
+                    let start = self.tag(start + 1)?;
+                    self.raw = Some(start.tag).filter(|tag| tag.is_raw());
+                    return Some(Token::Start(start));
                 }
             }
         }
@@ -284,12 +379,12 @@ mod tests {
     fn shown(page: &str) -> String {
         Tokenizer::new(page)
             .map(|t| match t {
-                Token::Start { tag, attributes, .. } => {
+                Token::Start(StartTag { tag, attributes, .. }) => {
                     let class = attributes.class.map(|c| format!(".{c}")).unwrap_or_default();
                     let href = attributes.href.map(|c| format!("@{c}")).unwrap_or_default();
                     format!("<{}{class}{href}>", tag.name())
                 }
-                Token::End(tag) => format!("</{}>", tag.name()),
+                Token::End { tag, .. } => format!("</{}>", tag.name()),
                 Token::Text(t) => format!("[{t}]"),
                 Token::Raw(t) => format!("({t})"),
             })
@@ -311,7 +406,12 @@ mod tests {
             ("x<b y", "[x]"),
             ("<textarea><b></textarea", "<textarea>(<b>)"),
             ("<my-tag>x</my-tag>", "<?>[x]</?>"),
-            ("<![CDATA[x]]>", "[x]]>]"),
+            ("a<![CDATA[x]]>b<![CDATA[", "[a][b]"),
+            ("<script><!--<script></script>--></script>x", "<script>(<!--<script></script>-->)</script>[x]"),
+            ("<script><!--<script>--></script>x", "<script>(<!--<script>-->)</script>[x]"),
+            ("<script><!--></script>x", "<script>(<!-->)</script>[x]"),
+            ("<script><!-- <scripts> </script>x", "<script>(<!-- <scripts> )</script>[x]"),
+            ("<script><!-- <script> </script>x", "<script>(<!-- <script> </script>x)"),
             ("<p a=\"unclosed>x</p>", ""),
         ] {
             assert_eq!(shown(page), wanted, "{page}");

@@ -2,7 +2,7 @@
 //! every walk is a loop over a vector.
 
 use super::tag::Tag;
-use super::tokenizer::{Attributes, Token, Tokenizer};
+use super::tokenizer::{Attributes, StartTag, Token, Tokenizer};
 
 /// Limits on the cost of a page. All work is linear in bytes and nodes, and results never depend on how busy a machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,12 +77,22 @@ pub struct Document<'a> {
 /// How far up an end tag looks for its element past others that it must not close.
 const REACH: usize = 512;
 
+/// An element whose end is not reached.
+struct OpenElement<'a> {
+    node: u32,
+    tag: Tag,
+    /// The name as it is written, which tells elements apart that have no tag of their own.
+    name: &'a str,
+}
+
 struct Builder<'a> {
     nodes: Vec<Node<'a>>,
     /// Open elements, outermost first.
-    stack: Vec<(u32, Tag)>,
+    stack: Vec<OpenElement<'a>>,
     /// How many of each are open.
     open: [u32; Tag::COUNT],
+    /// Whether a `<head>` may still begin.
+    before_head: bool,
     limits: HtmlLimits,
 }
 
@@ -92,17 +102,23 @@ impl<'a> Builder<'a> {
             return Err(HtmlError::TooMany(self.limits.max_nodes));
         }
         let at = self.nodes.len() as u32;
-        let parent = self.stack.last().map_or(0, |(node, _)| *node);
+        let parent = self.stack.last().map_or(0, |open| open.node);
         self.nodes.push(Node { parent, end: at + 1, kind });
         Ok(at)
     }
 
-    fn open(&mut self, tag: Tag, attributes: Attributes<'a>) -> Result<(), HtmlError> {
-        let node = self.push(NodeKind::Element(tag, attributes))?;
+    /// Adds an element without content.
+    fn push_empty(&mut self, tag: Tag, attributes: Attributes<'a>) -> Result<(), HtmlError> {
+        self.push(NodeKind::Element(tag, attributes)).map(drop)
+    }
+
+    /// Opens an element, which is `shown` in the tree and `tag` for the rules.
+    fn open(&mut self, tag: Tag, shown: Tag, start: &StartTag<'a>) -> Result<(), HtmlError> {
+        let node = self.push(NodeKind::Element(shown, start.attributes))?;
         if self.stack.len() >= self.limits.max_depth {
             return Err(HtmlError::TooDeep(self.limits.max_depth));
         }
-        self.stack.push((node, tag));
+        self.stack.push(OpenElement { node, tag, name: start.name });
         self.open[tag as usize] += 1;
         Ok(())
     }
@@ -110,7 +126,7 @@ impl<'a> Builder<'a> {
     /// Closes elements until `depth` are open. The root stays.
     fn close_to(&mut self, depth: usize) {
         while self.stack.len() > depth.max(1) {
-            if let Some((node, tag)) = self.stack.pop() {
+            if let Some(OpenElement { node, tag, .. }) = self.stack.pop() {
                 self.nodes[node as usize].end = self.nodes.len() as u32;
                 self.open[tag as usize] -= 1;
             }
@@ -120,104 +136,251 @@ impl<'a> Builder<'a> {
     /// Index in the stack of the innermost open element that `wanted` accepts, unless one that `barrier` accepts
     /// lies further in.
     fn innermost(&self, wanted: impl Fn(Tag) -> bool, barrier: impl Fn(Tag) -> bool) -> Option<usize> {
-        for (at, (_, tag)) in self.stack.iter().enumerate().rev().take(REACH) {
-            if wanted(*tag) {
+        for (at, open) in self.stack.iter().enumerate().rev().take(REACH) {
+            if wanted(open.tag) {
                 return Some(at);
             }
-            if barrier(*tag) {
+            if barrier(open.tag) {
                 return None;
             }
         }
         None
     }
 
+    /// Closes the innermost open element that `wanted` accepts, unless one that `barrier` accepts lies further in.
+    fn close(&mut self, wanted: impl Fn(Tag) -> bool, barrier: impl Fn(Tag) -> bool) {
+        if let Some(at) = self.innermost(wanted, barrier) {
+            self.close_to(at);
+        }
+    }
+
     fn is_open(&self, tag: Tag) -> bool {
         self.open[tag as usize] > 0
+    }
+
+    fn is_in_scope(&self, tag: Tag) -> bool {
+        self.is_open(tag) && self.innermost(|t| t == tag, Tag::is_scope).is_some()
+    }
+
+    /// The innermost open element.
+    fn current(&self) -> Tag {
+        self.stack.last().map_or(Tag::Other, |open| open.tag)
+    }
+
+    /// Closes elements whose end tags may be left out.
+    fn close_implied(&mut self, except: Option<Tag>) {
+        while self.current().has_implied_end() && Some(self.current()) != except {
+            self.close_to(self.stack.len() - 1);
+        }
+    }
+
+    /// Closes SVG and MathML up to HTML or an element whose content is HTML.
+    fn break_out(&mut self) {
+        while self.current().holds_foreign() || self.current() == Tag::Annotation {
+            self.close_to(self.stack.len() - 1);
+        }
     }
 
     /// Closes what a start tag ends without saying so.
     fn imply(&mut self, tag: Tag) {
         use Tag::*;
-        if tag.ends_paragraph()
-            && self.is_open(P)
-            && let Some(at) = self.innermost(|t| t == P, Tag::is_scope)
-        {
-            self.close_to(at);
+        if tag.ends_paragraph() && self.is_open(P) {
+            self.close(|t| t == P, |t| t.is_scope() || t == Button);
         }
-        let found = match tag {
-            Li if self.is_open(Li) => {
-                self.innermost(|t| t == Li, |t| t.is_scope() || matches!(t, Ul | Ol | Menu | Dir))
+        // A list's own items end the item before, through what is no part of a list.
+        let in_item = |t: Tag| t.is_special() && !matches!(t, Address | Div | P);
+        match tag {
+            Li if self.is_open(Li) => self.close(|t| t == Li, in_item),
+            Dd | Dt => self.close(|t| matches!(t, Dd | Dt), in_item),
+            Caption | Colgroup | Tbody | Thead | Tfoot | Tr | Td | Th => self.imply_table(tag),
+            // A table right in a table, outside of its cells, ends it.
+            Table if self.is_open(Table) => {
+                self.close(|t| t == Table, |t| matches!(t, Td | Th | Caption | Template))
             }
-            Dd | Dt => self.innermost(|t| matches!(t, Dd | Dt), |t| t.is_scope() || t == Dl),
-            Td | Th => self.innermost(|t| matches!(t, Td | Th), |t| matches!(t, Tr | Table | Template)),
-            Tr => self.innermost(|t| t == Tr, |t| matches!(t, Table | Template)),
-            Tbody | Thead | Tfoot => self.innermost(
-                |t| matches!(t, Tbody | Thead | Tfoot | Caption | Colgroup),
-                |t| matches!(t, Table | Template),
-            ),
-            Option_ | Optgroup => {
-                self.innermost(|t| t == Option_, |t| t == Select || t.is_block() && t != Option_)
+            Option_ if self.is_in_scope(Select) => self.close_implied(Some(Optgroup)),
+            Optgroup | Hr if self.is_in_scope(Select) => self.close_implied(None),
+            Option_ | Optgroup if self.current() == Option_ => self.close_to(self.stack.len() - 1),
+            Input if self.is_in_scope(Select) => self.close(|t| t == Select, |_| false),
+            Rb | Rtc if self.is_in_scope(Ruby) => self.close_implied(None),
+            Rp | Rt if self.is_in_scope(Ruby) => self.close_implied(Some(Rtc)),
+            Button if self.is_open(Button) => self.close(|t| t == Button, Tag::is_scope),
+            H1 | H2 | H3 | H4 | H5 | H6 if self.current().heading().is_some() => {
+                self.close_to(self.stack.len() - 1)
             }
-            H1 | H2 | H3 | H4 | H5 | H6 => {
-                let top = self.stack.len() - 1;
-                self.stack[top].1.heading().map(|_| top)
-            }
-            A if self.is_open(A) => self.innermost(|t| t == A, Tag::is_block),
-            Body => self.innermost(|t| t == Head, |_| false),
-            _ => None,
-        };
-        if let Some(at) = found {
-            self.close_to(at);
+            A | Nobr if self.is_open(tag) => self.close(|t| t == tag, Tag::is_special),
+            _ => {}
         }
     }
 
-    fn start(&mut self, tag: Tag, attributes: Attributes<'a>, self_closing: bool) -> Result<(), HtmlError> {
-        // A second <html> or <body> opens nothing.
-        if matches!(tag, Tag::Html | Tag::Body) && self.is_open(tag) {
-            return Ok(());
+    /// Closes what a part of a table ends: everything up to the part of the table that holds it.
+    fn imply_table(&mut self, part: Tag) {
+        use Tag::*;
+        let outside = |t: Tag| matches!(t, Table | Template);
+        let group = |t: Tag| matches!(t, Tbody | Thead | Tfoot);
+        let holder = match part {
+            Td | Th => self.innermost(|t| t == Tr || group(t) || outside(t), |_| false),
+            Tr => self.innermost(|t| group(t) || outside(t), |_| false),
+            _ => self.innermost(outside, |_| false),
+        };
+        match holder {
+            Some(at) => self.close_to(at + 1),
+            // Cells and rows without a table.
+            None if matches!(part, Td | Th) => self.close(|t| matches!(t, Td | Th), |_| false),
+            None => self.close(|t| t == part, |_| false),
         }
-        // Content ends a head that nobody closed.
-        if self.is_open(Tag::Head)
-            && tag.is_block()
-            && !matches!(tag, Tag::Head | Tag::Title)
-            && let Some(at) = self.innermost(|t| t == Tag::Head, |_| false)
-        {
-            self.close_to(at);
+    }
+
+    fn text(&mut self, text: &'a str) -> Result<(), HtmlError> {
+        let is_blank = || text.bytes().all(|byte| byte.is_ascii_whitespace());
+        if (self.before_head || self.current() == Tag::Head) && !is_blank() {
+            self.end_head();
+        }
+        self.push(NodeKind::Text(text)).map(drop)
+    }
+
+    /// Closes an open head.
+    fn end_head(&mut self) {
+        self.before_head = false;
+        if self.current() == Tag::Head {
+            self.close_to(self.stack.len() - 1);
+        }
+    }
+
+    fn start(&mut self, start: &StartTag<'a>) -> Result<(), HtmlError> {
+        let current = self.current();
+        if current.is_foreign() {
+            let glyph = ["mglyph", "malignmark"].iter().any(|name| start.name.eq_ignore_ascii_case(name));
+            let foreign = match current {
+                Tag::MathText => glyph,
+                Tag::HtmlPoint => false,
+                Tag::Annotation => start.tag != Tag::Svg,
+                _ => true,
+            };
+            if foreign && !(start.tag.breaks_out() || start.tag == Tag::Font && start.hints.styled) {
+                return self.start_foreign(start);
+            }
+            if foreign {
+                self.break_out();
+            }
+        }
+        self.start_html(start)
+    }
+
+    /// Adds an element of SVG or MathML, which a `/` in its tag closes.
+    fn start_foreign(&mut self, start: &StartTag<'a>) -> Result<(), HtmlError> {
+        let is = |names: &[&str]| names.iter().any(|name| start.name.eq_ignore_ascii_case(name));
+        let tag = match self.current() {
+            Tag::Svg | Tag::SvgPart if is(&["foreignobject", "desc", "title"]) => Tag::HtmlPoint,
+            Tag::Svg | Tag::SvgPart => Tag::SvgPart,
+            _ if is(&["mi", "mo", "mn", "ms", "mtext"]) => Tag::MathText,
+            _ if is(&["annotation-xml"]) && start.hints.html_encoding => Tag::HtmlPoint,
+            _ if is(&["annotation-xml"]) => Tag::Annotation,
+            _ => Tag::MathPart,
+        };
+        match start.self_closing {
+            true => self.push_empty(tag, start.attributes),
+            false => self.open(tag, tag, start),
+        }
+    }
+
+    fn start_html(&mut self, start: &StartTag<'a>) -> Result<(), HtmlError> {
+        let tag = start.tag;
+        match tag {
+            // A second <html>, <head> or <body> opens nothing.
+            Tag::Html | Tag::Body if self.is_open(tag) => return Ok(()),
+            Tag::Head if !self.before_head => return Ok(()),
+            // A <select> in another ends it.
+            Tag::Select if self.is_in_scope(Tag::Select) => {
+                self.close(|t| t == Tag::Select, |_| false);
+                return Ok(());
+            }
+            _ => {}
+        }
+        if !tag.is_head() {
+            self.end_head();
+        } else if tag != Tag::Html {
+            self.before_head = false;
         }
         self.imply(tag);
-        // `<svg .../>` and what is inside it may close themselves; in HTML only void elements do.
-        if tag.is_void() || self_closing && matches!(tag, Tag::Svg | Tag::Math | Tag::Other) {
-            self.push(NodeKind::Element(tag, attributes))?;
-            return Ok(());
+        // In HTML only void elements have no content, whatever their tag ends with.
+        if tag.is_void() || start.self_closing && matches!(tag, Tag::Svg | Tag::Math) {
+            return self.push_empty(tag, start.attributes);
         }
-        self.open(tag, attributes)
+        let shown = match tag {
+            // The content of a shadow tree is shown in place of the element's own.
+            Tag::Template if start.hints.shadow_root => Tag::Other,
+            Tag::Rp | Tag::Rt | Tag::Rtc if !self.is_open(Tag::Ruby) => Tag::Other,
+            _ => tag,
+        };
+        self.open(tag, shown, start)
     }
 
-    fn end(&mut self, tag: Tag) -> Result<(), HtmlError> {
-        if tag == Tag::Br {
-            self.push(NodeKind::Element(Tag::Br, Attributes::default()))?;
+    fn end(&mut self, tag: Tag, name: &str) -> Result<(), HtmlError> {
+        if self.current().is_foreign() {
+            if matches!(tag, Tag::Br | Tag::P) {
+                self.break_out();
+            } else {
+                // The innermost of the name, as far as SVG and MathML go; then it is the end tag of HTML around it.
+                for (at, open) in self.stack.iter().enumerate().rev().take(REACH) {
+                    if !open.tag.is_foreign() {
+                        return self.end_html(tag, name);
+                    }
+                    if open.name.eq_ignore_ascii_case(name) {
+                        self.close_to(at);
+                        return Ok(());
+                    }
+                }
+                return Ok(());
+            }
+        }
+        self.end_html(tag, name)
+    }
+
+    fn end_html(&mut self, tag: Tag, name: &str) -> Result<(), HtmlError> {
+        use Tag::*;
+        match tag {
+            Br => {
+                self.end_head();
+                return self.push_empty(Br, Attributes::default());
+            }
+            // What follows </body> still belongs to the page.
+            Html | Body => return Ok(()),
+            // The end of a paragraph that is not open is an empty one.
+            P if !self.is_open(P) && !self.before_head && self.current() != Head => {
+                return self.push_empty(P, Attributes::default());
+            }
+            _ => {}
+        }
+        if !self.is_open(tag) && tag.heading().is_none() {
             return Ok(());
         }
-        // What follows </body> still belongs to the page.
-        let open = self.is_open(tag) || tag.heading().is_some();
-        if !open || matches!(tag, Tag::Html | Tag::Body) {
-            return Ok(());
-        }
-        let found = if tag.heading().is_some() {
-            self.innermost(|t| t.heading().is_some(), Tag::is_scope)
-        } else if matches!(
-            tag,
-            Tag::Table | Tag::Tbody | Tag::Thead | Tag::Tfoot | Tag::Tr | Tag::Td | Tag::Th
-        ) {
-            self.innermost(|t| t == tag, |t| t == Tag::Table || t == Tag::Template)
-        } else if tag.is_block() || tag.is_scope() || tag == Tag::Select {
-            self.innermost(|t| t == tag, |t| t.is_scope() && t != tag)
-        } else {
+        match tag {
+            P => self.close(|t| t == P, |t| t.is_scope() || t == Button),
+            Li => self.close(|t| t == Li, |t| t.is_scope() || matches!(t, Ul | Ol)),
+            Template => {
+                if let Some(at) = self.stack.iter().rposition(|open| open.tag == Template) {
+                    self.close_to(at);
+                }
+            }
+            Table | Tbody | Thead | Tfoot | Tr | Td | Th | Caption => {
+                self.close(|t| t == tag, |t| matches!(t, Table | Template))
+            }
+            _ if tag.heading().is_some() => self.close(|t| t.heading().is_some(), Tag::is_scope),
+            _ if tag.is_block() || tag.is_scope() || tag == Button => self.close(|t| t == tag, Tag::is_scope),
+            // Elements without a tag of their own have to have the same name.
+            Other => {
+                for (at, open) in self.stack.iter().enumerate().rev().take(REACH) {
+                    if open.tag == Other && open.name.eq_ignore_ascii_case(name) {
+                        self.close_to(at);
+                        break;
+                    }
+                    if open.tag.is_special() {
+                        break;
+                    }
+                }
+            }
             // The end of a <b> does not close the paragraph that was begun inside it.
-            self.innermost(|t| t == tag, |t| t.is_block())
-        };
-        if let Some(at) = found {
-            self.close_to(at);
+            _ => self.close(|t| t == tag, Tag::is_special),
         }
         Ok(())
     }
@@ -238,6 +401,7 @@ impl<'a> Document<'a> {
             nodes: Vec::with_capacity(page.len() / 48 + 1),
             stack: Vec::new(),
             open: [0; Tag::COUNT],
+            before_head: true,
             limits: *limits,
         };
         builder.nodes.push(Node {
@@ -245,24 +409,27 @@ impl<'a> Document<'a> {
             end: 1,
             kind: NodeKind::Element(Tag::Other, Attributes::default()),
         });
-        builder.stack.push((0, Tag::Other));
+        builder.stack.push(OpenElement { node: 0, tag: Tag::Other, name: "" });
         builder.open[Tag::Other as usize] += 1;
         let mut title = None;
-        for token in Tokenizer::new(page) {
+        let mut tokens = Tokenizer::new(page);
+        while let Some(token) = tokens.next() {
             match token {
-                Token::Start { tag, attributes, self_closing } => {
-                    builder.start(tag, attributes, self_closing)?
+                Token::Start(start) => {
+                    builder.start(&start)?;
+                    tokens.set_foreign(builder.current().is_foreign());
                 }
-                Token::End(tag) => builder.end(tag)?,
-                Token::Text(text) => {
-                    builder.push(NodeKind::Text(text))?;
+                Token::End { tag, name } => {
+                    builder.end(tag, name)?;
+                    tokens.set_foreign(builder.current().is_foreign());
                 }
+                Token::Text(text) => builder.text(text)?,
                 Token::Raw(text) => {
-                    let inside = builder.stack.last().map(|(_, tag)| *tag);
-                    if inside == Some(Tag::Title) && !builder.is_open(Tag::Svg) && title.is_none() {
+                    let inside = builder.current();
+                    if inside == Tag::Title && !builder.is_open(Tag::Svg) && title.is_none() {
                         title = Some(text);
                     }
-                    if matches!(inside, Some(Tag::Xmp | Tag::Plaintext)) {
+                    if matches!(inside, Tag::Xmp | Tag::Plaintext) {
                         builder.push(NodeKind::Text(text))?;
                     }
                 }
@@ -320,6 +487,71 @@ mod tests {
             ("<br/>a</br>b<div/>c</div>", "br()abr()bdiv(c)"),
             ("<select><option>a<option>b</select>c", "select(option(a)option(b))c"),
             ("<html><body>a</body></html>b<body>c", "html(body(abc))"),
+            ("<head><a>b</a></head><title>c</title>", "head()a(b)title()"),
+            ("<head> a<head>b", "head()ab"),
+            ("<p>a<head>b", "p(ab)"),
+            ("a</p>b", "ap()b"),
+            ("<table><tr><td>a<table><tr><td>b</table>c</table>d", "table(tr(td(atable(tr(td(b)))c)))d"),
+            ("<table><tr><b>a<tr><td>b<tbody><tr>", "table(tr(b(a))tr(td(b))tbody(tr()))"),
+            ("<table><table><tr><td>a", "table()table(tr(td(a)))"),
+            ("<li>a<div><li>b<section><li>c", "li(adiv())li(bsection(li(c)))"),
+            ("<address><button>a</address>b", "address(button(a))b"),
+            ("<b><button>a</b>b", "b(button(ab))"),
+            ("<x-a><x-b>a</x-a>b", "?(?(a))b"),
+            ("a<image>b", "aimage()b"),
+        ] {
+            assert_eq!(shown(page), wanted, "{page}");
+        }
+    }
+
+    /// The HTML standard, sections 13.2.6.5 and 13.2.6.4.7.
+    #[test]
+    fn foreign_elements_scripts_templates_choices_and_readings() {
+        for (page, wanted) in [
+            // `/>` closes, and there is no raw text.
+            (
+                "<svg><title/><style/><script/><textarea/></svg>a",
+                "svg(html point()svg part()svg part()svg part())a",
+            ),
+            ("<svg><style><a>b</a></style></svg>c", "svg(svg part(svg part(b)))c"),
+            ("<math><mi/>a</math>b", "math(math text()a)b"),
+            ("<svg/>a<math/>b", "svg()amath()b"),
+            ("<svg><title><b>a</b></title></svg>b", "svg(html point(b(a)))b"),
+            // Elements of HTML break out, but not from where the content is HTML.
+            ("<svg><g><p>a", "svg(svg part())p(a)"),
+            ("<svg><g></p>a", "svg(svg part())p()a"),
+            ("<svg><font>a<font size=1>b", "svg(svg part(a))font(b)"),
+            ("<svg><a>b</a><section>c", "svg(svg part(b)svg part(c))"),
+            ("<svg><foreignObject><p>a<div>b</div></foreignObject></svg>c", "svg(html point(p(a)div(b)))c"),
+            ("<svg><desc><style><a></style></desc></svg>b", "svg(html point(style()))b"),
+            ("<math><mtext><b>a</b></mtext></math>b", "math(math text(b(a)))b"),
+            ("<math><mi><mglyph><b>a", "math(math text(math part()b(a)))"),
+            ("<math><annotation-xml><svg><p>a", "math(annotation xml(svg()))p(a)"),
+            ("<math><annotation-xml encoding='Text/HTML'><p>a", "math(html point(p(a)))"),
+            // End tags close through them.
+            ("<div><svg><g></div>a", "div(svg(svg part()))a"),
+            ("<svg><g><path></g>a</svg>b", "svg(svg part(svg part())a)b"),
+            ("<div><svg><foreignObject></div>a", "div(svg(html point(a)))"),
+            ("<table><tr><td><svg><desc><td>a", "table(tr(td(svg(html point()))td(a)))"),
+            ("<svg><![CDATA[</svg>]]>a</svg>b<![CDATA[c]]>d", "svg(</svg>a)bd"),
+            // Visitors see no `noscript`.
+            ("<noscript><div></noscript>a<head><noscript><p></noscript>", "noscript()anoscript()"),
+            // Nothing inside of a template keeps it open.
+            ("<template><table></template>a", "template(table())a"),
+            ("<template><td><div></template>a", "template(td(div()))a"),
+            ("a</template>b", "ab"),
+            ("<div><template shadowrootmode=open>a</template>b", "div(?(a)b)"),
+            ("<select><option>a<select>b", "select(option(a))b"),
+            (
+                "<select><optgroup><option>a<optgroup><input>b",
+                "select(optgroup(option(a))optgroup())input()b",
+            ),
+            ("<select><option>a<hr><option>b</select>c", "select(option(a)hr()option(b))c"),
+            ("<table><select><option>a<tr><td>b", "table(select(option(a))tr(td(b)))"),
+            ("<datalist><option>a</datalist>b", "datalist(option(a))b"),
+            ("<ruby>a<rt>b<rt>c</ruby>d", "ruby(art(b)rt(c))d"),
+            ("<ruby><rb>a<rt>b<rp>c<rb>d<rtc>e<rt>f", "ruby(rb(a)rt(b)rp(c)rb(d)rtc(ert(f)))"),
+            ("<rt>a", "?(a)"),
         ] {
             assert_eq!(shown(page), wanted, "{page}");
         }
@@ -346,7 +578,8 @@ mod tests {
                 "</ul>", "<a href='y'>", "</a>", "<b>", "</b>", "<br>", "<pre>", "</pre>", "<h2>", "</h1>", "<script>",
                 "</script>", "<!--", "-->", "<", ">", "&", "&amp;", "&#", "\"", "'", "<article>", "</article>",
                 "<body>", "</html>", "<svg/>", "<title>", "</title>", "<select>", "<option>", "\0", "é", "日本", "<!",
-                "<a b=\"", "<template>", "</template>",
+                "<a b=\"", "<template>", "</template>", "<svg>", "</svg>", "<math>", "<mi>", "<desc>", "<![CDATA[", "]]>",
+                "<noscript>", "</noscript>", "<button>", "<ruby>", "<rt>", "<head>",
             ])
             .prop_map(String::from),
             1 => "[ -~\\PC]{0,12}",

@@ -58,6 +58,12 @@ fn small_cases() {
         ("<p>He said <q>so</q>.", "He said \u{201c}so\u{201d}."),
         ("<table><tr><td><p>layout one</p><div>x</div></td></tr></table>", "layout one\n\nx"),
         ("a\0b&#0;c", "ab\u{fffd}c"),
+        ("<svg><title/><style/></svg>seen", "seen"),
+        ("<svg><g><p>seen", "seen"),
+        ("<noscript><div hidden></noscript>seen", "seen"),
+        ("<head><a href=x hidden>x</a>seen", "seen"),
+        ("<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rt>じ</ruby>です<rt>seen", "漢字ですseen"),
+        ("<template><td>x</template>seen", "seen"),
     ] {
         assert_eq!(text(&Plain, page), wanted, "{page}");
         assert_eq!(text(&Main, page), wanted, "{page}");
@@ -188,6 +194,12 @@ fn hostile() -> Vec<(&'static str, String)> {
         ("rows", format!("<table>{}", "<tr><td>a<td>b".repeat(80_000))),
         ("one word", "x".repeat(10_000_000)),
         ("spaces", " \n".repeat(5_000_000)),
+        ("open drawings", "<svg><g>".repeat(100_000) + "<p>end"),
+        ("ends in drawings", "<svg>".to_string() + &"<g>".repeat(100_000) + &"</x>".repeat(100_000)),
+        ("drawings in drawings", "<svg><desc><math><mi>".repeat(20_000) + &"<tr>".repeat(100_000)),
+        ("scripts in scripts", format!("<script><!--{}", "<script>--".repeat(200_000))),
+        ("readings", "<ruby><rt>".repeat(80_000)),
+        ("templates", "<template>".repeat(80_000) + &"</template>".repeat(100_000)),
         ("options", "<select>".repeat(500) + &"<option>".repeat(300_000)),
         ("body in body", "<body><html>".repeat(200_000) + "x"),
     ]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 mod extract;
+mod html5lib;
 mod main_text;
 mod memory;
 mod technical;
