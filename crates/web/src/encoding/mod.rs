@@ -5,6 +5,7 @@
 //! single-byte label says (no other text looks like that by chance), and a label "UTF-8" on text that is not is a
 //! reason to guess.
 
+mod declared;
 mod mojibake;
 
 pub use mojibake::repair_mojibake;
@@ -19,7 +20,7 @@ pub enum EncodingSource {
     Bom,
     /// The `charset` of a `Content-Type`.
     Header,
-    /// `<meta charset>` or `<meta http-equiv>` in the first 1024 bytes, or the `encoding` of an XML declaration.
+    /// `<meta charset>` or `<meta http-equiv=content-type>` in the first 1024 bytes or a longer head, or else the `encoding` of an XML declaration.
     Meta,
     /// The bytes are valid UTF-8.
     Valid,
@@ -40,8 +41,6 @@ pub struct Decoded {
     pub replaced: usize,
 }
 
-/// Bytes of the page in which a `<meta>` may name the encoding (HTML standard).
-const PRESCAN: usize = 1024;
 /// Bytes that the guess looks at: enough for any language, and the guess stays the same for longer pages.
 const GUESSED: usize = 64 << 10;
 
@@ -57,10 +56,9 @@ pub fn decode(bytes: &[u8], content_type: Option<&str>, host_suffix: Option<&str
     let valid = valid && !escaped;
     let ascii = valid && bytes.is_ascii();
     let named = content_type
-        .and_then(charset_of)
-        .and_then(label)
+        .and_then(declared::transport)
         .map(|e| (e, EncodingSource::Header))
-        .or_else(|| meta_charset(&bytes[..bytes.len().min(PRESCAN)]).map(|e| (e, EncodingSource::Meta)));
+        .or_else(|| declared::page(bytes).map(|e| (e, EncodingSource::Meta)));
     if let Some((encoding, source)) = named {
         let stateful = encoding == encoding_rs::ISO_2022_JP || encoding == UTF_16LE || encoding == UTF_16BE;
         if encoding == UTF_8 && valid || ascii && !stateful {
@@ -94,63 +92,6 @@ fn finish(bytes: &[u8], encoding: &'static Encoding, source: EncodingSource) -> 
         text.matches('\u{fffd}').count()
     };
     Decoded { text: text.into_owned(), encoding: encoding.name(), source, replaced }
-}
-
-/// The encoding that a label means on the web (`latin1` means windows-1252).
-fn label(name: &str) -> Option<&'static Encoding> {
-    Encoding::for_label(name.trim_matches(|c: char| c == '"' || c == '\'' || c.is_whitespace()).as_bytes())
-}
-
-/// The `charset` parameter of a content type.
-pub(crate) fn charset_of(content_type: &str) -> Option<&str> {
-    let lower = content_type.to_ascii_lowercase();
-    let mut from = 0;
-    while let Some(at) = lower[from..].find("charset") {
-        let after = from + at + "charset".len();
-        let rest = content_type[after..].trim_start();
-        if let Some(value) = rest.strip_prefix('=') {
-            let value = value.trim_start();
-            let value = match value.chars().next() {
-                Some(q @ ('"' | '\'')) => value[1..].split(q).next().unwrap_or_default(),
-                _ => value.split([';', ',', ' ', '\t', '"', '\'', '>']).next().unwrap_or_default(),
-            };
-            return (!value.trim().is_empty()).then(|| value.trim());
-        }
-        from = after;
-    }
-    None
-}
-
-/// The encoding that the head of a page names: the prescan of the HTML standard, without its attribute grammar.
-fn meta_charset(head: &[u8]) -> Option<&'static Encoding> {
-    let lower = String::from_utf8_lossy(head).to_ascii_lowercase();
-    if lower.trim_start().starts_with("<?xml")
-        && let Some(declaration) = lower.split("?>").next()
-        && let Some((_, rest)) = declaration.split_once("encoding")
-    {
-        let value = rest.trim_start().strip_prefix('=').map(str::trim_start).unwrap_or_default();
-        let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''));
-        if let Some(found) = quote.and_then(|q| value[1..].split(q).next()).and_then(label) {
-            return Some(found);
-        }
-    }
-    let mut rest = lower.as_str();
-    loop {
-        // Comments hide what is in them.
-        let meta = rest.find("<meta")?;
-        if let Some(comment) = rest.find("<!--").filter(|c| *c < meta) {
-            rest = &rest[comment + 4..];
-            rest = &rest[rest.find("-->")?..];
-            continue;
-        }
-        rest = &rest[meta + 5..];
-        let tag = rest.split('>').next().unwrap_or_default();
-        if let Some(encoding) = charset_of(tag).and_then(label) {
-            // A page that could be read this far is not in UTF-16.
-            let wide = encoding == UTF_16LE || encoding == UTF_16BE;
-            return Some(if wide { UTF_8 } else { encoding });
-        }
-    }
 }
 
 /// Valid UTF-8 with enough characters outside ASCII that no single-byte text would be so by chance.
@@ -187,7 +128,7 @@ mod tests {
         assert_eq!(told(b"\xff\xfea\0", None), ("UTF-16LE", Bom, "a".into()));
         assert_eq!(told(latin, Some("text/html; Charset=\"ISO-8859-1\"")).0, "windows-1252");
         assert_eq!(told(latin, Some("text/html; charset=koi8-r")), ("KOI8-R", Header, "cafИ au lait".into()));
-        let page = b"<html><!-- <meta charset=koi8-r> --><META http-equiv=x content='text/html; charset=windows-1251'>\xcf";
+        let page = b"<html><!-- <meta charset=koi8-r> --><META http-equiv=Content-Type content='text/html; charset=windows-1251'>\xcf";
         let (encoding, source, text) = told(page, None);
         assert_eq!((encoding, source), ("windows-1251", Meta));
         assert!(text.ends_with('П'));
