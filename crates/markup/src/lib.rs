@@ -16,7 +16,7 @@ pub use error::{MarkupError, MarkupLimits};
 
 /// Version of the texts that this crate makes. Raised whenever the text of the same input changes: finished corpora are reused
 /// under it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A paper: an article in LaTeX or JATS XML.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,64 +4,44 @@
 //! limit. A macro that leads to itself stays as it is written.
 
 use super::files::VERBATIM;
-use super::scan::{Finder, Grouped, command_name, is_word, name_in_braces, skip_space};
+use super::scan::{Finder, Grouped, command_name, is_word, name_in_braces, name_with_at, skip_space};
 use crate::error::{MarkupError, MarkupLimits};
 use std::collections::HashMap;
 
 /// Commands that define another one.
 const DEFINITIONS: &[&str] = &["newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"];
 /// Most macros inside each other.
-const MOST_MACRO_DEPTH: usize = 64;
+pub(super) const MOST_MACRO_DEPTH: usize = 64;
 /// Longest list of parameters of `\def`.
 const MOST_PARAMETER_BYTES: usize = 100;
 /// Most macros of a paper; further definitions are taken out and not expanded.
-const MOST_MACROS: usize = 4096;
+pub(super) const MOST_MACROS: usize = 4096;
 /// Longest definition that is expanded.
-const MOST_MACRO_BYTES: usize = 16 << 10;
+pub(super) const MOST_MACRO_BYTES: usize = 16 << 10;
 
-/// The source without definitions, macros without arguments expanded.
+/// A macro.
+#[derive(Debug, Clone)]
+pub(super) struct Macro {
+    /// Number of its arguments; none where text delimits them.
+    pub(super) arguments: Option<usize>,
+    /// Value of its first argument where that may be left out.
+    pub(super) default: Option<String>,
+    pub(super) body: String,
+    /// In its body `@` is a letter.
+    pub(super) letter: bool,
+    /// Its expansion holds a condition, or changes one.
+    pub(super) conditional: bool,
+}
+
+/// The source without definitions and conditionals, macros without arguments expanded.
 pub(super) fn expanded(source: &str, limits: &MarkupLimits) -> Result<String, MarkupError> {
-    let (source, macros) = without_definitions(source);
+    let (source, macros) = super::resolve::resolved(source, limits)?;
     if macros.is_empty() {
         return Ok(source);
     }
     let mut expander = Expander { macros: &macros, whole: HashMap::new(), whole_bytes: 0, limits };
     expander.resolve_all()?;
     expander.expand(&source)
-}
-
-/// The source without definitions of commands, and those without arguments by name.
-fn without_definitions(source: &str) -> (String, HashMap<String, String>) {
-    let mut out = String::with_capacity(source.len());
-    let mut macros = HashMap::new();
-    let mut finder = Finder::default();
-    let grouped = Grouped::new(source);
-    let mut at = 0;
-    while let Some(found) = memchr::memchr(b'\\', &source.as_bytes()[at..]) {
-        let start = at + found;
-        out.push_str(&source[at..start]);
-        let name = command_name(source, start);
-        let end = start + 1 + name.len();
-        if let Some(close) = end_of_verbatim(source, end, name, &mut finder) {
-            out.push_str(&source[start..close]);
-            at = close;
-            continue;
-        }
-        let Some(definition) = definition(&grouped, end, name) else {
-            out.push_str(&source[start..end]);
-            at = end;
-            continue;
-        };
-        let fits = |body: &String| body.len() <= MOST_MACRO_BYTES && macros.len() < MOST_MACROS;
-        if let Some(body) = definition.body.filter(fits) {
-            macros.insert(definition.name.to_string(), body);
-        } else {
-            macros.remove(definition.name);
-        }
-        at = definition.end;
-    }
-    out.push_str(&source[at..]);
-    (out, macros)
 }
 
 /// Where the verbatim environment ends that `\begin` at `end` begins.
@@ -71,15 +51,19 @@ fn end_of_verbatim(source: &str, end: usize, name: &str, finder: &mut Finder) ->
 }
 
 /// A definition of a command.
-struct Definition<'a> {
-    name: &'a str,
-    /// What it stands for; none where it takes arguments.
-    body: Option<String>,
-    end: usize,
+pub(super) struct Definition<'a> {
+    pub(super) name: &'a str,
+    pub(super) defined: Macro,
+    pub(super) end: usize,
 }
 
-/// The definition that the command `name`, which ends at `end`, makes.
-fn definition<'a>(grouped: &Grouped<'a>, end: usize, name: &str) -> Option<Definition<'a>> {
+/// The definition that the command `name`, which ends at `end`, makes. `letter`: `@` is a letter.
+pub(super) fn definition<'a>(
+    grouped: &Grouped<'a>,
+    end: usize,
+    name: &str,
+    letter: bool,
+) -> Option<Definition<'a>> {
     let source = grouped.text;
     let is_def = matches!(name, "def" | "gdef" | "edef" | "xdef");
     let operator = name == "DeclareMathOperator";
@@ -94,28 +78,41 @@ fn definition<'a>(grouped: &Grouped<'a>, end: usize, name: &str) -> Option<Defin
             inner.trim().strip_prefix('\\')?
         }
         _ if source.as_bytes().get(at) == Some(&b'\\') => {
-            let name = command_name(source, at);
+            let name = name_with_at(source, at, letter);
             at += 1 + name.len();
             name
         }
         _ => return None,
     };
-    let mut takes_arguments = false;
+    let mut arguments = Some(0);
+    let mut default = None;
     if is_def {
-        let parameters = source[at..].bytes().take(MOST_PARAMETER_BYTES).position(|byte| byte == b'{')?;
-        let begin = at + parameters;
-        takes_arguments = source[at..begin].contains('#');
-        at = begin;
+        let length = source[at..].bytes().take(MOST_PARAMETER_BYTES).position(|byte| byte == b'{')?;
+        let parameters = source[at..at + length].trim();
+        let marks = parameters.matches('#').count();
+        arguments = (parameters.len() == 2 * marks).then_some(marks);
+        at += length;
     } else {
         at = skip_space(source, at);
+        let mut options = 0;
         while let Some(behind) = grouped.skip_option(at) {
-            takes_arguments = true;
+            let option = &source[at + 1..behind - 1];
+            match options {
+                0 => arguments = option.trim().parse().ok(),
+                1 => default = Some(option.to_string()),
+                _ => arguments = None,
+            }
+            options += 1;
             at = skip_space(source, behind);
         }
     }
     let (body, end) = grouped.argument(at)?;
     let body = if operator { format!("\\operatorname{{{body}}}") } else { body.to_string() };
-    Some(Definition { name: defined, body: (!takes_arguments).then_some(body), end })
+    Some(Definition {
+        name: defined,
+        defined: Macro { arguments, default, body, letter, conditional: false },
+        end,
+    })
 }
 
 struct Expander<'a> {

@@ -5,16 +5,21 @@
 //! out. The passes, in order:
 //!
 //! ```text
-//! files ─► the main file ─► comments removed, \input resolved (files) ─► definitions taken out, macros expanded (macros) ─► text (render)
+//! files ─► the main file ─► comments removed, \input resolved (files)
+//!       ─► definitions taken out, one branch of each conditional kept (resolve, conditionals, conditions) ─► macros expanded (macros) ─► text (render)
 //! ```
 //!
-//! This reads LaTeX as it is written in papers; it does not run TeX. Macros with arguments are not expanded: their command
-//! disappears and their arguments stay.
+//! This reads LaTeX as it is written in papers; it does not run TeX. Macros with arguments are expanded where they hold a conditional;
+//! of others the command disappears and the arguments stay. Of a conditional whose condition the paper does not decide the first
+//! branch stays.
 
 mod commands;
+mod conditionals;
+mod conditions;
 mod files;
 mod macros;
 mod render;
+mod resolve;
 mod scan;
 
 use crate::Paper;

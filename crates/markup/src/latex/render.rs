@@ -189,11 +189,6 @@ impl<'a> Renderer<'a> {
                 }
                 return Ok(true);
             }
-            "iffalse" => {
-                self.at =
-                    self.finder.find(self.source, behind, "\\fi").map_or(behind, |end| end + "\\fi".len());
-                return Ok(true);
-            }
             _ => {}
         }
         if is_citation(name) {

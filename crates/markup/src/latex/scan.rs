@@ -16,6 +16,16 @@ pub(super) fn command_name(source: &str, at: usize) -> &str {
     &rest[..length]
 }
 
+/// As [`command_name`], with `@` as a letter where `letter` holds, as it is behind `\makeatletter`.
+pub(super) fn name_with_at(source: &str, at: usize, letter: bool) -> &str {
+    let name = command_name(source, at);
+    if !letter || !(is_word(name) || name == "@") {
+        return name;
+    }
+    let rest = &source[at + 1..];
+    &rest[..rest.bytes().take_while(|byte| byte.is_ascii_alphabetic() || *byte == b'@').count()]
+}
+
 /// Whether a command has a name of letters: the white space that follows such a name separates nothing.
 pub(super) fn is_word(name: &str) -> bool {
     name.as_bytes().first().is_some_and(u8::is_ascii_alphabetic)

@@ -1,6 +1,8 @@
 //! Dumps of MediaWiki (`pages-articles.xml`), and their wikitext as plain text.
 
+mod inline;
 mod regions;
+mod templates;
 mod wikitext;
 
 pub use wikitext::plain_text;

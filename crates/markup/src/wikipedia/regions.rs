@@ -1,5 +1,6 @@
 //! Parts of wikitext that are no prose, found before it is rendered: templates, tables, comments, references and other tags.
 
+use super::templates::opaque_end;
 use std::collections::HashMap;
 
 /// Tags whose content is left out.
@@ -22,6 +23,7 @@ const DROPPED_TAGS: &[&str] = &[
     "table",
     "style",
     "script",
+    "includeonly",
 ];
 /// Tags whose content stays as it is written.
 const LITERAL_TAGS: &[&str] = &["nowiki", "pre", "math", "chem", "source", "syntaxhighlight", "code"];
@@ -41,56 +43,88 @@ pub(super) enum Region {
     Break(usize),
 }
 
-/// The end of every template and table by its start. One that is never closed has none: its mark is text.
-pub(super) fn closed_regions(text: &str) -> HashMap<usize, usize> {
-    #[derive(PartialEq)]
-    enum Mark {
-        Template,
-        Table,
+/// Kind of a region that braces enclose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClosedKind {
+    /// `{{…}}`
+    Template,
+    /// `{{{…}}}`
+    Argument,
+    /// `{|…|}`
+    Table,
+}
+
+/// A region that braces enclose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Closed {
+    /// Position behind it.
+    pub(super) end: usize,
+    pub(super) kind: ClosedKind,
+}
+
+/// Every template, argument and table by its start. One that is never closed has none: its mark is text. Braces match as MediaWiki's
+/// preprocessor matches them: of two runs of braces three make an argument, else two a template, the innermost first.
+pub(super) fn closed_regions(text: &str) -> HashMap<usize, Closed> {
+    struct Open {
+        start: usize,
+        /// Braces that are not matched yet; none for a table.
+        braces: Option<usize>,
     }
     let bytes = text.as_bytes();
-    let mut ends = HashMap::new();
-    let mut open: Vec<(Mark, usize)> = Vec::new();
+    let mut tags = Tags::default();
+    let mut regions = HashMap::new();
+    let mut open: Vec<Open> = Vec::new();
     let mut templates = 0;
     let mut at = 0;
-    while let Some(found) = memchr::memchr3(b'{', b'}', b'|', &bytes[at..]) {
+    while let Some(found) = memchr::memchr3(b'{', b'}', b'<', &bytes[at..]) {
         at += found;
-        let begins_line = text[..at].trim_end_matches([' ', '\t', ':', '*', '#']).ends_with('\n') || at == 0;
-        match &bytes[at..] {
-            [b'{', b'{', ..] => {
-                open.push((Mark::Template, at));
-                templates += 1;
-                at += 2;
+        let run = |byte: u8| bytes[at..].iter().take_while(|other| **other == byte).count();
+        let begins_line =
+            |at: usize| at == 0 || text[..at].trim_end_matches([' ', '\t', ':', '*', '#']).ends_with('\n');
+        match bytes[at] {
+            b'<' => at = opaque_end(text, at, &mut tags).unwrap_or(at + 1),
+            b'{' => {
+                let braces = run(b'{');
+                if braces >= 2 {
+                    open.push(Open { start: at, braces: Some(braces) });
+                    templates += 1;
+                } else if bytes.get(at + 1) == Some(&b'|') && begins_line(at) {
+                    open.push(Open { start: at, braces: None });
+                }
+                at += braces;
             }
-            [b'{', b'|', ..] if begins_line => {
-                open.push((Mark::Table, at));
-                at += 2;
-            }
-            [b'}', b'}', ..] if templates > 0 => {
-                // A table that was not closed inside of the template ends with it.
-                while let Some((mark, start)) = open.pop() {
-                    if mark == Mark::Template {
-                        ends.insert(start, at + 2);
+            _ => {
+                let mut closing = run(b'}');
+                let closes_table = closing == 1 && at > 0 && bytes[at - 1] == b'|' && begins_line(at - 1);
+                if closes_table && open.last().is_some_and(|open| open.braces.is_none()) {
+                    if let Some(table) = open.pop() {
+                        regions.insert(table.start, Closed { end: at + 1, kind: ClosedKind::Table });
+                    }
+                    at += 1;
+                    continue;
+                }
+                while closing >= 2 && templates > 0 {
+                    // A table that was not closed inside of the template ends with it.
+                    let Some(mut inner) = open.pop() else { break };
+                    let Some(braces) = inner.braces else { continue };
+                    let matched = braces.min(closing).min(3);
+                    let kind = if matched == 3 { ClosedKind::Argument } else { ClosedKind::Template };
+                    let left = braces - matched;
+                    regions.insert(inner.start + left, Closed { end: at + matched, kind });
+                    at += matched;
+                    closing -= matched;
+                    if left >= 2 {
+                        inner.braces = Some(left);
+                        open.push(inner);
+                    } else {
                         templates -= 1;
-                        break;
                     }
                 }
-                at += 2;
+                at += closing;
             }
-            [b'|', b'}', rest @ ..]
-                if begins_line
-                    && rest.first() != Some(&b'}')
-                    && open.last().is_some_and(|(mark, _)| *mark == Mark::Table) =>
-            {
-                if let Some((_, start)) = open.pop() {
-                    ends.insert(start, at + 2);
-                }
-                at += 2;
-            }
-            _ => at += 1,
         }
     }
-    ends
+    regions
 }
 
 /// Finds what tags and comments hold, and remembers which ends do not come any more.

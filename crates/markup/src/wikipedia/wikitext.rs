@@ -1,11 +1,12 @@
 //! Wikitext as plain text.
 //!
-//! Templates, tables, references, galleries, files, categories and links to other languages are left out; of other links the label
+//! Tables, references, galleries, files, categories and links to other languages are left out; of other links the label
 //! stays, of formulas and code the source. Sections that only point elsewhere ("See also", "References") are left out, as are
-//! sections in which nothing is left. Nothing is expanded: a template gives no text.
+//! sections in which nothing is left. Templates that stand within sentences give their text, others none ([`super::templates`]).
 
 use super::Namespaces;
 use super::regions::{Region, Tags, closed_regions};
+use super::templates;
 use crate::error::{MarkupError, MarkupLimits};
 use crate::writer::TextWriter;
 use bessemer_web::html::decode_references;
@@ -76,6 +77,8 @@ struct Renderer<'a> {
     at: usize,
     writer: TextWriter,
     links: Vec<Link>,
+    /// External links that are open in this paragraph.
+    external: usize,
     headings: Vec<Heading>,
     /// Level of the section that is left out.
     dropped_level: Option<usize>,
@@ -92,6 +95,9 @@ pub fn plain_text(
     limits: &MarkupLimits,
 ) -> Result<String, MarkupError> {
     limits.check_bytes(wikitext.len())?;
+    let expanded = if wikitext.contains("{{") { templates::expanded(wikitext) } else { wikitext.to_string() };
+    limits.check_bytes(expanded.len())?;
+    let wikitext = expanded.as_str();
     let ends = closed_regions(wikitext);
     let mut tags = Tags::default();
     let mut renderer = Renderer {
@@ -99,6 +105,7 @@ pub fn plain_text(
         at: 0,
         writer: TextWriter::default(),
         links: Vec::new(),
+        external: 0,
         headings: Vec::new(),
         dropped_level: None,
         namespaces,
@@ -109,7 +116,7 @@ pub fn plain_text(
         }
         let rest = &wikitext[renderer.at..];
         match rest.as_bytes()[0] {
-            b'{' if ends.contains_key(&renderer.at) => renderer.at = ends[&renderer.at],
+            b'{' if ends.contains_key(&renderer.at) => renderer.at = ends[&renderer.at].end,
             b'<' => match tags.region(wikitext, renderer.at) {
                 Some(region) => renderer.region(region),
                 None => renderer.characters(1),
@@ -236,6 +243,7 @@ impl Renderer<'_> {
         if lines > 1 {
             self.writer.paragraph();
             self.links.clear();
+            self.external = 0;
         } else {
             self.writer.line();
         }
@@ -272,7 +280,9 @@ impl Renderer<'_> {
         {
             // An address without a label is no text.
             self.at += 1 + address;
-        } else if rest.starts_with(']') {
+            self.external += 1;
+        } else if rest.starts_with(']') && self.external > 0 {
+            self.external -= 1;
             self.at += 1;
         } else {
             self.characters(1);

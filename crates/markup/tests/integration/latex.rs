@@ -134,8 +134,94 @@ fn damaged_sources_cost_linear_time() {
         "\\'",
         "%\n",
         "\\iffalse",
+        "\\ifnum",
+        "\\ifx\\a",
+        "\\iftrue\\else",
+        "\\ifcase 9\\or",
+        "\\ifthenelse{",
+        "\\ifthenelse{\\equal{a}{b}}{",
+        "\\ifabc{x}{y}",
+        "\\newif\\ifa\\atrue\\ifa",
     ] {
         let source = format!("\\begin{{document}}{}", piece.repeat(200_000));
         let _ = text_of(&[("a.tex", &source)]);
     }
+}
+
+#[test]
+fn of_a_conditional_one_branch_stays_and_its_condition_goes() {
+    for (source, wanted) in [
+        (
+            r"Seen one. \if 0 Old words of the draft. \fi Seen two. \iftrue Shown. \else Notshown. \fi Seen three.",
+            "Seen one. Seen two. Shown. Seen three.",
+        ),
+        (r"A \if 0O no\else yes\fi. \if aa same\fi", "A yes. same"),
+        (r"\def\mode{d}\if\mode d draft\else final\fi", "draft"),
+        (r"\iffalse a \iftrue b \else c \fi d \else e \iffalse f \fi g\fi h", "e gh"),
+        (r"\newif\ifdraft A \ifdraft no\else yes\fi, \drafttrue\ifdraft now\else no\fi.", "A yes, now."),
+        (r"\let\ifdraft\iffalse A \ifdraft b \fi c", "A c"),
+        (r"\let\ifdraft=\iftrue A \ifdraft b \fi c", "A b c"),
+        (r"\ifnum 3>2 more\else less\fi, \ifnum\pdfstrcmp{a}{a}=0 same\else other\fi", "more, same"),
+        (
+            r"\newcount\level \level=4 \ifnum\level<5 low\fi \advance\level by 3 \ifnum\level<5 low\else high\fi",
+            "lowhigh",
+        ),
+        (r"\newcounter{n}\setcounter{n}{7}\ifodd\value{n} odd\else even\fi", "odd"),
+        (r"\ifdim 1in>2cm wide\else narrow\fi", "wide"),
+        (r"\ifdim\textwidth>10cm wide\else narrow\fi.", "wide."),
+        (
+            r"\def\n{2}\ifcase\n zero\or one\or two\else many\fi, \ifcase 9 zero\or one\else many\fi",
+            "two, many",
+        ),
+        (r"\ifcase 0 zero\or one\fi", "zero"),
+        (r"\ifx\undefinedone\undefined new\else old\fi", "new"),
+        (r"\def\a{x}\def\b{x}\def\c{y}\ifx\a\b same\fi \ifx\a\c same\else other\fi", "sameother"),
+        (r"\newcommand{\x}{}\ifx\x\empty empty\else full\fi", "empty"),
+        (r"\ifdefined\nosuchthing a\else b\fi \newcommand{\y}{1}\ifdefined\y c\else d\fi", "bc"),
+        (r"\expandafter\ifx\csname nosuch\endcsname\relax none\else some\fi", "none"),
+        (r"\unless\ifnum 1=1 no\else yes\fi", "yes"),
+        // Of unknown switches and tests the first branch stays.
+        (r"\ifCLASSOPTIONpeerreview one\else two\fi three", "onethree"),
+        (r"\ifnum\lastpenalty<3 one \else two \fi three", "one three"),
+        // Branches in braces.
+        (r"\ifthenelse{\equal{a}{b}}{no}{yes} end", "yes end"),
+        (
+            r"\newboolean{long}\setboolean{long}{true}\ifthenelse{\boolean{long}}{The \textbf{long} one}{short}.",
+            "The long one.",
+        ),
+        (r"\ifthenelse{\NOT 1>2 \AND \( \isodd{3} \OR 2=3 \)}{yes}{no}", "yes"),
+        (r"\newtoggle{x}\toggletrue{x}\iftoggle{x}{on \iffalse no\fi}{off}!", "on !"),
+        (r"\ifdefempty{\z}{a}{b} \IfFileExists{f.sty}{there}{not}", "a there"),
+        (r"\ifdraft{\textcolor{red}{one}}{two} three", "one three"),
+        // In macros, also with arguments.
+        (
+            r"\newif\ifnotes\newcommand{\note}[1]{\ifnotes [#1]\fi}A\note{hidden} b\notestrue\note{shown}.",
+            "A b[shown].",
+        ),
+        (r"\newcommand{\hide}{\iffalse}A \hide b \fi c", "A c"),
+        (
+            r"\newcommand{\who}[2][nobody]{\ifx\relax#1\relax\else #1 and #2\fi}\who[we]{they}, \who{x}",
+            "we and they, nobody and x",
+        ),
+        (
+            r"\def\eps{\ifmmode\epsilon\else$\epsilon$\fi} Small \eps{} and $2\eps + 1$.",
+            "Small $\\epsilon$ and $2\\epsilon+ 1$.",
+        ),
+        (r"\iftrue\newcommand{\v}{one}\else\newcommand{\v}{two}\fi \v", "one"),
+        // Comments as environments.
+        (r"a \begin{comment} \iftrue x \end{comment}b \excludecomment{old}\begin{old}y\end{old}c", "a b c"),
+        // No conditionals.
+        (r"$a \iff b$ and \verb|\iffalse| and \else x", "$a \\iff b$ and \\iffalse and x"),
+        // Damaged ones leave their text.
+        (r"a \iffalse b", "a b"),
+        (r"a \fi b \ifnum 3 c", "a b c"),
+    ] {
+        assert_eq!(body(source), wanted, "{source}");
+    }
+    let preamble = r"\documentclass{article}\makeatletter\newif\if@anon\@anontrue\def\@x{y}
+\newcommand{\names}{\if@anon Anonymous\else Jane Doe\fi}\makeatother\begin{document}By \names. A.\@ Next.\end{document}";
+    assert_eq!(text_of(&[("a.tex", preamble)]).unwrap(), "By Anonymous. A. Next.");
+    // Expansions that double end.
+    let doubling = r"\def\a{\iftrue\a\a\fi}\begin{document}x \a y\end{document}";
+    assert_eq!(text_of(&[("a.tex", doubling)]).unwrap(), "x y");
 }
