@@ -298,7 +298,8 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
             at = self.add_above(at, added);
         }
         self.total.add(added);
-        for i in innermost.into_iter().flat_map(|at| self.siblings(at).collect::<Vec<_>>()) {
+        let twins: Vec<usize> = innermost.map_or_else(Vec::new, |at| self.siblings(at).collect());
+        for i in twins {
             self.cleared[i] = true;
         }
     }
