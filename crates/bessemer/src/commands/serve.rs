@@ -74,8 +74,9 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
             model.name, saved.state.step, args.slots
         )),
     }
-    let service = Service::new(model, args.max_queue, args.slots, cache_bytes.0);
-    let service = Arc::new(Service { key, ..service });
+    let mut service = Service::new(model, args.max_queue, args.slots, cache_bytes.0);
+    service.key = key;
+    let service = Arc::new(service);
     let mut engine = ModelEngine { backend, decoder, cache };
     serve(server, &service, &mut engine, &stop, drain)?;
     console.say("stopped");
