@@ -271,7 +271,7 @@ pub fn build_on(
             }
             Target::Local(plan) => executor.run(plan, &mut held_out)?,
         }
-        let seen = held_out.seen;
+        let mut seen = held_out.seen;
         if choice.is_none() && !source.verbatim() {
             choice = seen.choose(&config.split);
             if choice.is_some() {

@@ -1,7 +1,7 @@
 //! From a configuration to the plan.
 //!
 //! ```text
-//! source ─► side of the split ─► each document by itself ─► duplicates ─► head, middle, tail ─► sink
+//! source ─► side of the split ─► parts of long texts ─► each document by itself ─► duplicates ─► head, middle, tail ─► sink
 //!           [corpus.split]       one pass, one text buffer │ [corpus.dedup]  [corpus.scores]
 //!                                                          └ the cut of `parts.rs`
 //! each document: URLs ─► decode ─► scores that predicates name ─► profiles of rules ─► rules of this crate, privacy
@@ -15,6 +15,7 @@
 
 use crate::components::{KeepExempt, Slices};
 use crate::config::CorpusConfig;
+use crate::cut::Cut;
 use crate::error::{Error, Result};
 use crate::output::extra;
 use crate::rule::{Decode, Decontaminate, Profiles, chain, urls};
@@ -49,8 +50,11 @@ pub(crate) fn plan(
     let exempt: BTreeSet<String> = source.listing().verbatim.iter().cloned().collect();
     let keep_exempt = (!exempt.is_empty()).then(|| Stage::Map(Arc::new(KeepExempt)));
     let [filtered, written] = meters;
-    let passes = DocumentPasses::new(passes(config, exempt, verbatim)?, &[TAGS]);
-    let mut stages = vec![Stage::Map(Arc::new(assign)), Stage::Map(Arc::new(passes)), Stage::Map(filtered)];
+    let passes = DocumentPasses::new(passes(config, exempt.clone(), verbatim)?, &[TAGS]);
+    let max_bytes = config.clean.cuts().filter(|_| !verbatim).map(|most| most as usize);
+    let cut = Stage::FlatMap(Arc::new(Cut { max_bytes, exempt }));
+    let mut stages =
+        vec![Stage::Map(Arc::new(assign)), cut, Stage::Map(Arc::new(passes)), Stage::Map(filtered)];
     if !verbatim {
         stages.extend(methods(config).stages());
         stages.extend(score::parts(&config.scores));

@@ -5,6 +5,7 @@
 //! makes it again. The result is the corpus that a build with the same list makes, apart from its counts of edits.
 
 use crate::build::publish;
+use crate::cut::whole_id;
 use crate::error::{Error, Result};
 use crate::output::documents::Documents;
 use crate::output::durable::PartialDir;
@@ -69,9 +70,22 @@ pub fn delete(folder: &Path, ids: &[String], reason: &str, stop: &AtomicBool) ->
 
 /// Notes the ids of the list that a batch holds.
 fn note(batch: &RecordBatch, tombstones: &Tombstones, seen: &mut BTreeSet<String>) -> Result<()> {
-    let ids: &StringArray = column(DELETED, batch, "id")?;
-    seen.extend(ids.iter().flatten().filter(|id| tombstones.reason(id).is_some()).map(str::to_string));
+    let found = listed(batch, tombstones)?;
+    seen.extend(found.into_iter().flatten().map(|(id, _)| id.to_string()));
     Ok(())
+}
+
+/// For each row of a batch the id on the list that names it, with the reason: its own id, or that of the text that it is a part
+/// of.
+fn listed<'a>(batch: &'a RecordBatch, tombstones: &'a Tombstones) -> Result<Vec<Option<(&'a str, &'a str)>>> {
+    let ids: &StringArray = column(DELETED, batch, "id")?;
+    let rows: &UInt64Array = column(DELETED, batch, "row")?;
+    let of = |row: usize| {
+        let id = ids.value(row);
+        let names = [id, whole_id(id, rows.value(row))];
+        names.into_iter().find_map(|name| Some((name, tombstones.reason(name)?)))
+    };
+    Ok((0..batch.num_rows()).map(of).collect())
 }
 
 /// Writes the corpus anew.
@@ -97,9 +111,12 @@ fn rewrite(
         note(&batch, tombstones, seen)?;
         Ok(sink.write(&map.apply(batch)?)?)
     })?;
-    let (made, samples) = sink.finish()?;
+    let (mut made, samples) = sink.finish()?;
+    // What was read is not read again.
+    for (made, old) in made.sources.iter_mut().zip(&old.sources) {
+        made.read = old.read;
+    }
     let summary = CorpusSummary {
-        read: made.read,
         kept: made.kept,
         dropped: made.dropped,
         dropped_by_reason: made.dropped_by_reason,
@@ -142,13 +159,13 @@ impl BatchMap for ApplyDeletions {
     }
 
     fn apply(&self, batch: RecordBatch) -> bessemer_dataflow::Result<RecordBatch> {
-        let ids: &StringArray = column(self.name(), &batch, "id")?;
-        if !ids.iter().flatten().any(|id| self.0.reason(id).is_some()) {
+        let found = listed(&batch, &self.0)?;
+        if found.iter().all(Option::is_none) {
             return Ok(batch);
         }
         edit_all(self.name(), &batch, |document| {
-            Ok(match self.0.reason(ids.value(document.index())) {
-                Some(why) => {
+            Ok(match found[document.index()] {
+                Some((_, why)) => {
                     document.set_text("");
                     let detail = Some(why.to_string()).filter(|why| !why.is_empty());
                     Verdict::Drop { reason: DELETED.into(), detail }

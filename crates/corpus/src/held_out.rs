@@ -6,12 +6,13 @@
 //! take. If all are larger, the tail of the largest document is held out. Both are functions of the kept documents alone.
 
 use crate::config::SplitConfig;
+use crate::cut::{document_number, whole_id};
 use crate::output::summary::Count;
 use crate::split::{Assign, most_share, position};
-use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
 use arrow_schema::{DataType, Field};
 use bessemer_dataflow::{Sink, optional, with_columns};
-use bessemer_documents::{Rows, TRAIN, VALIDATION};
+use bessemer_documents::{EDITS, Rows, TRAIN, VALIDATION};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,22 +23,25 @@ const EXAMPLES: usize = 3;
 /// Reasons that stand for text that could not be read, not for text that is unwanted.
 const FAULTS: [&str; 3] = ["unreadable", "truncated-input", "decompression-bomb"];
 
-/// A kept document.
+/// A kept document, with all of its parts if it was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidate {
     file: u32,
-    row: u64,
+    /// Number of the document in the file.
+    number: u64,
     /// Bytes of its text.
     bytes: u64,
+    /// Hash of its name.
+    position: u64,
 }
 
 /// What is held out, beyond what the hash of names holds out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// A whole document.
-    Document { file: u32, row: u64 },
-    /// The end of a document: at most `bytes` of its text.
-    Tail { file: u32, row: u64, bytes: u64, most: u64 },
+    Document { file: u32, number: u64 },
+    /// The end of a document: what follows its first `start` bytes, about; at most `most`.
+    Tail { file: u32, number: u64, start: u64, most: u64 },
 }
 
 /// Counts of the rows on their way to the sink.
@@ -48,6 +52,8 @@ pub(crate) struct Seen {
     /// By the position of the hash.
     lowest: BTreeMap<(u64, u32, u64), Candidate>,
     largest: Option<Candidate>,
+    /// The document whose last part may be still to come.
+    open: Option<Candidate>,
     /// Inputs that could not be read whole.
     pub(crate) faults: u64,
     /// The first of them, with what is wrong.
@@ -59,23 +65,21 @@ pub(crate) struct HoldOut<'a> {
     sink: &'a mut dyn Sink,
     assign: &'a Assign,
     choice: Option<Choice>,
+    /// Bytes of the chosen document that have passed.
+    passed: u64,
     pub(crate) seen: Seen,
 }
 
 impl<'a> HoldOut<'a> {
     pub(crate) fn new(sink: &'a mut dyn Sink, assign: &'a Assign, choice: Option<Choice>) -> HoldOut<'a> {
-        HoldOut { sink, assign, choice, seen: Seen::default() }
+        HoldOut { sink, assign, choice, passed: 0, seen: Seen::default() }
     }
 }
 
 impl Seen {
     fn keep(&mut self, rows: &Rows<'_>, index: usize, assign: &Assign) {
-        let candidate = Candidate {
-            file: rows.file.value(index),
-            row: rows.row.value(index),
-            bytes: rows.text.value(index).len() as u64,
-        };
-        self.kept.add(candidate.bytes);
+        let (row, bytes) = (rows.row.value(index), rows.text.value(index).len() as u64);
+        self.kept.add(bytes);
         if rows.split.value(index) != TRAIN {
             self.validation += 1;
             return;
@@ -83,11 +87,23 @@ impl Seen {
         if self.validation > 0 || assign.is_fixed(rows.source.value(index)) {
             return;
         }
+        let (file, number) = (rows.file.value(index), document_number(row));
+        match &mut self.open {
+            Some(open) if (open.file, open.number) == (file, number) => open.bytes += bytes,
+            _ => {
+                let position = position(whole_id(rows.id.value(index), row), assign.seed());
+                let before = self.open.replace(Candidate { file, number, bytes, position });
+                self.add(before);
+            }
+        }
+    }
+
+    fn add(&mut self, candidate: Option<Candidate>) {
+        let Some(candidate) = candidate else { return };
         if self.largest.is_none_or(|largest| candidate.bytes > largest.bytes) {
             self.largest = Some(candidate);
         }
-        let key = (position(rows.id.value(index), assign.seed()), candidate.file, candidate.row);
-        self.lowest.insert(key, candidate);
+        self.lowest.insert((candidate.position, candidate.file, candidate.number), candidate);
         if self.lowest.len() > CANDIDATES {
             self.lowest.pop_last();
         }
@@ -105,7 +121,9 @@ impl Seen {
     }
 
     /// What to hold out so that validation is not empty; nothing if it is not, or if nothing can be spared.
-    pub(crate) fn choose(&self, config: &SplitConfig) -> Option<Choice> {
+    pub(crate) fn choose(&mut self, config: &SplitConfig) -> Option<Choice> {
+        let last = self.open.take();
+        self.add(last);
         let fraction = config.validation_fraction;
         if fraction <= 0.0 || self.validation > 0 {
             return None;
@@ -113,15 +131,15 @@ impl Seen {
         let most = most_share(fraction) * self.kept.bytes as f64;
         let fits = |candidate: &&Candidate| candidate.bytes as f64 <= most;
         if let Some(found) = self.lowest.values().find(fits) {
-            return Some(Choice::Document { file: found.file, row: found.row });
+            return Some(Choice::Document { file: found.file, number: found.number });
         }
         let largest = self.largest?;
         let bytes = ((self.kept.bytes as f64 * fraction) as u64).max(1);
         // A text of one byte is not cut.
         (largest.bytes > bytes).then_some(Choice::Tail {
             file: largest.file,
-            row: largest.row,
-            bytes,
+            number: largest.number,
+            start: largest.bytes - bytes,
             most: most as u64,
         })
     }
@@ -142,17 +160,19 @@ impl Choice {
 
     fn place(self) -> (u32, u64) {
         match self {
-            Choice::Document { file, row } | Choice::Tail { file, row, .. } => (file, row),
+            Choice::Document { file, number } | Choice::Tail { file, number, .. } => (file, number),
         }
     }
 
-    /// The batch with the row at `index` on the side of validation, or cut in two.
-    fn apply(self, batch: &RecordBatch, index: usize) -> bessemer_dataflow::Result<RecordBatch> {
-        let Choice::Tail { bytes, most, .. } = self else {
-            let split = Rows::of("hold-out", batch)?.split;
-            return with_columns(batch, vec![sides(split, index)]);
+    /// The batch with the row at `index` on the side of validation, or cut in two; `passed` bytes of the document stand before it.
+    fn apply(self, batch: &RecordBatch, index: usize, passed: u64) -> bessemer_dataflow::Result<RecordBatch> {
+        let rows = Rows::of("hold-out", batch)?;
+        let text = rows.text.value(index);
+        let (bytes, most) = match self {
+            Choice::Tail { start, .. } if passed + text.len() as u64 <= start => return Ok(batch.clone()),
+            Choice::Tail { start, most, .. } if passed < start => (passed + text.len() as u64 - start, most),
+            _ => return with_columns(batch, vec![sides(rows.split, index)]),
         };
-        let text = Rows::of("hold-out", batch)?.text.value(index);
         let at = cut(text, bytes as usize, most as usize);
         if at >= text.len() {
             // One character, which is not cut.
@@ -180,11 +200,20 @@ impl Choice {
                 row => Some(rows.bytes.value(row)),
             })
             .collect();
-        let changed: Vec<(Field, ArrayRef)> = vec![
+        // What was replaced and removed in the document counts once.
+        let edits = batch.schema().index_of(EDITS).map(|column| batch.column(column).clone());
+        let mut changed: Vec<(Field, ArrayRef)> = vec![
             sides(rows.split, tail),
             (Field::new("bytes", DataType::UInt64, false), Arc::new(stored)),
             (Field::new("text", DataType::Utf8, false), Arc::new(texts)),
         ];
+        if let Ok(edits) = edits {
+            let none = new_null_array(edits.data_type(), 1);
+            let places: Vec<(usize, usize)> =
+                (0..batch.num_rows()).map(|row| if row == tail { (1, 0) } else { (0, row) }).collect();
+            let edits = arrow_select::interleave::interleave(&[edits.as_ref(), none.as_ref()], &places)?;
+            changed.push((batch.schema().field_with_name(EDITS)?.clone(), edits));
+        }
         with_columns(&batch, changed)
     }
 }
@@ -208,24 +237,28 @@ fn cut(text: &str, bytes: usize, most: usize) -> usize {
 impl Sink for HoldOut<'_> {
     fn write(&mut self, batch: &RecordBatch) -> bessemer_dataflow::Result<()> {
         let rows = Rows::of("hold-out", batch)?;
-        let mut chosen = None;
+        let mut chosen = Vec::new();
         for index in 0..batch.num_rows() {
-            let place = (rows.file.value(index), rows.row.value(index));
+            let place = (rows.file.value(index), document_number(rows.row.value(index)));
             match optional(rows.reason, index) {
                 None => {
                     self.seen.keep(&rows, index, self.assign);
                     if self.choice.is_some_and(|choice| choice.place() == place) {
-                        chosen = Some(index);
+                        chosen.push((index, self.passed));
+                        self.passed += rows.text.value(index).len() as u64;
                     }
                 }
                 Some(reason) if FAULTS.contains(&reason) => self.seen.fault(&rows, index),
                 Some(_) => {}
             }
         }
-        match (self.choice, chosen) {
-            (Some(choice), Some(index)) => self.sink.write(&choice.apply(batch, index)?),
-            _ => self.sink.write(batch),
+        let Some(choice) = self.choice.filter(|_| !chosen.is_empty()) else { return self.sink.write(batch) };
+        let mut batch = batch.clone();
+        // From the last on: a row that is cut moves those behind it.
+        for (index, passed) in chosen.into_iter().rev() {
+            batch = choice.apply(&batch, index, passed)?;
         }
+        self.sink.write(&batch)
     }
 }
 

@@ -20,7 +20,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Version of what this crate makes of its input by itself: sources, rules of `[corpus.clean]`, split, order.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// Versions of what decides the documents of a corpus, by crate.
 pub const VERSIONS: [(&str, u32); 8] = [

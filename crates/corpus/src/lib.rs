@@ -23,6 +23,7 @@ mod build;
 mod components;
 mod compose;
 mod config;
+mod cut;
 mod delete;
 mod dialogue;
 mod error;
@@ -36,6 +37,7 @@ mod parts;
 mod read;
 mod remote;
 mod rule;
+mod sample;
 mod score;
 mod source;
 mod split;
@@ -46,8 +48,8 @@ mod verify;
 pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
 pub use config::{
-    CleanConfig, CorpusConfig, InvalidUtf8, PrivacyConfig, Scope, SourceKind, SplitBy, SplitConfig,
-    StageBudget,
+    CleanConfig, CorpusConfig, InvalidUtf8, LongTexts, PrivacyConfig, Scope, SourceKind, SplitBy,
+    SplitConfig, StageBudget,
 };
 pub use delete::{Deletion, delete};
 pub use dialogue::DialogueConfig;
@@ -63,8 +65,10 @@ pub use output::summary::{
 };
 pub use read::{CorpusDocument, CorpusReader};
 pub use remote::{Engine, RemotePlan};
+pub use sample::{Sample, sample};
 pub use source::{
-    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, open_compressed, repair_json, source_kind_of,
+    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, begins_as_text, open_compressed,
+    open_json_lines, repair_json, source_kind_of,
 };
 pub use split::side_of;
 pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};

@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Version of the files here: of their columns too.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Stored bytes of a source below which a build is begun again rather than continued: it takes a second.
 const WORTH_BYTES: u64 = 8 << 20;
 /// Parts and units that a source is cut into, within the limits below.

@@ -18,6 +18,17 @@ pub enum InvalidUtf8 {
     Repair,
 }
 
+/// Handling of texts that are longer than `max_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LongTexts {
+    /// Cut at borders of paragraphs into documents `id#1`, `id#2`, … on one side of the split. Code, by extension, is dropped.
+    #[default]
+    Cut,
+    /// Drop the document (`too-large`).
+    Drop,
+}
+
 /// Documents that the line rules check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -40,8 +51,12 @@ pub struct CleanConfig {
     pub enabled: bool,
     /// Documents with fewer bytes, after edits, are dropped (`too-short`).
     pub min_bytes: u64,
-    /// Documents whose text has more bytes are dropped (`too-large`) without being read whole. A web page may have 16 times as many with its markup.
+    /// Bytes of the longest document. A web page may have 16 times as many with its markup, or 8 MiB where long texts are cut.
     pub max_bytes: u64,
+    /// Texts that are longer: `cut` into documents `id#1`, `id#2`, … at borders of paragraphs, all on one side of the split, or
+    /// `drop`ped (`too-large`) without being read whole. Code is dropped in any case, and texts that no memory would hold: files
+    /// above 256 MiB, lines of JSON above 16 MiB.
+    pub long: LongTexts,
     /// Bytes that are not UTF-8: `detect` the encoding of a folder's files, `drop` the document or `repair` it.
     pub invalid_utf8: InvalidUtf8,
     /// Drop files whose first comment lines say that a program wrote them (`generated`).
@@ -68,6 +83,7 @@ impl Default for CleanConfig {
             enabled: true,
             min_bytes: 100,
             max_bytes: 200_000,
+            long: LongTexts::Cut,
             invalid_utf8: InvalidUtf8::Detect,
             drop_generated: true,
             max_numeric_share: 0.4,
@@ -83,6 +99,11 @@ impl Default for CleanConfig {
 impl CleanConfig {
     /// Largest allowed `max_bytes`: documents are held in memory whole while they are filtered.
     pub const LARGEST_DOCUMENT: u64 = 256 << 20;
+
+    /// Bytes above which a text is cut into parts, if it is.
+    pub(crate) fn cuts(&self) -> Option<u64> {
+        (self.enabled && self.long == LongTexts::Cut).then_some(self.max_bytes)
+    }
 
     /// Checks every value against its range.
     pub fn check(&self) -> Result<(), String> {

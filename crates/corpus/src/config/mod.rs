@@ -5,7 +5,7 @@ mod memory;
 mod privacy;
 mod split;
 
-pub use clean::{CleanConfig, InvalidUtf8, Scope};
+pub use clean::{CleanConfig, InvalidUtf8, LongTexts, Scope};
 pub use memory::StageBudget;
 pub use privacy::PrivacyConfig;
 pub use split::{SplitBy, SplitConfig};
@@ -34,9 +34,11 @@ pub enum SourceKind {
     /// Sources and documentation of the normal and build dependencies of the Cargo workspace in `path` (default: the
     /// current directory), as its default members use them on this machine's target.
     Cargo,
-    /// Every text and code file under the folder `path`, plain or compressed (.gz, .zst, .bz2, .xz); of web pages the main text.
+    /// Every text and code file under the folder `path`, plain or compressed (.gz, .zst, .bz2, .xz); of web pages the main text. Files
+    /// without an extension, such as `README` and `NEWS.gz`, are read if their content is text.
     Folder,
-    /// JSON lines: the file `path`, or every .jsonl, plain, .gz, .zst, .bz2 or .xz, below the folder `path`.
+    /// JSON lines: the file `path`, or every .jsonl, plain, .gz, .zst, .bz2 or .xz, below the folder `path`. A .json that holds a list of
+    /// objects, a .csv and a .tsv with a line of names are read as rows too; below a folder only where it has no .jsonl.
     Jsonl,
     /// Parquet: the file `path`, or every .parquet below the folder `path`.
     Parquet,
@@ -75,7 +77,7 @@ pub struct CorpusConfig {
     pub sources: Vec<SourceConfig>,
     /// How training mixes them.
     pub mix: MixConfig,
-    /// Name of the JSON field or Parquet column that holds the text. A JSON field may hold the turns of a chat instead; without such a
+    /// Name of the JSON field or Parquet column that holds the text; `a.b` is the field `b` inside `a`. A JSON field may hold the turns of a chat instead; without such a
     /// field, `messages` and `conversations` are read (`dialogue`).
     pub text: String,
     /// Name of the JSON field or Parquet column that holds a document's URL, where there is one.

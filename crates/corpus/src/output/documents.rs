@@ -6,6 +6,7 @@ use super::parquet_file::{Encoders, ParquetFile};
 use super::scores::Distribution;
 use super::series::{GROUP_ROWS, Series};
 use super::summary::{ComponentSummary, CorpusSummary, Count, DROPPED_FILE, SourceSummary};
+use crate::cut::{document_number, is_part};
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, REVIEW_FILE};
 use crate::rule::CONTAMINATED;
@@ -14,7 +15,9 @@ use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
-use bessemer_documents::{COMPONENT, EMAILS, IPS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION, head};
+use bessemer_documents::{
+    COMPONENT, EMAILS, IPS, LENGTHS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION, head,
+};
 use bessemer_web::redact::redact;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -105,6 +108,12 @@ pub(crate) struct Documents {
     samples: Samples,
     evaluator: Option<Evaluator>,
     folder: PathBuf,
+    /// File and number in it of the document that the last row is, or is a part of.
+    last: Option<(u32, u64)>,
+    /// Long texts that were cut, and their parts.
+    cut: (u64, u64),
+    /// WARC records whose header states a wrong length.
+    wrong_lengths: u64,
 }
 
 impl Documents {
@@ -165,6 +174,9 @@ impl Documents {
             samples: Samples::default(),
             evaluator: None,
             folder: folder.to_path_buf(),
+            last: None,
+            cut: (0, 0),
+            wrong_lengths: 0,
         })
     }
 
@@ -189,6 +201,21 @@ impl Documents {
         known.map(Some).ok_or_else(|| {
             Error::plan("documents", format!("component {name:?} is not in the configuration"))
         })
+    }
+
+    /// Counts a row among what was read: a document once, whatever number of parts it has.
+    fn read(&mut self, rows: &Rows<'_>, index: usize, place: usize) {
+        let (row, bytes) = (rows.row.value(index), rows.bytes.value(index));
+        let document = (rows.file.value(index), document_number(row));
+        let is_first = self.last.replace(document) != Some(document);
+        let counted = Count { documents: u64::from(is_first), bytes };
+        self.summary.read += counted;
+        self.summary.sources[place].read += counted;
+        if is_part(row) {
+            self.cut.0 += u64::from(is_first);
+            self.cut.1 += 1;
+        }
+        self.wrong_lengths += rows.edits.get(index).get(LENGTHS);
     }
 
     fn keep(&mut self, batch: &RecordBatch, rows: &Rows<'_>, index: usize, place: usize) -> Result<()> {
@@ -288,6 +315,21 @@ impl Documents {
             );
         }
         summary.scores = self.distributions.into_iter().map(Distribution::finish).collect();
+        if self.cut.0 > 0 {
+            let (texts, parts) = self.cut;
+            summary.remarks.push(format!(
+                "{texts} {} longer than corpus.clean.max_bytes: cut into {parts} documents at borders of paragraphs \
+                 (corpus.clean.long = \"drop\" drops such texts)",
+                if texts == 1 { "text is" } else { "texts are" }
+            ));
+        }
+        if self.wrong_lengths > 0 {
+            let plural = if self.wrong_lengths == 1 { "record states" } else { "records state" };
+            summary.remarks.push(format!(
+                "{} WARC {plural} a wrong Content-Length; each was read to the end of its compressed member",
+                self.wrong_lengths
+            ));
+        }
         if let Some(evaluator) = self.evaluator {
             let (evaluation, review) = evaluator.finish()?;
             summary.evaluation = Some(evaluation);
@@ -307,11 +349,10 @@ impl Sink for Documents {
         let rows = Rows::of("documents", batch)?;
         for index in 0..batch.num_rows() {
             let place = self.place(&rows, index)?;
-            self.summary.read.add(rows.bytes.value(index));
+            self.read(&rows, index, place);
             if let Some(urls) = &mut self.urls {
                 *urls += u64::from(rows.url.is_valid(index));
             }
-            self.summary.sources[place].read.add(rows.bytes.value(index));
             if rows.reason.is_null(index) {
                 self.keep(batch, &rows, index, place)?;
             } else {

@@ -44,7 +44,11 @@ impl Kind {
 
     /// Decides by the extension of the document's path.
     pub(crate) fn of(document: &Document<'_>) -> Kind {
-        let path = document.path();
+        Kind::of_path(document.path())
+    }
+
+    /// Decides by the extension of a path.
+    pub(crate) fn of_path(path: &str) -> Kind {
         let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
         if Self::CODE.iter().any(|code| extension.eq_ignore_ascii_case(code)) {
             Kind::Code

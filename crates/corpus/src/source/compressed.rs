@@ -7,7 +7,7 @@
 
 use super::folder::FileEntry;
 use crate::error::{Error, Result};
-use bessemer_durable::open_regular;
+use bessemer_durable::{TextReader, open_regular};
 use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
@@ -29,14 +29,14 @@ const MOST_RATIO: u64 = 256;
 /// Bytes that any file may unpack to.
 const BOMB_FLOOR: u64 = 64 << 20;
 
-/// Opens a file for reading, decompressing it on the way. Memory is bounded by the buffers and, for zstd, the
+/// Opens a file of text for reading, decompressing it on the way; in UTF-16 or with a byte order mark it gives UTF-8 without one. Memory is bounded by the buffers and, for zstd, the
 /// window that the frame asks for (at most 128 MiB, the library's limit) and the dictionary (at most 32 MiB), for xz its
 /// dictionary (at most 128 MiB). A file that unpacks beyond measure ends with an error ([`is_bomb`]).
 pub(crate) fn open(file: &FileEntry) -> Result<Box<dyn BufRead + Send>> {
-    open_io(file).map_err(Error::io("open", &file.path))
+    Ok(Box::new(TextReader::new(open_io(file).map_err(Error::io("open", &file.path))?)))
 }
 
-/// [`open`] with the operating system's error.
+/// [`open`] of the bytes as they are unpacked, with the operating system's error.
 pub(crate) fn open_io(file: &FileEntry) -> io::Result<Box<dyn BufRead + Send>> {
     decompressed(file.open()?, file.bytes, &file.relative, &file.path)
 }
@@ -59,7 +59,8 @@ pub(crate) fn inner_name(name: &str) -> &str {
     }
 }
 
-/// Opens a text file for reading; `.gz`, `.zst`, `.bz2` and `.xz` are decompressed on the way.
+/// Opens a text file for reading; `.gz`, `.zst`, `.bz2` and `.xz` are decompressed on the way, UTF-16 and a byte order mark become
+/// plain UTF-8.
 ///
 /// # Errors
 /// Those of the file system, a dictionary that is cut off or too large; on reading, those of the decoder, or that the file
@@ -67,7 +68,7 @@ pub(crate) fn inner_name(name: &str) -> &str {
 pub fn open_compressed(path: &Path) -> io::Result<Box<dyn BufRead + Send>> {
     let file = open_regular(path)?;
     let bytes = file.metadata()?.len();
-    decompressed(file, bytes, &path.to_string_lossy(), path)
+    Ok(Box::new(TextReader::new(decompressed(file, bytes, &path.to_string_lossy(), path)?)))
 }
 
 /// What is opened under this name and has so many bytes, decompressed; `path` tells where a dictionary may lie.

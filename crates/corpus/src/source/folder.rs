@@ -10,11 +10,11 @@
 
 use super::compressed::{self, inner_name};
 use super::{
-    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, MetadataColumns, RUN,
-    SPECIAL, Skipped, Source, SourceInfo, max_page_bytes,
+    EXCLUDED, HIDDEN, LINK_AGAIN, LINK_BROKEN, LINK_OUT, Listing, MORSEL_BYTES, MetadataColumns, NO_TEXT,
+    RUN, SPECIAL, Skipped, Source, SourceInfo, max_page_bytes,
 };
 use crate::error::{Error, Result};
-use crate::rule::is_binary;
+use crate::rule::{Kind, is_binary};
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_web::encoding;
@@ -73,6 +73,8 @@ pub(crate) struct Filter {
     pub(crate) follow_links: bool,
     /// Look for the extension before the ending of a compressed file too.
     pub(crate) compressed: bool,
+    /// Keep files without an extension whose first bytes are text: `README`, `NEWS.gz`, `changelog.Debian.gz`.
+    pub(crate) by_content: bool,
 }
 
 impl Filter {
@@ -90,6 +92,7 @@ impl Filter {
             exclude_folders: HashSet::new(),
             follow_links: false,
             compressed: false,
+            by_content: false,
         }
     }
 
@@ -200,13 +203,58 @@ impl Lister<'_> {
             }
         } else if !metadata.is_file() {
             self.skipped.add(SPECIAL, &relative, 0);
-        } else if self.filter.keeps(name) {
-            let (bytes, changed) = (metadata.len(), changed(&metadata));
-            self.files.push(FileEntry { path, relative, bytes, changed, fault: None, object: None });
         } else {
-            self.skipped.add_file(&relative, metadata.len());
+            let (bytes, changed) = (metadata.len(), changed(&metadata));
+            let file = FileEntry { path, relative, bytes, changed, fault: None, object: None };
+            if self.filter.keeps(name) {
+                self.files.push(file);
+            } else if !self.filter.by_content || has_extension(inner_name(name)) {
+                self.skipped.add_file(&file.relative, bytes);
+            } else if holds_text(&file) {
+                self.files.push(file);
+            } else {
+                self.skipped.add(NO_TEXT, &file.relative, bytes);
+            }
         }
         Ok(())
+    }
+}
+
+/// Whether a name ends in an extension, by its looks: letters and digits of one case, a letter first. `changelog.Debian` and
+/// `NEWS.1` have none.
+fn has_extension(name: &str) -> bool {
+    let Some((stem, ending)) = name.rsplit_once('.') else { return false };
+    let is_mixed =
+        ending.bytes().any(|b| b.is_ascii_lowercase()) && ending.bytes().any(|b| b.is_ascii_uppercase());
+    let is_word = ending.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_~+".contains(&byte));
+    !stem.is_empty() && is_word && !is_mixed && ending.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Bytes at the beginning of a file that tell whether it is text.
+const TEXT_PROBE: u64 = 64 << 10;
+
+/// Whether a file begins with text, unpacked where its name says that it is compressed. One that cannot be read is kept: its
+/// row says why.
+fn holds_text(file: &FileEntry) -> bool {
+    let mut head = Vec::new();
+    let read = compressed::open_io(file).and_then(|opened| opened.take(TEXT_PROBE).read_to_end(&mut head));
+    read.is_err() || begins_as_text(&head)
+}
+
+/// Whether the first bytes of a file are text: UTF-8, UTF-16 with a byte order mark, or a legacy encoding that is recognised; without
+/// control characters that no text has.
+pub fn begins_as_text(head: &[u8]) -> bool {
+    if head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]) {
+        return true;
+    }
+    if head.iter().any(|byte| matches!(byte, 0..=6 | 14..=26 | 28..=31)) {
+        return false;
+    }
+    match std::str::from_utf8(head) {
+        Ok(_) => true,
+        // The end of the head may fall into a character.
+        Err(error) if error.error_len().is_none() => true,
+        Err(_) => matches!(decoded(head), Cow::Owned(_)),
     }
 }
 
@@ -233,8 +281,12 @@ pub(crate) enum Pages {
 /// How files become documents.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
-    /// Files of more bytes are not read beyond their head; a page may have more.
+    /// Files of more bytes are not read beyond their head.
     pub(crate) max_bytes: u64,
+    /// The same for code.
+    pub(crate) max_code_bytes: u64,
+    /// The same for pages of the web.
+    pub(crate) max_page_bytes: u64,
     pub(crate) pages: Pages,
     /// Whether text in a legacy encoding is decoded.
     pub(crate) detect_encoding: bool,
@@ -247,6 +299,8 @@ impl Reading {
     pub(crate) fn plain(max_bytes: u64) -> Reading {
         Reading {
             max_bytes,
+            max_code_bytes: max_bytes,
+            max_page_bytes: max_page_bytes(max_bytes),
             pages: Pages::None,
             detect_encoding: false,
             metadata: MetadataColumns::default(),
@@ -263,7 +317,11 @@ impl Reading {
 
     /// Bytes up to which a file is read.
     fn limit(&self, name: &str) -> u64 {
-        if self.is_page(name) { max_page_bytes(self.max_bytes) } else { self.max_bytes }
+        match Kind::of_path(inner_name(name)) {
+            _ if self.is_page(name) => self.max_page_bytes,
+            Kind::Code => self.max_code_bytes,
+            Kind::Prose => self.max_bytes,
+        }
     }
 }
 

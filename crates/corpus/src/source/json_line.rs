@@ -21,8 +21,16 @@ pub(super) struct Parsed<'a> {
     pub(super) names: Vec<String>,
 }
 
+/// The value at a path of names, such as `doc.body`, in the value of its first name, where that is `name`.
+fn below<'j>(path: &str, name: &str, value: &'j Json) -> Option<&'j Json> {
+    let rest = path.strip_prefix(name)?.strip_prefix('.')?;
+    rest.split('.').try_fold(value, |inner, part| inner.get(part))
+}
+
 /// Reads a line.
 pub(super) fn parse<'a>(line: &'a [u8], fields: &FieldNames) -> serde_json::Result<Parsed<'a>> {
+    // Files with byte order marks that were put together have them before later lines too.
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let mut reader = serde_json::Deserializer::from_slice(line);
     let parsed = Object { fields }.deserialize(&mut reader)?;
     reader.end()?;
@@ -69,7 +77,23 @@ impl<'de> Visitor<'de> for Object<'_> {
             embedding: None,
             names: Vec::new(),
         };
+        let paths = [&self.fields.text, &self.fields.url, &self.fields.date];
+        // Values that a path of names leads to; a field that is named like the whole path counts before them.
+        let mut nested: [Option<Json>; 3] = [const { None }; 3];
         while let Some(name) = map.next_key::<Text<'de>>()? {
+            let leads_below =
+                |path: &&String| path.strip_prefix(name.0.as_ref()).is_some_and(|rest| rest.starts_with('.'));
+            if paths.iter().any(leads_below) {
+                let value = map.next_value::<Json>()?;
+                for (path, found) in paths.iter().zip(&mut nested) {
+                    *found = below(path, &name.0, &value).cloned().or(found.take());
+                }
+                parsed.names.push(name.0.clone().into_owned());
+                if self.fields.metadata.reads(&name.0) {
+                    parsed.metadata.insert(name.0.into_owned(), value);
+                }
+                continue;
+            }
             if name.0 == self.fields.text {
                 match map.next_value::<Option<TextOrTurns<'de>>>()? {
                     Some(TextOrTurns::Text(text)) => parsed.text = Some(text),
@@ -111,6 +135,19 @@ impl<'de> Visitor<'de> for Object<'_> {
                 parsed.names.push(name.0.into_owned());
             }
         }
+        let [text, url, date] = nested;
+        let string = |value: Option<Json>| match value {
+            Some(Json::String(text)) => Some(Cow::Owned(text)),
+            _ => None,
+        };
+        match text {
+            Some(turns @ Json::Array(_)) if parsed.text.is_none() => {
+                parsed.chat = Some(self.fields.dialogue.chat(&turns));
+            }
+            text => parsed.text = parsed.text.or(string(text)),
+        }
+        parsed.url = parsed.url.or(string(url));
+        parsed.date = parsed.date.or(string(date));
         Ok(parsed)
     }
 }
@@ -256,6 +293,21 @@ mod tests {
         assert_eq!(text(&both).unwrap(), Some("b".into()), "the text counts where there is one");
         assert!(matches!(chat(r#"{"messages": [1]}"#), Some(Err(_))));
         assert_eq!(chat(r#"{"messages": "none"}"#), None);
+        let fields = FieldNames { text: "doc.body".into(), url: "doc.at.url".into(), ..fields.clone() };
+        let nested = |line: &str| {
+            let parsed = parse(line.as_bytes(), &fields).unwrap();
+            (parsed.text.map(Cow::into_owned), parsed.url.map(Cow::into_owned))
+        };
+        let both = (Some("a".to_string()), Some("u".to_string()));
+        assert_eq!(nested(r#"{"doc": {"at": {"url": "u"}, "body": "a"}, "docs": 1}"#), both);
+        for literal in
+            [r#"{"doc.body": "a", "doc": {"body": "b"}}"#, r#"{"doc": {"body": "b"}, "doc.body": "a"}"#]
+        {
+            assert_eq!(nested(literal), (Some("a".into()), None));
+        }
+        assert_eq!(nested(r#"{"doc": "a", "body": "b"}"#), (None, None));
+        let turns = format!(r#"{{"doc": {{"body": {turns}}}}}"#);
+        assert_eq!(parse(turns.as_bytes(), &fields).unwrap().chat, Some(Ok("User: a".into())));
         assert!(text(r#"{"text": "a"} x"#).is_err());
         assert!(text("[1]").is_err());
         assert!(text(&"[".repeat(100_000)).is_err());

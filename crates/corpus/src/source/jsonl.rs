@@ -1,4 +1,5 @@
-//! JSON lines, plain or compressed: one object a line, one of its fields is the text, or the turns of a chat.
+//! JSON lines, plain or compressed: one object a line, one of its fields is the text, or the turns of a chat. Arrays of objects
+//! and tables are read as the lines that they would be (`row_lines`).
 //!
 //! The sequential part decompresses and cuts runs of whole lines; parsing happens in the morsels. A line that is
 //! no JSON object, or has no text, becomes a dropped row that names its line; `NaN` and lone surrogates are
@@ -10,7 +11,7 @@ use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::json_line::{Parsed, parse};
 use super::location::SourceLocation;
-use super::{FieldNames, MORSEL_BYTES, compressed, repair_json};
+use super::{FieldNames, MORSEL_BYTES, compressed, repair_json, row_lines};
 use crate::error::{Error, Result};
 use arrow_array::RecordBatch;
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
@@ -40,7 +41,11 @@ pub(super) fn open(
     fields: FieldNames,
     max_bytes: u64,
 ) -> Result<FileSource<Jsonl>> {
-    let (files, mut listing) = place.find("jsonl", is_jsonl)?;
+    let (mut files, mut listing) = place.find("jsonl", is_jsonl)?;
+    // Other files beside JSON lines are often about them.
+    if files.is_empty() {
+        (files, listing) = place.find("jsonl", row_lines::holds_rows)?;
+    }
     listing.entries.push(format!("field {}", fields.text));
     // JSON escapes take up to six bytes for one, and other fields take their share.
     let max_line = (max_bytes as usize).saturating_mul(8).clamp(16 << 20, 512 << 20);
@@ -52,7 +57,7 @@ pub(super) fn open(
 
 /// Refuses a file whose first object lacks the field, naming those it has.
 fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result<()> {
-    let Ok(mut reader) = compressed::open(file) else { return Ok(()) };
+    let Ok(mut reader) = row_lines::open(file, &fields.text, max_line as u64) else { return Ok(()) };
     let mut line = Vec::new();
     for number in 1..=100 {
         line.clear();
@@ -60,7 +65,21 @@ fn check_field(file: &FileEntry, fields: &FieldNames, max_line: usize) -> Result
             Ok(0) | Err(_) => return file.reached(),
             Ok(_) => {}
         }
-        if let Ok(Parsed { text: None, chat: None, names, .. }) = parse(&repair_json(&line), fields) {
+        let repaired = repair_json(&line);
+        let parsed = parse(&repaired, fields);
+        if row_lines::holds_rows(&file.relative)
+            && let Err(error) = &parsed
+            && !line.trim_ascii().is_empty()
+        {
+            return Err(Error::Source {
+                path: file.path.clone(),
+                problem: format!("holds neither a list of objects nor an object a line: {error}"),
+                hint:
+                    "take the list out of the object that it is in, with: jq -c '.NAME[]' FILE > FILE.jsonl"
+                        .into(),
+            });
+        }
+        if let Ok(Parsed { text: None, chat: None, names, .. }) = parsed {
             return Err(Error::NoTextColumn {
                 place: format!("{}:{number}", file.path.display()),
                 what: "field",
@@ -100,7 +119,9 @@ impl ByFile for Jsonl {
     fn open(&self, file: &FileEntry) -> std::result::Result<Lines, Chunk> {
         let fault =
             |error: Error| Chunk { fault: Some((1, "unreadable", error.to_string())), ..Chunk::default() };
-        compressed::open(file).map(|reader| Lines { reader, line: 0 }).map_err(fault)
+        row_lines::open(file, &self.fields.text, self.max_line as u64)
+            .map(|reader| Lines { reader, line: 0 })
+            .map_err(fault)
     }
 
     fn next(&self, _: &FileEntry, lines: &mut Lines) -> (Option<Chunk>, bool) {

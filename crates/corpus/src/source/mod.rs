@@ -18,17 +18,20 @@ pub(crate) mod papers;
 pub(crate) mod parquet;
 mod repair;
 mod resolve;
+mod row_lines;
 pub(crate) mod stack_exchange;
 pub(crate) mod warc;
 pub(crate) mod wikipedia;
 
 pub use compressed::open_compressed;
+pub use folder::begins_as_text;
 pub use location::Access;
 pub(crate) use location::is_address;
 pub(crate) use metadata::MetadataColumns;
 pub use repair::repair_json;
 pub(crate) use resolve::open;
 pub use resolve::source_kind_of;
+pub use row_lines::open_json_lines;
 
 use crate::dialogue::DialogueConfig;
 use bessemer_dataflow::Scan;
@@ -171,6 +174,8 @@ pub(crate) const LINK_BROKEN: &str = "broken link";
 pub(crate) const SPECIAL: &str = "pipe, device or socket";
 /// Kind of files whose names have no extension.
 pub(crate) const NO_EXTENSION: &str = "no extension";
+/// Kind of files without an extension that are no text.
+pub(crate) const NO_TEXT: &str = "no extension and no text";
 /// Kind of PDF files.
 const PDF_KIND: &str = ".pdf";
 /// Paths that are kept of each kind.
@@ -243,6 +248,13 @@ impl Skipped {
         } else {
             ""
         };
-        (!words.is_empty()).then(|| format!("{files} {plural} not read: {}{more}{pdf}", words.join(", ")))
+        let has_rows = [".json", ".csv", ".tsv"].iter().any(|kind| self.0.contains_key(*kind));
+        let rows = if has_rows {
+            "; rows of .csv, .tsv and .json files are read with corpus.source = \"jsonl\" and the file as corpus.path"
+        } else {
+            ""
+        };
+        (!words.is_empty())
+            .then(|| format!("{files} {plural} not read: {}{more}{pdf}{rows}", words.join(", ")))
     }
 }

@@ -12,12 +12,10 @@ use crate::error::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::DataType;
-use bessemer_documents::{CheckedParquet, RowBuilder, json_value};
+use arrow_schema::{DataType, Fields};
+use bessemer_documents::{RowBuilder, json_value, open_parquet};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
-};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -53,19 +51,15 @@ enum Opened {
 fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, String> {
     let file = file.open().map_err(|cause| cause.to_string())?;
     shielded(|| {
-        // The file's own types, not those that the writer noted: they are few.
-        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let builder = CheckedParquet::new(file)
-            .and_then(|file| ParquetRecordBatchReaderBuilder::try_new_with_options(file, options))
-            .map_err(|cause| cause.to_string())?;
+        let builder = open_parquet(file).map_err(|cause| cause.to_string())?;
         let schema = builder.schema().clone();
         let usable = |column: &str| {
-            schema.index_of(column).ok().filter(|&index| {
-                matches!(
-                    schema.field(index).data_type(),
-                    DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
-                )
-            })
+            let (root, data_type) = data_type_of(schema.fields(), column)?;
+            let is_text = matches!(
+                data_type,
+                DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
+            );
+            is_text.then_some(root)
         };
         let Some(index) = usable(&columns.text) else {
             let fields =
@@ -86,10 +80,7 @@ fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, 
         );
         let (mut bytes, mut rows) = (0u64, 0u64);
         for group in builder.metadata().row_groups() {
-            let column = group
-                .columns()
-                .iter()
-                .find(|chunk| chunk.column_path().parts().first().is_some_and(|name| *name == columns.text));
+            let column = group.columns().iter().find(|chunk| chunk.column_path().string() == columns.text);
             bytes += column.map_or(0, |chunk| chunk.uncompressed_size().max(0) as u64);
             rows += group.num_rows().max(0) as u64;
         }
@@ -97,6 +88,34 @@ fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, 
         let reader = builder.with_projection(mask).with_batch_size(batch_rows as usize).build();
         reader.map(|reader| Opened::Reader(Box::new(reader))).map_err(|cause| cause.to_string())
     })
+}
+
+/// Root and type of the column of this name, or of the field inside a structure that a path of names leads to.
+fn data_type_of<'s>(fields: &'s Fields, name: &str) -> Option<(usize, &'s DataType)> {
+    if let Some((index, field)) = fields.find(name) {
+        return Some((index, field.data_type()));
+    }
+    let (root, rest) = name.split_once('.')?;
+    let (index, field) = fields.find(root)?;
+    let DataType::Struct(inner) = field.data_type() else { return None };
+    Some((index, data_type_of(inner, rest)?.1))
+}
+
+/// The column of this name, or of the field inside a structure that a path of names leads to.
+fn column_of<'b>(batch: &'b RecordBatch, name: &str) -> Option<&'b ArrayRef> {
+    if let Some(column) = batch.column_by_name(name) {
+        return Some(column);
+    }
+    let (root, mut rest) = name.split_once('.')?;
+    let mut inside = batch.column_by_name(root)?.as_struct_opt()?;
+    loop {
+        if let Some(column) = inside.column_by_name(rest) {
+            return Some(column);
+        }
+        let (root, below) = rest.split_once('.')?;
+        inside = inside.column_by_name(root)?.as_struct_opt()?;
+        rest = below;
+    }
 }
 
 /// Opens the files and checks that each has the column; in an object store that the first has it.
@@ -222,8 +241,8 @@ fn rows(
 ) -> bessemer_dataflow::Result<RecordBatch> {
     let missing =
         || bessemer_dataflow::Error::plan("parquet", "the text column is not in the batch".to_string());
-    let column = batch.column_by_name(&columns.text).ok_or_else(missing)?;
-    let (urls, dates) = (batch.column_by_name(&columns.url), batch.column_by_name(&columns.date));
+    let column = column_of(batch, &columns.text).ok_or_else(missing)?;
+    let (urls, dates) = (column_of(batch, &columns.url), column_of(batch, &columns.date));
     let embeddings = batch.column_by_name(&columns.embedding);
     let name = &file.relative;
     let mut rows = RowBuilder::with_capacity(batch.num_rows(), column.get_array_memory_size());

@@ -4,10 +4,10 @@ use super::compressed::inner_name;
 use super::folder::{Filter, PROSE, Pages, Reading};
 use super::location::{SourceLocation, is_address};
 use super::{
-    FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, papers, parquet,
-    stack_exchange, warc, wikipedia,
+    FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, max_page_bytes, papers,
+    parquet, row_lines, stack_exchange, warc, wikipedia,
 };
-use crate::config::{CorpusConfig, InvalidUtf8, SourceKind};
+use crate::config::{CleanConfig, CorpusConfig, InvalidUtf8, SourceKind};
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
 use bessemer_dedup::Method;
@@ -71,37 +71,39 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
         (SourceKind::Folder, _) => {
             folder_exists(path)?;
             let filter = Filter::new(&config.extensions, &[PROSE, Kind::CODE], &config.exclude);
-            let filter = Filter { follow_links: config.follow_links, compressed: true, ..filter };
+            // Who names extensions gets these.
+            let by_content = config.extensions.is_empty();
+            let filter = Filter { follow_links: config.follow_links, compressed: true, by_content, ..filter };
             Arc::new(folder::open(path, &filter, reading(config, Pages::Named, metadata))?)
         }
         (SourceKind::Jsonl, Some(place)) => with_files(
             path,
-            jsonl::open(&place, fields(config, metadata), max_bytes(config))?,
-            ".jsonl or .ndjson, plain, .gz, .zst, .bz2 or .xz",
+            jsonl::open(&place, fields(config, metadata), max_bytes(config, 0))?,
+            ".jsonl, .ndjson, .json, .csv or .tsv, plain, .gz, .zst, .bz2 or .xz",
         )?,
         (SourceKind::Parquet, Some(place)) => {
             with_files(path, parquet::open(&place, fields(config, metadata))?, ".parquet")?
         }
         (SourceKind::Warc, Some(place)) => with_files(
             path,
-            warc::open(&place, max_bytes(config), urls::filter(&config.urls)?, metadata)?,
+            warc::open(&place, max_bytes(config, LARGEST_PAGE_TEXT), urls::filter(&config.urls)?, metadata)?,
             ".warc or .wet, plain, .gz or .zst",
         )?,
         (SourceKind::Papers, Some(place)) => with_files(
             path,
-            papers::open(&place, max_bytes(config), metadata)?,
+            papers::open(&place, max_bytes(config, LARGEST_PAGE_TEXT), metadata)?,
             ".tex, .nxml, .xml, .tar, .tgz or .gz",
         )?,
         (SourceKind::Wikipedia, Some(place)) => with_files(
             path,
-            wikipedia::open(&place, max_bytes(config), metadata)?,
+            wikipedia::open(&place, max_bytes(config, LARGEST_PAGE_TEXT), metadata)?,
             ".xml, plain, .bz2, .gz, .zst or .xz",
         )?,
         (SourceKind::StackExchange, Some(place)) => {
             not_packed_posts(path)?;
             with_files(
                 path,
-                stack_exchange::open(&place, max_bytes(config), &config.dialogue)?,
+                stack_exchange::open(&place, max_bytes(config, LARGEST_PAGE_TEXT), &config.dialogue)?,
                 "Posts.xml (unpack the .7z of the dump)",
             )?
         }
@@ -117,7 +119,7 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
         (SourceKind::File, _) => {
             file_exists(path)?;
             not_compressed(path)?;
-            not_pdf(path)?;
+            no_other_format(path)?;
             Arc::new(file::open(path, config.split.validation_fraction)?)
         }
         (SourceKind::Embedded, _) => Arc::new(embedded::open()),
@@ -130,7 +132,14 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
 /// How the files of a folder become documents.
 fn reading(config: &CorpusConfig, pages: Pages, metadata: &MetadataColumns) -> Reading {
     let detect_encoding = config.clean.invalid_utf8 == InvalidUtf8::Detect;
-    Reading { max_bytes: max_bytes(config), pages, detect_encoding, metadata: metadata.clone() }
+    Reading {
+        max_bytes: max_bytes(config, CleanConfig::LARGEST_DOCUMENT),
+        max_code_bytes: max_bytes(config, 0),
+        max_page_bytes: max_page_bytes(max_bytes(config, LARGEST_PAGE_TEXT)),
+        pages,
+        detect_encoding,
+        metadata: metadata.clone(),
+    }
 }
 
 /// Names of the fields of a document.
@@ -167,7 +176,7 @@ fn open_place(config: &CorpusConfig) -> Result<SourceLocation<'_>> {
     if !is_address(&config.path) {
         exists(Path::new(&config.path))?;
     }
-    let is_file = |name: &str| by_name(name).is_some();
+    let is_file = |name: &str| by_name(name).is_some() || row_lines::holds_rows(name);
     SourceLocation::open(&config.path, &config.access, &config.exclude, config.follow_links, is_file)
 }
 
@@ -194,14 +203,22 @@ fn open_cargo(config: &CorpusConfig, workspace: &Path) -> Result<folder::Files> 
         target: &config.target,
         extensions: &config.extensions,
         exclude: &config.exclude,
-        max_bytes: max_bytes(config),
+        max_bytes: max_bytes(config, 0),
         follow_links: config.follow_links,
     })
 }
 
-/// Bytes up to which a document is read.
-fn max_bytes(config: &CorpusConfig) -> u64 {
-    if config.clean.enabled { config.clean.max_bytes } else { crate::config::CleanConfig::LARGEST_DOCUMENT }
+/// Text of a page, an article or a thread up to which it is read where long texts are cut; its markup may be 16 times that.
+const LARGEST_PAGE_TEXT: u64 = 512 << 10;
+
+/// Bytes up to which a document is read: those that the rules keep, or `cut` where long texts are cut.
+fn max_bytes(config: &CorpusConfig, cut: u64) -> u64 {
+    let clean = &config.clean;
+    if clean.enabled {
+        clean.cuts().map_or(clean.max_bytes, |most| most.max(cut))
+    } else {
+        CleanConfig::LARGEST_DOCUMENT
+    }
 }
 
 /// What a file of this name holds, if it is not just text.
@@ -226,6 +243,7 @@ pub fn source_kind_of(name: &str) -> Option<SourceKind> {
     let is_one_of = |list: &[&str]| list.contains(&extension.as_str());
     match by_name(name) {
         Some(kind) => Some(kind),
+        None if row_lines::holds_rows(name) => Some(SourceKind::Jsonl),
         None if is_one_of(super::folder::PAGES) => Some(SourceKind::Html),
         None if is_one_of(super::folder::PROSE) || is_one_of(crate::rule::Kind::CODE) => {
             Some(SourceKind::Folder)
@@ -244,6 +262,7 @@ fn kind_of(place: &SourceLocation<'_>) -> Result<SourceKind> {
     // Archives below a folder are left out unless they are asked for: they may hold anything.
     let otherwise = match place.path.is_dir() {
         true => SourceKind::Folder,
+        false if row_lines::holds_rows(&place.path.to_string_lossy()) => SourceKind::Jsonl,
         false if papers::is_archive(&place.path.to_string_lossy()) => SourceKind::Papers,
         false => SourceKind::File,
     };
@@ -303,13 +322,17 @@ fn not_packed_posts(path: &Path) -> Result<()> {
     Err(wrong(path, "is compressed, and the answers of a thread are read at their places", "unpack it"))
 }
 
-/// Refuses a PDF file: its bytes are no text.
-fn not_pdf(path: &Path) -> Result<()> {
+/// Refuses a file whose bytes are no UTF-8 text, by how it begins: PDF and UTF-16.
+fn no_other_format(path: &Path) -> Result<()> {
     let mut head = Vec::new();
     let mut file = bessemer_durable::open_regular(path).map_err(Error::io("open", path))?;
     file.by_ref().take(PDF_BEGINNING.len() as u64).read_to_end(&mut head).map_err(Error::io("read", path))?;
     if head == PDF_BEGINNING {
         return Err(wrong(path, "is a PDF file, which is not read", "convert it to text or HTML first"));
+    }
+    if head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]) {
+        let hint = "write it as UTF-8, or put it into a folder of its own and set corpus.path to that";
+        return Err(wrong(path, "is in UTF-16, and a single text is read byte for byte", hint));
     }
     Ok(())
 }

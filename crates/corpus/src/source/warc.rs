@@ -234,6 +234,7 @@ fn rows(
                 (origin.url, origin.fetched) = (record.target_uri(), record.date());
                 origin.path = record.target_uri().unwrap_or(name);
                 origin.bytes = record.block.len() as u64;
+                origin.wrong_length = record.wrong_length;
                 let head = &record.block[..record.block.len().min(HEAD_BYTES)];
                 if let Some((url, verdict)) = reading
                     .unwanted

@@ -11,6 +11,7 @@ use super::{MORSEL_BYTES, MetadataColumns, compressed, max_page_bytes};
 use crate::error::Result;
 use arrow_array::RecordBatch;
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
+use bessemer_durable::TextReader;
 use bessemer_markup::MarkupLimits;
 use bessemer_markup::wikipedia::{Namespaces, WikiPage, plain_text};
 use std::io::{self, BufRead};
@@ -121,7 +122,11 @@ impl ByFile for Wikipedia {
 
 impl Dump {
     fn open(file: &FileEntry, max_bytes: usize) -> io::Result<Dump> {
-        let mut pages = PageReader { reader: compressed::open_io(file)?, max_bytes, in_page: false };
+        let mut pages = PageReader {
+            reader: Box::new(TextReader::new(compressed::open_io(file)?)),
+            max_bytes,
+            in_page: false,
+        };
         let head = pages.head()?;
         let namespaces = Namespaces::of_head(&String::from_utf8_lossy(&head));
         Ok(Dump { pages, namespaces: Arc::new(namespaces), row: 0 })

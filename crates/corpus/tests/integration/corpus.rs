@@ -81,6 +81,7 @@ fn threads_memory_and_spilling_do_not_change_a_byte() {
     many_files(input.path());
     let mut config = config(SourceKind::Folder, input.path());
     config.clean.invalid_utf8 = InvalidUtf8::Drop;
+    config.clean.long = LongTexts::Drop;
     let mut expected: Option<Vec<(String, Vec<u8>)>> = None;
     for (name, threads, memory) in [
         ("one", 1, 64 << 20),

@@ -102,7 +102,9 @@ fn what_a_folder_leaves_out_is_counted_and_named_by_kind() {
         ("paper.pdf", b"%PDF-1.7"),
         ("more.PDF", b"%PDF-1.7 and more"),
         ("photo.jpeg", b"\xff\xd8"),
-        ("Makefile", b"all:\n"),
+        ("Makefile", b"all:\n\tcc -o all all.c\n"),
+        ("program", b"\x7fELF\x02\x01\x01"),
+        ("core", b"\x7fELF\x02\x01\x02"),
         (".hidden.txt", b"x"),
         ("data.7z", b"7z"),
         ("notes.this is no extension", b"x"),
@@ -110,7 +112,8 @@ fn what_a_folder_leaves_out_is_counted_and_named_by_kind() {
         fs::write(root.join(name), bytes).unwrap();
     }
     let (summary, documents) = built(&all(SourceKind::Folder, root), Split::Train);
-    assert_eq!(documents.len(), 1);
+    let names: Vec<&str> = documents.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(names, ["Makefile", "a.txt", "notes.this is no extension"]);
     let found: Vec<(&str, u64, u64)> =
         summary.skipped.iter().map(|(kind, found)| (kind.as_str(), found.files, found.bytes)).collect();
     assert_eq!(
@@ -120,19 +123,21 @@ fn what_a_folder_leaves_out_is_counted_and_named_by_kind() {
             (".jpeg", 1, 2),
             (".pdf", 2, 25),
             ("hidden", 1, 0),
-            ("no extension", 2, 6),
+            ("no extension and no text", 2, 14),
             ("pipe, device or socket", 1, 0)
         ]
     );
     assert_eq!(summary.skipped_files, 8);
     let said = &summary.remarks[0];
     assert!(
-        said.starts_with("7 files were not read: .pdf 2 (more.PDF), no extension 2 (Makefile)"),
+        said.starts_with("7 files were not read: .pdf 2 (more.PDF), no extension and no text 2 (core)"),
         "{said}"
     );
     assert!(said.ends_with("; PDF is not read: convert it to text or HTML first"), "{said}");
     // Also where nothing at all can be read.
-    fs::remove_file(root.join("a.txt")).unwrap();
+    for name in ["a.txt", "Makefile", "notes.this is no extension"] {
+        fs::remove_file(root.join(name)).unwrap();
+    }
     let out = TempDir::new().unwrap();
     let error =
         build_with(&config(SourceKind::Folder, root), &out.path().join("x"), 1).unwrap_err().to_string();
@@ -450,4 +455,285 @@ fn only_the_documented_default_falls_back_to_the_embedded_corpus() {
         let error = build_with(&config, &out.path().join("x"), 1).unwrap_err().to_string();
         assert!(error.contains("no Cargo.toml"), "{error}");
     }
+}
+
+/// A text in UTF-16 with a byte order mark.
+fn utf16(text: &str, big_endian: bool) -> Vec<u8> {
+    let bytes = |unit: u16| if big_endian { unit.to_be_bytes() } else { unit.to_le_bytes() };
+    "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(bytes).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn byte_order_marks_and_utf16_lose_no_line() {
+    let lines: String = (0..4).map(|n| format!("{{\"text\": \"line {n} é 雨\"}}\n")).collect();
+    let marked = format!("\u{feff}{lines}").into_bytes();
+    let table = "\u{feff}text\nline 0 é 雨\nline 1 é 雨\nline 2 é 雨\nline 3 é 雨\n";
+    let files = [
+        ("a.jsonl", marked.clone()),
+        ("a.jsonl.gz", gzip(&marked)),
+        // Two files with marks, put together.
+        ("b.jsonl", format!("\u{feff}{}\u{feff}{}", &lines[..52], &lines[52..]).into_bytes()),
+        ("little.jsonl", utf16(&lines, false)),
+        ("big.jsonl", utf16(&lines, true)),
+        ("big.jsonl.gz", gzip(&utf16(&lines, true))),
+        ("a.csv", table.as_bytes().to_vec()),
+        ("b.csv", utf16(table.trim_start_matches('\u{feff}'), false)),
+    ];
+    for (name, bytes) in files {
+        let input = TempDir::new().unwrap();
+        let path = input.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let mut config = all(SourceKind::Auto, &path);
+        config.clean.min_alphanumeric_share = 0.0;
+        let found: Vec<String> = texts(&config).into_iter().map(|(_, text)| text).collect();
+        assert_eq!(found, (0..4).map(|n| format!("line {n} é 雨")).collect::<Vec<_>>(), "{name}");
+    }
+}
+
+#[test]
+fn long_texts_are_cut_into_parts_on_one_side_of_the_split() {
+    let input = TempDir::new().unwrap();
+    let books: Vec<String> =
+        (0..12).map(|number| (0..60).map(|at| prose(number * 100 + at, 40) + "\n").collect()).collect();
+    for (number, book) in books.iter().enumerate() {
+        fs::write(input.path().join(format!("book-{number}.txt")), book).unwrap();
+    }
+    fs::write(input.path().join("short.txt"), prose(9_999, 80)).unwrap();
+    let generated = format!("// @generated\n{}", "let x = 1;\n".repeat(3000));
+    fs::write(input.path().join("long.rs"), generated).unwrap();
+    let mut config = config(SourceKind::Folder, input.path());
+    config.clean.max_bytes = 5_000;
+    config.split.validation_fraction = 0.3;
+    let (summary, train) = built(&config, Split::Train);
+    let (_, validation) = built(&config, Split::Validation);
+    for (number, book) in books.iter().enumerate() {
+        let of = |documents: &[(String, String)]| -> Vec<(usize, String)> {
+            let name = format!("book-{number}.txt#");
+            let part = |(id, text): &(String, String)| {
+                Some((id.strip_prefix(&name)?.parse().unwrap(), text.clone()))
+            };
+            documents.iter().filter_map(part).collect()
+        };
+        let (in_train, in_validation) = (of(&train), of(&validation));
+        assert!(in_train.is_empty() != in_validation.is_empty(), "book {number}");
+        let parts = [in_train, in_validation].concat();
+        assert!(
+            parts.len() > 2 && parts.iter().zip(1..).all(|((part, _), wanted)| *part == wanted),
+            "{parts:?}"
+        );
+        assert!(parts.iter().all(|(_, text)| (1000..=5000).contains(&text.len())));
+        assert_eq!(&parts.iter().map(|(_, text)| text.as_str()).collect::<String>(), book);
+        let borders = parts[1..].iter().all(|(_, text)| text.starts_with("word"));
+        assert!(borders && parts[..parts.len() - 1].iter().all(|(_, text)| text.ends_with("\n\n")));
+    }
+    assert!(!validation.is_empty() && train.iter().chain(&validation).any(|(id, _)| id == "short.txt"));
+    assert_eq!((summary.read.documents, summary.dropped_by_reason["too-large"].documents), (14, 1));
+    assert_eq!(summary.kept.documents as usize, train.len() + validation.len());
+    let said = summary.remarks.iter().find(|remark| remark.contains("corpus.clean.long")).unwrap();
+    assert!(said.starts_with("12 texts are longer than corpus.clean.max_bytes"), "{said}");
+    // Deduplication sees parts; a deletion by the name of the book takes all of them.
+    let out = TempDir::new().unwrap();
+    let path = out.path().join("corpus");
+    fs::write(input.path().join("copy.txt"), &books[0]).unwrap();
+    config.dedup.methods = vec![bessemer_dedup::Method::Minhash];
+    let summary = build_with(&config, &path, 3).unwrap().summary;
+    assert!(summary.dropped_by_reason.keys().any(|reason| reason.contains("duplicate")), "{summary:?}");
+    let stop = AtomicBool::new(false);
+    let deletion = delete(&path, &["book-1.txt".to_string()], "asked for", &stop).unwrap();
+    assert!(deletion.deleted > 2 && deletion.unknown.is_empty(), "{deletion:?}");
+    assert_eq!(deletion.summary.read, summary.read);
+    // Dropping is a choice.
+    config.clean.long = LongTexts::Drop;
+    let summary = build_with(&config, &path.with_extension("drop"), 2).unwrap().summary;
+    assert_eq!(summary.dropped_by_reason["too-large"].documents, 14);
+}
+
+#[test]
+fn the_end_of_a_book_is_held_out_and_counts_once() {
+    let input = TempDir::new().unwrap();
+    let book: String = (0..40).map(|at| prose(at, 40) + &format!("mail{at}@example.net\n\n")).collect();
+    fs::write(input.path().join("book.txt"), &book).unwrap();
+    let mut config = config(SourceKind::Folder, input.path());
+    config.privacy.attribution_lines = false;
+    for most in [200_000, 3_000] {
+        config.clean.max_bytes = most;
+        let (summary, train) = built(&config, Split::Train);
+        let (_, validation) = built(&config, Split::Validation);
+        let text = |side: &[(String, String)]| side.iter().map(|(_, text)| text.as_str()).collect::<String>();
+        let held = text(&validation).len() as f64 / summary.kept.bytes as f64;
+        assert!((0.05..0.25).contains(&held), "{held}");
+        let kept = text(&train) + &text(&validation);
+        assert_eq!(kept.matches("word").count(), book.matches("word").count());
+        assert_eq!(summary.emails_replaced, 40, "{most}");
+        assert_eq!((summary.read.documents, summary.sources[0].read.documents), (1, 1));
+        assert_eq!(summary.read.bytes, book.len() as u64);
+    }
+}
+
+#[test]
+fn files_without_an_extension_are_read_by_their_content() {
+    let input = TempDir::new().unwrap();
+    let root = input.path();
+    let binary: Vec<u8> = (0..4000u32).map(|n| (n * 7919 >> 3) as u8).collect();
+    let latin: Vec<u8> = "Les élèves de l'école ont passé l'été à la mer, où ils étaient déjà allés.\n"
+        .repeat(9)
+        .chars()
+        .map(|c| u32::from(c) as u8)
+        .collect();
+    for (name, bytes) in [
+        ("README", prose(1, 60).into_bytes()),
+        ("NEWS.gz", gzip(prose(2, 60).as_bytes())),
+        ("changelog.Debian.gz", gzip(prose(3, 60).as_bytes())),
+        ("LISEZMOI", latin),
+        ("notes", utf16(&prose(4, 60), false)),
+        ("program", binary.clone()),
+        ("core.gz", gzip(&binary)),
+        ("data.bin", prose(5, 60).into_bytes()),
+        ("rows.csv", b"a,b\n1,2\n".to_vec()),
+    ] {
+        fs::write(root.join(name), bytes).unwrap();
+    }
+    let (summary, documents) = built(&all(SourceKind::Folder, root), Split::Train);
+    let names: Vec<&str> = documents.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(names, ["LISEZMOI", "NEWS.gz", "README", "changelog.Debian.gz", "notes"]);
+    assert!(documents[0].1.starts_with("Les élèves") && documents[4].1 == prose(4, 60));
+    let skipped: Vec<(&str, u64)> =
+        summary.skipped.iter().map(|(kind, found)| (kind.as_str(), found.files)).collect();
+    assert_eq!(skipped, [(".bin", 1), (".csv", 1), ("no extension and no text", 2)]);
+    assert!(summary.remarks[0].contains("corpus.source = \"jsonl\""), "{:?}", summary.remarks);
+    // Who names extensions gets these.
+    let mut named = all(SourceKind::Folder, root);
+    named.extensions = vec!["bin".into()];
+    assert_eq!(texts(&named).len(), 1);
+}
+
+#[test]
+fn lists_and_tables_are_rows_and_nested_fields_are_found() {
+    let input = TempDir::new().unwrap();
+    let root = input.path();
+    let write = |name: &str, bytes: &[u8]| {
+        fs::write(root.join(name), bytes).unwrap();
+        root.join(name)
+    };
+    let array = "[\n  {\"id\": 1, \"text\": \"one, [two]\",\n   \"score\": 3},\n  {\"id\": 2, \"text\": \"three\\n\\\"four\\\"\"}\n]";
+    let table = "id,text\n1,\"one, [two]\"\n2,\"three\n\"\"four\"\"\"\n";
+    let wanted = ["one, [two]", "three\n\"four\""];
+    for path in [
+        write("rows.json", array.as_bytes()),
+        write("rows.json.gz", &gzip(array.as_bytes())),
+        write("rows.csv", table.as_bytes()),
+        write(
+            "rows.tsv",
+            table.replace("id,text", "id\ttext").replace("1,", "1\t").replace("2,", "2\t").as_bytes(),
+        ),
+    ] {
+        let found = texts(&all(SourceKind::Auto, &path));
+        assert_eq!(
+            found.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(),
+            wanted,
+            "{}",
+            path.display()
+        );
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert_eq!(found[1].0, format!("{name}#2"));
+    }
+    // One object is no list of rows, and nothing is read as one text.
+    let object = write("object.json", b"{\n  \"data\": [{\"text\": \"a\"}]\n}\n");
+    let out = TempDir::new().unwrap();
+    let refused = |path: &Path| {
+        build_with(&all(SourceKind::Auto, path), &out.path().join("c"), 1).unwrap_err().to_string()
+    };
+    assert!(refused(&object).contains("jq -c '.NAME[]'"), "{}", refused(&object));
+    let nested = write("nested.jsonl", b"{\"doc\": {\"body\": \"a\", \"at\": {\"url\": \"http://b.example\"}}}\n{\"doc.body\": \"c\", \"doc\": {\"body\": \"d\"}}\n");
+    let mut config = all(SourceKind::Auto, &nested);
+    config.text = "doc.body".into();
+    config.url = "doc.at.url".into();
+    assert_eq!(texts(&config).into_iter().map(|(_, text)| text).collect::<Vec<_>>(), ["a", "c"]);
+    config.text = "doc.title".into();
+    let missing = build_with(&config, &out.path().join("d"), 1).unwrap_err().to_string();
+    assert!(missing.contains("no text field \"doc.title\""), "{missing}");
+}
+
+#[test]
+fn structures_of_parquet_hold_the_text_of_a_path_of_names() {
+    use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
+    use arrow_schema::{DataType, Field};
+    let texts_of = |values: &[Option<&str>]| -> ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
+    let inner = StructArray::from(vec![(
+        Arc::new(Field::new("body", DataType::Utf8, true)),
+        texts_of(&[Some("one"), None, Some("three")]),
+    )]);
+    let outer = StructArray::from(vec![(
+        Arc::new(Field::new("doc", inner.data_type().clone(), false)),
+        Arc::new(inner) as ArrayRef,
+    )]);
+    let literal = texts_of(&[Some("x"), Some("y"), Some("z")]);
+    let batch =
+        RecordBatch::try_from_iter([("page", Arc::new(outer) as ArrayRef), ("a.b", literal)]).unwrap();
+    let input = TempDir::new().unwrap();
+    let path = input.path().join("a.parquet");
+    let mut writer =
+        parquet::arrow::ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let mut config = all(SourceKind::Auto, &path);
+    config.text = "page.doc.body".into();
+    let (summary, found) = built(&config, Split::Train);
+    assert_eq!(found.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(), ["one", "three"]);
+    assert_eq!(summary.dropped_by_reason["no-text-field"].documents, 1);
+    config.text = "a.b".into();
+    assert_eq!(texts(&config).len(), 3);
+}
+
+#[test]
+fn a_sample_tells_what_the_rules_keep() {
+    let input = TempDir::new().unwrap();
+    let line = |number: usize| {
+        let text = if number % 4 == 0 { "short".into() } else { format!("{number}. ") + &prose(number, 80) };
+        serde_json::json!({ "text": text }).to_string() + "\n"
+    };
+    let config = config(SourceKind::Auto, input.path());
+    let stop = AtomicBool::new(false);
+    let sampled = |config: &CorpusConfig| sample(config, 2, input.path(), &stop).unwrap();
+    fs::write(input.path().join("a.jsonl"), (0..40).map(line).collect::<String>()).unwrap();
+    let whole = sampled(&config);
+    assert!(whole.is_whole && (whole.read.documents, whole.kept.documents) == (40, 30), "{whole:?}");
+    assert_eq!((whole.dropped["too-short"].documents, whole.kept_of(1 << 40)), (10, whole.kept.bytes));
+    for file in 0..8 {
+        let lines: String = (0..4000).map(|number| line(file * 4000 + number)).collect();
+        fs::write(input.path().join(format!("{file}.jsonl")), lines).unwrap();
+    }
+    let part = sampled(&config);
+    let share = part.kept_of(1_000_000) as f64 / 1e6;
+    assert!(!part.is_whole && part.read.documents < 20_000 && (0.97..1.0).contains(&share), "{part:?}");
+}
+
+#[test]
+fn a_wrong_length_of_a_warc_record_is_a_remark() {
+    let input = TempDir::new().unwrap();
+    let mut bytes = Vec::new();
+    for (number, off) in [(0, 10), (1, 0), (2, -7)] {
+        let block = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{}", prose(number, 90));
+        let length = block.len() as i64 + off;
+        let uri = format!("http://example.org/{number}");
+        let head = format!(
+            "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {uri}\r\nContent-Length: {length}\r\n\r\n"
+        );
+        bytes.extend(gzip(format!("{head}{block}\r\n\r\n").as_bytes()));
+    }
+    fs::write(input.path().join("a.warc.gz"), bytes).unwrap();
+    let (summary, documents) = built(&all(SourceKind::Auto, input.path()), Split::Train);
+    let found: Vec<&str> = documents.iter().map(|(_, text)| text.trim_end()).collect();
+    assert_eq!(found, (0..3).map(|number| prose(number, 90).trim_end().to_string()).collect::<Vec<_>>());
+    assert!(
+        summary.remarks.iter().any(|remark| remark.starts_with("2 WARC records state")),
+        "{:?}",
+        summary.remarks
+    );
 }

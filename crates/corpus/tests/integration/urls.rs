@@ -222,7 +222,9 @@ fn every_build_writes_a_card_that_names_what_was_lost_and_where() {
         fs::write(input.join(format!("root-{number}.txt")), text(number)).unwrap();
     }
     let out = folder.path().join("out");
-    let summary = built(&config(&input), &out).unwrap();
+    let mut config = config(&input);
+    config.clean.long = LongTexts::Drop;
+    let summary = built(&config, &out).unwrap();
     assert!(summary.files.iter().any(|file| file.name == CARD_FILE));
     let card = fs::read_to_string(out.join(CARD_FILE)).unwrap();
     for wanted in [

@@ -125,8 +125,12 @@ impl Predicate {
             if !names.clone().into_iter().any(|name| name == column) {
                 let near = nearest(column, names.clone());
                 let all: Vec<&str> = names.into_iter().collect();
+                let of_input = match column.starts_with(METADATA_PREFIX) {
+                    true => String::new(),
+                    false => format!("; a field or column of the input is named {METADATA_PREFIX}{column}"),
+                };
                 return Err(Error::new(format!(
-                    "{:?}, character {position}: no column has the name {column:?}{near}; there are {}",
+                    "{:?}, character {position}: no column has the name {column:?}{near}; there are {}{of_input}",
                     self.source,
                     all.join(", ")
                 )));
