@@ -11,6 +11,7 @@ mod escape;
 mod failure;
 mod limits;
 mod machine;
+mod recipes;
 mod run_dir;
 mod signals;
 mod stages;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 /// The whole program: does what the command line says and returns the exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(recipes::arguments(std::env::args_os())) {
         Ok(cli) => cli,
         Err(e) => return misused(&e),
     };

@@ -100,7 +100,11 @@ impl FlatMap for Cut {
         let schema = batch.schema();
         let columns = schema.fields().iter().zip(batch.columns()).map(|(field, column)| {
             // Not the whole text for each of its parts.
-            if field.name() == "text" { Ok(cut_texts.clone()) } else { arrow_select::take::take(column, &taken, None) }
+            if field.name() == "text" {
+                Ok(cut_texts.clone())
+            } else {
+                arrow_select::take::take(column, &taken, None)
+            }
         });
         let columns: Vec<ArrayRef> = columns.collect::<std::result::Result<_, _>>()?;
         let whole = RecordBatch::try_new(batch.schema(), columns)?;

@@ -30,7 +30,7 @@ pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
 pub use init::{InitConfig, InitOptimizer, InitSchedule, continued_recipe};
 pub use integrity::{IntegrityConfig, Rerun};
 pub use lengths::SequenceLengths;
-pub use load::{Loaded, Problem, load, parse};
+pub use load::{Loaded, Problem, load, load_at, parse};
 pub use origin::{Difference, Origin, Setting, show_diff};
 pub use planned::{LayoutPlan, load_planned, set_argument};
 pub use recipe::{Recipe, RecipeUse, load_recipe, load_recipe_for, parse_recipe};

@@ -45,8 +45,19 @@ pub fn load<T>(path: &Path, sets: &[String]) -> Result<Loaded<T>, RecipeError>
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
+    load_at(path, sets, None)
+}
+
+/// [`load`] with a home directory, which stands for `~` at the beginning of paths in the file, its base and `sets`.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_at<T>(path: &Path, sets: &[String], home: Option<&Path>) -> Result<Loaded<T>, RecipeError>
+where
+    T: DeserializeOwned + Serialize + JsonSchema + Default,
+{
     let source = layer::read(path, Role::File)?;
-    resolve(&source, Some(path), &arguments(sets), &|_| {})
+    resolve(&source, Some(path), &arguments(sets), home, &|_| {})
 }
 
 /// Loads a recipe from text, for example the resolved one that a checkpoint carries. `name` stands for the
@@ -58,7 +69,7 @@ pub fn parse<T>(name: &str, text: &str, sets: &[String]) -> Result<Loaded<T>, Re
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
 {
-    resolve(&Source::new(name.into(), text.into(), Role::File), None, &arguments(sets), &|_| {})
+    resolve(&Source::new(name.into(), text.into(), Role::File), None, &arguments(sets), None, &|_| {})
 }
 
 /// Arguments of `--set` as sources of layers.
@@ -72,6 +83,7 @@ pub(crate) fn resolve<T>(
     source: &Arc<Source>,
     path: Option<&Path>,
     sets: &[Arc<Source>],
+    home: Option<&Path>,
     edit: &dyn Fn(&mut Node),
 ) -> Result<Loaded<T>, RecipeError>
 where
@@ -90,6 +102,9 @@ where
         let mut so_far = Node::from_json(&defaults)
             .ok_or_else(|| RecipeError::Unwritable("a recipe is a table".into()))?;
         let mut lay = |mut layer: Node, so_far: &mut Node, sink: &mut Sink| {
+            if let Some(home) = home {
+                layer.below_home(home);
+            }
             renamed.extend(layer::rename(&mut layer, RENAMED, sink));
             let effective = layer::merge(so_far.clone(), layer.clone(), &root);
             Checker { ask: Ask::Layer, all_keys: &keys }.check(&layer, Some(&effective), &root, "", sink);

@@ -4,6 +4,7 @@ use crate::error::{Diagnostic, Sink, quoted};
 use crate::source::{Place, Source};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -13,6 +14,9 @@ use toml::de::{DeTable, DeValue};
 /// Everything that walks a tree recurses, so its depth is bounded where it enters. The parser's own limit
 /// (80) counts inline values and the parts of one dotted key separately, and both together can go deeper.
 pub(crate) const DEEPEST: usize = 40;
+
+/// Keys whose texts are shown to a model or put into a corpus.
+const NO_PATHS: [&str; 2] = ["prompts", "description"];
 
 /// A value with its place; no place means that it is a default.
 #[derive(Debug, Clone)]
@@ -71,6 +75,23 @@ impl Node {
         match &mut node.value {
             Value::Table(table) => Some((table, last)),
             _ => None,
+        }
+    }
+
+    /// Puts the home directory in the place of `~` at the beginning of every text but those under [`NO_PATHS`].
+    pub(crate) fn below_home(&mut self, home: &Path) {
+        match &mut self.value {
+            Value::Str(text) => {
+                if let Some(path) = bessemer_durable::below_home(text, home) {
+                    *text = path;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| item.below_home(home)),
+            Value::Table(table) => {
+                let paths = table.iter_mut().filter(|(key, _)| !NO_PATHS.contains(&key.as_str()));
+                paths.for_each(|(_, field)| field.node.below_home(home));
+            }
+            _ => {}
         }
     }
 

@@ -68,16 +68,17 @@ pub fn set_argument(key: &str, value: &Json) -> String {
 /// lists in `parallel.planned`, is forgotten.
 ///
 /// # Errors
-/// As [`load_recipe`](crate::load_recipe).
+/// As [`load_recipe_for`](crate::load_recipe_for), with the same `home`.
 pub fn load_planned(
     path: &Path,
     sets: &[String],
+    home: Option<&Path>,
     plan: &LayoutPlan,
     recipe_use: RecipeUse,
 ) -> Result<Loaded<Recipe>, RecipeError> {
     let source = layer::read(path, Role::File)?;
     let layers: Vec<Arc<Source>> = load::arguments(sets).into_iter().chain(plan.layers()).collect();
-    let loaded = load::resolve::<Recipe>(&source, Some(path), &layers, &forget)?;
+    let loaded = load::resolve::<Recipe>(&source, Some(path), &layers, home, &forget)?;
     loaded.refuse(loaded.value.problems_for(recipe_use))?;
     Ok(loaded)
 }

@@ -337,20 +337,22 @@ impl Recipe {
 /// As [`load`](crate::load), and [`RecipeError::Invalid`] with the places of everything that
 /// [`Recipe::problems`] finds.
 pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    load_recipe_for(path, sets, RecipeUse::Training)
+    load_recipe_for(path, sets, None, RecipeUse::Training)
 }
 
 /// Like [`load_recipe`] for a command that uses some of its sections: what only others need may be missing, and what only they
-/// contradict is not reported. Unknown keys and values of a wrong type always are.
+/// contradict is not reported. Unknown keys and values of a wrong type always are. `home` is the directory that `~` at the
+/// beginning of a path stands for.
 ///
 /// # Errors
 /// As [`load_recipe`].
 pub fn load_recipe_for(
     path: &Path,
     sets: &[String],
+    home: Option<&Path>,
     recipe_use: RecipeUse,
 ) -> Result<Loaded<Recipe>, RecipeError> {
-    checked(load::load::<Recipe>(path, sets)?, recipe_use)
+    checked(load::load_at::<Recipe>(path, sets, home)?, recipe_use)
 }
 
 /// Like [`load_recipe`] for text, for example the recipe stored in a checkpoint.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// `bessemer init`
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The text: a folder, or one file: text, .jsonl, .parquet, .warc, .html (JSON lines and WARC also .gz and .zst).
+    /// The text: a folder, or one file: text, .jsonl, .json, .csv, .parquet, .warc, .html (rows and WARC also .gz and .zst).
     pub(crate) texts: PathBuf,
     /// The recipe; its name is that of the run. Never replaces a file.
     #[arg(long, short, value_name = "FILE", default_value = "my.toml")]

@@ -4,7 +4,7 @@ use super::pages::{PageFault, holds_pages, pages};
 use crate::cli::ExplainArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_corpus::repair_json;
+use bessemer_corpus::{SourceKind, repair_json, source_kind_of};
 use bessemer_documents::JsonRows;
 use bessemer_rules::{
     DocumentView, Outcome, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
@@ -117,7 +117,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
                 break;
             }
         };
-        let Some(Json::String(text)) = document.columns.get(&args.text) else {
+        let Some(Json::String(text)) = json_field(&document.columns, &args.text) else {
             let message =
                 format!("{}: no text in {:?}; it has {}", document.name, args.text, fields(&document));
             // Where the first document lacks the field, so do most of the others.
@@ -310,17 +310,14 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     let name = place.to_ascii_lowercase();
     let open =
         || bessemer_durable::open_regular(path).map_err(|error| Failure::new(format!("{place}: {error}")));
-    let is_lines = |ending: &str| {
-        name.ends_with(&format!(".jsonl{ending}")) || name.ends_with(&format!(".ndjson{ending}"))
-    };
     if name.ends_with(".parquet") {
         return rows(open()?, place);
     }
     if holds_pages(path) {
         return pages_as_documents(path, text);
     }
-    if ["", ".gz", ".zst"].iter().any(|ending| is_lines(ending)) {
-        let reader = bessemer_corpus::open_compressed(path);
+    if source_kind_of(&name) == Some(SourceKind::Jsonl) {
+        let reader = bessemer_corpus::open_json_lines(path, text);
         return Ok(json_lines(reader.map_err(|error| Failure::new(format!("{place}: {error}")))?, place));
     }
     let mut bytes = Vec::new();
@@ -331,10 +328,9 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
             "{place}: a document of more than {MAX_DOCUMENT} bytes; cut it first"
         )));
     }
-    let whole = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
+    let whole = bessemer_durable::decode_text(bytes).map_err(|error| {
         Failure::new(format!(
-            "{place}: byte {at} is not UTF-8; known are text, .jsonl (also .gz, .zst), .parquet, .html and .warc"
+            "{place}: {error}; known are text, .jsonl (also .gz, .zst), .parquet, .html and .warc"
         ))
     })?;
     let columns = [(text.to_owned(), Json::String(whole)), ("path".to_owned(), Json::String(place.clone()))];
@@ -345,11 +341,11 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
 fn pages_as_documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     let (place, text) = (path.display().to_string(), text.to_owned());
     let pages = pages(path, &Main, PageOptions::default())?;
-    Ok(Box::new(pages.map(move |page| {
+    Ok(Box::new(pages.filter(|page| !matches!(page, Err(PageFault::Remark(_)))).map(move |page| {
         let page = match page {
             Ok(page) => page,
             Err(PageFault::Record(message)) => return Err(Fault::Document(message)),
-            Err(PageFault::File(message)) => return Err(Fault::File(message)),
+            Err(PageFault::File(message) | PageFault::Remark(message)) => return Err(Fault::File(message)),
         };
         let name = page.url.as_ref().map_or_else(|| place.clone(), |url| format!("{place} ({url})"));
         if page.verdict != PageVerdict::Ok {

@@ -50,6 +50,7 @@ pub(crate) fn run(
                     shown.faults += 1;
                     console.say(&message);
                 }
+                Err(PageFault::Remark(message)) => console.say(&message),
                 Err(PageFault::File(message)) => return Err(Failure::new(message)),
             }
         }

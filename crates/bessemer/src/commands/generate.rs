@@ -125,7 +125,5 @@ fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
     if bytes.len() as u64 > LONGEST_PROMPT {
         return Err(wrong(format!("wanted a prompt of at most {LONGEST_PROMPT} bytes")));
     }
-    String::from_utf8(bytes).map_err(|e| {
-        wrong(format!("wanted UTF-8 text, found another byte at offset {}", e.utf8_error().valid_up_to()))
-    })
+    bessemer_durable::decode_text(bytes).map_err(|e| wrong(e.to_string()))
 }

@@ -5,15 +5,16 @@ use crate::commands::explain;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
-use bessemer_corpus::{SourceKind, source_kind_of};
+use bessemer_corpus::{CorpusConfig, SourceKind, begins_as_text, sample, source_kind_of};
 use bessemer_kernels_cpu::{Rung, peak};
 use bessemer_recipe::{Budget, Starter, TextFacts};
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, Tokens, counted};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 /// Most files that are looked at; a larger folder is sized by these.
 const MOST_FILES: u64 = 1_000_000;
@@ -28,7 +29,9 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
             args.out.display()
         )));
     }
-    let text = look_at(&args.texts, console)?;
+    let found = look_at(&args.texts, console)?;
+    let kept = kept_bytes(&found, console)?;
+    let text = TextFacts { bytes: kept, ..found.clone() };
     let budget = Budget {
         peak_flops_per_s: peak::flops_per_s(Rung::detect(), machine::threads(0))?,
         hours: args.hours,
@@ -48,7 +51,8 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
                 "recipe": args.out.display().to_string(),
                 "source": text.source,
                 "files": text.files,
-                "bytes": text.bytes,
+                "bytes": found.bytes,
+                "kept_bytes": text.bytes,
                 "text_tokens": starter.text_tokens,
                 "parameters": model.parameters(),
                 "steps": starter.steps,
@@ -75,6 +79,44 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
         starter.passes(),
         starter.time,
     ))?)
+}
+
+/// Bytes of text that the rules of the new recipe keep, estimated from a sample.
+fn kept_bytes(text: &TextFacts, console: &mut Console) -> Result<u64, Failure> {
+    // A single text is kept byte for byte.
+    if text.source == SourceKind::File {
+        return Ok(text.bytes);
+    }
+    let mut config = CorpusConfig { source: text.source, path: text.path.clone(), ..CorpusConfig::default() };
+    config.text = text.field.clone().unwrap_or(config.text);
+    let stop = AtomicBool::new(false);
+    console.progress("looking at a sample of the text", 0, 0);
+    let sample = sample(&config, machine::threads(0), &std::env::temp_dir(), &stop)?;
+    let (read, kept) = (sample.read, sample.kept_of(text.bytes));
+    let mut reasons: Vec<(&String, u64)> =
+        sample.dropped.iter().map(|(reason, count)| (reason, count.documents)).collect();
+    reasons.sort_by_key(|(reason, documents)| (std::cmp::Reverse(*documents), reason.as_str()));
+    let reasons: Vec<String> =
+        reasons.iter().take(4).map(|(reason, documents)| format!("{reason} {documents}")).collect();
+    let of = if sample.is_whole { "the text" } else { "a sample of the text" };
+    let dropped =
+        if reasons.is_empty() { String::new() } else { format!("; dropped: {}", reasons.join(", ")) };
+    if kept == 0 {
+        console.say(&format!(
+            "WARNING: the recipe's rules keep none of the {} documents of {of}{dropped}; see [corpus.clean] and [corpus.rules] in \
+             docs/recipes.md",
+            read.documents
+        ));
+        return Ok(text.bytes);
+    }
+    console.say(&format!(
+        "the recipe's rules keep {} of {} documents of {of}, {} of {}{dropped}",
+        sample.kept.documents,
+        read.documents,
+        Bytes(sample.kept.bytes),
+        Bytes(read.bytes)
+    ));
+    Ok(kept)
 }
 
 /// A path as a word of a shell command.
@@ -114,23 +156,22 @@ fn look_at(path: &Path, console: &mut Console) -> Result<TextFacts, Failure> {
                 Some(kind) if kind != SourceKind::Folder => kind,
                 _ => SourceKind::File,
             };
-            if source == SourceKind::File && !begins_as_text(path) {
-                return Err(wrong(
-                    "this is no UTF-8 text, and its name does not end in .jsonl, .parquet, .warc or .html",
-                ));
+            if source == SourceKind::File {
+                check_text(path)?;
             }
             (source, 1, text_bytes(written, metadata.len()), path.to_path_buf())
         }
     };
     let field = match source {
-        SourceKind::Jsonl | SourceKind::Parquet => text_field(&first)?,
+        SourceKind::Jsonl | SourceKind::Parquet => text_field(&first, console)?,
         _ => None,
     };
     Ok(TextFacts { source, path: written.to_owned(), field, files, bytes })
 }
 
-/// The kind of files with the most text below a folder, with their number, bytes, and the first of them. Hidden files and
-/// links are passed over.
+/// How the files below a folder are read, with their number, bytes, and the first of them: texts and pages as a folder of texts
+/// where they are more than the others, in bytes or in number; else the kind with the most bytes. Hidden files and links are
+/// passed over.
 fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64, u64, PathBuf), Failure> {
     let mut kinds: BTreeMap<String, (SourceKind, u64, u64, PathBuf)> = BTreeMap::new();
     let (mut others, mut seen, mut folders) = (0_u64, 0_u64, vec![path.to_path_buf()]);
@@ -151,7 +192,10 @@ fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64
                 continue;
             }
             seen += 1;
-            let Some(kind) = source_kind_of(&name) else {
+            // A .json beside other files is seldom one of rows.
+            let kind = source_kind_of(&name).filter(|_| !name.to_ascii_lowercase().ends_with(".json"));
+            let kind = kind.or_else(|| holds_text(&name, &entry.path()).then_some(SourceKind::Folder));
+            let Some(kind) = kind else {
                 others += 1;
                 continue;
             };
@@ -161,22 +205,45 @@ fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64
         }
         console.progress("looking at files", seen, 0);
     }
-    let most = kinds.values().max_by_key(|(_, _, bytes, _)| *bytes).cloned();
-    let chosen = most.ok_or_else(|| {
+    // A folder of texts holds saved pages too.
+    let is_text = |kind: SourceKind| matches!(kind, SourceKind::Folder | SourceKind::Html);
+    let sum = |is_counted: &dyn Fn(SourceKind) -> bool| {
+        let counted = kinds.values().filter(|found| is_counted(found.0));
+        counted.fold((0, 0), |(files, bytes), found| (files + found.1, bytes + found.2))
+    };
+    let (texts, rows) = (sum(&is_text), sum(&|kind| !is_text(kind)));
+    let most = kinds.values().filter(|found| !is_text(found.0)).max_by_key(|(_, _, bytes, _)| *bytes);
+    let pages = kinds.values().find(|found| found.0 == SourceKind::Html && found.1 == texts.0);
+    let first = kinds.values().find(|found| is_text(found.0));
+    let chosen = match (first, most) {
+        (Some(_), None) if pages.is_some() => pages.cloned(),
+        (Some((_, _, _, first)), most) if most.is_none() || texts.1 >= rows.1 || texts.0 > rows.0 => {
+            Some((SourceKind::Folder, texts.0, texts.1, first.clone()))
+        }
+        (_, most) => most.cloned(),
+    };
+    let chosen = chosen.ok_or_else(|| {
         Failure::new(format!(
-            "{}: wanted text, .jsonl, .parquet, .warc or .html files, found {}",
+            "{}: wanted text, .jsonl, .csv, .parquet, .warc or .html files, found {}",
             path.display(),
             counted(others, "other file")
         ))
     })?;
-    let rest: u64 = kinds.values().filter(|k| k.0 != chosen.0).map(|k| k.1).sum::<u64>() + others;
+    let rest = texts.0 + rows.0 + others - chosen.1;
     if rest > 0 {
+        let kind = serde_json::to_value(chosen.0).unwrap_or_default();
         console.say(&format!(
-            "{} of other kinds left out; a recipe reads several kinds as several sources (docs/data.md)",
-            counted(rest, "file")
+            "the folder holds several kinds of files: the recipe reads {} as corpus.source = {kind} and leaves out {rest}; a recipe \
+             reads several kinds as several sources (docs/data.md)",
+            chosen.1
         ));
     }
     Ok(chosen)
+}
+
+/// Whether a file without an extension is text, as a folder reads it.
+fn holds_text(name: &str, path: &Path) -> bool {
+    !name.contains('.') && begins_with_text(path)
 }
 
 /// Bytes of text in a file of so many bytes: compressed ones hold about three times theirs.
@@ -186,20 +253,39 @@ fn text_bytes(name: &str, bytes: u64) -> u64 {
     if packed { bytes.saturating_mul(3) } else { bytes }
 }
 
-fn begins_as_text(path: &Path) -> bool {
+fn begins_with_text(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = bessemer_durable::open_regular(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    let whole = match std::str::from_utf8(&head) {
-        Ok(_) => true,
-        // The cut may fall into a character.
-        Err(e) => e.error_len().is_none(),
-    };
-    read.is_ok() && whole && !head.contains(&0)
+    read.is_ok() && begins_as_text(&head)
 }
+
+/// Refuses a file that a run could not read as one text, which is kept byte for byte.
+fn check_text(path: &Path) -> Result<(), Failure> {
+    let wrong = |what: &str| Err(Failure::new(format!("{}: {what}", path.display())));
+    let mut head = Vec::new();
+    let read = bessemer_durable::open_regular(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    // The cut may fall into a character.
+    let is_utf8 = std::str::from_utf8(&head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    match read.is_ok() && begins_as_text(&head) {
+        true if is_utf8 => Ok(()),
+        true => wrong(
+            "this is no UTF-8 text; put it into a folder of its own and name that: its encoding is found then",
+        ),
+        false => wrong(
+            "this is no UTF-8 text, and its name does not end in .jsonl, .csv, .parquet, .warc or .html",
+        ),
+    }
+}
+
+/// Names under which sets of instructions and questions hold the two sides of an example.
+const PROMPTS: [&str; 9] =
+    ["instruction", "prompt", "question", "query", "input", "problem", "context", "system", "system_prompt"];
+const ANSWERS: [&str; 9] =
+    ["output", "completion", "response", "answer", "answers", "chosen", "solution", "target", "reply"];
 
 /// The field or column that holds the text, if it is not "text": of the first document, one of the usual names, else the
 /// longest string.
-fn text_field(file: &Path) -> Result<Option<String>, Failure> {
+fn text_field(file: &Path, console: &mut Console) -> Result<Option<String>, Failure> {
     let Some(columns) = explain::first_columns(file)? else { return Ok(None) };
     if columns.get("text").is_some_and(Value::is_string) {
         return Ok(None);
@@ -214,14 +300,46 @@ fn text_field(file: &Path) -> Result<Option<String>, Failure> {
     let usual = ["content", "body", "article", "document", "raw_content"].into_iter();
     let named =
         usual.filter(|name| columns.get(*name).is_some_and(Value::is_string)).map(str::to_owned).next();
-    let length = |value: &Value| value.as_str().map(str::len);
-    let longest = columns.iter().filter_map(|(name, value)| Some((length(value)?, name.clone()))).max();
-    match named.or(longest.map(|(_, name)| name)) {
-        Some(name) => Ok(Some(name)),
-        None => Err(Failure::new(format!(
+    let found = strings(&columns);
+    let longest = found.iter().max_by_key(|(name, length)| (*length, std::cmp::Reverse(name)));
+    let Some(field) = named.or(longest.map(|(name, _)| name.clone())) else {
+        return Err(Failure::new(format!(
             "{}: wanted a field or column of text in the first document, found {}",
             file.display(),
             columns.keys().cloned().collect::<Vec<_>>().join(", ")
-        ))),
+        )));
+    };
+    let has = |names: &[&str]| names.iter().any(|name| columns.get(*name).is_some());
+    if has(&PROMPTS) && has(&ANSWERS) {
+        let is_left = |name: &&String| {
+            **name != field && (PROMPTS.contains(&name.as_str()) || ANSWERS.contains(&name.as_str()))
+        };
+        let left: Vec<&str> = columns.keys().filter(is_left).map(String::as_str).collect();
+        console.say(&format!(
+            "instruction data: only the field {field:?} becomes text; left out: {}. To train on whole examples, write each as turns in \
+             a field \"messages\" (docs/data.md) or as one text",
+            left.join(", ")
+        ));
     }
+    Ok(Some(field))
+}
+
+/// Strings of a document with their lengths, by their names; those inside of objects by paths of names.
+fn strings(columns: &Map<String, Value>) -> Vec<(String, usize)> {
+    const DEEPEST: usize = 8;
+    let mut found = Vec::new();
+    let mut open: Vec<(String, &Map<String, Value>)> = vec![(String::new(), columns)];
+    while let Some((prefix, object)) = open.pop() {
+        for (name, value) in object {
+            let path = format!("{prefix}{name}");
+            match value {
+                Value::String(text) => found.push((path, text.len())),
+                Value::Object(inner) if path.matches('.').count() < DEEPEST => {
+                    open.push((format!("{path}."), inner))
+                }
+                _ => {}
+            }
+        }
+    }
+    found
 }

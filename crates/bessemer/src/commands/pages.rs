@@ -14,6 +14,8 @@ pub(crate) enum PageFault {
     Record(String),
     /// No further page can be read.
     File(String),
+    /// A remark on the file; no page is lost.
+    Remark(String),
 }
 
 pub(crate) type Pages = Box<dyn Iterator<Item = Result<Page, PageFault>>>;
@@ -52,6 +54,13 @@ pub(crate) fn pages(
                 }
                 Ok(None) => {
                     ended = true;
+                    let wrong = reader.counts().wrong_lengths;
+                    if wrong > 0 {
+                        let plural = if wrong == 1 { "record states" } else { "records state" };
+                        return Some(Err(PageFault::Remark(format!(
+                            "{place}: {wrong} {plural} a wrong Content-Length; read to the end of the compressed member"
+                        ))));
+                    }
                     if reader.counts().records == 0 && faults == 0 && reader.length() > 0 {
                         return Some(Err(PageFault::File(format!("{place} holds no WARC record"))));
                     }

@@ -19,6 +19,7 @@ mod validate;
 use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
 use crate::console::Console;
 use crate::failure::Failure;
+use bessemer_durable::TextReader;
 use bessemer_plan::Machine;
 use bessemer_recipe::{Recipe, RecipeUse, load};
 use std::io::Read;
@@ -81,7 +82,10 @@ fn text_of(path: &Path) -> Result<String, Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", path.display()));
     let file = bessemer_durable::open_regular(path).map_err(|cause| failed(&cause))?;
     let mut text = String::new();
-    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(|cause| failed(&cause))?;
+    TextReader::buffered(file)
+        .take(MOST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|cause| failed(&cause))?;
     if text.len() as u64 > MOST_BYTES {
         return Err(failed(&format!("is larger than {MOST_BYTES} bytes")));
     }

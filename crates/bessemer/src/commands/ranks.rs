@@ -12,6 +12,7 @@ use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
+use crate::recipes::{load_planned, load_recipe_for};
 use crate::run_dir::RunDir;
 use crate::signals::Deadline;
 use bessemer_checkpoint::{Latest, Store};
@@ -23,7 +24,7 @@ use bessemer_collectives::{
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::ParallelError;
-use bessemer_recipe::{RecipeUse, load_planned, load_recipe_for};
+use bessemer_recipe::RecipeUse;
 use bessemer_train::{Closed, OtherCheckpoints, Outcome, Silent, TrainError, Trainer, TrainerInput};
 use bessemer_units::Bytes;
 use std::num::NonZeroUsize;

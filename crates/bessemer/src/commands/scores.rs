@@ -3,8 +3,9 @@
 use crate::cli::scores::{ScoreArgs, TrainClassifierArgs, TrainDsirArgs, TrainLmArgs};
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_corpus::repair_json;
+use bessemer_corpus::{SourceKind, repair_json, source_kind_of};
 use bessemer_durable::NewFile;
+use bessemer_rules::json_field;
 use bessemer_score::classifier::{ClassifierConfig, train_classifier};
 use bessemer_score::dsir::{Bag, Importance};
 use bessemer_score::fasttext::TrainConfig;
@@ -23,7 +24,7 @@ struct Read {
     date: Option<String>,
 }
 
-/// The documents of a file: objects of JSON lines by the ending `.jsonl`, else lines of text; compressed ones by the further
+/// The documents of a file: objects by the endings `.jsonl`, `.json`, `.csv` and `.tsv`, else lines of text; compressed ones by the further
 /// ending `.gz` or `.zst`.
 struct Documents {
     reader: Box<dyn BufRead + Send>,
@@ -35,10 +36,9 @@ struct Documents {
 
 impl Documents {
     fn open(path: &Path, field: &str) -> ScoreResult<Documents> {
-        let reader = bessemer_corpus::open_compressed(path).map_err(|e| ScoreError::io("open", path, e))?;
-        let name = path.to_string_lossy().to_ascii_lowercase();
-        let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
-        let json = name.ends_with(".jsonl") || name.ends_with(".ndjson");
+        let reader = bessemer_corpus::open_json_lines(path, field);
+        let reader = reader.map_err(|e| ScoreError::io("open", path, e))?;
+        let json = source_kind_of(&path.to_string_lossy()) == Some(SourceKind::Jsonl);
         let field = json.then(|| field.to_owned());
         Ok(Documents { reader, path: path.to_path_buf(), field, line: 0 })
     }
@@ -48,9 +48,9 @@ impl Documents {
     }
 
     fn parse(&self, line: &str, field: &str) -> ScoreResult<Read> {
-        let object: serde_json::Value =
+        let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&repair_json(line.as_bytes())).map_err(|e| self.error(e.to_string()))?;
-        let string = |key: &str| object.get(key).and_then(|v| v.as_str()).map(str::to_owned);
+        let string = |key: &str| json_field(&object, key).and_then(|v| v.as_str()).map(str::to_owned);
         let text =
             string(field).ok_or_else(|| self.error(format!("wanted an object with a text {field:?}")))?;
         Ok(Read { text, url: string("url"), date: string("date") })

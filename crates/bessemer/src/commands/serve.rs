@@ -7,6 +7,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use crate::signals;
+use bessemer_durable::TextReader;
 use bessemer_http::{Access, Server};
 use bessemer_model::{Cache, CacheShape};
 use bessemer_serve::chat::ChatTemplate;
@@ -101,8 +102,10 @@ fn chat_template(run: &RunDir) -> Result<ChatTemplate, Failure> {
     const NAME: &str = "tokenizer_config.json";
     let path = run.root().join(NAME);
     let mut text = String::new();
-    let read =
-        run.handle()?.open_file(NAME).and_then(|file| file.take(LARGEST_CONFIG).read_to_string(&mut text));
+    let read = run
+        .handle()?
+        .open_file(NAME)
+        .and_then(|file| TextReader::buffered(file).take(LARGEST_CONFIG).read_to_string(&mut text));
     match read {
         Ok(_) => ChatTemplate::of_tokenizer_config(&text)
             .map_err(|e| Failure::new(format!("{}: {e}", path.display()))),

@@ -11,7 +11,7 @@ use crate::failure::{Failure, code};
 use crate::{machine, signals};
 use bessemer_arch::Model;
 use bessemer_corpus::{BuildContext, CorpusConfig, CorpusReader, Split};
-use bessemer_durable::FileLock;
+use bessemer_durable::{FileLock, TextReader};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_model::{ActivationConfig, Shape};
 use bessemer_optim::OptimConfig;
@@ -24,6 +24,7 @@ use bessemer_train::study::{METHODS, Method, SymbolText, method, train_one, trai
 use bessemer_units::Bytes;
 use std::cell::RefCell;
 use std::fmt::Write;
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -248,7 +249,10 @@ fn text(
     stop: &AtomicBool,
 ) -> Result<SymbolText, Failure> {
     if let Some(file) = file {
-        let bytes = bessemer_durable::read(file)
+        let mut bytes = Vec::new();
+        // Bytes that are no text are symbols too.
+        bessemer_durable::open_regular(file)
+            .and_then(|file| TextReader::buffered(file).read_to_end(&mut bytes))
             .map_err(|e| Failure::new(format!("cannot read --text {}: {e}", file.display())))?;
         let name = file.file_name().map_or_else(|| file.display().to_string(), |n| n.display().to_string());
         return Ok(SymbolText::new(&name, &bytes)?);

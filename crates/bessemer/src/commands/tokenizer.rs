@@ -30,7 +30,7 @@ pub(crate) fn run(command: &TokenizerCommand, as_json: bool, console: &mut Conso
             Ok(print(&text)?)
         }
         TokenizerCommand::Decode { tokenizer, file } => {
-            let text = String::from_utf8(input(file.as_deref())?).map_err(|e| {
+            let text = bessemer_durable::decode_text(input(file.as_deref())?).map_err(|e| {
                 Failure::new(format!(
                     "token ids: wanted decimal numbers, found bytes that are not text ({e})"
                 ))

@@ -577,6 +577,106 @@ fn init_writes_a_recipe_that_runs_and_replaces_nothing() {
 }
 
 #[test]
+fn texts_with_byte_order_marks_and_in_utf16_are_read_everywhere() {
+    let place = Workplace::new(GPT2);
+    let recipe = fs::read_to_string(place.path("recipe.toml")).unwrap();
+    let task =
+        "{\"text\": \"The quick brown fox jumps over the lazy dog, and nobody has seen it do so twice.\"}\n"
+            .repeat(3);
+    let judged = "{\"prompt\": \"p\", \"texts\": {\"a\": \"x\", \"b\": \"y\"}}\n";
+    let table = "parameters,tokens,loss\n1e6,1e8,4.1\n2e6,2e8,3.8\n4e6,4e8,3.5\n8e6,8e8,3.3\n16e6,16e8,3.1\n32e6,1e8,3.4\n";
+    let files = [
+        ("r.toml", recipe.as_str()),
+        ("docs.jsonl", &task),
+        ("texts.jsonl", judged),
+        ("runs.csv", table),
+        ("system", "one two three four\n"),
+        ("reference", "one two three five\n"),
+    ];
+    let units = |text: &str| -> Vec<u16> { "\u{feff}".encode_utf16().chain(text.encode_utf16()).collect() };
+    let forms: [fn(&[u16]) -> Vec<u8>; 4] = [
+        |units| String::from_utf16_lossy(&units[1..]).into_bytes(),
+        |units| String::from_utf16_lossy(units).into_bytes(),
+        |units| units.iter().flat_map(|unit| unit.to_le_bytes()).collect(),
+        |units| units.iter().flat_map(|unit| unit.to_be_bytes()).collect(),
+    ];
+    let commands: [&[&str]; 5] = [
+        &["config", "show", "r.toml", "--json"],
+        &["corpus", "explain", "docs.jsonl", "--profile", "gopher-quality", "--json"],
+        &["judge", "create", "s.db", "--texts", "texts.jsonl", "--json"],
+        &["scaling", "fit", "runs.csv", "--samples", "5", "--json"],
+        &["metric", "bleu", "system", "reference", "--json"],
+    ];
+    let mut wanted = Vec::new();
+    for (number, form) in forms.into_iter().enumerate() {
+        for (name, text) in files {
+            fs::write(place.path(name), form(&units(text))).unwrap();
+        }
+        for (at, words) in commands.into_iter().enumerate() {
+            let _ = fs::remove_file(place.path("s.db"));
+            let found = place.bessemer(words).text();
+            match number {
+                0 => wanted.push(found),
+                _ => assert_eq!(found, wanted[at], "{words:?}, form {number}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tilde_is_the_home_directory_in_recipes_and_arguments() {
+    let place = Workplace::new(GPT2);
+    fs::create_dir(place.path("home")).unwrap();
+    fs::rename(place.path("text"), place.path("home/text")).unwrap();
+    fs::rename(place.path("recipe.toml"), place.path("home/recipe.toml")).unwrap();
+    let mut command =
+        place.command(&["config", "show", "~/recipe.toml", "--set", "corpus.path=~/text", "--json"]);
+    command.env("HOME", place.path("home"));
+    let shown = finished(command).json();
+    assert_eq!(shown["corpus"]["path"], place.path("home/text").display().to_string().as_str());
+}
+
+#[test]
+fn init_reads_tables_mixed_folders_and_instructions_and_says_what_it_leaves_out() {
+    let place = Workplace::new(GPT2);
+    let prose = |n: usize| {
+        format!("Sentence {n} of a text that is long enough to be kept by the rules of a recipe. ").repeat(3)
+    };
+    fs::create_dir(place.path("mixed")).unwrap();
+    for n in 0..5 {
+        fs::write(place.path(&format!("mixed/{n}.txt")), prose(n)).unwrap();
+    }
+    fs::write(place.path("mixed/README"), prose(9)).unwrap();
+    fs::write(place.path("mixed/stray.jsonl"), format!("{{\"text\": {:?}}}\n", prose(7).repeat(50))).unwrap();
+    fs::write(place.path("mixed/short.txt"), "short").unwrap();
+    let init = |what: &str, out: &str| place.bessemer(&["init", what, "--out", out]);
+    let mixed = init("mixed", "m.toml");
+    assert!(mixed.err.contains("\"folder\" and leaves out 1"), "{}", mixed.err);
+    assert!(
+        mixed.err.contains("keep 6 of 7 documents") && mixed.err.contains("too-short 1"),
+        "{}",
+        mixed.err
+    );
+    let shown = place.bessemer(&["config", "show", "m.toml", "--json"]).json();
+    assert_eq!(shown["corpus"]["source"], "folder");
+
+    let alpaca = |n: usize| {
+        serde_json::json!({ "instruction": "Write.", "input": "", "output": prose(n) }).to_string() + "\n"
+    };
+    fs::write(place.path("alpaca.jsonl"), (0..9).map(alpaca).collect::<String>()).unwrap();
+    let told = init("alpaca.jsonl", "a.toml");
+    assert!(told.err.contains("\"output\" becomes text; left out: instruction, input"), "{}", told.err);
+    let table: String = (0..9).map(|n| format!("{n},\"{}\"\n", prose(n))).collect();
+    fs::write(place.path("rows.csv"), format!("id,story\n{table}")).unwrap();
+    assert!(init("rows.csv", "c.toml").err.contains("keep 9 of 9 documents"));
+    let nested = |n: usize| serde_json::json!({ "doc": { "body": prose(n) }, "id": n }).to_string() + "\n";
+    fs::write(place.path("nested.jsonl"), (0..9).map(nested).collect::<String>()).unwrap();
+    assert!(init("nested.jsonl", "n.toml").err.contains("keep 9 of 9 documents"));
+    let shown = place.bessemer(&["config", "show", "n.toml", "--json"]).json();
+    assert_eq!(shown["corpus"]["text"], "doc.body");
+}
+
+#[test]
 fn completions_and_manual_pages_cover_every_verb() {
     let place = Workplace::new(GPT2);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -52,7 +52,7 @@ impl Job {
 
     /// The micro-batch of a recipe: no data is read, so a vocabulary that the tokenizer decides is taken at its limit.
     fn of_recipe(path: &std::path::Path, args: &BenchStepArgs) -> Result<Job, Failure> {
-        let recipe = bessemer_recipe::load_recipe(path, &args.sets)?.value;
+        let recipe = crate::recipes::load_recipe(path, &args.sets)?.value;
         let vocab = args.vocab.unwrap_or(recipe.tokenizer.vocab_size) as usize;
         let model = overridden(recipe.model.clone(), args).resolve(Some(vocab))?;
         Job::of(recipe, model)

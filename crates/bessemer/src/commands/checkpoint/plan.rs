@@ -3,7 +3,7 @@
 use crate::cli::CheckpointPlanArgs;
 use crate::console::print;
 use crate::failure::Failure;
-use bessemer_recipe::load_recipe;
+use crate::recipes::load_recipe;
 use bessemer_train::{RankBytes, checkpoint_bytes};
 use bessemer_units::Bytes;
 use serde_json::json;

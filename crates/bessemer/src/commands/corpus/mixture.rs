@@ -1,10 +1,10 @@
 //! What `bessemer corpus stats` says of several sources: their documents, and what training takes of each.
 
 use crate::failure::Failure;
+use crate::recipes::load_recipe;
 use crate::run_dir::{RECIPE, RunDir, SHARDS};
 use bessemer_corpus::{ComponentSummary, Count, TOKENS_FILE};
 use bessemer_loader::Taken;
-use bessemer_recipe::load_recipe;
 use bessemer_shards::ShardSet;
 use bessemer_train::{repeated_too_often, run_mixture};
 use bessemer_units::{Bytes, Tokens};

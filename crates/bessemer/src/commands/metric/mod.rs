@@ -3,6 +3,7 @@
 use crate::cli::{BleuSmoothing, BleuTokens, MetricArgs, MetricName};
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use bessemer_durable::TextReader;
 use bessemer_metrics::proportion::wilson;
 use bessemer_metrics::{
     Bleu, ChrF, CorpusMetric, MeanMetric, Meteor, Rouge, SegmentSums, Smoothing, Ter, Tokens,
@@ -208,7 +209,10 @@ pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", path.display()));
     let file = bessemer_durable::open_regular(path).map_err(|cause| failed(&cause))?;
     let mut text = String::new();
-    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(|cause| failed(&cause))?;
+    TextReader::buffered(file)
+        .take(MOST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|cause| failed(&cause))?;
     match text.len() as u64 > MOST_BYTES {
         true => Err(failed(&format!("is larger than {MOST_BYTES} bytes; score it in parts"))),
         false => Ok(text),

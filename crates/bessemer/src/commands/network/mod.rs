@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use bessemer_cluster::{ClusterError, Description, EXAMPLES};
 use bessemer_report::plot::standalone;
 use serde_json::Value;
+use std::path::Path;
 use study::Study;
 
 impl From<ClusterError> for Failure {
@@ -90,5 +91,5 @@ fn read(path: &str) -> Result<String, String> {
     if about.len() > MOST_BYTES {
         return Err(format!("it has {} bytes, more than a description can have ({MOST_BYTES})", about.len()));
     }
-    bessemer_durable::read_to_string(std::path::Path::new(path)).map_err(|e| e.to_string())
+    bessemer_durable::read_to_string(Path::new(path)).map_err(|e| e.to_string())
 }

@@ -5,6 +5,7 @@ use super::machine;
 use super::search::{Training, Wanted, calibration};
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use crate::recipes::load_recipe_for;
 use bessemer_arch::{Model, ParamRole, Sharding, Unit};
 use bessemer_model::{ActivationConfig, Decoder, ModelError, Purpose, Rewrite, Shape};
 use bessemer_parallel::MemoryPlan;
@@ -14,7 +15,7 @@ use bessemer_plan::sharding::{
     UnitPrograms, sharding_plans, unequal_stages,
 };
 use bessemer_plan::{DataParallel, Efficiency, Machine, Spread};
-use bessemer_recipe::{RecipeUse, load_recipe_for};
+use bessemer_recipe::RecipeUse;
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::planned_memory;
 use bessemer_units::{Bytes, Recompute, RecomputePlan};

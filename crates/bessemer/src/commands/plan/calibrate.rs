@@ -13,12 +13,13 @@ use crate::commands::bench::median;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine::threads;
+use crate::recipes::load_recipe_for;
 use bessemer_parallel::ContextMethod;
 use bessemer_plan::{
     Calibration, DataParallel, Job, Layout, Machine, Measurement, PipelineSchedule, Question, Recompute,
     candidates, choose_at_most, errors,
 };
-use bessemer_recipe::{RecipeUse, load_recipe_for};
+use bessemer_recipe::RecipeUse;
 use serde_json::json;
 use std::fmt::Write;
 

@@ -5,13 +5,14 @@ use super::{annotations, machine, pricing::Pricing, stated::expect_simple};
 use crate::cli::SearchMethod;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use crate::recipes::load_recipe_for;
 use bessemer_parallel::{MemoryPlan, ParallelConfig};
 use bessemer_plan::layerwise::{
     BlockLayout, Degrees, LayerChoice, LayerPlan, Prices, Proposals, Searched, Setting, Solved, Walk,
     degrees, search, solve, step, uniform, wander,
 };
 use bessemer_plan::{Calibration, Machine, MachineCosts};
-use bessemer_recipe::{RecipeUse, load_recipe_for};
+use bessemer_recipe::RecipeUse;
 use bessemer_train::{planned_memory, predicted_step};
 use bessemer_units::{Bytes, Recompute};
 use serde_json::{Value, json};

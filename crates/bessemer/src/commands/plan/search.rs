@@ -8,6 +8,7 @@ use super::{explain, machine, picture, text_of};
 use crate::cli::PlanArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use crate::recipes::load_recipe_for;
 use bessemer_checkpoint::AsyncChoice;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
 use bessemer_model::{CacheShape, Purpose, Shape};
@@ -17,7 +18,7 @@ use bessemer_plan::{
     StageSplit, TensorGrid, candidates, choose, read_table,
 };
 use bessemer_program::PiecesInFlight;
-use bessemer_recipe::{Recipe, RecipeUse, load_recipe_for};
+use bessemer_recipe::{Recipe, RecipeUse};
 use bessemer_tensor::Backend;
 use bessemer_train::{
     COPIES, PredictedStep, TrainError, activations, copies_on_host, planned_memory_on, predicted_step,

@@ -2,7 +2,8 @@
 
 use crate::cli::{Cli, Command, SuperviseArgs};
 use crate::failure::Failure;
-use bessemer_recipe::{Recipe, load_recipe};
+use crate::recipes::load_recipe;
+use bessemer_recipe::Recipe;
 use bessemer_supervise::{Hosts, fill_templates};
 use clap::Parser;
 use std::path::{Path, PathBuf};
