@@ -23,7 +23,7 @@ pub struct RepeatedBlocks {
     pub block_tokens: usize,
     /// Blocks that were looked for.
     pub blocks: u64,
-    /// Those of them that occur in the other split, at any offset.
+    /// Blocks that occur in the other split as well, at any offset.
     pub repeated: u64,
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn step(dir: &Path, step: u64) -> PathBuf {
     dir.join(format!("checkpoints/step-{step:08}"))
 }
 
-/// A checkpoint's manifest without the time that the run has taken, and the bytes of its tensors.
+/// A checkpoint's manifest without the time that the run has taken and its name, and the bytes of its tensors.
 pub(crate) fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) {
     let place = step(dir, number);
     let text = std::fs::read(place.join("manifest.json")).unwrap();
@@ -48,6 +48,7 @@ pub(crate) fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) 
     let seconds = manifest.pointer_mut("/state/seconds").unwrap();
     assert!(seconds.as_f64().unwrap() > 0.0);
     *seconds = serde_json::Value::Null;
+    *manifest.pointer_mut("/state/run").unwrap() = serde_json::Value::Null;
     if let Some(object) = manifest.as_object_mut() {
         // Of the manifest itself, and of the one before it, which states other seconds.
         object.remove("checksum");
