@@ -1,6 +1,6 @@
 //! The tokenizer: text to ids and back.
 
-use crate::added_tokens::{AddedToken, AddedTokens};
+use crate::added_tokens::{AddedToken, AddedTokens, Recognised};
 use crate::batch::{Part, parts, share_out};
 use crate::bpe::Bpe;
 use crate::char_model::CharModel;
@@ -32,8 +32,8 @@ pub(crate) struct Parts {
 
 /// A trained tokenizer. Immutable, `Send` and `Sync`: share one among threads.
 ///
-/// Plain [`encode`](Self::encode) treats text as text: it never gives a special token, even where the text spells
-/// one, because documents must not be able to end themselves or forge control tokens. Whoever wants special tokens
+/// Plain [`encode`](Self::encode) treats text as text: it recognises added tokens that are not special, and never gives a
+/// special one, even where the text spells it, because documents must not be able to end themselves or forge control tokens. Whoever wants special tokens
 /// recognised says so with [`encode_with_special`](Self::encode_with_special), and whoever wants one put somewhere
 /// (end of text between documents) writes its id.
 pub struct Tokenizer {
@@ -158,7 +158,7 @@ impl Tokenizer {
         self.fingerprint.to_hex().to_string()
     }
 
-    /// Ids of `text`. Never a special token.
+    /// Ids of `text`. Never a special token; added tokens that are not special are recognised where they are spelled out.
     ///
     /// # Errors
     /// Only a character tokenizer can fail: [`TokenizerError::UnknownCharacter`]. Byte-level BPE encodes any bytes.
@@ -176,6 +176,30 @@ impl Tokenizer {
     /// # Errors
     /// As [`encode`](Self::encode).
     pub fn encode_into(&self, scratch: &mut Scratch, text: &[u8], out: &mut Vec<u32>) -> Result<()> {
+        self.encode_recognising(scratch, text, Recognised::Text, out)
+    }
+
+    fn encode_recognising(
+        &self,
+        scratch: &mut Scratch,
+        text: &[u8],
+        recognised: Recognised,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
+        if !self.added.any(recognised) {
+            return self.encode_text(scratch, text, out);
+        }
+        for segment in self.added.segments(text, recognised) {
+            match segment.id {
+                Some(id) => out.push(id),
+                None => self.encode_text(scratch, &text[segment.range], out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the ids of text without added tokens.
+    fn encode_text(&self, scratch: &mut Scratch, text: &[u8], out: &mut Vec<u32>) -> Result<()> {
         match &self.model {
             Model::ByteBpe { pretokenizer, bpe } => {
                 scratch.claim(self.fingerprint.as_bytes());
@@ -186,23 +210,17 @@ impl Tokenizer {
         }
     }
 
-    /// Ids of `text`, in which added tokens are recognised where they are spelled out (leftmost, then longest), as
-    /// Hugging Face's `encode(text, add_special_tokens=False)` does.
+    /// Ids of `text`, in which all added tokens, also special ones, are recognised where they are spelled out, as Hugging Face's
+    /// `encode(text, add_special_tokens=False)` does.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
     pub fn encode_with_special(&self, text: &[u8]) -> Result<Vec<u32>> {
         let mut scratch = self.borrow_scratch();
         let mut out = Vec::new();
-        let mut at = 0;
-        while let Some((start, token)) = self.added.find(text, at) {
-            self.encode_into(&mut scratch, &text[at..start], &mut out)?;
-            out.push(token.id);
-            at = start + token.content.len();
-        }
-        self.encode_into(&mut scratch, &text[at..], &mut out)?;
+        let done = self.encode_recognising(&mut scratch, text, Recognised::All, &mut out);
         self.return_scratch(scratch);
-        Ok(out)
+        done.map(|()| out)
     }
 
     /// Ids of each text, on up to `threads` threads that live for this call. The result does not depend on them.
@@ -215,7 +233,9 @@ impl Tokenizer {
             /// Index of the part and its ids.
             done: Vec<(usize, Result<Vec<u32>>)>,
         }
-        let parts: Vec<Part> = parts(texts, self.pretokenizer().is_some());
+        // An added token must not be cut.
+        let divisible = self.pretokenizer().is_some() && !self.added.any(Recognised::Text);
+        let parts: Vec<Part> = parts(texts, divisible);
         let mut workers: Vec<Worker> = (0..threads.max(1))
             .map(|_| Worker { scratch: self.borrow_scratch(), done: Vec::new() })
             .collect();

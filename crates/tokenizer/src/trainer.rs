@@ -148,7 +148,16 @@ impl Trainer {
 fn special_tokens(config: &TokenizerConfig) -> Vec<AddedToken> {
     let tokens = config.special_tokens().into_iter().enumerate();
     tokens
-        .map(|(id, content)| AddedToken { content, id: id as u32, special: true, in_vocabulary: true })
+        .map(|(id, content)| AddedToken {
+            content,
+            id: id as u32,
+            special: true,
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+            in_vocabulary: true,
+        })
         .collect()
 }
 

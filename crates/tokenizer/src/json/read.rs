@@ -60,8 +60,8 @@ struct AddedIn {
     lstrip: bool,
     #[serde(default)]
     rstrip: bool,
-    #[serde(default, rename = "normalized")]
-    _normalized: bool,
+    #[serde(default)]
+    normalized: Option<bool>,
     #[serde(default)]
     special: bool,
 }
@@ -287,17 +287,7 @@ fn token_table(
 ) -> Result<(TokenBytes, Vec<AddedToken>)> {
     let mut added: Vec<AddedToken> = Vec::with_capacity(listed.len());
     for token in listed {
-        let AddedIn { id, content, single_word, lstrip, rstrip, special, .. } = token;
-        for (set, name) in [(single_word, "single_word"), (lstrip, "lstrip"), (rstrip, "rstrip")] {
-            if set {
-                let found = format!("{content:?} with {name} = true");
-                return unsupported(
-                    "added token",
-                    found,
-                    "added tokens are matched exactly as they are spelled",
-                );
-            }
-        }
+        let AddedIn { id, content, single_word, lstrip, rstrip, normalized, special } = token;
         if content.is_empty() {
             return inconsistent(format!("added token {id} has no text"));
         }
@@ -307,7 +297,16 @@ fn token_table(
                 "added token {content:?} has id {id}, but {other} in the vocabulary"
             ));
         }
-        added.push(AddedToken { content, id, special, in_vocabulary: known.is_some() });
+        added.push(AddedToken {
+            content,
+            id,
+            special,
+            single_word,
+            lstrip,
+            rstrip,
+            normalized: normalized.unwrap_or(!special),
+            in_vocabulary: known.is_some(),
+        });
     }
     added.sort_by(|a, b| (a.id, &a.content).cmp(&(b.id, &b.content)));
     if let Some(two) = added.windows(2).find(|two| two[0].id == two[1].id) {

@@ -137,10 +137,10 @@ impl Tokenizer {
             json!({
                 "id": token.id,
                 "content": token.content,
-                "single_word": false,
-                "lstrip": false,
-                "rstrip": false,
-                "normalized": false,
+                "single_word": token.single_word,
+                "lstrip": token.lstrip,
+                "rstrip": token.rstrip,
+                "normalized": token.normalized,
                 "special": token.special,
             })
         });

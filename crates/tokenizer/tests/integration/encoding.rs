@@ -106,6 +106,129 @@ fn ids_equal_those_of_hugging_face() {
     }
 }
 
+/// Added tokens of a model family.
+#[derive(serde::Deserialize)]
+struct Family {
+    base: String,
+    added_tokens: serde_json::Value,
+    /// Texts with the ids where all added tokens are recognised, and where those are that are not special.
+    cases: std::collections::BTreeMap<String, [Vec<u32>; 2]>,
+}
+
+type Families = std::collections::BTreeMap<String, Family>;
+
+fn families() -> Families {
+    serde_json::from_str(include_str!("../data/hf_added_tokens.json")).unwrap()
+}
+
+/// golden/tokenizer/added_tokens.py
+#[test]
+fn added_tokens_are_found_as_hugging_face_finds_them() {
+    for (name, family) in families() {
+        let base = match family.base.as_str() {
+            "gpt2" => include_str!("../data/hf_gpt2.json"),
+            "llama3" => include_str!("../data/hf_llama3.json"),
+            _ => include_str!("../data/hf_qwen2.json"),
+        };
+        let mut file: serde_json::Value = serde_json::from_str(base).unwrap();
+        file["added_tokens"] = family.added_tokens;
+        let tokenizer = Tokenizer::from_json(&file.to_string()).unwrap();
+        let again = Tokenizer::from_json(&tokenizer.to_json()).unwrap();
+        for (text, [all, plain]) in &family.cases {
+            for tokenizer in [&tokenizer, &again] {
+                assert_eq!(&tokenizer.encode_with_special(text.as_bytes()).unwrap(), all, "{name}: {text:?}");
+                assert_eq!(&tokenizer.encode(text.as_bytes()).unwrap(), plain, "{name}: {text:?}");
+            }
+        }
+        let texts: Vec<&String> = family.cases.keys().collect();
+        let plain: Vec<Vec<u32>> = family.cases.values().map(|[_, plain]| plain.clone()).collect();
+        assert_eq!(tokenizer.encode_batch(&texts, 2).unwrap(), plain);
+    }
+}
+
+#[test]
+fn a_long_text_is_not_cut_within_an_added_token() {
+    let mut file: serde_json::Value = serde_json::from_str(&TRAINED[0].to_json()).unwrap();
+    let id = TRAINED[0].vocab_size();
+    file["added_tokens"]
+        .as_array_mut()
+        .unwrap()
+        .push(serde_json::json!({"id": id, "content": " a b", "special": false}));
+    let tokenizer = Tokenizer::from_json(&file.to_string()).unwrap();
+    let text = "xy a b".repeat(200_000);
+    let ids = tokenizer.encode_batch(&[&text], 2).unwrap().remove(0);
+    assert_eq!(ids.iter().filter(|&&found| found as usize == id).count(), 200_000);
+}
+
+/// Tokenizers trained here with the added tokens of each family, 1,000 random texts each.
+#[test]
+#[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
+fn oracle_tokenizers_finds_the_same_added_tokens() {
+    let python = std::env::var_os("BESSEMER_PYTHON")
+        .expect("BESSEMER_PYTHON names a Python with the packages of golden/requirements.txt");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/tokenizer/added_tokens.py");
+    let directory = tempfile::tempdir().unwrap();
+    let mut made = Vec::new();
+    for (seed, (name, family)) in families().into_iter().enumerate() {
+        let trained = &TRAINED[seed % TRAINED.len()];
+        let mut file: serde_json::Value = serde_json::from_str(&trained.to_json()).unwrap();
+        let own = file["added_tokens"].as_array().unwrap().clone();
+        let mut added = own.clone();
+        let is_own = |token: &serde_json::Value| own.iter().any(|own| own["content"] == token["content"]);
+        let (mut contents, mut next) = (Vec::new(), trained.vocab_size());
+        for mut token in
+            family.added_tokens.as_array().unwrap().iter().filter(|token| !is_own(token)).cloned()
+        {
+            let content = token["content"].as_str().unwrap().to_string();
+            let known = file["model"]["vocab"].get(&content).cloned();
+            token["id"] = known.unwrap_or_else(|| {
+                next += 1;
+                serde_json::json!(next - 1)
+            });
+            contents.push(content);
+            added.push(token);
+        }
+        file["added_tokens"] = added.into();
+        let pieces: Vec<String> =
+            family.cases.keys().flat_map(|text| text.split_inclusive(' ')).map(str::to_string).collect();
+        let mut state = seed as u64 + 1;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let texts: Vec<String> = (0..1000)
+            .map(|_| {
+                (0..1 + draw(12))
+                    .map(|_| {
+                        if draw(2) == 0 {
+                            &contents[draw(contents.len())]
+                        } else {
+                            &pieces[draw(pieces.len())]
+                        }
+                    })
+                    .cloned()
+                    .collect()
+            })
+            .collect();
+        let path = directory.path().join(format!("{name}.json"));
+        std::fs::write(&path, file.to_string()).unwrap();
+        std::fs::write(path.with_extension("texts.json"), serde_json::to_string(&texts).unwrap()).unwrap();
+        made.push((path, file, texts));
+    }
+    let run =
+        std::process::Command::new(python).arg(script).arg("ids").arg(directory.path()).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    for (path, file, texts) in made {
+        let wanted: Vec<[Vec<u32>; 2]> =
+            serde_json::from_str(&std::fs::read_to_string(path.with_extension("ids")).unwrap()).unwrap();
+        let tokenizer = Tokenizer::from_json(&file.to_string()).unwrap();
+        for (text, [all, plain]) in texts.iter().zip(&wanted) {
+            assert_eq!(&tokenizer.encode_with_special(text.as_bytes()).unwrap(), all, "{path:?}: {text:?}");
+            assert_eq!(&tokenizer.encode(text.as_bytes()).unwrap(), plain, "{path:?}: {text:?}");
+        }
+    }
+}
+
 #[test]
 fn plain_encoding_never_gives_a_special_token_and_the_other_does() {
     let tokenizer = &TRAINED[0];
