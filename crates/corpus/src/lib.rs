@@ -48,8 +48,8 @@ mod verify;
 pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
 pub use config::{
-    CleanConfig, CorpusConfig, InvalidUtf8, LongTexts, PrivacyConfig, Scope, SourceKind, SplitBy,
-    SplitConfig, StageBudget,
+    AddressPatterns, CleanConfig, CorpusConfig, InvalidUtf8, LongTexts, PrivacyConfig, Scope, SourceKind,
+    SplitBy, SplitConfig, StageBudget,
 };
 pub use delete::{Deletion, delete};
 pub use dialogue::DialogueConfig;

@@ -11,11 +11,12 @@ pub enum EmailRule {
     /// No search.
     Off,
     /// datatrove's pattern (FineWeb).
-    #[default]
     Datatrove,
     /// Dolma's pattern: anything with an @ between white space whose domain has a dot.
     Dolma,
-    /// datatrove's pattern, and what follows the last dot is letters or punycode.
+    /// datatrove's pattern below a top-level domain under which people have mailboxes; no login at a host (`git@host:path`), no user
+    /// of a URL, no identifier of a message.
+    #[default]
     Strict,
 }
 
@@ -26,9 +27,9 @@ pub enum Ipv4Rule {
     /// No search.
     Off,
     /// datatrove's pattern (FineWeb), which also finds addresses within longer numbers.
-    #[default]
     Datatrove,
-    /// Addresses that stand by themselves: no part of a version number or of a name.
+    /// Addresses that stand by themselves: no version, no number of a section, no object identifier, no part of a name.
+    #[default]
     Strict,
 }
 
@@ -41,7 +42,7 @@ pub enum PhoneRule {
     Off,
     /// Dolma's pattern for the United States: ten digits behind white space, unless isbn, doi or # stands near.
     Dolma,
-    /// Numbers with + and a country code, and written North American numbers that can be somebody's.
+    /// Numbers with + by the numbering plans of their countries, and written North American numbers that can be somebody's.
     International,
 }
 
@@ -88,8 +89,8 @@ impl Default for PrivacyRules {
         // Names and addresses that RFC 2606, 5737 and 3849 reserve for documentation: they read like the real thing,
         // reach nobody, and are not themselves replaced when a text is cleaned twice.
         PrivacyRules {
-            email: EmailRule::Datatrove,
-            ipv4: Ipv4Rule::Datatrove,
+            email: EmailRule::Strict,
+            ipv4: Ipv4Rule::Strict,
             ipv6: true,
             phone: PhoneRule::Off,
             secrets: true,

@@ -7,7 +7,7 @@ mod split;
 
 pub use clean::{CleanConfig, InvalidUtf8, LongTexts, Scope};
 pub use memory::StageBudget;
-pub use privacy::PrivacyConfig;
+pub use privacy::{AddressPatterns, PrivacyConfig};
 pub use split::{SplitBy, SplitConfig};
 
 use crate::dialogue::DialogueConfig;

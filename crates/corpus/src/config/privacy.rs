@@ -4,10 +4,24 @@ use bessemer_privacy::{PhoneRule, PrivacyRules};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Patterns of e-mail and IPv4 addresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressPatterns {
+    /// Addresses as people write them: no versions, sections, object identifiers, logins or parts of URLs.
+    #[default]
+    Strict,
+    /// datatrove's (FineWeb).
+    Datatrove,
+}
+
 /// `[corpus.privacy]`: personal data. Does not touch a single `file` source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrivacyConfig {
+    /// Patterns of e-mail and IPv4 addresses: strict, which passes over versions, section numbers, object identifiers and logins such as
+    /// git@host:path, or datatrove.
+    pub patterns: AddressPatterns,
     /// Replace e-mail addresses.
     pub emails: bool,
     /// Replacements for e-mail addresses, used in turn within a document.
@@ -51,6 +65,7 @@ impl Default for PrivacyConfig {
         // nobody, and are not themselves replaced when a text is cleaned twice.
         let rules = PrivacyRules::default();
         PrivacyConfig {
+            patterns: AddressPatterns::Strict,
             emails: true,
             email_replacements: vec!["email@example.com".into(), "firstname.lastname@example.org".into()],
             ips: true,

@@ -1,9 +1,9 @@
 //! Personal data and secrets, found and replaced by the `privacy` crate.
 //!
-//! Up to three passes, each over the text that the one before leaves: e-mail addresses, then IPv4 addresses (both by
-//! datatrove's patterns, in the order of its PII formatter), then everything else that is asked for.
+//! Up to three passes, each over the text that the one before leaves: e-mail addresses, then IPv4 addresses (in the order of
+//! datatrove's PII formatter), then everything else that is asked for.
 
-use crate::config::PrivacyConfig;
+use crate::config::{AddressPatterns, PrivacyConfig};
 use bessemer_dataflow::Result;
 use bessemer_documents::{Document, DocumentPass, EMAILS, IPS, NUMBERS, SECRETS, Scratch, Verdict};
 use bessemer_privacy::{EmailRule, Ipv4Rule, Kind, PrivacyRules, Scrubbed, Scrubber};
@@ -20,13 +20,17 @@ pub(super) struct Scrub {
 
 /// The passes that have anything to look for, in order.
 pub(super) fn passes(config: &PrivacyConfig) -> impl Iterator<Item = Scrub> {
+    let (email, ipv4) = match config.patterns {
+        AddressPatterns::Strict => (EmailRule::Strict, Ipv4Rule::Strict),
+        AddressPatterns::Datatrove => (EmailRule::Datatrove, Ipv4Rule::Datatrove),
+    };
     let emails = PrivacyRules {
-        email: EmailRule::Datatrove,
+        email,
         email_replacements: config.email_replacements.clone(),
         ..PrivacyRules::none()
     };
     let ips = PrivacyRules {
-        ipv4: Ipv4Rule::Datatrove,
+        ipv4,
         ipv4_replacements: config.ip_replacements.clone(),
         ..PrivacyRules::none()
     };
@@ -120,6 +124,7 @@ mod tests {
     #[test]
     fn replacements_take_turns_and_only_a_replacement_advances_the_turn() {
         let config = PrivacyConfig {
+            patterns: AddressPatterns::Datatrove,
             email_replacements: vec!["A".into(), "B".into()],
             ip_replacements: vec!["1".into(), "2".into()],
             ..PrivacyConfig::default()
@@ -130,10 +135,20 @@ mod tests {
         assert_eq!((ips.text.as_str(), counts(&ips)), ("1 10.0.0.1 2 v1.2.3", [0, 2, 0, 0]));
     }
 
+    #[test]
+    fn versions_sections_and_logins_stay_unless_datatroves_patterns_are_asked_for() {
+        let text = "version 1.2.3.4, git@host.org:a/b; jane.doe@mail.org from 66.249.66.1";
+        let strict = chained(&PrivacyConfig::default(), text);
+        assert_eq!(strict.text, "version 1.2.3.4, git@host.org:a/b; email@example.com from 192.0.2.1");
+        let config = PrivacyConfig { patterns: AddressPatterns::Datatrove, ..PrivacyConfig::default() };
+        assert_eq!(counts(&chained(&config, text)), [2, 2, 0, 0]);
+    }
+
     /// An e-mail address is replaced before the IPv4 address that overlaps it and begins before it.
     #[test]
     fn each_pass_sees_what_the_one_before_leaves() {
-        let visited = chained(&PrivacyConfig::default(), "é8.8.8.8@x.y");
+        let config = PrivacyConfig { patterns: AddressPatterns::Datatrove, ..PrivacyConfig::default() };
+        let visited = chained(&config, "é8.8.8.8@x.y");
         assert_eq!((visited.text.as_str(), counts(&visited)), ("é8.email@example.com", [1, 0, 0, 0]));
     }
 }

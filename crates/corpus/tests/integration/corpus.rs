@@ -65,7 +65,7 @@ fn many_files(folder: &Path) {
         for number in 0..40 {
             // Every eighth text occurs in all sources.
             let text = prose(if number % 8 == 0 { number } else { 1000 * source + number }, 400);
-            let text = format!("{text} mail{number}@example.com 8.8.4.{number}\n");
+            let text = format!("{text} mail{number}@example.com 142.250.4.{number}\n");
             fs::write(path.join(format!("{number:03}.txt")), text).unwrap();
         }
         fs::write(path.join("binary.txt"), b"abc\0def").unwrap();

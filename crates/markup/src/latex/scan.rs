@@ -16,7 +16,7 @@ pub(super) fn command_name(source: &str, at: usize) -> &str {
     &rest[..length]
 }
 
-/// As [`command_name`], with `@` as a letter where `letter` holds, as it is behind `\makeatletter`.
+/// Name of the command whose backslash is at `at`; `@` is a letter where `letter` holds, as behind `\makeatletter`.
 pub(super) fn name_with_at(source: &str, at: usize, letter: bool) -> &str {
     let name = command_name(source, at);
     if !letter || !(is_word(name) || name == "@") {

@@ -6,7 +6,7 @@ use super::templates::Arguments;
 /// Meaning of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// This text.
+    /// A fixed text.
     Is(&'static str),
     /// Its first argument.
     First,

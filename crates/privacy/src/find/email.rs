@@ -40,12 +40,84 @@ pub(super) fn datatrove(pattern: &Regex, text: &str, mut take: impl FnMut(usize,
     }
 }
 
-/// Whether the part behind the last dot can be a top-level domain: two letters or more, or punycode.
-pub(super) fn has_top_level_domain(address: &str) -> bool {
-    let last = address.rsplit('.').next().unwrap_or_default();
-    let letters = last.len() >= 2 && last.bytes().all(|byte| byte.is_ascii_alphabetic());
-    let punycode = last.len() > 4 && last.as_bytes()[..4].eq_ignore_ascii_case(b"xn--");
-    address.ends_with(']') || letters || punycode
+/// Top-level domains of more than two letters under which people have mailboxes: of IANA's list the older ones and the most registered.
+const GENERIC_DOMAINS: &str = "com org net edu gov mil int info biz name pro aero coop museum jobs mobi travel tel asia cat post xxx app dev \
+    page blog shop store online site website tech cloud email mail xyz top club live life world space digital agency studio design \
+    software systems solutions services network academy education school university institute foundation group team media news press \
+    art music photo photos church health care clinic bank finance capital company consulting engineering science technology energy \
+    london berlin paris nyc tokyo wien hamburg koeln bayern amsterdam brussels swiss scot wales cymru quebec bzh eus gal africa eu \
+    icu vip work works fun games today guru expert zone center community social chat ngo ong law legal tax land farm garden house one link click win ltd gmbh tips team zone run";
+/// Two letters that are no top-level domain, though files and units end so. All others of two letters count.
+const NO_COUNTRIES: &str = "gz xz bz js ts hs jl cs cu dx ex fs go kt mm pb qt rc sv tf tt vb yml";
+/// Names of accounts that belong to a service, and not to a person.
+const SERVICE_ACCOUNTS: &[&str] = &["git", "hg", "svn", "aur"];
+/// Commands whose arguments are logins.
+const LOGIN_COMMANDS: &[&str] = &["ssh ", "scp ", "sftp ", "rsync ", "mosh ", "ssh-copy-id "];
+/// Fields of a message whose value is an identifier of messages.
+const MESSAGE_FIELDS: &[&str] = &["message-id:", "in-reply-to:", "references:", "content-id:"];
+/// Bytes before an address that are searched for what makes it none.
+const CONTEXT: usize = 160;
+
+/// Signs that datatrove's pattern takes for parts of an address, though only the text around it holds them: `key=a@b.org`.
+const SEPARATORS: [char; 15] = ['=', '/', '?', '#', '$', '&', '*', '!', '^', '%', '`', '{', '|', '}', '~'];
+
+/// The mailbox in a match of datatrove's pattern: where it begins.
+pub(super) fn mailbox(text: &str, start: usize, end: usize) -> Option<usize> {
+    let local = text[start..end].split('@').next().unwrap_or_default();
+    let skipped = local.rfind(SEPARATORS).map_or(0, |at| at + 1);
+    (skipped < local.len() && is_mailbox(text, start + skipped, end)).then_some(start + skipped)
+}
+
+/// Whether this is the address of a mailbox, and no login at a host, no part of a URL and no identifier.
+fn is_mailbox(text: &str, start: usize, end: usize) -> bool {
+    let address = &text[start..end];
+    let (local, behind) = (address.split('@').next().unwrap_or_default(), &text[end..]);
+    if !has_top_level_domain(address) || SERVICE_ACCOUNTS.contains(&local) {
+        return false;
+    }
+    // `user@host:path`, but not `user@host: text`.
+    if let Some(path) = behind.strip_prefix(':') {
+        let path = path
+            .split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '`'))
+            .next()
+            .unwrap_or_default();
+        if path.starts_with(['/', '~', '.'])
+            || path.contains('/')
+            || path.starts_with(|c: char| c.is_ascii_digit())
+        {
+            return false;
+        }
+    }
+    let from = text.floor_char_boundary(start.saturating_sub(CONTEXT));
+    let line = text[from..start].rsplit('\n').next().unwrap_or_default();
+    let word = line
+        .rsplit(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '('))
+        .next()
+        .unwrap_or_default();
+    // The user of a URL, with or without a password.
+    if word.rsplit_once("://").is_some_and(|(_, user)| !user.contains(['/', '?'])) {
+        return false;
+    }
+    let line = line.to_ascii_lowercase();
+    !MESSAGE_FIELDS.iter().any(|field| line.trim_start().starts_with(field))
+        && !word.contains("cid:")
+        && !word.contains("mid:")
+        && !LOGIN_COMMANDS.iter().any(|command| {
+            line.rfind(command).is_some_and(|at| {
+                line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '-')
+                    && !line[at..].contains([',', ';', '.'])
+            })
+        })
+}
+
+/// Whether the part behind the last dot is a top-level domain: of a country, a known generic one, or punycode.
+fn has_top_level_domain(address: &str) -> bool {
+    let last = address.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let among = |list: &str| list.split_whitespace().any(|domain| domain == last);
+    let letters = last.bytes().all(|byte| byte.is_ascii_lowercase());
+    let known = letters && (last.len() == 2 && !among(NO_COUNTRIES) || among(GENERIC_DOMAINS));
+    let punycode = last.len() > 4 && last.starts_with("xn--");
+    address.ends_with(']') || known || punycode
 }
 
 /// Characters that Dolma takes for the surroundings of an address.

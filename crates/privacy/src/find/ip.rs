@@ -82,17 +82,281 @@ pub(super) fn v4_datatrove(pattern: &Regex, run: &str, offset: usize, mut take: 
     }
 }
 
-/// The run is one address, apart from a full stop after it, and stands by itself.
+/// Words before a number with dots that make it a version or the number of a section.
+const NUMBERED: &[&str] = &[
+    "version",
+    "versions",
+    "ver",
+    "ver.",
+    "v",
+    "v.",
+    "release",
+    "releases",
+    "released",
+    "rev",
+    "rev.",
+    "revision",
+    "build",
+    "firmware",
+    "driver",
+    "drivers",
+    "kernel",
+    "patch",
+    "patches",
+    "hotfix",
+    "upgrade",
+    "upgraded",
+    "downgrade",
+    "update",
+    "updated",
+    "bump",
+    "bumped",
+    "tag",
+    "tagged",
+    "package",
+    "library",
+    "plugin",
+    "module",
+    "runtime",
+    "sdk",
+    "api",
+    "bios",
+    "section",
+    "sections",
+    "sec",
+    "sec.",
+    "subsection",
+    "\u{a7}",
+    "\u{a7}\u{a7}",
+    "chapter",
+    "clause",
+    "clauses",
+    "subclause",
+    "appendix",
+    "annex",
+    "table",
+    "tables",
+    "figure",
+    "figures",
+    "fig",
+    "fig.",
+    "paragraph",
+    "para",
+    "para.",
+    "article",
+    "item",
+    "items",
+    "step",
+    "requirement",
+    "rule",
+    "part",
+    "lemma",
+    "theorem",
+    "definition",
+    "equation",
+    "eq",
+    "eq.",
+    "example",
+    "exercise",
+    "oid",
+    "oids",
+    "identifier",
+    "ec",
+    "since",
+    "until",
+    "before",
+    "after",
+    "requires",
+    "require",
+    "==",
+    "===",
+    ">=",
+    "<=",
+    "~=",
+    "~>",
+    "!=",
+    "^",
+    "~",
+    ">",
+    "<",
+];
+/// Words near an address that say that it is one.
+const ADDRESSED: &[&str] = &[
+    "ip",
+    "ips",
+    "ipv4",
+    "addr",
+    "address",
+    "addresses",
+    "host",
+    "hosts",
+    "server",
+    "servers",
+    "dns",
+    "nameserver",
+    "resolver",
+    "ping",
+    "traceroute",
+    "tracert",
+    "whois",
+    "dig",
+    "nslookup",
+    "client",
+    "peer",
+    "gateway",
+    "router",
+    "firewall",
+    "port",
+    "connect",
+    "connected",
+    "connection",
+    "connecting",
+    "login",
+    "attacker",
+    "blocked",
+    "banned",
+    "bind",
+    "listen",
+    "listening",
+    "inet",
+    "src",
+    "dst",
+    "remote",
+    "proxy",
+    "endpoint",
+    "subnet",
+    "netmask",
+    "route",
+    "telnet",
+    "ssh",
+    "curl",
+    "wget",
+    "packets",
+];
+/// Addresses of public name servers, which are written without further words.
+const NAME_SERVERS: &[&str] = &["8.8.8.8", "8.8.4.4", "9.9.9.9"];
+/// Least value of one part from which four numbers look like an address rather than a version.
+const LARGE_PART: u8 = 100;
+/// Words before and behind an address that are looked at.
+const WORDS_BEFORE: usize = 6;
+const WORDS_BEHIND: usize = 3;
+/// Bytes on either side that are searched for words.
+const CONTEXT: usize = 60;
+
+/// The run is one address, apart from a full stop after it, stands by itself, and is no version, section or object identifier.
 pub(super) fn v4_strict(text: &str, start: usize, end: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let end = if text[start..end].ends_with('.') { end - 1 } else { end };
-    if start > 0 && (is_word(bytes[start - 1]) || bytes[start - 1] == b'-') {
+    if start > 0
+        && (is_word(bytes[start - 1]) || matches!(bytes[start - 1], b'-' | b'+' | b'~' | b'^' | b'.'))
+    {
         return None;
     }
-    if bytes.get(end).is_some_and(|&byte| is_word(byte) || byte == b'-') {
+    if bytes.get(end).is_some_and(|&byte| is_word(byte) || matches!(byte, b'-' | b'+' | b'*')) {
         return None;
     }
-    text[start..end].parse().is_ok_and(is_global_v4).then_some((start, end))
+    let address: Ipv4Addr = text[start..end].parse().ok().filter(|address| is_global_v4(*address))?;
+    is_written_as_address(text, start, end, address).then_some((start, end))
+}
+
+/// Whether one of the first words is one of [`ADDRESSED`].
+fn is_addressed<'t>(words: impl Iterator<Item = &'t str>, most: usize) -> bool {
+    let mut words = words.filter(|word| !word.is_empty()).take(most);
+    words.any(|word| ADDRESSED.contains(&word.to_lowercase().as_str()))
+}
+
+fn is_written_as_address(text: &str, start: usize, end: usize, address: Ipv4Addr) -> bool {
+    let from = text.floor_char_boundary(start.saturating_sub(CONTEXT));
+    let line_start = text[from..start].rfind('\n').map(|at| from + at + 1);
+    let before = &text[line_start.unwrap_or(from)..start];
+    let behind = text[end..text.ceil_char_boundary((end + CONTEXT).min(text.len()))]
+        .split('\n')
+        .next()
+        .unwrap_or_default();
+    // `http://1.2.3.4`, `1.2.3.4:80`, `user@1.2.3.4`
+    let port = behind.strip_prefix(':').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if port || before.ends_with("://") || before.ends_with('@') {
+        return true;
+    }
+    // `Product/1.2.3.4`, but not a path of a URL.
+    let token = before
+        .rsplit(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '(' | ','))
+        .next()
+        .unwrap_or_default();
+    if let Some(product) = token.strip_suffix('/')
+        && product.starts_with(|c: char| c.is_ascii_alphabetic())
+        && !product.contains(['/', ':'])
+    {
+        return false;
+    }
+    let octets = address.octets();
+    // Arcs of ITU and ISO whose object identifiers are written everywhere: internet, X.520 attributes, X.509 extensions.
+    if octets[..3] == [1, 3, 6] || octets[..3] == [2, 5, 4] || octets[..3] == [2, 5, 29] {
+        return false;
+    }
+    let small = before.to_lowercase();
+    let is_edge = |c: char| {
+        c.is_whitespace() || matches!(c, '(' | '[' | '{' | '"' | '\'' | '`' | ',' | ';' | ':' | '*' | '|')
+    };
+    let mut words = small.split(is_edge).rev().filter(|word| !word.is_empty());
+    // Up to two words, and the first number of a range.
+    let nearest = words.next().unwrap_or_default();
+    let is_numbered = |word: &str| {
+        NUMBERED.contains(&word)
+            || word.strip_suffix('=').is_some_and(|key| key.ends_with("version") || key == "oid")
+    };
+    let joins = |word: &str| {
+        matches!(
+            word,
+            "to" | "and"
+                | "or"
+                | "from"
+                | "number"
+                | "no."
+                | "is"
+                | "was"
+                | "of"
+                | "in"
+                | "than"
+                | "the"
+                | "-"
+                | "–"
+                | "->"
+                | "="
+        ) || word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let mut passed = 0;
+    let mut numbered = is_numbered(nearest);
+    if !numbered && joins(nearest) {
+        for word in words.by_ref() {
+            passed += 1;
+            numbered = is_numbered(word);
+            if numbered || !joins(word) && passed > 1 || passed > 4 {
+                break;
+            }
+        }
+    }
+    let letters = |text: &str, wanted: &[&str]| {
+        text.to_lowercase().split(|c: char| !c.is_alphanumeric()).any(|word| wanted.contains(&word))
+    };
+    let is_mark = |c: char| !c.is_alphanumeric();
+    let addressed = is_addressed(before.rsplit(is_mark), WORDS_BEFORE)
+        || is_addressed(behind.split(is_mark), WORDS_BEHIND);
+    // The heading of a version in Markdown.
+    if before.trim_start().starts_with('#') && before.trim_matches([' ', '\t', '#']).is_empty() {
+        return false;
+    }
+    if octets.iter().any(|&octet| octet >= LARGE_PART) {
+        return !numbered
+            || addressed && !letters(before, &["version", "release", "firmware", "build", "driver"]);
+    }
+    if NAME_SERVERS.contains(&&text[start..end]) {
+        return !numbered;
+    }
+    // Four small numbers: the heading of a section or a version, unless words say otherwise.
+    let heading = before.trim_matches([' ', '\t', '#', '*']).is_empty()
+        && behind.trim_start_matches(['.', ')']).trim_start().starts_with(char::is_uppercase);
+    addressed && !numbered && !heading
 }
 
 /// Longest text of an IPv6 address: eight groups, the last two as IPv4.

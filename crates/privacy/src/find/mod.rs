@@ -8,6 +8,7 @@
 mod email;
 mod ip;
 mod number;
+mod phone;
 mod secret;
 
 pub use ip::{is_global_v4, is_global_v6};
@@ -16,6 +17,7 @@ pub use number::luhn;
 use crate::config::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
 use crate::kind::{Kind, Span};
 use number::Countries;
+use phone::NumberingPlans;
 use regex::Regex;
 use secret::Secrets;
 
@@ -42,6 +44,7 @@ pub struct Finder {
     email: Regex,
     ipv4: Regex,
     countries: Countries,
+    plans: NumberingPlans,
     secrets: Secrets,
 }
 
@@ -60,6 +63,7 @@ impl Finder {
             email: compile(email::DATATROVE),
             ipv4: compile(ip::DATATROVE),
             countries: Countries::new(),
+            plans: NumberingPlans::new(),
             secrets: Secrets::new(),
         }
     }
@@ -75,7 +79,7 @@ impl Finder {
                 email::datatrove(&self.email, text, |start, end| push(start, end, Kind::Email));
             }
             EmailRule::Strict => email::datatrove(&self.email, text, |start, end| {
-                if email::has_top_level_domain(&text[start..end]) {
+                if let Some(start) = email::mailbox(text, start, end) {
                     push(start, end, Kind::Email);
                 }
             }),
@@ -171,8 +175,13 @@ impl Finder {
         let found = match self.rules.phone {
             PhoneRule::Off => None,
             PhoneRule::Dolma => number::phone_us(text, at, run),
-            PhoneRule::International => number::phone_international(text, at, run),
+            PhoneRule::International => phone::international(&self.plans, text, at, run),
         };
-        found.filter(|&(start, end)| !number::is_reference(text.as_bytes(), start, end))
+        // A number with a country code is one whatever stands near.
+        found.filter(|&(start, end)| {
+            let bytes = text.as_bytes();
+            (self.rules.phone == PhoneRule::International && bytes[start] == b'+')
+                || !number::is_reference(bytes, start, end)
+        })
     }
 }

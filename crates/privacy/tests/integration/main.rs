@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 mod decontaminate;
+mod labelled;
 mod scrub;
