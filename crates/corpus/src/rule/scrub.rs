@@ -24,16 +24,10 @@ pub(super) fn passes(config: &PrivacyConfig) -> impl Iterator<Item = Scrub> {
         AddressPatterns::Strict => (EmailRule::Strict, Ipv4Rule::Strict),
         AddressPatterns::Datatrove => (EmailRule::Datatrove, Ipv4Rule::Datatrove),
     };
-    let emails = PrivacyRules {
-        email,
-        email_replacements: config.email_replacements.clone(),
-        ..PrivacyRules::none()
-    };
-    let ips = PrivacyRules {
-        ipv4,
-        ipv4_replacements: config.ip_replacements.clone(),
-        ..PrivacyRules::none()
-    };
+    let emails =
+        PrivacyRules { email, email_replacements: config.email_replacements.clone(), ..PrivacyRules::none() };
+    let ips =
+        PrivacyRules { ipv4, ipv4_replacements: config.ip_replacements.clone(), ..PrivacyRules::none() };
     let passes = [
         ("emails", config.emails, emails),
         ("public-ips", config.ips, ips),

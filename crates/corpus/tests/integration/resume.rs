@@ -348,7 +348,8 @@ fn prose(file: u64, number: u64, words: usize) -> String {
     }
     let base = if number.is_multiple_of(10) { number } else { (file + 1) * 1_000_000 + number };
     let mut state = base.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut text = format!("Mail to someone{base}@mail-host.org or to 185.34.{}.{}. ", base % 250, base % 199);
+    let mut text =
+        format!("Mail to someone{base}@mail-host.org or to 185.34.{}.{}. ", base % 250, base % 199);
     for word in 0..words {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         if word == 20 {
