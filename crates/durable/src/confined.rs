@@ -73,13 +73,13 @@ pub trait AsDir {
     /// The open directory.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::open_named`].
+    /// Errors of [`ConfinedDir::open_named`].
     fn as_dir(&self) -> io::Result<ConfinedDir>;
 
     /// The open directory, made with those above it where a path names one that is missing.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::create_named`].
+    /// Errors of [`ConfinedDir::create_named`].
     fn as_new_dir(&self) -> io::Result<ConfinedDir> {
         self.as_dir()
     }
@@ -225,7 +225,7 @@ impl ConfinedDir {
     /// Opens the directory `name`; makes it, for this user alone (mode 0700), if it is missing.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::create_dir`].
+    /// Errors of [`ConfinedDir::create_dir`].
     pub fn create_private_dir(&self, name: impl AsRef<Path>) -> io::Result<ConfinedDir> {
         let name = name.as_ref();
         self.in_parent(name, "create the directory", |dir, name| match mkdirat(dir, name, Mode::RWXU) {
@@ -247,7 +247,7 @@ impl ConfinedDir {
     /// Opens the regular file `below` for reading and writing in place.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::append`].
+    /// Errors of [`ConfinedDir::append`].
     pub fn open_file_to_change(&self, below: impl AsRef<Path>) -> io::Result<File> {
         let below = below.as_ref();
         let file = self.open_regular(below, "open", OFlags::RDWR)?;
@@ -258,7 +258,7 @@ impl ConfinedDir {
     /// missing.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::append`].
+    /// Errors of [`ConfinedDir::append`].
     pub fn open_or_create(&self, below: impl AsRef<Path>, mode: u32) -> io::Result<File> {
         let below = below.as_ref();
         let flags = OFlags::RDWR | OFlags::CREATE;
@@ -269,7 +269,7 @@ impl ConfinedDir {
     /// Reads the whole regular file `below`.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::open_file`] and of reading.
+    /// Errors of [`ConfinedDir::open_file`] and of reading.
     pub fn read(&self, below: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let below = below.as_ref();
         let mut bytes = Vec::new();
@@ -281,7 +281,7 @@ impl ConfinedDir {
     /// Reads the whole regular file `below` as UTF-8 text.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::read`]; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
+    /// Errors of [`ConfinedDir::read`]; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
     pub fn read_to_string(&self, below: impl AsRef<Path>) -> io::Result<String> {
         let below = below.as_ref();
         let mut text = String::new();
@@ -312,7 +312,7 @@ impl ConfinedDir {
     /// Opens the regular file `below` for appending; makes it if it is missing.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::open_file`]; a file that has a second name, perhaps outside of this directory.
+    /// Errors of [`ConfinedDir::open_file`]; a file that has a second name, perhaps outside of this directory.
     pub fn append(&self, below: impl AsRef<Path>) -> io::Result<File> {
         let below = below.as_ref();
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
@@ -401,7 +401,7 @@ impl ConfinedDir {
     /// [`ConfinedDir::rename`] to a name in another directory of the same file system.
     ///
     /// # Errors
-    /// Those of [`ConfinedDir::rename`].
+    /// Errors of [`ConfinedDir::rename`].
     pub fn rename_into(
         &self,
         from: impl AsRef<Path>,
@@ -432,7 +432,7 @@ impl ConfinedDir {
     /// Makes a file without a name on this directory's file system, with its space reserved.
     ///
     /// # Errors
-    /// Those of [`UnnamedFile::reserve`].
+    /// Errors of [`UnnamedFile::reserve`].
     pub fn reserve_unnamed(&self, bytes: u64) -> io::Result<UnnamedFile> {
         UnnamedFile::reserve_in(self, bytes)
     }

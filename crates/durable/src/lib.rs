@@ -89,7 +89,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a whole regular file as text: UTF-8, or UTF-16 with a byte order mark, without the mark.
 ///
 /// # Errors
-/// Those of [`read`] and of [`decode_text`].
+/// Errors of [`read`] and of [`decode_text`].
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     decode_text(read(path)?)
 }
@@ -120,7 +120,7 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
 /// Creates the directory `path` for this user alone (mode 0700).
 ///
 /// # Errors
-/// Those of [`create_dir`].
+/// Errors of [`create_dir`].
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path).map_err(|e| at(path, "create the directory", e))
 }
@@ -201,7 +201,7 @@ pub fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Text of an operation on `path` that failed; the path stands in it once.
+/// Message for an operation on `path` that failed, with the path in it once.
 pub fn failure_text(path: &Path, doing: &str, error: &io::Error) -> String {
     let (path, text) = (path.display().to_string(), error.to_string());
     if text.contains(&path) { text } else { format!("cannot {doing} {path}: {text}") }

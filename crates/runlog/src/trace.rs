@@ -102,7 +102,7 @@ pub fn read_trace(path: impl AsRef<Path>) -> Result<TraceContents, RunLogError> 
 /// [`read_trace`] of the trace of a run directory.
 ///
 /// # Errors
-/// Those of [`read_trace`].
+/// Errors of [`read_trace`].
 pub fn read_trace_in(dir: &ConfinedDir) -> Result<TraceContents, RunLogError> {
     let path = dir.path().join(TRACE_FILE);
     let text = dir.read_to_string(TRACE_FILE).map_err(|e| RunLogError::io(&path, "read", e))?;
