@@ -15,6 +15,10 @@ const RUN_FILE: &str = "run";
 /// File with the number of the file system that holds the run directory: where that is not mounted the run is not gone.
 const DEVICE_FILE: &str = "run-device";
 
+/// Gives the number of the run to which a run directory belongs; `None` for one whose run keeps no copies. An error keeps what
+/// is there.
+pub type CurrentRun<'a> = &'a dyn Fn(&Path) -> std::io::Result<Option<u128>>;
+
 /// The slots of a run on this host.
 #[derive(Debug, Clone)]
 pub struct SlotDirectory {
@@ -145,23 +149,24 @@ impl SlotDirectory {
         remove(&self.base, &self.name)
     }
 
-    /// Removes what runs of this user have left below `base` whose run directory is gone, and returns the paths. Copies of a
-    /// rank that a process still holds locked stay. Best effort.
-    pub fn sweep(base: impl AsDir) -> Vec<PathBuf> {
+    /// Removes what runs of this user have left below `base` whose run directory is gone or belongs to another run now, and
+    /// returns the paths. `current` gives the number of the run to which an existing directory belongs. Copies of a rank that
+    /// a process still holds locked stay. Best effort.
+    pub fn sweep(base: impl AsDir, current: CurrentRun<'_>) -> Vec<PathBuf> {
         let Ok(base) = base.as_dir() else { return Vec::new() };
         let names = base.list("").unwrap_or_default().into_iter();
         let ours = names.filter_map(|(name, kind)| {
             let name = name.into_string().ok()?;
             (kind == EntryKind::Directory && name.starts_with(&prefix())).then_some(name)
         });
-        let abandoned = ours.filter(|name| is_abandoned(&base, name).unwrap_or(false));
+        let abandoned = ours.filter(|name| is_abandoned(&base, name, current).unwrap_or(false));
         let removed = abandoned.filter(|name| remove(&base, name).is_ok());
         removed.map(|name| base.path().join(name)).collect()
     }
 }
 
-/// Whether the directory of slots `name` belongs to this user and to a run whose directory is gone, and nobody is at work on it.
-fn is_abandoned(base: &ConfinedDir, name: &str) -> Result<bool> {
+/// Whether the directory of slots `name` belongs to this user and to a run whose directory is gone, with no process at work on it.
+fn is_abandoned(base: &ConfinedDir, name: &str, current: CurrentRun<'_>) -> Result<bool> {
     let path = base.path().join(name);
     let own = base.dir(name).at("open", &path)?;
     check_own(&own)?;
@@ -176,8 +181,14 @@ fn is_abandoned(base: &ConfinedDir, name: &str) -> Result<bool> {
         // An older version wrote it.
         Err(_) => run.parent().is_some_and(Path::is_dir),
     };
-    let gone = run.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
-    if !mounted || !gone {
+    let gone = match run.symlink_metadata() {
+        Ok(_) => {
+            let number = name.strip_prefix(&prefix()).and_then(|hex| u128::from_str_radix(hex, 16).ok());
+            current(run).is_ok_and(|found| number.is_some() && found != number)
+        }
+        Err(e) => mounted && e.kind() == std::io::ErrorKind::NotFound,
+    };
+    if !gone {
         return Ok(false);
     }
     // A run whose directory was moved while it works still holds its locks.
@@ -244,7 +255,8 @@ mod tests {
         let other = SlotDirectory::open(base.path(), 8, base.path()).unwrap();
         assert!(other.copies(KEY).is_empty());
         // The first run's directory was never there, the second one's is.
-        assert_eq!(SlotDirectory::sweep(base.path()), [directory.path()]);
+        let sweep = || SlotDirectory::sweep(base.path(), &|_| Ok(Some(8)));
+        assert_eq!(sweep(), [directory.path()]);
         assert!(!directory.path().exists() && other.path().exists());
         // A run whose folder is gone with it; copies that are locked stay, and so do those of a run on another file system.
         let place = base.path().join("deep/runs/gone");
@@ -255,10 +267,17 @@ mod tests {
         fs::write(away.path().join(DEVICE_FILE), "0").unwrap();
         let lock = moved.lock(0).unwrap();
         drop(gone.lock(0).unwrap());
-        assert_eq!(SlotDirectory::sweep(base.path()), [gone.path()]);
+        assert_eq!(sweep(), [gone.path()]);
         assert!(moved.path().exists() && away.path().exists());
         drop(lock);
-        assert_eq!(SlotDirectory::sweep(base.path()), [moved.path()]);
+        assert_eq!(sweep(), [moved.path()]);
+        // Another run has the directory now; one that cannot be looked at stays.
+        assert!(SlotDirectory::sweep(base.path(), &|_| Err(std::io::ErrorKind::Other.into())).is_empty());
+        let lock = other.lock(0).unwrap();
+        assert!(SlotDirectory::sweep(base.path(), &|_| Ok(None)).is_empty());
+        drop(lock);
+        assert_eq!(SlotDirectory::sweep(base.path(), &|_| Ok(None)), [other.path()]);
+        let other = SlotDirectory::open(base.path(), 8, base.path()).unwrap();
         other.remove().unwrap();
         assert!(!other.path().exists());
     }

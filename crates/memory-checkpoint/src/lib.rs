@@ -22,7 +22,7 @@ mod rate;
 mod recovery;
 mod slot;
 
-pub use directory::{FoundCopy, SlotDirectory};
+pub use directory::{CurrentRun, FoundCopy, SlotDirectory};
 pub use error::{MemoryError, Result};
 pub use message::{receive_copy, send_copy};
 pub use overflow::{OverflowPlan, Pair, Tiers, Transfer};

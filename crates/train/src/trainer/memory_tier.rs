@@ -367,12 +367,16 @@ struct OpenDirectory {
     lock: FileLock,
 }
 
-/// Removes copies in memory of this user's runs whose directories are gone, where no process is at work on them, and returns
-/// the paths. Besides the config's directory it looks into the default one.
+/// Removes copies in memory of this user's runs whose directories are gone or belong to other runs, where no process is at work
+/// on them, and returns the paths. Besides the config's directory it looks into the default one.
 pub fn sweep_copies_in_memory(config: &MemoryConfig) -> Vec<PathBuf> {
     let default = MemoryConfig::default().directory;
     let other = (config.directory != default).then_some(&config.directory);
-    [Some(&default), other].into_iter().flatten().flat_map(SlotDirectory::sweep).collect()
+    [Some(&default), other]
+        .into_iter()
+        .flatten()
+        .flat_map(|base| SlotDirectory::sweep(base, &launch::number_of))
+        .collect()
 }
 
 /// Path of the run directory without links, which is kept beside copies.

@@ -69,9 +69,7 @@ impl Launch {
         };
         record.launches += 1;
         write(run, &record)?;
-        // A copied run directory is another run.
-        let place = run.path().canonicalize()?;
-        let run = stable_hash(&[place.as_os_str().as_bytes(), record.id.as_bytes()]);
+        let run = number(run.path(), &record)?;
         let RunRecord { launches: number, bases, overflow, .. } = record;
         Ok(Launch { run: [run as u64, (run >> 64) as u64], number, bases, begun: false, overflow })
     }
@@ -105,6 +103,22 @@ impl Launch {
     pub(super) fn has(&self, offer: &CopyOffer) -> bool {
         let later = self.bases.iter().filter(|base| base.launch > offer.launch);
         later.map(|base| base.step).min().is_none_or(|least| offer.step <= least)
+    }
+}
+
+/// Number of a run. A copied run directory is another run.
+fn number(run: &Path, record: &RunRecord) -> Result<u128, std::io::Error> {
+    let place = run.canonicalize()?;
+    Ok(stable_hash(&[place.as_os_str().as_bytes(), record.id.as_bytes()]))
+}
+
+/// Number of the run that has this directory; `None` if it keeps no copies in memory.
+pub(super) fn number_of(directory: &Path) -> Result<Option<u128>, std::io::Error> {
+    let run = ConfinedDir::open_named(directory)?;
+    match run.read(Path::new(CHECKPOINTS).join(RUN_FILE)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+        Ok(_) => read(&run).map(|record| number(directory, &record)).transpose(),
     }
 }
 
