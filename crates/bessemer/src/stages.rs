@@ -53,6 +53,8 @@ fn how_long(reused: bool, seconds: f64) -> String {
 impl Stages<'_> {
     /// All of them.
     pub(crate) fn run(&self, console: &mut Console, log: &mut RunLog) -> Result<(), Failure> {
+        // Before anything is replaced.
+        [CORPUS, STAGES, SHARDS].into_iter().try_for_each(|directory| self.is_own(directory))?;
         let corpus = self.corpus(console, log, None)?;
         let tokenizer = self.tokenizer(&corpus, console, log)?;
         self.shards(&corpus, &tokenizer, console, log)

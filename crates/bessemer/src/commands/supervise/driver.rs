@@ -1,7 +1,7 @@
 //! The loop of a supervisor: it starts what the state machine orders, and tells it what happens.
 
 use super::launches::{Launch, Launches};
-use super::target::Target;
+use super::target::{OpenTarget, Target};
 use crate::cli::SuperviseArgs;
 use crate::commands::heartbeats::LAUNCH_VARIABLE;
 use crate::console::Console;
@@ -83,13 +83,14 @@ pub(super) struct Supervisor<'a> {
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
         args: &'a SuperviseArgs,
-        (target, run): (Target, ConfinedDir),
+        open: OpenTarget,
         hosts: Option<Hosts>,
         policy: &Policy,
         limits: WatchdogSettings,
         launches: Launches,
         console: &'a mut Console,
     ) -> Result<Supervisor<'a>, Failure> {
+        let OpenTarget { target, run } = open;
         let own = ProcessIdentity::own(machine::hostname());
         let steps = read_tail(&run, TAIL).unwrap_or_default().into_iter().filter_map(|record| match record {
             Record::Step(step) => Some(step.seconds),

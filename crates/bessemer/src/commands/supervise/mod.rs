@@ -19,7 +19,7 @@ use driver::Supervisor;
 use launches::Launches;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
-use target::Target;
+use target::{OpenTarget, Target};
 
 pub(crate) fn run(args: &SuperviseArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     if let Some(parent) = args.child_of {
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &SuperviseArgs, as_json: bool, console: &mut Console) ->
         ..WatchdogSettings::default()
     };
     let launches = Launches::open(&folder)?;
-    let mut supervisor =
-        Supervisor::new(args, (target, dir.handle()?.clone()), hosts, &policy, limits, launches, console)?;
+    let open = OpenTarget { target, run: dir.handle()?.clone() };
+    let mut supervisor = Supervisor::new(args, open, hosts, &policy, limits, launches, console)?;
     (supervisor.manager, supervisor.health) = (manager, health);
     let finish = supervisor.supervise()?;
     let launches = supervisor.launches;

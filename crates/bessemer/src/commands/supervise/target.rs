@@ -2,8 +2,9 @@
 
 use crate::cli::{Cli, Command, SuperviseArgs};
 use crate::failure::Failure;
-use crate::recipes::load_recipe;
+use bessemer_durable::ConfinedDir;
 use bessemer_recipe::Recipe;
+use crate::recipes::load_recipe;
 use bessemer_supervise::{Hosts, fill_templates};
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,14 @@ pub(super) struct Target {
     pub(super) run: PathBuf,
     /// Its recipe, if the command names it.
     pub(super) recipe: Option<Recipe>,
+}
+
+/// The run that is supervised, with its directory.
+#[derive(Debug)]
+pub(super) struct OpenTarget {
+    pub(super) target: Target,
+    /// The open run directory.
+    pub(super) run: ConfinedDir,
 }
 
 impl Target {
