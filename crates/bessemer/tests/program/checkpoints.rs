@@ -75,7 +75,6 @@ fn commands_that_take_an_older_checkpoint_name_the_damaged_one() {
     let commands = [
         &["eval", "runs/t"][..],
         &["eval", "runs/t", "--text", "text.txt"],
-        &["eval", "runs/t", "--tasks", "grammar", "--limit", "2"],
         &["generate", "runs/t", "--prompt", "the", "--max-tokens", "2"],
         &["checkpoint", "export", "runs/t", "--out", "hf"],
         &["checkpoint", "export", "runs/t", "--to", "gguf", "--out", "t.gguf"],

@@ -68,7 +68,7 @@ fn runs_are_recorded_listed_and_compared() {
     fs::copy(place.path("runs/t/metrics.jsonl"), place.path("runs/bare/metrics.jsonl")).unwrap();
     let value = place.bessemer(&["compare", "runs/t", "runs/other", "runs/bare", "--json"]).json();
     assert_eq!(value["runs"][0]["figures"]["steps"], 6);
-    assert_eq!(value["runs"][1]["label"], "other");
+    assert_eq!(value["runs"][1]["label"], "runs/other");
     assert_eq!(
         value["runs"].as_array().unwrap().iter().map(|r| &r["recipe_is_known"]).collect::<Vec<_>>(),
         [true, true, false]

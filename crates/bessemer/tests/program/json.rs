@@ -258,7 +258,6 @@ fn json_is_one_compact_value_a_line() {
     let trained = place.bessemer(&["run", "recipe.toml", "--json"]).text();
     let commands = [
         &["eval", "runs/t"][..],
-        &["eval", "runs/t", "--tasks", "grammar", "--limit", "2"],
         &["generate", "runs/t", "--prompt", "the", "--max-tokens", "2", "-n", "2"],
         &["checkpoint", "inspect", "runs/t"],
         &["checkpoint", "ls", "runs/t"],
