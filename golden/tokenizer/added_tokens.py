@@ -47,11 +47,11 @@ FAMILIES = {
     "neox": (
         "gpt2",
         [token(" " * n, normalized=True) for n in range(6, 1, -1)]
-        + [token("\t\t", normalized=True), token("|||EMAIL|||", normalized=True), token("new", single_word=True, normalized=True)]
-        + [token("<|padding|>", special=True), token("w</think>"), token("ing", single_word=True)],
+        + [token("\t\t", normalized=True), token("|||EMAIL|||", normalized=True), token("znew", single_word=True, normalized=True)]
+        + [token("<|padding|>", special=True), token("w</think>"), token("zing", single_word=True)],
     ),
 }
-PIECES = [" ", "  ", "   ", "\n", "\t\t", "\u00a0", "new", "renew", "ing", "sing", "w", "é", "日本", ".", ",", "'s", "_", "\u0301", "12", "a b"]
+PIECES = [" ", "  ", "   ", "\n", "\t\t", "\u00a0", "new", "aznew", "zing", "azing", "w", "é", "日本", ".", ",", "'s", "_", "\u0301", "12", "a b"]
 
 
 def texts(contents, count, seed):
