@@ -251,7 +251,7 @@ fn a_model_answers_on_the_chat_page() {
     let answered = |page: &Browser, turns: usize| {
         page.script(&format!("return document.querySelectorAll('.turn').length === {turns} && !document.getElementById('send').disabled")) == true
     };
-    browser.type_into("#text", &("the quick ".repeat(6) + "\u{e007}"));
+    browser.type_into("#text", "the quick\u{e007}");
     browser.wait_for("an answer without the oldest turn", |page| answered(page, 4));
     assert!(browser.text(".note").contains("longer than the model's context"), "{}", browser.text("#log"));
     // A turn that does not fit alone is taken back: its text returns to the field, and the page tells why.
