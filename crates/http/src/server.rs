@@ -208,9 +208,9 @@ impl Front {
         unread.store(!body.is_end_stream(), Ordering::Relaxed);
         let mut cors = self.access.cors(&head);
         let path = head.uri.path().to_owned();
-        let mut answer = match self.check(&head, &body) {
-            Err(refusal) => closing(refusal),
-            Ok(()) => match self.access.preflight(&head) {
+        let mut answer = match self.refuse_head(&head, &body) {
+            Some(refusal) => closing(refusal),
+            None => match self.access.preflight(&head) {
                 Some(headers) => {
                     cors = Some(headers);
                     closing(response(StatusCode::NO_CONTENT, "text/plain", Bytes::new()))
@@ -228,17 +228,15 @@ impl Front {
         Ok(answer)
     }
 
-    fn check(&self, head: &Parts, body: &Incoming) -> Result<(), Response<Bytes>> {
+    /// The answer to a request that is refused by its head.
+    fn refuse_head(&self, head: &Parts, body: &Incoming) -> Option<Response<Bytes>> {
         let has_body = !body.is_end_stream();
-        self.access
-            .check(head, self.loopback, has_body)
-            .map_err(|refused| self.handler.refusal(head.uri.path(), refused.status, &refused.what))?;
+        if let Err(refused) = self.access.check(head, self.loopback, has_body) {
+            return Some(self.handler.refusal(head.uri.path(), refused.status, &refused.what));
+        }
         // A preflight carries no key.
         let preflight = self.access.preflight(head).is_some();
-        match self.handler.refuse_head(head).filter(|_| !preflight) {
-            Some(refusal) => Err(refusal),
-            None => Ok(()),
-        }
+        self.handler.refuse_head(head).filter(|_| !preflight)
     }
 
     fn no_body(&self, path: &str, cause: NoBody) -> Response<Bytes> {
