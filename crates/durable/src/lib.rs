@@ -7,15 +7,20 @@
 //! Beside it the other things that every writer of files needs: [`ConfinedDir`] is a directory whose files are read, written
 //! and removed without following a symbolic link, [`open_regular`] never waits for a FIFO, [`FileLock`] keeps other processes out, and an [`UnnamedFile`] is
 //! gone with its process. [`TextReader`] reads text with a byte order mark, and in UTF-16.
+#![allow(clippy::disallowed_methods, reason = "the files of the others are opened here")]
 
 mod confined;
+mod limits;
 mod lock;
+mod named;
 mod new_file;
 mod text;
 mod unnamed;
 
 pub use confined::{AsDir, ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
+pub use limits::{is_limit, is_of_the_process, thread_error, with_remedy};
 pub use lock::FileLock;
+pub use named::{open_input, read_dir, read_input_to_string};
 pub use new_file::NewFile;
 pub use text::{TextReader, decode_text, without_mark};
 pub use unnamed::UnnamedFile;
@@ -203,12 +208,16 @@ pub fn parent(path: &Path) -> &Path {
 
 /// Message for an operation on `path` that failed, with the path in it once.
 pub fn failure_text(path: &Path, doing: &str, error: &io::Error) -> String {
-    let (path, text) = (path.display().to_string(), error.to_string());
+    let (path, mut text) = (path.display().to_string(), error.to_string());
+    if let Some(remedy) = limits::remedy(error) {
+        text = format!("{text}: {remedy}");
+    }
     if text.contains(&path) { text } else { format!("cannot {doing} {path}: {text}") }
 }
 
 fn at(path: &Path, what: &str, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
+    let error = with_remedy(error);
+    limits::explained(&error, format!("cannot {what} {}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,69 @@
+//! Files and directories that a user names.
+//!
+//! The path may lead over symbolic links, and an input that is read once may be a pipe (`<(zcat x)`). Files of a run
+//! directory are opened through a [`ConfinedDir`](crate::ConfinedDir) instead.
+
+use crate::at;
+use std::fs::{self, File, ReadDir};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Opens an input that is read once, from its beginning to its end: a regular file or a pipe. A pipe is waited for.
+///
+/// # Errors
+/// The system's, with the path in the message; a directory, a socket or a device.
+pub fn open_input(path: &Path) -> io::Result<File> {
+    let opened = match fs::metadata(path) {
+        Ok(found) if found.file_type().is_fifo() => File::open(path),
+        _ => crate::open_regular(path),
+    };
+    opened.map_err(|e| at(path, "open", e))
+}
+
+/// Reads a whole input as UTF-8 text; see [`open_input`].
+///
+/// # Errors
+/// Those of [`open_input`] and of reading; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
+pub fn read_input_to_string(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open_input(path)?.read_to_string(&mut text).map_err(|e| at(path, "read", e))?;
+    Ok(text)
+}
+
+/// Entries of a directory that a user names.
+///
+/// # Errors
+/// The system's, with the path in the message.
+pub fn read_dir(path: &Path) -> io::Result<ReadDir> {
+    fs::read_dir(path).map_err(|e| at(path, "read the directory", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn an_input_is_a_file_or_a_pipe_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, file) = (dir.path().join("fifo"), dir.path().join("file"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        let writer = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::OpenOptions::new().write(true).open(fifo).unwrap().write_all(b"from a pipe").unwrap()
+        });
+        assert_eq!(read_input_to_string(&fifo).unwrap(), "from a pipe");
+        writer.join().unwrap();
+        fs::write(&file, "from a file").unwrap();
+        std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
+        assert_eq!(read_input_to_string(&dir.path().join("link")).unwrap(), "from a file");
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        for refused in
+            [dir.path(), &dir.path().join("socket"), Path::new("/dev/zero"), &dir.path().join("no")]
+        {
+            let e = open_input(refused).unwrap_err().to_string();
+            assert!(e.contains(&*refused.to_string_lossy()), "{e}");
+        }
+    }
+}
