@@ -5,7 +5,8 @@
 //! one [`Document`] at a time ([`edit`]); a list of such functions is one map ([`DocumentPasses`]). Everything that drops documents or changes their text goes through that loop:
 //! rules, privacy, deduplication, deletions.
 //!
-//! [`CheckedParquet`] guards readers of Parquet files from outside.
+//! [`CheckedBatches`] guards readers of Parquet files from outside.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod edit;
 mod edits;
@@ -19,7 +20,7 @@ mod schema;
 pub use edit::{Document, Value, Verdict, edit, edit_all};
 pub use edits::{EDIT_KINDS, EDITS, EMAILS, Edits, EditsColumn, IPS, LENGTHS, LINES, NUMBERS, SECRETS};
 pub use key::{DocKey, DocKeys, doc_key_column};
-pub use parquet_file::{CheckedParquet, JsonRows, MAX_PAGE_BYTES, PageHeader, json_value, open_parquet};
+pub use parquet_file::{CheckedBatches, json_value, JsonRows, MAX_PAGE_BYTES};
 pub use pass::{DocumentPass, DocumentPasses, Scratch};
 pub use row_builder::{Origin, RowBuilder};
 pub use rows::Rows;

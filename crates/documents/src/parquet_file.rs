@@ -14,6 +14,7 @@ use arrow_array::types::{
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, DataType};
 use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -24,6 +25,8 @@ use serde_json::{Map, Value as Json};
 use std::fs::File;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest page when unpacked, in bytes. It bounds one value too: the library holds whole pages.
 pub const MAX_PAGE_BYTES: u64 = 256 << 20;
@@ -36,9 +39,120 @@ const MAX_DEPTH: u32 = 64;
 /// Bytes at the end of a file: length of the footer, and the magic number.
 const TAIL: u64 = 8;
 
+/// Most bytes of the pages that are unpacked for one batch, and of its values: each row may repeat a value of a dictionary.
+const MAX_BATCH_BYTES: u64 = if cfg!(test) { 4 << 20 } else { 1 << 30 };
+/// Most values of the pages that are read for one batch: a list may have many in one row.
+const MAX_BATCH_VALUES: u64 = if cfg!(test) { 1 << 17 } else { 1 << 26 };
+/// Rows that any file may have, and rows for each byte of a larger one.
+const MAX_ROWS: (u64, u64) = (1 << 20, 64);
+
+/// Counts of what is unpacked for the current batch.
+#[derive(Debug)]
+struct Unpacked {
+    bytes: AtomicU64,
+    values: AtomicU64,
+    /// Largest dictionary that is read.
+    dictionary: AtomicU64,
+}
+
+impl Unpacked {
+    fn new() -> Unpacked {
+        let dictionary = AtomicU64::new(MAX_PAGE_BYTES);
+        Unpacked { bytes: AtomicU64::new(0), values: AtomicU64::new(0), dictionary }
+    }
+
+    fn begin_batch(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.values.store(0, Ordering::Relaxed);
+    }
+
+    fn add(&self, page: Page) -> io::Result<()> {
+        let Page { kind, bytes, values } = page;
+        if bytes > MAX_PAGE_BYTES {
+            return Err(refused(format!("a page has {bytes} bytes, at most {MAX_PAGE_BYTES} are read")));
+        }
+        let dictionary = self.dictionary.load(Ordering::Relaxed);
+        if kind == DICTIONARY_PAGE && bytes > dictionary {
+            return Err(refused(format!(
+                "a dictionary has {bytes} bytes, at most {dictionary} are read here"
+            )));
+        }
+        let batch = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if batch > MAX_BATCH_BYTES {
+            return Err(refused(format!(
+                "a batch of rows unpacks to {batch} bytes, at most {MAX_BATCH_BYTES} are read"
+            )));
+        }
+        let values = self.values.fetch_add(values, Ordering::Relaxed).saturating_add(values);
+        if values > MAX_BATCH_VALUES {
+            return Err(refused(format!(
+                "a batch of rows has {values} values, at most {MAX_BATCH_VALUES} are read"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// A Parquet file whose footer and page headers are checked before the Parquet library reads them.
-pub struct CheckedParquet<R> {
+struct CheckedParquet<R> {
     inner: R,
+    unpacked: Arc<Unpacked>,
+}
+
+/// Batches of a Parquet file from outside. A file that takes few bytes and would fill the memory is refused.
+pub struct CheckedBatches {
+    reader: ParquetRecordBatchReader,
+    unpacked: Arc<Unpacked>,
+}
+
+impl CheckedBatches {
+    /// Opens `file`. `choose` returns the columns that are read and the rows of a batch; batches are smaller where a
+    /// dictionary has large values.
+    ///
+    /// # Errors
+    /// It is no Parquet file; its footer states too much, or more rows than a file of this length can have; those of `choose`.
+    pub fn open<R: ChunkReader + 'static, E: From<ParquetError>>(
+        file: R,
+        choose: impl FnOnce(&ArrowReaderMetadata) -> std::result::Result<(ProjectionMask, usize), E>,
+    ) -> std::result::Result<CheckedBatches, E> {
+        let file = CheckedParquet::new(file)?;
+        let metadata = load_metadata(&file)?;
+        let groups = metadata.metadata().row_groups();
+        let rows: u64 =
+            groups.iter().map(|group| group.num_rows().max(0) as u64).fold(0, u64::saturating_add);
+        let most = MAX_ROWS.0.max(file.len().saturating_mul(MAX_ROWS.1));
+        if rows > most {
+            let problem = refused(format!("{rows} rows in {} bytes, at most {most} are read", file.len()));
+            return Err(wrong("footer", &problem).into());
+        }
+        let (mask, mut rows) = choose(&metadata)?;
+        let mut largest = 0;
+        for group in groups {
+            for (_, chunk) in group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf))
+            {
+                // Without an offset of its own a dictionary stands before the data.
+                let start = chunk.dictionary_page_offset().filter(|start| *start > 0);
+                if let Ok(start) = u64::try_from(start.unwrap_or(chunk.data_page_offset())) {
+                    largest = largest.max(file.dictionary_bytes(start)?);
+                }
+            }
+        }
+        rows = rows.min((MAX_BATCH_BYTES / largest.max(1)) as usize).max(1);
+        file.unpacked.dictionary.store(MAX_BATCH_BYTES / rows as u64, Ordering::Relaxed);
+        let unpacked = file.unpacked.clone();
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
+        let reader = builder.with_projection(mask).with_batch_size(rows).build()?;
+        Ok(CheckedBatches { reader, unpacked })
+    }
+}
+
+impl Iterator for CheckedBatches {
+    type Item = std::result::Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.unpacked.begin_batch();
+        self.reader.next()
+    }
 }
 
 impl<R: ChunkReader> CheckedParquet<R> {
@@ -46,7 +160,7 @@ impl<R: ChunkReader> CheckedParquet<R> {
     ///
     /// # Errors
     /// The footer states more elements than it has bytes, nests too deep or is cut off; or the system's error.
-    pub fn new(inner: R) -> Result<CheckedParquet<R>> {
+    fn new(inner: R) -> Result<CheckedParquet<R>> {
         let length = inner.len();
         if let Some(tail) = length.checked_sub(TAIL) {
             let bytes = inner.get_bytes(tail, TAIL as usize)?;
@@ -54,30 +168,48 @@ impl<R: ChunkReader> CheckedParquet<R> {
             // Other files are refused by the library.
             if let (b"PAR1", Some(start)) = (&bytes[4..], tail.checked_sub(size)) {
                 let footer = inner.get_bytes(start, size as usize)?;
-                let mut walk = Walk { input: &footer[..], elements_left: size, page_bytes: None };
-                walk.structure(MAX_DEPTH, true).map_err(|problem| wrong("footer", &problem))?;
+                let mut walk = Walk { input: &footer[..], elements_left: size, page: Page::default() };
+                walk.structure(MAX_DEPTH, Level::Inner).map_err(|problem| wrong("footer", &problem))?;
             }
         }
-        Ok(CheckedParquet { inner })
+        Ok(CheckedParquet { inner, unpacked: Arc::new(Unpacked::new()) })
+    }
+
+    /// Bytes of the dictionary page that begins at `start`; 0 for another kind of page, and where none can be read.
+    fn dictionary_bytes(&self, start: u64) -> Result<u64> {
+        if start >= self.inner.len() {
+            return Ok(0);
+        }
+        let input = self.inner.get_read(start)?.take(MAX_HEADER_BYTES);
+        let mut walk = Walk { input, elements_left: MAX_HEADER_ELEMENTS, page: Page::default() };
+        // The library reads it again, and reports what is wrong with it.
+        let walked = walk.structure(MAX_DEPTH, Level::Page);
+        Ok(if walked.is_ok() && walk.page.kind == DICTIONARY_PAGE { walk.page.bytes } else { 0 })
     }
 }
 
-/// Opens a Parquet file from outside for reading batches of its own types, after [`CheckedParquet`] has seen it.
-///
-/// # Errors
-/// It is no Parquet file, or its footer states too much.
-pub fn open_parquet<R: ChunkReader + 'static>(
-    file: R,
-) -> Result<ParquetRecordBatchReaderBuilder<CheckedParquet<R>>> {
-    let file = CheckedParquet::new(file)?;
+/// Number of a page's kind in its header.
+const DICTIONARY_PAGE: i64 = 2;
+
+/// Facts of a page's header.
+#[derive(Debug, Default, Clone, Copy)]
+struct Page {
+    kind: i64,
+    /// Bytes when unpacked.
+    bytes: u64,
+    values: u64,
+}
+
+/// Reads the footer, with the file's own types and without dictionaries that are not there.
+fn load_metadata<R: ChunkReader>(file: &CheckedParquet<R>) -> Result<ArrowReaderMetadata> {
     // The file's own types, not those that the writer noted: they are few.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let mut metadata = ArrowReaderMetadata::load(&file, options.clone())?;
-    if columns(metadata.metadata()).any(has_false_dictionary) {
-        let own = without_false_dictionaries(metadata.metadata().as_ref().clone())?;
-        metadata = ArrowReaderMetadata::try_new(own.into(), options)?;
+    let metadata = ArrowReaderMetadata::load(file, options.clone())?;
+    if !columns(metadata.metadata()).any(has_false_dictionary) {
+        return Ok(metadata);
     }
-    Ok(ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata))
+    let own = without_false_dictionaries(metadata.metadata().as_ref().clone())?;
+    ArrowReaderMetadata::try_new(own.into(), options)
 }
 
 fn columns(metadata: &ParquetMetaData) -> impl Iterator<Item = &ColumnChunkMetaData> {
@@ -121,7 +253,8 @@ impl<R: ChunkReader> ChunkReader for CheckedParquet<R> {
     fn get_read(&self, start: u64) -> Result<Self::T> {
         // The library reads headers of pages this way, and the end of the file.
         let checked = start.saturating_add(TAIL) >= self.inner.len();
-        Ok(PageHeader { inner: self.inner.get_read(start)?, head: Vec::new(), at: 0, checked })
+        let unpacked = self.unpacked.clone();
+        Ok(PageHeader { inner: self.inner.get_read(start)?, head: Vec::new(), at: 0, checked, unpacked })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -130,13 +263,14 @@ impl<R: ChunkReader> ChunkReader for CheckedParquet<R> {
 }
 
 /// Reader that begins with the header of a page, which it checks at the first read.
-pub struct PageHeader<T> {
+struct PageHeader<T> {
     inner: T,
     /// Bytes of the header, read already.
     head: Vec<u8>,
     /// Bytes of the header that were handed on.
     at: usize,
     checked: bool,
+    unpacked: Arc<Unpacked>,
 }
 
 impl<T: Read> Read for PageHeader<T> {
@@ -144,14 +278,9 @@ impl<T: Read> Read for PageHeader<T> {
         if !self.checked {
             self.checked = true;
             let input = Kept { inner: (&mut self.inner).take(MAX_HEADER_BYTES), kept: &mut self.head };
-            let mut walk = Walk { input, elements_left: MAX_HEADER_ELEMENTS, page_bytes: None };
-            walk.structure(MAX_DEPTH, true)
-                .and_then(|()| match walk.page_bytes {
-                    Some(bytes) if bytes > MAX_PAGE_BYTES => {
-                        Err(refused(format!("a page has {bytes} bytes, at most {MAX_PAGE_BYTES} are read")))
-                    }
-                    _ => Ok(()),
-                })
+            let mut walk = Walk { input, elements_left: MAX_HEADER_ELEMENTS, page: Page::default() };
+            walk.structure(MAX_DEPTH, Level::Page)
+                .and_then(|()| self.unpacked.add(walk.page))
                 .map_err(|problem| io::Error::other(wrong("page header", &problem)))?;
         }
         if self.at < self.head.len() {
@@ -186,8 +315,17 @@ struct Walk<R> {
     input: R,
     /// Elements of lists and maps that may still come.
     elements_left: u64,
-    /// Field 2 of the outermost structure: the unpacked bytes of a page, where the structure is a page's header.
-    page_bytes: Option<u64>,
+    page: Page,
+}
+
+/// Structure that is walked over.
+#[derive(Clone, Copy, PartialEq)]
+enum Level {
+    /// Header of a page: kind and unpacked bytes are its fields 1 and 2.
+    Page,
+    /// The part of it for a kind of pages: field 1 is the number of values.
+    Kind,
+    Inner,
 }
 
 impl<R: Read> Walk<R> {
@@ -226,7 +364,7 @@ impl<R: Read> Walk<R> {
         Ok(())
     }
 
-    fn structure(&mut self, depth: u32, outermost: bool) -> io::Result<()> {
+    fn structure(&mut self, depth: u32, level: Level) -> io::Result<()> {
         let mut id = 0_i64;
         loop {
             let header = self.byte()?;
@@ -238,10 +376,14 @@ impl<R: Read> Walk<R> {
                 0 => zigzag(self.number()?),
                 step => id.saturating_add(i64::from(step)),
             };
-            if outermost && id == 2 && kind == 5 {
-                self.page_bytes = u64::try_from(zigzag(self.number()?)).ok();
-            } else {
-                self.value(kind, depth)?;
+            match (level, id, kind) {
+                (Level::Page, 1, 5) => self.page.kind = zigzag(self.number()?),
+                // The library refuses what is below 0.
+                (Level::Page, 2, 5) => self.page.bytes = zigzag(self.number()?).max(0) as u64,
+                (Level::Kind, 1, 5) => self.page.values = zigzag(self.number()?).max(0) as u64,
+                // Data pages of both versions and dictionaries.
+                (Level::Page, 5 | 7 | 8, 12) => self.structure(depth.saturating_sub(1), Level::Kind)?,
+                _ => self.value(kind, depth)?,
             }
         }
     }
@@ -274,7 +416,7 @@ impl<R: Read> Walk<R> {
                     self.value(kinds & 15, depth)
                 })
             }
-            12 => self.structure(depth, false),
+            12 => self.structure(depth, Level::Inner),
             13 => self.skip(16),
             kind => Err(refused(format!("the type {kind} is none of Thrift's"))),
         }
@@ -290,7 +432,7 @@ const BATCH_ROWS: usize = 64;
 
 /// The rows of a Parquet file from outside as JSON objects. Nothing follows an error.
 pub struct JsonRows {
-    reader: Option<ParquetRecordBatchReader>,
+    reader: Option<CheckedBatches>,
     batch: Option<RecordBatch>,
     /// Rows of `batch` that were given out.
     taken: usize,
@@ -302,7 +444,8 @@ impl JsonRows {
     /// # Errors
     /// It is no Parquet file, or its footer states too much.
     pub fn open(file: File) -> Result<JsonRows> {
-        let reader = open_parquet(file)?.with_batch_size(BATCH_ROWS).build()?;
+        let reader =
+            CheckedBatches::open(file, |_| Ok::<_, ParquetError>((ProjectionMask::all(), BATCH_ROWS)))?;
         Ok(JsonRows { reader: Some(reader), batch: None, taken: 0 })
     }
 }
@@ -382,10 +525,10 @@ fn list(values: &ArrayRef) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_array::StringArray;
-    use parquet::arrow::ArrowWriter;
-    use parquet::file::metadata::ParquetMetaDataWriter;
-    use parquet::file::properties::WriterProperties;
+use arrow_array::{new_null_array, StringArray};
+use parquet::arrow::ArrowWriter;
+use parquet::file::metadata::ParquetMetaDataWriter;
+use parquet::file::properties::WriterProperties;
     use parquet::file::reader::SerializedFileReader;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -421,6 +564,53 @@ mod tests {
         }
     }
 
+    /// A file with one column, packed.
+    fn packed(column: ArrayRef, with_dictionary: bool) -> Bytes {
+        let batch = RecordBatch::try_from_iter_with_nullable([("text", column, true)]).unwrap();
+        let properties = parquet::file::properties::WriterProperties::builder()
+            .set_compression(parquet::basic::Compression::ZSTD(Default::default()))
+            .set_dictionary_enabled(with_dictionary)
+            .set_data_page_size_limit(1 << 20)
+            .set_write_batch_size(if with_dictionary { 1024 } else { 1 });
+        let mut writer =
+            parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build()))
+                .unwrap();
+        writer.write(&batch).unwrap();
+        writer.into_inner().unwrap().into()
+    }
+
+    fn batches(file: Bytes, rows: usize) -> std::result::Result<Vec<usize>, String> {
+        let choose = |_: &ArrowReaderMetadata| Ok::<_, ParquetError>((ProjectionMask::all(), rows));
+        let batches = CheckedBatches::open(file, choose).map_err(|e| e.to_string())?;
+        batches.map(|batch| batch.map(|batch| batch.num_rows()).map_err(|e| e.to_string())).collect()
+    }
+
+    #[test]
+    fn a_small_file_of_many_bytes_or_rows_is_read_in_small_batches_or_refused() {
+        // Each row repeats the one value of a dictionary.
+        let repeated = StringArray::from(vec!["x".repeat(256 << 10); 64]);
+        let file = packed(Arc::new(repeated), true);
+        assert!(file.len() < 10_000, "{}", file.len());
+        assert!(batches(file, 1024).unwrap().iter().all(|&rows| rows <= 16));
+        // Rows that differ, all of them long.
+        let different =
+            StringArray::from_iter_values((0..16).map(|row| format!("{row}{}", "x".repeat(1 << 20))));
+        let file = packed(Arc::new(different), false);
+        assert!(file.len() < 100_000, "{}", file.len());
+        let error = batches(file.clone(), 64).unwrap_err();
+        assert!(error.contains("a batch of rows unpacks to") && error.contains("at most 4194304"), "{error}");
+        assert_eq!(batches(file, 1).unwrap(), [1; 16]);
+        // Rows without a value.
+        let error = batches(packed(new_null_array(&DataType::Utf8, 2 << 20), true), 64).unwrap_err();
+        assert!(error.contains("2097152 rows in") && error.contains("at most 1048576"), "{error}");
+        // One row of many values.
+        let mut list = arrow_array::builder::ListBuilder::new(arrow_array::builder::UInt8Builder::new());
+        (0..1 << 18).for_each(|_| list.values().append_value(7));
+        list.append(true);
+        let error = batches(packed(Arc::new(list.finish()), true), 64).unwrap_err();
+        assert!(error.contains("values, at most 131072"), "{error}");
+    }
+
     #[test]
     fn the_header_of_a_page_is_checked_before_it_is_handed_on() {
         let page = |bytes: u64| {
@@ -436,7 +626,7 @@ mod tests {
         };
         let read = |header: &[u8]| {
             let file = Bytes::from([header, &[7; 40]].concat());
-            let file = CheckedParquet { inner: file };
+            let file = CheckedParquet { inner: file, unpacked: Arc::new(Unpacked::new()) };
             let mut out = Vec::new();
             file.get_read(0).and_then(|mut input| Ok(input.read_to_end(&mut out)?)).map(|_| out)
         };
@@ -460,8 +650,8 @@ mod tests {
             writer.close().unwrap();
             // The same file with a footer that states offset 0.
             let file = Bytes::from(written.clone());
-            let metadata = open_parquet(file).unwrap().metadata().as_ref().clone();
-            let mut builder = metadata.into_builder();
+            let metadata = load_metadata(&CheckedParquet::new(file).unwrap()).unwrap();
+            let mut builder = metadata.metadata().as_ref().clone().into_builder();
             let groups = builder.take_row_groups().into_iter().map(|group| {
                 let column = group.column(0).clone();
                 // As writers do that count the dictionary's page among the data.
@@ -479,7 +669,8 @@ mod tests {
             ParquetMetaDataWriter::new(&mut changed, &metadata).finish().unwrap();
             // The writer gives the footer, its length and the mark.
             written.extend(changed);
-            let reader = open_parquet(Bytes::from(written)).unwrap().build().unwrap();
+            let all = |_: &ArrowReaderMetadata| Ok::<_, ParquetError>((ProjectionMask::all(), BATCH_ROWS));
+            let reader = CheckedBatches::open(Bytes::from(written), all).unwrap();
             let rows: usize = reader
                 .map(|found| {
                     let found = found.unwrap();

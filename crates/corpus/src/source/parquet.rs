@@ -13,9 +13,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Fields};
-use bessemer_documents::{RowBuilder, json_value, open_parquet};
+use bessemer_documents::{CheckedBatches, json_value, RowBuilder};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::errors::ParquetError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) fn is_parquet(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".parquet")
 }
 
-pub(super) type Reader = ParquetRecordBatchReader;
+pub(super) type Reader = CheckedBatches;
 
 /// Runs the Parquet library on a file that may be damaged; a panic there is an error of the file.
 fn shielded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
@@ -51,42 +52,12 @@ enum Opened {
 fn start(file: &FileEntry, columns: &FieldNames) -> std::result::Result<Opened, String> {
     let file = file.open().map_err(|cause| cause.to_string())?;
     shielded(|| {
-        let builder = open_parquet(file).map_err(|cause| cause.to_string())?;
-        let schema = builder.schema().clone();
-        let usable = |column: &str| {
-            let (root, data_type) = data_type_of(schema.fields(), column)?;
-            let is_text = matches!(
-                data_type,
-                DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
-            );
-            is_text.then_some(root)
-        };
-        let Some(index) = usable(&columns.text) else {
-            let fields =
-                schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
-            return Ok(Opened::Without(fields.collect::<Vec<String>>().join(", ")));
-        };
-        let is_read = |index: &usize| columns.metadata.reads(schema.field(*index).name());
-        let metadata = (0..schema.fields().len()).filter(is_read);
-        let embedding = schema.index_of(&columns.embedding).ok().filter(|_| !columns.embedding.is_empty());
-        let mask = ProjectionMask::roots(
-            builder.parquet_schema(),
-            [index]
-                .into_iter()
-                .chain(usable(&columns.url))
-                .chain(usable(&columns.date))
-                .chain(metadata)
-                .chain(embedding),
-        );
-        let (mut bytes, mut rows) = (0u64, 0u64);
-        for group in builder.metadata().row_groups() {
-            let column = group.columns().iter().find(|chunk| chunk.column_path().string() == columns.text);
-            bytes += column.map_or(0, |chunk| chunk.uncompressed_size().max(0) as u64);
-            rows += group.num_rows().max(0) as u64;
+        let opened = CheckedBatches::open(file, |metadata| choose(metadata, columns));
+        match opened {
+            Ok(reader) => Ok(Opened::Reader(Box::new(reader))),
+            Err(Refused::Without(found)) => Ok(Opened::Without(found)),
+            Err(Refused::Parquet(cause)) => Err(cause.to_string()),
         }
-        let batch_rows = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS);
-        let reader = builder.with_projection(mask).with_batch_size(batch_rows as usize).build();
-        reader.map(|reader| Opened::Reader(Box::new(reader))).map_err(|cause| cause.to_string())
     })
 }
 
@@ -116,6 +87,59 @@ fn column_of<'b>(batch: &'b RecordBatch, name: &str) -> Option<&'b ArrayRef> {
         inside = inside.column_by_name(root)?.as_struct_opt()?;
         rest = below;
     }
+}
+
+/// Why a file is not read.
+enum Refused {
+    /// Names and types of its columns, none of which is that of the text.
+    Without(String),
+    Parquet(ParquetError),
+}
+
+impl From<ParquetError> for Refused {
+    fn from(cause: ParquetError) -> Refused {
+        Refused::Parquet(cause)
+    }
+}
+
+/// The columns that are read, and the rows of a batch.
+fn choose(
+    metadata: &ArrowReaderMetadata,
+    columns: &FieldNames,
+) -> std::result::Result<(ProjectionMask, usize), Refused> {
+    let schema = metadata.schema().clone();
+    let usable = |column: &str| {
+        let (root, data_type) = data_type_of(schema.fields(), column)?;
+        let is_text = matches!(
+            data_type,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
+        );
+        is_text.then_some(root)
+    };
+    let Some(index) = usable(&columns.text) else {
+        let fields = schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
+        return Err(Refused::Without(fields.collect::<Vec<String>>().join(", ")));
+    };
+    let is_read = |index: &usize| columns.metadata.reads(schema.field(*index).name());
+    let read = (0..schema.fields().len()).filter(is_read);
+    let embedding = schema.index_of(&columns.embedding).ok().filter(|_| !columns.embedding.is_empty());
+    let mask = ProjectionMask::roots(
+        metadata.parquet_schema(),
+        [index]
+            .into_iter()
+            .chain(usable(&columns.url))
+            .chain(usable(&columns.date))
+            .chain(read)
+            .chain(embedding),
+    );
+    let (mut bytes, mut rows) = (0u64, 0u64);
+    for group in metadata.metadata().row_groups() {
+        let column = group.columns().iter().find(|chunk| chunk.column_path().string() == columns.text);
+        bytes += column.map_or(0, |chunk| chunk.uncompressed_size().max(0) as u64);
+        rows += group.num_rows().max(0) as u64;
+    }
+    let batch_rows = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS);
+    Ok((mask, batch_rows as usize))
 }
 
 /// Opens the files and checks that each has the column; in an object store that the first has it.
