@@ -1,13 +1,14 @@
 //! Shuffle blocks on disk: payloads in one file, an index in memory, read back in the order of partitions.
 //!
 //! An index entry has 40 bytes, a payload up to a megabyte, so a gigabyte of rows needs an index of some ten kilobytes. The file
-//! lies in a folder that is removed when the owner is dropped.
+//! is removed when the owner is dropped.
 
 use crate::shuffle_block::{self, ShuffleBlock};
 use bessemer_dataflow::{Error, Morsel, Result, Scan};
+use bessemer_durable::ConfinedDir;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Words of the error of a block that came twice.
 pub(crate) const CAME_TWICE: &str = "came twice";
@@ -24,32 +25,29 @@ struct IndexEntry {
 
 /// A file of blocks.
 pub(crate) struct BlockFile {
-    folder: PathBuf,
-    path: PathBuf,
+    /// Folder of the file, and its name there.
+    folder: ConfinedDir,
+    name: String,
     file: BufWriter<File>,
     end: u64,
     index: Vec<IndexEntry>,
 }
 
 impl BlockFile {
-    /// An empty store in the new folder `folder`.
-    pub(crate) fn create(folder: &Path) -> Result<BlockFile> {
-        std::fs::create_dir_all(folder).map_err(Error::io("create folder", folder))?;
-        let path = folder.join("blocks");
-        let file = File::create_new(&path).map_err(Error::io("create", &path))?;
-        Ok(BlockFile {
-            folder: folder.to_path_buf(),
-            path,
-            file: BufWriter::new(file),
-            end: 0,
-            index: Vec::new(),
-        })
+    /// An empty store, the new file `name` of `folder`.
+    pub(crate) fn create(folder: ConfinedDir, name: String) -> Result<BlockFile> {
+        let file = folder.create_new(&name).map_err(Error::System)?;
+        Ok(BlockFile { folder, name, file: BufWriter::new(file), end: 0, index: Vec::new() })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
     }
 
     /// Adds a block.
     pub(crate) fn put(&mut self, block: ShuffleBlock<'_>) -> Result<()> {
         let ShuffleBlock { partition, from, seq, payload } = block;
-        self.file.write_all(payload).map_err(Error::io("write", &self.path))?;
+        self.file.write_all(payload).map_err(Error::io("write", &self.path()))?;
         let bytes = payload.len() as u64;
         self.index.push(IndexEntry { partition, from, seq, offset: self.end, bytes });
         self.end += bytes;
@@ -61,7 +59,7 @@ impl BlockFile {
     /// # Errors
     /// Two blocks of the same unit and ordinal: a step's result would be taken twice.
     pub(crate) fn each(mut self, take: &mut dyn FnMut(u32, Box<dyn Scan>) -> Result<()>) -> Result<()> {
-        self.file.flush().map_err(Error::io("write", &self.path))?;
+        self.file.flush().map_err(Error::io("write", &self.path()))?;
         let mut index = std::mem::take(&mut self.index);
         index.sort_unstable();
         let same =
@@ -76,8 +74,8 @@ impl BlockFile {
             });
         }
         for unit in index.chunk_by(|a, b| a.partition == b.partition) {
-            let file = File::open(&self.path).map_err(Error::io("open", &self.path))?;
-            let scan = PartitionScan { path: self.path.clone(), file, index: unit.to_vec(), next: 0 };
+            let file = self.folder.open_file(&self.name).map_err(Error::System)?;
+            let scan = PartitionScan { path: self.path(), file, index: unit.to_vec(), next: 0 };
             take(unit[0].partition, Box::new(scan))?;
         }
         Ok(())
@@ -86,8 +84,8 @@ impl BlockFile {
 
 impl Drop for BlockFile {
     fn drop(&mut self) {
-        // A folder that cannot be removed lies below the executor's working folder.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        // A file that cannot be removed lies below the executor's working folder.
+        let _ = self.folder.remove_file(&self.name);
     }
 }
 
@@ -128,7 +126,9 @@ mod tests {
     #[test]
     fn blocks_come_out_in_order_and_twice_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let mut blocks = BlockFile::create(&folder.path().join("a")).unwrap();
+        let open =
+            |name: &str| BlockFile::create(ConfinedDir::open(folder.path()).unwrap(), name.into()).unwrap();
+        let mut blocks = open("a");
         for (partition, from, seq) in [(1, 0, 0), (0, 2, 1), (0, 2, 0), (0, 1, 0)] {
             let payload = &rows(u64::from(partition) * 100 + from * 10 + seq);
             blocks.put(ShuffleBlock { partition, from, seq, payload }).unwrap();
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(seen, [(0, 10), (0, 20), (0, 21), (1, 100)]);
         assert!(!folder.path().join("a").exists());
 
-        let mut blocks = BlockFile::create(&folder.path().join("b")).unwrap();
+        let mut blocks = open("b");
         let payload = &rows(1);
         let block = ShuffleBlock { partition: 0, from: 0, seq: 0, payload };
         blocks.put(block).unwrap();

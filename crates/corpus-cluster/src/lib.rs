@@ -7,6 +7,7 @@
 //!
 //! Ballista supplies scheduling, shuffles, heartbeats, and the repetition of a dead executor's tasks.
 //! It is opt-in (feature `cluster`) because it compiles for long; without the feature the functions here return [`Error::NotBuilt`].
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod contract;
 mod corpus;

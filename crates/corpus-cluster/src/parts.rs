@@ -10,6 +10,7 @@ use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
 use arrow_ipc::reader::FileReader;
 use arrow_ipc::writer::FileWriter;
 use bessemer_dataflow::{Error, Morsel, Result, Scan, column, morsel};
+use bessemer_durable::ConfinedDir;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -37,53 +38,65 @@ pub(crate) fn id_of(batch: &RecordBatch, row: usize) -> Result<RowId> {
     Ok((file.value(row), id.value(row)))
 }
 
-/// Paths of a part's files.
+/// Opens the folder of the parts of a plan; makes it if it is missing. The folder itself must be no symbolic link.
+pub(crate) fn open_folder(folder: &Path) -> Result<ConfinedDir> {
+    let above = ConfinedDir::create_named(bessemer_durable::parent(folder)).map_err(Error::System)?;
+    above.create_dir(folder.file_name().unwrap_or_default()).map_err(Error::System)
+}
+
+/// Names of a part's files.
 #[derive(Debug, Clone)]
 pub(crate) struct PartPath {
-    folder: PathBuf,
+    /// Folder of the parts of a plan.
+    folder: ConfinedDir,
+    /// Name of the folder of this kind of rows in it.
+    rows: String,
     part: usize,
 }
 
 impl PartPath {
-    pub(crate) fn rows(folder: &Path, generation: usize, part: usize) -> PartPath {
-        PartPath { folder: folder.join(format!("rows-{generation}")), part }
+    pub(crate) fn rows(folder: &ConfinedDir, generation: usize, part: usize) -> PartPath {
+        PartPath { folder: folder.clone(), rows: format!("rows-{generation}"), part }
     }
 
-    pub(crate) fn side_rows(folder: &Path, generation: usize, part: usize) -> PartPath {
-        PartPath { folder: folder.join(format!("side-{generation}")), part }
+    pub(crate) fn side_rows(folder: &ConfinedDir, generation: usize, part: usize) -> PartPath {
+        PartPath { folder: folder.clone(), rows: format!("side-{generation}"), part }
     }
 
-    pub(crate) fn data(&self) -> PathBuf {
-        self.folder.join(format!("part-{:06}.arrow", self.part))
+    fn data(&self) -> String {
+        format!("part-{:06}.arrow", self.part)
     }
 
-    fn marker(&self) -> PathBuf {
-        self.folder.join(format!("part-{:06}.json", self.part))
+    fn marker(&self) -> String {
+        format!("part-{:06}.json", self.part)
+    }
+
+    fn below(&self, name: &str) -> PathBuf {
+        Path::new(&self.rows).join(name)
     }
 
     /// Returns the summary of a finished part; none where it is not finished.
     pub(crate) fn finished(&self) -> Result<Option<PartSummary>> {
-        let path = self.marker();
-        match std::fs::read_to_string(&path) {
+        match self.folder.read_to_string(self.below(&self.marker())) {
             Ok(text) => {
                 serde_json::from_str(&text).map(Some).map_err(|cause| foreign("read a part's marker", &cause))
             }
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(Error::io("read", &path)(cause)),
+            Err(cause) => Err(Error::System(cause)),
         }
     }
 
     /// Returns a writer of the part's file. Nothing is visible until [`PartWriter::finish`].
     pub(crate) fn writer(&self) -> Result<PartWriter> {
-        std::fs::create_dir_all(&self.folder).map_err(Error::io("create folder", &self.folder))?;
+        let folder = self.folder.create_dir(&self.rows).map_err(Error::System)?;
         // Two executors may write the same part at once, with the same bytes. Each has a file of its own until the rename; process
         // numbers would not do, because containers on different machines have the same.
         let own = RandomState::new().build_hasher().finish();
         let name = format!("part-{:06}.{own:016x}.partial", self.part);
-        let path = self.folder.join(name);
         Ok(PartWriter {
             target: self.clone(),
-            path,
+            folder,
+            name,
             writer: None,
             summary: PartSummary { part: self.part, rows: 0, range: None },
         })
@@ -92,19 +105,19 @@ impl PartPath {
     /// Returns a reader of a finished part, which yields no batch for a part without rows. `project`: the wanted columns, as far as rows
     /// have them; all if empty.
     pub(crate) fn read(&self, project: &[String]) -> Result<PartReader> {
-        let path = self.data();
-        let file = match File::open(&path) {
+        let open = || self.folder.open_file(self.below(&self.data()));
+        let file = match open() {
             Ok(file) => file,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(PartReader { reader: None });
             }
-            Err(cause) => return Err(Error::io("open", &path)(cause)),
+            Err(cause) => return Err(Error::System(cause)),
         };
         let mut reader = FileReader::try_new(BufReader::new(file), None)?;
         if !project.is_empty() {
             let schema = reader.schema();
             let indices = project.iter().filter_map(|name| schema.index_of(name).ok()).collect();
-            let file = File::open(&path).map_err(Error::io("open", &path))?;
+            let file = open().map_err(Error::System)?;
             reader = FileReader::try_new(BufReader::new(file), Some(indices))?;
         }
         Ok(PartReader { reader: Some(reader) })
@@ -114,7 +127,9 @@ impl PartPath {
 /// Writes a part.
 pub(crate) struct PartWriter {
     target: PartPath,
-    path: PathBuf,
+    folder: ConfinedDir,
+    /// Name of the file until the part is whole.
+    name: String,
     writer: Option<FileWriter<BufWriter<File>>>,
     summary: PartSummary,
 }
@@ -127,7 +142,7 @@ impl PartWriter {
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => {
-                let file = File::create(&self.path).map_err(Error::io("create", &self.path))?;
+                let file = self.folder.create_new(&self.name).map_err(Error::System)?;
                 self.writer.insert(FileWriter::try_new(BufWriter::new(file), &batch.schema())?)
             }
         };
@@ -143,20 +158,21 @@ impl PartWriter {
         if let Some(mut writer) = self.writer.take() {
             writer.finish()?;
             let buffered = writer.into_inner()?;
+            let path = self.folder.path().join(&self.name);
             let file =
-                buffered.into_inner().map_err(|error| Error::io("write", &self.path)(error.into_error()))?;
-            file.sync_all().map_err(Error::io("sync", &self.path))?;
-            std::fs::rename(&self.path, self.target.data()).map_err(Error::io("rename", &self.path))?;
-            let folder = &self.target.folder;
-            bessemer_durable::sync_directory(folder).map_err(Error::io("sync", folder))?;
+                buffered.into_inner().map_err(|error| Error::io("write", &path)(error.into_error()))?;
+            file.sync_all().map_err(Error::io("sync", &path))?;
+            self.folder.rename(&self.name, self.target.data()).map_err(Error::System)?;
+            self.folder.sync().map_err(Error::System)?;
         }
-        let marker = self.path.with_extension("marker");
+        let marker = Path::new(&self.name).with_extension("marker");
         let text =
             serde_json::to_string(&self.summary).map_err(|cause| foreign("write a part's marker", &cause))?;
-        File::create(&marker)
+        self.folder
+            .create_replacing(&marker)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .map_err(Error::io("write", &marker))?;
-        std::fs::rename(&marker, self.target.marker()).map_err(Error::io("rename", &marker))?;
+            .and_then(|()| self.folder.rename(&marker, self.target.marker()))
+            .map_err(Error::System)?;
         Ok(self.summary.clone())
     }
 }
@@ -164,7 +180,7 @@ impl PartWriter {
 impl Drop for PartWriter {
     fn drop(&mut self) {
         // Only an unfinished part has a file under this name; it may never have been created.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.folder.remove_file(&self.name);
     }
 }
 
@@ -242,7 +258,7 @@ mod tests {
     #[test]
     fn a_part_is_visible_only_when_whole_and_reads_back() {
         let folder = tempfile::tempdir().unwrap();
-        let place = PartPath::rows(folder.path(), 0, 4);
+        let place = PartPath::rows(&open_folder(folder.path()).unwrap(), 0, 4);
         {
             let mut writer = place.writer().unwrap();
             writer.write(&rows(1, &[5, 6])).unwrap();

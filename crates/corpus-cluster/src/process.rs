@@ -101,7 +101,7 @@ pub(crate) fn executor(options: &ExecutorOptions, runner: &Arc<dyn TaskRunner>) 
         found: options.work_dir.display().to_string(),
         problem: "the path of the working folder must be UTF-8".into(),
     })?;
-    std::fs::create_dir_all(&options.work_dir)
+    bessemer_durable::create_dir_all(&options.work_dir)
         .map_err(|cause| failed("create the working folder")(&cause))?;
     let config = ExecutorProcessConfig {
         bind_host: host.clone(),

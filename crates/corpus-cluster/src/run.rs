@@ -13,10 +13,10 @@
 use crate::Error;
 use crate::contract::ClusterRun;
 use crate::node::TaskRunner;
-use crate::parts::{PartPath, PartRanges, PartSummary};
+use crate::parts::{PartPath, PartRanges, PartSummary, open_folder};
 use crate::process::{Client, JobStep, absolute, await_executor, reachable};
 use crate::shuffle_block::{self, ShuffleBlock};
-use crate::step::{Description, PlanRunner, SideJoin, Work, ranges_path, split, split_side};
+use crate::step::{Description, PlanRunner, SideJoin, Work, ranges_name, split, split_side};
 use arrow_array::RecordBatch;
 use bessemer_dataflow::Sink;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
     reachable(options.scheduler, Duration::from_secs(5))?;
     await_executor(options.scheduler, EXECUTOR_PATIENCE, options.stop)?;
     let folder = absolute(options.folder)?;
+    let opened = open_folder(&folder)?;
     let parts = options.planner.plan(options.plan)?;
     let segments = split(parts.stages())?;
     let runner: Arc<dyn TaskRunner> = Arc::new(PlanRunner::new(options.planner.clone(), &folder));
@@ -103,14 +104,13 @@ pub(crate) fn run(options: &ClusterRun<'_>, sink: &mut dyn Sink) -> Result<(), E
             action: "write the ranges of parts",
             cause: cause.to_string(),
         })?;
-        let path = ranges_path(&folder, generation + 1);
-        bessemer_durable::write(&path, text.as_bytes()).map_err(|cause| Error::Cluster {
+        opened.write(ranges_name(generation + 1), text.as_bytes()).map_err(|cause| Error::Cluster {
             action: "write the ranges of parts",
             cause: cause.to_string(),
         })?;
     }
     for part in 0..count {
-        let mut reader = PartPath::rows(&folder, segments.side_joins.len(), part).read(&[])?;
+        let mut reader = PartPath::rows(&opened, segments.side_joins.len(), part).read(&[])?;
         while let Some(batch) = reader.next_batch()? {
             sink.write(&batch)?;
         }

@@ -14,13 +14,14 @@
 
 use crate::contract::{Parts, Planner};
 use crate::node::{Pull, Push, TaskRunner, foreign};
-use crate::parts::{PartPath, PartRanges, PartSummary};
+use crate::parts::{PartPath, PartRanges, PartSummary, open_folder};
 use crate::shuffle_block::{self, ShuffleBlock};
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 use bessemer_dataflow::{
     Error, Executor, Plan, Result, Scan, Sink, Source, Stage, held_bytes, join, partitions_of,
 };
+use bessemer_durable::ConfinedDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -178,6 +179,10 @@ impl PlanRunner {
         Ok(parts)
     }
 
+    fn spill(&self) -> Result<ConfinedDir> {
+        open_folder(&self.spill)
+    }
+
     /// Runs stages on one unit, in a spill folder of its own.
     fn run(
         &self,
@@ -187,13 +192,14 @@ impl PlanRunner {
         sink: &mut dyn Sink,
     ) -> Result<()> {
         let number = self.spills.fetch_add(1, Ordering::Relaxed);
-        let folder = self.spill.join(format!("step-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
+        let name = format!("step-{}-{number}", std::process::id());
+        let spill = self.spill()?;
+        let folder = spill.create_dir(&name).map_err(Error::System)?;
         let stop = AtomicBool::new(false);
         let plan = Plan { source: Arc::new(Unit(Mutex::new(Some(unit)))), stages: stages.to_vec() };
         // One thread: a cluster distributes units, and every executor runs several tasks at once.
         let result = Executor::new(1, description.memory, &folder, &stop, &|| ()).run(&plan, sink);
-        let removed = std::fs::remove_dir_all(&folder).map_err(Error::io("remove", &folder));
+        let removed = spill.remove_tree(&name, &|_, _| true).map_err(Error::System);
         result.and(removed)
     }
 }
@@ -344,7 +350,7 @@ impl PlanRunner {
         input: &mut Pull<'_>,
         output: &mut Push<'_>,
     ) -> Result<()> {
-        let folder = &description.folder;
+        let folder = &open_folder(&description.folder)?;
         for part in seeds(input)? {
             let place = PartPath::rows(folder, generation, part);
             let summary = match place.finished()? {
@@ -381,8 +387,9 @@ impl PlanRunner {
         let SideJoin { project, stages, .. } = side_join(segments, generation)?;
         let side = split_side(stages)?;
         let to = self.target(description, &side, 0, generation)?;
+        let folder = open_folder(&description.folder)?;
         for part in seeds(input)? {
-            let unit = PartPath::rows(&description.folder, generation - 1, part).read(project)?;
+            let unit = PartPath::rows(&folder, generation - 1, part).read(project)?;
             self.scatter(description, Box::new(unit), side.before, part as u64, &to, output)?;
         }
         Ok(())
@@ -416,8 +423,9 @@ impl PlanRunner {
         output: &mut Push<'_>,
     ) -> Result<()> {
         let sort = [Stage::Sort { by: vec!["file".into(), "row".into()] }];
+        let folder = open_folder(&description.folder)?;
         self.units(input, &mut |part, unit| {
-            let mut writer = PartPath::side_rows(&description.folder, generation, part as usize).writer()?;
+            let mut writer = PartPath::side_rows(&folder, generation, part as usize).writer()?;
             self.run(description, unit, &sort, &mut writer)?;
             report(&writer.finish()?, output)
         })
@@ -449,8 +457,9 @@ impl PlanRunner {
             let (key, partitions) = (shuffle.key.to_vec(), shuffle.partitions);
             return Ok(Box::new(move |batch| partitions_of(batch, &key, partitions)));
         }
-        let path = ranges_path(&description.folder, generation);
-        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let text = open_folder(&description.folder)?
+            .read_to_string(ranges_name(generation))
+            .map_err(Error::System)?;
         let summaries: Vec<PartSummary> =
             serde_json::from_str(&text).map_err(|cause| foreign("read the ranges of parts", &cause))?;
         let ranges = PartRanges::of(&summaries)?;
@@ -468,8 +477,8 @@ impl PlanRunner {
         take: &mut dyn FnMut(u32, Box<dyn Scan>) -> Result<()>,
     ) -> Result<()> {
         let number = self.spills.fetch_add(1, Ordering::Relaxed);
-        let folder = self.spill.join(format!("units-{}-{number}", std::process::id()));
-        let mut sorted = crate::block_file::BlockFile::create(&folder)?;
+        let name = format!("units-{}-{number}", std::process::id());
+        let mut sorted = crate::block_file::BlockFile::create(self.spill()?, name)?;
         while let Some(batch) = input()? {
             for row in 0..batch.num_rows() {
                 sorted.put(ShuffleBlock::at(&batch, row)?)?;
@@ -479,7 +488,7 @@ impl PlanRunner {
     }
 }
 
-/// Returns the path of the file with the summaries of the parts whose rows side join `generation` reads.
-pub(crate) fn ranges_path(folder: &Path, generation: usize) -> PathBuf {
-    folder.join(format!("ranges-{generation}.json"))
+/// Returns the name of the file with the summaries of the parts whose rows side join `generation` reads.
+pub(crate) fn ranges_name(generation: usize) -> String {
+    format!("ranges-{generation}.json")
 }

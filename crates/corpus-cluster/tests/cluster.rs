@@ -17,6 +17,7 @@ use bessemer_dataflow::{
     BatchMap, Batches, BreakerContext, Error, Executor, Fold, Input, Output, PipelineBreaker, Plan, Reducer,
     Result, Scan, Sink, Source, Stage, column, with_columns,
 };
+use bessemer_durable::ConfinedDir;
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::ops::Range;
@@ -256,7 +257,9 @@ fn embedded(folder: &Path) -> RecordBatch {
     let plan = Plan { source: Arc::new(Batches::new("all", batches)), stages: stages(Duration::ZERO, None) };
     let mut rows = Collect::default();
     let stop = AtomicBool::new(false);
-    Executor::new(2, 64 << 20, folder, &stop, &|| ()).run(&plan, &mut rows).unwrap();
+    Executor::new(2, 64 << 20, &ConfinedDir::open(folder).unwrap(), &stop, &|| ())
+        .run(&plan, &mut rows)
+        .unwrap();
     rows.whole()
 }
 

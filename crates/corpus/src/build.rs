@@ -11,7 +11,7 @@ use crate::output::attribution;
 use crate::output::built_with::built_with;
 use crate::output::card::{self, samples::Samples};
 use crate::output::documents::Documents;
-use crate::output::durable::{HashingFile, PartialDir, beside, existing, remove_folder};
+use crate::output::durable::{HashingFile, OutputDir, PartialDir};
 use crate::output::parquet_file::Encoders;
 use crate::output::summary::{
     ATTRIBUTION_FILE, CARD_FILE, CorpusSummary, FORMAT_VERSION, Loss, SUMMARY_FILE,
@@ -26,6 +26,7 @@ use crate::verify::{summary_of, with_checksum};
 use arrow_array::{RecordBatch, UInt64Array};
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
 use bessemer_documents::Split;
+use bessemer_durable::EntryKind;
 use bessemer_web::redact::redact;
 use std::io::Write;
 use std::path::Path;
@@ -108,13 +109,14 @@ pub fn explain(config: &CorpusConfig) -> Result<String> {
     Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())
 }
 
-/// The corpus at `out_dir`, if it is finished and has this key.
-fn finished(out_dir: &Path, key: &str) -> Result<Option<CorpusSummary>> {
-    let Some(text) = existing(out_dir)? else { return Ok(None) };
+/// The corpus at `target`, if it is finished and has this key.
+fn finished(target: &OutputDir, key: &str) -> Result<Option<CorpusSummary>> {
+    let Some(text) = target.summary_text()? else { return Ok(None) };
     // A summary of another version, or a damaged one, is replaced: it is ours.
     let Ok(summary) = summary_of(&text) else { return Ok(None) };
     let whole = summary.files.iter().all(|file| {
-        std::fs::metadata(out_dir.join(&file.name)).is_ok_and(|metadata| metadata.len() == file.bytes)
+        let found = target.above.facts(Path::new(&target.name).join(&file.name));
+        matches!(found, Ok(Some(found)) if found.kind == EntryKind::File && found.bytes == file.bytes)
     });
     Ok((summary.key == key && whole).then_some(summary))
 }
@@ -132,9 +134,9 @@ impl Sink for DeletionSink<'_> {
     }
 }
 
-/// Errors if the corpus at `out_dir` answers to a list of tombstones that is gone: what was deleted would come back.
-fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
-    let text = existing(out_dir)?.unwrap_or_default();
+/// Errors if the corpus at `target` answers to a list of tombstones that is gone: what was deleted would come back.
+fn require_list(target: &OutputDir, tombstones: &Tombstones) -> Result<()> {
+    let text = target.summary_text()?.unwrap_or_default();
     let deleted = serde_json::from_str::<CorpusSummary>(&text).is_ok_and(|found| found.tombstones.is_some());
     if !deleted || !tombstones.is_empty() {
         return Ok(());
@@ -142,8 +144,8 @@ fn require_list(out_dir: &Path, tombstones: &Tombstones) -> Result<()> {
     Err(Error::Config(format!(
         "{} is missing, and documents were deleted from the corpus in {}: put the list back, or remove the corpus to build it \
          with these documents",
-        tombstones_path(out_dir).display(),
-        out_dir.display()
+        tombstones_path(&target.path()).display(),
+        target.path().display()
     )))
 }
 
@@ -156,23 +158,29 @@ pub(crate) fn publish(
     for remark in &mut summary.remarks {
         *remark = redact(remark).into_owned();
     }
-    samples.name_duplicates(&CorpusReader::just_written(folder.path(), &summary))?;
-    let mut file = HashingFile::create(folder.path(), ATTRIBUTION_FILE)?;
-    let write =
-        |file: &mut HashingFile, text: &[u8]| file.write_all(text).map_err(Error::io("write", folder.path()));
+    samples.name_duplicates(&CorpusReader::just_written(folder.dir(), &summary))?;
+    let mut file = HashingFile::create(folder.dir(), ATTRIBUTION_FILE)?;
+    let write = |file: &mut HashingFile, text: &[u8]| {
+        file.write_all(text).map_err(Error::io("write", folder.dir().path()))
+    };
     write(&mut file, attribution::text(&summary).as_bytes())?;
     summary.files.push(file.finish()?);
-    let mut file = HashingFile::create(folder.path(), CARD_FILE)?;
+    let mut file = HashingFile::create(folder.dir(), CARD_FILE)?;
     write(&mut file, card::render(&summary, &samples).as_bytes())?;
     summary.files.push(file.finish()?);
     let json = serde_json::to_string_pretty(&summary)
-        .map_err(|cause| Error::Json { path: folder.path().join(SUMMARY_FILE), cause })?;
-    let mut file = HashingFile::create(folder.path(), SUMMARY_FILE)?;
+        .map_err(|cause| Error::Json { path: folder.dir().path().join(SUMMARY_FILE), cause })?;
+    let mut file = HashingFile::create(folder.dir(), SUMMARY_FILE)?;
     write(&mut file, with_checksum(&json).as_bytes())?;
     file.finish()?;
     folder.finish()?;
     Ok(summary)
 }
+
+/// Folder of the rows that do not fit in memory, in the directory under construction.
+const SPILL: &str = "spill";
+/// Suffix of the folder of the parts that another engine makes.
+const REMOTE_PARTS: &str = ".cluster.partial";
 
 /// Executor of the plan.
 enum Target<'a> {
@@ -208,15 +216,16 @@ pub fn build_on(
     config.check().map_err(Error::Config)?;
     let source = source::open(config)?;
     let key = identity::key(config, source.listing())?;
-    let tombstones = Tombstones::read(out_dir)?;
-    require_list(out_dir, &tombstones)?;
-    let found = finished(out_dir, &key)?;
+    let out = OutputDir::create(out_dir)?;
+    let tombstones = Tombstones::read_of(&out)?;
+    require_list(&out, &tombstones)?;
+    let found = finished(&out, &key)?;
     if let Some(summary) = found.filter(|summary| summary.tombstones == tombstones.digest()) {
         // A build that was killed between its last two steps leaves its parts; one at work keeps its own.
-        if Parts::left(out_dir)
-            && let Ok(_lock) = PartialDir::begin(out_dir)
+        if Parts::left(&out)
+            && let Ok(_lock) = PartialDir::begin(&out)
         {
-            Parts::clear(out_dir)?;
+            Parts::clear(&out)?;
         }
         return Ok(Built { summary, reused: true, spilled_bytes: 0 });
     }
@@ -230,8 +239,7 @@ pub fn build_on(
         Some(engine) => Target::Remote(engine),
     };
     Evaluator::new(&config.evaluate)?;
-    let folder = PartialDir::begin(out_dir)?;
-    let spill = folder.path().join("spill");
+    let mut folder = PartialDir::begin(&out)?;
     let total_bytes = source.listing().bytes;
     let tick = || {
         let writing = meters[1].documents.load(Ordering::Relaxed) > 0;
@@ -243,33 +251,37 @@ pub fn build_on(
             total_bytes,
         });
     };
-    let executor = Executor::new(context.threads, context.memory_budget, &spill, context.stop, &tick);
     let extras = compose::extras(config, source.verbatim());
     let encoders = Encoders::new(context.threads);
-    let remote_parts = beside(out_dir, ".cluster.partial");
     let components: Vec<String> = config.components().into_iter().map(|component| component.name).collect();
     if let Target::Local(plan) = target {
         let plan = match parts::worth(source.as_ref()) {
-            true => from_parts(&source, plan, out_dir, &key, context, &meters[0], &tick)?,
+            true => from_parts(&source, plan, &out, &key, context, &meters[0], &tick)?,
             false => plan,
         };
         target = Target::Local(plan);
     }
     // At most two passes: the second holds out what the first found that validation lacks.
-    let mut choice = None;
+    let (mut choice, mut spilled_bytes) = (None, 0);
     let (mut summary, samples, seen) = loop {
-        std::fs::create_dir(&spill).map_err(Error::io("create folder", &spill))?;
+        let spill = folder.dir().create_dir(SPILL).map_err(Error::System)?;
         let sources = &source.listing().sources;
-        let mut sink = Documents::create(folder.path(), sources, &components, &extras, &encoders)?;
+        let mut sink = Documents::create(folder.dir(), sources, &components, &extras, &encoders)?;
         sink.evaluate(Evaluator::new(&config.evaluate)?);
         let mut deleting = DeletionSink { deletions: ApplyDeletions(tombstones.clone()), sink: &mut sink };
         let mut held_out = HoldOut::new(&mut deleting, &assign, choice);
         match &target {
             Target::Remote(engine) => {
                 let text = remote::text(config, source.listing())?;
-                engine.run(&text, &remote_parts.join(parts::folder_name(&key)), &mut held_out)?;
+                let parts = out.above.create_dir(out.beside(REMOTE_PARTS)).map_err(Error::System)?;
+                engine.run(&text, &parts.path().join(parts::folder_name(&key)), &mut held_out)?;
             }
-            Target::Local(plan) => executor.run(plan, &mut held_out)?,
+            Target::Local(plan) => {
+                let (threads, memory) = (context.threads, context.memory_budget);
+                let executor = Executor::new(threads, memory, &spill, context.stop, &tick);
+                executor.run(plan, &mut held_out)?;
+                spilled_bytes += executor.spilled_bytes();
+            }
         }
         let mut seen = held_out.seen;
         if choice.is_none() && !source.verbatim() {
@@ -284,7 +296,7 @@ pub fn build_on(
         let (summary, samples) = sink.finish()?;
         break (summary, samples, seen);
     };
-    std::fs::remove_dir_all(&spill).map_err(Error::io("remove", &spill))?;
+    folder.dir().remove_tree(SPILL, &|_, _| true).map_err(Error::System)?;
 
     complete(&mut summary, config, source.as_ref(), &seen);
     summary.key = key;
@@ -295,14 +307,14 @@ pub fn build_on(
     summary.remarks.extend(choice.map(|choice| choice.in_words().to_string()));
     if summary.kept.documents == 0 {
         // Parts of a result that is known to be empty are of no use; this build holds the lock.
-        Parts::clear(out_dir)?;
-        remove_folder(&remote_parts)?;
+        Parts::clear(&out)?;
+        out.remove_beside(REMOTE_PARTS)?;
         return Err(empty(source.as_ref(), &summary, &seen));
     }
     let summary = publish(folder, summary, samples)?;
-    Parts::clear(out_dir)?;
-    remove_folder(&remote_parts)?;
-    Ok(Built { summary, reused: false, spilled_bytes: executor.spilled_bytes() })
+    Parts::clear(&out)?;
+    out.remove_beside(REMOTE_PARTS)?;
+    Ok(Built { summary, reused: false, spilled_bytes })
 }
 
 /// Adds to what the sink counted what the source and the configuration say.
@@ -325,7 +337,7 @@ fn complete(summary: &mut CorpusSummary, config: &CorpusConfig, source: &dyn Sou
 fn from_parts(
     source: &Arc<dyn Source>,
     mut plan: Plan,
-    out_dir: &Path,
+    out: &OutputDir,
     key: &str,
     context: &BuildContext<'_>,
     meter: &Arc<Meter>,
@@ -334,7 +346,7 @@ fn from_parts(
     let across = plan.stages.iter().position(|stage| !matches!(stage, Stage::Map(_) | Stage::FlatMap(_)));
     // The last stage counts what is written, which is not what is cleaned.
     let rest = plan.stages.split_off(across.unwrap_or(plan.stages.len() - 1));
-    let parts = Parts::open(out_dir, key)?;
+    let parts = Parts::open(out, key)?;
     let known = |documents, bytes| {
         meter.documents.fetch_add(documents, Ordering::Relaxed);
         meter.bytes.fetch_add(bytes, Ordering::Relaxed);

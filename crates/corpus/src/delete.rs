@@ -8,7 +8,7 @@ use crate::build::publish;
 use crate::cut::whole_id;
 use crate::error::{Error, Result};
 use crate::output::documents::Documents;
-use crate::output::durable::PartialDir;
+use crate::output::durable::{OutputDir, PartialDir};
 use crate::output::parquet_file::Encoders;
 use crate::output::series::own_fields;
 use crate::output::summary::{CorpusSummary, DROPPED_FILE};
@@ -102,10 +102,11 @@ fn rewrite(
         licence: source.licence.clone(),
     };
     let sources: Vec<SourceInfo> = old.sources.iter().map(source).collect();
-    let folder = PartialDir::begin(reader.folder())?;
+    let corpus = OutputDir::open(reader.folder())?;
+    let folder = PartialDir::begin(&corpus)?;
     let components: Vec<String> = old.components.iter().map(|component| component.name.clone()).collect();
     let mut sink =
-        Documents::create(folder.path(), &sources, &components, &extras(reader)?, &Encoders::new(1))?;
+        Documents::create(folder.dir(), &sources, &components, &extras(reader)?, &Encoders::new(1))?;
     let map = ApplyDeletions(tombstones.clone());
     each_batch(reader, stop, &mut |batch| {
         note(&batch, tombstones, seen)?;
@@ -137,7 +138,7 @@ fn rewrite(
         )));
     }
     // Parts that a killed build left hold the texts as well.
-    Parts::clear(reader.folder())?;
+    Parts::clear(&corpus)?;
     publish(folder, summary, samples)
 }
 

@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read or written.
-    #[error("cannot {action} {}: {cause}", path.display())]
+    #[error("{}", bessemer_durable::failure_text(path, action, cause))]
     Io {
         /// What was being done, as a verb phrase ("read", "create").
         action: &'static str,
@@ -20,6 +20,9 @@ pub enum Error {
         #[source]
         cause: std::io::Error,
     },
+    /// A file of a directory of the program could not be read or written; the text names it and a remedy.
+    #[error(transparent)]
+    System(std::io::Error),
     /// A configuration value is outside its range.
     #[error("{0}")]
     Config(String),
@@ -161,6 +164,7 @@ impl From<bessemer_dataflow::Error> for Error {
         use bessemer_dataflow::Error as Flow;
         match error {
             Flow::Io { action, path, cause } => Error::Io { action, path, cause },
+            Flow::System(cause) => Error::System(cause),
             Flow::Stopped => Error::Stopped,
             Flow::Arrow(cause) => Error::Arrow(cause),
             error @ (Flow::Plan { .. } | Flow::Panicked { .. }) => Error::Flow(error),
@@ -187,7 +191,7 @@ impl Error {
     /// Wraps an I/O error with its path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();
-        move |cause| Error::Io { action, path, cause }
+        move |cause| Error::Io { action, path, cause: bessemer_durable::with_remedy(cause) }
     }
 
     /// Wraps a Parquet error with its path.

@@ -18,6 +18,7 @@
 //! [`CorpusReader`] reads it back. The work in between is a [`bessemer_dataflow::Plan`]: a value that
 //! says what happens to rows, run on local threads within a memory budget. The result is a pure function of
 //! configuration and input: not of threads, memory or interruptions.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod build;
 mod components;

@@ -23,18 +23,17 @@
 use crate::build::BuildContext;
 use crate::error::{Error, Result};
 use crate::output::durable::{
-    HashingFile, beside, hash_of, is_own_part, own_part_number, remove_folder, require_no_link,
+    HashingFile, OutputDir, hash_of, is_own_part, own_part_number, read_replaceable,
 };
 use crate::source::Source;
 use arrow_array::{Array, RecordBatch, UInt64Array};
 use arrow_ipc::writer::StreamWriter;
 use bessemer_dataflow::{Executor, KeptRows, Morsel, Plan, Scan, Sink, Stage, column, scan_files};
-use bessemer_durable::{ConfinedDir, EntryKind};
+use bessemer_durable::{ConfinedDir, EntryKind, thread_error};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,37 +105,38 @@ struct Key {
 
 /// The directory of parts of a corpus.
 pub(crate) struct Parts {
-    folder: PathBuf,
+    dir: ConfinedDir,
 }
 
-impl Parts {
-    fn path(target: &Path) -> PathBuf {
-        beside(&target.components().collect::<PathBuf>(), ".parts.partial")
-    }
+/// Suffix of the directory of parts.
+const SUFFIX: &str = ".parts.partial";
+/// File with the identity of the build that made the parts.
+const KEY_FILE: &str = "key.json";
+/// Marker of a unit without further parts.
+const END_FILE: &str = "end.json";
 
+impl Parts {
     /// Whether there are parts.
-    pub(crate) fn left(target: &Path) -> bool {
-        Self::path(target).exists()
+    pub(crate) fn left(target: &OutputDir) -> bool {
+        target.above.exists(target.beside(SUFFIX))
     }
 
     /// Removes what an earlier build left.
-    pub(crate) fn clear(target: &Path) -> Result<()> {
-        remove_folder(&Self::path(target))
+    pub(crate) fn clear(target: &OutputDir) -> Result<()> {
+        target.remove_beside(SUFFIX)
     }
 
     /// Opens the parts of the build `key`; those of another build are removed.
-    pub(crate) fn open(target: &Path, key: &str) -> Result<Parts> {
-        let folder = Self::path(target);
+    pub(crate) fn open(target: &OutputDir, key: &str) -> Result<Parts> {
         let wanted = Key { version: VERSION, program: env!("CARGO_PKG_VERSION").into(), key: key.into() };
-        require_no_link(&folder)?;
-        let marker = folder.join("key.json");
-        let found = fs::read(&marker).ok().and_then(|text| serde_json::from_slice::<Key>(&text).ok());
-        if found.as_ref() != Some(&wanted) {
-            remove_folder(&folder)?;
-            fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
-            write_json(&marker, &wanted)?;
+        let open = || target.above.create_dir(target.beside(SUFFIX)).map_err(Error::System);
+        let mut dir = open()?;
+        if read_json::<Key>(&dir, KEY_FILE)?.as_ref() != Some(&wanted) {
+            Self::clear(target)?;
+            dir = open()?;
+            write_json(&dir, KEY_FILE, &wanted)?;
         }
-        Ok(Parts { folder })
+        Ok(Parts { dir })
     }
 
     /// Makes the parts that are missing. `known` receives (documents, bytes) of parts that existed already; `tick` is
@@ -166,10 +166,10 @@ impl Parts {
         let failures: Mutex<BTreeMap<usize, Error>> = Mutex::new(BTreeMap::new());
         let (sender, receiver) = sync_channel(64);
         std::thread::scope(|scope| {
-            for _ in 0..workers {
+            for started in 0..workers {
                 let sender = sender.clone();
                 let (work, units, next, failures) = (&work, &units, &next, &failures);
-                scope.spawn(move || {
+                let worker = move || {
                     while !work.failed.load(Ordering::Relaxed) {
                         let unit = next.fetch_add(1, Ordering::Relaxed);
                         let Some(files) = units.get(unit) else { break };
@@ -178,7 +178,17 @@ impl Parts {
                             failures.lock().unwrap_or_else(PoisonError::into_inner).insert(unit, error);
                         }
                     }
-                });
+                };
+                match std::thread::Builder::new().spawn_scoped(scope, worker) {
+                    Ok(_) => {}
+                    // The others take over its units.
+                    Err(_) if started > 0 => break,
+                    Err(cause) => {
+                        let error = Error::System(thread_error(cause));
+                        failures.lock().unwrap_or_else(PoisonError::into_inner).insert(0, error);
+                        break;
+                    }
+                }
             }
             drop(sender);
             receiver.iter().for_each(|()| tick());
@@ -197,36 +207,52 @@ impl Parts {
     pub(crate) fn rows(&self, source: &dyn Source) -> Result<PartFiles> {
         let mut files = Vec::new();
         for unit in 0..units(source).len() {
-            let folder = self.unit(unit);
+            let folder = unit_name(unit);
             for number in 0.. {
-                let (part, marker) = paths(&folder, number);
-                if !marker.exists() {
+                if !self.dir.exists(folder.join(marker_name(number))) {
                     break;
                 }
-                files.push(part);
+                files.push(folder.join(part_name(number)));
             }
         }
-        Ok(PartFiles { described: source.describe(), files })
-    }
-
-    fn unit(&self, unit: usize) -> PathBuf {
-        self.folder.join(format!("{unit:06}"))
+        Ok(PartFiles { described: source.describe(), dir: self.dir.clone(), files })
     }
 }
 
-fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_string(value).map_err(|cause| Error::Json { path: path.into(), cause })?;
-    bessemer_durable::write(path, format!("{json}\n").as_bytes()).map_err(Error::io("write", path))
+/// Name of the folder of a unit.
+fn unit_name(unit: usize) -> PathBuf {
+    format!("{unit:06}").into()
 }
 
-/// A part and its marker.
-fn paths(folder: &Path, number: u32) -> (PathBuf, PathBuf) {
-    (folder.join(format!("part-{number:05}.arrow")), folder.join(format!("part-{number:05}.json")))
+/// Name of the file of a part.
+fn part_name(number: u32) -> String {
+    format!("part-{number:05}.arrow")
+}
+
+/// Name of the file of a part that is being written.
+fn temporary_name(number: u32) -> String {
+    format!("part-{number:05}.arrow.tmp")
+}
+
+/// Name of the marker of a part.
+fn marker_name(number: u32) -> String {
+    format!("part-{number:05}.json")
+}
+
+fn write_json(dir: &ConfinedDir, name: &str, value: &impl Serialize) -> Result<()> {
+    let json =
+        serde_json::to_string(value).map_err(|cause| Error::Json { path: dir.path().join(name), cause })?;
+    dir.write(name, format!("{json}\n").as_bytes()).map_err(Error::System)
+}
+
+/// A value of [`write_json`]; none where the file is missing or holds something else.
+fn read_json<T: for<'a> Deserialize<'a>>(dir: &ConfinedDir, name: &str) -> Result<Option<T>> {
+    Ok(read_replaceable(dir, name)?.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 /// Whether a file has this length and hash.
-fn matches(path: &Path, marker: &Marker) -> bool {
-    File::open(path)
+fn matches(dir: &ConfinedDir, name: &str, marker: &Marker) -> bool {
+    dir.open_file(name)
         .and_then(|mut file| hash_of(&mut file))
         .is_ok_and(|found| found == (marker.xxh3_128.clone(), marker.file_bytes))
 }
@@ -249,17 +275,11 @@ struct Work<'a> {
 impl Work<'_> {
     /// Makes what is missing of a unit.
     fn unit(&self, unit: usize, files: Range<usize>, told: &SyncSender<()>) -> Result<()> {
-        let folder = self.parts.unit(unit);
-        require_no_link(&folder)?;
-        fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
-        let end = folder.join("end.json");
+        let dir = self.parts.dir.create_dir(unit_name(unit)).map_err(Error::System)?;
         let (mut number, mut skip, mut resume_point) = (0, 0, None);
         loop {
-            let (part, marker_path) = paths(&folder, number);
-            let Some(marker) = fs::read(&marker_path)
-                .ok()
-                .and_then(|text| serde_json::from_slice::<Marker>(&text).ok())
-                .filter(|marker| matches(&part, marker))
+            let Some(marker) = read_json::<Marker>(&dir, &marker_name(number))?
+                .filter(|marker| matches(&dir, &part_name(number), marker))
             else {
                 break;
             };
@@ -268,15 +288,14 @@ impl Work<'_> {
             skip += marker.morsels;
             resume_point = marker.resume_point;
         }
-        let parts = fs::read(&end).ok().and_then(|text| serde_json::from_slice::<u32>(&text).ok());
-        if parts == Some(number) {
+        if read_json::<u32>(&dir, END_FILE)? == Some(number) {
             return Ok(());
         }
-        forget_parts(&folder, number).map_err(Error::io("clear folder", &folder))?;
+        forget_parts(&dir, number).map_err(Error::System)?;
         let points = ResumePoints::default();
         let mut sink = PartSink {
             work: self,
-            folder,
+            dir: dir.clone(),
             number,
             open: None,
             marker: Marker::default(),
@@ -293,26 +312,24 @@ impl Work<'_> {
             let _ = told.send(());
         };
         // No stage before the cut holds rows, so nothing is spilled.
-        Executor::new(self.threads, self.memory, &self.parts.folder, self.stop, &tick)
-            .run(&plan, &mut sink)?;
+        Executor::new(self.threads, self.memory, &self.parts.dir, self.stop, &tick).run(&plan, &mut sink)?;
         sink.close()?;
-        write_json(&end, &sink.number)
+        write_json(&dir, END_FILE, &sink.number)
     }
 }
 
 /// Removes the parts from `number` on, and what is unfinished, from the folder of a unit: files that a build writes and
 /// nothing else.
-fn forget_parts(folder: &Path, number: u32) -> std::io::Result<()> {
+fn forget_parts(unit: &ConfinedDir, number: u32) -> std::io::Result<()> {
     let finished = |name: &str| {
         !name.ends_with(".tmp")
             && !name.ends_with(".partial")
             && own_part_number(name).is_some_and(|part| part < number)
     };
-    let unit = ConfinedDir::open(folder)?;
-    for (name, kind) in unit.list(Path::new(""))? {
+    for (name, kind) in unit.list("")? {
         let is_ours = kind == EntryKind::File && name.to_str().is_some_and(is_own_part);
         if is_ours && !name.to_str().is_some_and(finished) {
-            unit.remove_file(Path::new(&name))?;
+            unit.remove_file(&name)?;
         }
     }
     Ok(())
@@ -321,10 +338,11 @@ fn forget_parts(folder: &Path, number: u32) -> std::io::Result<()> {
 /// Writes the rows of a unit as parts: one batch is one morsel.
 struct PartSink<'a> {
     work: &'a Work<'a>,
-    folder: PathBuf,
+    /// Directory of the unit.
+    dir: ConfinedDir,
     /// Number of the open or next part.
     number: u32,
-    open: Option<(StreamWriter<HashingFile>, PathBuf)>,
+    open: Option<StreamWriter<HashingFile>>,
     marker: Marker,
     /// Bytes of rows in the open part.
     held: u64,
@@ -334,14 +352,13 @@ struct PartSink<'a> {
 impl PartSink<'_> {
     /// Ends the open part, if there is one.
     fn close(&mut self) -> Result<()> {
-        let Some((mut writer, temporary)) = self.open.take() else { return Ok(()) };
+        let Some(mut writer) = self.open.take() else { return Ok(()) };
         writer.finish()?;
         let written = writer.into_inner()?.finish()?;
-        let (part, marker) = paths(&self.folder, self.number);
-        fs::rename(&temporary, &part).map_err(Error::io("rename", &part))?;
+        self.dir.rename(temporary_name(self.number), part_name(self.number)).map_err(Error::System)?;
         let mut found = std::mem::take(&mut self.marker);
         (found.file_bytes, found.xxh3_128) = (written.bytes, written.xxh3_128);
-        write_json(&marker, &found)?;
+        write_json(&self.dir, &marker_name(self.number), &found)?;
         self.number += 1;
         self.held = 0;
         Ok(())
@@ -354,12 +371,10 @@ impl Sink for PartSink<'_> {
             return Err(bessemer_dataflow::Error::Stopped);
         }
         let writer = match &mut self.open {
-            Some((writer, _)) => writer,
+            Some(writer) => writer,
             None => {
-                let name = format!("part-{:05}.arrow.tmp", self.number);
-                let file = HashingFile::create(&self.folder, &name)?;
-                let writer = StreamWriter::try_new(file, &batch.schema())?;
-                &mut self.open.insert((writer, self.folder.join(name))).0
+                let file = HashingFile::create(&self.dir, temporary_name(self.number))?;
+                self.open.insert(StreamWriter::try_new(file, &batch.schema())?)
             }
         };
         writer.write(batch)?;
@@ -443,6 +458,7 @@ impl bessemer_dataflow::Source for Unit {
 #[derive(Clone)]
 pub(crate) struct PartFiles {
     described: String,
+    dir: ConfinedDir,
     files: Vec<PathBuf>,
 }
 
@@ -462,13 +478,14 @@ impl bessemer_dataflow::Source for PartFiles {
 
 impl KeptRows for PartFiles {
     fn scan(&self, columns: Option<&[String]>) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(scan_files(self.files.clone(), columns))
+        Ok(scan_files(&self.dir, self.files.clone(), columns))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn only_files_with_names_of_a_build_are_forgotten() {
@@ -490,7 +507,7 @@ mod tests {
         }
         fs::create_dir(path("part-00004.arrow")).unwrap();
         std::os::unix::fs::symlink(path("notes.txt"), path("part-00005.arrow")).unwrap();
-        forget_parts(folder.path(), 2).unwrap();
+        forget_parts(&ConfinedDir::open(folder.path()).unwrap(), 2).unwrap();
         let there = |name: &&str| fs::symlink_metadata(path(name)).is_ok();
         assert!(foreign.iter().chain(&old[..3]).chain(&["part-00004.arrow", "part-00005.arrow"]).all(there));
         assert!(!gone.iter().chain(&old[3..]).any(there));

@@ -3,11 +3,12 @@
 use crate::error::{Error, Result};
 use crate::output::series::is_of_series;
 use crate::output::summary::{CorpusSummary, FileSummary};
-use crate::verify::{Verified, read_summary};
+use crate::verify::{Verified, open_corpus};
 use arrow_array::{RecordBatch, StringArray};
-use arrow_schema::SchemaRef;
+use arrow_schema::{ArrowError, SchemaRef};
 use bessemer_dataflow::{column, optional};
 use bessemer_documents::Split;
+use bessemer_durable::{ConfinedDir, is_of_the_process};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -24,7 +25,7 @@ const BATCH_ROWS: usize = 64;
 /// A finished corpus.
 #[derive(Debug, Clone)]
 pub struct CorpusReader {
-    folder: PathBuf,
+    dir: ConfinedDir,
     summary: CorpusSummary,
     verified: Verified,
 }
@@ -50,11 +51,12 @@ impl CorpusReader {
     /// Opens the corpus in `folder`; checks that it is complete by its summary and the sizes of its files. What is read of
     /// them later is compared with the hashes that the summary holds.
     pub fn open(folder: &Path) -> Result<CorpusReader> {
-        let summary = read_summary(folder)?;
-        let reader = CorpusReader { folder: folder.to_path_buf(), summary, verified: Verified::default() };
+        let (dir, summary) = open_corpus(folder)?;
+        let reader = CorpusReader { dir, summary, verified: Verified::default() };
         for file in &reader.summary.files {
             let path = folder.join(&file.name);
-            let found = std::fs::metadata(&path).map_err(Error::io("read", &path))?.len();
+            let opened = reader.dir.open_file(&file.name).map_err(Error::System)?;
+            let found = opened.metadata().map_err(Error::io("read", &path))?.len();
             if found != file.bytes {
                 return Err(Error::Damaged {
                     path,
@@ -65,10 +67,10 @@ impl CorpusReader {
         Ok(reader)
     }
 
-    /// A reader of files that this process has just written into `folder`; their summary is not written yet.
-    pub(crate) fn just_written(folder: &Path, summary: &CorpusSummary) -> CorpusReader {
+    /// A reader of files that this process has just written into `dir`; their summary is not written yet.
+    pub(crate) fn just_written(dir: &ConfinedDir, summary: &CorpusSummary) -> CorpusReader {
         let verified = Verified::just_written(summary);
-        CorpusReader { folder: folder.to_path_buf(), summary: summary.clone(), verified }
+        CorpusReader { dir: dir.clone(), summary: summary.clone(), verified }
     }
 
     /// Summary of the corpus.
@@ -78,20 +80,20 @@ impl CorpusReader {
 
     /// The corpus's directory.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.dir.path()
     }
 
     /// Reads every file and compares its hash with the summary.
     pub fn verify(&self) -> Result<()> {
-        self.summary.files.iter().try_for_each(|file| self.verified.open(&self.folder, file).map(drop))
+        self.summary.files.iter().try_for_each(|file| self.verified.open(&self.dir, file).map(drop))
     }
 
     /// The whole of a text file of the corpus; none if it has no file of that name.
     pub(crate) fn text_file(&self, name: &str) -> Result<Option<String>> {
         let Some(file) = self.summary.files.iter().find(|file| file.name == name) else { return Ok(None) };
-        let path = self.folder.join(name);
+        let path = self.folder().join(name);
         let mut text = String::new();
-        let mut opened = self.verified.open(&self.folder, file)?;
+        let mut opened = self.verified.open(&self.dir, file)?;
         opened.read_to_string(&mut text).map_err(Error::io("read", &path))?;
         Ok(Some(text))
     }
@@ -100,7 +102,7 @@ impl CorpusReader {
     pub(crate) fn document_schema(&self) -> Result<Option<SchemaRef>> {
         let file = self.summary.files.iter().find(|file| file.name.starts_with("documents-"));
         let schema = |file: &FileSummary| {
-            let opened = OpenFile::open(&self.folder, file, &self.verified)?;
+            let opened = OpenFile::open(&self.dir, file, &self.verified)?;
             Ok(opened.metadata.schema().clone())
         };
         file.map(schema).transpose()
@@ -124,7 +126,7 @@ impl CorpusReader {
     fn batches_of(&self, wanted: impl Fn(&str) -> bool) -> Batches {
         let files = self.summary.files.iter().filter(|file| wanted(&file.name)).cloned().collect();
         Batches {
-            folder: self.folder.clone(),
+            dir: self.dir.clone(),
             verified: self.verified.clone(),
             files,
             columns: None,
@@ -171,7 +173,7 @@ fn documents(batch: &RecordBatch) -> Result<Vec<CorpusDocument>> {
 /// Batches of a list of Parquet files, row group by row group: a batch never spans two, so it holds no more than
 /// a row group does. Each file is verified before its first batch.
 pub(crate) struct Batches {
-    folder: PathBuf,
+    dir: ConfinedDir,
     verified: Verified,
     files: VecDeque<FileSummary>,
     /// Columns that are read; all by default.
@@ -189,9 +191,9 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    fn open(folder: &Path, summary: &FileSummary, verified: &Verified) -> Result<OpenFile> {
-        let path = folder.join(&summary.name);
-        let file = verified.open(folder, summary)?;
+    fn open(dir: &ConfinedDir, summary: &FileSummary, verified: &Verified) -> Result<OpenFile> {
+        let path = dir.path().join(&summary.name);
+        let file = verified.open(dir, summary)?;
         let metadata =
             ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(Error::parquet(&path))?;
         let groups = 0..metadata.metadata().num_row_groups();
@@ -221,7 +223,13 @@ impl Batches {
         loop {
             if let Some(batch) = self.group.as_mut().and_then(Iterator::next) {
                 let path = self.file.as_ref().map(|file| file.path.clone()).unwrap_or_default();
-                return batch.map(Some).map_err(|cause| Error::Damaged { path, problem: cause.to_string() });
+                return batch.map(Some).map_err(|cause| match cause {
+                    // Of a file whose hash was right.
+                    ArrowError::IoError(_, cause) if is_of_the_process(&cause) => {
+                        Error::io("read", &path)(cause)
+                    }
+                    cause => Error::Damaged { path, problem: cause.to_string() },
+                });
             }
             self.group = match &mut self.file {
                 Some(file) => file.next_group(self.columns)?,
@@ -229,7 +237,7 @@ impl Batches {
             };
             if self.group.is_none() {
                 let Some(file) = self.files.pop_front() else { return Ok(None) };
-                self.file = Some(OpenFile::open(&self.folder, &file, &self.verified)?);
+                self.file = Some(OpenFile::open(&self.dir, &file, &self.verified)?);
             }
         }
     }

@@ -9,6 +9,7 @@
 
 use crate::build::{BuildContext, Progress};
 use crate::error::{Error, Result};
+use crate::output::durable::{OutputDir, read_replaceable};
 use crate::read::{Batches, CorpusReader};
 use arrow_array::builder::{BinaryBuilder, StringBuilder};
 use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
@@ -16,6 +17,7 @@ use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Executor, FlatMap, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
 use bessemer_dedup::rehydrate::repeats;
 use bessemer_documents::Split;
+use bessemer_durable::ConfinedDir;
 use bessemer_shards::{Fingerprint, ShardError, ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
@@ -89,15 +91,15 @@ pub fn tokenize_to_shards(
         rehydrate: reader.summary().rehydrate.clone(),
         ..Tokenized::default()
     };
-    let marker = out_dir.join(TOKENS_FILE);
-    if let Some(found) = finished(&marker, &wanted, out_dir) {
+    let OutputDir { above, name } = OutputDir::create(out_dir)?;
+    let dir = above.create_dir(name).map_err(Error::System)?;
+    if let Some(found) = finished(&dir, &wanted)? {
         return Ok(Tokenized { reused: true, ..found });
     }
-    std::fs::create_dir_all(out_dir).map_err(Error::io("create folder", out_dir))?;
-    match std::fs::remove_file(&marker) {
-        Ok(()) => bessemer_durable::sync_directory(out_dir).map_err(Error::io("sync folder", out_dir))?,
+    match dir.remove_file(TOKENS_FILE) {
+        Ok(()) => dir.sync().map_err(Error::System)?,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
-        Err(cause) => return Err(Error::io("remove", &marker)(cause)),
+        Err(cause) => return Err(Error::System(cause)),
     }
     let fingerprint = wanted.tokenizer.parse::<Fingerprint>().map_err(Error::Config)?;
     let vocab_size = u32::try_from(tokenizer.vocab_size()).map_err(|_| {
@@ -123,7 +125,7 @@ pub fn tokenize_to_shards(
             documents: &documents,
             bytes: &bytes,
         };
-        let executor = Executor::new(context.threads, context.memory_budget, out_dir, context.stop, &tick);
+        let executor = Executor::new(context.threads, context.memory_budget, &dir, context.stop, &tick);
         let components = reader.summary().components.iter().map(|component| Some(component.name.clone()));
         let alone = reader.summary().components.is_empty().then_some(None);
         for component in components.chain(alone) {
@@ -155,22 +157,22 @@ pub fn tokenize_to_shards(
         };
         wanted.splits.insert(split, part);
     }
-    let json =
-        serde_json::to_string_pretty(&wanted).map_err(|cause| Error::Json { path: marker.clone(), cause })?;
-    bessemer_durable::write(&marker, format!("{json}\n").as_bytes()).map_err(Error::io("write", &marker))?;
+    let json = serde_json::to_string_pretty(&wanted)
+        .map_err(|cause| Error::Json { path: out_dir.join(TOKENS_FILE), cause })?;
+    dir.write(TOKENS_FILE, format!("{json}\n").as_bytes()).map_err(Error::System)?;
     Ok(wanted)
 }
 
 /// The shards that are there, if they were made from the same inputs and open without complaint.
-fn finished(marker: &Path, wanted: &Tokenized, out_dir: &Path) -> Option<Tokenized> {
-    let text = std::fs::read_to_string(marker).ok()?;
-    let found: Tokenized = serde_json::from_str(&text).ok()?;
+fn finished(dir: &ConfinedDir, wanted: &Tokenized) -> Result<Option<Tokenized>> {
+    let text = read_replaceable(dir, TOKENS_FILE)?.unwrap_or_default();
+    let Ok(found) = serde_json::from_str::<Tokenized>(&text) else { return Ok(None) };
     let same = Tokenized { splits: BTreeMap::new(), ..found.clone() } == *wanted;
     let opens = |split: Split| -> std::result::Result<bool, ShardError> {
-        let set = ShardSet::open(out_dir, split.name())?;
+        let set = ShardSet::open(dir.path(), split.name())?;
         Ok(found.splits.get(&split).is_some_and(|part| part.tokens == set.token_count()))
     };
-    (same && Split::ALL.into_iter().all(|split| opens(split).unwrap_or(false))).then_some(found)
+    Ok((same && Split::ALL.into_iter().all(|split| opens(split).unwrap_or(false))).then_some(found))
 }
 
 /// A split of a corpus, or one component in it, as the source of a plan.

@@ -4,14 +4,17 @@
 //! replaces the corpus, a crash in the middle of that, and a directory removed by hand. Its format is in this crate's README.
 
 use crate::error::{Error, Result};
-use crate::output::durable::beside;
+use crate::output::durable::OutputDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Version of the list's format.
 pub const TOMBSTONES_VERSION: u32 = 1;
+/// Name of the list after that of the corpus.
+const SUFFIX: &str = ".tombstones.json";
 /// Name of the format in the file.
 const FORMAT: &str = "bessemer-tombstones";
 /// Reason of a dropped row that has a tombstone.
@@ -42,7 +45,9 @@ struct Entry {
 pub fn tombstones_path(folder: &Path) -> PathBuf {
     // Without a slash at its end.
     let folder: PathBuf = folder.components().collect();
-    beside(&folder, ".tombstones.json")
+    let mut path = folder.into_os_string();
+    path.push(SUFFIX);
+    path.into()
 }
 
 impl Tombstones {
@@ -51,11 +56,19 @@ impl Tombstones {
     /// # Errors
     /// A list that cannot be read, is not one, or has a version that this program does not know.
     pub fn read(folder: &Path) -> Result<Tombstones> {
-        let path = tombstones_path(folder);
-        let text = match std::fs::read_to_string(&path) {
+        match OutputDir::open(folder) {
+            Err(Error::System(cause)) if cause.kind() == ErrorKind::NotFound => Ok(Tombstones::default()),
+            corpus => Tombstones::read_of(&corpus?),
+        }
+    }
+
+    /// The list of the corpus at `corpus`; empty if there is none.
+    pub(crate) fn read_of(corpus: &OutputDir) -> Result<Tombstones> {
+        let path = tombstones_path(&corpus.path());
+        let text = match corpus.above.read_to_string(corpus.beside(SUFFIX)) {
             Ok(text) => text,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Tombstones::default()),
-            Err(cause) => return Err(Error::io("read", &path)(cause)),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(Tombstones::default()),
+            Err(cause) => return Err(Error::System(cause)),
         };
         let list: List =
             serde_json::from_str(&text).map_err(|cause| Error::Json { path: path.clone(), cause })?;
@@ -74,13 +87,13 @@ impl Tombstones {
 
     /// Writes the list of the corpus in `folder`, whole or not at all.
     pub fn write(&self, folder: &Path) -> Result<()> {
-        let path = tombstones_path(folder);
+        let corpus = OutputDir::open(folder)?;
         let entry = |(id, reason): (&String, &String)| Entry { id: id.clone(), reason: reason.clone() };
         let documents = self.documents.iter().map(entry).collect();
         let list = List { format: FORMAT.into(), version: TOMBSTONES_VERSION, documents };
-        let json =
-            serde_json::to_string_pretty(&list).map_err(|cause| Error::Json { path: path.clone(), cause })?;
-        bessemer_durable::write(&path, format!("{json}\n").as_bytes()).map_err(Error::io("write", &path))
+        let json = serde_json::to_string_pretty(&list)
+            .map_err(|cause| Error::Json { path: tombstones_path(folder), cause })?;
+        corpus.above.write(corpus.beside(SUFFIX), format!("{json}\n").as_bytes()).map_err(Error::System)
     }
 
     /// Adds a document; false, and the old reason stays, if it is there already.

@@ -5,12 +5,13 @@
 //! following one finds in the page cache.
 
 use crate::error::{Error, Result};
-use crate::output::durable::{existing, hash_of, is_own_name};
+use crate::output::durable::{hash_of, is_own_name, summary_text};
 use crate::output::summary::{CorpusSummary, FORMAT_VERSION, FileSummary, SUMMARY_FILE};
+use bessemer_durable::{ConfinedDir, is_of_the_process};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Seek;
+use std::io::{ErrorKind, Seek};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
@@ -52,12 +53,19 @@ pub(crate) fn summary_of(text: &str) -> std::result::Result<CorpusSummary, Strin
     Ok(summary)
 }
 
-/// The summary of the corpus in `folder`.
-pub(crate) fn read_summary(folder: &Path) -> Result<CorpusSummary> {
+/// Opens the directory of a corpus, and reads its summary.
+pub(crate) fn open_corpus(folder: &Path) -> Result<(ConfinedDir, CorpusSummary)> {
     let not_a_corpus = |problem: String| Error::NotACorpus { path: folder.to_path_buf(), problem };
-    let text = existing(folder)?
-        .ok_or_else(|| not_a_corpus("it is missing or empty; build the corpus first".into()))?;
-    summary_of(&text).map_err(|problem| not_a_corpus(format!("{SUMMARY_FILE}: {problem}")))
+    let missing = || not_a_corpus("it is missing or empty; build the corpus first".into());
+    let dir = ConfinedDir::open(folder).map_err(|cause| match cause.kind() {
+        ErrorKind::NotFound => missing(),
+        _ => Error::System(cause),
+    })?;
+    if dir.list("").map_err(Error::System)?.is_empty() {
+        return Err(missing());
+    }
+    let summary = summary_of(&summary_text(&dir)?);
+    Ok((dir, summary.map_err(|problem| not_a_corpus(format!("{SUMMARY_FILE}: {problem}")))?))
 }
 
 /// What is wrong with an open file of the corpus, if anything; the file is at its beginning afterwards.
@@ -84,10 +92,10 @@ impl Verified {
         Verified(Arc::new(Mutex::new(names)))
     }
 
-    /// Opens a file of the corpus in `folder`; its content is hashed unless that was done before.
-    pub(crate) fn open(&self, folder: &Path, wanted: &FileSummary) -> Result<File> {
-        let path = folder.join(&wanted.name);
-        let mut file = File::open(&path).map_err(Error::io("open", &path))?;
+    /// Opens a file of the corpus in `dir`; its content is hashed unless that was done before.
+    pub(crate) fn open(&self, dir: &ConfinedDir, wanted: &FileSummary) -> Result<File> {
+        let path = dir.path().join(&wanted.name);
+        let mut file = dir.open_file(&wanted.name).map_err(Error::System)?;
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&wanted.name);
         if !known {
             if let Some(problem) = difference(&mut file, wanted).map_err(Error::io("read", &path))? {
@@ -126,20 +134,22 @@ pub struct Verification {
 /// # Errors
 /// No corpus there, or one whose summary is damaged or cannot be read. A damaged file is part of the answer.
 pub fn verify(folder: &Path) -> Result<Verification> {
-    let summary = read_summary(folder)?;
-    let path = folder.join(SUMMARY_FILE);
-    let bytes = std::fs::metadata(&path).map_err(Error::io("read", &path))?.len();
+    let (dir, summary) = open_corpus(folder)?;
+    let bytes = dir.facts(SUMMARY_FILE).map_err(Error::System)?.map_or(0, |found| found.bytes);
     let mut files = vec![VerifiedFile { name: SUMMARY_FILE.into(), bytes, problem: None }];
     for file in &summary.files {
-        let opened = File::open(folder.join(&file.name));
-        let problem = opened.and_then(|mut opened| difference(&mut opened, file));
-        let problem = problem.unwrap_or_else(|cause| Some(format!("cannot be read: {cause}")));
+        let opened = dir.open_file(&file.name);
+        let problem = match opened.and_then(|mut opened| difference(&mut opened, file)) {
+            // The file may be whole.
+            Err(cause) if is_of_the_process(&cause) => return Err(Error::System(cause)),
+            Err(cause) => Some(format!("cannot be read: {cause}")),
+            Ok(problem) => problem,
+        };
         files.push(VerifiedFile { name: file.name.clone(), bytes: file.bytes, problem });
     }
     let mut foreign = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(Error::io("read folder", folder))? {
-        let name =
-            entry.map_err(Error::io("read folder", folder))?.file_name().to_string_lossy().into_owned();
+    for (name, _) in dir.list("").map_err(Error::System)? {
+        let name = name.to_string_lossy().into_owned();
         let listed = files.iter().any(|file| file.name == name);
         if !listed && !is_own_name(&name) {
             foreign.push(name);

@@ -12,21 +12,29 @@ use arrow_data::{ArrayData, layout};
 use arrow_ipc::convert::fb_to_schema;
 use arrow_ipc::{FieldNode, Message, root_as_message};
 use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
+use bessemer_durable::ConfinedDir;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The batches of files, one file after the other: of `columns` those that a file has, in the file's order; all by default. A file is
-/// opened when the scan comes to it.
+/// The batches of the files of `folder`, one file after the other: of `columns` those that a file has, in the file's order; all by
+/// default. A file is opened when the scan comes to it.
 pub fn scan_files(
+    folder: &ConfinedDir,
     files: impl IntoIterator<Item = PathBuf, IntoIter: Send + 'static>,
     columns: Option<&[String]>,
 ) -> Box<dyn Scan> {
-    Box::new(FileScan { files: files.into_iter(), columns: columns.map(<[String]>::to_vec), open: None })
+    Box::new(FileScan {
+        folder: folder.clone(),
+        files: files.into_iter(),
+        columns: columns.map(<[String]>::to_vec),
+        open: None,
+    })
 }
 
 struct FileScan<I> {
+    folder: ConfinedDir,
     files: I,
     columns: Option<Vec<String>>,
     /// The file that is being read, and the place of the next message in it.
@@ -47,7 +55,7 @@ impl<I: Iterator<Item = PathBuf> + Send> Scan for FileScan<I> {
                 }
             } else {
                 let Some(path) = self.files.next() else { return Ok(None) };
-                self.open = Some(BatchFile::open(path, self.columns.as_deref())?);
+                self.open = Some(BatchFile::open(&self.folder, &path, self.columns.as_deref())?);
             }
         }
     }
@@ -86,8 +94,9 @@ struct BatchFile {
 
 impl BatchFile {
     /// A file and the place of the first message behind its schema.
-    fn open(path: PathBuf, columns: Option<&[String]>) -> Result<(Arc<BatchFile>, u64)> {
-        let file = File::open(&path).map_err(Error::io("open", &path))?;
+    fn open(folder: &ConfinedDir, below: &Path, columns: Option<&[String]>) -> Result<(Arc<BatchFile>, u64)> {
+        let file = folder.open_file(below).map_err(Error::System)?;
+        let path = folder.path().join(below);
         let Some(header) = message(&file, &path, 0)? else { return Err(ipc("a file without a schema")) };
         let schema = header.message()?.header_as_schema().map(fb_to_schema);
         let schema = Arc::new(schema.ok_or_else(|| ipc("a file that does not begin with a schema"))?);

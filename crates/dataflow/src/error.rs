@@ -1,5 +1,6 @@
 //! Errors of a plan and of its executor.
 
+use arrow_schema::ArrowError;
 use std::path::{Path, PathBuf};
 
 /// Result of building or running a plan.
@@ -10,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read or written.
-    #[error("cannot {action} {}: {cause}", path.display())]
+    #[error("{}", bessemer_durable::failure_text(path, action, cause))]
     Io {
         /// What was being done, as a verb phrase ("read", "create").
         action: &'static str,
@@ -20,6 +21,9 @@ pub enum Error {
         #[source]
         cause: std::io::Error,
     },
+    /// A spill file could not be made or opened, or a thread not started; the text names the path or the limit, and a remedy.
+    #[error(transparent)]
+    System(std::io::Error),
     /// The stop flag was raised.
     #[error("stopped on request")]
     Stopped,
@@ -43,16 +47,29 @@ pub enum Error {
     },
     /// Arrow refused an operation, for example a batch above 2 GiB.
     #[error("arrow: {0}")]
-    Arrow(#[from] arrow_schema::ArrowError),
+    Arrow(#[source] ArrowError),
     /// A source, function or sink that another crate supplied failed; [`Error::other`] wraps its error, which can be downcast.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<ArrowError> for Error {
+    fn from(error: ArrowError) -> Error {
+        match error {
+            // Of a spill file.
+            ArrowError::IoError(_, cause) if cause.raw_os_error().is_some() => {
+                Error::System(bessemer_durable::with_remedy(cause))
+            }
+            other => Error::Arrow(other),
+        }
+    }
 }
 
 impl From<bessemer_external_sort::Error> for Error {
     fn from(error: bessemer_external_sort::Error) -> Error {
         match error {
             bessemer_external_sort::Error::Io { action, path, cause } => Error::Io { action, path, cause },
+            bessemer_external_sort::Error::System(cause) => Error::System(cause),
             bessemer_external_sort::Error::Stopped => Error::Stopped,
         }
     }
@@ -62,7 +79,7 @@ impl Error {
     /// Wraps an I/O error with its path.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();
-        move |cause| Error::Io { action, path, cause }
+        move |cause| Error::Io { action, path, cause: bessemer_durable::with_remedy(cause) }
     }
 
     /// A defect of the plan, found by a stage.

@@ -6,6 +6,7 @@
 //!
 //! Crates with algorithms supply functions of a batch ([`BatchMap`], [`FlatMap`]), folds of runs of equal key
 //! ([`Reducer`]) and operators that see all rows ([`PipelineBreaker`]), and lists of [`Stage`]s made of them.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
 mod batch_file;

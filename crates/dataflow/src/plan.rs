@@ -23,8 +23,8 @@ use crate::error::Result;
 use crate::source::Source;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use bessemer_durable::ConfinedDir;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -83,7 +83,7 @@ pub struct BreakerContext<'a> {
     /// budget, divided by the partitions that are worked on at once. The rows of the result must not depend on it.
     pub memory: usize,
     /// An empty directory of its own, removed when it returns.
-    pub spill: &'a Path,
+    pub spill: &'a ConfinedDir,
     /// Threads that it may use. The rows of the result must not depend on them.
     pub threads: usize,
     /// Raised when the run is to end soon: long loops look at it and return [`Error::Stopped`](crate::Error::Stopped).

@@ -5,6 +5,7 @@
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::*;
+use bessemer_durable::ConfinedDir;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,7 +52,7 @@ impl Sink for Collect {
 fn run(batches: Vec<RecordBatch>, stages: &[Stage], threads: usize, memory: usize) -> Result<Vec<String>> {
     let spill = tempfile::TempDir::new().unwrap();
     let stop = AtomicBool::new(false);
-    let executor = Executor::new(threads, memory, spill.path(), &stop, &|| {});
+    let executor = Executor::new(threads, memory, &ConfinedDir::open(spill.path()).unwrap(), &stop, &|| {});
     let plan = Plan { source: Arc::new(Batches::new("rows", batches)), stages: stages.to_vec() };
     let mut sink = Collect::default();
     executor.run(&plan, &mut sink)?;
@@ -112,8 +113,8 @@ impl PipelineBreaker for RunningSum {
         output: &mut Output<'_>,
     ) -> Result<()> {
         // The directory is there, empty, and its own.
-        assert_eq!(std::fs::read_dir(context.spill).unwrap().count(), 0);
-        std::fs::write(context.spill.join("own"), b"x").unwrap();
+        assert_eq!(std::fs::read_dir(context.spill.path()).unwrap().count(), 0);
+        std::fs::write(context.spill.path().join("own"), b"x").unwrap();
         let mut sum = 0;
         while let Some(batch) = input()? {
             let ids: &UInt64Array = column(self.name(), &batch, "row")?;
@@ -446,7 +447,8 @@ fn a_raised_flag_ends_the_run_after_the_batch() {
     for threads in [1, 3] {
         let stop = AtomicBool::new(false);
         let spill = tempfile::TempDir::new().unwrap();
-        let executor = Executor::new(threads, 1 << 20, spill.path(), &stop, &|| {});
+        let executor =
+            Executor::new(threads, 1 << 20, &ConfinedDir::open(spill.path()).unwrap(), &stop, &|| {});
         let plan = Plan { source: Arc::new(Batches::new("rows", rows(1000, 1))), stages: Vec::new() };
         let mut sink = Stops(&stop, AtomicUsize::new(0));
         assert!(matches!(executor.run(&plan, &mut sink), Err(Error::Stopped)));
@@ -552,8 +554,10 @@ fn kept_rows_are_read_again_by_columns_and_other_maps_run_once() {
             let kept = Arc::new(kept);
             let (spill, stop) = (tempfile::TempDir::new().unwrap(), AtomicBool::new(false));
             let plan = Plan { source: Arc::new(KeptSource(kept.clone())), stages: stages(&next).to_vec() };
-            let (executor, mut sink) =
-                (Executor::new(threads, 1 << 30, spill.path(), &stop, &|| {}), Collect::default());
+            let (executor, mut sink) = (
+                Executor::new(threads, 1 << 30, &ConfinedDir::open(spill.path()).unwrap(), &stop, &|| {}),
+                Collect::default(),
+            );
             executor.run(&plan, &mut sink).unwrap();
             assert!(sink.0 == expected, "{threads} threads");
             let scans = kept.scans.lock().unwrap();
@@ -610,14 +614,15 @@ fn columns_of_a_file_are_read_apart_and_come_back_as_they_were() {
     };
     let batches = [batch(40), batch(0), batch(90).slice(11, 33), batch(1)];
     let folder = tempfile::TempDir::new().unwrap();
-    let path = folder.path().join("batches");
+    let (dir, name) = (ConfinedDir::open(folder.path()).unwrap(), std::path::PathBuf::from("batches"));
+    let path = folder.path().join(&name);
     let file = std::fs::File::create(&path).unwrap();
     let mut writer = arrow_ipc::writer::StreamWriter::try_new(file, &batches[0].schema()).unwrap();
     batches.iter().for_each(|batch| writer.write(batch).unwrap());
     writer.finish().unwrap();
     let read = |columns: Option<&[&str]>| {
         let columns = columns.map(names);
-        let mut scan = scan_files([path.clone(), path.clone()], columns.as_deref());
+        let mut scan = scan_files(&dir, [name.clone(), name.clone()], columns.as_deref());
         let mut found = Vec::new();
         while let Some(morsel) = scan.next().unwrap() {
             found.push(morsel().unwrap());
@@ -637,7 +642,7 @@ fn columns_of_a_file_are_read_apart_and_come_back_as_they_were() {
     // A file that is cut off is an error, not a short result.
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-    let mut scan = scan_files([path], None);
+    let mut scan = scan_files(&dir, [name.clone()], None);
     let mut batches = std::iter::from_fn(|| match scan.next() {
         Ok(morsel) => morsel.map(|morsel| morsel()),
         Err(error) => Some(Err(error)),

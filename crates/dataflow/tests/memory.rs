@@ -5,6 +5,7 @@
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use bessemer_counting_alloc::{CountingAllocator, live_bytes, peak_bytes, reset_peak};
 use bessemer_dataflow::*;
+use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -79,7 +80,8 @@ fn a_sort_of_wide_rows_stays_near_the_budget() {
     let spill = tempfile::TempDir::new().unwrap();
     let stop = AtomicBool::new(false);
     for threads in [1, 2] {
-        let executor = Executor::new(threads, BUDGET, spill.path(), &stop, &|| {});
+        let executor =
+            Executor::new(threads, BUDGET, &ConfinedDir::open(spill.path()).unwrap(), &stop, &|| {});
         let by = vec!["number".to_string()];
         let plan =
             Plan { source: Arc::new(WideRows { batches, rows, width }), stages: vec![Stage::Sort { by }] };

@@ -10,6 +10,7 @@ use arrow_array::{Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Error, Executor, Morsel, Plan, Result, Scan, Sink, Source, column};
 use bessemer_dedup::{DedupConfig, stages};
+use bessemer_durable::ConfinedDir;
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -133,7 +134,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let memory = option(1, "2048").parse::<usize>()? << 20;
     let spill = tempfile::tempdir()?;
     let stop = AtomicBool::new(false);
-    let executor = Executor::new(threads, memory, spill.path(), &stop, &|| ());
+    let executor = Executor::new(threads, memory, &ConfinedDir::open(spill.path())?, &stop, &|| ());
     let plan = Plan { source: Arc::new(Lines(input.into())), stages: stages(&config) };
     let mut sink = Dropped {
         out: BufWriter::new(File::create(output)?),

@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout)]
 
 use bessemer_dedup::substring::{Finder, Limits, suffix};
+use bessemer_durable::ConfinedDir;
 use std::error::Error;
 use std::io::Write;
 use std::time::Instant;
@@ -82,8 +83,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         (suffix::repeats(&slices, length), 0)
     } else {
         let spill = std::env::temp_dir().join(format!("bessemer-substrings-{}", std::process::id()));
-        std::fs::create_dir_all(&spill)?;
-        let mut finder = Finder::new(length, Limits { threads, memory: memory << 20, spill: spill.clone() })?;
+        let limits = Limits { threads, memory: memory << 20, spill: ConfinedDir::create_named(&spill)? };
+        let mut finder = Finder::new(length, limits)?;
         documents.iter().try_for_each(|document| finder.push(document))?;
         let found = finder.finish(&std::sync::atomic::AtomicBool::new(false))?;
         let spilled = found.spilled_bytes;

@@ -211,7 +211,8 @@ mod tests {
 
     fn solve(edges: &[(u64, u64)], memory: usize) -> Vec<(Node, Node)> {
         let folder = tempfile::tempdir().unwrap();
-        let memory = SortMemory::new(memory, folder.path(), 2);
+        let dir = bessemer_durable::ConfinedDir::open(folder.path()).unwrap();
+        let memory = SortMemory::new(memory, &dir, 2);
         let mut graph = Graph::new(&memory);
         for &(a, b) in edges {
             graph.link([a / 100, a % 100], [b / 100, b % 100]).unwrap();

@@ -3,6 +3,7 @@
 //! Every method is a list of stages of a plan. What it decides is a pure function of the rows: not of threads, memory,
 //! batches or the order of arrival. Of each group of duplicates the document with the lowest (split, file, row) is
 //! kept, and knows how many it stands for.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod bloom;
 mod candidates;

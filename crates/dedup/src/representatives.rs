@@ -16,12 +16,12 @@ use crate::verdict::{Verdicts, weight};
 use arrow_array::{BinaryArray, FixedSizeBinaryArray};
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
 use bessemer_documents::{DocKey, doc_key_column};
+use bessemer_durable::ConfinedDir;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
 
 /// Representatives that are listed under one band key: bounds the work where thousands of different texts share a
 /// boilerplate. The lowest are listed.
@@ -84,9 +84,12 @@ enum Stored {
     File { at: u64, length: usize },
 }
 
+/// Name of the file of sets beyond the memory.
+const SETS: &str = "sets";
+
 /// Sets beyond the memory.
 struct Overflow {
-    path: PathBuf,
+    folder: ConfinedDir,
     file: Option<File>,
     end: u64,
 }
@@ -94,14 +97,13 @@ struct Overflow {
 impl Overflow {
     fn store(&mut self, set: &[u64]) -> Result<Stored> {
         if self.file.is_none() {
-            let options = File::options().read(true).write(true).create_new(true).open(&self.path);
-            self.file = Some(options.map_err(Error::io("create spill file", &self.path))?);
+            self.file = Some(self.folder.create_new(SETS).map_err(Error::System)?);
         }
         let bytes: Vec<u8> = set.iter().flat_map(|word| word.to_le_bytes()).collect();
         let at = self.end;
         if let Some(file) = &mut self.file {
             let written = file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(&bytes));
-            written.map_err(Error::io("write spill file", &self.path))?;
+            written.map_err(Error::io("write spill file", &self.folder.path().join(SETS)))?;
         }
         self.end += bytes.len() as u64;
         Ok(Stored::File { at, length: set.len() })
@@ -111,7 +113,7 @@ impl Overflow {
         let mut bytes = vec![0; 8 * length];
         if let Some(file) = &mut self.file {
             let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut bytes));
-            read.map_err(Error::io("read spill file", &self.path))?;
+            read.map_err(Error::io("read spill file", &self.folder.path().join(SETS)))?;
         }
         set.clear();
         set.extend(words(&bytes));
@@ -148,14 +150,14 @@ struct State {
 }
 
 impl State {
-    fn new(how: Representatives, memory: usize, path: PathBuf) -> Self {
+    fn new(how: Representatives, memory: usize, folder: ConfinedDir) -> Self {
         State {
             how,
             representatives: Vec::new(),
             by_key: HashMap::new(),
             held: 0,
             memory,
-            overflow: Overflow { path, file: None, end: 0 },
+            overflow: Overflow { folder, file: None, end: 0 },
             found: Verdicts::default(),
             near: Vec::new(),
             loaded: Vec::new(),
@@ -232,7 +234,7 @@ impl PipelineBreaker for Representatives {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let mut state = State::new(*self, context.memory / 2, context.spill.join("sets"));
+        let mut state = State::new(*self, context.memory / 2, context.spill.clone());
         let mut component: Option<Vec<u8>> = None;
         let (mut keys, mut set) = (Vec::new(), Vec::new());
         while let Some(batch) = input()? {
@@ -285,7 +287,7 @@ mod tests {
     fn decide(memory: usize, documents: &[(&[u64], &[u64])]) -> Vec<Option<usize>> {
         let folder = tempfile::tempdir().unwrap();
         let how = Representatives { verify: Verify::Jaccard, similarity: 0.6 };
-        let mut state = State::new(how, memory, folder.path().join("sets"));
+        let mut state = State::new(how, memory, ConfinedDir::open(folder.path()).unwrap());
         let mut kept = Vec::new();
         documents
             .iter()

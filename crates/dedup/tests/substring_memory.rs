@@ -3,6 +3,7 @@
 
 use bessemer_counting_alloc::{CountingAllocator, live_bytes, peak_bytes, reset_peak};
 use bessemer_dedup::substring::{Finder, Limits};
+use bessemer_durable::ConfinedDir;
 use std::sync::atomic::AtomicBool;
 
 #[global_allocator]
@@ -32,7 +33,7 @@ fn ten_times_the_text_takes_the_same_memory() {
         let folder = tempfile::tempdir().unwrap();
         let before = live_bytes();
         reset_peak();
-        let limits = Limits { threads: 2, memory: MEMORY, spill: folder.path().into() };
+        let limits = Limits { threads: 2, memory: MEMORY, spill: ConfinedDir::open(folder.path()).unwrap() };
         let mut finder = Finder::new(200, limits).unwrap();
         let mut text = Vec::new();
         for number in 0..documents {

@@ -19,6 +19,9 @@ pub enum Error {
         #[source]
         cause: std::io::Error,
     },
+    /// A spill file could not be created, or a thread not started; the text names the path or the limit, and a remedy.
+    #[error(transparent)]
+    System(std::io::Error),
     /// The stop flag was raised.
     #[error("stopped on request")]
     Stopped,
@@ -27,6 +30,6 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();
-        move |cause| Error::Io { action, path, cause }
+        move |cause| Error::Io { action, path, cause: bessemer_durable::with_remedy(cause) }
     }
 }

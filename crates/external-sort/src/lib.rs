@@ -12,6 +12,7 @@
 //! | memory | the limit, and an eighth of it for each sorter beyond the first (64 KiB at least) |
 //! | open files | one for each sorter that has spilled |
 //! | disk | the records once, and once more for each level of merges |
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod error;
 mod memory;
@@ -20,6 +21,7 @@ mod record;
 mod sorted;
 mod sorter;
 mod spill;
+mod threads;
 mod words;
 
 pub use error::{Error, Result};
@@ -29,4 +31,5 @@ pub use record::{RecordUnit, RecordWidth};
 pub use sorted::SortedRecords;
 pub use sorter::{BUCKETS, Feed, Sorter};
 pub use spill::{RecordFile, RecordReader, RecordWriter, SpillFile};
+pub use threads::for_each_on_threads;
 pub use words::{SortedWords, WordSorter};

@@ -1,7 +1,7 @@
 //! The memory that several sorters share.
 
 use crate::error::{Error, Result};
-use std::path::Path;
+use bessemer_durable::ConfinedDir;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that a sorter may hold whatever the limit, so that runs do not become tiny.
@@ -14,7 +14,7 @@ const MAX_BLOCK: usize = 128 << 10;
 /// Memory, folder and threads of the sorters of one task.
 pub struct SortMemory<'a> {
     limit: usize,
-    folder: &'a Path,
+    folder: &'a ConfinedDir,
     threads: usize,
     stop: Option<&'a AtomicBool>,
     held: AtomicUsize,
@@ -22,8 +22,8 @@ pub struct SortMemory<'a> {
 }
 
 impl<'a> SortMemory<'a> {
-    /// Memory of `limit` bytes, an existing folder for spill files, and the threads that sort in memory.
-    pub fn new(limit: usize, folder: &'a Path, threads: usize) -> Self {
+    /// Memory of `limit` bytes, an open folder for spill files, and the threads that sort in memory.
+    pub fn new(limit: usize, folder: &'a ConfinedDir, threads: usize) -> Self {
         let (held, spilled) = (AtomicUsize::new(0), AtomicU64::new(0));
         SortMemory { limit, folder, threads: threads.max(1), stop: None, held, spilled }
     }
@@ -45,7 +45,7 @@ impl<'a> SortMemory<'a> {
         self.spilled.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &ConfinedDir {
         self.folder
     }
 

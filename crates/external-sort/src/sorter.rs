@@ -11,6 +11,7 @@ use crate::merge::merge_in_groups;
 use crate::record::{AddRecord, RecordUnit, RecordWidth, add_count, add_neighbors};
 use crate::sorted::{BucketRecords, SortedRecords};
 use crate::spill::{RecordReader, SpillFile};
+use crate::threads::for_each_on_threads;
 use bytemuck::cast_slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -196,14 +197,9 @@ impl<'s, U: RecordUnit> Sorter<'s, U> {
             .collect();
         let threads = self.memory.threads().min(records / MIN_THREAD_RECORDS).max(1);
         let per_thread = slices.len().div_ceil(threads).max(1);
-        let sort = |slices: &mut [&mut [U]]| slices.iter_mut().for_each(|slice| (self.width.sort)(slice));
-        std::thread::scope(|scope| {
-            let mut groups = slices.chunks_mut(per_thread);
-            let here = groups.next();
-            for group in groups {
-                scope.spawn(move || sort(group));
-            }
-            here.map(sort);
+        let groups: Vec<_> = slices.chunks_mut(per_thread).collect();
+        for_each_on_threads(groups, threads, |group| {
+            group.iter_mut().for_each(|slice| (self.width.sort)(slice));
         });
     }
 

@@ -2,10 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::record::RecordUnit;
-use std::fs::{self, File, OpenOptions};
+use bessemer_durable::ConfinedDir;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Bytes that are written to or read from a [`RecordFile`] at once.
@@ -23,19 +24,19 @@ impl SpillFile {
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn create(folder: &Path) -> Result<SpillFile> {
+    pub fn create(folder: &ConfinedDir) -> Result<SpillFile> {
         let mut attempt = 0_u64;
         loop {
-            let path = folder.join(format!(".bessemer-spill-{}-{attempt}", std::process::id()));
-            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            let name = format!(".bessemer-spill-{}-{attempt}", std::process::id());
+            match folder.create_new(&name) {
                 Ok(file) => {
                     // Where the system keeps the name of an open file, the owner of the folder removes it.
-                    let _ = fs::remove_file(&path);
-                    return Ok(SpillFile { file, path });
+                    let _ = folder.remove_file(&name);
+                    return Ok(SpillFile { file, path: folder.path().join(name) });
                 }
                 // Another thread is between creating and unlinking its file.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => attempt += 1,
-                Err(error) => return Err(Error::io("create spill file", &path)(error)),
+                Err(error) => return Err(Error::System(error)),
             }
         }
     }
@@ -91,7 +92,7 @@ impl RecordWriter {
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn create(folder: &Path, width: usize) -> Result<RecordWriter> {
+    pub fn create(folder: &ConfinedDir, width: usize) -> Result<RecordWriter> {
         let buffer = Vec::with_capacity(BLOCK + width);
         Ok(RecordWriter { width, file: SpillFile::create(folder)?, buffer, written: 0 })
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
 use bessemer_counting_alloc::{CountingAllocator, live_bytes, peak_bytes, reset_peak};
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{SortMemory, WordSorter};
 
 #[global_allocator]
@@ -12,9 +13,10 @@ fn ten_times_the_records_take_the_same_memory() {
     const LIMIT: u64 = 4 << 20;
     let peak = |count: u64| {
         let folder = tempfile::tempdir().unwrap();
+        let dir = ConfinedDir::open(folder.path()).unwrap();
         let before = live_bytes();
         reset_peak();
-        let memory = SortMemory::new(LIMIT as usize, folder.path(), 2);
+        let memory = SortMemory::new(LIMIT as usize, &dir, 2);
         let mut sorter = WordSorter::<3>::new(&memory);
         for at in 0..count {
             sorter.push([at.wrapping_mul(0x9E37_79B9_7F4A_7C15), at, at]).unwrap();

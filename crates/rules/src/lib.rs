@@ -11,6 +11,7 @@
 //! let outcome = profile.evaluate(&DocumentView::of("I am too small..."));
 //! assert_eq!(outcome.verdict, Verdict::Drop("gopher_short_doc".into()));
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod comments;
 mod concatenated;

@@ -1,6 +1,8 @@
 //! Profile files and word lists as they are read: regular files within a limit of size.
 
 use crate::error::{Error, Result};
+use bessemer_durable::TextReader;
+use std::io::Read;
 use std::path::Path;
 
 /// Largest profile file that is read, in bytes: lists of words are files of their own.
@@ -15,12 +17,15 @@ pub(crate) fn read_list(path: &Path) -> Result<Vec<String>> {
 /// The text of a file within the limit of size.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let place = path.display();
-    let metadata = std::fs::metadata(path).map_err(|error| Error::new(format!("{place}: {error}")))?;
-    if !metadata.is_file() || metadata.len() > MAX_FILE {
+    let failed = |error| Error::new(format!("{place}: {error}"));
+    let file = bessemer_durable::open_regular(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    if length > MAX_FILE {
         return Err(Error::new(format!(
-            "{place}: wanted a file of at most {MAX_FILE} bytes, found {}",
-            metadata.len()
+            "{place}: wanted a file of at most {MAX_FILE} bytes, found {length}"
         )));
     }
-    bessemer_durable::read_to_string(path).map_err(|error| Error::new(format!("{place}: {error}")))
+    let mut text = String::new();
+    TextReader::buffered(file).take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
 }

@@ -10,7 +10,7 @@ pub enum ScoreError {
     #[error("scores: {0}")]
     Config(String),
     /// A file could not be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("{}", bessemer_durable::failure_text(path, action, source))]
     Io {
         /// What was attempted ("read", "write", ...).
         action: &'static str,

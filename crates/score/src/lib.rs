@@ -3,6 +3,7 @@
 //! Everything is a function of one document. A [`ScoreConfig`] names a score and its model, a [`Scorer`] has the model
 //! in memory and may be asked from many threads; the trainers take iterators of documents. docs/scores.md says what
 //! each score means and how to make its model.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod classifier;
 pub mod date;

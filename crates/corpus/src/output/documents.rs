@@ -15,13 +15,11 @@ use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
-use bessemer_documents::{
-    COMPONENT, EMAILS, IPS, LENGTHS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION, head,
-};
+use bessemer_documents::{COMPONENT, EMAILS, head, IPS, LENGTHS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION};
+use bessemer_durable::ConfinedDir;
 use bessemer_web::redact::redact;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -107,7 +105,7 @@ pub(crate) struct Documents {
     /// For the data card.
     samples: Samples,
     evaluator: Option<Evaluator>,
-    folder: PathBuf,
+    folder: ConfinedDir,
     /// File and number in it of the document that the last row is, or is a part of.
     last: Option<(u32, u64)>,
     /// Long texts that were cut, and their parts.
@@ -120,7 +118,7 @@ impl Documents {
     /// A sink into `folder`, for these sources; documents carry the columns `extras` behind those that all have. `components`
     /// name what training weighs, where there are several sources.
     pub(crate) fn create(
-        folder: &Path,
+        folder: &ConfinedDir,
         sources: &[SourceInfo],
         components: &[String],
         extras: &[Field],
@@ -173,7 +171,7 @@ impl Documents {
             distributions: extras.iter().filter_map(Distribution::new).collect(),
             samples: Samples::default(),
             evaluator: None,
-            folder: folder.to_path_buf(),
+            folder: folder.clone(),
             last: None,
             cut: (0, 0),
             wrong_lengths: 0,
@@ -335,7 +333,7 @@ impl Documents {
             summary.evaluation = Some(evaluation);
             if let Some(lines) = review {
                 let mut file = HashingFile::create(&self.folder, REVIEW_FILE)?;
-                file.write_all(lines.as_bytes()).map_err(Error::io("write", &self.folder))?;
+                file.write_all(lines.as_bytes()).map_err(Error::io("write", self.folder.path()))?;
                 summary.files.push(file.finish()?);
             }
         }

@@ -12,35 +12,151 @@ use crate::error::{Error, Result};
 use crate::evaluate::REVIEW_FILE;
 use crate::output::summary::{ATTRIBUTION_FILE, CARD_FILE, DROPPED_FILE, FileSummary, SUMMARY_FILE};
 use bessemer_documents::Split;
-use bessemer_durable::{ConfinedDir, EntryKind, FileLock, parent, sync_directory};
-use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use bessemer_durable::{ConfinedDir, EntryKind, FileLock, is_of_the_process, parent, with_remedy};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// `path` with `suffix` appended to its last component.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(suffix);
-    PathBuf::from(name)
+/// Location of a directory that appears whole or not at all: its name, and the open directory above it. Entries beside it
+/// are named after it.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputDir {
+    /// The directory above, which may be a link that its user made.
+    pub(crate) above: ConfinedDir,
+    pub(crate) name: OsString,
 }
 
-/// Removes a folder of a build, which may not be there.
+impl OutputDir {
+    /// The location `path`; the directory above it must be there.
+    pub(crate) fn open(path: &Path) -> Result<OutputDir> {
+        OutputDir::named(path, ConfinedDir::open_named)
+    }
+
+    /// The location `path`; the directory above it is made if it is missing.
+    pub(crate) fn create(path: &Path) -> Result<OutputDir> {
+        OutputDir::named(path, ConfinedDir::create_named)
+    }
+
+    fn named(path: &Path, open: fn(&Path) -> std::io::Result<ConfinedDir>) -> Result<OutputDir> {
+        // Without a slash at its end.
+        let mut path: PathBuf = path.components().collect();
+        if path.file_name().is_none() {
+            path = path.canonicalize().map_err(Error::io("open the directory", &path))?;
+        }
+        let name = path.file_name().unwrap_or_default().to_os_string();
+        Ok(OutputDir { above: open(parent(&path)).map_err(Error::System)?, name })
+    }
+
+    /// Name of the directory with `suffix` appended.
+    pub(crate) fn beside(&self, suffix: &str) -> OsString {
+        let mut name = self.name.clone();
+        name.push(suffix);
+        name
+    }
+
+    /// Path of the directory, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.above.path().join(&self.name)
+    }
+
+    /// Removes the folder `beside` it that a build made, which may not be there.
+    ///
+    /// # Errors
+    /// A symbolic link in its place, an entry in it that no build writes; nothing is removed then.
+    pub(crate) fn remove_beside(&self, suffix: &str) -> Result<()> {
+        remove_folder(&self.above, &self.beside(suffix))
+    }
+
+    /// Errors if the directory is a symbolic link: a build replaces only its own.
+    fn require_no_link(&self) -> Result<()> {
+        match self.above.kind(&self.name).map_err(Error::System)? {
+            Some(EntryKind::Link) => {}
+            _ => return Ok(()),
+        }
+        Err(Error::Foreign {
+            path: self.path(),
+            problem: "is a symbolic link, and a build would replace it: remove the link, or link the run directory as a whole"
+                .into(),
+        })
+    }
+
+    /// Errors if the directory, which is to be replaced, is a link or holds something that no build writes.
+    fn require_own(&self) -> Result<()> {
+        self.require_no_link()?;
+        let mut foreign = Vec::new();
+        for (name, kind) in self.entries()?.unwrap_or_default() {
+            if kind != EntryKind::File || !name.to_str().is_some_and(is_own_name) {
+                foreign.push(name.to_string_lossy().into_owned());
+            }
+        }
+        if foreign.is_empty() {
+            return Ok(());
+        }
+        foreign.sort();
+        let more = foreign.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        foreign.truncate(NAMED);
+        Err(Error::Foreign {
+            path: self.path(),
+            problem: format!(
+                "holds {}{more}, which no build wrote and a new build would remove: move this elsewhere and try again",
+                foreign.join(", ")
+            ),
+        })
+    }
+
+    /// Entries of the directory; none if it is not there.
+    fn entries(&self) -> Result<Option<Vec<(OsString, EntryKind)>>> {
+        match self.above.list(&self.name) {
+            Ok(entries) => Ok(Some(entries)),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(Error::System(cause)),
+        }
+    }
+
+    /// Text of the summary in the directory; none if there is no directory or an empty one.
+    pub(crate) fn summary_text(&self) -> Result<Option<String>> {
+        if self.entries()?.is_none_or(|entries| entries.is_empty()) {
+            return Ok(None);
+        }
+        summary_text(&self.above.dir(&self.name).map_err(Error::System)?).map(Some)
+    }
+}
+
+/// Text of the summary of the corpus in `dir`.
+pub(crate) fn summary_text(dir: &ConfinedDir) -> Result<String> {
+    dir.read_to_string(SUMMARY_FILE).map_err(|cause| match cause.kind() {
+        ErrorKind::NotFound => Error::NotACorpus {
+            path: dir.path().to_path_buf(),
+            problem: format!("it is not empty and has no {SUMMARY_FILE}"),
+        },
+        _ => Error::System(cause),
+    })
+}
+
+/// A file of `dir` that a build may make anew, as text; none if it is not there or not understood.
+///
+/// # Errors
+/// A file that this process may not read, or has no means to: its content may be good.
+pub(crate) fn read_replaceable(dir: &ConfinedDir, below: impl AsRef<Path>) -> Result<Option<String>> {
+    match dir.read_to_string(below) {
+        Ok(text) => Ok(Some(text)),
+        Err(cause) if is_of_the_process(&cause) => Err(Error::System(cause)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Removes the folder `name` of a build, which may not be there.
 ///
 /// # Errors
 /// A symbolic link in its place, an entry in it that no build writes; nothing is removed then.
-pub(crate) fn remove_folder(path: &Path) -> Result<()> {
-    let failed = Error::io("clear folder", path);
-    let Some(name) = path.file_name() else { return Ok(()) };
-    match fs::symlink_metadata(path) {
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(cause) => return Err(failed(cause)),
-        Ok(_) => {}
+fn remove_folder(above: &ConfinedDir, name: &std::ffi::OsStr) -> Result<()> {
+    match above.kind(name).map_err(Error::System)? {
+        None => Ok(()),
+        Some(_) => above.remove_tree(name, &is_own_entry).map_err(Error::System),
     }
-    // The run directory above may be a link that its user made.
-    fs::canonicalize(parent(path))
-        .and_then(|above| ConfinedDir::open(&above)?.remove_tree(Path::new(name), &is_own_entry))
-        .map_err(failed)
 }
 
 /// Whether a build writes an entry, given below a folder that it clears: a corpus, its spill files, parts that outlive the
@@ -76,114 +192,66 @@ pub(crate) fn own_part_number(name: &str) -> Option<u32> {
     (partial || forms.iter().any(|form| form == name)).then_some(number)
 }
 
-/// Errors if `path` is a symbolic link: what a build replaces must be its own.
-pub(crate) fn require_no_link(path: &Path) -> Result<()> {
-    let Ok(target) = fs::read_link(path) else { return Ok(()) };
-    Err(Error::Foreign {
-        path: path.to_path_buf(),
-        problem: format!(
-            "is a symbolic link to {}, and a build would replace it: remove the link, or link the run directory as a whole",
-            target.display()
-        ),
-    })
-}
-
-/// Errors if a directory that is to be replaced is a link or holds something that no build writes.
-fn require_own(target: &Path) -> Result<()> {
-    require_no_link(target)?;
-    let entries = match fs::read_dir(target) {
-        Ok(entries) => entries,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(cause) => return Err(Error::io("read folder", target)(cause)),
-    };
-    let mut foreign = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::io("read folder", target))?;
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        let name = entry.file_name();
-        if !is_file || !name.to_str().is_some_and(is_own_name) {
-            foreign.push(name.to_string_lossy().into_owned());
-        }
-    }
-    if foreign.is_empty() {
-        return Ok(());
-    }
-    foreign.sort();
-    let more = foreign.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    foreign.truncate(NAMED);
-    Err(Error::Foreign {
-        path: target.to_path_buf(),
-        problem: format!(
-            "holds {}{more}, which no build wrote and a new build would remove: move this elsewhere and try again",
-            foreign.join(", ")
-        ),
-    })
-}
-
 /// Foreign entries that an error names.
 const NAMED: usize = 5;
 
-fn sync_folder(path: &Path) -> Result<()> {
-    sync_directory(path).map_err(Error::io("sync folder", path))
-}
-
 /// A directory under construction. Dropped without [`PartialDir::finish`], it is removed.
 pub(crate) struct PartialDir {
-    target: PathBuf,
-    partial: PathBuf,
+    target: OutputDir,
+    dir: ConfinedDir,
     lock: Option<FileLock>,
     finished: bool,
 }
 
+/// Suffix of a directory under construction.
+const PARTIAL: &str = ".partial";
+/// Suffix of the directory that was replaced.
+const OLD: &str = ".old.partial";
+
 impl PartialDir {
     /// Locks and clears the partial directory of `target`.
-    pub(crate) fn begin(target: &Path) -> Result<PartialDir> {
-        let target: PathBuf = target.components().collect();
-        require_own(&target)?;
-        let folder = parent(&target).to_path_buf();
-        fs::create_dir_all(&folder).map_err(Error::io("create folder", &folder))?;
-        let lock_path = beside(&target, ".lock.partial");
-        let lock = FileLock::try_acquire(&lock_path).map_err(Error::io("lock", &lock_path))?;
-        let Some(lock) = lock else { return Err(Error::Busy { path: target }) };
-        let partial = beside(&target, ".partial");
-        let dir = PartialDir { target, partial, lock: Some(lock), finished: false };
-        dir.clear()?;
-        fs::create_dir(&dir.partial).map_err(Error::io("create folder", &dir.partial))?;
-        Ok(dir)
-    }
-
-    fn clear(&self) -> Result<()> {
-        for path in [&self.partial, &beside(&self.target, ".old.partial")] {
-            remove_folder(path)?;
+    pub(crate) fn begin(target: &OutputDir) -> Result<PartialDir> {
+        target.require_own()?;
+        let lock = target.above.try_lock(target.beside(".lock.partial")).map_err(Error::System)?;
+        let Some(lock) = lock else { return Err(Error::Busy { path: target.path() }) };
+        let made = [PARTIAL, OLD]
+            .iter()
+            .try_for_each(|suffix| target.remove_beside(suffix))
+            .and_then(|()| target.above.create_dir(target.beside(PARTIAL)).map_err(Error::System));
+        match made {
+            Ok(dir) => Ok(PartialDir { target: target.clone(), dir, lock: Some(lock), finished: false }),
+            Err(error) => {
+                lock.remove();
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     /// Removes what was written so far.
-    pub(crate) fn empty(&self) -> Result<()> {
-        remove_folder(&self.partial)?;
-        fs::create_dir(&self.partial).map_err(Error::io("create folder", &self.partial))
+    pub(crate) fn empty(&mut self) -> Result<()> {
+        self.target.remove_beside(PARTIAL)?;
+        self.dir = self.target.above.create_dir(self.target.beside(PARTIAL)).map_err(Error::System)?;
+        Ok(())
     }
 
-    /// Returns the path of the directory that is written.
-    pub(crate) fn path(&self) -> &Path {
-        &self.partial
+    /// The directory that is written.
+    pub(crate) fn dir(&self) -> &ConfinedDir {
+        &self.dir
     }
 
     /// Puts the directory in its place.
     pub(crate) fn finish(mut self) -> Result<()> {
-        sync_folder(&self.partial)?;
-        let old = beside(&self.target, ".old.partial");
-        if self.target.exists() {
-            fs::rename(&self.target, &old).map_err(Error::io("rename", &self.target))?;
+        let OutputDir { above, name } = &self.target;
+        self.dir.sync().map_err(Error::System)?;
+        if above.kind(name).map_err(Error::System)?.is_some() {
+            above.rename(name, self.target.beside(OLD)).map_err(Error::System)?;
         }
-        fs::rename(&self.partial, &self.target).map_err(Error::io("rename", &self.partial))?;
+        above.rename(self.target.beside(PARTIAL), name).map_err(Error::System)?;
         self.finished = true;
-        sync_folder(parent(&self.target))?;
-        match remove_folder(&old) {
+        above.sync().map_err(Error::System)?;
+        match self.target.remove_beside(OLD) {
             // What somebody put there during the build stays, and the next build asks for it to be moved away.
-            Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Err(Error::System(cause)) if cause.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
             other => other,
         }
     }
@@ -193,7 +261,7 @@ impl Drop for PartialDir {
     fn drop(&mut self) {
         // What cannot be removed is cleared by the next build.
         if !self.finished {
-            let _ = remove_folder(&self.partial);
+            let _ = self.target.remove_beside(PARTIAL);
         }
         if let Some(lock) = self.lock.take() {
             lock.remove();
@@ -226,10 +294,10 @@ pub(crate) struct HashingFile {
 }
 
 impl HashingFile {
-    /// Creates a file in `folder`.
-    pub(crate) fn create(folder: &Path, name: &str) -> Result<HashingFile> {
-        let path = folder.join(name);
-        let file = File::create_new(&path).map_err(Error::io("create", &path))?;
+    /// Creates the file `below` in `dir`.
+    pub(crate) fn create(dir: &ConfinedDir, below: impl AsRef<Path>) -> Result<HashingFile> {
+        let path = dir.path().join(below.as_ref());
+        let file = dir.create_new(below).map_err(Error::System)?;
         Ok(HashingFile {
             file: BufWriter::with_capacity(1 << 20, file),
             path,
@@ -252,14 +320,14 @@ impl HashingFile {
 
 impl Write for HashingFile {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
-        let written = self.file.write(buffer)?;
+        let written = self.file.write(buffer).map_err(with_remedy)?;
         self.hash.update(&buffer[..written]);
         self.bytes += written as u64;
         Ok(written)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.file.flush()
+        self.file.flush().map_err(with_remedy)
     }
 }
 
@@ -278,25 +346,4 @@ pub(crate) fn is_own_name(name: &str) -> bool {
             && number.bytes().all(|byte| byte.is_ascii_digit())
             && Split::ALL.iter().any(is_split)
     })
-}
-
-/// What is at `path`: nothing or an empty folder (`None`), or the text of a summary.
-pub(crate) fn existing(path: &Path) -> Result<Option<String>> {
-    let mut entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(Error::io("read folder", path)(cause)),
-    };
-    if entries.next().is_none() {
-        return Ok(None);
-    }
-    let summary = path.join(SUMMARY_FILE);
-    match fs::read_to_string(&summary) {
-        Ok(text) => Ok(Some(text)),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Err(Error::NotACorpus {
-            path: path.to_path_buf(),
-            problem: format!("it is not empty and has no {SUMMARY_FILE}"),
-        }),
-        Err(cause) => Err(Error::io("read", &summary)(cause)),
-    }
 }

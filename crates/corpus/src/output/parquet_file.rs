@@ -8,6 +8,7 @@ use super::summary::FileSummary;
 use crate::error::{Error, Result};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use bessemer_durable::{ConfinedDir, thread_error};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{
     ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
@@ -17,7 +18,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -87,12 +88,12 @@ pub(super) struct ParquetFile {
 
 impl ParquetFile {
     pub(super) fn create(
-        folder: &Path,
+        folder: &ConfinedDir,
         name: &str,
         schema: SchemaRef,
         encoders: &Encoders,
     ) -> Result<ParquetFile> {
-        let path = folder.join(name);
+        let path = folder.path().join(name);
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_created_by("bessemer".into())
@@ -113,10 +114,14 @@ impl ParquetFile {
         let columns = self.factory.create_column_writers(self.groups).map_err(Error::parquet(&self.path))?;
         self.groups += 1;
         self.waiting.push_back(match self.encoders.take() {
-            Some(encoder) => RowGroup::OnThread(std::thread::spawn(move || {
-                let _encoder = encoder;
-                encode(columns, batch)
-            })),
+            Some(encoder) => {
+                let work = move || {
+                    let _encoder = encoder;
+                    encode(columns, batch)
+                };
+                let thread = std::thread::Builder::new().spawn(work);
+                RowGroup::OnThread(thread.map_err(|cause| Error::System(thread_error(cause)))?)
+            }
             None => RowGroup::Encoded(encode(columns, batch)),
         });
         self.append(|group| !matches!(group, RowGroup::OnThread(thread) if !thread.is_finished()))
@@ -172,7 +177,13 @@ mod tests {
         let mut files = Vec::new();
         for threads in [1, 2, 12] {
             let (name, encoders) = (format!("{threads}.parquet"), Encoders::new(threads));
-            let mut file = ParquetFile::create(folder.path(), &name, group(0).schema(), &encoders).unwrap();
+            let mut file = ParquetFile::create(
+                &ConfinedDir::open(folder.path()).unwrap(),
+                &name,
+                group(0).schema(),
+                &encoders,
+            )
+            .unwrap();
             (0..8).for_each(|number| file.write(group(number)).unwrap());
             assert_eq!(file.finish().unwrap().name, name);
             assert_eq!(encoders.0.load(Ordering::Relaxed), threads / 2, "all encoders are free again");

@@ -11,7 +11,7 @@ use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::optional;
 use bessemer_documents::{Rows, Split};
-use std::path::{Path, PathBuf};
+use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 
 /// Text bytes of a row group: what a reader holds at once.
@@ -71,7 +71,7 @@ struct Pending {
 
 /// The series of files of one split.
 pub(super) struct Series {
-    folder: PathBuf,
+    folder: ConfinedDir,
     split: Split,
     schema: SchemaRef,
     pending: Pending,
@@ -90,7 +90,7 @@ pub(super) struct Series {
 
 impl Series {
     pub(super) fn new(
-        folder: &Path,
+        folder: &ConfinedDir,
         split: Split,
         component: Option<&str>,
         components: usize,
@@ -101,7 +101,7 @@ impl Series {
         Ok(Series {
             component: component.map(str::to_string),
             group_bytes: GROUP_BYTES * FULL_GROUPS / components.max(FULL_GROUPS),
-            folder: folder.to_path_buf(),
+            folder: folder.clone(),
             split,
             schema: Arc::new(Schema::new(fields)),
             pending: Pending::default(),

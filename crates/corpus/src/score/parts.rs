@@ -99,7 +99,8 @@ impl PipelineBreaker for CorpusParts {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let path = context.spill.join("perplexities.arrow");
+        const FILE: &str = "perplexities.arrow";
+        let path = context.spill.path().join(FILE);
         let io = |action: &'static str| {
             let path = path.clone();
             move |cause| Error::Io { action, path, cause }
@@ -120,7 +121,7 @@ impl PipelineBreaker for CorpusParts {
             let writer = match &mut kept {
                 Some(writer) => writer,
                 None => {
-                    let file = BufWriter::new(File::create(&path).map_err(io("create"))?);
+                    let file = BufWriter::new(context.spill.create_new(FILE).map_err(Error::System)?);
                     kept.insert(StreamWriter::try_new(file, &batch.schema())?)
                 }
             };
@@ -135,7 +136,7 @@ impl PipelineBreaker for CorpusParts {
                 Some((language.clone(), Cuts::of(sketch, self.head, self.tail).ok()?))
             })
             .collect();
-        let mut batches = scan_files([path], None);
+        let mut batches = scan_files(context.spill, [FILE.into()], None);
         while let Some(batch) = batches.next()? {
             if context.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);

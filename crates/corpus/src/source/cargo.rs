@@ -246,7 +246,7 @@ fn folders(
 /// The licence of a package that names a file instead of an expression. Published manifests are written by cargo, one
 /// key a line.
 fn licence_file(folder: &Path) -> Option<String> {
-    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).ok()?;
+    let manifest = bessemer_durable::read_to_string(&folder.join("Cargo.toml")).ok()?;
     let value = manifest
         .lines()
         .find_map(|line| line.strip_prefix("license-file")?.trim_start().strip_prefix('='))?;

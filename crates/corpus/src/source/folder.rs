@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::rule::{Kind, is_binary};
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
+use bessemer_durable::{is_limit, read_dir};
 use bessemer_web::encoding;
 use bessemer_web::extract::Main;
 use bessemer_web::page::{PDF_BEGINNING, PageOptions, PageVerdict, page_of_html};
@@ -115,7 +116,7 @@ pub(crate) fn list(root: &Path, filter: &Filter) -> Result<(Vec<FileEntry>, Skip
         Lister { filter, real_root, files: Vec::new(), skipped: Skipped::default(), visited: HashSet::new() };
     let metadata = fs::metadata(root).map_err(Error::io("read folder", root))?;
     lister.visited.insert((metadata.dev(), metadata.ino()));
-    let entries = fs::read_dir(root).map_err(Error::io("read folder", root))?;
+    let entries = read_dir(root).map_err(Error::System)?;
     lister.folder(entries, root, "")?;
     Ok((lister.files, lister.skipped))
 }
@@ -197,8 +198,9 @@ impl Lister<'_> {
                 self.skipped.add(EXCLUDED, &relative, 0);
                 return Ok(());
             }
-            match fs::read_dir(&path) {
+            match read_dir(&path) {
                 Ok(entries) => self.folder(entries, &path, &relative)?,
+                Err(cause) if is_limit(&cause) => return Err(Error::System(cause)),
                 Err(cause) => self.fault(path, relative, &cause),
             }
         } else if !metadata.is_file() {
@@ -457,20 +459,25 @@ impl Scan for FilesScan {
                     bytes: member.file.bytes,
                     ..Origin::default()
                 };
-                document(&member.file, origin, &reading, &mut buffer, &mut rows);
+                let mut limited = None;
+                document(&member.file, origin, &reading, &mut buffer, &mut rows, &mut limited);
+                if let Some(cause) = limited {
+                    return Err(Error::io("read", &member.file.path)(cause).into());
+                }
             }
             rows.finish()
         })))
     }
 }
 
-/// Adds the row of a file.
+/// Adds the row of a file. `limited` becomes the error of a limit of this process, beyond which the file could be read.
 fn document(
     file: &FileEntry,
     mut origin: Origin<'_>,
     reading: &Reading,
     buffer: &mut Vec<u8>,
     rows: &mut RowBuilder,
+    limited: &mut Option<std::io::Error>,
 ) {
     if let Some(fault) = &file.fault {
         return rows.refuse(&origin, "unreadable", fault, &[]);
@@ -485,6 +492,10 @@ fn document(
         }
         Err(cause) if compressed::is_bomb(&cause) => {
             return rows.refuse(&origin, "decompression-bomb", &cause.to_string(), &[]);
+        }
+        Err(cause) if is_limit(&cause) => {
+            *limited = Some(cause);
+            return;
         }
         Err(cause) => return rows.refuse(&origin, "unreadable", &cause.to_string(), &[]),
     }

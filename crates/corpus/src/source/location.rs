@@ -7,7 +7,7 @@
 use super::folder::{self, FileEntry, Filter};
 use super::{Listing, Skipped, SourceInfo};
 use crate::error::{Error, Result};
-use bessemer_durable::open_regular;
+use bessemer_durable::{is_limit, open_regular};
 use parquet::file::reader::{ChunkReader, Length};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -128,12 +128,16 @@ impl FileEntry {
         Ok(FileEntry { path: path.to_path_buf(), relative, bytes, changed, fault: None, object: None })
     }
 
-    /// Errors if the last fault of reading was the store's. What is damaged stays so, is counted and passed over; what could not be
+    /// Errors if the last fault of reading was the store's, or that of a limit of this process. What is damaged stays so, is counted and passed over; what could not be
     /// fetched would make another corpus of the same input, so it ends the build, which goes on later.
     pub(crate) fn reached(&self) -> Result<()> {
         match self.object.as_ref().and_then(Object::failure) {
             Some(error) => Err(Error::Stage(error)),
-            None => Ok(()),
+            None if self.object.is_some() => Ok(()),
+            None => match open_regular(&self.path) {
+                Err(cause) if is_limit(&cause) => Err(Error::io("open", &self.path)(cause)),
+                _ => Ok(()),
+            },
         }
     }
 

@@ -6,6 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch};
 use bessemer_corpus::*;
 use bessemer_dataflow::{BatchMap, Batches, Executor, Plan, Result, Sink, Stage};
 use bessemer_dedup::Method;
+use bessemer_durable::ConfinedDir;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -65,7 +66,8 @@ impl Engine for Traced {
         let plan = Plan { source: Arc::new(Batches::new("read", batches)), stages: tapped.collect() };
         let stop = AtomicBool::new(false);
         std::fs::create_dir_all(folder).unwrap();
-        Executor::new(2, 256 << 20, folder, &stop, &|| ()).run(&plan, sink)?;
+        Executor::new(2, 256 << 20, &ConfinedDir::create_named(folder).unwrap(), &stop, &|| ())
+            .run(&plan, sink)?;
         let (read, mut made): (Buffers, Buffers) =
             (std::mem::take(&mut *read.lock().unwrap()), std::mem::take(&mut *made.lock().unwrap()));
         made.bytes.retain(|address, _| !read.bytes.contains_key(address));

@@ -214,14 +214,16 @@ fn a_build_removes_nothing_that_no_build_wrote() {
         fs::remove_dir_all(run.join(name)).unwrap();
     }
 
-    // A linked corpus is read, and not replaced.
+    // A linked corpus is neither read nor replaced.
     fs::rename(&out, outside.join("corpus")).unwrap();
     std::os::unix::fs::symlink(outside.join("corpus"), &out).unwrap();
-    assert!(everything(&out).unwrap() == before);
-    let error = built(&config, &out).unwrap_err().to_string();
-    assert!(error.contains("symbolic link") && everything(&out).unwrap() == before, "{error}");
+    for error in [everything(&out).unwrap_err(), built(&config, &out).unwrap_err()] {
+        let error = error.to_string();
+        assert!(error.contains("symbolic link") && error.contains("link the run directory"), "{error}");
+    }
     fs::remove_file(&out).unwrap();
     fs::rename(outside.join("corpus"), &out).unwrap();
+    assert!(everything(&out).unwrap() == before);
 
     // A linked run directory is the user's way to another disk.
     std::os::unix::fs::symlink(&run, folder.path().join("linked")).unwrap();

@@ -2,6 +2,7 @@
 
 use bessemer_corpus::*;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink};
+use bessemer_durable::ConfinedDir;
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::{Tokenizer, TokenizerConfig, TokenizerKind, Trainer};
 use std::collections::VecDeque;
@@ -158,7 +159,7 @@ impl Engine for Elsewhere<'_> {
         let plan = RemotePlan::of(text, &self.access)?;
         let stages = plan.stages().to_vec();
         let (stop, spill) = (AtomicBool::new(false), TempDir::new().unwrap());
-        let executor = Executor::new(2, 64 << 20, spill.path(), &stop, &|| {});
+        let executor = Executor::new(2, 64 << 20, &ConfinedDir::open(spill.path()).unwrap(), &stop, &|| {});
         executor.run(&Plan { source: Arc::new(AllParts(plan)), stages }, sink)
     }
 }

@@ -324,7 +324,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
     let mut config = config(SourceKind::File, &input.path().join("text.txt"));
     config.rules.bad_words = pipe.display().to_string();
     let error = build_with(&config, &out, 1).unwrap_err().to_string();
-    assert!(error.contains("corpus.rules.bad_words") && error.contains("wanted a file"), "{error}");
+    assert!(error.contains("corpus.rules.bad_words") && error.contains("wanted a regular file"), "{error}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::{Executor, Stream};
 use crate::error::{Error, Result};
 use crate::source::{Morsel, Scan};
 use arrow_array::RecordBatch;
+use bessemer_durable::thread_error;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -74,6 +75,23 @@ pub(super) fn pull_here<B, T>(
             None => Ok(None),
         }
     })
+}
+
+/// Starts `count` workers; fewer where the system starts no more, as they share the work.
+///
+/// # Errors
+/// Not one could be started.
+fn start<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    count: usize,
+    work: &'scope (impl Fn() + Sync),
+) -> Result<()> {
+    for started in 0..count {
+        if let Err(cause) = std::thread::Builder::new().spawn_scoped(scope, work) {
+            return if started > 0 { Ok(()) } else { Err(Error::System(thread_error(cause))) };
+        }
+    }
+    Ok(())
 }
 
 /// Ends the workers when the consumer leaves, on whatever path.
@@ -173,17 +191,16 @@ impl<'a> Executor<'a> {
             changed.notify_all();
         };
 
+        let work = || {
+            while let Some((number, morsel)) = take() {
+                let batch = morsel.and_then(|morsel| guarded("map", || prepare(morsel()?)));
+                lock(&window).ready.insert(number, batch);
+                changed.notify_all();
+            }
+        };
         std::thread::scope(|scope| {
             let _leave = Leave(&leave);
-            for _ in 0..self.threads {
-                scope.spawn(|| {
-                    while let Some((number, morsel)) = take() {
-                        let batch = morsel.and_then(|morsel| guarded("map", || prepare(morsel()?)));
-                        lock(&window).ready.insert(number, batch);
-                        changed.notify_all();
-                    }
-                });
-            }
+            start(scope, self.threads, &work)?;
             body(&mut || {
                 let mut state = lock(&window);
                 loop {
@@ -221,42 +238,41 @@ impl<'a> Executor<'a> {
         let done: Mutex<Partitions> = Mutex::default();
         let changed = Condvar::new();
         let leave = || failed.store(true, Ordering::Relaxed);
+        let work = || {
+            while !failed.load(Ordering::Relaxed) {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(scan) = scans.get(index).and_then(|slot| lock(slot).take()) else { break };
+                // The push is guarded too: a partition that ends without a word would leave the consumer waiting.
+                let result = guarded("partition", || {
+                    let mut scan = scan;
+                    let mut spool = Spool::with(budget.clone(), spill.clone());
+                    pull_here(&mut *scan, stop, &Ok, &mut |input| {
+                        while let Some(batch) = input()? {
+                            if failed.load(Ordering::Relaxed) {
+                                return Ok(Partition::Abandoned);
+                            }
+                            spool.push(batch)?;
+                        }
+                        Ok(Partition::Whole)
+                    })
+                    .map(|end| (end, spool))
+                });
+                let mut done = lock(&done);
+                match result {
+                    Ok((Partition::Whole, spool)) => drop(done.whole.insert(index, spool)),
+                    Ok((Partition::Abandoned, _)) => {}
+                    Err(error) => {
+                        failed.store(true, Ordering::Relaxed);
+                        done.failure.get_or_insert(error);
+                    }
+                }
+                drop(done);
+                changed.notify_all();
+            }
+        };
         std::thread::scope(|scope| {
             let _leave = Leave(&leave);
-            for _ in 0..self.threads.min(count) {
-                scope.spawn(|| {
-                    while !failed.load(Ordering::Relaxed) {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(scan) = scans.get(index).and_then(|slot| lock(slot).take()) else { break };
-                        // The push is guarded too: a partition that ends without a word would leave the consumer waiting.
-                        let result = guarded("partition", || {
-                            let mut scan = scan;
-                            let mut spool = Spool::with(budget.clone(), spill.clone());
-                            pull_here(&mut *scan, stop, &Ok, &mut |input| {
-                                while let Some(batch) = input()? {
-                                    if failed.load(Ordering::Relaxed) {
-                                        return Ok(Partition::Abandoned);
-                                    }
-                                    spool.push(batch)?;
-                                }
-                                Ok(Partition::Whole)
-                            })
-                            .map(|end| (end, spool))
-                        });
-                        let mut done = lock(&done);
-                        match result {
-                            Ok((Partition::Whole, spool)) => drop(done.whole.insert(index, spool)),
-                            Ok((Partition::Abandoned, _)) => {}
-                            Err(error) => {
-                                failed.store(true, Ordering::Relaxed);
-                                done.failure.get_or_insert(error);
-                            }
-                        }
-                        drop(done);
-                        changed.notify_all();
-                    }
-                });
-            }
+            start(scope, self.threads.min(count), &work)?;
             let mut index = 0;
             let mut current: Option<SpoolReader> = None;
             body(&mut || {

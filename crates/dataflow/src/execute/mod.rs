@@ -26,7 +26,7 @@ pub use spool::held_bytes;
 use crate::error::{Error, Result};
 use crate::plan::{BatchMap, FlatMap, Plan, Sink, Stage};
 use crate::source::{Morsel, Scan};
-use std::path::{Path, PathBuf};
+use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -37,7 +37,7 @@ type Stream<'a> = Vec<Box<dyn Scan + 'a>>;
 pub struct Executor<'a> {
     threads: usize,
     budget: Arc<Budget>,
-    spill: PathBuf,
+    spill: ConfinedDir,
     stop: &'a AtomicBool,
     /// Called on the thread that runs the plan, after each batch.
     tick: &'a dyn Fn(),
@@ -45,19 +45,19 @@ pub struct Executor<'a> {
 
 impl<'a> Executor<'a> {
     /// An executor with `threads` worker threads that holds at most about `memory_budget` bytes of rows and
-    /// spills to files in the existing folder `spill`.
+    /// spills to files in the folder `spill`.
     /// `tick` is called after each batch, on the thread that calls [`Executor::run`].
     pub fn new(
         threads: usize,
         memory_budget: usize,
-        spill: &Path,
+        spill: &ConfinedDir,
         stop: &'a AtomicBool,
         tick: &'a dyn Fn(),
     ) -> Self {
         Executor {
             threads: threads.max(1),
             budget: Arc::new(Budget::new(memory_budget)),
-            spill: spill.to_path_buf(),
+            spill: spill.clone(),
             stop,
             tick,
         }

@@ -10,24 +10,27 @@ use crate::error::{Error, Result};
 use crate::plan::{BreakerContext, PipelineBreaker};
 use crate::source::{Morsel, Scan};
 use arrow_array::RecordBatch;
-use std::path::PathBuf;
+use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A directory that vanishes with its owner.
-struct SpillFolder(PathBuf);
+struct SpillFolder<'a> {
+    above: &'a ConfinedDir,
+    name: String,
+}
 
-impl Drop for SpillFolder {
+impl Drop for SpillFolder<'_> {
     fn drop(&mut self) {
         // What cannot be removed lies below the executor's spill folder, which its owner clears.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = self.above.remove_tree(&self.name, &|_, _| true);
     }
 }
 
 /// Resources of a pipeline breaker.
 struct Share<'a> {
     budget: Arc<super::budget::Budget>,
-    spill: PathBuf,
+    spill: ConfinedDir,
     stop: &'a AtomicBool,
     /// Threads that the breaker may use.
     threads: usize,
@@ -42,13 +45,13 @@ impl Share<'_> {
         breaker: &dyn PipelineBreaker,
         pull: impl FnOnce(&mut Body<'_, RecordBatch, ()>) -> Result<()>,
     ) -> Result<SpoolReader> {
-        let path = self.spill.join(format!("breaker-{}", self.budget.file_number()));
-        std::fs::create_dir(&path).map_err(Error::io("create folder", &path))?;
-        let folder = SpillFolder(path);
+        let name = format!("breaker-{}", self.budget.file_number());
+        let spill = self.spill.create_dir(&name).map_err(Error::System)?;
+        let _folder = SpillFolder { above: &self.spill, name };
         // What is free, but never less than a quarter: operators that follow each other must not starve.
         let limit = self.budget.limit();
         let memory = limit.saturating_sub(self.budget.used()).max(limit / 4) / self.at_once;
-        let context = BreakerContext { memory, spill: &folder.0, threads: self.threads, stop: self.stop };
+        let context = BreakerContext { memory, spill: &spill, threads: self.threads, stop: self.stop };
         let mut result = Spool::with(self.budget.clone(), self.spill.clone());
         // While it runs, its share is taken: its result goes to disk unless it is small.
         let held = memory - memory / 8;

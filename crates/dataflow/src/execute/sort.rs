@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::source::{Morsel, Scan, morsel};
 use arrow_array::RecordBatch;
 use arrow_select::interleave::interleave_record_batch;
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{Merge, SortedRun, merge_in_groups};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Runs that are merged at once: bounds the open files.
@@ -58,7 +58,7 @@ struct Sorted<'a> {
     state: State<'a>,
     by: Vec<String>,
     budget: Arc<Budget>,
-    folder: PathBuf,
+    folder: ConfinedDir,
 }
 
 impl Sorted<'_> {

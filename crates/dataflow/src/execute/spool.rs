@@ -13,6 +13,7 @@ use crate::source::{KeptRows, Morsel, Scan, morsel};
 use arrow_array::{Array, RecordBatch};
 use arrow_data::ArrayData;
 use arrow_ipc::writer::StreamWriter;
+use bessemer_durable::ConfinedDir;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::BufWriter;
@@ -44,13 +45,20 @@ pub fn held_bytes(batch: &RecordBatch) -> usize {
 
 /// A file that vanishes with its owner.
 struct SpillFile {
-    path: PathBuf,
+    folder: ConfinedDir,
+    name: String,
+}
+
+impl SpillFile {
+    fn scan(&self, columns: Option<&[String]>) -> Box<dyn Scan> {
+        scan_files(&self.folder, [PathBuf::from(&self.name)], columns)
+    }
 }
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
         // A file that cannot be removed lies in the partial directory, which the next build clears.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.folder.remove_file(&self.name);
     }
 }
 
@@ -64,7 +72,7 @@ pub(super) struct Spool {
     /// Writer of `file` until it is complete.
     writer: Option<StreamWriter<BufWriter<File>>>,
     budget: Arc<Budget>,
-    folder: PathBuf,
+    folder: ConfinedDir,
 }
 
 impl Spool {
@@ -72,7 +80,7 @@ impl Spool {
         Self::with(executor.budget.clone(), executor.spill.clone())
     }
 
-    pub(super) fn with(budget: Arc<Budget>, folder: PathBuf) -> Self {
+    pub(super) fn with(budget: Arc<Budget>, folder: ConfinedDir) -> Self {
         Spool { memory: Vec::new(), memory_bytes: 0, largest: 0, file: None, writer: None, budget, folder }
     }
 
@@ -104,9 +112,9 @@ impl Spool {
     pub(super) fn spill(&mut self) -> Result<()> {
         let Some(first) = self.memory.first() else { return Ok(()) };
         if self.file.is_none() {
-            let path = self.folder.join(format!("spill-{}.arrow", self.budget.file_number()));
-            let file = File::create_new(&path).map_err(Error::io("create spill file", &path))?;
-            self.file = Some(Arc::new(SpillFile { path }));
+            let name = format!("spill-{}.arrow", self.budget.file_number());
+            let file = self.folder.create_new(&name).map_err(Error::System)?;
+            self.file = Some(Arc::new(SpillFile { folder: self.folder.clone(), name }));
             self.writer = Some(StreamWriter::try_new(BufWriter::new(file), &first.schema())?);
         }
         let Some(writer) = &mut self.writer else {
@@ -137,7 +145,7 @@ impl Spool {
             writer.finish()?;
             writer.into_inner()?.into_inner().map_err(|error| Error::Io {
                 action: "write spill file",
-                path: file.path.clone(),
+                path: file.folder.path().join(&file.name),
                 cause: error.into_error(),
             })?;
         }
@@ -147,7 +155,7 @@ impl Spool {
     /// The batches, in order, one at a time.
     pub(super) fn reader(&mut self) -> Result<SpoolReader> {
         self.close()?;
-        let file = self.file.take().map(|file| (scan_files([file.path.clone()], None), file));
+        let file = self.file.take().map(|file| (file.scan(None), file));
         self.memory_bytes = 0;
         let memory = std::mem::take(&mut self.memory).into();
         Ok(SpoolReader { file, memory, budget: Some(self.budget.clone()) })
@@ -161,7 +169,7 @@ impl KeptRows for Spool {
             None => Ok(batch.clone()),
         });
         let memory = memory.collect::<Result<_>>()?;
-        let file = self.file.clone().map(|file| (scan_files([file.path.clone()], columns), file));
+        let file = self.file.clone().map(|file| (file.scan(columns), file));
         Ok(Box::new(SpoolReader { file, memory, budget: None }))
     }
 }

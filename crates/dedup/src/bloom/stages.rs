@@ -12,9 +12,11 @@ use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, side_rows,
 };
 use bessemer_documents::{Verdict, edit};
+use bessemer_external_sort::for_each_on_threads;
 use bessemer_text::hash::xxh3_seeded;
 use bessemer_text::ngram::Joined;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// N-grams that are looked up at once, so that threads have something to share.
 const WINDOW: usize = 1 << 16;
@@ -129,32 +131,18 @@ impl Window {
             }
             start = end;
         }
-        let mut work: Vec<_> = filter.shards().into_iter().zip(&of_shard).collect();
-        let mut seen = vec![false; self.keys.len()];
-        let answers: Vec<Vec<u32>> = std::thread::scope(|scope| {
-            let share = SHARDS.div_ceil(threads.max(1));
-            let answer = |part: &mut [(super::filter::Shard<'_>, &Vec<(u32, u32)>)]| {
-                let mut found = Vec::new();
-                for (shard, keys) in part {
-                    for line in keys.chunk_by(|a, b| a.0 == b.0) {
-                        let key = |at: u32| self.keys[at as usize];
-                        found.extend(line.iter().map(|place| place.1).filter(|&at| shard.contains(key(at))));
-                        line.iter().for_each(|place| shard.insert(key(place.1)));
-                    }
+        let work: Vec<_> = filter.shards().into_iter().zip(&of_shard).collect();
+        let seen: Vec<AtomicBool> = (0..self.keys.len()).map(|_| AtomicBool::new(false)).collect();
+        for_each_on_threads(work, threads, |(mut shard, keys)| {
+            for line in keys.chunk_by(|a, b| a.0 == b.0) {
+                let key = |at: u32| self.keys[at as usize];
+                for place in line.iter().filter(|place| shard.contains(key(place.1))) {
+                    seen[place.1 as usize].store(true, Ordering::Relaxed);
                 }
-                found
-            };
-            let handles: Vec<_> =
-                work.chunks_mut(share).map(|part| scope.spawn(move || answer(part))).collect();
-            handles
-                .into_iter()
-                .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
+                line.iter().for_each(|place| shard.insert(key(place.1)));
+            }
         });
-        for at in answers.into_iter().flatten() {
-            seen[at as usize] = true;
-        }
-        seen
+        seen.into_iter().map(AtomicBool::into_inner).collect()
     }
 
     /// One row for each document with repeated n-grams: its repeated lines and its share.

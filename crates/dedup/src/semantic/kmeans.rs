@@ -8,6 +8,7 @@
 
 use super::{dot, normalise};
 use crate::mix::stream;
+use bessemer_external_sort::for_each_on_threads;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rounds of oversampling.
@@ -60,14 +61,10 @@ impl Centres {
         let count = points.len() / self.dimensions;
         let share = count.div_ceil(threads.max(1)).max(1);
         let mut found = vec![(0, 0.0); count];
-        std::thread::scope(|scope| {
-            let parts = found.chunks_mut(share).zip(points.chunks(share * self.dimensions));
-            for (out, part) in parts {
-                scope.spawn(move || {
-                    for (out, point) in out.iter_mut().zip(part.chunks_exact(self.dimensions)) {
-                        *out = self.nearest(point);
-                    }
-                });
+        let parts = found.chunks_mut(share).zip(points.chunks(share * self.dimensions)).collect();
+        for_each_on_threads(parts, threads, |(out, part): (&mut [(usize, f32)], &[f32])| {
+            for (out, point) in out.iter_mut().zip(part.chunks_exact(self.dimensions)) {
+                *out = self.nearest(point);
             }
         });
         found

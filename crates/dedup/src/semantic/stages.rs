@@ -10,6 +10,7 @@ use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };
 use bessemer_documents::{DocKey, doc_key_column};
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{SortMemory, SortedWords, WordSorter};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -72,8 +73,13 @@ impl BatchMap for Embeddings {
     }
 }
 
+/// Name of the file of vectors.
+const VECTORS: &str = "vectors";
+
 /// Vectors in a file.
 struct Vectors {
+    folder: ConfinedDir,
+    /// Path of the file, for messages.
     path: PathBuf,
     dimensions: usize,
     count: u64,
@@ -81,13 +87,14 @@ struct Vectors {
 }
 
 impl Vectors {
-    fn new(path: PathBuf) -> Self {
-        Vectors { path, dimensions: 0, count: 0, writer: None }
+    fn new(folder: ConfinedDir) -> Self {
+        let path = folder.path().join(VECTORS);
+        Vectors { folder, path, dimensions: 0, count: 0, writer: None }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
         if self.writer.is_none() {
-            let file = File::create_new(&self.path).map_err(Error::io("create spill file", &self.path))?;
+            let file = self.folder.create_new(VECTORS).map_err(Error::System)?;
             self.writer = Some(BufWriter::with_capacity(1 << 20, file));
             self.dimensions = bytes.len() / 4;
         }
@@ -106,7 +113,7 @@ impl Vectors {
     }
 
     fn open(&self) -> Result<File> {
-        File::open(&self.path).map_err(Error::io("open spill file", &self.path))
+        self.folder.open_file(VECTORS).map_err(Error::System)
     }
 
     fn reader(&self) -> Result<BufReader<File>> {
@@ -238,7 +245,7 @@ impl PipelineBreaker for SemDeDup {
         context: &BreakerContext<'_>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        let mut vectors = Vectors::new(context.spill.join("vectors"));
+        let mut vectors = Vectors::new(context.spill.clone());
         let mut entries: Vec<Entry> = Vec::new();
         let mut documents = 0;
         while let Some(batch) = input()? {

@@ -17,9 +17,9 @@ use super::error::{Error, Result};
 use super::ranges::{Interval, aligned, merge, subtract};
 use super::records::{Clip, extend, put, sorter};
 use super::store::{Reader, Store};
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{BUCKETS, Feed, SortMemory, SortedRecords, Sorter};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -42,8 +42,8 @@ pub struct Limits {
     pub threads: usize,
     /// Bytes to hold in memory; beyond them text and records go to disk. Documents cost 8 bytes each beside it.
     pub memory: usize,
-    /// Folder for spill files; it must exist.
-    pub spill: PathBuf,
+    /// Folder for spill files.
+    pub spill: ConfinedDir,
 }
 
 /// Collects documents and finds the substrings that repeat among them.
@@ -103,7 +103,7 @@ impl Finder {
         if limits.threads == 0 {
             return Err(Error::Config("substring search with 0 threads: expected at least 1".into()));
         }
-        let store = Store::new(limits.memory / 4, &limits.spill);
+        let store = Store::new(limits.memory / 4, limits.spill.clone());
         Ok(Finder { length, limits, store, fingerprint: xxh3_128_with_seed })
     }
 
@@ -170,9 +170,13 @@ impl Search<'_> {
             one();
         } else {
             std::thread::scope(|scope| {
-                for _ in 0..self.threads.min(count as usize) {
-                    scope.spawn(one);
+                for _ in 1..self.threads.min(count as usize) {
+                    // Without another thread the work is done by those that are there.
+                    if std::thread::Builder::new().spawn_scoped(scope, one).is_err() {
+                        break;
+                    }
                 }
+                one();
             });
         }
         failed.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
@@ -443,21 +447,6 @@ impl Search<'_> {
         merge(&mut wide);
         Ok(wide)
     }
-}
-
-/// Finds the ranges of documents that are all there, on one thread and without disk.
-///
-/// # Errors
-/// As [`Finder::new`].
-pub fn repeats(documents: &[&[u8]], length: usize) -> Result<Vec<Vec<Range<u64>>>> {
-    let limits = Limits { threads: 1, memory: usize::MAX, spill: Path::new("").to_path_buf() };
-    let mut finder = Finder::new(length, limits)?;
-    documents.iter().try_for_each(|document| finder.push(document))?;
-    let mut ranges = vec![Vec::new(); documents.len()];
-    for (ordinal, found) in finder.finish(&AtomicBool::new(false))?.into_documents() {
-        ranges[ordinal as usize] = found;
-    }
-    Ok(ranges)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod store;
 pub mod suffix;
 
 pub use error::{Error, Result};
-pub use finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH, Repeats, repeats};
+pub use finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH, Repeats};
 pub use stages::{SubstringConfig, stages};
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl PipelineBreaker for FindRepeats {
         output: &mut Output<'_>,
     ) -> Result<()> {
         let limits =
-            Limits { threads: context.threads, memory: context.memory, spill: context.spill.to_path_buf() };
+            Limits { threads: context.threads, memory: context.memory, spill: context.spill.clone() };
         let mut finder = Finder::new(self.length, limits)?;
         let mut places = Vec::new();
         while let Some(batch) = input()? {

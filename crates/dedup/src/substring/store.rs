@@ -1,8 +1,8 @@
 //! The documents' bytes, one after another, in memory or in a file.
 
 use super::error::Result;
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::SpillFile;
-use std::path::{Path, PathBuf};
 
 /// Bytes of the file that a reader holds beyond what it is asked for.
 const AHEAD: usize = 256 << 10;
@@ -14,14 +14,13 @@ pub(super) struct Store {
     /// Bytes in the file; what is held comes after them.
     written: u64,
     limit: usize,
-    folder: PathBuf,
+    folder: ConfinedDir,
     ends: Vec<u64>,
 }
 
 impl Store {
     /// Holds at most `limit` bytes in memory; the rest goes to a file in `folder`.
-    pub(super) fn new(limit: usize, folder: &Path) -> Store {
-        let folder = folder.to_path_buf();
+    pub(super) fn new(limit: usize, folder: ConfinedDir) -> Store {
         Store { held: Vec::new(), file: None, written: 0, limit, folder, ends: Vec::new() }
     }
 

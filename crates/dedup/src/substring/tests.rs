@@ -3,9 +3,11 @@
 
 use super::ranges::{aligned, merge, subtract};
 use super::*;
+use bessemer_durable::ConfinedDir;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 type Ranges = Vec<Vec<Range<u64>>>;
@@ -39,9 +41,24 @@ fn naive(documents: &[&[u8]], length: usize) -> Ranges {
     result
 }
 
+fn here() -> ConfinedDir {
+    ConfinedDir::open_named(Path::new(".")).unwrap()
+}
+
+/// The ranges of documents, found on one thread and without disk.
+fn repeats(documents: &[&[u8]], length: usize) -> Result<Vec<Vec<Range<u64>>>> {
+    let mut finder = Finder::new(length, Limits { threads: 1, memory: usize::MAX, spill: here() })?;
+    documents.iter().try_for_each(|document| finder.push(document))?;
+    let mut ranges = vec![Vec::new(); documents.len()];
+    for (ordinal, found) in finder.finish(&AtomicBool::new(false))?.into_documents() {
+        ranges[ordinal as usize] = found;
+    }
+    Ok(ranges)
+}
+
 fn searched(documents: &[&[u8]], length: usize, threads: usize, memory: usize) -> Ranges {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { threads, memory, spill: folder.path().into() };
+    let limits = Limits { threads, memory, spill: ConfinedDir::open(folder.path()).unwrap() };
     let mut finder = Finder::new(length, limits).unwrap();
     documents.iter().for_each(|document| finder.push(document).unwrap());
     let found = finder.finish(&AtomicBool::new(false)).unwrap();
@@ -148,7 +165,7 @@ fn a_collision_of_fingerprints_does_not_reach_the_result() {
         0
     }
     let document = wordy(3, 2000);
-    let limits = Limits { threads: 1, memory: 1 << 20, spill: ".".into() };
+    let limits = Limits { threads: 1, memory: 1 << 20, spill: here() };
     let mut finder = Finder::new(20, limits.clone()).unwrap().with_fingerprint(poor);
     finder.push(&document).unwrap();
     let wanted = suffix::repeats(&[&document], 20);
@@ -160,14 +177,16 @@ fn a_collision_of_fingerprints_does_not_reach_the_result() {
 
 #[test]
 fn values_out_of_range_are_refused_by_name() {
-    let limits = |threads| Limits { threads, memory: 0, spill: ".".into() };
+    let limits = |threads| Limits { threads, memory: 0, spill: here() };
     for (length, threads, word) in [(7, 1, "length 7"), (MAX_LENGTH + 1, 1, "length"), (50, 0, "thread")] {
         let message = Finder::new(length, limits(threads)).err().unwrap().to_string();
         assert!(message.contains(word), "{message}");
     }
-    let missing = Limits { threads: 1, memory: 0, spill: "/nonexistent/folder".into() };
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Limits { threads: 1, memory: 0, spill: ConfinedDir::open(folder.path()).unwrap() };
+    std::fs::remove_dir(folder.path()).unwrap();
     let message = Finder::new(8, missing).unwrap().push(b"text").unwrap_err().to_string();
-    assert!(message.contains("/nonexistent/folder") && message.contains("create"), "{message}");
+    assert!(message.contains(folder.path().to_str().unwrap()) && message.contains("create"), "{message}");
 }
 
 proptest! {
@@ -185,7 +204,7 @@ proptest! {
         let wanted = naive(&slices, length);
         prop_assert_eq!(&suffix::repeats(&slices, length), &wanted);
         let folder = tempfile::tempdir().unwrap();
-        let mut finder = Finder::new(length, Limits { threads, memory, spill: folder.path().into() }).unwrap();
+        let mut finder = Finder::new(length, Limits { threads, memory, spill: ConfinedDir::open(folder.path()).unwrap() }).unwrap();
         slices.iter().for_each(|document| finder.push(document).unwrap());
         let mut found = vec![Vec::new(); slices.len()];
         for (ordinal, removed) in finder.finish(&AtomicBool::new(false)).unwrap().into_documents() {

@@ -5,6 +5,7 @@ use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Batches, Executor, Plan, Result, Sink, Stage, column, optional};
 use bessemer_dedup::lines::{self, LineUnit, LinesConfig};
 use bessemer_dedup::substring::{self, SubstringConfig};
+use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -61,7 +62,9 @@ fn run(rows: &[Row], stages: &[Stage]) -> Vec<(Option<String>, String)> {
         let stop = AtomicBool::new(false);
         let plan = Plan { source: Arc::new(Batches::new("rows", batches(rows))), stages: stages.to_vec() };
         let mut sink = Rows::default();
-        Executor::new(threads, memory, folder.path(), &stop, &|| {}).run(&plan, &mut sink).unwrap();
+        Executor::new(threads, memory, &ConfinedDir::open(folder.path()).unwrap(), &stop, &|| {})
+            .run(&plan, &mut sink)
+            .unwrap();
         match &expected {
             None => expected = Some(sink.0),
             Some(expected) => assert_eq!(&sink.0, expected, "{threads} threads, {memory} bytes"),

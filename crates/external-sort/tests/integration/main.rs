@@ -1,6 +1,7 @@
 //! Records come back in order whatever the memory, the threads and the number of runs.
 #![allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{
     BUCKETS, Error, Merge, RecordWidth, RecordWriter, SortMemory, SortedRun, Sorter, WordSorter,
     merge_in_groups,
@@ -28,7 +29,8 @@ fn memory_and_threads_do_not_change_the_order_of_words() {
     // The least memory makes more runs than one merge takes.
     for (limit, threads) in [(0, 1), (0, 3), (500_000, 2), (1 << 30, 1), (1 << 30, 3)] {
         let folder = tempfile::tempdir().unwrap();
-        let memory = SortMemory::new(limit, folder.path(), threads);
+        let dir = ConfinedDir::open(folder.path()).unwrap();
+        let memory = SortMemory::new(limit, &dir, threads);
         let mut sorter = WordSorter::<3>::new(&memory);
         records().for_each(|record| sorter.push(record).unwrap());
         assert_eq!(sorter.pushed(), 300_000);
@@ -57,7 +59,8 @@ fn several_threads_fill_and_read_the_buckets() {
     expected.sort_unstable();
     for (limit, memory) in [(1 << 30, 1 << 30), (400_000, 1 << 20), (0, 0)] {
         let folder = tempfile::tempdir().unwrap();
-        let space = SortMemory::new(limit, folder.path(), 2);
+        let dir = ConfinedDir::open(folder.path()).unwrap();
+        let space = SortMemory::new(limit, &dir, 2);
         let sorter = Sorter::partitioned(&space, RecordWidth::words::<2>(), total);
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -98,8 +101,9 @@ fn several_threads_fill_and_read_the_buckets() {
 #[test]
 fn records_of_equal_key_are_summed_with_and_without_runs() {
     let folder = tempfile::tempdir().unwrap();
+    let dir = ConfinedDir::open(folder.path()).unwrap();
     let sums = |limit: usize, moved: bool| {
-        let memory = SortMemory::new(limit, folder.path(), 1);
+        let memory = SortMemory::new(limit, &dir, 1);
         let mut sorter = Sorter::new(&memory, RecordWidth::bytes::<12>()).summing();
         for at in 0..100_000 {
             let key = (mixed(at) % 30_000) as u32;
@@ -135,7 +139,8 @@ fn records_of_equal_key_are_summed_with_and_without_runs() {
 #[test]
 fn a_record_file_is_read_as_often_as_needed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = RecordWriter::create(folder.path(), 12).unwrap();
+    let dir = ConfinedDir::open(folder.path()).unwrap();
+    let mut writer = RecordWriter::create(&dir, 12).unwrap();
     let record = |at: u32| at.to_be_bytes().repeat(3);
     (0..20_000).for_each(|at| writer.push(&record(at)).unwrap());
     let file = writer.finish().unwrap();
@@ -150,11 +155,15 @@ fn a_record_file_is_read_as_often_as_needed() {
 #[test]
 fn the_stop_flag_and_a_missing_folder_end_a_sort() {
     let stop = AtomicBool::new(false);
-    let memory = SortMemory::new(0, Path::new("/nonexistent/folder"), 1).with_stop(&stop);
+    let folder = tempfile::tempdir().unwrap();
+    let dir = ConfinedDir::open(folder.path()).unwrap();
+    std::fs::remove_dir(folder.path()).unwrap();
+    let memory = SortMemory::new(0, &dir, 1).with_stop(&stop);
     let mut sorter = WordSorter::<2>::new(&memory);
     let mut push_many = || (0..10_000).try_for_each(|at| sorter.push([at, at]));
     let message = push_many().unwrap_err().to_string();
-    assert!(message.contains("create spill file /nonexistent/folder"), "{message}");
+    let named = format!("create {}", folder.path().display());
+    assert!(message.contains(&named), "{message}");
     stop.store(true, Ordering::Relaxed);
     assert!(matches!(push_many(), Err(Error::Stopped)));
     assert!(matches!(sorter.finish().next(), Err(Error::Stopped)));

@@ -103,8 +103,26 @@ where
     drop(first);
     std::thread::scope(|scope| {
         let state = &state;
+        // A shard needs its thread: all of them begin, or none does.
+        let mut begin = Vec::new();
         for own in 1..shards {
-            scope.spawn(move || while state.block(own) {});
+            let (sender, begun) = std::sync::mpsc::channel::<()>();
+            let work = move || {
+                if begun.recv().is_ok() {
+                    while state.block(own) {}
+                }
+            };
+            std::thread::Builder::new().spawn_scoped(scope, work).map_err(|cause| {
+                ScoreError::Training(format!(
+                    "{} (threads = {shards})",
+                    bessemer_durable::thread_error(cause)
+                ))
+            })?;
+            begin.push(sender);
+        }
+        for sender in begin {
+            // Its thread waits for this.
+            let _ = sender.send(());
         }
         let result = lead(state, &examples);
         state.done.store(true, Ordering::SeqCst);

@@ -16,6 +16,7 @@ use super::arpa::Builder;
 use super::vocabulary::{BEGIN, END, UNKNOWN};
 use super::{LanguageModel, MAX_ORDER, words};
 use crate::error::{Result, ScoreError};
+use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{
     RecordFile, RecordReader, RecordWidth, RecordWriter, SortMemory, SortedRecords, Sorter,
 };
@@ -97,10 +98,11 @@ pub fn estimate(
     }
     // Two sorters may hold an eighth each beyond the limit.
     let limit = usize::try_from(config.memory / 5 * 4).unwrap_or(usize::MAX);
-    let memory = SortMemory::new(limit, &config.folder, 1);
+    let folder = ConfinedDir::open_named(&config.folder).map_err(|e| ScoreError::Config(e.to_string()))?;
+    let memory = SortMemory::new(limit, &folder, 1);
     let (words, counted) = count(config, &memory, sentences)?;
     let mut unigrams = vec![0u64; words.len()];
-    let adjusted = adjust(config, counted, &mut unigrams)?;
+    let adjusted = adjust(config, &folder, counted, &mut unigrams)?;
     let mut discounts = Vec::new();
     for (n, counts) in adjusted.iter().map(|a| a.with_count).enumerate() {
         let own = discounts_of(counts);
@@ -115,10 +117,10 @@ pub fn estimate(
     }
     let mut parts = Vec::new();
     for (n, adjusted) in adjusted.iter().enumerate().skip(1) {
-        parts.push(sums_and_gammas(config, &memory, n + 1, &adjusted.file, discounts[n].0)?);
+        parts.push(sums_and_gammas(config, &folder, &memory, n + 1, &adjusted.file, discounts[n].0)?);
     }
     drop(adjusted);
-    let orders = interpolate(config, &unigrams, discounts[0].0, parts)?;
+    let orders = interpolate(&folder, &unigrams, discounts[0].0, parts)?;
     Ok(Estimated { words, orders, discounts })
 }
 
@@ -205,13 +207,14 @@ fn count<'s>(
 /// different words before it can be counted in one walk.
 fn adjust(
     config: &EstimateConfig,
+    folder: &ConfinedDir,
     mut counted: SortedRecords<'_, u8>,
     unigrams: &mut [u64],
 ) -> Result<Vec<Adjusted>> {
     let order = config.order;
     let mut writers = Vec::new();
     for n in 1..=order {
-        writers.push((RecordWriter::create(&config.folder, 4 * n + 8)?, [0u64; 4]));
+        writers.push((RecordWriter::create(folder, 4 * n + 8)?, [0u64; 4]));
     }
     let mut emit = |key: &[u8], n: usize, adjusted: u64| -> Result<()> {
         // A history of two begins is one begin too many: the shorter n-gram stands for it.
@@ -276,6 +279,7 @@ struct Parts<'s> {
 /// (a - D) / sum and gamma, by a walk over the n-grams of `n` words sorted by history.
 fn sums_and_gammas<'s>(
     config: &EstimateConfig,
+    folder: &ConfinedDir,
     memory: &'s SortMemory<'s>,
     n: usize,
     adjusted: &RecordFile,
@@ -295,7 +299,7 @@ fn sums_and_gammas<'s>(
     drop(reader);
     let mut by_history = by_history.finish();
     let mut shares = Sorter::new(memory, WIDTHS[n]);
-    let mut gammas = RecordWriter::create(&config.folder, key - 4 + 8)?;
+    let mut gammas = RecordWriter::create(folder, key - 4 + 8)?;
     let mut history: Vec<u8> = Vec::new();
     let mut group: Vec<(u32, u64)> = Vec::new();
     let mut close = |history: &[u8], group: &mut Vec<(u32, u64)>| -> Result<()> {
@@ -368,7 +372,7 @@ impl Follower {
 
 /// Probabilities and back-off weights of all orders.
 fn interpolate(
-    config: &EstimateConfig,
+    folder: &ConfinedDir,
     unigrams: &[u64],
     discounts: Discounts,
     parts: Vec<Parts<'_>>,
@@ -378,7 +382,7 @@ fn interpolate(
     // All words but the begin, which no probability is given to.
     let uniform = gamma / (unigrams.len() - 1) as f64;
     let mut gammas = Follower::new(&parts[0].gammas, 4)?;
-    let mut first = RecordWriter::create(&config.folder, 4 + 16)?;
+    let mut first = RecordWriter::create(folder, 4 + 16)?;
     for (id, &count) in unigrams.iter().enumerate() {
         let p = (count as f64 - discount(&discounts, count)) / sum as f64 + uniform;
         let p = if id as u32 == BEGIN_ID { 1.0 } else { p };
@@ -399,7 +403,7 @@ fn interpolate(
             _ => None,
         };
         let mut shorter = Follower::new(&orders[n - 2], key - 4)?;
-        let mut longer = RecordWriter::create(&config.folder, key + 16)?;
+        let mut longer = RecordWriter::create(folder, key + 16)?;
         let mut out = vec![0u8; key + 16];
         while let Some(record) = shares.next()? {
             let below = shorter.find(&record[..key - 4])?;

@@ -15,6 +15,7 @@ mod proto;
 use crate::error::{Result, ScoreError};
 use normalizer::Normalizer;
 use proto::{Kind, ModelType};
+use std::io::Read;
 use std::path::Path;
 
 /// Largest file that is read, in bytes.
@@ -50,15 +51,18 @@ impl SentencePiece {
     /// # Errors
     /// Where the file is no SentencePiece model, or one of another type than unigram.
     pub fn open(path: &Path) -> Result<SentencePiece> {
-        let metadata = std::fs::metadata(path).map_err(|e| ScoreError::io("read", path, e))?;
-        if !metadata.is_file() || metadata.len() > MAX_FILE {
+        let failed = |e| ScoreError::io("read", path, e);
+        let file = bessemer_durable::open_regular(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        if length > MAX_FILE {
             return Err(ScoreError::Model {
                 name: path.display().to_string(),
                 at: 0,
-                what: format!("wanted a file of at most {MAX_FILE} bytes, found {}", metadata.len()),
+                what: format!("wanted a file of at most {MAX_FILE} bytes, found {length}"),
             });
         }
-        let bytes = std::fs::read(path).map_err(|e| ScoreError::io("read", path, e))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE).read_to_end(&mut bytes).map_err(failed)?;
         SentencePiece::read(&bytes, &path.display().to_string())
     }
 

@@ -4,6 +4,7 @@
 use arrow_array::{Array, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Batches, Executor, Plan, Result, Sink, Stage, column};
+use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -79,7 +80,8 @@ pub fn batches(texts: &[String], splits: &[u8], size: usize) -> Vec<RecordBatch>
 pub fn run_batches(batches: Vec<RecordBatch>, stages: Vec<Stage>, run: Run) -> (Vec<RecordBatch>, u64) {
     let folder = tempfile::tempdir().unwrap();
     let stop = AtomicBool::new(false);
-    let executor = Executor::new(run.threads, run.memory, folder.path(), &stop, &|| ());
+    let executor =
+        Executor::new(run.threads, run.memory, &ConfinedDir::open(folder.path()).unwrap(), &stop, &|| ());
     let plan = Plan { source: Arc::new(Batches::new("documents", batches)), stages };
     let mut sink = Collect(Vec::new());
     executor.run(&plan, &mut sink).unwrap();
