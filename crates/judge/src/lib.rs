@@ -9,6 +9,7 @@
 //!   HUSE (Hashimoto et al. 2019).
 //! - [`model`]: judges that are models, their templates, and how far they agree with people.
 //! - [`Page`]: the page of the judges, over HTTP; [`exchange`]: sheets for judges without it.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod assign;
 mod error;

@@ -11,6 +11,7 @@
 //!
 //! What comes in is not trusted: sizes are checked before memory is asked for ([`Limits`]), and a decoder that panics fails one
 //! sample ([`guarded`]).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod audio;
 pub mod build;

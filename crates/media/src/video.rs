@@ -193,8 +193,18 @@ fn run(program: &Path, name: &'static str, args: &[OsString], most: u64, limits:
     let end = Instant::now() + Duration::from_secs(limits.program_seconds);
     std::thread::scope(|scope| {
         // A reader that has enough closes its end, and the program ends by itself.
-        let out = scope.spawn(move || read_at_most(stdout, most + 1));
-        let err = scope.spawn(move || read_at_most(stderr, 1 << 14));
+        let reader = || std::thread::Builder::new();
+        let readers = reader()
+            .spawn_scoped(scope, move || read_at_most(stdout, most + 1))
+            .and_then(|out| Ok((out, reader().spawn_scoped(scope, move || read_at_most(stderr, 1 << 14))?)));
+        let (out, err) = match readers {
+            Ok(readers) => readers,
+            Err(e) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(wrong(bessemer_durable::thread_error(e).to_string()));
+            }
+        };
         let mut pause = Duration::from_millis(1);
         let status = loop {
             match child.try_wait() {

@@ -16,6 +16,10 @@
 //!
 //! What is not held back: processor time of other processes (the limit is each one's), and faults of the kernel. Linux alone; where user namespaces are not
 //! allowed it is an error, never a run without them.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the keeper opens devices and mounts of a process of its own, before it confines itself"
+)]
 
 mod directory;
 mod keep;

@@ -38,8 +38,14 @@ pub fn run(mut keeper: Command, confined: &Confined) -> Result<Outcome, SandboxE
         .spawn()
         .map_err(|cause| SandboxError::Start { what: format!("{:?}", keeper.get_program()), cause })?;
     let (sender, ends) = channel();
-    collect(0, child.stdout.take(), confined.limits.file_bytes, sender.clone());
-    collect(1, child.stderr.take(), confined.limits.file_bytes, sender);
+    let most = confined.limits.file_bytes;
+    let collected = collect(0, child.stdout.take(), most, sender.clone())
+        .and_then(|()| collect(1, child.stderr.take(), most, sender));
+    if let Err(cause) = collected {
+        stop(&mut child);
+        let what = "a thread that reads the command's output (see ulimit -u)".into();
+        return Err(SandboxError::Start { what, cause });
+    }
     // Both ends of output come when the last process of the namespace is gone, or when there was too much of it.
     let mut parts = [String::new(), String::new()];
     for _ in 0..2 {
@@ -101,9 +107,9 @@ fn collect(
     pipe: Option<impl Read + Send + 'static>,
     most: u64,
     sender: Sender<(usize, Option<String>)>,
-) {
-    let Some(mut pipe) = pipe else { return };
-    std::thread::spawn(move || {
+) -> std::io::Result<()> {
+    let Some(mut pipe) = pipe else { return Ok(()) };
+    let work = move || {
         let (mut tail, mut read, mut buffer) = (Vec::new(), 0u64, [0; 8192]);
         loop {
             match pipe.read(&mut buffer) {
@@ -123,5 +129,6 @@ fn collect(
         }
         let kept = &tail[tail.len().saturating_sub(KEPT)..];
         let _ = sender.send((number, Some(String::from_utf8_lossy(kept).into_owned())));
-    });
+    };
+    std::thread::Builder::new().spawn(work).map(drop)
 }

@@ -9,7 +9,6 @@ use crate::{families, formats, yaml};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of task files and data, and what is changed in the tasks.
@@ -312,7 +311,7 @@ impl Group {
 fn task_files(folder: &Path) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        let Ok(entries) = bessemer_durable::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
             // Links are not followed: a folder may hold itself.
             let Ok(kind) = entry.file_type() else { continue };

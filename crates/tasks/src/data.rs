@@ -6,7 +6,6 @@ use bessemer_documents::JsonRows;
 use bessemer_durable::TextReader;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -126,7 +125,7 @@ fn named_data_set(config: &TaskConfig, folder: &Path, data: Option<&Path>) -> Re
 /// Files of documents in a folder, by the split that their names begin with.
 fn splits_in(folder: &Path) -> Files {
     let mut found = Files::new();
-    let Ok(entries) = fs::read_dir(folder) else { return found };
+    let Ok(entries) = bessemer_durable::read_dir(folder) else { return found };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     for path in paths {
@@ -228,6 +227,7 @@ fn csv_rows<R: Read>(mut reader: csv::Reader<R>) -> Result<Vec<Document>, csv::E
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     #[test]
     fn rows_of_every_format_are_documents() {

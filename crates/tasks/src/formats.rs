@@ -11,7 +11,6 @@ use crate::data::{Document, read};
 use crate::error::TaskError;
 use crate::yaml;
 use serde_json::{Map, Value};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Names of the formats.
@@ -134,7 +133,7 @@ fn files(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>, Tas
     }
     let failed = |source| TaskError::Io { path: path.into(), source };
     let mut files = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
+    for entry in bessemer_durable::read_dir(path).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         if wanted(&entry.file_name().to_string_lossy()) {
             files.push(entry.path());
@@ -216,6 +215,7 @@ fn bbq(mut document: Document) -> Result<Document, String> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     #[test]
     fn bbq_names_the_biased_answer_by_polarity() {

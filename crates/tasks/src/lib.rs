@@ -6,6 +6,7 @@
 //!   and a signature.
 //!
 //! Reads files; no network, no Python, no random source but seeds.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod catalog;
 mod config;

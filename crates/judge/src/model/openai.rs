@@ -74,22 +74,27 @@ impl OpenAi {
         of: impl Fn(&I) -> Result<Reply<T>, JudgeError> + Sync,
     ) -> Result<Vec<Reply<T>>, JudgeError> {
         let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        thread::scope(|scope| {
-            for _ in 0..self.endpoint.parallel.min(inputs.len()) {
-                scope.spawn(|| {
-                    loop {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(input) = inputs.get(number) else { return };
-                        let value = of(input);
-                        if value.is_err() {
-                            next.store(inputs.len(), Ordering::Relaxed);
-                        }
-                        if let Ok(mut done) = done.lock() {
-                            done.push((number, value));
-                        }
-                    }
-                });
+        let work = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(input) = inputs.get(number) else { return };
+                let value = of(input);
+                if value.is_err() {
+                    next.store(inputs.len(), Ordering::Relaxed);
+                }
+                if let Ok(mut done) = done.lock() {
+                    done.push((number, value));
+                }
             }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.endpoint.parallel.min(inputs.len()) {
+                // Without another thread the work is done by those that are there.
+                if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
         });
         let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         done.sort_by_key(|(number, _)| *number);

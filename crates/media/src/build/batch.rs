@@ -173,7 +173,12 @@ fn make_all(processors: &[Mutex<Processor<'_>>], batch: &[Event]) -> Vec<Option<
     }
     std::thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = processors.iter().map(|p| scope.spawn(move || work(p))).collect();
+        let mut processors = processors.iter();
+        let here = processors.next();
+        // Without another thread the work is done by those that are there.
+        let start = |p| std::thread::Builder::new().spawn_scoped(scope, move || work(p)).ok();
+        let threads: Vec<_> = processors.map_while(start).collect();
+        here.into_iter().for_each(|p| place(work(p)));
         threads.into_iter().for_each(|t| place(t.join().expect("a panic of a sample is caught")));
     });
     all

@@ -9,6 +9,7 @@ use crate::sniff::{Kind, sniff};
 use crate::video::{Ffmpeg, Seek};
 use crate::{MediaError, Result, hash};
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The caller's tokenizer.
@@ -174,7 +175,8 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn write(path: &Path, bytes: &[u8]) -> Result<Scratch> {
         let file = Scratch(path.to_owned());
-        std::fs::write(path, bytes).map_err(|e| MediaError::io(path, "write", e))?;
+        let written = bessemer_durable::create_replacing(path).and_then(|mut file| file.write_all(bytes));
+        written.map_err(|e| MediaError::io(path, "write", e))?;
         Ok(file)
     }
 }
@@ -182,7 +184,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What stays behind is hidden and overwritten by the next.
-        let _ = std::fs::remove_file(&self.0);
+        let _ = bessemer_durable::remove_file(&self.0);
     }
 }
 

@@ -36,8 +36,9 @@ pub fn read_folder(
     }
     for name in names {
         let path = dir.join(&name);
-        let read = fs::metadata(&path)
-            .and_then(|m| if m.len() > limits.file_bytes { Ok(None) } else { fs::read(&path).map(Some) });
+        let read = fs::metadata(&path).and_then(|m| {
+            if m.len() > limits.file_bytes { Ok(None) } else { bessemer_durable::read(&path).map(Some) }
+        });
         let events = match read {
             Ok(Some(bytes)) => grouper.push(&name, bytes),
             Ok(None) => grouper.refuse(&name, "too-large", format!("more than {} bytes", limits.file_bytes)),
@@ -60,7 +61,7 @@ fn list(
     names: &mut Vec<String>,
     refused: &mut Vec<(String, &'static str)>,
 ) -> Result<()> {
-    for entry in fs::read_dir(dir).map_err(|e| MediaError::io(dir, "list", e))? {
+    for entry in bessemer_durable::read_dir(dir).map_err(|e| MediaError::io(dir, "list", e))? {
         let entry = entry.map_err(|e| MediaError::io(dir, "list", e))?;
         let kind = entry.file_type().map_err(|e| MediaError::io(&entry.path(), "look at", e))?;
         let shown = format!("{prefix}{}", entry.file_name().to_string_lossy());

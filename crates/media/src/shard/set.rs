@@ -2,10 +2,9 @@
 
 use super::{Sample, ShardMeta, ShardReader, ShardSummary, ShardWriter};
 use crate::{MediaError, Result};
-use bessemer_durable as durable;
+use bessemer_durable::ConfinedDir;
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The list of a set's files, written last.
 pub const INDEX_FILE: &str = "media-shards.json";
@@ -71,9 +70,10 @@ impl SetIndex {
     /// [`MediaError::Shard`] for a set that is unfinished, contradicts itself or its files; [`MediaError::Io`].
     pub fn open(dir: &Path) -> Result<(SetIndex, Vec<ShardReader>)> {
         let path = dir.join(INDEX_FILE);
-        let length = match fs::metadata(&path) {
-            Ok(m) => m.len(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+        let set = ConfinedDir::open_named(dir).map_err(|e| MediaError::io(dir, "open", e))?;
+        let length = match set.facts(INDEX_FILE) {
+            Ok(Some(facts)) => facts.bytes,
+            Ok(None) => {
                 return Err(MediaError::shard(
                     dir,
                     format!("no {INDEX_FILE}: the set was not finished; build it again"),
@@ -87,7 +87,7 @@ impl SetIndex {
                 format!("wanted at most {MOST_INDEX_BYTES} bytes, found {length}"),
             ));
         }
-        let text = bessemer_durable::read(&path).map_err(|e| MediaError::io(&path, "read", e))?;
+        let text = set.read(INDEX_FILE).map_err(|e| MediaError::io(&path, "read", e))?;
         let index: SetIndex =
             serde_json::from_slice(&text).map_err(|e| MediaError::shard(&path, e.to_string()))?;
         if index.format != FORMAT || index.version != super::VERSION {
@@ -135,7 +135,7 @@ impl SetIndex {
 /// before the sample that would make it longer than the limit. Names and bytes are a pure function of the samples pushed.
 #[derive(Debug)]
 pub struct SetWriter {
-    dir: PathBuf,
+    dir: ConfinedDir,
     vocab_size: u32,
     tokenizer: [u8; 32],
     file_bytes: u64,
@@ -154,21 +154,13 @@ impl SetWriter {
                 "media shards: wanted a file size and a vocabulary of at least 1".into(),
             ));
         }
-        fs::create_dir_all(dir).map_err(|e| MediaError::io(dir, "create", e))?;
-        let index = dir.join(INDEX_FILE);
-        match fs::remove_file(&index) {
-            Ok(()) => durable::sync_directory(dir).map_err(|e| MediaError::io(dir, "sync", e))?,
+        let set = ConfinedDir::create_named(dir).map_err(|e| MediaError::io(dir, "create", e))?;
+        match set.remove_file(INDEX_FILE) {
+            Ok(()) => set.sync().map_err(|e| MediaError::io(dir, "sync", e))?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(MediaError::io(&index, "remove", e)),
+            Err(e) => return Err(MediaError::io(&dir.join(INDEX_FILE), "remove", e)),
         }
-        Ok(SetWriter {
-            dir: dir.to_owned(),
-            vocab_size,
-            tokenizer,
-            file_bytes,
-            current: None,
-            done: Vec::new(),
-        })
+        Ok(SetWriter { dir: set, vocab_size, tokenizer, file_bytes, current: None, done: Vec::new() })
     }
 
     /// Appends a sample.
@@ -188,7 +180,8 @@ impl SetWriter {
             let ordinal = u32::try_from(self.done.len())
                 .map_err(|_| MediaError::Argument("more than 2^32 shard files".into()))?;
             let meta = ShardMeta { vocab_size: self.vocab_size, tokenizer: self.tokenizer, ordinal };
-            self.current = Some(ShardWriter::create(&self.dir.join(shard_name(u64::from(ordinal))), meta)?);
+            self.current =
+                Some(ShardWriter::create(&self.dir.path().join(shard_name(u64::from(ordinal))), meta)?);
         }
         self.current.as_mut().expect("a file was just started").push(sample)
     }
@@ -218,14 +211,14 @@ impl SetWriter {
                 checksum: format!("{:016x}", s.checksum),
             })
             .collect();
-        for entry in fs::read_dir(&self.dir).map_err(|e| MediaError::io(&self.dir, "list", e))? {
-            let entry = entry.map_err(|e| MediaError::io(&self.dir, "list", e))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
+        let dir = self.dir.path();
+        for (name, _) in self.dir.list("").map_err(|e| MediaError::io(dir, "list", e))? {
+            let name = name.to_string_lossy().into_owned();
             let partial =
                 name.strip_prefix('.').and_then(|n| n.strip_suffix(".partial")).is_some_and(is_shard_name);
             if partial || (is_shard_name(&name) && !shards.iter().any(|s| s.file == name)) {
-                fs::remove_file(entry.path())
-                    .map_err(|e| MediaError::io(&entry.path(), "remove the stale file", e))?;
+                let removed = self.dir.remove_file(&name);
+                removed.map_err(|e| MediaError::io(&dir.join(&name), "remove the stale file", e))?;
             }
         }
         let index = SetIndex {
@@ -239,11 +232,11 @@ impl SetWriter {
             tokens: shards.iter().map(|s| s.tokens).sum(),
             shards,
         };
-        let path = self.dir.join(INDEX_FILE);
+        let path = dir.join(INDEX_FILE);
         let mut text =
             serde_json::to_vec_pretty(&index).map_err(|e| MediaError::shard(&path, e.to_string()))?;
         text.push(b'\n');
-        durable::write(&path, &text).map_err(|e| MediaError::io(&path, "write", e))?;
+        self.dir.write(INDEX_FILE, &text).map_err(|e| MediaError::io(&path, "write", e))?;
         Ok(index)
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::task::{Answer, Request};
+use std::fs;
 
 fn write(folder: &Path, files: &[(&str, &str)]) {
     for (name, text) in files {
