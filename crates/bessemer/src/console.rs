@@ -5,7 +5,6 @@
 use crate::cli::Verbosity;
 use crate::escape;
 use crate::failure::{Failure, code};
-use crate::limits;
 use crate::uploads::Uploads;
 use anstream::{AutoStream, ColorChoice};
 use bessemer_report::terminal;
@@ -347,9 +346,6 @@ pub(crate) fn complain(failure: &Failure) {
         _ => painted(&format!("error: {}", escape::error(&failure.message))),
     };
     let _ = writeln!(io::stderr(), "{text}");
-    if let Some(limit) = limits::named(&failure.message) {
-        let _ = writeln!(io::stderr(), "{limit}");
-    }
 }
 
 /// Warns on standard error, from a thread that has no console.

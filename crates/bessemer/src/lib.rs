@@ -3,6 +3,7 @@
 //! The only program of the workspace. It reads the command line, picks the backend, handles signals, prints, and chooses
 //! the exit code; everything else happens in the libraries. It is a library with one function for the sake of the build: the
 //! code of a library is made while those that it calls are still being compiled, the code of a program only afterwards.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod cli;
 mod commands;
@@ -38,6 +39,8 @@ pub fn main() -> ExitCode {
     if let Command::Confined { arguments } = &cli.command {
         return commands::confined::run(arguments);
     }
+    // Without the handler a file that grows too long ends the process, as it always did.
+    let _ = signals::report_file_limit();
     let refused_threads = RefusedThreads::watch();
     let mut console = Console::new(cli.verbosity());
     let worked = catch_unwind(AssertUnwindSafe(|| dispatch(&cli, &mut console)));

@@ -4,7 +4,7 @@
 //! send it twice.
 
 use crate::commands::ranks::interrupted;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -14,6 +14,14 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_millis(1500);
 /// Time between two looks at the request.
 const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Makes writing beyond RLIMIT_FSIZE an error of the file, which names the limit, instead of the end of the process.
+///
+/// # Errors
+/// If the system refuses to install a handler.
+pub(crate) fn report_file_limit() -> std::io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
 
 /// A flag that turns true at the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP. Under `nohup`, SIGHUP stays ignored.
 ///

@@ -24,10 +24,12 @@ mod evaluation;
 mod explain;
 mod extract;
 mod fixtures;
+mod foreign_objects;
 mod hf_oracle;
 mod json;
 mod judge;
 mod kill_resume;
+mod limits;
 mod metric;
 #[cfg(feature = "remote")]
 #[path = "../../../object-store/tests/integration/moto.rs"]
