@@ -76,6 +76,16 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     for name in folders.iter().filter(|f| !crates.contains_key(*f)) {
         problems.push(format!("crates/{name} has no row in ARCHITECTURE.md"));
     }
+    for name in &folders {
+        let root = root.join("crates").join(name).join("src");
+        let top = ["lib.rs", "main.rs"].iter().find_map(|file| fs::read_to_string(root.join(file)).ok());
+        if !top.is_some_and(|text| text.contains("clippy::disallowed_methods")) {
+            problems.push(format!(
+                "crates/{name}: its first lines neither deny clippy::disallowed_methods outside of tests nor allow it \
+                 with a reason (see clippy.toml)"
+            ));
+        }
+    }
     for (name, krate) in &crates {
         if !folders.contains(name) {
             problems.push(format!("ARCHITECTURE.md lists {name}, but crates/{name} does not exist"));

@@ -1,6 +1,7 @@
 //! A model's shapes, parameters and FLOPs, as pure values: what a recipe's `[model]` table means.
 //!
 //! [`ModelConfig`] is what was written, [`Model`] what it means; only a `Model` that can be built exists.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod annotation;
 mod choices;

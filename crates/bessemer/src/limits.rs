@@ -26,7 +26,7 @@ impl RefusedThreads {
 
     /// The error of a refused thread, if there was one.
     pub(crate) fn error(&self) -> Option<std::io::Error> {
-        let error = || bessemer_durable::thread_error(&std::io::ErrorKind::WouldBlock.into());
+        let error = || bessemer_durable::thread_error(std::io::ErrorKind::WouldBlock.into());
         self.0.load(Ordering::Relaxed).then(error)
     }
 }

@@ -31,6 +31,7 @@
 //! assert_eq!(latest.loaded.read_tensor("w")?, w);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod ahead;
 mod chunks;

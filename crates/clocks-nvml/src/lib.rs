@@ -6,6 +6,7 @@
 //! none: a lock that somebody else put on a device does not come back.
 //!
 //! Without the feature `nvml` the crate builds anywhere, and [`open`] says what is missing.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(not(feature = "nvml"), allow(dead_code, reason = "only the library's edge makes clocks"))]
 
 mod calls;

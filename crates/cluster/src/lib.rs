@@ -1,4 +1,5 @@
 //! Networks of devices as values: what they are made of, how messages travel on them, how long collectives take.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod catalogue;
 pub mod collective;

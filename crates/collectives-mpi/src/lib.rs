@@ -10,6 +10,7 @@
 //! MPI's own reductions are not used.
 //!
 //! Without the feature `mpi` the crate builds anywhere, and [`start`] says what is missing.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "only an engine uses the rest"))]
 
 mod engine;

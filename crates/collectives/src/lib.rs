@@ -7,6 +7,7 @@
 //! without waiting for the receiver.
 //!
 //! This crate starts a thread in one case only: [`CollectiveQueue::with_progress_thread`].
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod call;
 mod channels;

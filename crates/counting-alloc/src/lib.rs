@@ -6,6 +6,7 @@
 //! static ALLOCATOR: CountingAllocator = CountingAllocator;
 //! ```
 //! Every number is of the whole process, all threads together. Memory that C libraries take is not seen.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(unsafe_code, reason = "counting allocations means implementing GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

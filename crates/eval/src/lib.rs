@@ -7,6 +7,7 @@
 //! - [`ngram_ladder`]: what each further character of context is worth by plain counting.
 //! - [`generate`], [`sampling`]: text from a model, the same for the same seed.
 //! - [`windows`]: which targets are scored with which context.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod baseline;
 pub mod config;

@@ -8,6 +8,7 @@
 //!
 //! A [`FillPlan`] has the programs of a job's steps and supplies each rank's [`RankFill`]. `parallel` knows neither: it runs the
 //! programs, and hands the work its instructions ([`bessemer_parallel::FillerWork`]).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod check;
 mod copies;

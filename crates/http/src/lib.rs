@@ -7,6 +7,7 @@
 //! browser of this machine shows are kept out by [`Access`].
 //!
 //! No TLS and no HTTP/2: a server that is reached from outside stands behind a proxy that has both.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod access;
 mod answer;

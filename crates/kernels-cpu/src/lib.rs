@@ -6,6 +6,7 @@
 //!
 //! Unit tests launch no operator: a test program holds what its tests reach, and that would be every operator for every
 //! instruction set, compiled once more.
+#![allow(clippy::disallowed_methods, reason = "reads /proc and /sys only")]
 
 mod arena;
 mod backend;

@@ -18,6 +18,7 @@
 //!
 //! A [`Batch`] also says where documents begin inside a window (segments and positions), which is what masking
 //! attention between documents needs. A warm batch allocates nothing.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
 mod config;

@@ -3,6 +3,7 @@
 //! Every function here takes text that strangers wrote and returns plain text or a [`MarkupError`]. Time is linear in the
 //! input, memory and output are bounded by [`MarkupLimits`], and nothing recurses, so no nesting exhausts a stack. XML entities
 //! that a document declares are never expanded.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod error;
 pub mod jats;

@@ -10,6 +10,7 @@
 //! | [`RecoveryPlan`], [`exchange_elements`] | which copies a restarted run goes on from, and the elements that each rank needs of them |
 //!
 //! The crate knows no tensors: state is bytes, and a layout is a hash.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod directory;
 mod error;

@@ -1,5 +1,6 @@
 //! The Mersenne Twister MT19937 (Matsumoto, Nishimura 1998), for numbers that must equal those of other programs: NumPy and CPython seed it
 //! differently and read the same words. [`PythonRandom`]: what CPython's `random.Random` makes of them. Nothing in training draws from it.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod python;
 

@@ -2,6 +2,7 @@
 //! ranges of each dim and as [`ElementRun`]s, [`redistribute()`] which collectives lead from one layout to another,
 //! [`BlockSchedule`] which rank computes which block of an attention when, [`require`] refuses a tensor that is consumed in a layout that it does not have, and [`formulas`] hold what all of this
 //! sends and stores.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod axis;
 mod blocks;

@@ -11,6 +11,7 @@
 //!
 //! Each is a function of texts. Numbers are equal to those of the programs named; where a metric has several definitions under one name, its
 //! signature says which ran.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod answers;
 pub mod bias;

@@ -20,6 +20,7 @@
 //! the programs for one tensor shard of a model ([`Decoder::of_tensor_shard`]). A decoder may also be one stage of a pipeline with
 //! several micro-batches in flight and backward passes in two parts ([`Decoder::of_stage`]): the passes of a whole model
 //! are those of a stage that holds everything.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod cache;
 mod config;

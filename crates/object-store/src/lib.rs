@@ -16,6 +16,7 @@
 //!
 //! Protocols, signatures and retries are `object_store`'s; its one thread belongs to the [`Stores`]. All of it is behind the feature
 //! `remote`. Without it the same types exist, and opening them is an error that says what to build.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod file;
 #[cfg(feature = "remote")]

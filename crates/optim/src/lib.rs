@@ -3,6 +3,7 @@
 //!
 //! A step is four moves on the device: the sum of squares of every gradient, their total and the clipping factor on
 //! the host, and the update of every parameter. A gradient that is not finite leaves everything as it was.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod adafactor;
 mod adamw;

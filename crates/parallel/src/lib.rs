@@ -15,6 +15,7 @@
 //!
 //! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022;
 //! Narayanan et al. 2021 (pipelines).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod chunk;
 mod columns;

@@ -3,6 +3,7 @@
 //! Transformations of NL-Augmenter (Dhole et al. 2021) and HELM (Liang et al. 2022) that need no model and no network. Each is a line of one table ([`Perturbation::all`]); where
 //! they draw, they draw the numbers of CPython's `random` (one of them NumPy's), so that they make of a text and a seed what the originals make.
 //! A function of text, rate and random numbers: no files, no clocks.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod characters;
 mod lists;

@@ -11,6 +11,7 @@
 //! - [`candidates`] lists every layout of a job that may fit into memory, the fastest first.
 //!
 //! This crate is pure: no file, clock, thread or random source.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bubble;
 mod calibration;

@@ -6,6 +6,7 @@
 //!   and answers that a model is to be judged on.
 //!
 //! Deletion of documents by id is done where corpora are written, in the crate `corpus`.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod config;
 pub mod decontaminate;

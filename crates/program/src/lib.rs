@@ -21,6 +21,7 @@
 //!
 //! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
 //! has; a pass that changes bits without saying so.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod blocks;
 mod compress;

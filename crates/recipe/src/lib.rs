@@ -6,6 +6,7 @@
 //! where it came from and can be written back as documented TOML.
 //!
 //! The machinery ([`load`]) works for any config type; [`Recipe`] composes the configs of all crates.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod check;
 mod error;

@@ -10,6 +10,7 @@
 //! - [`plot`] draws line charts, bar charts, lanes and networks as inline SVG.
 //! - [`plan_bars`] and [`compare`] show a plan of the layout, and what its steps took.
 //! - [`terminal`] formats steps, evaluations and the summary as lines.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod compare;
 mod coord_check;

@@ -10,6 +10,7 @@
 //! - [`Trace`] writes where time went, as a `trace.json` that Perfetto and chrome://tracing open, [`TraceLanes`] by lanes; [`read_trace`] reads it back.
 //!
 //! This crate reads no clock: seconds and wall times are arguments.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod coord_check;
 mod crc32c;

@@ -11,6 +11,7 @@
 //! - [`batch`]: sizes of batches and learning rates that published studies found.
 //!
 //! Losses are nats for each token, so they hold for one tokenizer and one kind of text. Everything is a pure value.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod approaches;
 pub mod batch;

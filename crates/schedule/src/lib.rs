@@ -10,6 +10,7 @@
 //! route, bidirectional ones (Chimera, DualPipe) two, and then every stage is held by two ranks.
 //!
 //! This crate is pure: no tensor, file, clock, thread or random source.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod communicate;
 mod error;

@@ -8,6 +8,7 @@
 //!
 //! The text of a request is a function of the request, its seed and the model: not of the other requests, the slots or the
 //! threads.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod access_key;
 mod answer;

@@ -11,6 +11,7 @@
 //!   `shards.json` that is written last: its presence means that the split is complete.
 //!
 //! A token costs 2 bytes up to a vocabulary of 65,536 and 4 bytes above; a document costs 32 bytes of index.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod component;
 mod error;

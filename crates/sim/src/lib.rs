@@ -10,6 +10,7 @@
 //! - [`formulas`] holds the published closed forms, against which the simulator is tested.
 //!
 //! This crate is pure: no tensor, file, clock, thread or random source. Jitter is computed from a seed and counters.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bounds;
 mod costs;

@@ -12,6 +12,7 @@
 //! Around them stands what touches the system: [`Heartbeat`] files, [`launch_epoch`] and its fencing, [`process`] (starting, the
 //! tree of descendants, its end), [`ServiceManager`] (systemd) and [`HealthServer`] (HTTP). `README.md` beside this crate
 //! specifies the files.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod exit;
 mod health;

@@ -3,6 +3,7 @@
 //! Formats: V7, POSIX ustar, pax (paths and sizes), GNU long names (IEEE 1003.1-2017 `pax`; GNU tar manual, appendix D). Nothing is
 //! written to disk by name, yet paths that are absolute, climb (`..`) or are no UTF-8 are refused, as are links, devices and sparse
 //! files, whose length says nothing of their content. What is refused is reported and skipped, and reading goes on.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::io::Read;
 use thiserror::Error;

@@ -7,6 +7,7 @@
 //!
 //! What must never happen: a slice of device memory outside a kernels crate, an allocation in a warm step,
 //! a random number that depends on anything but (seed, step, tensor name, element).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod backend;
 mod error;

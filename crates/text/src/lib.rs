@@ -3,6 +3,7 @@
 //! Rules, deduplication, privacy and scores are each defined over one of these forms, and which one is part of their
 //! name: "five-word shingles" of two tools differ when their words do. Everything here works on `&str` and `&[u8]`, is
 //! pure, and has a plain reference beside each fast path.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod hash;
 pub mod ngram;

@@ -11,6 +11,7 @@
 //! What holds: every byte string decodes to itself after byte-level encoding; the result of training does not depend
 //! on threads or batches; the file on disk gives the same ids in Hugging Face `tokenizers` and `transformers`; plain
 //! encoding never gives a special token.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod added_tokens;
 mod backtracking;

@@ -11,6 +11,7 @@
 //! State of a run is small: parameters, optimizer moments, and one number, the samples consumed. Everything random is a
 //! function of (seed, step, name, element), so a run that was killed and goes on has the same bits as one that never
 //! stopped.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod error;
 mod evaluation;

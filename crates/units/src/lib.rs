@@ -2,6 +2,7 @@
 //!
 //! A number that carries a unit is a type of its own, so that bytes are not added to tokens and a report
 //! prints every figure in one way. Everything here is a plain value: no file, clock, thread or random source.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod activations;
 mod compress;

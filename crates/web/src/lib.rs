@@ -3,6 +3,7 @@
 //!
 //! Everything here takes bytes that strangers made. It answers with a value or an error, in memory and time that are
 //! bounded by the limits given, whatever the bytes are.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod encoding;
 pub mod extract;
