@@ -253,9 +253,9 @@ fn attack_all(chosen: impl Fn(usize, &Path) -> Vec<(Replacement, Vec<&'static [&
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some((index, path)) = Some(next.fetch_add(1, Ordering::Relaxed))
-                    .and_then(|index| Some((index, paths.get(index)?)))
-                {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(path) = paths.get(index) else { break };
                     for (kind, commands) in chosen(index, path) {
                         if kind == Replacement::Unreadable && skipped {
                             continue;
