@@ -55,6 +55,10 @@ pub(crate) fn remedy(error: &io::Error) -> Option<&'static str> {
             "check owner and mode of the entry and of its directory (ls -ld)"
         }
         Some(Errno::ROFS) => "name a directory on a file system that can be written",
+        Some(Errno::LOOP) => {
+            "a symbolic link takes the place of the file and is not followed here; remove it"
+        }
+        Some(Errno::NXIO) => "a FIFO, a socket or a device takes the place of the file; remove it",
         Some(Errno::ISDIR) => "a directory takes the place of the file; move it away and try again",
         _ => return None,
     })

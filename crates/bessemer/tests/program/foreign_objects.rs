@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ const PASSING: [&str; 16] = [
 ];
 
 /// Words of which an error has at least one: each begins an advice.
-const REMEDIES: [&str; 14] = [
+const REMEDIES: [&str; 16] = [
     "put ",
     "move ",
     "remove ",
@@ -78,6 +78,8 @@ const REMEDIES: [&str; 14] = [
     "free ",
     "name ",
     "give ",
+    "build ",
+    "--text",
 ];
 
 /// A finished run of four steps.
@@ -149,7 +151,8 @@ fn replace(kind: Replacement, at: &Path, outside: &Path) {
 
 /// Runs a command; none if it does not end in time.
 fn within_time(mut command: Command, log: &Path) -> Option<Finished> {
-    let mut child = command.stdout(Stdio::null()).stderr(fs::File::create(log).unwrap()).spawn().unwrap();
+    let output = fs::File::create(log).unwrap();
+    let mut child = command.stdout(output.try_clone().unwrap()).stderr(output).spawn().unwrap();
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
