@@ -20,7 +20,7 @@ mod schema;
 pub use edit::{Document, Value, Verdict, edit, edit_all};
 pub use edits::{EDIT_KINDS, EDITS, EMAILS, Edits, EditsColumn, IPS, LENGTHS, LINES, NUMBERS, SECRETS};
 pub use key::{DocKey, DocKeys, doc_key_column};
-pub use parquet_file::{CheckedBatches, json_value, JsonRows, MAX_PAGE_BYTES};
+pub use parquet_file::{CheckedBatches, JsonRows, MAX_PAGE_BYTES, json_value};
 pub use pass::{DocumentPass, DocumentPasses, Scratch};
 pub use row_builder::{Origin, RowBuilder};
 pub use rows::Rows;

@@ -525,10 +525,10 @@ fn list(values: &ArrayRef) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-use arrow_array::{new_null_array, StringArray};
-use parquet::arrow::ArrowWriter;
-use parquet::file::metadata::ParquetMetaDataWriter;
-use parquet::file::properties::WriterProperties;
+    use arrow_array::{StringArray, new_null_array};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::ParquetMetaDataWriter;
+    use parquet::file::properties::WriterProperties;
     use parquet::file::reader::SerializedFileReader;
     use std::sync::Arc;
     use std::time::{Duration, Instant};

@@ -261,8 +261,7 @@ fn a_file_that_cannot_grow_during_a_save_leaves_the_checkpoints_before_it() {
     let script = "ulimit -f 200 && exec \"$0\" run recipe.toml --set train.steps=8";
     command.args(["-c", script, env!("CARGO_BIN_EXE_bessemer")]).current_dir(place.path(""));
     command.stdin(Stdio::null());
-    finished(command)
-        .failed(FAILED, &["step-00000008", ".safetensors", "File too large", "RLIMIT_FSIZE"]);
+    finished(command).failed(FAILED, &["step-00000008", ".safetensors", "File too large", "RLIMIT_FSIZE"]);
     assert_untouched(&place.files("runs/t/checkpoints"), &before);
     let end = place.records("end").pop().unwrap();
     assert_eq!(end["reason"], "failed", "{end}");

@@ -15,7 +15,9 @@ use arrow_array::builder::{StringBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bessemer_dataflow::{Sink, optional};
-use bessemer_documents::{COMPONENT, EMAILS, head, IPS, LENGTHS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION};
+use bessemer_documents::{
+    COMPONENT, EMAILS, IPS, LENGTHS, LINES, NUMBERS, Rows, SECRETS, Split, VALIDATION, head,
+};
 use bessemer_durable::ConfinedDir;
 use bessemer_web::redact::redact;
 use std::collections::{BTreeMap, HashMap};

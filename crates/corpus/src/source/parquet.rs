@@ -13,7 +13,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Fields};
-use bessemer_documents::{CheckedBatches, json_value, RowBuilder};
+use bessemer_documents::{CheckedBatches, RowBuilder, json_value};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::errors::ParquetError;

@@ -2,9 +2,9 @@
 
 use crate::cli::{Cli, Command, SuperviseArgs};
 use crate::failure::Failure;
+use crate::recipes::load_recipe;
 use bessemer_durable::ConfinedDir;
 use bessemer_recipe::Recipe;
-use crate::recipes::load_recipe;
 use bessemer_supervise::{Hosts, fill_templates};
 use clap::Parser;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,173 @@
+//! Untrusted Jinja templates of models, tasks and judges: [`environment`] is the one place in
+//! which an environment is made, and [`BoundedTemplate`] the one way to render with it.
+//!
+//! Limits, each an error and none a crash:
+//!
+//! | limit | value | holds |
+//! |---|---|---|
+//! | [`MOST_BYTES`] | 1 MiB | length of a template |
+//! | [`MOST_TOKENS`] | 1,000 | tokens of one tag, which bounds the depth of an expression before it is parsed |
+//! | [`MOST_BRANCHES`] | 500 | `elif` branches of a template, whose parser is recursive |
+//! | [`MOST_STEPS`] | 1,000,000 | steps of one rendering; each 64 bytes of a text that is made cost one, so that values and output together stay below 64 MB |
+//! | [`STACK`] | 256 MiB | stack of the thread that parses a template and renders it if it has statements; only touched pages take memory |
+//!
+//! The steps bound how deep loops can nest a value in another, and with that the stack that dropping or printing it
+//! takes.
+
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use std::collections::BTreeSet;
+
+/// Longest template, in bytes.
+pub const MOST_BYTES: usize = 1 << 20;
+/// Most tokens of one tag.
+pub const MOST_TOKENS: usize = 1_000;
+/// Most `elif` branches of a template.
+pub const MOST_BRANCHES: usize = 500;
+/// Steps that one rendering may take.
+pub const MOST_STEPS: u64 = 1_000_000;
+/// Stack for parsing and rendering, in bytes.
+pub const STACK: usize = 256 << 20;
+
+/// Name of the template in its environment.
+const NAME: &str = "template";
+
+/// How a kind of templates treats white space around tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WhiteSpace {
+    /// Removes blanks before and a line break after a statement (`lstrip_blocks`, `trim_blocks`).
+    pub trim_statements: bool,
+    /// Keeps a line break at the end of the template.
+    pub keep_last_line_break: bool,
+}
+
+/// An environment with the limits of this crate, the methods of Python's values, and no escaping of HTML.
+pub fn environment(white_space: WhiteSpace) -> Environment<'static> {
+    let mut environment = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(white_space.trim_statements).lstrip_blocks(white_space.trim_statements);
+    syntax.keep_trailing_newline(white_space.keep_last_line_break);
+    // Without delimiters of its own a syntax cannot fail.
+    environment.set_syntax(syntax.build().unwrap_or_default());
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(MOST_STEPS));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment
+}
+
+/// A template in an environment of its own.
+pub struct BoundedTemplate {
+    environment: Environment<'static>,
+    /// Without statements nothing nests deeper than the template is long.
+    has_statements: bool,
+}
+
+impl std::fmt::Debug for BoundedTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BoundedTemplate")
+    }
+}
+
+impl BoundedTemplate {
+    /// Reads a template. The tag `generation` of Transformers, which marks the answers of a model, has no effect.
+    ///
+    /// # Errors
+    /// A limit or the syntax.
+    pub fn new(mut environment: Environment<'static>, source: &str) -> Result<BoundedTemplate, Error> {
+        let checked = check(source, environment.syntax())?;
+        let environment = on_own_stack(move || {
+            environment.add_template_owned(NAME, checked.source)?;
+            Ok(environment)
+        })?;
+        Ok(BoundedTemplate { environment, has_statements: checked.has_statements })
+    }
+
+    /// The text of the template for a context.
+    ///
+    /// # Errors
+    /// An undefined value, an operation that does not go with its operands, a limit.
+    pub fn render(&self, context: Value) -> Result<String, Error> {
+        let render = move || self.environment.get_template(NAME)?.render(context);
+        if self.has_statements { on_own_stack(render) } else { render() }
+    }
+
+    /// Names that the template reads and does not define, in their order.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn undeclared(&self) -> Result<BTreeSet<String>, Error> {
+        on_own_stack(|| {
+            let template = self.environment.get_template(NAME)?;
+            Ok(template.undeclared_variables(false).into_iter().collect())
+        })
+    }
+}
+
+/// A template within the limits on its text.
+struct Checked {
+    source: String,
+    has_statements: bool,
+}
+
+fn limit(what: String) -> Error {
+    Error::new(ErrorKind::SyntaxError, what)
+}
+
+/// Counts the tokens of a template before it is parsed, with the lexer of the parser.
+fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
+    if source.len() > MOST_BYTES {
+        return Err(limit(format!(
+            "wanted a template of at most {MOST_BYTES} bytes, found {}",
+            source.len()
+        )));
+    }
+    let (mut checked, mut copied) = (String::with_capacity(source.len()), 0);
+    let (mut in_tag, mut branches, mut has_statements, mut begins) = (0, 0, false, false);
+    for token in tokenize(source, false, syntax.clone()) {
+        let (token, span) = token?;
+        in_tag += 1;
+        let first = std::mem::take(&mut begins);
+        match token {
+            Token::TemplateData(_) | Token::VariableStart => in_tag = 0,
+            Token::BlockStart => (in_tag, has_statements, begins) = (0, true, true),
+            Token::Ident("elif") if first => branches += 1,
+            // Their body is rendered as it is.
+            Token::Ident(name @ ("generation" | "endgeneration")) if first => {
+                let (begin, end) = (span.start_offset as usize, span.end_offset as usize);
+                checked.push_str(source.get(copied..begin).unwrap_or_default());
+                checked.push_str(if name == "generation" { "if true" } else { "endif" });
+                copied = end;
+            }
+            _ => {}
+        }
+        if in_tag > MOST_TOKENS {
+            let line = span.start_line;
+            return Err(limit(format!(
+                "wanted at most {MOST_TOKENS} tokens in a tag, found more at line {line}; set parts of it as variables"
+            )));
+        }
+    }
+    if branches > MOST_BRANCHES {
+        return Err(limit(format!("wanted at most {MOST_BRANCHES} branches of elif, found {branches}")));
+    }
+    checked.push_str(source.get(copied..).unwrap_or_default());
+    Ok(Checked { source: checked, has_statements })
+}
+
+/// Runs `work` on a thread with the stack of this crate.
+fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK);
+        match thread.spawn_scoped(scope, work) {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(e) => Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!(
+                    "no thread for the template could be started ({e}); try a higher limit of processes (ulimit -u)"
+                ),
+            )),
+        }
+    })
+}
