@@ -59,6 +59,36 @@ put("serve_request", "completion", b"\0" + b'{"prompt": ["the ", "fox"], "max_to
 put("serve_request", "ids", b"\0" + b'{"prompt": [[1, 2, 3], [4]], "temperature": 0, "stream": true, "stream_options": {"include_usage": true}}')
 put("serve_request", "chat", b"\1" + b'{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}], "top_logprobs": 3, "logprobs": true}')
 put("serve_request", "template", b"\2" + b'{"chat_template": "{% for m in messages %}<|{{ m.role }}|>{{ m[\'content\'] | trim }}{% endfor %}"}')
+
+LOOP = "{% for i in range(9999) %}{% for j in range(9999) %}BODY{% endfor %}{% endfor %}"
+for name, template in {
+    "attributes": "{{ text" + ".x" * 5000 + " }}",
+    "branches": "{% if 0 %}" + "{% elif 0 %}" * 2000 + "{% endif %}",
+    "captured": LOOP.replace("BODY", "{% set x %}{{ 'x' * 100000 }}{% endset %}"),
+    "centre": "{{ 'x'|center(1000000000) }}{{ 'x'.center(1000000000) }}",
+    "chat": "{% for m in messages %}<|{{ m.role }}|>{% generation %}{{ m['content'] | trim }}{% endgeneration %}{% endfor %}",
+    "conditions": "{{ " + "1 if 0 else " * 2000 + "1 }}",
+    "doubled-list": "{% set s = namespace(x=[1]) %}" + LOOP.replace("BODY", "{% set s.x = (s.x + s.x)|list %}"),
+    "doubled-text": "{% set s = namespace(x='x') %}" + LOOP.replace("BODY", "{% set s.x = s.x ~ s.x %}"),
+    "filters": "{{ text" + "|upper" * 5000 + " }}",
+    "format": "{{ '%1000000000d'|format(1) }}{{ '{:1000000000}'.format(1) }}",
+    "indent": "{{ ('\n' * 100000)|indent(1000000) }}",
+    "joined": "{% set s = namespace(x='xx') %}" + LOOP.replace("BODY", "{% set s.x = [s.x, s.x]|join(s.x) %}"),
+    "lists": "{{ " + "[" * 5000 + "]" * 5000 + " }}",
+    "macro": "{% macro f(x) %}{{ f([x]) }}{% endmacro %}{{ f(1) }}",
+    "minus": "{{ " + "-" * 5000 + "1 }}",
+    "nested-values": "{% set s = namespace(x=[]) %}" + LOOP.replace("BODY", "{% set s.x = [s.x] %}") + "{{ s.x }}",
+    "output": LOOP.replace("BODY", "{{ 'x' * 100000 }}"),
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "powers": "{{ 1" + "**1" * 5000 + " }}",
+    "range": "{{ range(1000000000000)|list }}{{ range(9)|slice(1000000000)|list }}{{ range(9)|batch(1000000000, 'x')|list }}",
+    "recursive": "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "repeated": "{{ 'x' * 1000000000 }}",
+    "replaced": "{% set x = 'x' * 100000 %}{{ x|replace('x', x) }}{{ x.replace('', x) }}",
+    "statements": "{% if 1 %}" * 2000 + "{% endif %}" * 2000,
+    "sum": "{{ 1" + "+1" * 30000 + " }}",
+}.items():
+    put("template", name, template)
 put("task_file", "choices", """task: t
 dataset_path: json
 dataset_kwargs: {data_files: {test: documents.jsonl}}

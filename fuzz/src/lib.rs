@@ -65,6 +65,7 @@ targets! {
     switch: [],
     tar: [],
     task_file: [],
+    template: [],
     tokenizer_json: [],
     tokenizer_text: [],
     url: [],

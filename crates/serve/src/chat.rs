@@ -15,21 +15,19 @@
 use crate::body::Message;
 use crate::error::ApiError;
 use bessemer_eval::generate::prompt_tokens;
+use bessemer_jinja::{BoundedTemplate, WhiteSpace, environment};
 use bessemer_tokenizer::Tokenizer;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, ErrorKind};
+use minijinja::ErrorKind;
+use minijinja::value::{Serde, Value as Jinja};
 use serde_json::{Map, Value, json};
 
-/// Steps that a template may take.
-const FUEL: u64 = 10_000_000;
 /// Where the answer of a model without a template ends.
 const PLAIN_STOP: &str = "\nUser:";
 
 /// A template of conversations.
 #[derive(Debug, Default)]
 pub struct ChatTemplate {
-    environment: Option<Environment<'static>>,
+    template: Option<BoundedTemplate>,
     tokens: Map<String, Value>,
 }
 
@@ -56,17 +54,11 @@ impl ChatTemplate {
             _ => None,
         };
         let Some(template) = template else { return Ok(ChatTemplate::plain()) };
-        let mut environment = Environment::new();
-        let mut syntax = SyntaxConfig::builder();
-        syntax.trim_blocks(true).lstrip_blocks(true);
-        environment.set_syntax(syntax.build().map_err(|e| e.to_string())?);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let mut environment = environment(WhiteSpace { trim_statements: true, keep_last_line_break: false });
         environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment
-            .add_template_owned("chat", template)
+        let template = BoundedTemplate::new(environment, &template)
             .map_err(|e| format!("chat_template cannot be read: {e}"))?;
         let token = |name: &str| {
             let token = config.get(name)?;
@@ -74,7 +66,7 @@ impl ChatTemplate {
             Some((name.to_owned(), json!(text)))
         };
         let tokens = ["bos_token", "eos_token", "pad_token", "unk_token"].into_iter().filter_map(token);
-        Ok(ChatTemplate { environment: Some(environment), tokens: tokens.collect() })
+        Ok(ChatTemplate { template: Some(template), tokens: tokens.collect() })
     }
 
     /// Tokens of the prompt for the `messages` of a request, and strings that end the answer.
@@ -84,7 +76,7 @@ impl ChatTemplate {
         messages: &[&Message],
     ) -> Result<(Vec<u32>, Vec<String>), ApiError> {
         let wrong = |e: String| ApiError::field("messages", e);
-        let Some(environment) = &self.environment else {
+        let Some(template) = &self.template else {
             let turn = |m: &&Message| format!("{}: {}\n\n", titled(&m.role), m.content);
             let text: String = messages.iter().map(turn).chain(["Assistant:".into()]).collect();
             let ids = prompt_tokens(tokenizer, &text).map_err(|e| wrong(e.to_string()))?;
@@ -95,9 +87,8 @@ impl ChatTemplate {
         let mut context = self.tokens.clone();
         context.insert("messages".into(), json!(list));
         context.insert("add_generation_prompt".into(), json!(true));
-        let template = environment.get_template("chat").map_err(|e| wrong(e.to_string()))?;
         let text = template
-            .render(Serde(&context))
+            .render(Jinja::from(Serde(&context)))
             .map_err(|e| wrong(format!("the model's template refuses them: {e}")))?;
         let ids = tokenizer.encode_with_special(text.as_bytes()).map_err(|e| wrong(e.to_string()))?;
         match ids.is_empty() {

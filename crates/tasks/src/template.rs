@@ -1,16 +1,23 @@
 //! Templates of task files: Jinja with Python's methods of texts, values printed as Python prints them, an unknown name an error.
 
 use crate::python;
-use minijinja::syntax::SyntaxConfig;
+use bessemer_jinja::{BoundedTemplate, WhiteSpace, environment};
 use minijinja::value::{Serde, Value as Jinja, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
 use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Instructions that one template may take, so that each ends.
-const MOST_STEPS: u64 = 1_000_000;
+/// Steps that the pattern of one `regex_replace` takes, beside those of the text that it makes.
+const PATTERN_STEPS: u64 = 1_000;
+/// Most bytes of a compiled pattern.
+const PATTERN_BYTES: usize = 1 << 20;
 
-/// Renders templates.
-pub(crate) struct Templates(Environment<'static>);
+/// Renders templates, each read once.
+pub(crate) struct Templates {
+    environment: Environment<'static>,
+    read: Mutex<HashMap<String, Arc<BoundedTemplate>>>,
+}
 
 impl std::fmt::Debug for Templates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -20,12 +27,8 @@ impl std::fmt::Debug for Templates {
 
 impl Templates {
     pub(crate) fn new() -> Templates {
-        let mut env = Environment::new();
-        // Without delimiters of its own a syntax cannot fail.
-        env.set_syntax(SyntaxConfig::builder().keep_trailing_newline(true).build().unwrap_or_default());
+        let mut env = environment(WhiteSpace { trim_statements: false, keep_last_line_break: true });
         env.set_undefined_behavior(UndefinedBehavior::Strict);
-        env.set_auto_escape_callback(|_| AutoEscape::None);
-        env.set_fuel(Some(MOST_STEPS));
         env.set_unknown_method_callback(method);
         env.set_formatter(|out, _, value| {
             if value.is_undefined() {
@@ -37,12 +40,18 @@ impl Templates {
             }
             Ok(())
         });
-        env.add_filter("regex_replace", |text: &str, pattern: &str, by: &str| {
-            let pattern = regex::Regex::new(pattern)
-                .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("regex_replace: {e}")))?;
-            Ok::<String, Error>(pattern.replace_all(text, by).into_owned())
-        });
-        Templates(env)
+        env.add_filter("regex_replace", regex_replace);
+        Templates { environment: env, read: Mutex::default() }
+    }
+
+    fn template(&self, template: &str) -> Result<Arc<BoundedTemplate>, Error> {
+        let read = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = read().get(template) {
+            return Ok(known.clone());
+        }
+        let new = Arc::new(BoundedTemplate::new(self.environment.clone(), template)?);
+        read().insert(template.to_owned(), new.clone());
+        Ok(new)
     }
 
     /// The text of a template for a document.
@@ -50,11 +59,13 @@ impl Templates {
     /// # Errors
     /// A sentence with the template and its fault.
     pub(crate) fn render(&self, template: &str, document: &Map<String, Value>) -> Result<String, String> {
-        self.0.render_str(template, Jinja::from(Serde(document))).map_err(|e| {
+        let rendered = self.template(template).and_then(|read| read.render(Jinja::from(Serde(document))));
+        rendered.map_err(|e| {
             let detail = e.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
             let names: Vec<&str> = document.keys().map(String::as_str).collect();
+            let shown: String = template.chars().take(200).collect();
             format!(
-                "template {template:?}: {}{detail}; the document has the columns {}",
+                "template {shown:?}: {}{detail}; the document has the columns {}",
                 e.kind(),
                 names.join(", ")
             )
@@ -63,9 +74,29 @@ impl Templates {
 
     /// The columns that a template reads, in the order of their names. None if it is no template.
     pub(crate) fn columns(&self, template: &str) -> Option<std::collections::BTreeSet<String>> {
-        let template = self.0.template_from_str(template).ok()?;
-        Some(template.undeclared_variables(false).into_iter().collect())
+        self.template(template).ok()?.undeclared().ok()
     }
+}
+
+/// Replaces what a pattern finds. The steps are paid before a text grows.
+fn regex_replace(state: &State<'_, '_>, text: &str, pattern: &str, by: &str) -> Result<String, Error> {
+    state.consume_fuel(PATTERN_STEPS)?;
+    let pattern = regex::RegexBuilder::new(pattern)
+        .size_limit(PATTERN_BYTES)
+        .build()
+        .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("regex_replace: {e}")))?;
+    let references = by.bytes().filter(|byte| *byte == b'$').count();
+    let (mut out, mut end) = (String::with_capacity(text.len()), 0);
+    for found in pattern.captures_iter(text) {
+        let whole = found.get_match();
+        let most = by.len().saturating_add(references.saturating_mul(whole.len()));
+        state.consume_fuel(1 + most as u64 / 64)?;
+        out.push_str(&text[end..whole.start()]);
+        found.expand(by, &mut out);
+        end = whole.end();
+    }
+    out.push_str(&text[end..]);
+    Ok(out)
 }
 
 fn json(value: &Jinja) -> Result<Value, Error> {
@@ -146,5 +177,9 @@ mod tests {
                 )
                 .is_err()
         );
+        let grown = "{% set x = 'x' * 100000 %}{{ x|regex_replace('x', x) }}{{ x|regex_replace('.*', '$0' * 100000) }}";
+        assert!(templates.render(grown, document).unwrap_err().contains("fuel"));
+        let error = templates.render(&format!("{{{{ 1{} }}}}", "+1".repeat(30_000)), document).unwrap_err();
+        assert!(error.contains("tokens in a tag") && error.len() < 1000, "{error}");
     }
 }

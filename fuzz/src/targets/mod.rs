@@ -33,6 +33,7 @@ pub mod shards;
 pub mod switch;
 pub mod tar;
 pub mod task_file;
+pub mod template;
 pub mod tokenizer_json;
 pub mod tokenizer_text;
 pub mod url;

@@ -23,15 +23,14 @@
 use crate::JudgeError;
 use crate::assign::TaskKey;
 use crate::study::{Question, Study};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use bessemer_jinja::{BoundedTemplate, WhiteSpace, environment};
+use minijinja::UndefinedBehavior;
+use minijinja::value::{Serde, Value as Jinja};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
-/// Instructions that a template may take, so that each ends.
-const MOST_STEPS: u64 = 10_000_000;
 /// Longest file of a template, bytes.
 const LONGEST: usize = 1 << 20;
 /// Tokens that a verdict takes if a template does not say.
@@ -128,7 +127,8 @@ pub struct JudgeTemplate {
     text: String,
     fields: Fields,
     patterns: Vec<(Meaning, Regex)>,
-    environment: Environment<'static>,
+    /// The parts of the prompt, by name.
+    parts: BTreeMap<&'static str, BoundedTemplate>,
 }
 
 impl JudgeTemplate {
@@ -164,8 +164,8 @@ impl JudgeTemplate {
         }
         let patterns = fields.patterns().map_err(wrong)?;
         fields.check_continuations().map_err(wrong)?;
-        let environment = environment(&fields).map_err(|e| wrong(format!("{e:#}")))?;
-        Ok(JudgeTemplate { text: text.to_owned(), fields, patterns, environment })
+        let parts = parts(&fields).map_err(wrong)?;
+        Ok(JudgeTemplate { text: text.to_owned(), fields, patterns, parts })
     }
 
     /// The template's name.
@@ -306,8 +306,9 @@ impl JudgeTemplate {
     }
 
     fn render(&self, part: &str, context: &Value) -> Result<String, JudgeError> {
-        let rendered = self.environment.get_template(part).and_then(|part| part.render(Serde(context)));
-        rendered
+        let Some(template) = self.parts.get(part) else { return Ok(String::new()) };
+        template
+            .render(Jinja::from(Serde(context)))
             .map_err(|e| JudgeError::Template { place: self.name().into(), what: format!("{part}: {e:#}") })
     }
 }
@@ -353,21 +354,23 @@ impl Fields {
     }
 }
 
-fn environment(fields: &Fields) -> Result<Environment<'static>, minijinja::Error> {
-    let mut environment = Environment::new();
-    let mut syntax = SyntaxConfig::builder();
-    syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
-    environment.set_syntax(syntax.build()?);
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(MOST_STEPS));
-    environment.add_template_owned("prompt", fields.prompt.clone())?;
-    let suffix = |suffix: Option<&String>| suffix.cloned().unwrap_or_default();
-    environment.add_template_owned("generate", suffix(fields.generate.as_ref().map(|g| &g.suffix)))?;
-    environment.add_template_owned("likelihood", suffix(fields.likelihood.as_ref().map(|l| &l.suffix)))?;
-    let point = fields.likelihood.as_ref().and_then(|l| l.point.clone());
-    environment.add_template_owned("point", point.unwrap_or_default())?;
-    Ok(environment)
+/// The parts that a template has. Of the others the text is empty.
+fn parts(fields: &Fields) -> Result<BTreeMap<&'static str, BoundedTemplate>, String> {
+    let sources = [
+        ("prompt", Some(&fields.prompt)),
+        ("generate", fields.generate.as_ref().map(|g| &g.suffix)),
+        ("likelihood", fields.likelihood.as_ref().map(|l| &l.suffix)),
+        ("point", fields.likelihood.as_ref().and_then(|l| l.point.as_ref())),
+    ];
+    let mut parts = BTreeMap::new();
+    for (name, source) in sources {
+        let Some(source) = source else { continue };
+        let mut environment = environment(WhiteSpace { trim_statements: true, keep_last_line_break: true });
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        let part = BoundedTemplate::new(environment, source).map_err(|e| format!("{name}: {e:#}"))?;
+        parts.insert(name, part);
+    }
+    Ok(parts)
 }
 
 fn points(study: &Study) -> &[String] {
