@@ -122,5 +122,5 @@ fn profiles_are_listed_and_wrong_names_have_a_nearest() {
     fs::write(place.path("bad.parquet"), "no parquet").unwrap();
     explain(&["bad.parquet", "--profile", "c4"]).failed(1, &["bad.parquet"]);
     fs::write(place.path("bytes.txt"), b"abc\xff").unwrap();
-    explain(&["bytes.txt", "--profile", "c4"]).failed(1, &["byte 3 is not UTF-8"]);
+    explain(&["bytes.txt", "--profile", "c4"]).failed(1, &["byte 0xff at offset 3"]);
 }

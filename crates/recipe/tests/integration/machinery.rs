@@ -368,7 +368,7 @@ fn files_that_are_no_recipes_are_refused() {
     fs::write(dir.path().join("binary"), b"a = \"\xff\xfe\"").unwrap();
     fs::write(dir.path().join("huge"), vec![b'#'; (1 << 20) + 1]).unwrap();
     for (name, wanted) in [
-        ("binary", "byte 5 is not valid UTF-8"),
+        ("binary", "byte 0xff at offset 5"),
         ("huge", "larger than"),
         ("none", "cannot read"),
         (".", "regular file"),
