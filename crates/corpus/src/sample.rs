@@ -10,6 +10,7 @@ use crate::split::Assign;
 use arrow_array::RecordBatch;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink, optional};
 use bessemer_documents::Rows;
+use bessemer_durable::ConfinedDir;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ pub fn sample(config: &CorpusConfig, threads: usize, spill: &Path, stop: &Atomic
     let head = Arc::new(Head { source: source.clone(), has_more: Arc::default() });
     let stages = compose::plan(config, source, assign, as_maps(&Default::default()))?.stages;
     let plan = Plan { source: head.clone(), stages };
-    Executor::new(threads, MEMORY, spill, stop, &|| {}).run(&plan, &mut Counts(&mut sample))?;
+    let spill = ConfinedDir::open_named(spill).map_err(Error::System)?;
+    Executor::new(threads, MEMORY, &spill, stop, &|| {}).run(&plan, &mut Counts(&mut sample))?;
     sample.is_whole = !head.has_more.load(Ordering::Relaxed);
     Ok(sample)
 }

@@ -194,7 +194,7 @@ fn look_at_folder(path: &Path, console: &mut Console) -> Result<(SourceKind, u64
             seen += 1;
             // A .json beside other files is seldom one of rows.
             let kind = source_kind_of(&name).filter(|_| !name.to_ascii_lowercase().ends_with(".json"));
-            let kind = kind.or_else(|| holds_text(&name, &entry.path()).then_some(SourceKind::Folder));
+            let kind = kind.or_else(|| holds_text(&name, &entry).then_some(SourceKind::Folder));
             let Some(kind) = kind else {
                 others += 1;
                 continue;
