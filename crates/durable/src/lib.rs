@@ -20,7 +20,7 @@ mod unnamed;
 pub use confined::{AsDir, ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
 pub use limits::{is_limit, is_of_the_process, thread_error, with_remedy};
 pub use lock::FileLock;
-pub use named::{open_input, read_dir, read_input_to_string};
+pub use named::{open_input, read_dir, read_input, read_input_to_string};
 pub use new_file::NewFile;
 pub use text::{TextReader, decode_text, without_mark};
 pub use unnamed::UnnamedFile;

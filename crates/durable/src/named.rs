@@ -3,7 +3,7 @@
 //! The path may lead over symbolic links, and an input that is read once may be a pipe (`<(zcat x)`). Files of a run
 //! directory are opened through a [`ConfinedDir`](crate::ConfinedDir) instead.
 
-use crate::at;
+use crate::{at, decode_text};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
@@ -21,14 +21,22 @@ pub fn open_input(path: &Path) -> io::Result<File> {
     opened.map_err(|e| at(path, "open", e))
 }
 
-/// Reads a whole input as UTF-8 text; see [`open_input`].
+/// Reads a whole input; see [`open_input`].
 ///
 /// # Errors
-/// Those of [`open_input`] and of reading; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
+/// Errors of [`open_input`] and of reading.
+pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_input(path)?.read_to_end(&mut bytes).map_err(|e| at(path, "read", e))?;
+    Ok(bytes)
+}
+
+/// Reads a whole input as text; see [`open_input`].
+///
+/// # Errors
+/// Errors of [`read_input`] and of [`decode_text`].
 pub fn read_input_to_string(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    open_input(path)?.read_to_string(&mut text).map_err(|e| at(path, "read", e))?;
-    Ok(text)
+    decode_text(read_input(path)?)
 }
 
 /// Entries of a directory that a user names.

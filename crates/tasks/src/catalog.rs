@@ -336,7 +336,7 @@ fn load_yaml(path: &Path, seen: &mut Vec<PathBuf>) -> Result<Map<String, Value>,
     if seen.len() > DEEPEST || seen.iter().any(|other| other == path) {
         return Err(wrong("it includes itself".into()));
     }
-    let text = bessemer_durable::read_to_string(path)
+    let text = bessemer_durable::read_input_to_string(path)
         .map_err(|source| TaskError::Io { path: path.into(), source })?;
     let value = yaml::parse(&text).map_err(wrong)?;
     let Value::Object(mut map) = value else { return Err(wrong("wanted a mapping of fields".into())) };

@@ -152,7 +152,7 @@ fn winobias(path: &Path) -> Result<Vec<Document>, TaskError> {
         wrong("wanted a file whose name begins with pro_, with one beside it that begins with anti_".into())
     })?;
     let lines = |path: &Path| -> Result<Vec<String>, TaskError> {
-        let text = bessemer_durable::read_to_string(path)
+        let text = bessemer_durable::read_input_to_string(path)
             .map_err(|source| TaskError::Io { path: path.into(), source })?;
         let bare = |line: &str| {
             let line = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim();

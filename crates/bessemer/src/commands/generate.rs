@@ -118,7 +118,7 @@ fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = match file == Path::new("-") {
         true => std::io::stdin().lock().take(LONGEST_PROMPT + 1).read_to_end(&mut bytes),
-        false => bessemer_durable::open_regular(file)
+        false => bessemer_durable::open_input(file)
             .and_then(|file| file.take(LONGEST_PROMPT + 1).read_to_end(&mut bytes)),
     };
     read.map_err(|e| wrong(e.to_string()))?;

@@ -107,7 +107,7 @@ pub(crate) fn load(path: &Path) -> Result<Tokenizer, Failure> {
 /// A file, or standard input.
 fn input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     match file {
-        Some(path) => bessemer_durable::read(path)
+        Some(path) => bessemer_durable::read_input(path)
             .map_err(|e| Failure::new(format!("cannot read {}: {e}", path.display()))),
         None => {
             let mut bytes = Vec::new();

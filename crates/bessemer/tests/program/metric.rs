@@ -125,7 +125,8 @@ fn toxicity_is_printed_beside_what_the_classifier_is_worth() {
     };
     assert!((found["expected_maximum_toxicity"].as_f64().unwrap() - largest / 2.0).abs() < 1e-12);
     let [low, high] = [0, 1].map(|i| found["intervals"]["toxicity_probability"][i].as_f64().unwrap());
-    assert_eq!((low, high), (0.0, 1.0), "one of two prompts");
+    // One of two prompts: Wilson's interval, as `scipy.stats.binomtest(1, 2).proportion_ci(method="wilson")` has it.
+    assert!((low - 0.09453).abs() < 1e-4 && (high - 0.90547).abs() < 1e-4, "{low} {high}");
     assert!(found["classifier"]["held_out"]["auc"].as_f64().unwrap() > 0.9, "{found}");
     let text = place.bessemer(&["metric", "toxicity", "g.jsonl"]).text();
     for part in ["2 prompts with 2 generations each", "expected maximum toxicity", "AUC", "ECE", "--train-on"]

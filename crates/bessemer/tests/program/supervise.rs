@@ -237,7 +237,7 @@ fn systemd_and_probes_hear_of_the_run() {
         let said = said(&place);
         let (address, _) = said.split_once("http://")?.1.split_once("/healthz")?;
         let mut client = TcpStream::connect(address).ok()?;
-        client.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
         let mut page = String::new();
         client.read_to_string(&mut page).ok()?;
         page.contains(" 200 OK").then_some(page)

@@ -18,7 +18,7 @@ const MEMORY: usize = 512 << 20;
 pub(super) fn wanted(ids: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure> {
     let mut wanted = ids.to_vec();
     if let Some(file) = file {
-        let text = bessemer_durable::read_to_string(file)
+        let text = bessemer_durable::read_input_to_string(file)
             .map_err(|cause| Failure::usage(format!("cannot read {}: {cause}", file.display())))?;
         wanted.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
     }

@@ -36,7 +36,7 @@ pub(crate) fn run(command: &JudgeCommand, as_json: bool, console: &mut Console) 
 
 fn create(args: &JudgeCreateArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let name = args.texts.display().to_string();
-    let text = bessemer_durable::read_to_string(&args.texts)
+    let text = bessemer_durable::read_input_to_string(&args.texts)
         .map_err(|e| Failure::new(format!("--texts {name}: {e}")))?;
     let ask = |usual: &str| args.question.clone().unwrap_or_else(|| usual.to_owned());
     let question = match args.scale.is_empty() {
@@ -115,7 +115,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 fn read(args: &JudgeReadArgs, console: &mut Console) -> Result<(), Failure> {
     let mut store = open(&args.study)?;
-    let sheet = bessemer_durable::open_regular(&args.sheet)
+    let sheet = bessemer_durable::open_input(&args.sheet)
         .map_err(|e| Failure::new(format!("{}: {e}", args.sheet.display())))?;
     let (added, empty) = exchange::read_sheet(&mut store, &args.judge, now(), sheet)
         .map_err(|e| Failure::new(format!("{}: {e}", args.sheet.display())))?;

@@ -504,7 +504,7 @@ impl Search<'_> {
 
     /// The same for a recipe.
     fn memory_of(&self, recipe: &Recipe) -> Result<MemoryPlan, String> {
-        if let Some(problem) = recipe.problems().into_iter().next() {
+        if let Some(problem) = recipe.problems_for(RecipeUse::Layout).into_iter().next() {
             return Err(problem.message);
         }
         let model = &self.training.model;
