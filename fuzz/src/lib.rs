@@ -155,6 +155,7 @@ pub fn build_corpus(source: SourceKind, name: &str, data: &[u8]) {
     let context = BuildContext { threads: 1, memory_budget: 4 << 20, progress: &|_| {}, stop: &stop };
     if let Ok(built) = build(&config, &out, &context) {
         let summary = built.summary;
-        assert_eq!(summary.read.documents, summary.kept.documents + summary.dropped.documents);
+        // A long text becomes several documents, and the held-out end of one is a document of its own.
+        assert!(summary.read.documents <= summary.kept.documents + summary.dropped.documents);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn explained(cause: &io::Error, text: String) -> io::Error {
 }
 
 fn code(error: &io::Error) -> Option<i32> {
-    let inner = || Some(error.get_ref()?.downcast_ref::<Explained>()?.code?);
+    let inner = || error.get_ref()?.downcast_ref::<Explained>()?.code;
     error.raw_os_error().or_else(inner)
 }
 

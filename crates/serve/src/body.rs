@@ -265,7 +265,7 @@ fn refusal(name: &str, found: &str) -> Option<ApiError> {
     let known = NEUTRAL.iter().find(|(one, _)| *one == name);
     let number = found.parse::<f64>().ok();
     let same = |one: &&str| *one == found || (number.is_some() && number == one.parse().ok());
-    let neutral = known.is_some_and(|(_, values)| values.iter().any(|one| same(one)));
+    let neutral = known.is_some_and(|(_, values)| values.iter().any(same));
     if neutral || matches!(found, "null" | "[]" | "{}") {
         return None;
     }

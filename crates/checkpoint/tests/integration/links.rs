@@ -273,7 +273,7 @@ fn leftovers_of_a_killed_removal_go_at_the_next_open_unless_somebody_is_at_work(
     let lock = FileLock::try_acquire(&tmp.path().join(".lock")).unwrap().unwrap();
     assert!(store.clean().is_empty() && left.exists());
     drop(lock);
-    assert_eq!(store.clean(), [left.clone()]);
+    assert_eq!(store.clean(), std::slice::from_ref(&left));
     assert!(!left.exists() && store.load(2).is_ok());
     assert!(store.clean().is_empty());
 }

@@ -168,10 +168,10 @@ impl Resolver<'_> {
             "makeatletter" | "makeatother" => self.letter = name == "makeatletter",
             "(" | "[" => self.values.math = true,
             ")" | "]" => self.values.math = false,
-            "begin" | "end" => {
-                if name_in_braces(source, end).is_some_and(|(environment, _)| is_formula(environment)) {
-                    self.values.math = name == "begin";
-                }
+            "begin" | "end"
+                if name_in_braces(source, end).is_some_and(|(environment, _)| is_formula(environment)) =>
+            {
+                self.values.math = name == "begin";
             }
             _ => {}
         }

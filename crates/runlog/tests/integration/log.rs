@@ -167,11 +167,9 @@ fn every_kind_survives_the_round_trip_and_a_reopened_log_goes_on() {
     assert_eq!(kinds.len(), records.len());
     let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
     assert_eq!(text.lines().count(), records.len() + 1);
-    assert!(
-        text.starts_with(
-            "{\"kind\":\"log\",\"format\":\"bessemer-runlog\",\"version\":1}\n{\"kind\":\"run\","
-        )
-    );
+    assert!(text.starts_with(
+        "{\"kind\":\"log\",\"format\":\"bessemer-runlog\",\"version\":1}\n{\"kind\":\"run_id\","
+    ));
 }
 
 #[test]
@@ -431,7 +429,7 @@ fn records_without_a_step_are_never_truncated() {
     write(dir.path(), &every_kind());
     RunLog::open(dir.path()).unwrap().truncate_after(0).unwrap();
     let left: Vec<String> = read(dir.path()).unwrap().records.iter().map(|r| r.kind().to_owned()).collect();
-    let wanted = "run model training stage corpus tokenizer shards plan baseline warning";
+    let wanted = "run_id run model training stage corpus tokenizer shards plan baseline warning";
     assert_eq!(left, wanted.split(' ').collect::<Vec<_>>());
 }
 

@@ -155,9 +155,9 @@ impl<'m, 'd, 'a> Judge<'m, 'd, 'a> {
             cleared: vec![false; nodes.len()],
             comments: vec![0; nodes.len()],
         };
-        for i in 1..nodes.len() {
+        for (i, node) in nodes.iter().enumerate().skip(1) {
             let own = u8::from(measures.roles[i] == Role::Comments);
-            judge.comments[i] = judge.comments[nodes[i].parent as usize].saturating_add(own);
+            judge.comments[i] = judge.comments[node.parent as usize].saturating_add(own);
         }
         judge
     }
