@@ -13,6 +13,7 @@
 //!
 //! The steps bound how deep loops can nest a value in another, and with that the stack that dropping or printing it
 //! takes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;

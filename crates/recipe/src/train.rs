@@ -564,7 +564,7 @@ mod tests {
     #[test]
     fn exactly_one_duration_is_wanted() {
         let of = |steps, tokens, epochs| TrainConfig { steps, tokens, epochs, ..Default::default() };
-        assert!(of(0, 0, 0.0).check().unwrap_err().contains("found none"));
+        assert!(of(0, 0, 0.0).check_duration().unwrap_err().contains("found none"));
         assert!(of(5, 7, 0.0).check().unwrap_err().contains("steps = 5 and tokens = 7"));
         assert!(of(0, 0, f64::NAN).check().is_err());
         assert!(of(0, 0, -1.0).check().is_err());

@@ -594,7 +594,8 @@ fn texts_with_byte_order_marks_and_in_utf16_are_read_everywhere() {
         ("reference", "one two three five\n"),
     ];
     let units = |text: &str| -> Vec<u16> { "\u{feff}".encode_utf16().chain(text.encode_utf16()).collect() };
-    let forms: [fn(&[u16]) -> Vec<u8>; 4] = [
+    type Form = fn(&[u16]) -> Vec<u8>;
+    let forms: [Form; 4] = [
         |units| String::from_utf16_lossy(&units[1..]).into_bytes(),
         |units| String::from_utf16_lossy(units).into_bytes(),
         |units| units.iter().flat_map(|unit| unit.to_le_bytes()).collect(),

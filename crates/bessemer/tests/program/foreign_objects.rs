@@ -144,7 +144,7 @@ fn replace(kind: Replacement, at: &Path, outside: &Path) {
             if !at.exists() {
                 fs::write(at, "unreadable").unwrap();
             }
-            fs::set_permissions(at, fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(at, fs::Permissions::from_mode(0o0)).unwrap();
         }
     }
 }
@@ -243,7 +243,7 @@ fn attack(finished: &Workplace, path: &Path, kind: Replacement, commands: &[&[&s
 /// Whether permissions do not bind this process, as those of root do not.
 fn reads_everything() -> bool {
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::set_permissions(file.path(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o0)).unwrap();
     fs::File::open(file.path()).is_ok()
 }
 

@@ -580,7 +580,7 @@ fn the_end_of_a_book_is_held_out_and_counts_once() {
 fn files_without_an_extension_are_read_by_their_content() {
     let input = TempDir::new().unwrap();
     let root = input.path();
-    let binary: Vec<u8> = (0..4000u32).map(|n| (n * 7919 >> 3) as u8).collect();
+    let binary: Vec<u8> = (0..4000u32).map(|n| ((n * 7919) >> 3) as u8).collect();
     let latin: Vec<u8> = "Les élèves de l'école ont passé l'été à la mer, où ils étaient déjà allés.\n"
         .repeat(9)
         .chars()
@@ -695,7 +695,11 @@ fn structures_of_parquet_hold_the_text_of_a_path_of_names() {
 fn a_sample_tells_what_the_rules_keep() {
     let input = TempDir::new().unwrap();
     let line = |number: usize| {
-        let text = if number % 4 == 0 { "short".into() } else { format!("{number}. ") + &prose(number, 80) };
+        let text = if number.is_multiple_of(4) {
+            "short".into()
+        } else {
+            format!("{number}. ") + &prose(number, 80)
+        };
         serde_json::json!({ "text": text }).to_string() + "\n"
     };
     let config = config(SourceKind::Auto, input.path());

@@ -269,10 +269,10 @@ fn warnings(records: &[Record]) -> Vec<String> {
     records.iter().filter_map(warning).filter(|text| text.contains("metrics.jsonl")).collect()
 }
 
-/// Records of a log: the name of its run, and the steps.
-fn logged(log: &std::path::Path) -> (Vec<String>, Vec<u64>) {
+/// Records of the log in a directory: the name of its run, and the steps.
+fn logged(directory: &std::path::Path) -> (Vec<String>, Vec<u64>) {
     let (mut names, mut steps) = (Vec::new(), Vec::new());
-    for record in bessemer_runlog::read(log).unwrap().records {
+    for record in bessemer_runlog::read(directory).unwrap().records {
         match record {
             Record::RunId(run) => names.push(run.id),
             Record::Step(step) => steps.push(step.step),
@@ -289,7 +289,7 @@ fn a_log_is_held_against_the_checkpoint_that_is_resumed() {
     run.train(&of(4), 1, None);
     other.train(&of(9), 1, None);
     let log = run.dir.join(bessemer_runlog::FILE);
-    let (names, steps) = logged(&log);
+    let (names, steps) = logged(&run.dir);
     assert!(names.len() == 1 && steps == [1, 2, 3, 4], "{names:?} {steps:?}");
     let state = checkpoints(&run.dir).latest_valid().unwrap().unwrap().loaded.into_manifest().state;
     assert_eq!(state["run"], names[0].as_str());
@@ -302,7 +302,7 @@ fn a_log_is_held_against_the_checkpoint_that_is_resumed() {
     assert!(said.len() == 1 && said[0].contains("was the log of another run"), "{said:?}");
     assert!(said[0].contains("metrics.other-1.jsonl"), "{said:?}");
     assert!(std::fs::read(run.dir.join("metrics.other-1.jsonl")).unwrap() == foreign);
-    assert_eq!(logged(&log), (names.clone(), vec![6]));
+    assert_eq!(logged(&run.dir), (names.clone(), vec![6]));
     assert_eq!(warnings(&run.train(&of(7), 1, None)), [""; 0]);
 
     // One that was cut short goes on behind a gap that is recorded in it.
@@ -315,16 +315,16 @@ fn a_log_is_held_against_the_checkpoint_that_is_resumed() {
         "{said:?}"
     );
     assert!(std::fs::read_to_string(&log).unwrap().contains("ends at step 6, before"));
-    assert_eq!(logged(&log), (names.clone(), vec![6, 8]));
+    assert_eq!(logged(&run.dir), (names.clone(), vec![6, 8]));
 
     // A log that is gone, and one of an earlier version, which names no run.
     std::fs::remove_file(&log).unwrap();
     let said = warnings(&run.train(&of(9), 1, None));
     assert!(said.len() == 1 && said[0].contains("ends at step 0"), "{said:?}");
-    assert_eq!(logged(&log), (names.clone(), vec![9]));
+    assert_eq!(logged(&run.dir), (names.clone(), vec![9]));
     let text = std::fs::read_to_string(&log).unwrap();
     let unnamed: String = text.split_inclusive('\n').filter(|line| !line.contains("\"run_id\"")).collect();
     std::fs::write(&log, unnamed).unwrap();
     assert_eq!(warnings(&run.train(&of(10), 1, None)), [""; 0]);
-    assert_eq!(logged(&log), (names, vec![9, 10]));
+    assert_eq!(logged(&run.dir), (names, vec![9, 10]));
 }
