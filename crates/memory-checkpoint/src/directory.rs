@@ -88,7 +88,7 @@ impl SlotDirectory {
     /// Opens or makes the two slots in which `holder` keeps the state of the key's rank.
     ///
     /// # Errors
-    /// [`MemoryError::NoRoom`]; errors of [`Slot::open`].
+    /// [`MemoryError::NoRoom`]; errors of opening its files.
     pub fn pair(&self, holder: usize, key: SlotKey) -> Result<SlotPair> {
         let names = [0, 1].map(|number| format!("rank-{holder:05}-of-{:05}-{number}", key.part));
         let there = |name: &String| self.allocated(name);
