@@ -28,7 +28,7 @@ pub use unnamed::UnnamedFile;
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Writes `bytes` as the whole content of `path`.
@@ -120,14 +120,6 @@ pub fn create_dir_all(path: &Path) -> io::Result<()> {
 /// [`io::ErrorKind::AlreadyExists`] for an entry of that name; the system's, with the path in the message.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     fs::create_dir(path).map_err(|e| at(path, "create the directory", e))
-}
-
-/// Creates the directory `path` for this user alone (mode 0700).
-///
-/// # Errors
-/// Errors of [`create_dir`].
-pub fn create_private_dir(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700).create(path).map_err(|e| at(path, "create the directory", e))
 }
 
 /// Removes the file `path`. A symbolic link is itself removed.
