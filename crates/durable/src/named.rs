@@ -6,19 +6,48 @@
 use crate::{at, decode_text};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-/// Opens an input that is read once, from its beginning to its end: a regular file or a pipe. A pipe is waited for.
+/// Time in which a program must open a named pipe for writing.
+const WRITER_WAIT: Duration = Duration::from_secs(2);
+
+/// Opens an input that is read once, from its beginning to its end: a regular file or a pipe. A named pipe that no
+/// program writes to is refused after two seconds.
 ///
 /// # Errors
 /// The system's, with the path in the message; a directory, a socket or a device.
 pub fn open_input(path: &Path) -> io::Result<File> {
     let opened = match fs::metadata(path) {
-        Ok(found) if found.file_type().is_fifo() => File::open(path),
+        Ok(found) if found.file_type().is_fifo() => open_fifo(path, WRITER_WAIT),
         _ => crate::open_regular(path),
     };
     opened.map_err(|e| at(path, "open", e))
+}
+
+/// Opens a FIFO for reading. Opening blocks until there is a writer, and cannot be given a time, so a thread does it.
+fn open_fifo(path: &Path, wait: Duration) -> io::Result<File> {
+    let (sender, opened) = mpsc::channel();
+    let path = path.to_owned();
+    let reader = thread::Builder::new().name("open-fifo".into()).spawn({
+        let path = path.clone();
+        move || sender.send(File::open(path))
+    })?;
+    opened.recv_timeout(wait).unwrap_or_else(|_| {
+        // A writer ends the thread's wait. It may fail when another writer came, which ends the wait as well.
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let writer = fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(&path);
+        drop(reader.join());
+        drop(writer);
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "wanted a pipe with a writer, found a FIFO (named pipe) that no program writes to; start the writer first, \
+             or pass a file",
+        ))
+    })
 }
 
 /// Reads a whole input; see [`open_input`].
@@ -63,6 +92,8 @@ mod tests {
         });
         assert_eq!(read_input_to_string(&fifo).unwrap(), "from a pipe");
         writer.join().unwrap();
+        let e = open_fifo(&fifo, Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(e.contains("no program writes"), "{e}");
         fs::write(&file, "from a file").unwrap();
         std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
         assert_eq!(read_input_to_string(&dir.path().join("link")).unwrap(), "from a file");
