@@ -281,12 +281,8 @@ mod tests {
 
     #[test]
     fn opening_without_a_driver_is_an_error() {
-        match crate::open(&[u32::MAX]) {
-            Err(NvmlError::NotBuilt) => assert!(!crate::available()),
-            // Where there is a driver, it has fewer devices than that.
-            Err(e) => assert!(crate::available() && !e.to_string().is_empty()),
-            Ok(clocks) => panic!("device {} should not exist: {clocks:?}", u32::MAX),
-        }
+        // Where there is a driver, it has fewer devices than that.
+        assert!(!crate::open(&[u32::MAX]).unwrap_err().to_string().is_empty());
     }
 
     /// Reads and changes nothing.

@@ -46,12 +46,6 @@ fn advice(status: u32) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NvmlError {
-    /// The crate's feature `nvml` is off.
-    #[error(
-        "this program was built without NVML. Build it with --features nvml; nothing else is needed to build, and to run \
-         the NVIDIA driver, whose libnvidia-ml is opened only then"
-    )]
-    NotBuilt,
     /// The driver's library is not there.
     #[error(
         "wanted NVML, the NVIDIA driver's library, found none under {} ({reason}). Install the driver, or give the \

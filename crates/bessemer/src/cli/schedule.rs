@@ -94,7 +94,7 @@ pub(crate) struct EnergyArgs {
     #[arg(long)]
     pub(crate) keep_order: bool,
     /// Dry run of the plan on this NVIDIA device (nvidia-smi -L counts them): sets the clocks of one step of the rank with the
-    /// most changes, says how long a change takes, and gives the clock back. Needs a build with --features nvml, and root.
+    /// most changes, says how long a change takes, and gives the clock back. Needs the NVIDIA driver, and root.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) apply: Option<u32>,
     /// Write the picture of the plan here, before above after.

@@ -43,7 +43,7 @@ impl ClockControl for Timed {
 /// Sets the clocks of the rank that changes them most, and gives the device its own back, also where it fails or is stopped.
 pub(super) fn run(plan: &Plan, profile: &Profile, device: u32) -> Result<DryRun, Failure> {
     let clocks = open(&[device]).map_err(|e| match e {
-        NvmlError::NotBuilt | NvmlError::NoDevice { .. } => Failure::usage(format!("--apply {device}: {e}")),
+        NvmlError::NoDevice { .. } => Failure::usage(format!("--apply {device}: {e}")),
         _ => Failure::new(format!("--apply {device}: {e}")),
     })?;
     let rank = busiest(plan, profile)?;
