@@ -8,6 +8,7 @@ use bessemer_tensor::op::{
 };
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
+use bessemer_test_tier::Sample;
 
 /// Ways in which ranks share a sequence.
 #[derive(Debug, Clone, Copy)]
@@ -92,9 +93,13 @@ fn block(s: &mut Setup, case: Case, order: Order, (query, key): (usize, usize)) 
 
 #[test]
 fn some_of_the_keys_agree_with_the_reference() {
+    let mut sample = Sample::one_in(3);
     for case in CASES {
         for order in ORDERS {
             for pair in [(0, 0), (1, 0), (0, 1)].into_iter().filter(|pair| case.0 < 300 || *pair == (1, 0)) {
+                if !sample.takes() {
+                    continue;
+                }
                 let what = format!("{case:?} {order:?} {pair:?}");
                 check(&format!("attention {what}"), 6e-6, &|s| block(s, case, order, pair).into());
                 check(&format!("attention backward {what}"), 5e-5, &|s| {

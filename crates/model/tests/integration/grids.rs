@@ -11,6 +11,7 @@ use bessemer_mesh::{Axis, TensorGrid};
 use bessemer_model::{ActivationConfig, Decoder, ModelError, Phase, Purpose, Shape, StageConfig, Stream};
 use bessemer_program::Node;
 use bessemer_tensor::null::NullBackend;
+use bessemer_test_tier::{Sample, either};
 use bessemer_units::{Recompute, Storage};
 
 pub(crate) const fn plane(rows: usize, columns: usize, depth: usize) -> TensorGrid {
@@ -68,11 +69,14 @@ pub(crate) const PLANES: [TensorGrid; 6] =
     [plane(2, 2, 1), plane(2, 1, 1), plane(1, 2, 1), plane(1, 1, 2), plane(2, 2, 2), plane(4, 4, 1)];
 
 fn hold_all(grids: &[TensorGrid]) -> usize {
-    let mut held = 0;
+    let (mut held, mut sample) = (0, Sample::one_in(2));
     for (label, model) in all_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             for grid in grids.iter().filter(|grid| model.grid_shard(**grid, 0).is_ok()) {
+                if !sample.takes() {
+                    continue;
+                }
                 hold(
                     &format!("{label}, dropout {dropout}"),
                     &model,
@@ -101,7 +105,7 @@ const CUBE: TensorGrid = TensorGrid::Cube { side: 2 };
 #[test]
 fn cubes_have_the_losses_and_gradients_of_the_whole() {
     let held = hold_all(&[CUBE]);
-    assert!(held > 20, "{held}");
+    assert!(held > either(10, 20), "{held}");
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn recomputed_and_rounded_activations_go_on_grids_too() {
 
 #[test]
 fn every_mutation_of_a_program_on_a_grid_is_refused_by_name() {
-    let mut count = 0;
+    let (mut count, sample) = (0, &mut Sample::one_in(6));
     for (kind, (label, model)) in all_kinds().into_iter().enumerate() {
         // One layer is as good as another.
         let model = Model { layers: 1, ..model };
@@ -143,12 +147,12 @@ fn every_mutation_of_a_program_on_a_grid_is_refused_by_name() {
                 let d = counted(&model, grid, rank, recompute);
                 d.verify().unwrap_or_else(|e| panic!("{label}, grid {grid}: {e}"));
                 for program in d.programs() {
-                    count += refuse(&format!("{label}, grid {grid}"), &d, program);
+                    count += refuse(&format!("{label}, grid {grid}"), &d, program, sample);
                 }
             }
         }
     }
-    assert!(count > 5_000, "{count}");
+    assert!(count > either(800, 5_000), "{count}");
 }
 
 /// Bytes that the forward and backward pass of a layer send over an axis.
@@ -241,5 +245,5 @@ fn what_a_grid_does_not_divide_is_refused_with_what_to_change() {
 #[test]
 fn planes_have_the_losses_and_gradients_of_the_whole() {
     let held = hold_all(&PLANES);
-    assert!(held > 100, "{held}");
+    assert!(held > either(50, 100), "{held}");
 }

@@ -15,6 +15,7 @@ use bessemer_program::{
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Access;
+use bessemer_test_tier::{Sample, either};
 use bessemer_units::{Compression, Offload, Recompute};
 use tiny::all_kinds;
 
@@ -97,7 +98,7 @@ fn storing(
 
 #[test]
 fn programs_of_every_layout_are_accepted() {
-    let mut held = 0;
+    let (mut held, mut sample) = (0, Sample::one_in(5));
     for (label, model) in all_kinds() {
         for layout in layouts() {
             let model = Model { dropout: if layout.3 { 0.1 } else { 0.0 }, ..model.clone() };
@@ -106,7 +107,9 @@ fn programs_of_every_layout_are_accepted() {
                 for offload in
                     [Offload::None, offload].into_iter().take(1 + usize::from(offload != Offload::None))
                 {
-                    if let Some(d) = storing(&model, layout, form, offload) {
+                    if sample.takes()
+                        && let Some(d) = storing(&model, layout, form, offload)
+                    {
                         d.verify().unwrap_or_else(|e| panic!("{label} {layout:?} {form} {offload}: {e}"));
                         held += 1;
                     }
@@ -117,11 +120,14 @@ fn programs_of_every_layout_are_accepted() {
     assert!(held > 200, "{held}");
 }
 
-/// Every program that differs from this one in one place, with what was done.
-fn mutants(unit: &UnitProgram, phase: Phase) -> Vec<(String, UnitProgram)> {
+/// Programs that differ from this one in one place, with what was done: those that the sample takes.
+fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String, UnitProgram)> {
     let list = unit.list(phase);
     let mut all = Vec::new();
     let mut with = |what: String, change: &dyn Fn(&mut Vec<Node>)| {
+        if !sample.takes() {
+            return;
+        }
         let mut mutant = unit.clone();
         change(&mut mutant.lists[phase as usize]);
         all.push((what, mutant));
@@ -236,10 +242,11 @@ pub(crate) fn refuse(
     what: &str,
     d: &Decoder,
     (unit, program, memory): (Unit, &UnitProgram, &UnitMemory),
+    sample: &mut Sample,
 ) -> usize {
     let mut count = 0;
     for &phase in d.phases() {
-        for (mutation, mutant) in mutants(program, phase) {
+        for (mutation, mutant) in mutants(program, phase, sample) {
             let verdict = verify(&mutant, memory, d.phases(), d.ranks());
             let Err(e) = verdict else { panic!("{what} {unit:?} {}: {mutation} is accepted", phase.name()) };
             assert!(program.values.iter().any(|v| v.name == e.value), "{e}");
@@ -252,25 +259,25 @@ pub(crate) fn refuse(
 #[test]
 fn every_mutation_of_a_program_is_refused_by_name() {
     let kinds = all_kinds();
-    let mut count = 0;
+    let (mut count, sample) = (0, &mut Sample::one_in(6));
     for (at, layout) in layouts().into_iter().enumerate() {
         let mutated = |(kind, _): &(usize, _)| is_mutated(*kind, at, layout.2);
         for (_, (label, model)) in kinds.iter().enumerate().filter(mutated) {
             // One layer is as good as another.
             let Some(d) = decoder(&Model { layers: 1, ..model.clone() }, layout) else { continue };
             for program in d.programs() {
-                count += refuse(&format!("{label} {layout:?}"), &d, program);
+                count += refuse(&format!("{label} {layout:?}"), &d, program, sample);
             }
         }
     }
-    assert!(count > 10_000, "{count}");
+    assert!(count > either(1_600, 10_000), "{count}");
 }
 
 /// Compression adds nodes of its own to a layer, the same for all kinds of models.
 #[test]
 fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
     let (label, model) = all_kinds().into_iter().next().unwrap();
-    let mut count = 0;
+    let (mut count, sample) = (0, &mut Sample::one_in(2));
     for layout in layouts().into_iter().filter(|layout| (layout.0, layout.1) == (2, 0)) {
         let layer = Model { layers: 1, ..model.clone() };
         let Some(d) = storing(&layer, layout, Compression::Int8, Offload::None) else { continue };
@@ -280,16 +287,16 @@ fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
             nodes.filter(|found| found.name() == op).count()
         };
         assert!(launches("quantise") > 0 && launches("dequantise") > 0, "{layout:?}");
-        count += refuse(&format!("{label} {layout:?}"), &d, layer);
+        count += refuse(&format!("{label} {layout:?}"), &d, layer, sample);
     }
-    assert!(count > 200, "{count}");
+    assert!(count > either(100, 200), "{count}");
 }
 
 /// Offloading adds nodes of its own to a layer. What they move is as it is, or compressed.
 #[test]
 fn every_mutation_of_an_offloaded_layer_is_refused_by_name() {
     let (label, model) = all_kinds().into_iter().next().unwrap();
-    let mut count = 0;
+    let (mut count, sample) = (0, &mut Sample::one_in(4));
     for layout in layouts().into_iter().filter(|layout| (layout.0, layout.1) == (2, 0)) {
         for form in [Compression::None, Compression::Int8] {
             let layer = Model { layers: 1, ..model.clone() };
@@ -298,10 +305,10 @@ fn every_mutation_of_an_offloaded_layer_is_refused_by_name() {
             let saved = layer.2.homes.iter().filter(|home| matches!(home, Home::Saved | Home::Kept)).count();
             assert_eq!(saved, 0, "{layout:?} {form}: everything waits in the second memory");
             assert!(offloads(layer.1).count() > 0, "{layout:?}");
-            count += refuse(&format!("{label} {layout:?} {form}"), &d, layer);
+            count += refuse(&format!("{label} {layout:?} {form}"), &d, layer, sample);
         }
     }
-    assert!(count > 400, "{count}");
+    assert!(count > either(100, 400), "{count}");
 }
 
 /// Rank `index` of two, with these parameters on both.
@@ -316,7 +323,7 @@ fn annotated(model: &Model, index: usize, stream: Stream, patterns: &[&str], sha
 
 #[test]
 fn every_mutation_of_an_annotated_program_is_refused_by_name() {
-    let mut count = 0;
+    let (mut count, sample) = (0, &mut Sample::one_in(4));
     for (label, model) in all_kinds() {
         let model = Model { layers: 1, ..model };
         if model.tensor_shard(2, 0).is_err() {
@@ -330,11 +337,11 @@ fn every_mutation_of_an_annotated_program_is_refused_by_name() {
             let d = annotated(&model, 1, stream, patterns, SHAPE);
             d.verify().unwrap_or_else(|e| panic!("{label} {stream:?} {patterns:?}: {e}"));
             for program in d.programs() {
-                count += refuse(&format!("{label} {stream:?} {patterns:?}"), &d, program);
+                count += refuse(&format!("{label} {stream:?} {patterns:?}"), &d, program, sample);
             }
         }
     }
-    assert!(count > 500, "{count}");
+    assert!(count > either(125, 500), "{count}");
 }
 
 /// A matrix that is sharded along the width of the residual stream: the error says which recipe key is wrong.
@@ -378,14 +385,14 @@ fn an_operand_on_every_rank_is_refused() {
 /// reduction that is made twice, a wait that is left out.
 #[test]
 fn collectives_that_are_missing_or_doubled_break_the_rules() {
-    let mut count = 0;
+    let (mut count, sample) = (0, &mut Sample::one_in(4));
     for (at, layout) in layouts().into_iter().enumerate() {
         let mutated = |(kind, _): &(usize, _)| is_mutated(*kind, at, layout.2);
         for (_, (label, model)) in all_kinds().into_iter().enumerate().filter(mutated) {
             let Some(d) = decoder(&Model { layers: 1, ..model }, layout) else { continue };
             for (unit, program, memory) in d.programs() {
                 for &phase in d.phases() {
-                    for (mutation, mut mutant) in mutants(program, phase) {
+                    for (mutation, mut mutant) in mutants(program, phase, sample) {
                         // Rows may be gathered twice, and exchanged for columns.
                         let kinds = [CollectiveKind::AllGather, CollectiveKind::AllToAll];
                         let twice = kinds.iter().any(|kind| mutation.contains(kind.name()))
@@ -402,7 +409,7 @@ fn collectives_that_are_missing_or_doubled_break_the_rules() {
             }
         }
     }
-    assert!(count > 2_000, "{count}");
+    assert!(count > either(500, 2_000), "{count}");
 }
 
 /// Holds text against a file under `tests/golden`; with `BESSEMER_GOLDEN=write` writes it.

@@ -10,6 +10,7 @@ use bessemer_model::{
     SlotMemory, StageConfig, StageRanks, StepContext, Stream, TokenBatch,
 };
 use bessemer_tensor::{Backend, View};
+use bessemer_test_tier::Sample;
 use bessemer_units::{Recompute, RecomputePlan, Storage};
 use group::{Groups, part_of};
 use tiny::{SEQ, all_kinds, context, cpu, models, relative, scored, tokens, values};
@@ -232,13 +233,16 @@ fn whole_and_split_passes_mix_in_any_order() {
 /// Layers of the stages of chains, for four layers.
 const CHAINS: [&[usize]; 5] = [&[4], &[3, 1], &[1, 1, 1, 1], &[0, 2, 2, 0], &[0, 4]];
 
-fn hold_chains(label: &str, model: &Model, config: ActivationConfig, splits: &[Split]) {
+fn hold_chains(label: &str, model: &Model, config: ActivationConfig, splits: &[Split], sample: &mut Sample) {
     let mut b = cpu(1);
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let wanted = whole(&mut b, &mut OneDevice, &tensor_shard, Stream::WHOLE, config.clone());
     for counts in CHAINS {
         let spans = model.split_layers(counts).unwrap();
         for &split in splits {
+            if !sample.takes() {
+                continue;
+            }
             let from = (&tensor_shard, Stream::WHOLE);
             let found = chain(&mut b, &mut OneDevice, from, config.clone(), &spans, split);
             hold(&format!("{label}, dropout {}, {counts:?}, {split:?}", model.dropout), &found, &wanted);
@@ -248,17 +252,19 @@ fn hold_chains(label: &str, model: &Model, config: ActivationConfig, splits: &[S
 
 #[test]
 fn chains_of_stages_have_the_bits_of_the_whole() {
+    let mut sample = Sample::one_in(3);
     for (label, plain) in all_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { layers: 4, dropout, ..plain.clone() };
             let other = if dropout == 0.0 { Split::Odd } else { Split::None };
-            hold_chains(label, &model, ActivationConfig::default(), &[Split::All, other]);
+            hold_chains(label, &model, ActivationConfig::default(), &[Split::All, other], &mut sample);
         }
     }
 }
 
 #[test]
 fn stored_and_rounded_activations_go_through_stages_too() {
+    let mut sample = Sample::one_in(4);
     for (label, plain) in all_kinds() {
         let model = Model { layers: 4, dropout: 0.1, ..plain };
         for (storage, recompute) in [
@@ -273,6 +279,7 @@ fn stored_and_rounded_activations_go_through_stages_too() {
                 &model,
                 ActivationConfig { storage, recompute: recompute.into(), ..ActivationConfig::default() },
                 &[Split::All],
+                &mut sample,
             );
         }
     }
@@ -281,12 +288,13 @@ fn stored_and_rounded_activations_go_through_stages_too() {
 /// Of two micro-batches in flight one keeps everything, and the other what the policy says.
 #[test]
 fn micro_batches_that_keep_everything_have_the_bits_of_others() {
+    let mut sample = Sample::one_in(3);
     for (label, plain) in all_kinds() {
         let model = Model { layers: 4, dropout: 0.2, ..plain };
         for policy in [Recompute::Selective, Recompute::Full] {
             let recompute = RecomputePlan { stored_micro_batches: 1, ..policy.into() };
             let config = ActivationConfig { recompute, ..ActivationConfig::default() };
-            hold_chains(label, &model, config, &[Split::None]);
+            hold_chains(label, &model, config, &[Split::None], &mut sample);
         }
     }
 }
@@ -311,6 +319,7 @@ fn members(
 
 #[test]
 fn portions_may_be_cut_into_stages() {
+    let mut sample = Sample::one_in(8);
     for (label, plain) in all_kinds() {
         let model = Model { layers: 4, dropout: 0.2, ..plain };
         if model.tensor_shard(2, 0).is_err() {
@@ -323,6 +332,9 @@ fn portions_may_be_cut_into_stages() {
                 for counts in &CHAINS[..4] {
                     let spans = model.split_layers(counts).unwrap();
                     for split in [Split::None, Split::All] {
+                        if !sample.takes() {
+                            continue;
+                        }
                         let run = |b: &mut dyn Backend, ranks: &mut dyn StageRanks, p: &TensorShard| {
                             chain(b, ranks, (p, stream), config.clone(), &spans, split)
                         };

@@ -8,6 +8,7 @@ use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice, StateChoice};
 use bessemer_parallel::{ContextSharing, ParallelConfig, Stage};
 use bessemer_tensor::Backend;
+use bessemer_test_tier::{either, part};
 use bessemer_train::TrainError;
 use bessemer_train::parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
@@ -37,6 +38,12 @@ pub(crate) fn job(style: Style, steps: u64) -> ParityJob {
 
 fn check(style: Style, layouts: &[Layout], steps: u64) {
     check_job(style, &job(style, steps), layouts);
+}
+
+/// Layouts in which this model is trained: in turn with the other one, all of them in a soak.
+fn in_turn(style: Style, layouts: impl IntoIterator<Item = Layout>) -> Vec<Layout> {
+    let turn = Style::ALL.iter().position(|s| *s == style).expect("a model of the list");
+    part(layouts, turn, Style::ALL.len())
 }
 
 /// What is wrong with a layout of a few steps, in words: beyond the bounds of any layout, or of rounding in so few steps.
@@ -92,9 +99,9 @@ fn check_job(style: Style, job: &ParityJob, layouts: &[Layout]) {
 fn data_parallel_layouts_give_the_losses_of_one_rank() {
     for style in Style::ALL {
         let plain = |l: &Layout| l.parallel.tensor == 1 && !l.types.has_masters();
-        let layouts: Vec<_> = matrix(4).into_iter().filter(plain).collect();
-        assert!(layouts.len() > 10);
-        check(style, &layouts, 5);
+        let layouts = in_turn(style, matrix(4).into_iter().filter(plain));
+        assert!(layouts.len() > 5);
+        check(style, &layouts, either(2, 5));
     }
 }
 
@@ -102,9 +109,9 @@ fn data_parallel_layouts_give_the_losses_of_one_rank() {
 fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
     for style in Style::ALL {
         let cut = |l: &Layout| l.parallel.tensor > 1 && !l.types.has_masters();
-        let layouts: Vec<_> = matrix(4).into_iter().filter(cut).collect();
-        assert!(layouts.len() > 10);
-        check(style, &layouts, 5);
+        let layouts = in_turn(style, matrix(4).into_iter().filter(cut));
+        assert!(layouts.len() > 5);
+        check(style, &layouts, either(2, 5));
     }
 }
 
@@ -112,12 +119,12 @@ fn tensor_parallel_layouts_give_the_losses_of_one_rank() {
 #[test]
 fn gradients_in_8_bits_give_the_losses_of_one_rank() {
     for style in Style::ALL {
-        let layouts = in_int8(4, SEQUENCES);
-        assert!(layouts.len() > 12);
+        let layouts = in_turn(style, in_int8(4, SEQUENCES));
+        assert!(layouts.len() > 6);
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
             let optim = layout.optim(&job(style, 1).optim);
-            check_job(style, &ParityJob { model, optim, ..job(style, 5) }, &[layout]);
+            check_job(style, &ParityJob { model, optim, ..job(style, either(3, 5)) }, &[layout]);
         }
     }
     // Parts of ranks that own whole matrices are uneven.
@@ -168,15 +175,14 @@ fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
     for style in Style::ALL {
         let mut layouts = contexts(4, SEQUENCES);
         // More ranks than the model has heads.
-        layouts.extend(contexts(16, 4).into_iter().filter(|l| l.ranks == 16 && l.parallel.context == 16));
-        // Every second one, those of the other model in between; `bessemer parity` runs all with both.
-        let first = usize::from(style != Style::ALL[0]);
-        let layouts: Vec<Layout> = layouts.into_iter().skip(first).step_by(2).collect();
+        let wide = contexts(16, 4).into_iter().filter(|l| l.ranks == 16 && l.parallel.context == 16);
+        layouts.extend(part(wide, 0, 3));
+        let layouts = in_turn(style, layouts);
         assert!(layouts.len() > 8);
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
             let sequences = if layout.ranks == 16 { 4 } else { SEQUENCES };
-            check_job(style, &ParityJob { model, sequences, ..job(style, 3) }, &[layout]);
+            check_job(style, &ParityJob { model, sequences, ..job(style, either(2, 3)) }, &[layout]);
         }
     }
 }
@@ -295,11 +301,11 @@ fn compressed_activations_give_the_losses_of_one_rank() {
 #[test]
 fn grids_give_the_losses_of_one_rank() {
     for style in Style::ALL {
-        let layouts = grids(8, SEQUENCES);
-        assert!(layouts.len() > 12);
+        let layouts = in_turn(style, grids(8, SEQUENCES));
+        assert!(layouts.len() > 6);
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
-            check_job(style, &ParityJob { model, ..job(style, 3) }, &[layout]);
+            check_job(style, &ParityJob { model, ..job(style, either(2, 3)) }, &[layout]);
         }
     }
 }
@@ -348,8 +354,8 @@ fn annotated_layouts_give_the_losses_of_one_rank() {
             &["layers.*.mlp.down.weight"],
             ParamLayout::Columns,
         ));
-        check(style, &layouts, 5);
-        let mut job = job(style, 5);
+        check(style, &in_turn(style, layouts), either(2, 5));
+        let mut job = job(style, either(2, 5));
         for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor] {
             job.optim.optimizer = optimizer;
             let of = |stage| Layout::of(stage, (1, if stage == Stage::Ddp { 1 } else { 2 }), (2, false), 2);
@@ -374,7 +380,8 @@ fn annotated_layouts_give_the_losses_of_one_rank() {
 /// over the tensor axis.
 fn whole_matrices(optimizer: OptimizerChoice) {
     for style in Style::ALL {
-        let mut job = job(style, 5);
+        // An inverse is used in two steps, and made anew in the third.
+        let mut job = job(style, either(3, 5));
         job.optim.optimizer = optimizer;
         job.optim.kfac.inverse_every = 2;
         let steps = |l: &Layout| l.types.gradients == ParamDType::F32 && optimizer != OptimizerChoice::Kfac;
@@ -385,7 +392,8 @@ fn whole_matrices(optimizer: OptimizerChoice) {
             .filter(|l| !l.types.has_masters() || steps(l))
             .collect();
         layouts.sort_by_key(|l| l.types.weights);
-        assert!(layouts.len() > 10);
+        let layouts = in_turn(style, layouts);
+        assert!(layouts.len() > 5);
         check_job(style, &job, &layouts);
     }
 }
@@ -410,8 +418,9 @@ fn layouts_with_bf16_parameters_give_the_losses_of_one_rank_with_them() {
     for style in Style::ALL {
         let mut layouts: Vec<_> = matrix(4).into_iter().filter(|l| l.types.has_masters()).collect();
         layouts.sort_by_key(|l| l.types.gradients);
-        assert!(layouts.len() >= 8 && layouts.iter().any(|l| l.parallel.tensor > 1));
-        check(style, &layouts, 8);
+        let layouts = in_turn(style, layouts);
+        assert!(layouts.len() >= 4 && layouts.iter().any(|l| l.parallel.tensor > 1));
+        check(style, &layouts, either(4, 8));
     }
 }
 
@@ -420,8 +429,10 @@ fn layouts_with_bf16_parameters_give_the_losses_of_one_rank_with_them() {
 #[test]
 fn pipelines_give_the_losses_of_one_rank() {
     for style in Style::ALL {
-        let job =
-            ParityJob { model: style.deep_model(SEQ).expect("a model that fits together"), ..job(style, 4) };
+        let job = ParityJob {
+            model: style.deep_model(SEQ).expect("a model that fits together"),
+            ..job(style, either(2, 4))
+        };
         let all = pipelines(8);
         let layouts: Vec<_> = SYNCHRONOUS
             .iter()
@@ -431,7 +442,7 @@ fn pipelines_give_the_losses_of_one_rank() {
             .cloned()
             .collect();
         assert!(layouts.len() > SYNCHRONOUS.len() + 3, "{}", layouts.len());
-        check_job(style, &job, &layouts);
+        check_job(style, &job, &in_turn(style, layouts));
     }
 }
 
@@ -441,7 +452,7 @@ fn stale(layouts: &[Layout], mut job: ParityJob) {
     let settings = ThreadSettings::default();
     for style in Style::ALL {
         let mut references = References::new(&settings, &backend);
-        for layout in layouts {
+        for layout in &in_turn(style, layouts.iter().cloned()) {
             job.model = layout.model(style, SEQ).expect("a model that fits together");
             job.optim = layout.optim(&job.optim);
             let reference = references.of(&job, layout).expect("the reference runs");
