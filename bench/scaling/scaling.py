@@ -3,6 +3,8 @@
 python bench/scaling/scaling.py --bessemer target/release/bessemer --csv scaling.csv --svg docs/pictures/scaling.svg
 python bench/scaling/scaling.py --from-csv scaling.csv --svg docs/pictures/scaling.svg      (draws again, measures nothing)
 
+bessemer-bench (cargo build --release -p bessemer-bench) is expected beside bessemer.
+
 The bound is the time that a step's products take at the measured f32 multiply-add peak (attention counted as causal, half
 of the square) plus the time that AdamW's 28 bytes a parameter take at the measured read bandwidth. Nothing that computes
 in f32 can be faster; reduced products may.
@@ -60,10 +62,11 @@ def jobs(sweeps):
 def measure(args):
     doctor = subprocess.run([args.bessemer, "doctor", "--json"], check=True, capture_output=True).stdout
     bandwidth = json.loads(doctor)["read_bytes_per_s"]
+    bench = pathlib.Path(args.bessemer).with_name("bessemer-bench")
     rows = []
     for matmul in args.matmul.split(","):
         for sweep, name, text in jobs(args.sweeps.split(",")):
-            command = [args.bessemer, "bench", "step", *text.split(), "--threads", str(args.threads), "--matmul", matmul]
+            command = [bench, "step", *text.split(), "--threads", str(args.threads), "--matmul", matmul]
             done = subprocess.run([*command, "--json", "--quiet"], capture_output=True, text=True)
             if done.returncode != 0:
                 print(f"{sweep} {name} {matmul}: {done.stderr.strip()}", file=sys.stderr)

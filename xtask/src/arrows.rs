@@ -52,7 +52,7 @@ fn manifest(path: &Path) -> Result<(BTreeSet<String>, BTreeSet<String>), String>
     let (mut crates, mut outside) = (BTreeSet::new(), BTreeSet::new());
     for section in ["dependencies", "build-dependencies"] {
         for name in doc.get(section).and_then(|d| d.as_table()).into_iter().flat_map(|t| t.keys()) {
-            match name.strip_prefix("bessemer-") {
+            match name.strip_prefix("bessemer-").or((name == "bessemer").then_some("bessemer")) {
                 Some(krate) => crates.insert(krate.to_string()),
                 None => outside.insert(name.clone()),
             };

@@ -1,8 +1,8 @@
 """Saves and loads the same tensors with Bessemer, torch.save and torch.distributed.checkpoint, in one run on one disk.
 
-python compare.py --bessemer target/release/bessemer --python VENV/bin/python --dir DIR [--rounds 3] [-- --model gpt2-124m ...]
+python compare.py --bessemer target/release/bessemer-bench --python VENV/bin/python --dir DIR [--rounds 3] [-- --model gpt2-124m ...]
 
-`bessemer bench save --keep` trains a few steps and leaves a checkpoint in DIR; PYTHON (torch, safetensors) takes its tensors and saves
+`bessemer-bench save --keep` trains a few steps and leaves a checkpoint in DIR; PYTHON (torch, safetensors) takes its tensors and saves
 them with torch.save, torch.distributed.checkpoint.save and async_save. torch.save does not sync its file, so it is timed with and without;
 torch.distributed.checkpoint syncs its files. Reads are cold: cached pages are dropped before each. Both parts write and read as many
 plain bytes, so that rates compare although they do not run at the same moment. DIR needs room for three checkpoints.
@@ -105,18 +105,18 @@ def measure(checkpoint, folder, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bessemer", default="target/release/bessemer")
+    parser.add_argument("--bessemer", default="target/release/bessemer-bench")
     parser.add_argument("--python", default=sys.executable, help="a Python with torch and safetensors")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("."))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--measure", nargs=2, metavar=("CHECKPOINT", "FOLDER"), help=argparse.SUPPRESS)
-    parser.add_argument("rest", nargs="*", help="of `bessemer bench save`")
+    parser.add_argument("rest", nargs="*", help="of `bessemer-bench save`")
     args = parser.parse_args()
     if args.measure:
         return measure(args.measure[0], pathlib.Path(args.measure[1]), args.rounds)
     args.dir.mkdir(parents=True, exist_ok=True)
     rounds = ["--rounds", str(args.rounds)]
-    ours = [args.bessemer, "bench", "save", "--keep", "--json", "--quiet", "--dir", str(args.dir), *rounds, *args.rest]
+    ours = [args.bessemer, "save", "--keep", "--json", "--quiet", "--dir", str(args.dir), *rounds, *args.rest]
     ours = json.loads(subprocess.run(ours, check=True, stdout=subprocess.PIPE, text=True).stdout)
     kept = pathlib.Path(ours["directory"])
     try:

@@ -1,9 +1,9 @@
 """Runs the same training steps in Bessemer, PyTorch, candle and burn, in turn, and prints a table of ratios.
 
-python compare.py --bessemer target/release/bessemer --python VENV/bin/python [--candle step-candle] [--burn step-burn]
+python compare.py --bessemer target/release/bessemer-bench --python VENV/bin/python [--candle step-candle] [--burn step-burn]
 
-Every contestant gets the initial weights and tokens of `bessemer bench step --dump`, so the losses must agree. Each run
-stands between two probes of multiply-adds (`bessemer bench peak`); a run whose probes are more than a few percent under
+Every contestant gets the initial weights and tokens of `bessemer-bench step --dump`, so the losses must agree. Each run
+stands between two probes of multiply-adds (`bessemer-bench peak`); a run whose probes are more than a few percent under
 the best one of the session is tried again and, if that does not help, marked. Medians are over the steps of all kept
 runs' medians; rounds go through all contestants before one comes again.
 """
@@ -62,13 +62,13 @@ class Contestant:
 
 def default_engine(bessemer):
     """The engine of matrix products that the program takes if none is named."""
-    tiny = "bench step --layers 1 --width 32 --heads 1 --vocab 64 --context 8 --batch 1 --seq 8 --steps 1 --warmup 0 --json --quiet"
+    tiny = "step --layers 1 --width 32 --heads 1 --vocab 64 --context 8 --batch 1 --seq 8 --steps 1 --warmup 0 --json --quiet"
     return json.loads(subprocess.run([bessemer, *tiny.split()], check=True, capture_output=True).stdout)["engine"]
 
 
 def contestants(args, job, dump):
     steps = ["--steps", str(args.steps), "--warmup", "2", "--threads", str(args.threads)]
-    ours = [args.bessemer, "bench", "step", *JOBS[job].split(), *steps, "--json", "--quiet"]
+    ours = [args.bessemer, "step", *JOBS[job].split(), *steps, "--json", "--quiet"]
     found = [
         Contestant("bessemer f32", "f32", ours),
         Contestant("bessemer f32, matmul high", "reduced", [*ours, "--matmul", "high"]),
@@ -112,7 +112,7 @@ class Machine:
     """The probe, and the best value that it has seen."""
 
     def __init__(self, args):
-        probe = [args.bessemer, "bench", "peak", "--seconds", "0.5", "--json"]
+        probe = [args.bessemer, "peak", "--seconds", "0.5", "--json"]
         self.command = [*probe, "--threads", str(args.threads)]
         self.tolerance, self.patience = args.tolerance / 100, args.patience
         # Cores are taken to scale: where one is busy all the time, probes of all of them would set too low a bar.
@@ -159,7 +159,7 @@ def measure(args, job, machine, begun):
     work = tempfile.mkdtemp(prefix="bessemer-step-")
     try:
         dump = str(pathlib.Path(work) / "dump")
-        first = [args.bessemer, "bench", "step", *JOBS[job].split(), "--steps", "1", "--warmup", "0", "--quiet", "--json"]
+        first = [args.bessemer, "step", *JOBS[job].split(), "--steps", "1", "--warmup", "0", "--quiet", "--json"]
         subprocess.run([*first, "--dump", dump], check=True, capture_output=True)
         found = contestants(args, job, dump)
         for number in range(args.rounds):
@@ -213,7 +213,7 @@ def table(job, found, args):
     torch = [r for r in rows if r["name"].startswith("torch f32")]
     rival = max(torch, key=lambda r: r["tokens_per_s"]) if torch else rows[0]
     least = min((r["rss"] for r in torch), default=rows[0]["rss"])
-    lines.append(f"\n### {job}: `bessemer bench step {JOBS[job]}`, {args.threads} threads\n")
+    lines.append(f"\n### {job}: `bessemer-bench step {JOBS[job]}`, {args.threads} threads\n")
     lines.append(f"| contestant | tokens/s, median | best | / {rival['name']} | peak RSS GB | / least of torch f32 | loss differs by | clean runs |")
     lines.append("|---|---|---|---|---|---|---|---|")
     for r in rows:

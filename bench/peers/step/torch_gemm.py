@@ -1,9 +1,9 @@
 """PyTorch's matrix products at the shapes of a training step, and Bessemer's beside them.
 
-python torch_gemm.py --threads 2 --bessemer target/release/bessemer
+python torch_gemm.py --threads 2 --bessemer target/release/bessemer-bench
 
 Prints a Markdown table of GFLOP/s, medians: forward / gradient of the input / gradient of the weight. The last row holds
-geometric means. PyTorch: f32 (MKL), f32 with "medium" precision, bf16 (oneDNN). Bessemer: `bessemer bench op linear` with
+geometric means. PyTorch: f32 (MKL), f32 with "medium" precision, bf16 (oneDNN). Bessemer: `bessemer-bench op linear` with
 every engine that the processor has; bf16 there is the type of activations and their gradients, weights stay f32. Each
 contestant stands between two probes of f32 multiply-adds, which stand below the table. Half of the shapes and the columns
 that compare like with like take a minute if nothing else runs; `--all` takes all of them.
@@ -30,7 +30,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import torch
 
 torch.set_num_threads(args.threads)
-# Rows, inputs, outputs, as `bessemer bench op linear`.
+# Rows, inputs, outputs, as `bessemer-bench op linear`.
 SHAPES = [(1024, 768, 2304), (1024, 3072, 768), (4096, 384, 1152), (4096, 1536, 384)]
 if args.all:
     SHAPES += [(1024, 768, 768), (1024, 768, 3072), (4096, 384, 384), (4096, 384, 1536)]
@@ -67,7 +67,7 @@ def by_torch(dtype, precision):
 def by_bessemer(*more):
     """Rates of all shapes, or None if this processor does not have the engine."""
     shapes = [word for shape in SHAPES for word in ("--shape", "x".join(map(str, shape)))]
-    command = [args.bessemer, "bench", "op", "linear", "--threads", str(args.threads), *shapes, *more, "--quiet", "--json"]
+    command = [args.bessemer, "op", "linear", "--threads", str(args.threads), *shapes, *more, "--quiet", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         print(f"{' '.join(more)}: {done.stderr.strip()}", file=sys.stderr)
@@ -77,7 +77,7 @@ def by_bessemer(*more):
 
 
 def probe(threads=args.threads, seconds="0.2"):
-    command = [args.bessemer, "bench", "peak", "--threads", str(threads), "--seconds", seconds, "--json"]
+    command = [args.bessemer, "peak", "--threads", str(threads), "--seconds", seconds, "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["gflops"]
 
 

@@ -1,4 +1,4 @@
-"""The training step of `bessemer bench step --dump DIR` in PyTorch: GPT-2 blocks, tied head, AdamW.
+"""The training step of `bessemer-bench step --dump DIR` in PyTorch: GPT-2 blocks, tied head, AdamW.
 
 python torch_step.py --dump DIR --mode eager|compile --dtype f32|bf16|f16 --matmul highest|high|medium --threads 2
 prints one JSON object: tokens a second (median and best), losses of every step, peak resident memory. Weights, token

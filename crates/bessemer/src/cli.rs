@@ -1,14 +1,11 @@
 //! The command line, as clap sees it.
 
-mod bench;
-mod bench_layouts;
-mod bench_ranks;
-mod bench_scaling;
 mod checkpoint;
 mod cluster;
 mod corpus;
 mod doctor;
 mod eval;
+mod host;
 mod init;
 mod judge;
 mod media;
@@ -25,10 +22,6 @@ mod study;
 mod supervise;
 mod waiting;
 
-pub(crate) use bench::{BenchCommand, BenchOpArgs, BenchSaveArgs, BenchStepArgs};
-pub(crate) use bench_layouts::BenchLayoutsArgs;
-pub(crate) use bench_ranks::BenchRanksArgs;
-pub(crate) use bench_scaling::{BenchScalingArgs, HostArgs};
 pub(crate) use checkpoint::{
     CheckpointCommand, CheckpointExportArgs, CheckpointPlanArgs, ExportFormat, ExportedDType, GenerateArgs,
     PlaceArgs, ReshardArgs, RunArgs,
@@ -36,7 +29,9 @@ pub(crate) use checkpoint::{
 pub(crate) use cluster::ClusterCommand;
 pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
 pub(crate) use doctor::DoctorArgs;
+pub use doctor::Matmul;
 pub(crate) use eval::EvalArgs;
+pub use host::HostArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use judge::{
     JudgeCommand, JudgeCreateArgs, JudgeMethod, JudgeModelArgs, JudgePowerArgs, JudgeReadArgs,
@@ -58,7 +53,7 @@ pub(crate) use study::{
     Size, StudyCommand, StudyCoordCheckArgs, StudyInitArgs, StudyLrArgs, StudyScalingArgs,
 };
 pub(crate) use supervise::SuperviseArgs;
-pub(crate) use waiting::WaitingArgs;
+pub use waiting::WaitingArgs;
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -70,24 +65,31 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// How a command shows its results and its progress.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
     /// Print results as JSON on standard output.
     #[arg(long, global = true)]
-    pub(crate) json: bool,
+    pub json: bool,
     /// No progress on standard error.
     #[arg(long, short, global = true)]
-    pub(crate) quiet: bool,
+    quiet: bool,
     /// More on standard error: every step of a training, and what the program works with.
     #[arg(long, short, global = true, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    verbose: bool,
 }
 
 /// The exit codes, as `--help` lists them.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 the command line is wrong; 70 a defect of the program; 75 \
                           stopped as asked, the same command goes on; 76 a device of this host fails; 77 numbers are to be confirmed on other hosts; 78 the recipe is wrong or does not fit into memory";
 
-impl Cli {
+impl OutputArgs {
     /// How much the user wants to read.
-    pub(crate) fn verbosity(&self) -> Verbosity {
+    pub fn verbosity(&self) -> Verbosity {
         match (self.quiet, self.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, true) => Verbosity::Verbose,
@@ -98,7 +100,7 @@ impl Cli {
 
 /// How much a command writes to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verbosity {
+pub enum Verbosity {
     /// Nothing but errors.
     Quiet,
     /// Progress, a line for each `train.log_every` steps.
@@ -117,7 +119,7 @@ fn memory(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// A sentence with the allowed range.
-pub(crate) fn threads(text: &str) -> Result<usize, String> {
+pub fn threads(text: &str) -> Result<usize, String> {
     whole(text, 0..=MOST_THREADS, "0 takes all cores")
 }
 
@@ -233,9 +235,6 @@ pub(crate) enum Command {
     },
     /// Measure this machine: cores, memory, arithmetic peak, bandwidth; or write it as a machine of the planner.
     Doctor(DoctorArgs),
-    /// Measure speed.
-    #[command(subcommand)]
-    Bench(BenchCommand),
     /// Train small models under every layout and hold the losses against those of one rank.
     Parity(ParityArgs),
     /// Find the fastest layouts of a training on machines that are not here; hold such predictions against measurements.

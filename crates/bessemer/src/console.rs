@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// The terminal of a command.
-pub(crate) struct Console {
+pub struct Console {
     verbosity: Verbosity,
     terminal: bool,
     log_every: u64,
@@ -99,7 +99,7 @@ impl Console {
     }
 
     /// A line on standard error.
-    pub(crate) fn say(&mut self, text: &str) {
+    pub fn say(&mut self, text: &str) {
         self.finish_work();
         if self.verbosity == Verbosity::Quiet {
             return;
@@ -296,7 +296,7 @@ impl Observer for Console {
     }
 
     fn resident_bytes(&mut self) -> Option<u64> {
-        crate::machine::resident_bytes()
+        bessemer_measure::machine::resident_bytes()
     }
 }
 
@@ -362,7 +362,7 @@ pub(crate) fn unwritten(error: io::Error) -> io::Error {
 ///
 /// # Errors
 /// If standard output is full or closed, for example by `head`.
-pub(crate) fn print(text: &str) -> io::Result<()> {
+pub fn print(text: &str) -> io::Result<()> {
     write_line(&escape::controls(text))
 }
 

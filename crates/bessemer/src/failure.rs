@@ -1,6 +1,7 @@
 //! How a command fails: a message for people and an exit code for scripts.
 
 use bessemer_kernels_cpu::memory;
+use bessemer_measure::MeasureError;
 use std::fmt::Display;
 
 /// Exit codes, as `bessemer --help` and docs/commands.md list them.
@@ -25,16 +26,16 @@ pub(crate) mod code {
 
 /// A failed command.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// For the shell.
-    pub(crate) code: u8,
+    pub code: u8,
     /// For people.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 impl Failure {
     /// A plain failure.
-    pub(crate) fn new(message: impl Display) -> Failure {
+    pub fn new(message: impl Display) -> Failure {
         Failure { code: code::FAILED, message: message.to_string() }
     }
 
@@ -46,7 +47,7 @@ impl Failure {
     }
 
     /// A command line that asks for something that cannot be.
-    pub(crate) fn usage(message: impl Display) -> Failure {
+    pub fn usage(message: impl Display) -> Failure {
         Failure { code: code::USAGE, message: message.to_string() }
     }
 }
@@ -75,6 +76,16 @@ impl From<bessemer_train::TrainError> for Failure {
             _ => String::new(),
         };
         Failure { code, message: format!("{e}{bound}") }
+    }
+}
+
+impl From<MeasureError> for Failure {
+    fn from(e: MeasureError) -> Failure {
+        match e {
+            MeasureError::Request(_) => Failure::usage(e),
+            MeasureError::Failed(_) => Failure::new(e),
+            MeasureError::Train(e) => e.into(),
+        }
     }
 }
 

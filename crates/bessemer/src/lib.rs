@@ -1,8 +1,8 @@
 //! Bessemer: raw text in, trained and evaluated language model out.
 //!
-//! The only program of the workspace. It reads the command line, picks the backend, handles signals, prints, and chooses
-//! the exit code; everything else happens in the libraries. It is a library with one function for the sake of the build: the
-//! code of a library is made while those that it calls are still being compiled, the code of a program only afterwards.
+//! The program reads the command line, picks the backend, handles signals, prints, and chooses the exit code; everything else
+//! happens in the libraries. It is a library for the sake of the build: the code of a library is made while those that it calls
+//! are still being compiled, the code of a program only afterwards. `bessemer-bench` uses its command line, console and failures.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod cli;
@@ -11,7 +11,6 @@ mod console;
 mod escape;
 mod failure;
 mod limits;
-mod machine;
 mod recipes;
 mod run_dir;
 mod signals;
@@ -19,11 +18,17 @@ mod stages;
 mod uploads;
 mod working_tree;
 
+pub use cli::{HostArgs, Matmul, OutputArgs, Verbosity, WaitingArgs, threads};
+pub use commands::plan::machine as planner_machine;
+pub use console::{Console, print};
+pub use failure::Failure;
+pub use recipes::load_recipe;
+
 use bessemer_collectives::launch;
+use bessemer_measure::machine;
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use cli::{Cli, Command};
-use console::Console;
-use failure::Failure;
 use limits::RefusedThreads;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -31,19 +36,32 @@ use std::time::Duration;
 
 /// The whole program: does what the command line says and returns the exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(recipes::arguments(std::env::args_os())) {
+    let cli = match parse::<Cli>() {
         Ok(cli) => cli,
-        Err(e) => return misused(&e),
+        Err(code) => return code,
     };
     // Before anything that starts a thread: namespaces are those of a process with one.
     if let Command::Confined { arguments } = &cli.command {
         return commands::confined::run(arguments);
     }
+    work(cli.output.verbosity(), |console| dispatch(&cli, console))
+}
+
+/// Reads the command line of a program.
+///
+/// # Errors
+/// The exit code, after the message: the command line is wrong or asks for help.
+pub fn parse<C: Parser>() -> Result<C, ExitCode> {
+    C::try_parse_from(recipes::arguments(std::env::args_os())).map_err(misused)
+}
+
+/// Runs a command of a program; reports its failure and returns its exit code.
+pub fn work(verbosity: Verbosity, command: impl FnOnce(&mut Console) -> Result<(), Failure>) -> ExitCode {
     // Without the handler a file that grows too long ends the process, as it always did.
     let _ = signals::report_file_limit();
     let refused_threads = RefusedThreads::watch();
-    let mut console = Console::new(cli.verbosity());
-    let worked = catch_unwind(AssertUnwindSafe(|| dispatch(&cli, &mut console)));
+    let mut console = Console::new(verbosity);
+    let worked = catch_unwind(AssertUnwindSafe(|| command(&mut console)));
     let panicked = |_| Err(refused_threads.error().map_or_else(Failure::panicked, Failure::from));
     match worked.unwrap_or_else(panicked) {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,7 +75,11 @@ pub fn main() -> ExitCode {
 
 /// Tells what clap says of the command line, which is wrong or asks for help. Of several processes that were started alike
 /// the first one tells.
-fn misused(e: &clap::Error) -> ExitCode {
+fn misused(mut e: clap::Error) -> ExitCode {
+    if e.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String("bench".into())) {
+        let program = "`bessemer-bench` measures speed; `cargo build --release -p bessemer-bench` builds it";
+        e.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![program.into()]));
+    }
     let launch = launch::resolve(&|name| std::env::var(name).ok());
     match launch {
         // A launcher that ends all processes when one has left must not end the first before it has spoken.
@@ -78,31 +100,30 @@ fn misused(e: &clap::Error) -> ExitCode {
 
 fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
     match &cli.command {
-        Command::Run(recipe) => commands::run::run(recipe, cli.json, console),
-        Command::Corpus(command) => commands::corpus::run(command, cli.json, console),
-        Command::Tokenizer(command) => commands::tokenizer::run(command, cli.json, console),
-        Command::Train(recipe) => commands::run::train(recipe, cli.json, console),
-        Command::Supervise(args) => commands::supervise::run(args, cli.json, console),
-        Command::Eval(args) => commands::eval::run(args, cli.json, console),
-        Command::Generate(args) => commands::generate::run(args, cli.json, console),
-        Command::Serve(args) => commands::serve::run(args, cli.json, console),
-        Command::Init(args) => commands::init::run(args, cli.json, console),
-        Command::Checkpoint(command) => commands::checkpoint::run(command, cli.json, console),
-        Command::Config(command) => commands::config::run(command, cli.json, console),
-        Command::Report { run } => commands::report::run(run, cli.json, console),
-        Command::Compare(args) => commands::compare::compare(args, cli.json, console),
-        Command::Runs { directory } => commands::compare::list(directory, cli.json, console),
-        Command::Doctor(args) => commands::doctor::run(args, cli.json, console),
-        Command::Bench(command) => commands::bench::run(command, cli.json, console),
-        Command::Parity(args) => commands::parity::run(args, cli.json, console),
-        Command::Plan(args) => commands::plan::run(args, cli.json, console),
-        Command::Program(command) => commands::program::run(command, cli.json),
-        Command::Schedule(command) => commands::schedule::run(command, cli.json, console),
-        Command::Network(command) => commands::network::run(command, cli.json, console),
-        Command::Metric(args) => commands::metric::run(args, cli.json, console),
-        Command::Judge(command) => commands::judge::run(command, cli.json, console),
-        Command::Scaling(command) => commands::scaling::run(command, cli.json, console),
-        Command::Study(command) => commands::study::run(command, cli.json, console),
+        Command::Run(recipe) => commands::run::run(recipe, cli.output.json, console),
+        Command::Corpus(command) => commands::corpus::run(command, cli.output.json, console),
+        Command::Tokenizer(command) => commands::tokenizer::run(command, cli.output.json, console),
+        Command::Train(recipe) => commands::run::train(recipe, cli.output.json, console),
+        Command::Supervise(args) => commands::supervise::run(args, cli.output.json, console),
+        Command::Eval(args) => commands::eval::run(args, cli.output.json, console),
+        Command::Generate(args) => commands::generate::run(args, cli.output.json, console),
+        Command::Serve(args) => commands::serve::run(args, cli.output.json, console),
+        Command::Init(args) => commands::init::run(args, cli.output.json, console),
+        Command::Checkpoint(command) => commands::checkpoint::run(command, cli.output.json, console),
+        Command::Config(command) => commands::config::run(command, cli.output.json, console),
+        Command::Report { run } => commands::report::run(run, cli.output.json, console),
+        Command::Compare(args) => commands::compare::compare(args, cli.output.json, console),
+        Command::Runs { directory } => commands::compare::list(directory, cli.output.json, console),
+        Command::Doctor(args) => commands::doctor::run(args, cli.output.json, console),
+        Command::Parity(args) => commands::parity::run(args, cli.output.json, console),
+        Command::Plan(args) => commands::plan::run(args, cli.output.json, console),
+        Command::Program(command) => commands::program::run(command, cli.output.json),
+        Command::Schedule(command) => commands::schedule::run(command, cli.output.json, console),
+        Command::Network(command) => commands::network::run(command, cli.output.json, console),
+        Command::Metric(args) => commands::metric::run(args, cli.output.json, console),
+        Command::Judge(command) => commands::judge::run(command, cli.output.json, console),
+        Command::Scaling(command) => commands::scaling::run(command, cli.output.json, console),
+        Command::Study(command) => commands::study::run(command, cli.output.json, console),
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Confined { .. } => unreachable!("main runs it"),
         Command::Man { out } => commands::completions::man(out, console),

@@ -10,7 +10,10 @@ fn home() -> Option<PathBuf> {
 }
 
 /// Loads a recipe with `--set` overrides.
-pub(crate) fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
+///
+/// # Errors
+/// A recipe that cannot be read, or is wrong.
+pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
     load_recipe_for(path, sets, RecipeUse::Training)
 }
 

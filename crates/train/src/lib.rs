@@ -4,7 +4,7 @@
 //! shards ─► loader.batch(sample counter) ─► Runner: passes of every micro-batch ─► spike check ─► Runner: update ─► Step record
 //!                                           every so often: Eval, Sample, Save records
 //! ```
-//! [`Runner`] is the only code that steps: trainer, parity runs, studies and the benchmarks of `bessemer bench` use it, and
+//! [`Runner`] is the only code that steps: trainer, parity runs, studies and the benchmarks of `bessemer-bench` use it, and
 //! evaluation scores its batches through it. The one exception is the reference of asynchronous schedules in [`parity`], which
 //! must not share code with what it is compared with.
 //!
@@ -43,7 +43,7 @@ pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Activity, Observer, Silent};
 pub use offload::give_second_memory;
 pub use predicted::{PredictedStep, predicted_step};
-pub use runner::{Passes, Runner, StepResult, on_threads};
+pub use runner::{Passes, REMEMBERED_COLLECTIVES, Runner, StepResult, on_threads, recorded_threads};
 pub use simulated::{SimulatedRanks, SimulatedStep, ask_costs, simulate, simulated_step};
 pub use skipped::SkippedSamples;
 pub use slices::{RankBytes, checkpoint_bytes, layout_slices};

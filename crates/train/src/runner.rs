@@ -5,12 +5,13 @@
 
 use crate::TrainError;
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Communicator, FlightRecorder, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Shape, TokenBatch};
 use bessemer_optim::{OptimConfig, StepStats};
 use bessemer_parallel::{BatchSource, FillSupplier, Job, ParallelError, Plan, Update, Worker};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
+use std::time::Duration;
 
 mod losses;
 
@@ -196,6 +197,19 @@ impl Runner {
 /// The communicator of a job of one rank.
 pub(crate) fn world_of_one() -> Box<dyn Communicator> {
     Box::new(ThreadCommunicator::world("world", 1, &ThreadSettings::default()).swap_remove(0))
+}
+
+/// Collectives that a [`FlightRecorder`] remembers of each rank.
+pub const REMEMBERED_COLLECTIVES: usize = 32;
+
+/// Communicators of ranks that are threads, whose time-outs report the last collectives of all.
+pub fn recorded_threads(count: usize, timeout: Duration) -> (FlightRecorder, Vec<Box<dyn Communicator>>) {
+    let settings = ThreadSettings { patience: timeout, ..ThreadSettings::default() };
+    let recorder = FlightRecorder::new(count, REMEMBERED_COLLECTIVES);
+    let worlds = ThreadCommunicator::world("world", count, &settings);
+    let wrap = |(rank, world)| recorder.wrap(rank, Box::new(world) as Box<dyn Communicator>);
+    let worlds = worlds.into_iter().enumerate().map(wrap).collect();
+    (recorder, worlds)
 }
 
 /// Runs every rank of a job on a thread of its own, with its communicator; results in the order of the ranks.

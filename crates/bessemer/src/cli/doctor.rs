@@ -1,7 +1,7 @@
 //! `bessemer doctor`.
 
-use super::{HostArgs, bench::Matmul};
-use clap::Args;
+use super::HostArgs;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// `bessemer doctor`
@@ -20,4 +20,25 @@ pub(crate) struct DoctorArgs {
     /// Machines of many cores.
     #[command(flatten)]
     pub(crate) host: HostArgs,
+}
+
+/// Accuracy of matrix products; see `train.matmul_precision`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Matmul {
+    /// f32.
+    Highest,
+    /// About 16 bits of every operand.
+    High,
+    /// About 8 bits of every operand.
+    Medium,
+}
+
+impl From<Matmul> for bessemer_units::MatmulPrecision {
+    fn from(m: Matmul) -> Self {
+        match m {
+            Matmul::Highest => Self::Highest,
+            Matmul::High => Self::High,
+            Matmul::Medium => Self::Medium,
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Of every command whose ranks talk.
 #[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct WaitingArgs {
+pub struct WaitingArgs {
     /// How long a rank waits in a collective or for a message before the job ends and reports which rank is blocked in which collective. Must
     /// be longer than anything that the first rank does alone between steps, such as a save or an evaluation.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -18,7 +18,7 @@ pub(crate) struct WaitingArgs {
 
 impl WaitingArgs {
     /// The time-out of a collective.
-    pub(crate) fn timeout(self) -> Duration {
+    pub fn timeout(self) -> Duration {
         Duration::from_secs(self.collective_timeout)
     }
 

@@ -1,17 +1,14 @@
 //! `bessemer doctor`: what this machine can do.
 
 mod machine_file;
-pub(in crate::commands) mod measure;
-mod operators;
-mod products;
 
-use super::bench::scaling;
-use super::bench::step::Steps;
 use crate::cli::DoctorArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{Engine, Rung, peak};
+use bessemer_measure::many_cores::{Model, as_value, profile, table, this_machine};
+use bessemer_measure::{Steps, small_job};
 use bessemer_units::MatmulPrecision;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -75,16 +72,21 @@ pub(crate) fn run(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Re
 
 /// A small model's step on this machine, measured, and on machines that were described, modelled.
 fn many_cores(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let mut job = measure::job([384, 6, 256, 8192], "gpt2", args.matmul.into())?;
+    let mut job = small_job([384, 6, 256, 8192], "gpt2", args.matmul.into())?;
     job.shape.sequences = 4;
     let steps = Steps { warmup: 1, timed: 3, dump: None };
-    let here = scaling::this_machine()?;
-    let (alone, work) = scaling::profile(&job, &steps, 1, None, console)?;
+    let here = this_machine()?;
+    let mut report = |line: &str| console.say(line);
+    let (alone, work) = profile(&job, &steps, 1, None, &mut report)?;
     let mut measured = vec![(1, alone)];
     let threads = machine::threads(0);
     if threads > 1 {
-        measured.push((threads, scaling::profile(&job, &steps, threads, None, console)?.0));
+        measured.push((threads, profile(&job, &steps, threads, None, &mut report)?.0));
     }
-    let hosts = scaling::described(&args.host, &here);
-    scaling::show(&job, &scaling::Model { work, here, measured, hosts }, as_json)
+    let hosts = args.host.machines(&here);
+    let model = Model { work, here, measured, hosts };
+    Ok(print(&match as_json {
+        true => serde_json::to_string(&as_value(&job, &model))?,
+        false => table(&job, &model),
+    })?)
 }

@@ -1,6 +1,5 @@
 //! One verb a file.
 
-pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod cluster;
 pub(crate) mod compare;

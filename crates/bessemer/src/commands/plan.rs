@@ -63,7 +63,10 @@ fn annotations_allowed(wanted: &search::Wanted<'_>) -> Result<search::Training, 
 }
 
 /// Reads the machine of `--machine`.
-pub(in crate::commands) fn machine(name: &str) -> Result<Machine, Failure> {
+///
+/// # Errors
+/// A machine that is not in the catalogue, a file that cannot be read.
+pub fn machine(name: &str) -> Result<Machine, Failure> {
     machine_of("--machine", name)
 }
 

@@ -18,14 +18,16 @@ use crate::signals::Deadline;
 use bessemer_checkpoint::{Latest, Store};
 use bessemer_collectives::launch::{Launch, resolve};
 use bessemer_collectives::{
-    CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings, ThreadCommunicator,
-    ThreadSettings,
+    CollectiveError, Communicator, FlightRecorder, MessageCommunicator, MessageSettings,
 };
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::ParallelError;
 use bessemer_recipe::RecipeUse;
-use bessemer_train::{Closed, OtherCheckpoints, Outcome, Silent, TrainError, Trainer, TrainerInput};
+use bessemer_train::{
+    Closed, OtherCheckpoints, Outcome, REMEMBERED_COLLECTIVES, Silent, TrainError, Trainer, TrainerInput,
+    recorded_threads,
+};
 use bessemer_units::Bytes;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
@@ -39,8 +41,6 @@ const MOST_RANKS: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// How long the other ranks of a process get to end after one has timed out, at most.
 const GRACE: Duration = Duration::from_secs(30);
-/// Collectives that are remembered of each rank.
-const REMEMBERED: usize = 32;
 
 /// The job that this process is, or is a part of.
 pub(crate) struct Job {
@@ -128,7 +128,7 @@ impl Job {
         let failures = world.group("failures", &all).map_err(Failure::new)?;
         let meeting = world.group("meeting", &all).map_err(Failure::new)?;
         world.set_patience(timeout);
-        let recorder = FlightRecorder::of_rank(mpi.rank(), REMEMBERED);
+        let recorder = FlightRecorder::of_rank(mpi.rank(), REMEMBERED_COLLECTIVES);
         Ok(Job {
             ranks: mpi.size(),
             here: 1,
@@ -304,19 +304,6 @@ impl Job {
 pub(crate) fn interrupted(tells: bool) -> Failure {
     let message = if tells { "stopped; run the same command to go on" } else { "" };
     Failure { code: code::CONTINUE, message: message.into() }
-}
-
-/// Communicators of ranks that are threads, whose time-outs report the last collectives of all.
-pub(crate) fn recorded_threads(
-    count: usize,
-    timeout: Duration,
-) -> (FlightRecorder, Vec<Box<dyn Communicator>>) {
-    let settings = ThreadSettings { patience: timeout, ..ThreadSettings::default() };
-    let recorder = FlightRecorder::new(count, REMEMBERED);
-    let worlds = ThreadCommunicator::world("world", count, &settings);
-    let wrap = |(rank, world)| recorder.wrap(rank, Box::new(world) as Box<dyn Communicator>);
-    let worlds = worlds.into_iter().enumerate().map(wrap).collect();
-    (recorder, worlds)
 }
 
 /// Ends the process, of which one thread hangs.

@@ -267,10 +267,9 @@ fn errors_name_the_flag_that_is_wrong() {
         ),
         (&["eval", "runs/t", "--step", "99"], FAILED, &["--step 99", "no checkpoint"]),
         (&["eval", "runs/t", "--threads", "99999"], USAGE, &["--threads", "from 0 to 1024"]),
-        (&["bench", "op", "--threads", "99999"], USAGE, &["--threads", "from 0 to 1024"]),
         (&["run", "recipe.toml", "--memory", "lots"], USAGE, &["--memory", "144MiB"]),
         (&["corpus", "explain", "recipe.toml", "--profile", "nothere"], USAGE, &["--profile", "nothere"]),
-        (&["bench", "step", "--heads", "5"], USAGE, &["model.heads"]),
+        (&["bench", "step"], USAGE, &["bench", "bessemer-bench"]),
     ] {
         let done = place.bessemer(words);
         done.failed(code, parts);

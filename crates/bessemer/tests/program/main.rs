@@ -11,7 +11,6 @@
 mod alpa;
 mod auto;
 mod bad_input;
-mod bench;
 mod browser;
 mod cargo_source;
 mod checkpoints;
@@ -52,3 +51,6 @@ mod supervise;
 mod switch;
 mod trace;
 mod workplace;
+
+/// The program that is tested.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bessemer");

@@ -105,7 +105,7 @@ impl Workplace {
 
     /// The program with these words, ready to start in the folder.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+        let mut command = Command::new(crate::PROGRAM);
         command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command

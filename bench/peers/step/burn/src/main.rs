@@ -1,4 +1,4 @@
-//! The training step of `bessemer bench step --dump DIR` in burn on its Flex CPU backend: `step-burn DIR [steps] [warmup]`;
+//! The training step of `bessemer-bench step --dump DIR` in burn on its Flex CPU backend: `step-burn DIR [steps] [warmup]`;
 //! threads come from RAYON_NUM_THREADS. Prints one JSON object.
 
 use burn::module::{Module, Param, ParamGroup};

@@ -1,4 +1,4 @@
-//! The training step of `bessemer bench step --dump DIR` in candle: `step-candle DIR [steps] [warmup]`; threads come from
+//! The training step of `bessemer-bench step --dump DIR` in candle: `step-candle DIR [steps] [warmup]`; threads come from
 //! RAYON_NUM_THREADS. Prints one JSON object.
 
 use candle_core::{D, Device, Result, Tensor, Var};

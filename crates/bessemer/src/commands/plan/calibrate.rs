@@ -6,14 +6,11 @@
 use super::machine;
 use super::training::{Training, name};
 use crate::cli::PlanCalibrateArgs;
-use crate::commands::bench::job::Job as BenchJob;
-use crate::commands::bench::layouts::cases::LayoutCase;
-use crate::commands::bench::layouts::setup::{Bench, Setup, StepSize};
-use crate::commands::bench::median;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine::threads;
 use crate::recipes::load_recipe_for;
+use bessemer_measure::{Bench, Job as BenchJob, LayoutCase, Setup, StepSize, median};
 use bessemer_parallel::ContextMethod;
 use bessemer_plan::{
     Calibration, DataParallel, Job, Layout, Machine, Measurement, PipelineSchedule, Question, Recompute,

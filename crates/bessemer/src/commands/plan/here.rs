@@ -3,10 +3,10 @@
 //! A rank is a device. What is measured is what `bessemer doctor --machine` writes, of fewer shapes and less often.
 
 use super::auto::Host;
-use crate::commands::doctor::measure::{self, Effort};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_arch::{MlpKind, Model};
+use bessemer_measure::{Effort, measure_machine};
 use bessemer_plan::{Efficiency, Machine};
 use bessemer_units::{DType, MatmulPrecision};
 
@@ -42,7 +42,7 @@ pub(super) fn measure(
     }
     let architecture = if training.model.mlp() == MlpKind::Gated { "llama" } else { "gpt2" };
     let effort = Effort::quick(architecture, training.activations);
-    let machine = measure::measure(host.local, host.threads, training.matmul, &effort, report)?;
+    let machine = measure_machine(host.local, host.threads, training.matmul, &effort, report)?;
     Ok(Machine { name: name(host), memory: host.memory.0 as f64, ..machine })
 }
 
