@@ -2,6 +2,7 @@
 
 use bessemer_kernels_cpu::memory;
 use bessemer_measure::MeasureError;
+use bessemer_planner::PlannerError;
 use std::fmt::Display;
 
 /// Exit codes, as `bessemer --help` and docs/commands.md list them.
@@ -85,6 +86,17 @@ impl From<MeasureError> for Failure {
             MeasureError::Request(_) => Failure::usage(e),
             MeasureError::Failed(_) => Failure::new(e),
             MeasureError::Train(e) => e.into(),
+        }
+    }
+}
+
+impl From<PlannerError> for Failure {
+    fn from(e: PlannerError) -> Failure {
+        match e {
+            PlannerError::Request(_) => Failure::usage(e),
+            PlannerError::Recipe(message) => Failure { code: code::RECIPE, message },
+            PlannerError::Failed(_) => Failure::new(e),
+            PlannerError::Train(e) => e.into(),
         }
     }
 }

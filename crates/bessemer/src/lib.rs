@@ -19,7 +19,6 @@ mod uploads;
 mod working_tree;
 
 pub use cli::{HostArgs, Matmul, OutputArgs, Verbosity, WaitingArgs, threads};
-pub use commands::plan::machine as planner_machine;
 pub use console::{Console, print};
 pub use failure::Failure;
 pub use recipes::load_recipe;

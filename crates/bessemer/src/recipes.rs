@@ -1,12 +1,18 @@
 //! Recipes as this program loads them: `~` at the beginning of a path is the home directory.
 
+use bessemer_planner::RecipeSource;
 use bessemer_recipe::{LayoutPlan, Loaded, Recipe, RecipeError, RecipeUse};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The home directory of the user, if the system tells.
-fn home() -> Option<PathBuf> {
+pub(crate) fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| !home.as_os_str().is_empty())
+}
+
+/// A recipe file with `--set` overrides, for the planner.
+pub(crate) fn source<'a>(path: &'a Path, sets: &'a [String], home: &'a Option<PathBuf>) -> RecipeSource<'a> {
+    RecipeSource { path, sets, home: home.as_deref() }
 }
 
 /// Loads a recipe with `--set` overrides.

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         timeout: args.waiting.timeout(),
         paced: args.paced.map(|rate| 1e9 * rate),
     };
-    let machine = args.machine.as_deref().map(bessemer::planner_machine).transpose()?;
+    let machine = args.machine.as_deref().map(bessemer_planner::machine).transpose()?;
     let cases = layout_cases(&args.layouts, args.ranks)?;
     let setups: Vec<Setup<'_>> =
         cases.iter().map(|case| Setup::new(&bench, case)).collect::<Result<_, _>>()?;

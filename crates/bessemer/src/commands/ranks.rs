@@ -6,7 +6,7 @@
 use crate::cli::{RecipeArgs, WaitingArgs};
 use crate::commands::heartbeats::Heartbeats;
 use crate::commands::meeting::{Decision, Meeting};
-use crate::commands::plan::auto::{self, Host, LaidOut};
+use crate::commands::plan::auto::{self, LaidOut};
 use crate::commands::waiting::Threads;
 use crate::commands::{reported, waiting};
 use crate::console::Console;
@@ -23,6 +23,7 @@ use bessemer_collectives::{
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::ParallelError;
+use bessemer_planner::{Host, is_auto};
 use bessemer_recipe::RecipeUse;
 use bessemer_train::{
     Closed, OtherCheckpoints, Outcome, REMEMBERED_COLLECTIVES, Silent, TrainError, Trainer, TrainerInput,
@@ -195,7 +196,7 @@ impl Job {
     ) -> Result<LaidOut, Failure> {
         let sets = args.overrides();
         let loaded = load_recipe_for(&args.recipe, &sets, recipe_use)?;
-        if !auto::is_auto(&loaded.value) {
+        if !is_auto(&loaded.value) {
             return Ok(LaidOut { loaded, record: None });
         }
         let memory = Bytes(machine::available_memory().0 / self.local as u64);

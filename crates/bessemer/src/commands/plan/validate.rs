@@ -1,6 +1,5 @@
 //! `bessemer plan validate`.
 
-use super::{machine, text_of};
 use crate::cli::PlanValidateArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -8,6 +7,7 @@ use bessemer_plan::{
     Band, Calibration, Errors, LeftOut, Measurement, Table, Validation, choose_at_most, errors, read_table,
     validate,
 };
+use bessemer_planner::{machine, text_of};
 use bessemer_report::plot::{LineChart, Mark, Scale, Series, panels, standalone};
 use serde_json::json;
 use std::collections::BTreeMap;

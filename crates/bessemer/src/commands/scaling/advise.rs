@@ -3,7 +3,6 @@
 use super::runs::Runs;
 use super::{Fitted, SHARE, law_value, scientific, shape};
 use crate::cli::{PublishedLaw, ScalingAdviseArgs};
-use crate::commands::plan;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_plan::Machine;
@@ -40,7 +39,7 @@ impl Advice {
     fn of(args: &ScalingAdviseArgs) -> Result<Advice, Failure> {
         let basis = Basis::of(args)?;
         let law = basis.law;
-        let machine = args.devices.map(|_| plan::machine(&args.machine)).transpose()?;
+        let machine = args.devices.map(|_| bessemer_planner::machine(&args.machine)).transpose()?;
         let rate = machine.as_ref().zip(args.devices).map(|(m, n)| m.matrix_flops * n as f64 * args.mfu);
         let given = Budget {
             flops: args.compute,

@@ -2,39 +2,38 @@
 //!
 //! A rank is a device. What is measured is what `bessemer doctor --machine` writes, of fewer shapes and less often.
 
-use super::auto::Host;
-use crate::failure::Failure;
-use crate::machine;
+use crate::{Host, PlannerError};
 use bessemer_arch::{MlpKind, Model};
+use bessemer_measure::machine;
 use bessemer_measure::{Effort, measure_machine};
 use bessemer_plan::{Efficiency, Machine};
 use bessemer_units::{DType, MatmulPrecision};
 
 /// The name of this machine for a host's ranks. It says what a plan depends on that can differ between two sessions.
-pub(super) fn name(host: &Host) -> String {
+pub(crate) fn name(host: &Host) -> String {
     let plural = if host.threads == 1 { "" } else { "s" };
     format!("this machine ({}, {} thread{plural} a rank)", machine::processor(), host.threads)
 }
 
 /// A training whose machine is measured.
-pub(super) struct Measured<'a> {
-    pub(super) model: &'a Model,
+pub(crate) struct Measured<'a> {
+    pub(crate) model: &'a Model,
     /// Activations between operators.
-    pub(super) activations: DType,
-    pub(super) matmul: MatmulPrecision,
+    pub(crate) activations: DType,
+    pub(crate) matmul: MatmulPrecision,
 }
 
 /// Measures this machine for a training.
 ///
 /// # Errors
 /// Ranks on several machines, whose network nothing here measures; a measurement that fails.
-pub(super) fn measure(
+pub(crate) fn measure(
     host: &Host,
     training: &Measured<'_>,
     report: &mut dyn FnMut(&str),
-) -> Result<Machine, Failure> {
+) -> Result<Machine, PlannerError> {
     if host.local < host.ranks {
-        return Err(Failure::usage(format!(
+        return Err(PlannerError::request(format!(
             "parallel.layout = \"auto\" for {} ranks, of which {} are on this machine: wanted parallel.machine, because the network between \
              machines is not measured; `bessemer doctor` measures one of them",
             host.ranks, host.local
@@ -48,7 +47,7 @@ pub(super) fn measure(
 
 /// Constants of the cost model for the CPU engine: no host launches kernels, values are f32, attention computes in blocks. They are
 /// rounded, and fitted to nothing.
-pub(super) fn efficiency() -> Efficiency {
+pub(crate) fn efficiency() -> Efficiency {
     Efficiency {
         kernel_seconds: 2e-6,
         attention_share: 0.25,
@@ -96,7 +95,7 @@ mod tests {
             (found.products.len(), found.in_process.map(|process| process.spare_cores).is_some()),
             (3, true)
         );
-        let refused = measured(&host(4, 2)).expect_err("a network that is not measured").message;
+        let refused = measured(&host(4, 2)).expect_err("a network that is not measured").to_string();
         assert!(refused.contains("parallel.machine"), "{refused}");
         let alone = measured(&host(1, 1)).expect("a measurement");
         assert_eq!(alone.all_reduce.seconds(1, 1e9), 0.0);

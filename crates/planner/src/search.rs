@@ -1,14 +1,9 @@
 //! The search for layouts: the closed form lists them, dry runs decide which of the fastest fit.
 
-use super::layerwise::Shown;
-use super::refuse::{MOST_GROWTH, nothing_divides, nothing_fits, nothing_planned};
-pub(super) use super::training::Training;
-use super::training::name;
-use super::{explain, machine, picture, text_of};
-use crate::cli::PlanArgs;
-use crate::console::{Console, print};
-use crate::failure::Failure;
-use crate::recipes::load_recipe_for;
+use crate::layerwise::Shown;
+use crate::refuse::{MOST_GROWTH, nothing_divides, nothing_fits, nothing_planned};
+use crate::training::name;
+use crate::{PlannerError, Training, Wanted, explain, machine, text_of};
 use bessemer_checkpoint::AsyncChoice;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
 use bessemer_model::{CacheShape, Purpose, Shape};
@@ -19,18 +14,18 @@ use bessemer_plan::{
 };
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, RecipeUse};
+use bessemer_runlog::Plan;
 use bessemer_tensor::Backend;
 use bessemer_train::{
     COPIES, PredictedStep, TrainError, activations, copies_on_host, planned_memory_on, predicted_step,
 };
 use bessemer_units::{Bytes, Compression};
 use std::cell::OnceCell;
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Layouts that are planned and simulated at least, however few are shown: the order of the closed form is not that of simulated steps.
-pub(super) const LEAST_PLANNED: usize = 5;
+pub(crate) const LEAST_PLANNED: usize = 5;
 /// Most dry runs.
 const MOST_DRY_RUNS: usize = 200;
 /// Most dry runs for a plain kind of layout.
@@ -50,13 +45,6 @@ const MOST_EVENTS: usize = 4_000_000;
 const EXPECTED: f64 = 0.9;
 /// Pieces of parameters and gradients in flight that are tried.
 const MORE_IN_FLIGHT: [usize; 3] = [8, 32, 128];
-
-/// Question of the command line.
-pub(super) struct Wanted<'a> {
-    pub(super) recipe: &'a Path,
-    pub(super) devices: usize,
-    pub(super) args: &'a PlanArgs,
-}
 
 /// A search.
 pub(crate) struct Search<'a> {
@@ -123,56 +111,62 @@ pub(crate) struct Found {
     pub(crate) reason: Option<String>,
 }
 
-pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let machine = machine(&wanted.args.machine)?;
+/// The fastest layouts among those whose layers are alike: the text to print, and the record of the plan.
+///
+/// # Errors
+/// Nothing that divides or fits: which limit or key of the recipe binds, and by how much.
+pub fn exhaustive(
+    wanted: &Wanted<'_>,
+    as_json: bool,
+    detail: &mut dyn FnMut(&str),
+) -> Result<(String, Plan), PlannerError> {
+    let machine = machine(wanted.machine)?;
     let calibration = calibration(wanted, &machine)?;
-    let training = Training::load(wanted)?;
+    let training = wanted.recipe.training()?;
     let search = Search {
         training: &training,
         machine: &machine,
         calibration: &calibration,
         devices: wanted.devices,
-        top: LEAST_PLANNED.max(wanted.args.top as usize),
+        top: LEAST_PLANNED.max(wanted.top as usize),
         elsewhere: true,
         threads: 1,
         grids: training.grids(wanted.devices),
         only: |_| true,
         made_once: MadeOnce::default(),
     };
-    let mut found = search.run(console)?;
-    found.planned.truncate(wanted.args.top as usize);
-    let explained = explain::Explained::new(&search, &found, console);
-    if let Some(path) = &wanted.args.svg {
-        picture::write(path, &explained.record, console)?;
-    }
-    Ok(print(&match as_json {
-        true => serde_json::to_string(&explained.as_value(wanted.args))?,
-        false => explained.text(wanted.args),
-    })?)
+    let mut found = search.run(detail)?;
+    found.planned.truncate(wanted.top as usize);
+    let explained = explain::Explained::new(&search, &found, detail);
+    let text = match as_json {
+        true => serde_json::to_string(&explained.as_value(wanted))?,
+        false => explained.text(wanted),
+    };
+    Ok((text, explained.record))
 }
 
 /// The constants of the cost model: fitted to a table, or to nothing.
-pub(super) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, Failure> {
-    let Some(path) = &wanted.args.fit else { return Ok(Calibration::none()) };
+pub(crate) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, PlannerError> {
+    let Some(path) = wanted.fit else { return Ok(Calibration::none()) };
     let table = read_table(&text_of(path)?, machine, true)
-        .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+        .map_err(|cause| PlannerError::failed(format!("{}: {cause}", path.display())))?;
     Ok(Calibration::of(&choose(&table.steps)))
 }
 
 /// The fastest layout of a search.
-pub(super) struct Best {
-    pub(super) plan: Option<Shown>,
-    pub(super) evaluated: usize,
+pub(crate) struct Best {
+    pub(crate) plan: Option<Shown>,
+    pub(crate) evaluated: usize,
 }
 
 /// Finds the fastest of the layouts that are wanted and fit by their dry run.
-pub(super) fn best(
+pub(crate) fn best(
     wanted: &Wanted<'_>,
     (training, only): (&Training, fn(&Layout) -> bool),
     machine: &Machine,
     calibration: &Calibration,
-    console: &mut Console,
-) -> Result<Best, Failure> {
+    detail: &mut dyn FnMut(&str),
+) -> Result<Best, PlannerError> {
     let devices = wanted.devices;
     let grids = training.grids(devices);
     let search = Search {
@@ -187,7 +181,7 @@ pub(super) fn best(
         only,
         made_once: MadeOnce::default(),
     };
-    let found = search.run(console)?;
+    let found = search.run(detail)?;
     let shown = |planned: &Planned| Shown {
         name: name(&planned.candidate.job.layout),
         keys: training.arguments(&planned.candidate.job.layout, wanted.devices),
@@ -199,19 +193,9 @@ pub(super) fn best(
     Ok(Best { plan: found.planned.first().map(shown), evaluated: found.candidates.evaluated })
 }
 
-impl Training {
-    /// The training of the recipe that is asked about.
-    ///
-    /// # Errors
-    /// A recipe or a model that cannot be.
-    pub(super) fn load(wanted: &Wanted<'_>) -> Result<Training, Failure> {
-        Training::new(&load_recipe_for(wanted.recipe, &wanted.args.sets, RecipeUse::Layout)?)
-    }
-}
-
 impl Search<'_> {
     /// The question to the closed form, about so many devices.
-    pub(super) fn question(&self, devices: usize) -> Question<'_> {
+    pub(crate) fn question(&self, devices: usize) -> Question<'_> {
         Question {
             model: self.training.shape,
             seq: self.training.recipe.train.seq_len as usize,
@@ -266,32 +250,34 @@ impl Search<'_> {
     ///
     /// # Errors
     /// Nothing that divides or fits: which limit or key of the recipe binds, and by how much.
-    pub(crate) fn run(&self, console: &mut Console) -> Result<Found, Failure> {
+    pub(crate) fn run(&self, detail: &mut dyn FnMut(&str)) -> Result<Found, PlannerError> {
         let question = self.question(self.devices);
         let wanted = |layout: &Layout| (self.only)(layout) && self.training.admits(layout);
-        let found = candidates(&question, wanted).map_err(Failure::usage)?;
+        let found = candidates(&question, wanted).map_err(PlannerError::request)?;
         if found.evaluated == 0 {
             return Err(nothing_divides(self));
         }
         if found.layouts.is_empty() {
             return Err(nothing_fits(self, &found));
         }
-        let mut found = self.dry_runs(found, console);
+        let mut found = self.dry_runs(found, detail);
         if found.planned.is_empty() {
             return Err(nothing_planned(self, &found));
         }
         let layouts: Vec<Layout> = found.planned.iter().map(|planned| planned.candidate.job.layout).collect();
-        for (planned, simulated) in found.planned.iter_mut().zip(self.simulate(&layouts, console)) {
+        for (planned, simulated) in found.planned.iter_mut().zip(self.simulate(&layouts, detail)) {
             planned.simulated = simulated;
         }
         found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
         let near = found.planned.first().map_or(0.0, |best| (1.0 + WORTH_REFINING) * best.seconds());
         let mut events = 0;
         for planned in found.planned.iter_mut().take_while(|planned| planned.seconds() <= near) {
-            self.refine(planned, &mut events, console);
+            self.refine(planned, &mut events, detail);
         }
         if events > MOST_EVENTS {
-            console.detail("other orders of axes and pieces in flight were tried for some layouts only: simulated steps are long");
+            detail(
+                "other orders of axes and pieces in flight were tried for some layouts only: simulated steps are long",
+            );
         }
         found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
         Ok(found)
@@ -299,7 +285,7 @@ impl Search<'_> {
 
     /// Simulates a step of each layout's program, several at the same time; nothing for what has no such program, and where the closed form was
     /// fitted.
-    fn simulate(&self, layouts: &[Layout], console: &mut Console) -> Vec<Option<PredictedStep>> {
+    fn simulate(&self, layouts: &[Layout], detail: &mut dyn FnMut(&str)) -> Vec<Option<PredictedStep>> {
         // A closed form that was fitted to measured steps knows more of them.
         if !self.calibration.fitted.is_empty() {
             return layouts.iter().map(|_| None).collect();
@@ -330,7 +316,7 @@ impl Search<'_> {
         let result = |(layout, made): (&Layout, OnceLock<_>)| match made.into_inner()? {
             Ok(simulated) => Some(simulated),
             Err(cause) => {
-                console.detail(&format!("{}: {cause}", name(layout)));
+                detail(&format!("{}: {cause}", name(layout)));
                 None
             }
         };
@@ -339,7 +325,7 @@ impl Search<'_> {
 
     /// Tries other orders of the axes on the nodes, then more pieces in flight, and keeps what makes the simulated step faster and fits.
     /// `events` counts what was simulated for all of them.
-    fn refine(&self, planned: &mut Planned, events: &mut usize, console: &mut Console) {
+    fn refine(&self, planned: &mut Planned, events: &mut usize, detail: &mut dyn FnMut(&str)) {
         let mut least = match &planned.simulated {
             Some(step) => step.seconds,
             None => return,
@@ -351,7 +337,7 @@ impl Search<'_> {
                 if *events > MOST_EVENTS {
                     break;
                 }
-                made.extend(self.simulate(layouts, console));
+                made.extend(self.simulate(layouts, detail));
                 let counts = made.iter().rev().take(layouts.len()).flatten().map(|made| made.events);
                 *events += counts.sum::<usize>();
             }
@@ -385,7 +371,7 @@ impl Search<'_> {
     }
 
     /// Plans the fastest layouts until enough of them fit.
-    fn dry_runs(&self, candidates: Candidates, console: &mut Console) -> Found {
+    fn dry_runs(&self, candidates: Candidates, detail: &mut dyn FnMut(&str)) -> Found {
         let mut found = Found {
             candidates,
             planned: Vec::new(),
@@ -432,7 +418,7 @@ impl Search<'_> {
             match self.memory(layout) {
                 Err(reason) => {
                     found.refused += 1;
-                    console.detail(&format!("{}: {reason}", name(layout)));
+                    detail(&format!("{}: {reason}", name(layout)));
                     found.reason.get_or_insert(reason);
                 }
                 Ok(memory) => {
@@ -469,7 +455,7 @@ impl Search<'_> {
     }
 
     /// What a layout would hold if the first rank wrote no samples of text, where it would fit then.
-    pub(super) fn without_samples(&self, layout: &Layout) -> Option<Bytes> {
+    pub(crate) fn without_samples(&self, layout: &Layout) -> Option<Bytes> {
         let mut recipe = self.training.in_layout(layout, self.devices);
         if !recipe.eval.samples.are_written() {
             return None;
@@ -481,7 +467,7 @@ impl Search<'_> {
     }
 
     /// What a layout would hold if what waits for the backward pass were kept in fewer bits, where it would fit then.
-    pub(super) fn compressed(&self, layout: &Layout) -> Option<(Compression, Bytes)> {
+    pub(crate) fn compressed(&self, layout: &Layout) -> Option<(Compression, Bytes)> {
         [Compression::Bf16, Compression::Int8].into_iter().find_map(|form| {
             let mut recipe = self.training.in_layout(layout, self.devices);
             recipe.train.compress = form;
@@ -545,17 +531,21 @@ impl Search<'_> {
     }
 
     /// The fastest layout of each plain kind that fits.
-    pub(super) fn plain(&self, found: &Found, console: &mut Console) -> Vec<(&'static str, Option<Planned>)> {
+    pub(crate) fn plain(
+        &self,
+        found: &Found,
+        detail: &mut dyn FnMut(&str),
+    ) -> Vec<(&'static str, Option<Planned>)> {
         let kinds: [(&str, Kind); 3] = [
             ("DDP", |layout| alone(layout) && layout.zero == DataParallel::Ddp),
             ("ZeRO-3", |layout| alone(layout) && layout.zero == DataParallel::Zero3),
             ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == DataParallel::Ddp),
         ];
-        kinds.map(|(kind, is)| (kind, self.fastest(found, is, console))).into()
+        kinds.map(|(kind, is)| (kind, self.fastest(found, is, detail))).into()
     }
 
     /// The fastest layout of a kind that fits, looked for with a few dry runs.
-    fn fastest(&self, found: &Found, is: Kind, console: &mut Console) -> Option<Planned> {
+    fn fastest(&self, found: &Found, is: Kind, detail: &mut dyn FnMut(&str)) -> Option<Planned> {
         // Ordered by time.
         if let Some(planned) = found.planned.iter().find(|planned| is(&planned.candidate.job.layout)) {
             return Some(planned.clone());
@@ -577,7 +567,7 @@ impl Search<'_> {
             runs += 1;
             match self.memory(layout) {
                 Ok(memory) if self.fits(&memory) => {
-                    let simulated = self.simulate(std::slice::from_ref(layout), console).pop().flatten();
+                    let simulated = self.simulate(std::slice::from_ref(layout), detail).pop().flatten();
                     return Some(Planned { candidate: *candidate, memory, simulated });
                 }
                 Ok(_) => too_large.push(*layout),
@@ -603,7 +593,7 @@ fn alone(layout: &Layout) -> bool {
 }
 
 /// Whether two layouts differ only in what they compute again.
-pub(super) fn alike(layout: &Layout, other: &Layout) -> bool {
+pub(crate) fn alike(layout: &Layout, other: &Layout) -> bool {
     let rest = |layout: &Layout| Layout {
         recompute: Recompute::None,
         recomputed: 0,

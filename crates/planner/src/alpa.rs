@@ -1,11 +1,8 @@
 //! `bessemer plan RECIPE --method alpa`: layouts of parameters by the graph of the operators, stages by dynamic programming.
 
-use super::layerwise::{self, Planning, Shown};
-use super::machine;
-use super::search::{Training, Wanted, calibration};
-use crate::console::{Console, print};
-use crate::failure::Failure;
-use crate::recipes::load_recipe_for;
+use crate::layerwise::{self, Planning, Shown};
+use crate::search::calibration;
+use crate::{PlannerError, Training, Wanted, machine};
 use bessemer_arch::{Model, ParamRole, Sharding, Unit};
 use bessemer_model::{ActivationConfig, Decoder, ModelError, Purpose, Rewrite, Shape};
 use bessemer_parallel::MemoryPlan;
@@ -15,7 +12,6 @@ use bessemer_plan::sharding::{
     UnitPrograms, sharding_plans, unequal_stages,
 };
 use bessemer_plan::{DataParallel, Efficiency, Machine, Spread};
-use bessemer_recipe::RecipeUse;
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::planned_memory;
 use bessemer_units::{Bytes, Recompute, RecomputePlan};
@@ -83,37 +79,48 @@ struct Others {
     unequal: Option<UnequalStages>,
 }
 
-pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let machine = machine(&wanted.args.machine)?;
+/// Layouts of parameters by the graph of the operators, stages by dynamic programming.
+///
+/// # Errors
+/// Nothing that fits, a recipe that states such layouts itself.
+pub fn alpa(
+    wanted: &Wanted<'_>,
+    as_json: bool,
+    detail: &mut dyn FnMut(&str),
+) -> Result<String, PlannerError> {
+    let machine = machine(wanted.machine)?;
     let efficiency = calibration(wanted, &machine)?.efficiency;
-    let training = Training::load(wanted)?;
+    let training = wanted.recipe.training()?;
     expect_open(&training)?;
     let on = On { machine: &machine, efficiency: &efficiency };
-    let answer = search(wanted, &training, on, console)?;
+    let answer = search(wanted, &training, on, detail)?;
     let others = Others {
         any: any_layout(&training, &answer.planned[0].plan, on)?,
         unequal: unequal(wanted, &training, on, &answer)?,
     };
     match as_json {
-        true => Ok(print(&serde_json::to_string(&as_value(&training, &machine, &answer, &others))?)?),
-        false => Ok(print(&text(wanted, &training, &machine, &answer, &others))?),
+        true => Ok(serde_json::to_string(&as_value(&training, &machine, &answer, &others))?),
+        false => Ok(text(wanted, &training, &machine, &answer, &others)),
     }
 }
 
-fn expect_open(training: &Training) -> Result<(), Failure> {
+fn expect_open(training: &Training) -> Result<(), PlannerError> {
     match training.recipe.parallel.annotate.0.is_empty() {
         true => Ok(()),
-        false => Err(Failure::usage(
+        false => Err(PlannerError::request(
             "parallel.annotate: --method alpa finds the layouts of parameters itself; expected none, or another method",
         )),
     }
 }
 
 /// The plans that fit, the fastest first.
-pub(super) fn plans(planning: &Planning<'_>, console: &mut Console) -> Result<layerwise::Answer, Failure> {
+pub(crate) fn plans(
+    planning: &Planning<'_>,
+    detail: &mut dyn FnMut(&str),
+) -> Result<layerwise::Answer, PlannerError> {
     expect_open(planning.training)?;
     let on = On { machine: planning.machine, efficiency: &planning.calibration.efficiency };
-    let answer = search(planning.wanted, planning.training, on, console)?;
+    let answer = search(planning.wanted, planning.training, on, detail)?;
     let shown = |planned: Planned| Shown {
         name: name(&planned.plan),
         seconds: planned.plan.seconds,
@@ -128,7 +135,7 @@ pub(super) fn plans(planning: &Planning<'_>, console: &mut Console) -> Result<la
 }
 
 /// Records the units of a training's model for micro-batches of so many sequences.
-fn record(training: &Training, sequences: usize, recompute: Recompute) -> Result<UnitPrograms, Failure> {
+fn record(training: &Training, sequences: usize, recompute: Recompute) -> Result<UnitPrograms, PlannerError> {
     let document_end = training.recipe.model.document_mask.then_some(0);
     let model = Model { layers: 1, document_end, ..training.model.clone() };
     let seq = training.recipe.train.seq_len as usize;
@@ -173,7 +180,7 @@ fn question<'a>(wanted: &Wanted<'_>, training: &'a Training, on: On<'a>) -> Shar
         efficiency,
         bytes: training.bytes.parameters,
         memory: machine.memory,
-        plans: PLANS.max(wanted.args.top as usize),
+        plans: PLANS.max(wanted.top as usize),
     }
 }
 
@@ -182,8 +189,8 @@ fn search(
     wanted: &Wanted<'_>,
     training: &Training,
     on: On<'_>,
-    console: &mut Console,
-) -> Result<Answer, Failure> {
+    detail: &mut dyn FnMut(&str),
+) -> Result<Answer, PlannerError> {
     let (begun, machine) = (Instant::now(), on.machine);
     let mut question = question(wanted, training, on);
     let mut recorded: Vec<((usize, Recompute), UnitPrograms)> = Vec::new();
@@ -202,7 +209,7 @@ fn search(
         });
         let plans = plans.map_err(|error| match error {
             ShardingError::Programs(failure) => failure,
-            ShardingError::Entangled(entangled) => Failure::new(entangled.to_string()),
+            ShardingError::Entangled(entangled) => PlannerError::failed(entangled.to_string()),
         })?;
         if round == 0 {
             // With less memory nothing is faster.
@@ -212,14 +219,14 @@ fn search(
         answer.bounded += plans.bounded;
         answer.too_large = plans.too_large;
         let besides =
-            dry_runs(wanted, training, machine, &plans.plans, &mut answer.planned, &mut why, console);
+            dry_runs(wanted, training, machine, &plans.plans, &mut answer.planned, &mut why, detail);
         let best = answer.planned.first().map(|planned| planned.plan.seconds);
         let no_better = plans.plans.first().is_none_or(|plan| best.is_some_and(|best| best <= plan.seconds));
         let (false, Some(besides)) = (no_better, besides) else { break };
         // Scratch and what else the dry run counts is taken off the limit.
         question.memory = (machine.memory - besides).min(question.memory * 0.98);
     }
-    answer.planned.truncate(wanted.args.top as usize);
+    answer.planned.truncate(wanted.top as usize);
     answer.seconds = begun.elapsed().as_secs_f64();
     match answer.planned.is_empty() {
         true => Err(nothing(&question, &answer, why)),
@@ -245,21 +252,18 @@ fn dry_runs(
     plans: &[ShardingPlan],
     planned: &mut Vec<Planned>,
     why: &mut Refusals,
-    console: &mut Console,
+    detail: &mut dyn FnMut(&str),
 ) -> Option<f64> {
     let mut least: Option<f64> = None;
     for plan in plans {
         let keys = keys(training, plan);
-        let sets: Vec<String> = wanted.args.sets.iter().cloned().chain(keys.clone()).collect();
-        let memory = load_recipe_for(wanted.recipe, &sets, RecipeUse::Layout)
-            .map_err(|e| e.to_string())
-            .and_then(|loaded| {
-                let planned = planned_memory(&loaded.value, wanted.devices, &training.model);
-                planned.map(MemoryPlan::of_device).map_err(|e| e.to_string())
-            });
+        let memory = wanted.recipe.load(&keys).map_err(|e| e.to_string()).and_then(|loaded| {
+            let planned = planned_memory(&loaded.value, wanted.devices, &training.model);
+            planned.map(MemoryPlan::of_device).map_err(|e| e.to_string())
+        });
         match memory {
             Err(reason) => {
-                console.detail(&format!("{}: {reason}", name(plan)));
+                detail(&format!("{}: {reason}", name(plan)));
                 why.refused.get_or_insert(reason);
             }
             Ok(memory) if memory.buffers.total().0 as f64 <= machine.memory => {
@@ -280,20 +284,20 @@ fn dry_runs(
 }
 
 /// The refusal where no plan fits.
-fn nothing(question: &ShardingQuestion<'_>, answer: &Answer, why: Refusals) -> Failure {
+fn nothing(question: &ShardingQuestion<'_>, answer: &Answer, why: Refusals) -> PlannerError {
     let memory = Bytes(question.machine.memory as u64);
     match why {
-        Refusals { too_large: Some((name, held)), .. } => Failure::new(format!(
+        Refusals { too_large: Some((name, held)), .. } => PlannerError::failed(format!(
             "no plan fits: {name} holds {held} by its dry run where a {} has {memory}; take more devices, or a smaller sequence or model",
             question.machine.name
         )),
-        Refusals { refused: Some(reason), .. } => Failure::new(format!("no plan runs: {reason}")),
-        _ if answer.too_large == 0 => Failure::usage(format!(
+        Refusals { refused: Some(reason), .. } => PlannerError::failed(format!("no plan runs: {reason}")),
+        _ if answer.too_large == 0 => PlannerError::request(format!(
             "no mesh of {} devices divides the {} sequences of a step (train.batch_tokens / train.seq_len) and {} layers; take another \
              number of devices or another batch",
             question.devices, question.sequences, question.layers
         )),
-        _ => Failure::new(format!(
+        _ => PlannerError::failed(format!(
             "none of {} meshes fits: parameters, gradients, states and saved activations of every one take more than the {memory} of a \
              {}; take more devices, or a smaller sequence or model",
             answer.too_large, question.machine.name
@@ -347,7 +351,7 @@ fn replicated(training: &Training, plan: &ShardingPlan) -> Vec<String> {
 }
 
 /// The keys of a recipe that mean a plan.
-pub(super) fn keys(training: &Training, plan: &ShardingPlan) -> Vec<String> {
+pub(crate) fn keys(training: &Training, plan: &ShardingPlan) -> Vec<String> {
     let layout = &plan.layout;
     let mut keys = vec![
         format!("parallel.tensor={}", layout.tensor),
@@ -407,7 +411,11 @@ fn lengths(stages: &[usize]) -> String {
 
 /// The best layouts of all that the operators allow, where the plan has no stages: on the same devices as two axes, either of which may shard
 /// any loop. The first axis is that of the plan's tensor-parallel ranks, or a node.
-fn any_layout(training: &Training, plan: &ShardingPlan, on: On<'_>) -> Result<Option<AnyLayout>, Failure> {
+fn any_layout(
+    training: &Training,
+    plan: &ShardingPlan,
+    on: On<'_>,
+) -> Result<Option<AnyLayout>, PlannerError> {
     let (layout, On { machine, efficiency }) = (&plan.layout, on);
     if layout.pipeline > 1 {
         return Ok(None);
@@ -453,7 +461,7 @@ fn any_layout(training: &Training, plan: &ShardingPlan, on: On<'_>) -> Result<Op
         let layers = training.model.layers;
         let chain = Chain { embedding: &embedding, layer: &layer, layers, head: &head, devices };
         let solved = chain.solve(&prices, BoundBy::Compute, machine.memory);
-        let Some(solution) = solved.map_err(|e| Failure::new(e.to_string()))? else { continue };
+        let Some(solution) = solved.map_err(|e| PlannerError::failed(e.to_string()))? else { continue };
         bound = bound.min(solution.bound);
         if best.as_ref().is_none_or(|(best, _)| solution.price.seconds < best.price.seconds) {
             best = Some((solution, chain.size()));
@@ -475,7 +483,7 @@ fn unequal(
     training: &Training,
     on: On<'_>,
     answer: &Answer,
-) -> Result<Option<UnequalStages>, Failure> {
+) -> Result<Option<UnequalStages>, PlannerError> {
     let question = question(wanted, training, on);
     let mut asked = Vec::new();
     let mut best: Option<UnequalStages> = None;
@@ -492,7 +500,7 @@ fn unequal(
             unequal_stages(&question, &plan.layout, |sequences, policy| record(training, sequences, policy));
         let found = found.map_err(|error| match error {
             ShardingError::Programs(failure) => failure,
-            ShardingError::Entangled(entangled) => Failure::new(entangled.to_string()),
+            ShardingError::Entangled(entangled) => PlannerError::failed(entangled.to_string()),
         })?;
         if let Some(found) =
             found.filter(|found| best.as_ref().is_none_or(|best| found.seconds < best.seconds))
@@ -584,7 +592,7 @@ fn text(
         training.sequences,
         training.recipe.train.seq_len,
     );
-    if wanted.args.fit.is_none() {
+    if wanted.fit.is_none() {
         text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
     }
     let _ = writeln!(text, "plan: {}", name(plan));

@@ -1,18 +1,15 @@
 //! `bessemer plan RECIPE --method layers|mcmc`: plans whose layers may differ.
 
-use super::search::{Training, Wanted, calibration};
-use super::{annotations, machine, pricing::Pricing, stated::expect_simple};
-use crate::cli::SearchMethod;
-use crate::console::{Console, print};
-use crate::failure::Failure;
-use crate::recipes::load_recipe_for;
+use crate::pricing::Pricing;
+use crate::search::calibration;
+use crate::stated::expect_simple;
+use crate::{PlannerError, Training, Wanted, annotations, machine};
 use bessemer_parallel::{MemoryPlan, ParallelConfig};
 use bessemer_plan::layerwise::{
     BlockLayout, Degrees, LayerChoice, LayerPlan, Prices, Proposals, Searched, Setting, Solved, Walk,
     degrees, search, solve, step, uniform, wander,
 };
 use bessemer_plan::{Calibration, Machine, MachineCosts};
-use bessemer_recipe::RecipeUse;
 use bessemer_train::{planned_memory, predicted_step};
 use bessemer_units::{Bytes, Recompute};
 use serde_json::{Value, json};
@@ -31,60 +28,90 @@ const LOWERED: f64 = 0.95;
 /// The same of the dynamic program, which does not walk on from the edge of the limit.
 const LOWERED_FOR_LAYERS: f64 = 0.85;
 
+/// A search for plans whose layers may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerMethod {
+    /// Dynamic programming over layers with memory (Galvatron).
+    Layers,
+    /// A Markov chain over operator groups with a simulated step (FlexFlow).
+    Mcmc,
+    /// The layouts that follow from `parallel.annotate` (GShard).
+    Annotations,
+}
+
+impl LayerMethod {
+    fn name(self) -> &'static str {
+        match self {
+            LayerMethod::Layers => "layers",
+            LayerMethod::Mcmc => "mcmc",
+            LayerMethod::Annotations => "annotations",
+        }
+    }
+}
+
 /// A plan as it is shown.
 #[derive(Debug, Clone)]
-pub(super) struct Shown {
-    pub(super) name: String,
-    pub(super) keys: Vec<String>,
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    pub(crate) keys: Vec<String>,
     /// Seconds of the simulated step.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     /// Seconds as sums over units.
-    pub(super) sums: f64,
+    pub(crate) sums: f64,
     /// Bytes of the rank that holds most, as the prices count them.
-    pub(super) memory: f64,
+    pub(crate) memory: f64,
     /// Bytes of the rank that holds most, by the dry run.
-    pub(super) planned: Option<Bytes>,
+    pub(crate) planned: Option<Bytes>,
 }
 
 /// Answer of one method.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Plans that fit, the fastest first.
-    pub(super) plans: Vec<Shown>,
+    pub(crate) plans: Vec<Shown>,
     /// Combinations that were looked at.
-    pub(super) evaluations: u64,
+    pub(crate) evaluations: u64,
     /// Lines about the search.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Best by number of proposals.
-    pub(super) progress: Vec<(usize, f64)>,
-    pub(super) proposals: Option<Proposals>,
+    pub(crate) progress: Vec<(usize, f64)>,
+    pub(crate) proposals: Option<Proposals>,
 }
 
 /// A job with the prices of its units.
-pub(super) struct Planning<'a> {
-    pub(super) wanted: &'a Wanted<'a>,
-    pub(super) training: &'a Training,
-    pub(super) machine: &'a Machine,
-    pub(super) calibration: &'a Calibration,
-    pub(super) pricing: Pricing<'a>,
+pub(crate) struct Planning<'a> {
+    pub(crate) wanted: &'a Wanted<'a>,
+    pub(crate) training: &'a Training,
+    pub(crate) machine: &'a Machine,
+    pub(crate) calibration: &'a Calibration,
+    pub(crate) pricing: Pricing<'a>,
 }
 
-pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let machine = machine(&wanted.args.machine)?;
+/// Plans whose layers may differ.
+///
+/// # Errors
+/// Nothing that fits, a recipe that states the layouts of single layers.
+pub fn layerwise(
+    wanted: &Wanted<'_>,
+    method: LayerMethod,
+    as_json: bool,
+    detail: &mut dyn FnMut(&str),
+) -> Result<String, PlannerError> {
+    let machine = machine(wanted.machine)?;
     let calibration = calibration(wanted, &machine)?;
-    let training = match wanted.args.method {
-        SearchMethod::Annotations => super::annotations_allowed(wanted)?,
-        _ => Training::load(wanted)?,
+    let training = match method {
+        LayerMethod::Annotations => wanted.recipe.training_annotated()?,
+        LayerMethod::Layers | LayerMethod::Mcmc => wanted.recipe.training()?,
     };
     let mut planning = Planning::new(wanted, &training, &machine, &calibration);
-    let answer = match wanted.args.method {
-        SearchMethod::Annotations => return annotations::run(&mut planning, as_json, console),
-        SearchMethod::Mcmc => planning.mcmc(console)?,
-        _ => planning.layers(console)?,
+    let answer = match method {
+        LayerMethod::Annotations => return annotations::run(&mut planning, as_json, detail),
+        LayerMethod::Mcmc => planning.mcmc(detail)?,
+        LayerMethod::Layers => planning.layers(detail)?,
     };
     let Some(best) = answer.plans.first() else { return Err(planning.nothing(&answer)) };
     if as_json {
-        return Ok(print(&serde_json::to_string(&planning.as_value(&answer))?)?);
+        return Ok(serde_json::to_string(&planning.as_value(method, &answer))?);
     }
     let mut text = planning.head();
     for note in &answer.notes {
@@ -102,11 +129,11 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
         );
     }
     let _ = writeln!(text, "keys of the first: --set {}", best.keys.join(" --set "));
-    Ok(print(&text)?)
+    Ok(text)
 }
 
 impl<'a> Planning<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         wanted: &'a Wanted<'a>,
         training: &'a Training,
         machine: &'a Machine,
@@ -117,14 +144,14 @@ impl<'a> Planning<'a> {
     }
 
     /// Refuses a recipe that says itself what single layers do, or asks for what has no price here.
-    fn expect_open(&self) -> Result<(), Failure> {
+    fn expect_open(&self) -> Result<(), PlannerError> {
         let recipe = &self.training.recipe;
         let given = [
             ("train.recompute_layers", recipe.train.recompute_layers.last().is_some()),
             ("parallel.annotate", !recipe.parallel.annotate.0.is_empty()),
         ];
         match given.iter().find(|(_, given)| *given) {
-            Some((key, _)) => Err(Failure::usage(format!(
+            Some((key, _)) => Err(PlannerError::request(format!(
                 "{key} says what single layers do, as this search shall; expected none (--method annotations completes \
                  parallel.annotate)"
             ))),
@@ -142,7 +169,7 @@ impl<'a> Planning<'a> {
         }
     }
 
-    pub(super) fn setting(&self) -> Setting<'a> {
+    pub(crate) fn setting(&self) -> Setting<'a> {
         Setting {
             machine: self.machine,
             efficiency: &self.calibration.efficiency,
@@ -154,7 +181,7 @@ impl<'a> Planning<'a> {
         }
     }
 
-    pub(super) fn degrees(&self) -> Vec<Degrees> {
+    pub(crate) fn degrees(&self) -> Vec<Degrees> {
         let seq = self.training.recipe.train.seq_len as usize;
         degrees(&self.training.shape, seq, self.training.sequences, self.wanted.devices)
     }
@@ -168,7 +195,7 @@ impl<'a> Planning<'a> {
     }
 
     /// The dynamic program over layers.
-    pub(super) fn layers(&mut self, console: &mut Console) -> Result<Answer, Failure> {
+    pub(crate) fn layers(&mut self, detail: &mut dyn FnMut(&str)) -> Result<Answer, PlannerError> {
         self.expect_open()?;
         let mut answer = Answer::default();
         for round in 0..MOST_WALKS {
@@ -176,7 +203,7 @@ impl<'a> Planning<'a> {
             answer.evaluations += searched.evaluations;
             answer.notes = vec![searched_note(&searched)];
             let plans = self.simulated(&searched.plans)?;
-            answer.plans = self.planned(plans, console);
+            answer.plans = self.planned(plans, detail);
             // Without a plan at all a lower limit finds none either.
             if !answer.plans.is_empty() || searched.plans.is_empty() {
                 break;
@@ -186,24 +213,24 @@ impl<'a> Planning<'a> {
     }
 
     /// Plans whose layers are alike, among some degrees.
-    pub(super) fn alike(
+    pub(crate) fn alike(
         &mut self,
         of: &dyn Fn(&Degrees) -> bool,
-        console: &mut Console,
-    ) -> Result<Answer, Failure> {
+        detail: &mut dyn FnMut(&str),
+    ) -> Result<Answer, PlannerError> {
         self.expect_open()?;
         let some: Vec<Degrees> = self.degrees().into_iter().filter(|degrees| of(degrees)).collect();
         let searched = self.search(uniform, &some, 1.0);
         let plans = self.simulated(&searched.plans)?;
-        let plans = self.planned(plans, console);
+        let plans = self.planned(plans, detail);
         Ok(Answer { plans, evaluations: searched.evaluations, ..Answer::default() })
     }
 
     /// The Markov chain, from data parallelism on.
-    pub(super) fn mcmc(&mut self, console: &mut Console) -> Result<Answer, Failure> {
+    pub(crate) fn mcmc(&mut self, detail: &mut dyn FnMut(&str)) -> Result<Answer, PlannerError> {
         self.expect_open()?;
         let setting = self.setting();
-        let (seed, budget) = (self.wanted.args.seed, self.wanted.args.proposals as usize);
+        let (seed, budget) = (self.wanted.seed, self.wanted.proposals as usize);
         let mut spaces: Vec<(Degrees, Rc<Prices>)> = Vec::new();
         for degrees in self.degrees() {
             if let Ok(prices) = self.pricing.prices(&degrees) {
@@ -225,7 +252,8 @@ impl<'a> Planning<'a> {
         let mut answer = Answer::default();
         for round in 0..MOST_WALKS {
             let limit = Setting { memory: setting.memory * LOWERED.powi(round), ..setting };
-            let walk = wander(&limit, &borrowed, start.clone(), seed, budget).map_err(Failure::new)?;
+            let walk =
+                wander(&limit, &borrowed, start.clone(), seed, budget).map_err(PlannerError::failed)?;
             answer.evaluations += budget as u64;
             answer.proposals = Some(walk.proposals);
             answer.notes = walk_notes(&walk, seed, borrowed.len());
@@ -233,7 +261,7 @@ impl<'a> Planning<'a> {
             let Some(prices) = prices.filter(|_| walk.fits) else { break };
             let shown = shown(&walk.plan, prices, walk.step.seconds, f64::NAN, &walk.step.memory);
             answer.progress = walk.progress;
-            answer.plans = self.planned(vec![shown], console);
+            answer.plans = self.planned(vec![shown], detail);
             if !answer.plans.is_empty() {
                 break;
             }
@@ -242,12 +270,12 @@ impl<'a> Planning<'a> {
     }
 
     /// Simulates the fastest of these plans.
-    fn simulated(&mut self, plans: &[Solved]) -> Result<Vec<Shown>, Failure> {
+    fn simulated(&mut self, plans: &[Solved]) -> Result<Vec<Shown>, PlannerError> {
         let setting = self.setting();
         let mut all = Vec::new();
         for solved in plans.iter().take(MOST_SIMULATED) {
-            let prices = self.pricing.prices(&solved.plan.degrees).map_err(Failure::new)?;
-            let step = step(&setting, &prices, &solved.plan).map_err(Failure::new)?;
+            let prices = self.pricing.prices(&solved.plan.degrees).map_err(PlannerError::failed)?;
+            let step = step(&setting, &prices, &solved.plan).map_err(PlannerError::failed)?;
             all.push(shown(&solved.plan, &prices, step.seconds, solved.seconds, &solved.memory));
         }
         all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -255,47 +283,43 @@ impl<'a> Planning<'a> {
     }
 
     /// Those of the plans that fit by their dry run, as many as are wanted.
-    fn planned(&self, plans: Vec<Shown>, console: &mut Console) -> Vec<Shown> {
+    fn planned(&self, plans: Vec<Shown>, detail: &mut dyn FnMut(&str)) -> Vec<Shown> {
         let mut fitting = Vec::new();
         for mut shown in plans {
             match self.dry_run(&shown.keys) {
-                Err(reason) => console.detail(&format!("{}: {reason}", shown.name)),
+                Err(reason) => detail(&format!("{}: {reason}", shown.name)),
                 Ok(memory) if memory.buffers.total().0 as f64 > self.machine.memory => {
                     let held = memory.buffers.total();
-                    console.detail(&format!("{}: {held} by its dry run", shown.name));
+                    detail(&format!("{}: {held} by its dry run", shown.name));
                 }
                 Ok(memory) => {
                     shown.planned = Some(memory.buffers.total());
                     fitting.push(shown);
                 }
             }
-            if fitting.len() as u64 == self.wanted.args.top {
+            if fitting.len() as u64 == self.wanted.top {
                 break;
             }
         }
         fitting
     }
 
-    pub(super) fn dry_run(&self, keys: &[String]) -> Result<MemoryPlan, String> {
-        let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
-        let recipe = load_recipe_for(self.wanted.recipe, &sets, RecipeUse::Layout)
-            .map_err(|cause| cause.to_string())?
-            .value;
+    pub(crate) fn dry_run(&self, keys: &[String]) -> Result<MemoryPlan, String> {
+        let recipe = self.wanted.recipe.load(keys).map_err(|cause| cause.to_string())?.value;
         let planned = planned_memory(&recipe, self.wanted.devices, &self.training.model);
         planned.map(MemoryPlan::of_device).map_err(|cause| cause.to_string())
     }
 
     /// Seconds of a step of the recipe with these keys, from the programs of its ranks.
-    pub(super) fn seconds_of(&self, keys: &[String]) -> Result<f64, Failure> {
-        let sets: Vec<String> = self.wanted.args.sets.iter().chain(keys).cloned().collect();
-        let recipe = load_recipe_for(self.wanted.recipe, &sets, RecipeUse::Layout)?.value;
+    pub(crate) fn seconds_of(&self, keys: &[String]) -> Result<f64, PlannerError> {
+        let recipe = self.wanted.recipe.load(keys)?.value;
         let devices = self.wanted.devices;
         let mut costs = MachineCosts::new(self.machine, self.calibration.efficiency, devices);
         Ok(predicted_step(&recipe, devices, &self.training.model, &mut costs)?.seconds)
     }
 
     /// The first lines of a text: the job.
-    pub(super) fn head(&self) -> String {
+    pub(crate) fn head(&self) -> String {
         let mut text = format!(
             "{}\n{} x {}, {} sequences of {} tokens a step\n",
             self.training.model.summary(),
@@ -304,15 +328,15 @@ impl<'a> Planning<'a> {
             self.training.sequences,
             self.training.recipe.train.seq_len
         );
-        if self.wanted.args.fit.is_none() {
+        if self.wanted.fit.is_none() {
             text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
         }
         text
     }
 
-    fn nothing(&self, answer: &Answer) -> Failure {
+    fn nothing(&self, answer: &Answer) -> PlannerError {
         let notes: String = answer.notes.iter().map(|note| format!("; {note}")).collect();
-        Failure::new(format!(
+        PlannerError::failed(format!(
             "no plan of {} devices fits into the {} of a {}{notes}; take more devices, or a smaller sequence or model",
             self.wanted.devices,
             Bytes(self.machine.memory as u64),
@@ -320,7 +344,7 @@ impl<'a> Planning<'a> {
         ))
     }
 
-    pub(super) fn as_value(&self, answer: &Answer) -> Value {
+    pub(crate) fn as_value(&self, method: LayerMethod, answer: &Answer) -> Value {
         let plan = |shown: &Shown| {
             json!({
                 "name": shown.name,
@@ -334,7 +358,7 @@ impl<'a> Planning<'a> {
         };
         json!({
             "machine": self.machine.name,
-            "method": name_of(self.wanted.args.method),
+            "method": method.name(),
             "evaluations": answer.evaluations,
             "notes": answer.notes,
             "proposals": answer.proposals,
@@ -346,12 +370,6 @@ impl<'a> Planning<'a> {
 
 /// A search of one plan for given degrees.
 type Method = fn(&Setting<'_>, &Prices, Degrees) -> Option<Solved>;
-
-/// Name of a method on the command line.
-pub(super) fn name_of(method: SearchMethod) -> String {
-    use clap::ValueEnum;
-    method.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
 
 fn searched_note(searched: &Searched) -> String {
     let Searched { degrees, pruned, too_large, refused, evaluations, .. } = searched;
@@ -410,7 +428,7 @@ fn shown(plan: &LayerPlan, prices: &Prices, seconds: f64, sums: f64, memory: &[f
 type LayoutOf = fn(&LayerChoice) -> BlockLayout;
 
 /// A plan in words.
-pub(super) fn describe(plan: &LayerPlan, prices: &Prices) -> String {
+pub(crate) fn describe(plan: &LayerPlan, prices: &Prices) -> String {
     let Degrees { tensor, sequence, data, pipeline, micro_batch, zero } = plan.degrees;
     let mut parts = Vec::new();
     if tensor > 1 {
@@ -457,7 +475,7 @@ fn recomputed(plan: &LayerPlan, prices: &Prices) -> Vec<(Recompute, usize, Strin
 }
 
 /// Ascending numbers as "0-5,8".
-pub(super) fn ranges(numbers: &[usize]) -> String {
+pub(crate) fn ranges(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
         match parts.last_mut() {
@@ -472,7 +490,7 @@ pub(super) fn ranges(numbers: &[usize]) -> String {
 }
 
 /// The keys of a recipe that mean a plan.
-pub(super) fn keys(plan: &LayerPlan, prices: &Prices) -> Vec<String> {
+pub(crate) fn keys(plan: &LayerPlan, prices: &Prices) -> Vec<String> {
     let Degrees { tensor, sequence, pipeline, micro_batch, zero, .. } = plan.degrees;
     let data = if zero == 0 { "ddp".to_owned() } else { format!("zero{zero}") };
     let mut keys = vec![

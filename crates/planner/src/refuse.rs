@@ -1,9 +1,9 @@
 //! Refusals: which limit or which key of the recipe binds where no layout is found, by how much, and what would do.
 
-use super::explain::classes;
-use super::search::{Found, Search};
-use super::training::name;
-use crate::failure::{Failure, code};
+use crate::PlannerError;
+use crate::explain::classes;
+use crate::search::{Found, Search};
+use crate::training::name;
 use bessemer_plan::{Candidates, Layout, Question, candidates};
 use bessemer_recipe::set_argument;
 use bessemer_units::Bytes;
@@ -16,15 +16,15 @@ const MOST_VALUES: usize = 12;
 /// A layout that holds more than so many times what a device has is not planned to say by how much.
 const MOST_EXCESS: f64 = 4.0;
 /// Growth of the number of devices up to which an error looks for one that would do.
-pub(super) const MOST_GROWTH: usize = 64;
+pub(crate) const MOST_GROWTH: usize = 64;
 
 /// A refusal of what the recipe asks for on these ranks.
-fn refusal(message: String) -> Failure {
-    Failure { code: code::RECIPE, message }
+fn refusal(message: String) -> PlannerError {
+    PlannerError::Recipe(message)
 }
 
 /// The refusal where no layout has all that is given: which key binds.
-pub(super) fn nothing_divides(search: &Search<'_>) -> Failure {
+pub(crate) fn nothing_divides(search: &Search<'_>) -> PlannerError {
     let Search { training, devices, .. } = search;
     let all = Cell::new(0);
     // Layouts that have all but one key, by that key, with some values that it would have.
@@ -43,7 +43,7 @@ pub(super) fn nothing_divides(search: &Search<'_>) -> Failure {
     };
     let counted = candidates(&search.question(*devices), count);
     if counted.is_err() || all.get() == 0 || training.constraints().is_empty() {
-        return Failure::usage(format!(
+        return PlannerError::request(format!(
             "no layout of {devices} devices divides the {} sequences of a step (train.batch_tokens / train.seq_len), {} layers and {} \
              heads; take another number of devices or another batch",
             training.sequences, training.model.layers, training.model.heads
@@ -71,7 +71,7 @@ pub(super) fn nothing_divides(search: &Search<'_>) -> Failure {
 }
 
 /// The refusal where no layout can fit: which limit it meets, and by how much.
-pub(super) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> Failure {
+pub(crate) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> PlannerError {
     let Search { training, machine, .. } = search;
     let Some(smallest) = &found.smallest else { return nothing_divides(search) };
     let layout = &smallest.job.layout;
@@ -94,7 +94,7 @@ pub(super) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> Failure {
 }
 
 /// The refusal where dry runs leave nothing.
-pub(super) fn nothing_planned(search: &Search<'_>, found: &Found) -> Failure {
+pub(crate) fn nothing_planned(search: &Search<'_>, found: &Found) -> PlannerError {
     let machine = search.machine;
     let reason = match &found.reason {
         Some(reason) => format!("; {} are refused, the first because {reason}", found.refused),

@@ -1,6 +1,6 @@
 //! A recipe as the planner sees it, and layouts as keys of recipes.
 
-use crate::failure::Failure;
+use crate::PlannerError;
 use bessemer_arch::{MlpKind, Model};
 use bessemer_optim::{OptimizerChoice, StateChoice};
 use bessemer_parallel::{CubeConfig, LayoutChoice, PlacedAxis, PlaneConfig, Stage, TensorConfig};
@@ -41,7 +41,7 @@ const OFFLOAD: &str = "train.offload";
 const OFFLOAD_LAYERS: &str = "train.offload_layers";
 
 /// A recipe as the planner sees it.
-pub(crate) struct Training {
+pub struct Training {
     pub(crate) recipe: Recipe,
     pub(crate) model: Model,
     pub(crate) shape: Transformer,
@@ -57,7 +57,7 @@ impl Training {
     ///
     /// # Errors
     /// A model that cannot be.
-    pub(crate) fn new(loaded: &Loaded<Recipe>) -> Result<Training, Failure> {
+    pub(crate) fn new(loaded: &Loaded<Recipe>) -> Result<Training, PlannerError> {
         let recipe = loaded.value.clone();
         // A character vocabulary may be smaller.
         let model = recipe.model.resolve(Some(recipe.tokenizer.vocab_size as usize))?;
@@ -376,7 +376,7 @@ fn tensor(layout: &Layout) -> TensorConfig {
 }
 
 /// ZeRO's stage as the recipe and people name it.
-pub(super) fn stage(zero: DataParallel) -> (Stage, &'static str) {
+pub(crate) fn stage(zero: DataParallel) -> (Stage, &'static str) {
     match zero {
         DataParallel::Ddp => (Stage::Ddp, "DDP"),
         DataParallel::Zero1 => (Stage::Zero1, "ZeRO-1"),
@@ -411,7 +411,7 @@ fn searched(wanted: &RecomputePolicy) -> bool {
 }
 
 /// A layout in words.
-pub(super) fn name(layout: &Layout) -> String {
+pub fn name(layout: &Layout) -> String {
     let mut parts = Vec::new();
     if layout.tensor > 1 {
         let sequence = if layout.sequence { " with sequence" } else { "" };

@@ -1,9 +1,8 @@
 //! What a search found, and why: the fastest layout by item, the others with what rules them out.
 
-use super::search::{Found, Planned, Search, alike};
-use super::training::name;
-use crate::cli::PlanArgs;
-use crate::console::Console;
+use crate::Wanted;
+use crate::search::{Found, Planned, Search, alike};
+use crate::training::name;
 use bessemer_cluster::{ClusterError, Expectation, FailingRun};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
@@ -48,12 +47,16 @@ struct Communication {
 }
 
 impl<'a> Explained<'a> {
-    pub(crate) fn new(search: &'a Search<'a>, found: &'a Found, console: &mut Console) -> Explained<'a> {
+    pub(crate) fn new(
+        search: &'a Search<'a>,
+        found: &'a Found,
+        detail: &mut dyn FnMut(&str),
+    ) -> Explained<'a> {
         let communication = communication(search, &found.planned[0]);
         let mut record = record(search, found, &communication);
         let best = &found.planned[0];
         let mut plain = Vec::new();
-        for (kind, fastest) in search.plain(found, console) {
+        for (kind, fastest) in search.plain(found, detail) {
             let Some(fastest) = fastest else {
                 plain.push((kind, "none of the fastest fits".to_owned()));
                 continue;
@@ -79,20 +82,20 @@ impl<'a> Explained<'a> {
     }
 
     /// The same with failures of nodes, for each of some rates: failures in 1,000 days of a node, with what is expected.
-    fn with_failures(&self, args: &PlanArgs) -> Vec<(f64, Result<Expectation, ClusterError>)> {
+    fn with_failures(&self, wanted: &Wanted<'_>) -> Vec<(f64, Result<Expectation, ClusterError>)> {
         let Some(days) = self.days() else { return Vec::new() };
         let nodes = self.search.devices.div_ceil(self.search.machine.node) as f64;
         let expect = |rate: &f64| {
             let run = FailingRun {
                 nodes,
                 failures_per_node_day: rate / 1000.0,
-                save: args.save,
-                restart: args.restart,
+                save: wanted.save,
+                restart: wanted.restart,
                 work: days * DAY,
             };
             (*rate, run.expect())
         };
-        args.failures.iter().map(expect).collect()
+        wanted.failures.iter().map(expect).collect()
     }
 
     /// What a layout might have and no candidate has, with the reason.
@@ -122,20 +125,20 @@ impl<'a> Explained<'a> {
     }
 
     /// How long the training takes and what it costs, where the recipe and the machine say enough.
-    fn finish(&self, args: &PlanArgs) -> String {
+    fn finish(&self, wanted: &Wanted<'_>) -> String {
         let (Some(days), Some(tokens)) = (self.days(), self.search.training.all_tokens()) else {
             return String::new();
         };
         let mut text =
             format!("to finish {:.2} billion tokens: {days:.2} days without failures\n", tokens / 1e9);
-        for (rate, expected) in self.with_failures(args) {
+        for (rate, expected) in self.with_failures(wanted) {
             let _ = match expected {
                 Ok(run) => writeln!(
                     text,
                     "  {rate} failures in 1,000 days of a node, {} s to save, {} s to restart: {:.2} days, saving every {}; {:.2} % of \
                      the time trains",
-                    args.save,
-                    args.restart,
+                    wanted.save,
+                    wanted.restart,
                     run.days(),
                     Seconds(run.interval),
                     100.0 * run.ettr()
@@ -154,7 +157,7 @@ impl<'a> Explained<'a> {
     }
 
     /// The search in words.
-    pub(crate) fn text(&self, args: &PlanArgs) -> String {
+    pub(crate) fn text(&self, wanted: &Wanted<'_>) -> String {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
         let mut text = format!(
@@ -212,7 +215,7 @@ impl<'a> Explained<'a> {
                 if full { "; less than 5 % of the memory is free" } else { "" }
             );
         }
-        text += &self.first(args);
+        text += &self.first(wanted);
         if !record.others.is_empty() {
             text += "others, and what rules them out:\n";
             for other in &record.others {
@@ -229,7 +232,7 @@ impl<'a> Explained<'a> {
     }
 
     /// The first layout by item.
-    fn first(&self, args: &PlanArgs) -> String {
+    fn first(&self, wanted: &Wanted<'_>) -> String {
         let Search { training, machine, .. } = self.search;
         let best = self.best();
         let memory = &best.memory;
@@ -263,14 +266,14 @@ impl<'a> Explained<'a> {
             let _ = writeln!(text, "  {:<14} {:>10} {link}{took}{sums}", one.label, one.bytes.to_string());
         }
         let _ = writeln!(text, "a day: {:.2} billion tokens", training.tokens() / best.seconds() * DAY / 1e9);
-        text += &self.finish(args);
+        text += &self.finish(wanted);
         let plain: Vec<String> = self.plain.iter().map(|(kind, stands)| format!("{kind} {stands}")).collect();
         let _ = writeln!(text, "plain layouts beside the first: {}", plain.join(", "));
         text
     }
 
     /// The search for programs.
-    pub(crate) fn as_value(&self, args: &PlanArgs) -> Value {
+    pub(crate) fn as_value(&self, wanted: &Wanted<'_>) -> Value {
         let Explained { search, found, record, .. } = self;
         let Search { training, machine, devices, .. } = search;
         let layout = |planned: &Planned| {
@@ -345,7 +348,7 @@ impl<'a> Explained<'a> {
             })).collect::<Vec<_>>(),
             "tokens_per_day": training.tokens() / self.best().seconds() * DAY,
             "days": self.days(),
-            "with_failures": self.with_failures(args).into_iter().map(failures).collect::<Vec<_>>(),
+            "with_failures": self.with_failures(wanted).into_iter().map(failures).collect::<Vec<_>>(),
             "energy_joules": joules,
             "price": price,
             "band": search.calibration.band,
@@ -382,7 +385,7 @@ fn parts(planned: &Planned) -> Vec<(String, f64)> {
 }
 
 /// The largest classes of a plan of memory.
-pub(super) fn classes(memory: &MemoryPlan, most: usize) -> String {
+pub(crate) fn classes(memory: &MemoryPlan, most: usize) -> String {
     let mut classes = memory.buffers.classes.clone();
     classes.push(("workspace", memory.buffers.workspace));
     classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -1,10 +1,8 @@
 //! `bessemer plan RECIPE --compare`: every method on one recipe and machine, beside plain layouts.
 
-use super::layerwise::{Answer, Planning, Shown};
-use super::search::{self, Wanted, calibration};
-use super::{alpa, annotations, machine};
-use crate::console::{Console, print};
-use crate::failure::Failure;
+use crate::layerwise::{Answer, Planning, Shown};
+use crate::search::{self, calibration};
+use crate::{PlannerError, Wanted, alpa, annotations, machine};
 use bessemer_plan::Layout;
 use bessemer_plan::layerwise::Degrees;
 use bessemer_units::Bytes;
@@ -56,27 +54,27 @@ impl Method {
         }
     }
 
-    fn run(self, planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
+    fn run(self, planning: &mut Planning<'_>, detail: &mut dyn FnMut(&str)) -> Result<Answer, PlannerError> {
         let alone = |degrees: &Degrees| degrees.tensor * degrees.pipeline == 1;
         match self {
-            Method::Exhaustive => exhaustive(planning, |_| true, console),
-            Method::Context if planning.training.recipe.train.has_documents() => Err(Failure::new(
+            Method::Exhaustive => exhaustive(planning, |_| true, detail),
+            Method::Context if planning.training.recipe.train.has_documents() => Err(PlannerError::failed(
                 "ranks that share sequences do not know where documents end, and the samples of this recipe are documents",
             )),
-            Method::Context => exhaustive(planning, |layout| layout.context > 1, console),
+            Method::Context => exhaustive(planning, |layout| layout.context > 1, detail),
             Method::Grid => match planning.training.without_grids() {
-                Some(key) => {
-                    Err(Failure::new(format!("{key}, with which no grid of tensor-parallel ranks goes")))
-                }
-                None => exhaustive(planning, |layout| layout.grid.is_some(), console),
+                Some(key) => Err(PlannerError::failed(format!(
+                    "{key}, with which no grid of tensor-parallel ranks goes"
+                ))),
+                None => exhaustive(planning, |layout| layout.grid.is_some(), detail),
             },
-            Method::Layers => planning.layers(console),
-            Method::Mcmc => planning.mcmc(console),
-            Method::Annotations => annotations::plans(planning, console),
-            Method::Alpa => alpa::plans(planning, console),
-            Method::DataParallel => planning.alike(&|degrees| alone(degrees) && degrees.zero == 0, console),
-            Method::Zero3 => planning.alike(&|degrees| alone(degrees) && degrees.zero == 3, console),
-            Method::RuleOfThumb => rule_of_thumb(planning, console),
+            Method::Layers => planning.layers(detail),
+            Method::Mcmc => planning.mcmc(detail),
+            Method::Annotations => annotations::plans(planning, detail),
+            Method::Alpa => alpa::plans(planning, detail),
+            Method::DataParallel => planning.alike(&|degrees| alone(degrees) && degrees.zero == 0, detail),
+            Method::Zero3 => planning.alike(&|degrees| alone(degrees) && degrees.zero == 3, detail),
+            Method::RuleOfThumb => rule_of_thumb(planning, detail),
         }
     }
 }
@@ -85,17 +83,17 @@ impl Method {
 fn exhaustive(
     planning: &Planning<'_>,
     only: fn(&Layout) -> bool,
-    console: &mut Console,
-) -> Result<Answer, Failure> {
+    detail: &mut dyn FnMut(&str),
+) -> Result<Answer, PlannerError> {
     let Planning { wanted, training, machine, calibration, .. } = *planning;
-    let best = search::best(wanted, (training, only), machine, calibration, console)?;
+    let best = search::best(wanted, (training, only), machine, calibration, detail)?;
     let plans = best.plan.into_iter().collect();
     Ok(Answer { plans, evaluations: best.evaluated as u64, ..Answer::default() })
 }
 
 /// Narayanan et al. 2021, sections 3.2 and 3.4: tensor-parallel ranks up to a node, then pipeline stages until the model fits, the
 /// other ranks data-parallel.
-fn rule_of_thumb(planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
+fn rule_of_thumb(planning: &mut Planning<'_>, detail: &mut dyn FnMut(&str)) -> Result<Answer, PlannerError> {
     let mut pairs: Vec<(usize, usize)> =
         planning.degrees().iter().map(|of| (of.tensor, of.pipeline)).collect();
     pairs.sort_unstable();
@@ -106,7 +104,7 @@ fn rule_of_thumb(planning: &mut Planning<'_>, console: &mut Console) -> Result<A
     let mut evaluations = 0;
     for (tensor, pipeline) in pairs {
         let is = |of: &Degrees| (of.tensor, of.pipeline, of.zero) == (tensor, pipeline, 0);
-        let answer = planning.alike(&|of| is(of) && (tensor == 1 || of.sequence), console)?;
+        let answer = planning.alike(&|of| is(of) && (tensor == 1 || of.sequence), detail)?;
         evaluations += answer.evaluations;
         if !answer.plans.is_empty() {
             return Ok(Answer { evaluations, ..answer });
@@ -125,21 +123,29 @@ struct Row {
     evaluations: u64,
 }
 
-pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let machine = machine(&wanted.args.machine)?;
+/// Every method on one recipe and machine, beside plain layouts.
+///
+/// # Errors
+/// A recipe, a machine or a table that cannot be read.
+pub fn compare(
+    wanted: &Wanted<'_>,
+    as_json: bool,
+    detail: &mut dyn FnMut(&str),
+) -> Result<String, PlannerError> {
+    let machine = machine(wanted.machine)?;
     let calibration = calibration(wanted, &machine)?;
-    let training = super::annotations_allowed(wanted)?;
+    let training = wanted.recipe.training_annotated()?;
     let mut rows = Vec::new();
     for method in Method::ALL {
         let begun = Instant::now();
         // Prices are made anew for each method: their time is part of its search.
         let mut planning = Planning::new(wanted, &training, &machine, &calibration);
-        let answer = method.run(&mut planning, console);
+        let answer = method.run(&mut planning, detail);
         let seconds = begun.elapsed().as_secs_f64();
         let evaluations = answer.as_ref().map_or(0, |answer| answer.evaluations);
-        let found = answer.map(|answer| answer.plans.into_iter().next()).map_err(|cause| cause.message);
+        let found = answer.map(|answer| answer.plans.into_iter().next()).map_err(|cause| cause.to_string());
         let simulated = match &found {
-            Ok(Some(plan)) => planning.seconds_of(&plan.keys).map_err(|cause| cause.message),
+            Ok(Some(plan)) => planning.seconds_of(&plan.keys).map_err(|cause| cause.to_string()),
             _ => Err("there is no plan".to_owned()),
         };
         rows.push(Row { method, found, simulated, seconds, evaluations });
@@ -162,7 +168,7 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
             })
         };
         let rows: Vec<_> = rows.iter().map(row).collect();
-        return Ok(print(&serde_json::to_string(&json!({ "machine": machine.name, "methods": rows }))?)?);
+        return Ok(serde_json::to_string(&json!({ "machine": machine.name, "methods": rows }))?);
     }
     let mut text = planning.head();
     let _ = writeln!(
@@ -198,5 +204,5 @@ pub(super) fn run(wanted: &Wanted<'_>, as_json: bool, console: &mut Console) -> 
             let _ = writeln!(text, "keys, {}: --set {}", method.name(), plan.keys.join(" --set "));
         }
     }
-    Ok(print(&text)?)
+    Ok(text)
 }

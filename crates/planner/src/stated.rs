@@ -1,8 +1,8 @@
 //! The plan that a recipe states: its degrees, its stages and the choice of each layer.
 
-use super::layerwise::Planning;
-use super::pricing::Vocabulary;
-use crate::failure::Failure;
+use crate::PlannerError;
+use crate::layerwise::Planning;
+use crate::pricing::Vocabulary;
 use bessemer_arch::{ParamRole, Sharding, Unit};
 use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_plan::layerwise::{BlockLayout, Degrees, LayerChoice, LayerPlan, Prices, SimulatedStep, step};
@@ -12,32 +12,32 @@ use std::rc::Rc;
 
 /// A plan, before it has prices.
 #[derive(Debug, Clone)]
-pub(super) struct Stated {
-    pub(super) degrees: Degrees,
+pub(crate) struct Stated {
+    pub(crate) degrees: Degrees,
     /// Layers of each stage.
-    pub(super) stages: Vec<usize>,
-    pub(super) choices: Vec<LayerChoice>,
-    pub(super) vocabulary: Vocabulary,
+    pub(crate) stages: Vec<usize>,
+    pub(crate) choices: Vec<LayerChoice>,
+    pub(crate) vocabulary: Vocabulary,
 }
 
 /// A plan with its simulated step.
-pub(super) struct Priced {
-    pub(super) plan: LayerPlan,
-    pub(super) prices: Rc<Prices>,
-    pub(super) step: SimulatedStep,
+pub(crate) struct Priced {
+    pub(crate) plan: LayerPlan,
+    pub(crate) prices: Rc<Prices>,
+    pub(crate) step: SimulatedStep,
 }
 
 impl Planning<'_> {
     /// The plan of a recipe.
-    pub(super) fn stated(&self, recipe: &Recipe) -> Result<Stated, Failure> {
+    pub(crate) fn stated(&self, recipe: &Recipe) -> Result<Stated, PlannerError> {
         expect_simple(&recipe.parallel, recipe.train.offload)?;
         let model = &self.training.model;
         let (parallel, devices) = (&recipe.parallel, self.wanted.devices);
-        let layout = bessemer_train::layout(recipe, devices, model).map_err(Failure::usage)?;
-        let spans = layout.spans(model, layout.pipeline()).map_err(Failure::usage)?;
+        let layout = bessemer_train::layout(recipe, devices, model).map_err(PlannerError::request)?;
+        let spans = layout.spans(model, layout.pipeline()).map_err(PlannerError::request)?;
         let tokens = recipe.train.batch_tokens.max(recipe.train.seq_len);
         let data = layout.data_ranks();
-        let batch = recipe.batch(data as u64, Some(tokens)).map_err(Failure::usage)?;
+        let batch = recipe.batch(data as u64, Some(tokens)).map_err(PlannerError::request)?;
         let degrees = Degrees {
             tensor: layout.tensor(),
             sequence: parallel.sequence,
@@ -51,8 +51,9 @@ impl Planning<'_> {
                 Stage::Zero3 => 3,
             },
         };
-        let shardings =
-            model.annotated_shardings(&parallel.annotate, parallel.sequence).map_err(Failure::usage)?;
+        let shardings = model
+            .annotated_shardings(&parallel.annotate, parallel.sequence)
+            .map_err(PlannerError::request)?;
         let recompute = recipe.train.recompute_plan();
         let mut choices = Vec::with_capacity(model.layers);
         for span in &spans {
@@ -76,9 +77,9 @@ impl Planning<'_> {
     }
 
     /// Simulates a plan.
-    pub(super) fn price(&mut self, stated: &Stated) -> Result<Priced, Failure> {
+    pub(crate) fn price(&mut self, stated: &Stated) -> Result<Priced, PlannerError> {
         let Stated { degrees, stages, vocabulary, .. } = stated;
-        let prices = self.pricing.prices_with(degrees, *vocabulary).map_err(Failure::usage)?;
+        let prices = self.pricing.prices_with(degrees, *vocabulary).map_err(PlannerError::request)?;
         let number = |choice: &LayerChoice| {
             let sharded = BlockLayout::Sharded;
             let alone =
@@ -86,16 +87,16 @@ impl Planning<'_> {
             // One rank has no layouts.
             let wanted = if degrees.tensor == 1 { alone } else { *choice };
             prices.choices.iter().position(|other| *other == wanted).ok_or_else(|| {
-                Failure::usage(
+                PlannerError::request(
                     "parallel.sequence = true with attention blocks that nothing shards: attention needs all rows of the residual \
                      stream; annotate attention, such as parallel.annotate.'layers.*.attention.mixed' = \"shard(1)\", or take \
                      parallel.sequence = false",
                 )
             })
         };
-        let choices = stated.choices.iter().map(number).collect::<Result<Vec<usize>, Failure>>()?;
+        let choices = stated.choices.iter().map(number).collect::<Result<Vec<usize>, PlannerError>>()?;
         let plan = LayerPlan { degrees: *degrees, stages: stages.clone(), choices };
-        let step = step(&self.setting(), &prices, &plan).map_err(Failure::new)?;
+        let step = step(&self.setting(), &prices, &plan).map_err(PlannerError::failed)?;
         Ok(Priced { plan, prices, step })
     }
 }
@@ -109,7 +110,7 @@ fn block(shardings: &[Sharding], unit: Unit, role: ParamRole) -> BlockLayout {
 }
 
 /// Refuses what the simulation of layers does not know.
-pub(super) fn expect_simple(parallel: &ParallelConfig, offload: Offload) -> Result<(), Failure> {
+pub(crate) fn expect_simple(parallel: &ParallelConfig, offload: Offload) -> Result<(), PlannerError> {
     let plain = ParallelConfig::default();
     let given = [
         ("train.offload", offload != Offload::None),
@@ -127,6 +128,8 @@ pub(super) fn expect_simple(parallel: &ParallelConfig, offload: Offload) -> Resu
     }
 }
 
-fn no_price(what: &str) -> Failure {
-    Failure::usage(format!("{what} is not simulated layer by layer; expected none, or --method exhaustive"))
+fn no_price(what: &str) -> PlannerError {
+    PlannerError::request(format!(
+        "{what} is not simulated layer by layer; expected none, or --method exhaustive"
+    ))
 }

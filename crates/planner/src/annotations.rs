@@ -1,10 +1,9 @@
 //! `bessemer plan RECIPE --method annotations`: the layouts that follow from `parallel.annotate`, and what a step with them takes.
 
-use super::layerwise::{Answer, Planning, Shown, describe, keys, ranges};
-use super::pricing::Vocabulary;
-use super::stated::Stated;
-use crate::console::{Console, print};
-use crate::failure::Failure;
+use crate::PlannerError;
+use crate::layerwise::{Answer, LayerMethod, Planning, Shown, describe, keys, ranges};
+use crate::pricing::Vocabulary;
+use crate::stated::Stated;
 use bessemer_arch::{AnnotatedValue, Annotations, Model, ParamLayout, Unit};
 use bessemer_model::{Decoder, Purpose, Rewrite, Shape};
 use bessemer_plan::layerwise::{Annotation, BlockLayout, Completion, Origin, Placement, complete};
@@ -50,17 +49,21 @@ enum Found {
     Contradiction(Contradiction),
 }
 
-pub(super) fn run(planning: &mut Planning<'_>, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let (answer, whole) = answer(planning, console)?;
+pub(crate) fn run(
+    planning: &mut Planning<'_>,
+    as_json: bool,
+    detail: &mut dyn FnMut(&str),
+) -> Result<String, PlannerError> {
+    let (answer, whole) = answer(planning, detail)?;
     let shown = &answer.plans[0];
     let lines = whole.lines();
     if as_json {
-        let mut value = planning.as_value(&answer);
+        let mut value = planning.as_value(LayerMethod::Annotations, &answer);
         let parameters = whole.parameters.iter().map(|(of, layers)| {
             json!({ "name": of.name, "layers": layers, "layout": of.layout.to_string(), "reason": of.reason })
         });
         value["parameters"] = parameters.collect();
-        return Ok(print(&serde_json::to_string(&value)?)?);
+        return Ok(serde_json::to_string(&value)?);
     }
     let mut text = planning.head();
     for line in lines.iter().chain(&answer.notes) {
@@ -71,18 +74,24 @@ pub(super) fn run(planning: &mut Planning<'_>, as_json: bool, console: &mut Cons
         let _ = writeln!(text, "{:>8.3} s{memory}: {}", shown.seconds, shown.name);
     }
     let _ = writeln!(text, "keys: --set {}", shown.keys.join(" --set "));
-    Ok(print(&text)?)
+    Ok(text)
 }
 
 /// The plan that the annotations complete to.
-pub(super) fn plans(planning: &mut Planning<'_>, console: &mut Console) -> Result<Answer, Failure> {
-    answer(planning, console).map(|(answer, _)| answer)
+pub(crate) fn plans(
+    planning: &mut Planning<'_>,
+    detail: &mut dyn FnMut(&str),
+) -> Result<Answer, PlannerError> {
+    answer(planning, detail).map(|(answer, _)| answer)
 }
 
-fn answer(planning: &mut Planning<'_>, console: &mut Console) -> Result<(Answer, Whole), Failure> {
+fn answer(
+    planning: &mut Planning<'_>,
+    detail: &mut dyn FnMut(&str),
+) -> Result<(Answer, Whole), PlannerError> {
     let annotations = planning.training.recipe.parallel.annotate.clone();
     if annotations.0.is_empty() {
-        return Err(Failure::usage(
+        return Err(PlannerError::request(
             "--method annotations completes the layouts of parallel.annotate, and there is none; name some parameters or activations, \
              such as parallel.annotate.'layers.*.mlp.hidden' = \"shard(1)\"",
         ));
@@ -94,33 +103,33 @@ fn answer(planning: &mut Planning<'_>, console: &mut Console) -> Result<(Answer,
     let mut shown = priced(planning, &whole)?;
     match planning.dry_run(&shown.keys) {
         Ok(memory) => shown.planned = Some(memory.buffers.total()),
-        Err(reason) => return Err(Failure::usage(reason)),
+        Err(reason) => return Err(PlannerError::request(reason)),
     }
     let mut answer = Answer { plans: vec![shown], evaluations: 1, ..Answer::default() };
     if answer.plans[0].planned.is_some_and(|held| held.0 as f64 > planning.machine.memory) {
         answer.notes.push(format!("the plan holds more than a {} has", planning.machine.name));
     }
     let open = whole.parameters.keys().filter(|of| of.reason == OPEN).count();
-    console.detail(&format!("{open} parameters are reached by no annotation"));
+    detail(&format!("{open} parameters are reached by no annotation"));
     Ok((answer, whole))
 }
 
 const OPEN: &str = "no annotation reaches it";
 
 /// Completes annotations over the recorded units of the model.
-fn completed(planning: &Planning<'_>, annotations: &Annotations) -> Result<Found, Failure> {
+fn completed(planning: &Planning<'_>, annotations: &Annotations) -> Result<Found, PlannerError> {
     let training = planning.training;
     let model = &training.model;
     // Without annotations, which may contradict each other here.
     let mut recipe = training.recipe.clone();
     recipe.parallel.annotate = Annotations::default();
     let mut stated = planning.stated(&recipe)?;
-    let values = model.annotated_values(annotations).map_err(Failure::usage)?;
+    let values = model.annotated_values(annotations).map_err(PlannerError::request)?;
     let units = recorded(model)?;
     let mut parameters: BTreeMap<Completed, Vec<usize>> = BTreeMap::new();
     let mut known: Vec<(Vec<Annotation>, Completion)> = Vec::new();
     let find = |wanted: Unit| units.iter().find(|(unit, _)| *unit == wanted).map(|(_, program)| program);
-    let missing = || Failure::new("a model without layers, embedding or head");
+    let missing = || PlannerError::failed("a model without layers, embedding or head");
     for layer in 0..model.layers {
         let unit = Unit::Layer(layer);
         let program = find(Unit::Layer(0)).ok_or_else(missing)?;
@@ -163,11 +172,11 @@ fn completed(planning: &Planning<'_>, annotations: &Annotations) -> Result<Found
 }
 
 /// The units of a model of one layer, as its code records them.
-fn recorded(model: &Model) -> Result<Vec<(Unit, UnitProgram)>, Failure> {
+fn recorded(model: &Model) -> Result<Vec<(Unit, UnitProgram)>, PlannerError> {
     let model = Model { layers: 1, ..model.clone() };
     let shape = Shape { sequences: 1, seq: model.context.min(16), purpose: Purpose::Train };
-    let decoder = Decoder::new(&mut NullBackend::new(), &model, shape).map_err(Failure::new)?;
-    let units = decoder.programs_after(Rewrite::Record).map_err(Failure::new)?;
+    let decoder = Decoder::new(&mut NullBackend::new(), &model, shape).map_err(PlannerError::failed)?;
+    let units = decoder.programs_after(Rewrite::Record).map_err(PlannerError::failed)?;
     Ok(units.into_iter().map(|(unit, program, _)| (unit, program)).collect())
 }
 
@@ -229,7 +238,7 @@ fn listed(unit: Unit, program: &UnitProgram, completion: &Completion, of: &[Anno
 }
 
 /// Simulates a step with completed layouts.
-fn priced(planning: &mut Planning<'_>, whole: &Whole) -> Result<Shown, Failure> {
+fn priced(planning: &mut Planning<'_>, whole: &Whole) -> Result<Shown, PlannerError> {
     let given = planning.training.recipe.parallel.annotate.0.clone();
     let priced = planning.price(&whole.stated)?;
     let mut keys = keys(&priced.plan, &priced.prices);
@@ -258,7 +267,7 @@ fn priced(planning: &mut Planning<'_>, whole: &Whole) -> Result<Shown, Failure> 
 }
 
 /// The refusal of two annotations, with what a step takes without one of them and without the other.
-fn costs(planning: &mut Planning<'_>, annotations: &Annotations, found: &Contradiction) -> Failure {
+fn costs(planning: &mut Planning<'_>, annotations: &Annotations, found: &Contradiction) -> PlannerError {
     let mut text = format!("parallel.annotate: {}", found.text);
     for (at, pattern) in found.patterns.iter().enumerate() {
         let mut others = annotations.clone();
@@ -277,7 +286,7 @@ fn costs(planning: &mut Planning<'_>, annotations: &Annotations, found: &Contrad
         };
         let _ = write!(text, "; with {kept:?} and without {pattern:?} {takes}");
     }
-    Failure::usage(text + "; remove one of the two")
+    PlannerError::request(text + "; remove one of the two")
 }
 
 impl Contradiction {

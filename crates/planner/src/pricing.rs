@@ -1,6 +1,6 @@
 //! Prices of a model's units, from the programs that a rank would run. The ranks have null devices.
 
-use super::search::Training;
+use crate::Training;
 use bessemer_arch::{Annotations, Model, ParamLayout, ParamRole, TensorShard, Unit};
 use bessemer_model::{ActivationConfig, Decoder, LineStream, Purpose, Shape, StageConfig, Stream};
 use bessemer_plan::layerwise::{BlockLayout, Degrees, LayerChoice, MachineSeconds, Prices, UnitPrice};
@@ -11,11 +11,11 @@ use std::rc::Rc;
 
 /// Layouts of the matrices that have a row for each token of the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Vocabulary {
+pub(crate) struct Vocabulary {
     /// The table of tokens; the output projection too where they are tied.
-    pub(super) table: BlockLayout,
+    pub(crate) table: BlockLayout,
     /// The output projection.
-    pub(super) head: BlockLayout,
+    pub(crate) head: BlockLayout,
 }
 
 impl Default for Vocabulary {
@@ -34,7 +34,7 @@ struct Key {
 }
 
 /// Prices by degrees, each made once.
-pub(super) struct Pricing<'a> {
+pub(crate) struct Pricing<'a> {
     training: &'a Training,
     machine: &'a Machine,
     efficiency: &'a Efficiency,
@@ -44,7 +44,7 @@ pub(super) struct Pricing<'a> {
 }
 
 impl<'a> Pricing<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         training: &'a Training,
         machine: &'a Machine,
         efficiency: &'a Efficiency,
@@ -55,12 +55,12 @@ impl<'a> Pricing<'a> {
     }
 
     /// Prices on a rank of these degrees.
-    pub(super) fn prices(&mut self, degrees: &Degrees) -> Result<Rc<Prices>, String> {
+    pub(crate) fn prices(&mut self, degrees: &Degrees) -> Result<Rc<Prices>, String> {
         self.prices_with(degrees, Vocabulary::default())
     }
 
     /// Prices on a rank of these degrees, with these layouts of the vocabulary.
-    pub(super) fn prices_with(
+    pub(crate) fn prices_with(
         &mut self,
         degrees: &Degrees,
         vocabulary: Vocabulary,
