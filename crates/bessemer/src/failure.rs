@@ -1,6 +1,7 @@
 //! How a command fails: a message for people and an exit code for scripts.
 
 use bessemer_kernels_cpu::memory;
+use bessemer_launch::ProcessFailure;
 use bessemer_measure::MeasureError;
 use bessemer_planner::PlannerError;
 use std::fmt::Display;
@@ -77,6 +78,18 @@ impl From<bessemer_train::TrainError> for Failure {
             _ => String::new(),
         };
         Failure { code, message: format!("{e}{bound}") }
+    }
+}
+
+impl From<ProcessFailure> for Failure {
+    fn from(ProcessFailure { code, message }: ProcessFailure) -> Failure {
+        Failure { code, message }
+    }
+}
+
+impl From<Failure> for ProcessFailure {
+    fn from(Failure { code, message }: Failure) -> ProcessFailure {
+        ProcessFailure { code, message }
     }
 }
 

@@ -4,11 +4,7 @@
 //! launcher started, which talk over MPI. The first rank holds the run directory and the terminal; the others only train.
 
 use crate::cli::{RecipeArgs, WaitingArgs};
-use crate::commands::heartbeats::Heartbeats;
-use crate::commands::meeting::{Decision, Meeting};
 use crate::commands::plan::auto::{self, LaidOut};
-use crate::commands::waiting::Threads;
-use crate::commands::{reported, waiting};
 use crate::console::Console;
 use crate::failure::{Failure, code};
 use crate::machine;
@@ -22,6 +18,10 @@ use bessemer_collectives::{
 };
 use bessemer_collectives_mpi::MpiWorld;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_launch::{
+    Decision, HeartbeatHost, Heartbeats, LAUNCH_VARIABLE, Meeting, ProcessFailure, RankEnds, report_once,
+    report_table_once,
+};
 use bessemer_parallel::ParallelError;
 use bessemer_planner::{Host, is_auto};
 use bessemer_recipe::RecipeUse;
@@ -236,7 +236,12 @@ impl Job {
         }
         let Some(launch) = launch else { return Ok(()) };
         let ranks = self.process..self.process + self.here;
-        self.beats = Heartbeats::start(run.handle()?, launch, self.process, ranks, &self.recorder)?;
+        let host = HeartbeatHost {
+            hostname: machine::hostname(),
+            warn: crate::console::warn,
+            leave: |message| leave(&Failure::new(message)),
+        };
+        self.beats = Heartbeats::start(run.handle()?, launch, self.process, ranks, &self.recorder, host)?;
         Ok(())
     }
 
@@ -270,13 +275,13 @@ impl Job {
                 let reason = failure.message.clone();
                 // Whoever found the same still waits for this process to say so.
                 let failure = match &mut self.failures {
-                    Some(group) => reported::once(&mut **group, failure, &crate::console::complain),
+                    Some(group) => report_once(&mut **group, failure.into(), &tell).into(),
                     None => failure,
                 };
                 let vain = self.recorder.waited_in_vain(self.process);
                 let lines = vain.then(|| self.recorder.lines());
                 let failure = match &mut self.failures {
-                    Some(group) => waiting::once(&mut **group, failure, lines, &crate::console::complain),
+                    Some(group) => report_table_once(&mut **group, failure.into(), lines, &tell).into(),
                     None => failure,
                 };
                 drop((self.worlds, self.meeting, self.failures));
@@ -307,8 +312,32 @@ pub(crate) fn interrupted(tells: bool) -> Failure {
     Failure { code: code::CONTINUE, message: message.into() }
 }
 
-/// Ends the process, of which one thread hangs.
-#[allow(clippy::exit, reason = "a thread that hangs cannot be ended or waited for")]
+/// Number of the launch that this process belongs to, if a supervisor launched it.
+///
+/// # Errors
+/// A variable that holds no number.
+pub(crate) fn launch_number() -> Result<Option<u64>, Failure> {
+    match std::env::var(LAUNCH_VARIABLE) {
+        Err(_) => Ok(None),
+        Ok(text) => match text.parse() {
+            Ok(launch @ 1..) => Ok(Some(launch)),
+            _ => Err(Failure::usage(format!(
+                "{LAUNCH_VARIABLE} is {text:?}; wanted a number from 1, as `bessemer supervise` sets it. Unset it"
+            ))),
+        },
+    }
+}
+
+/// Reports the failure of a process of the job.
+fn tell(ProcessFailure { code, message }: &ProcessFailure) {
+    crate::console::complain(&Failure { code: *code, message: message.clone() });
+}
+
+/// Ends the process from a thread that is not its own.
+#[allow(
+    clippy::exit,
+    reason = "ranks may hang, which cannot be ended or waited for, and must write nothing more"
+)]
 fn leave(failure: &Failure) {
     crate::console::complain(failure);
     std::process::exit(i32::from(failure.code));
@@ -385,10 +414,12 @@ impl RankThreads<'_> {
         console: &mut Console,
         begun: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Trained, Failure> {
-        let threads = Threads::new(job.here, job.timeout.min(GRACE));
+        let threads = RankEnds::new(job.here, job.timeout.min(GRACE));
         let ended = |rank: usize, broken: Option<&Broken>| {
-            let timed_out = broken.filter(|b| b.timed_out).map(|b| (rank, &b.failure));
-            threads.end(timed_out, &leave);
+            let timed_out = broken.filter(|b| b.timed_out).map(|b| &b.failure);
+            let code = timed_out.map_or(code::FAILED, |failure| failure.code);
+            let timed_out = timed_out.map(|failure| (rank, failure.message.as_str()));
+            threads.end(timed_out, &|message| leave(&Failure { code, message }));
         };
         let mut worlds = std::mem::take(&mut job.worlds).into_iter();
         std::thread::scope(|scope| {

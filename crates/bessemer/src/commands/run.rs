@@ -2,9 +2,8 @@
 
 use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
 use crate::commands::checkpoint::{Place, remote};
-use crate::commands::heartbeats;
 use crate::commands::plan::auto::LaidOut;
-use crate::commands::ranks::{Job, RankThreads, interrupted};
+use crate::commands::ranks::{Job, RankThreads, interrupted, launch_number};
 use crate::commands::report;
 use crate::console::{Console, print};
 use crate::escape::LONGEST_ERROR;
@@ -103,7 +102,8 @@ impl Session {
             }
         }
         self.lock = Some(take(&self.dir)?);
-        self.launch = heartbeats::claim(self.dir.handle()?)?;
+        self.launch = launch_number()?;
+        bessemer_launch::claim(self.dir.handle()?, self.launch)?;
         // Memory that removed runs have left; a start is the moment at which it is needed.
         bessemer_train::sweep_copies_in_memory(&self.recipe.save.memory);
         Ok(())

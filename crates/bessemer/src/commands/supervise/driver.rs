@@ -3,13 +3,13 @@
 use super::launches::{Launch, Launches};
 use super::target::{OpenTarget, Target};
 use crate::cli::SuperviseArgs;
-use crate::commands::heartbeats::LAUNCH_VARIABLE;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::machine;
 use crate::signals::{StopRequest, StopRequests};
 use bessemer_checkpoint::{Store, step_name};
 use bessemer_durable::ConfinedDir;
+use bessemer_launch::LAUNCH_VARIABLE;
 use bessemer_runlog::{EndReason, FaultVerdict, Record, read_tail};
 use bessemer_supervise::process::ProcessSignal as Signal;
 use bessemer_supervise::{

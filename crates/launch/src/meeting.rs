@@ -32,7 +32,7 @@ fn plan(peer: usize) -> Message<'static> {
 
 /// What the first process decides once the data are ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub enum Decision {
     /// All processes train.
     Train,
     /// Some process was asked to stop: all end.
@@ -41,16 +41,16 @@ pub(crate) enum Decision {
 
 /// All processes of a job, before training. Process 0 is the first.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub struct Meeting {
     group: Box<dyn Communicator>,
     decided: bool,
     /// Number of the launch, if a supervisor launched the job: the first process knows it, the others hear it with the decision.
-    pub(crate) launch: Option<u64>,
+    pub launch: Option<u64>,
 }
 
 impl Meeting {
     /// `group` has all processes and carries nothing else.
-    pub(crate) fn new(group: Box<dyn Communicator>) -> Meeting {
+    pub fn new(group: Box<dyn Communicator>) -> Meeting {
         Meeting { group, decided: false, launch: None }
     }
 
@@ -58,7 +58,7 @@ impl Meeting {
     ///
     /// # Errors
     /// Another process is gone.
-    pub(crate) fn share(&mut self, said: Vec<u8>) -> Result<Vec<u8>, CollectiveError> {
+    pub fn share(&mut self, said: Vec<u8>) -> Result<Vec<u8>, CollectiveError> {
         if self.group.rank() == 0 {
             for peer in 1..self.group.size() {
                 self.group.send(plan_length(peer), &(said.len() as u64).to_le_bytes()[..])?;
@@ -77,7 +77,7 @@ impl Meeting {
     }
 
     /// On the first process: does `work` and sets `stop` as soon as another process was asked to stop.
-    pub(crate) fn prepare<T>(&mut self, stop: &AtomicBool, work: impl FnOnce() -> T) -> T {
+    pub fn prepare<T>(&mut self, stop: &AtomicBool, work: impl FnOnce() -> T) -> T {
         /// Ends the watch even if the work panics.
         struct Done<'a>(&'a AtomicBool);
         impl Drop for Done<'_> {
@@ -111,7 +111,7 @@ impl Meeting {
     ///
     /// # Errors
     /// Another process is gone.
-    pub(crate) fn decide(&mut self, stop: &AtomicBool) -> Result<Decision, CollectiveError> {
+    pub fn decide(&mut self, stop: &AtomicBool) -> Result<Decision, CollectiveError> {
         self.hear(stop);
         let stops = stop.load(Ordering::Relaxed);
         self.decided = true;
@@ -124,7 +124,7 @@ impl Meeting {
     }
 
     /// On the first process, which ends as interrupted: the others hear of it if they still wait.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         if self.group.rank() == 0 && !self.decided {
             // Whoever is gone waits no longer.
             let _ = self.decide(&AtomicBool::new(true));
@@ -135,7 +135,7 @@ impl Meeting {
     ///
     /// # Errors
     /// The first process is gone.
-    pub(crate) fn wait(&mut self, stop: &AtomicBool) -> Result<Decision, CollectiveError> {
+    pub fn wait(&mut self, stop: &AtomicBool) -> Result<Decision, CollectiveError> {
         let mut passed_on = false;
         // On an error `receive` answers at once, and the recorder of collectives notes it.
         while !self.group.arrived(decision(0)).unwrap_or(true) {

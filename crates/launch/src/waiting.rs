@@ -1,6 +1,7 @@
 //! Reports, once per job, which rank was blocked in which collective and which peers had not arrived.
 
-use crate::failure::{Failure, code};
+use crate::ProcessFailure;
+use crate::failure::FAILED;
 use bessemer_collectives::{Communicator, Message};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -41,13 +42,13 @@ enum Said {
 /// failure with the table of all, the others leave without a message. Where the connection is broken each reports its own part.
 /// `lines`: this process's part, or `None` if it was not blocked until the time-out, so that the failure is its own and speaks for itself.
 /// Returns the failure without what was reported.
-pub(crate) fn once(
+pub fn report_table_once(
     group: &mut dyn Communicator,
-    failure: Failure,
+    failure: ProcessFailure,
     lines: Option<String>,
-    tell: &dyn Fn(&Failure),
-) -> Failure {
-    if failure.code != code::FAILED || group.size() == 1 {
+    tell: &dyn Fn(&ProcessFailure),
+) -> ProcessFailure {
+    if failure.code != FAILED || group.size() == 1 {
         return failure;
     }
     let me = group.rank();
@@ -72,7 +73,7 @@ pub(crate) fn once(
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let silent = Failure { code: failure.code, message: String::new() };
+    let silent = ProcessFailure { code: failure.code, message: String::new() };
     if said.contains(&Said::Cause) {
         // As without a table: the first process tells that it lost another one, which tells why.
         return if me == 0 { failure } else { silent };
@@ -85,7 +86,7 @@ pub(crate) fn once(
         comes(group, table_is_printed(teller), WAIT);
         return silent;
     }
-    tell(&Failure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
+    tell(&ProcessFailure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
     let peers = || said.iter().enumerate().filter(|(p, s)| *p != me && matches!(s, Said::Lines(_)));
     for (peer, _) in peers() {
         // Whoever is gone by now needs no word.
@@ -161,26 +162,26 @@ fn take(group: &mut dyn Communicator, message: Message<'_>, values: &mut [u8]) -
     }
 }
 
-/// The ranks of this process, of which one may hang so that nobody can wait for its thread.
+/// Ends of the ranks of this process, of which one may hang so that its thread cannot be waited for.
 #[derive(Debug)]
-pub(crate) struct Threads {
+pub struct RankEnds {
     ranks: usize,
     grace: Duration,
     ended: AtomicUsize,
     told: AtomicBool,
 }
 
-impl Threads {
+impl RankEnds {
     /// `grace`: how long the others get to end after one has timed out.
-    pub(crate) fn new(ranks: usize, grace: Duration) -> Threads {
-        Threads { ranks, grace, ended: AtomicUsize::new(0), told: AtomicBool::new(false) }
+    pub fn new(ranks: usize, grace: Duration) -> RankEnds {
+        RankEnds { ranks, grace, ended: AtomicUsize::new(0), told: AtomicBool::new(false) }
     }
 
-    /// Called by a rank that comes to its end, with its number and failure if it timed out. If others do not come to theirs
-    /// within the grace, `leave` is called by one rank.
-    pub(crate) fn end(&self, timed_out: Option<(usize, &Failure)>, leave: &dyn Fn(&Failure)) {
+    /// Called by a rank that comes to its end, with its number and message if it timed out. If others do not come to theirs
+    /// within the grace, one rank calls `leave` with the message.
+    pub fn end(&self, timed_out: Option<(usize, &str)>, leave: &dyn Fn(String)) {
         self.ended.fetch_add(1, Ordering::SeqCst);
-        let Some((rank, failure)) = timed_out else { return };
+        let Some((rank, message)) = timed_out else { return };
         let until = Instant::now() + self.grace;
         while self.ended.load(Ordering::SeqCst) < self.ranks {
             if Instant::now() < until {
@@ -188,8 +189,7 @@ impl Threads {
                 continue;
             }
             if !self.told.swap(true, Ordering::SeqCst) {
-                let message = format!("rank {rank}: {}", failure.message);
-                leave(&Failure { code: failure.code, message });
+                leave(format!("rank {rank}: {message}"));
             }
             return;
         }
@@ -202,6 +202,10 @@ mod tests {
     use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
     use std::sync::Mutex;
 
+    fn failed(message: impl Into<String>) -> ProcessFailure {
+        ProcessFailure { code: FAILED, message: message.into() }
+    }
+
     /// What the processes tell whose parts are these, and what each still has to tell. `None`: one that hangs.
     fn told(parts: &[Option<Option<&str>>]) -> (Vec<String>, Vec<String>) {
         let said = Mutex::new(Vec::new());
@@ -210,13 +214,13 @@ mod tests {
             let rank = |(mut c, part): (ThreadCommunicator, &Option<Option<&str>>)| {
                 let (said, part) = (&said, part.map(|lines| lines.map(str::to_owned)));
                 scope.spawn(move || {
-                    let tell = |f: &Failure| said.lock().unwrap().push(f.message.clone());
+                    let tell = |f: &ProcessFailure| said.lock().unwrap().push(f.message.clone());
                     let Some(lines) = part else {
                         std::thread::sleep(2 * WAIT);
                         return None;
                     };
-                    let failure = Failure::new(format!("failure of {}", c.rank()));
-                    let left = once(&mut c, failure, lines, &tell);
+                    let failure = failed(format!("failure of {}", c.rank()));
+                    let left = report_table_once(&mut c, failure, lines, &tell);
                     // As a process that leaves takes its communicators along.
                     std::thread::sleep(2 * WAIT);
                     Some(left.message)
@@ -250,18 +254,17 @@ mod tests {
     #[test]
     fn a_thread_that_hangs_does_not_keep_the_job() {
         let said = Mutex::new(Vec::new());
-        let leave = |f: &Failure| said.lock().unwrap().push(f.message.clone());
-        let threads = Threads::new(3, Duration::from_millis(100));
-        let failure = Failure::new("gave up");
+        let leave = |message: String| said.lock().unwrap().push(message);
+        let threads = RankEnds::new(3, Duration::from_millis(100));
         std::thread::scope(|scope| {
-            scope.spawn(|| threads.end(Some((0, &failure)), &leave));
-            scope.spawn(|| threads.end(Some((1, &failure)), &leave));
+            scope.spawn(|| threads.end(Some((0, "gave up")), &leave));
+            scope.spawn(|| threads.end(Some((1, "gave up")), &leave));
         });
         assert_eq!(said.lock().unwrap().len(), 1);
         // Nobody leaves early where all come to their end.
-        let threads = Threads::new(2, Duration::from_secs(60));
+        let threads = RankEnds::new(2, Duration::from_secs(60));
         std::thread::scope(|scope| {
-            scope.spawn(|| threads.end(Some((0, &failure)), &leave));
+            scope.spawn(|| threads.end(Some((0, "gave up")), &leave));
             scope.spawn(|| threads.end(None, &leave));
         });
         assert_eq!(said.lock().unwrap().len(), 1);

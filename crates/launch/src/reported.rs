@@ -1,6 +1,6 @@
 //! Reports once what several processes of a job found independently, such as a mistake in the recipe.
 
-use crate::failure::{Failure, code};
+use crate::ProcessFailure;
 use bessemer_collectives::{Communicator, Message};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
@@ -12,8 +12,12 @@ const REPORTED: &str = "reported failure";
 
 /// Reports a user's mistake once: the first of the processes with the same message does so, with their number, before any of
 /// them leaves (a launcher may end all as soon as one has left). Returns the failure without what was reported.
-pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn(&Failure)) -> Failure {
-    if ![code::RECIPE, code::USAGE].contains(&failure.code) {
+pub fn report_once(
+    group: &mut dyn Communicator,
+    failure: ProcessFailure,
+    tell: &dyn Fn(&ProcessFailure),
+) -> ProcessFailure {
+    if !failure.is_mistake() {
         return failure;
     }
     let (me, ranks) = (group.rank(), group.size());
@@ -38,7 +42,7 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
         std::thread::sleep(Duration::from_millis(1));
     }
     let first = same.iter().copied().min().unwrap_or(me);
-    let silent = Failure { code: failure.code, message: String::new() };
+    let silent = ProcessFailure { code: failure.code, message: String::new() };
     if first != me {
         let until = Instant::now() + 2 * WAIT;
         while Instant::now() < until {
@@ -54,7 +58,7 @@ pub(crate) fn once(group: &mut dyn Communicator, failure: Failure, tell: &dyn Fn
         1 => "\n(one other process says the same)".into(),
         others => format!("\n({others} other processes say the same)"),
     };
-    tell(&Failure { message: format!("{who}{}{also}", failure.message), ..failure });
+    tell(&ProcessFailure { message: format!("{who}{}{also}", failure.message), ..failure });
     for peer in same.into_iter().filter(|p| *p != me) {
         let _ = group.send(Message::new(REPORTED, 1, peer), &[0u32; 2]);
     }
@@ -70,7 +74,7 @@ fn take(group: &mut dyn Communicator, name: &str, from: usize) -> Option<[u32; 2
 }
 
 /// Hash of code and message.
-fn digest(failure: &Failure) -> [u32; 2] {
+fn digest(failure: &ProcessFailure) -> [u32; 2] {
     let mut hasher = DefaultHasher::new();
     (failure.code, &failure.message).hash(&mut hasher);
     let hash = hasher.finish();
@@ -80,8 +84,11 @@ fn digest(failure: &Failure) -> [u32; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::FAILED;
     use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
     use std::sync::Mutex;
+
+    const RECIPE: u8 = bessemer_supervise::code::CONFIG as u8;
 
     /// Report of a rank that fails.
     fn reported(failures: &[Option<(u8, &str)>]) -> (Vec<String>, Vec<(u8, String)>) {
@@ -90,14 +97,14 @@ mod tests {
         let left = std::thread::scope(|scope| {
             let rank = |(mut c, failure): (ThreadCommunicator, &Option<(u8, &str)>)| {
                 let said = &said;
-                let failure = failure.map(|(code, message)| Failure { code, message: message.into() });
+                let failure = failure.map(|(code, message)| ProcessFailure { code, message: message.into() });
                 scope.spawn(move || {
-                    let tell = |f: &Failure| said.lock().unwrap().push(f.message.clone());
+                    let tell = |f: &ProcessFailure| said.lock().unwrap().push(f.message.clone());
                     let Some(failure) = failure else {
                         std::thread::sleep(2 * WAIT);
                         return None;
                     };
-                    let left = once(&mut c, failure, &tell);
+                    let left = report_once(&mut c, failure, &tell);
                     Some((left.code, left.message))
                 })
             };
@@ -111,23 +118,23 @@ mod tests {
 
     #[test]
     fn what_all_say_is_reported_by_the_first_and_counted() {
-        let wrong = Some((code::RECIPE, "width is odd"));
+        let wrong = Some((RECIPE, "width is odd"));
         let (said, left) = reported(&[wrong; 4]);
         assert_eq!(said, ["width is odd\n(3 other processes say the same)"]);
-        assert_eq!(left, vec![(code::RECIPE, String::new()); 4]);
+        assert_eq!(left, vec![(RECIPE, String::new()); 4]);
     }
 
     #[test]
     fn what_only_some_say_is_reported_with_their_rank() {
-        let missing = Some((code::RECIPE, "no such file"));
-        let (said, left) = reported(&[None, missing, Some((code::RECIPE, "no memory")), missing]);
+        let missing = Some((RECIPE, "no such file"));
+        let (said, left) = reported(&[None, missing, Some((RECIPE, "no memory")), missing]);
         assert_eq!(said, ["rank 1: no such file\n(one other process says the same)", "rank 2: no memory"]);
         assert_eq!(left.len(), 3);
     }
 
     #[test]
     fn other_failures_are_left_to_whoever_has_them() {
-        let (said, left) = reported(&[Some((code::FAILED, "disk full")); 2]);
+        let (said, left) = reported(&[Some((FAILED, "disk full")); 2]);
         assert_eq!((said.len(), left[1].1.as_str()), (0, "disk full"));
     }
 }

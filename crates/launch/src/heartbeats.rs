@@ -1,7 +1,5 @@
 //! Heartbeats of a process of a supervised run. A thread of their own writes them, so that a step pays two stores.
 
-use crate::failure::{Failure, code};
-use crate::machine;
 use bessemer_collectives::FlightRecorder;
 use bessemer_durable::ConfinedDir;
 use bessemer_runlog::Record;
@@ -11,6 +9,7 @@ use bessemer_supervise::{
 };
 use bessemer_train::{Activity, Observer};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -19,7 +18,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Variable with the number of the launch, which a supervisor sets.
-pub(crate) const LAUNCH_VARIABLE: &str = "BESSEMER_LAUNCH_EPOCH";
+pub const LAUNCH_VARIABLE: &str = "BESSEMER_LAUNCH_EPOCH";
 /// Time between two heartbeats.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Heartbeats between two looks for a newer launch.
@@ -27,35 +26,29 @@ const FENCE_EVERY: u64 = 4;
 /// Value of a code that is not known yet.
 const WORKS: i32 = -1;
 
-/// Number of the launch that this process belongs to, if a supervisor launched it.
-///
-/// # Errors
-/// A variable that holds no number.
-fn launch() -> Result<Option<u64>, Failure> {
-    match std::env::var(LAUNCH_VARIABLE) {
-        Err(_) => Ok(None),
-        Ok(text) => match text.parse() {
-            Ok(launch @ 1..) => Ok(Some(launch)),
-            _ => Err(Failure::usage(format!(
-                "{LAUNCH_VARIABLE} is {text:?}; wanted a number from 1, as `bessemer supervise` sets it. Unset it"
-            ))),
-        },
-    }
-}
-
-/// Makes this process the newest at work on a run whose directory it holds; returns the number of its launch if a supervisor
-/// launched it. Without one it still takes over from launches that may be cut off elsewhere.
+/// Makes this process the newest at work on a run whose directory it holds. `launch`: its number, if a supervisor launched the
+/// process; without one it still takes over from launches that may be cut off elsewhere.
 ///
 /// # Errors
 /// A newer launch has begun; the system's.
-pub(crate) fn claim(run: &ConfinedDir) -> Result<Option<u64>, Failure> {
-    let launch = launch()?;
+pub fn claim(run: &ConfinedDir, launch: Option<u64>) -> io::Result<()> {
     match (launch, launch_epoch::newest(run)?) {
         (Some(launch), _) => launch_epoch::claim(run, launch)?,
         (None, 0) => {}
         (None, newest) => launch_epoch::claim(run, newest + 1)?,
     }
-    Ok(launch)
+    Ok(())
+}
+
+/// The process that writes heartbeats, and what its program does for them.
+#[derive(Debug, Clone)]
+pub struct HeartbeatHost {
+    /// Name of its machine.
+    pub hostname: String,
+    /// Warns that no heartbeat can be written.
+    pub warn: fn(&str),
+    /// Ends the process, with a reason: a newer launch has taken over.
+    pub leave: fn(String),
 }
 
 /// State of one rank, written by its observer.
@@ -78,6 +71,7 @@ struct Shared {
     states: Vec<RankState>,
     recorder: FlightRecorder,
     identity: String,
+    host: HeartbeatHost,
     begun: Instant,
     leaves: AtomicI32,
     /// Whether the file could be written, to warn once.
@@ -86,7 +80,7 @@ struct Shared {
 
 /// The heartbeats of a process; nothing without a supervisor.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heartbeats(Option<Arc<Running>>);
+pub struct Heartbeats(Option<Arc<Running>>);
 
 #[derive(Debug)]
 struct Running {
@@ -100,19 +94,20 @@ impl Heartbeats {
     ///
     /// # Errors
     /// The system's, if no thread can be started.
-    pub(crate) fn start(
+    pub fn start(
         run: &ConfinedDir,
         launch: u64,
         process: usize,
         ranks: Range<usize>,
         recorder: &FlightRecorder,
-    ) -> Result<Heartbeats, Failure> {
+        host: HeartbeatHost,
+    ) -> io::Result<Heartbeats> {
         let preparing = || RankState {
             step: AtomicU64::new(0),
             phase: AtomicU8::new(RankPhase::Preparing as u8),
             progress: AtomicU64::new(0),
         };
-        let identity = ProcessIdentity::own(machine::hostname()).to_bytes();
+        let identity = ProcessIdentity::own(host.hostname.clone()).to_bytes();
         let shared = Arc::new(Shared {
             run: run.clone(),
             launch,
@@ -121,6 +116,7 @@ impl Heartbeats {
             ranks,
             recorder: recorder.clone(),
             identity: String::from_utf8_lossy(&identity).into_owned(),
+            host,
             begun: Instant::now(),
             leaves: AtomicI32::new(WORKS),
             unwritten: AtomicBool::new(false),
@@ -144,7 +140,7 @@ impl Heartbeats {
     }
 
     /// Has the process tell in its last heartbeat with which code it leaves.
-    pub(crate) fn leave(&self, code: u8) {
+    pub fn leave(&self, code: u8) {
         let Some(running) = &self.0 else { return };
         running.shared.leaves.store(i32::from(code), Ordering::Relaxed);
         if let Some((end, thread)) = running.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -154,14 +150,14 @@ impl Heartbeats {
     }
 
     /// Says that this process's first rank works on something that its observer is not notified of.
-    pub(crate) fn feed(&self) {
+    pub fn feed(&self) {
         if let Some(running) = &self.0 {
             running.shared.states[0].progress.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// An observer of rank `rank`, on its thread, that also feeds the heartbeats.
-    pub(crate) fn observer<'a>(&self, rank: usize, inner: &'a mut dyn Observer) -> RankObserver<'a> {
+    pub fn observer<'a>(&self, rank: usize, inner: &'a mut dyn Observer) -> RankObserver<'a> {
         let shared = self.0.as_ref().map(|running| {
             let shared = Arc::clone(&running.shared);
             shared.recorder.count_this_thread(rank);
@@ -220,7 +216,7 @@ impl Shared {
         if let Err(e) = write_heartbeat(&self.run, &heartbeat, file)
             && !self.unwritten.swap(true, Ordering::Relaxed)
         {
-            crate::console::warn(&format!("no heartbeats for the supervisor: {e}"));
+            (self.host.warn)(&format!("no heartbeats for the supervisor: {e}"));
         }
         *own_bytes += written_bytes().saturating_sub(before);
         if beat.is_multiple_of(FENCE_EVERY) {
@@ -228,21 +224,14 @@ impl Shared {
         }
     }
 
-    /// Ends the process if a newer launch has taken over: its host may have been cut off for a while.
+    /// Has the process end if a newer launch has taken over: its host may have been cut off for a while.
     fn fence(&self) {
         // A file system that does not answer for a moment is no newer launch.
         let Ok(newest) = launch_epoch::newest(&self.run) else { return };
         if newest > self.launch {
-            leave(&Failure::new(launch_epoch::outdated(self.run.path(), self.launch, newest)));
+            (self.host.leave)(launch_epoch::outdated(self.run.path(), self.launch, newest));
         }
     }
-}
-
-/// Ends the process from a thread that is not its own.
-#[allow(clippy::exit, reason = "the ranks may hang, and must write nothing more")]
-fn leave(failure: &Failure) {
-    crate::console::complain(failure);
-    std::process::exit(i32::from(code::FAILED));
 }
 
 /// Bytes that this process has written so far, to whatever it is.
@@ -258,7 +247,7 @@ fn phase(number: u8) -> RankPhase {
 }
 
 /// An observer of a rank that feeds its heartbeats, before another one.
-pub(crate) struct RankObserver<'a> {
+pub struct RankObserver<'a> {
     inner: &'a mut dyn Observer,
     shared: Option<(Arc<Shared>, usize)>,
 }
