@@ -4,7 +4,7 @@ use crate::MeasureError;
 use bessemer_parallel::{
     ContextMethod, ContextOrder, CubeConfig, ParallelConfig, PlaneConfig, Stage, TensorConfig,
 };
-use bessemer_train::parity::SYNCHRONOUS;
+use bessemer_parity::SYNCHRONOUS;
 use bessemer_units::Recompute;
 
 /// All of [`USUAL`].

@@ -1,11 +1,11 @@
-//! Training runs: the step, checkpoints and resuming, evaluation while training; parity runs and studies of small models.
+//! Training runs: the step, checkpoints and resuming, evaluation while training.
 //!
 //! ```text
 //! shards ─► loader.batch(sample counter) ─► Runner: passes of every micro-batch ─► spike check ─► Runner: update ─► Step record
 //!                                           every so often: Eval, Sample, Save records
 //! ```
-//! [`Runner`] is the only code that steps: trainer, parity runs, studies and the benchmarks of `bessemer-bench` use it, and
-//! evaluation scores its batches through it. The one exception is the reference of asynchronous schedules in [`parity`], which
+//! [`Runner`] is the only code that steps: the trainer, `parity`, `study` and the benchmarks of `bessemer-bench` use it, and
+//! evaluation scores its batches through it. The one exception is the reference of asynchronous schedules in `parity`, which
 //! must not share code with what it is compared with.
 //!
 //! State of a run is small: parameters, optimizer moments, and one number, the samples consumed. Everything random is a
@@ -21,7 +21,6 @@ mod memory;
 mod mixture;
 mod observer;
 mod offload;
-pub mod parity;
 mod predicted;
 mod runner;
 mod simulated;
@@ -29,7 +28,6 @@ mod skipped;
 mod slices;
 mod spikes;
 mod state;
-pub mod study;
 mod traffic;
 mod trainer;
 

@@ -166,7 +166,7 @@ impl Runner {
     ///
     /// # Errors
     /// An error of the device or of another rank.
-    pub(crate) fn copy_params(
+    pub fn copy_params(
         &mut self,
         backend: &mut dyn Backend,
         whole: Option<&Decoder>,

@@ -19,8 +19,8 @@ use bessemer_parallel::MemoryPlan;
 use bessemer_runlog::study::{
     STUDY_FILE, STUDY_FORMAT, STUDY_VERSION, Study, StudyMethod, StudySettings, StudyVerdict,
 };
+use bessemer_study::{METHODS, Method, SymbolText, method, train_one, training_shape};
 use bessemer_train::Observer;
-use bessemer_train::study::{METHODS, Method, SymbolText, method, train_one, training_shape};
 use bessemer_units::Bytes;
 use std::cell::RefCell;
 use std::fmt::Write;

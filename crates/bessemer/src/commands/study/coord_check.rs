@@ -10,10 +10,10 @@ use bessemer_runlog::coord_check::{
     COORD_CHECK_FILE, COORD_CHECK_FORMAT, COORD_CHECK_VERSION, CoordCheck, CoordParametrisation,
     CoordSettings, CoordSlope, Measure,
 };
-use bessemer_train::Observer;
-use bessemer_train::study::{
+use bessemer_study::{
     PARAMETRISATIONS, Parametrisation, SymbolText, coordinate_run, run_settings, training_shape,
 };
+use bessemer_train::Observer;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,6 @@
 //! The matrix of layouts.
 
-use super::models::Style;
+use crate::models::Style;
 use bessemer_arch::Model;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 

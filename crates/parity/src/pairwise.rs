@@ -22,9 +22,9 @@
 //! set of rows that holds every pair of choices (a covering array of strength two; Cohen et al. 1997, AETG) finds those
 //! with some sixty.
 
-use super::layouts::Layout;
-use super::models::{Style, Variant};
-use super::run::ParityJob;
+use crate::layouts::Layout;
+use crate::models::{Style, Variant};
+use crate::run::ParityJob;
 use bessemer_arch::{ArchError, Placement, PositionChoice};
 use bessemer_model::ActivationConfig;
 use bessemer_optim::OptimConfig;

@@ -9,15 +9,15 @@
 //! ```
 //! There is no pipeline, no communicator and no stash: versions are whole copies in host memory.
 
-use super::layouts::Layout;
-use super::run::{ParityJob, Text, Trajectory};
-use crate::TrainError;
+use crate::layouts::Layout;
+use crate::run::{ParityJob, Text, Trajectory};
 use bessemer_arch::ParamId;
 use bessemer_model::{ActivationConfig, Decoder, LossSum, StepContext};
 use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_parallel::BatchSource;
 use bessemer_schedule::{Instruction, Place, Program};
 use bessemer_tensor::{Backend, View};
+use bessemer_train::TrainError;
 use bessemer_units::ParamStorage;
 
 /// Every parameter with its identity.

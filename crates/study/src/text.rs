@@ -1,10 +1,10 @@
 //! A text as a sequence of symbols.
 
-use crate::error::TrainError;
 use bessemer_eval::ngram_ladder::ngram_ladder;
 use bessemer_runlog::study::{StudySettings, StudyText};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::rng::RngKey;
+use bessemer_train::TrainError;
 
 /// More distinct characters than this, and bytes are the symbols.
 const MOST_SYMBOLS: usize = 256;

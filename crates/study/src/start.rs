@@ -1,9 +1,9 @@
 //! A network before its first update.
 
-use crate::error::TrainError;
 use bessemer_model::{Decoder, Phase, Ranks, StageRanks, Unit};
 use bessemer_runlog::study::StudyStart;
 use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_train::TrainError;
 
 /// Watches a backward pass: norms of the gradients at the ends of the layers.
 #[derive(Debug)]

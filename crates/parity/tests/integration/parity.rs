@@ -7,13 +7,13 @@ use bessemer_collectives::ThreadSettings;
 use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice, StateChoice};
 use bessemer_parallel::{ContextSharing, ParallelConfig, Stage};
-use bessemer_tensor::Backend;
-use bessemer_test_tier::{either, part};
-use bessemer_train::TrainError;
-use bessemer_train::parity::{
+use bessemer_parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
     asynchronous, contexts, grids, in_int8, in_process, matrix, pipelines, placed, stale_reference,
 };
+use bessemer_tensor::Backend;
+use bessemer_test_tier::{either, part};
+use bessemer_train::TrainError;
 use bessemer_units::{Compression, ParamDType, ParamStorage, Recompute, ReduceDType, Storage};
 
 const SEQ: usize = 16;

@@ -25,7 +25,7 @@
 //! models of `parity_pairwise` they are at most 1e-5 apart, in weights of QK-norm: sums over all tokens and heads that cancel.
 
 use bessemer_optim::OptimConfig;
-use bessemer_train::parity::{Bounds, Trajectory};
+use bessemer_parity::{Bounds, Trajectory};
 
 /// Bound on the distance of every element of a parameter, by its gradient in the first step.
 pub(crate) struct Drift {

@@ -5,14 +5,14 @@
 //! parametrisation, at one learning rate for all widths, changes grow with it. As in the authors' program a run sees one
 //! batch again and again, so that a change is one of the weights alone.
 
-use super::run::Trainee;
-use super::text::SymbolText;
-use crate::error::TrainError;
+use crate::run::Trainee;
+use crate::text::SymbolText;
 use bessemer_arch::{InitChoice, Model, ModelConfig};
 use bessemer_model::{Ranks, Shape, StageRanks, TokenBatch};
 use bessemer_runlog::coord_check::{CoordKind, CoordRun, CoordSettings, Coordinates};
 use bessemer_runlog::study::StudySettings;
 use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_train::TrainError;
 
 /// How initial values and learning rates follow the width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

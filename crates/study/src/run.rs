@@ -1,16 +1,16 @@
 //! One run of a study.
 
-use super::method::Method;
-use super::start::{StreamGradients, look};
-use super::text::SymbolText;
-use crate::error::TrainError;
-use crate::runner::{Runner, StepResult};
+use crate::method::Method;
+use crate::start::{StreamGradients, look};
+use crate::text::SymbolText;
 use bessemer_arch::Model;
 use bessemer_model::{ActivationConfig, Decoder, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, ParallelError};
 use bessemer_runlog::study::{StudyRun, StudySettings, StudyVerdict};
 use bessemer_tensor::Backend;
+use bessemer_train::TrainError;
+use bessemer_train::{Runner, StepResult};
 use bessemer_units::Recompute;
 
 /// The shape of a study's batches.

@@ -1,6 +1,6 @@
 //! Two trajectories side by side.
 
-use super::run::Trajectory;
+use crate::run::Trajectory;
 use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 
 /// How far a layout may be from one rank. Sums are f32 and in another order, so losses drift apart as rounding is amplified

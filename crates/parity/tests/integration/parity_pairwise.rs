@@ -4,10 +4,10 @@ use crate::instruction_set;
 use crate::parity::problem;
 use bessemer_collectives::ThreadSettings;
 use bessemer_optim::OptimizerChoice;
+use bessemer_parity::{Bounds, Case, Comparison, Layout, ParityJob, References, in_process, pairwise};
 use bessemer_tensor::Backend;
 use bessemer_test_tier::either;
 use bessemer_train::TrainError;
-use bessemer_train::parity::{Bounds, Case, Comparison, Layout, ParityJob, References, in_process, pairwise};
 
 fn backend() -> Result<Box<dyn Backend>, TrainError> {
     Ok(Box::new(instruction_set::cpu(1)))

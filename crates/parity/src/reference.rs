@@ -1,13 +1,13 @@
 //! References that layouts are compared with, each computed once.
 
-use super::compare::Bounds;
-use super::layouts::Layout;
-use super::run::{ParityJob, Trajectory, in_process};
-use super::stale::stale_reference;
-use crate::TrainError;
+use crate::compare::Bounds;
+use crate::layouts::Layout;
+use crate::run::{ParityJob, Trajectory, in_process};
+use crate::stale::stale_reference;
 use bessemer_collectives::ThreadSettings;
 use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_tensor::Backend;
+use bessemer_train::TrainError;
 use bessemer_units::ReduceDType;
 
 /// Makes the device of a rank.

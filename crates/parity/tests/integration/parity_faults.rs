@@ -5,13 +5,13 @@ use crate::instruction_set;
 use crate::parity::{job, problem};
 use bessemer_collectives::{Fault, Faulty, ThreadCommunicator, ThreadSettings};
 use bessemer_parallel::Stage;
+use bessemer_parity::{
+    Layout, ParityJob, Reference, References, Style, Trajectory, in_process, pairwise, trajectory,
+};
 use bessemer_tensor::Backend;
 use bessemer_tensor::op::{self, Op};
 use bessemer_test_tier::{either, part};
 use bessemer_train::TrainError;
-use bessemer_train::parity::{
-    Layout, ParityJob, Reference, References, Style, Trajectory, in_process, pairwise, trajectory,
-};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const STEPS: u64 = 5;

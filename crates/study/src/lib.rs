@@ -9,6 +9,7 @@
 //! [`coordinate_run`] is one run of another study, muP's coordinate check.
 //!
 //! A run is a function of (method, settings, text, seed), whatever the number of threads.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod coord;
 mod method;

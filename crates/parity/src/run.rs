@@ -1,15 +1,15 @@
 //! One layout, trained for some steps.
 
-use super::layouts::Layout;
-use super::text::tokens;
-use crate::TrainError;
-use crate::runner::{Passes, Runner, on_threads};
+use crate::layouts::Layout;
+use crate::text::tokens;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, FlightRecorder, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Worker};
 use bessemer_tensor::Backend;
+use bessemer_train::TrainError;
+use bessemer_train::{Passes, Runner, on_threads};
 
 /// Collectives that are remembered of each rank, for the message of a time-out.
 const REMEMBERED: usize = 32;

@@ -11,8 +11,8 @@ use bessemer_mesh::{Axis, TensorGrid};
 use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Plan, Stage};
+use bessemer_parity::{Layout, Style, grids, in_int8};
 use bessemer_schedule::{Place, Program};
-use bessemer_train::parity::{Layout, Style, grids, in_int8};
 use bessemer_units::{Recompute, ReduceDType};
 
 /// Elements that a rank sends along rows, columns and depth.

@@ -4,6 +4,7 @@
 //! layout, on in-process ranks or on whatever communicator it is given; [`Comparison`] says how far two trajectories are
 //! apart, and names the first gradient of the first step that differs. Asynchronous schedules are other algorithms: they are
 //! held against one process that reads weights as old ([`stale_reference`]).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod compare;
 mod layouts;
