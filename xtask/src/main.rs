@@ -1,16 +1,31 @@
-//! Checks of the workspace that no compiler makes. `cargo run -p xtask` prints what is wrong; `cargo test` runs the same.
+//! Checks and measurements of the workspace that no compiler makes: `cargo xtask help`.
 //!
-//! - **arrows**: the layer table in ARCHITECTURE.md and the manifests name the same crates and the same dependencies,
-//!   and every arrow points down;
-//! - **words**: what a crate may not say (files, clocks and threads on the lower layers, the environment in libraries,
-//!   `unsafe` outside the crates that own it);
-//! - **dependencies**: every outside crate has its line in docs/dependencies.md.
+//! - **check** (also a test): the layer table in ARCHITECTURE.md and the manifests name the same crates and the same
+//!   dependencies, and every arrow points down; no crate contains words that its layer denies (files, clocks and threads
+//!   on the lower layers, the environment in libraries, `unsafe` outside the crates that own it); every outside crate has its
+//!   line in docs/dependencies.md.
+//! - **build-report**, **test-report**: where the seconds of a build and of the tests go.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool: this is its output")]
 
 mod arrows;
+mod build_report;
+mod cargo;
+mod test_report;
 mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask check
+    compares ARCHITECTURE.md and docs/dependencies.md with the sources (the default)
+cargo xtask build-report [--from FILE] [-- CARGO ARGUMENTS]
+    runs `cargo build --release --timings`, or cargo with the arguments after `--`, and prints total and processor
+    seconds, seconds by group of units, the critical path and the slowest units; --from reads a cargo-timing.html instead
+cargo xtask test-report [--from FILE] [--log FILE] [-- CARGO ARGUMENTS]
+    runs `cargo test --workspace`, or cargo with the arguments after `--`, and prints seconds by crate and by program and
+    the slowest tests; --from reads the log of such a run instead";
 
 /// Root of the repository.
 fn root() -> PathBuf {
@@ -20,14 +35,35 @@ fn root() -> PathBuf {
         .to_path_buf()
 }
 
-#[allow(clippy::print_stdout)] // a command-line tool: this is its output
-fn main() -> ExitCode {
+fn check() -> Result<(), String> {
     let problems: Vec<String> = [arrows::check(&root()), words::check(&root())].concat();
     for p in &problems {
         println!("{p}");
     }
     println!("{} problems", problems.len());
-    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if problems.is_empty() { Ok(()) } else { Err("the lines above name each place".into()) }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rest = arguments.get(1..).unwrap_or_default();
+    let result = match arguments.first().map(String::as_str) {
+        None | Some("check") => check(),
+        Some("build-report") => build_report::run(rest),
+        Some("test-report") => test_report::run(rest),
+        Some("help" | "--help" | "-h") => {
+            println!("{HELP}");
+            Ok(())
+        }
+        Some(other) => Err(format!("there is no command `{other}`; the commands are:\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[cfg(test)]
