@@ -68,6 +68,8 @@ pub(crate) struct Package {
     pub(crate) version: String,
     /// In this workspace.
     pub(crate) own: bool,
+    /// From the root of the workspace.
+    pub(crate) folder: String,
     pub(crate) proc_macro: bool,
     /// Positions of the packages it depends on.
     pub(crate) uses: Vec<(usize, Edge)>,
@@ -98,6 +100,7 @@ fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
 }
 
 fn read_packages(metadata: &Value) -> Vec<Package> {
+    let root = text(metadata, "workspace_root");
     let members: Vec<&str> = list(metadata, "workspace_members").filter_map(Value::as_str).collect();
     let mut at = BTreeMap::new();
     let mut packages: Vec<Package> = Vec::new();
@@ -107,6 +110,11 @@ fn read_packages(metadata: &Value) -> Vec<Package> {
             name: text(package, "name"),
             version: text(package, "version"),
             own: members.contains(&package["id"].as_str().unwrap_or_default()),
+            folder: text(package, "manifest_path")
+                .trim_start_matches(&root)
+                .trim_start_matches('/')
+                .trim_end_matches("/Cargo.toml")
+                .to_string(),
             proc_macro: list(package, "targets").any(|t| list(t, "kind").any(|k| k == "proc-macro")),
             uses: Vec::new(),
         });
@@ -153,6 +161,7 @@ pub(crate) mod tests {
     fn metadata_names_members_macros_and_kinds_of_edges() {
         let packages = sample();
         let flags: Vec<(bool, bool)> = packages.iter().map(|p| (p.own, p.proc_macro)).collect();
+        assert_eq!(packages[0].folder, "crates/a");
         assert_eq!(flags, [(true, false), (false, false), (true, false), (false, true)]);
         let kinds: Vec<(usize, bool, bool)> =
             packages[0].uses.iter().map(|(at, edge)| (*at, edge.normal, edge.dev)).collect();

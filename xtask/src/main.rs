@@ -5,12 +5,14 @@
 //!   on the lower layers, the environment in libraries, `unsafe` outside the crates that own it); every outside crate has its
 //!   line in docs/dependencies.md.
 //! - **build-report**, **test-report**: where the seconds of a build and of the tests go.
+//! - **faults**: whether the tests find the faults of `xtask/faults`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool: this is its output")]
 
 mod arrows;
 mod build_report;
 mod cargo;
+mod faults;
 mod test_report;
 mod words;
 
@@ -25,7 +27,11 @@ cargo xtask build-report [--from FILE] [-- CARGO ARGUMENTS]
     seconds, seconds by group of units, the critical path and the slowest units; --from reads a cargo-timing.html instead
 cargo xtask test-report [--from FILE] [--log FILE] [-- CARGO ARGUMENTS]
     runs `cargo test --workspace`, or cargo with the arguments after `--`, and prints seconds by crate and by program and
-    the slowest tests; --from reads the log of such a run instead";
+    the slowest tests; --from reads the log of such a run instead
+cargo xtask faults [NAME...] [--markdown FILE] [--timeout SECONDS] [-- CARGO ARGUMENTS]
+    applies each patch of xtask/faults (those with NAME in their names) to a copy of the tree in target/faults and runs the
+    tests of the changed crate, then of those that use it, until one fails or its program takes longer than SECONDS (900);
+    prints what caught each fault, fails if one survived; --markdown writes the table, `-- -j1` goes to `cargo test`";
 
 /// Root of the repository.
 fn root() -> PathBuf {
@@ -51,6 +57,7 @@ fn main() -> ExitCode {
         None | Some("check") => check(),
         Some("build-report") => build_report::run(rest),
         Some("test-report") => test_report::run(rest),
+        Some("faults") => faults::run(rest),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())
