@@ -6,6 +6,7 @@
 //!   line in docs/dependencies.md.
 //! - **build-report**, **test-report**: where the seconds of a build and of the tests go.
 //! - **faults**: whether the tests find the faults of `xtask/faults`.
+//! - **soak**: what takes too long for every commit.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool: this is its output")]
 
@@ -13,6 +14,7 @@ mod arrows;
 mod build_report;
 mod cargo;
 mod faults;
+mod soak;
 mod test_report;
 mod words;
 
@@ -31,7 +33,10 @@ cargo xtask test-report [--from FILE] [--log FILE] [-- CARGO ARGUMENTS]
 cargo xtask faults [NAME...] [--markdown FILE] [--timeout SECONDS] [-- CARGO ARGUMENTS]
     applies each patch of xtask/faults (those with NAME in their names) to a copy of the tree in target/faults and runs the
     tests of the changed crate, then of those that use it, until one fails or its program takes longer than SECONDS (900);
-    prints what caught each fault, fails if one survived; --markdown writes the table, `-- -j1` goes to `cargo test`";
+    prints what caught each fault, fails if one survived; --markdown writes the table, `-- -j1` goes to `cargo test`
+cargo xtask soak [PART...]
+    runs what takes too long for every commit, hours in all: sets, long, kernels, instruction-sets, cluster, aarch64, fuzz,
+    faults; logs lie in target/soak";
 
 /// Root of the repository.
 fn root() -> PathBuf {
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
         Some("build-report") => build_report::run(rest),
         Some("test-report") => test_report::run(rest),
         Some("faults") => faults::run(rest),
+        Some("soak") => soak::run(&root(), rest),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())
