@@ -43,6 +43,7 @@ targets! {
     image: ["crates/media/tests/golden"],
     jats: [],
     jsonl: [],
+    judge_study: ["fixtures/judge-2"],
     judge_texts: [],
     kenlm_arpa: ["crates/score/tests/data/kenlm"],
     kenlm_binary: ["crates/score/tests/data/kenlm"],

@@ -2,6 +2,7 @@
 
 use crate::store::Judgement;
 use crate::study::{Question, Study};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -11,20 +12,22 @@ const REPEAT_EVERY: usize = 10;
 const REPEAT_AFTER: usize = 5;
 
 /// Subject of a judgement: an item and one or two of its texts, by their places in the study.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskKey {
     /// Place of the item.
     pub item: usize,
     /// Place of the text, or of the first of two, in the item's.
     pub first: usize,
     /// Place of the second text, if two are compared; behind the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub second: Option<usize>,
 }
 
 /// A task as a judge gets it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// Subject of the judgement.
+    #[serde(flatten)]
     pub key: TaskKey,
     /// Whether the second text stands left.
     pub turned: bool,

@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// Command that comes before `judge migrate`.
+#[cfg(not(feature = "migrate"))]
+const BUILD: &str = "cargo install --path crates/bessemer --features migrate && ";
+#[cfg(feature = "migrate")]
+const BUILD: &str = "";
+
 /// An error of a study of judgements.
 #[derive(Debug, Error)]
 pub enum JudgeError {
@@ -20,23 +26,47 @@ pub enum JudgeError {
     /// A setting of a study is wrong.
     #[error("{0}")]
     Setting(String),
-    /// The database refused.
-    #[error("{}: {cause}", path.display())]
-    Database {
-        /// The file.
-        path: PathBuf,
-        /// SQLite's word.
-        cause: rusqlite::Error,
-    },
-    /// The file is a database of something else, or of another version.
+    /// The file is that of something else, or of another version.
     #[error("{}: wanted a study of judgements of version {wanted}, found {found}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Version that this program writes.
+        /// Version that this program reads here.
         wanted: u32,
         /// Description of the file that was found.
         found: String,
+    },
+    /// The file is a study of an older program, a SQLite database.
+    #[error(
+        "{old}: wanted a study of judgements of version 2 (JSON lines), found version 1 (a SQLite database); write it as \
+         version 2: {build}bessemer judge migrate {old} NEW.jsonl",
+        old = path.display(),
+        build = BUILD
+    )]
+    OldStudy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line of the file is not what was written.
+    #[error("{}: line {line}: wanted a record of a study, found {found}; {remedy}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: u64,
+        /// Description of the line.
+        found: String,
+        /// A command or a phrase.
+        remedy: String,
+    },
+    /// SQLite refused.
+    #[cfg(feature = "migrate")]
+    #[error("{}: {cause}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's message.
+        cause: rusqlite::Error,
     },
     /// A template for judges that are models cannot be used.
     #[error("template {place}: {what}")]

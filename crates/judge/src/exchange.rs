@@ -19,7 +19,7 @@ const COLUMNS: [&str; 5] = ["task", "prompt", "left", "right", "choice"];
 /// Writes a sheet of at most `most` tasks for a judge, in the order in which the page would give them, repetitions left out. Returns how many.
 ///
 /// # Errors
-/// A name that is none; what the database and the writer say.
+/// A name that is none; errors of the file and of the writer.
 pub fn write_sheet(store: &Store, judge: &str, most: usize, out: impl Write) -> Result<usize, JudgeError> {
     store.next(judge)?;
     let study = store.study();

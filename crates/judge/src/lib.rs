@@ -1,7 +1,7 @@
 //! Judgement of texts by people and by models.
 //!
 //! - [`Study`]: the texts and the question: which of two is better ([`Question::Pairs`]), or how good is one ([`Question::Scale`]).
-//! - [`Store`]: a study and its judgements in one SQLite file that other tools read.
+//! - [`Store`]: a study and its judgements in one file of JSON lines that other tools read (README.md).
 //! - [`next_task`]: who judges what next, a pure function of the seed, the judge and what has been judged. Judges do not see which system
 //!   wrote what; which of two stands left is drawn for each judge; one task in ten comes again, turned round, so that a judge's own
 //!   constancy is known.
@@ -14,6 +14,9 @@
 mod assign;
 mod error;
 pub mod exchange;
+mod journal;
+#[cfg(feature = "migrate")]
+mod migrate;
 pub mod model;
 mod page;
 mod results;
@@ -23,6 +26,8 @@ mod verdicts;
 
 pub use assign::{Judged, Task, TaskKey, next_task};
 pub use error::JudgeError;
+#[cfg(feature = "migrate")]
+pub use migrate::migrate;
 pub use page::Page;
 pub use results::{JudgeFacts, Likert, Rating, Results};
 pub use store::{Judgement, Store};

@@ -1,120 +1,189 @@
-//! A study and its judgements in one SQLite file.
-//!
-//! ```text
-//! study(key, value)                                             question (JSON), judgements, seed
-//! item(place, id, prompt)
-//! text(item, place, system, text, log_probability)
-//! turn(item, side, text, place, content)                        dialogues: side is user, reference, or system (then text says whose)
-//! judgement(id, judge, item, first, second, turned, repeated, choice, seconds, at)
-//! model_judge(name, model, method, template)                    judges that are models; template: its TOML
-//! verdict(id, judge, item, first, second, turned, choice, scores, answer, at)     choice: null where none could be read
-//! ```
-//! `judgement` holds what people say and `verdict` what models say: nothing of the one is ever read as the other.
-//! `choice` of a comparison: 1 if the first text is better, 0 if the second, 0.5 for neither, whichever stood left; of a rating: the point of the
-//! scale, from 1. `seconds`: how long the judge looked at it. `at`: seconds since 1970, UTC. Every judgement is on the disk before its
-//! page answers.
+//! A study and its judgements in one file.
 
 use crate::JudgeError;
 use crate::assign::{Judged, Task, TaskKey, next_task};
-use crate::study::{Item, Question, Study, SystemText};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
-use std::io::{self, Write};
+use crate::journal::{Journal, NewJournal, RecordKind, parse};
+use crate::study::{Question, Study};
+use crate::verdicts::{ModelJudge, Verdict};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::cell::{Ref, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// `PRAGMA application_id` of a study of judgements: "BsmJ".
-const APPLICATION: u32 = 0x4273_6d4a;
-/// `PRAGMA user_version`. It grows only when an older program could not read the file.
-const VERSION: u32 = 1;
 /// Longest name of a judge, bytes.
 const LONGEST_NAME: usize = 100;
-/// Wait for another program that has the file locked.
-const BUSY: Duration = Duration::from_secs(5);
-
-const SCHEMA: &str = "
-CREATE TABLE study(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE item(place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, prompt TEXT NOT NULL);
-CREATE TABLE text(
-  item INTEGER NOT NULL REFERENCES item(place), place INTEGER NOT NULL, system TEXT NOT NULL, text TEXT NOT NULL,
-  log_probability REAL, PRIMARY KEY(item, place)) WITHOUT ROWID;
-CREATE TABLE turn(
-  item INTEGER NOT NULL REFERENCES item(place), side TEXT NOT NULL, text INTEGER NOT NULL, place INTEGER NOT NULL,
-  content TEXT NOT NULL, PRIMARY KEY(item, side, text, place)) WITHOUT ROWID;
-CREATE TABLE judgement(
-  id INTEGER PRIMARY KEY, judge TEXT NOT NULL, item INTEGER NOT NULL, first INTEGER NOT NULL, second INTEGER,
-  turned INTEGER NOT NULL, repeated INTEGER NOT NULL, choice REAL NOT NULL, seconds REAL, at INTEGER NOT NULL);
-CREATE UNIQUE INDEX once ON judgement(judge, item, first, ifnull(second, -1), repeated);
-";
 
 /// A judgement.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
     /// Name of the judge.
     pub judge: String,
     /// Subject of the judgement and the order of its texts.
+    #[serde(flatten)]
     pub task: Task,
     /// 1 if the first text is better, 0 if the second, 0.5 for neither; or the point of the scale.
     pub choice: f64,
     /// How long the judge looked, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Seconds since 1970, UTC.
     pub at: i64,
 }
 
-/// A study on disk.
+/// Judgements that were added together.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct JudgementsRecord<'a> {
+    pub(crate) judgements: Cow<'a, [Judgement]>,
+}
+
+/// Verdicts that were added together.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct VerdictsRecord<'a> {
+    pub(crate) verdicts: Cow<'a, [Verdict]>,
+}
+
+/// Tasks by judge: subject, and whether it was a repetition (people) or turned round (models).
+pub(crate) type Done = BTreeMap<String, BTreeSet<(TaskKey, bool)>>;
+
+/// What people and models have said.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    pub(crate) judgements: Vec<Judgement>,
+    judged: Done,
+    pub(crate) models: BTreeMap<String, ModelJudge>,
+    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) answered: Done,
+}
+
+impl Records {
+    /// Takes the record of a line of the journal.
+    fn replay(&mut self, study: &Study, kind: RecordKind, line: &[u8]) -> Result<(), String> {
+        match kind {
+            RecordKind::Judgements => {
+                for one in parse::<JudgementsRecord<'_>>(line)?.judgements.into_owned() {
+                    check_known(study, &one.judge, &one.task.key)?;
+                    if !insert(&mut self.judged, &one.judge, one.task.key, one.task.repeated) {
+                        return Err(format!("a second judgement of {} on a task", one.judge));
+                    }
+                    self.judgements.push(one);
+                }
+            }
+            RecordKind::ModelJudge => {
+                let judge: ModelJudge = parse(line)?;
+                let known = self.models.entry(judge.name.clone()).or_insert_with(|| judge.clone());
+                if *known != judge {
+                    return Err(format!("a second model judge {:?}", judge.name));
+                }
+            }
+            RecordKind::Verdicts => {
+                for one in parse::<VerdictsRecord<'_>>(line)?.verdicts.into_owned() {
+                    check_known(study, &one.judge, &one.key)?;
+                    if !insert(&mut self.answered, &one.judge, one.key, one.turned) {
+                        return Err(format!("a second verdict of {} on a task", one.judge));
+                    }
+                    self.verdicts.push(one);
+                }
+            }
+            RecordKind::Study | RecordKind::Item => return Err("a text after the texts".into()),
+            RecordKind::Other => {}
+        }
+        Ok(())
+    }
+}
+
+fn insert(done: &mut Done, judge: &str, key: TaskKey, again: bool) -> bool {
+    match done.get_mut(judge) {
+        Some(tasks) => tasks.insert((key, again)),
+        None => done.entry(judge.to_owned()).or_default().insert((key, again)),
+    }
+}
+
+/// The first of `new` that is done already, or that comes twice.
+pub(crate) fn repeated<'a>(
+    done: &Done,
+    new: impl Iterator<Item = (&'a str, TaskKey, bool)>,
+) -> Option<(&'a str, TaskKey)> {
+    let mut own = BTreeSet::new();
+    let mut taken = new.filter(|(judge, key, again)| {
+        done.get(*judge).is_some_and(|tasks| tasks.contains(&(*key, *again)))
+            || !own.insert((*judge, *key, *again))
+    });
+    taken.next().map(|(judge, key, _)| (judge, key))
+}
+
+#[derive(Debug)]
+struct State {
+    journal: Journal,
+    records: Records,
+}
+
+/// A study on disk. Several programs may have it open: each sees what the others have added.
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) path: PathBuf,
-    pub(crate) connection: Connection,
+    path: PathBuf,
     study: Study,
+    state: RefCell<State>,
+    warnings: Vec<String>,
 }
 
 impl Store {
     /// Makes the file of a new study.
     ///
     /// # Errors
-    /// A study that cannot be asked; a file that is there; what SQLite says.
+    /// A study that cannot be asked; a file that is there; the system's.
     pub fn create(path: &Path, study: Study) -> Result<Store, JudgeError> {
         study.check()?;
-        let failed = |cause| JudgeError::Database { path: path.to_owned(), cause };
-        // Made in memory, so that the file becomes visible whole.
-        let mut memory = Connection::open_in_memory().map_err(failed)?;
-        fill(&mut memory, &study).map_err(failed)?;
-        let mut file = bessemer_durable::NewFile::create(path)?;
-        file.write_all(&memory.serialize("main").map_err(failed)?)?;
-        file.commit_new()?;
+        NewJournal::create(path, &study)?.commit()?;
         Store::open(path)
     }
 
-    /// Opens the file of a study.
+    /// Opens the file of a study. A last line that a crash cut is left out; see [`Store::warnings`].
     ///
     /// # Errors
-    /// No such file, a file of something else, what SQLite says.
+    /// [`JudgeError::Foreign`] for a file of something else, [`JudgeError::OldStudy`] for one of an older program,
+    /// [`JudgeError::Damaged`]; a link, a FIFO or a directory; the system's.
     pub fn open(path: &Path) -> Result<Store, JudgeError> {
-        // SQLite would make one.
-        bessemer_durable::open_regular(path)
-            .map_err(|e| io::Error::new(e.kind(), format!("cannot open {}: {e}", path.display())))?;
-        let failed = |cause| JudgeError::Database { path: path.to_owned(), cause };
-        let foreign = |found: String| JudgeError::Foreign { path: path.to_owned(), wanted: VERSION, found };
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-        connection.busy_timeout(BUSY).map_err(failed)?;
-        let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
-        let found = pragma("application_id").and_then(|id| Ok((id, pragma("user_version")?)));
-        match found {
-            Ok((APPLICATION, VERSION)) => {}
-            Ok((APPLICATION, version)) => return Err(foreign(format!("version {version}"))),
-            Ok(_) => return Err(foreign("a database of another program".into())),
-            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
-                return Err(foreign("no database".into()));
+        let (mut journal, mut study) = Journal::open(path)?;
+        let mut records = Records::default();
+        let items = journal.items();
+        let mut replay = |kind, line: &[u8]| match kind {
+            RecordKind::Item if study.items.len() < items => {
+                study.items.push(parse(line)?);
+                Ok(())
             }
-            Err(e) => return Err(failed(e)),
+            _ if study.items.len() < items => {
+                Err(format!("something else than the texts {} of {items}", study.items.len() + 1))
+            }
+            kind => records.replay(&study, kind, line),
+        };
+        let mut torn = journal.read(&mut replay)?;
+        // Under the lock no program is writing the last line.
+        if torn.is_some()
+            && let Ok(_lock) = journal.lock()
+        {
+            torn = journal.read(&mut replay)?;
         }
-        connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-        let study = read(&connection)
-            .map_err(failed)?
-            .ok_or_else(|| foreign("a study without its question".into()))?;
-        Ok(Store { path: path.to_owned(), connection, study })
+        if study.items.len() < items {
+            return Err(journal.damaged(format!("the end after the texts {} of {items}", study.items.len())));
+        }
+        let shown = path.display();
+        let cut = torn.map(|torn| {
+            format!(
+                "{shown}: line {} was cut by a crash and is left out ({} bytes); the lines before it are whole",
+                torn.line, torn.bytes
+            )
+        });
+        let missing = (journal.missing() > 0).then(|| {
+            format!("{shown}: {} records are missing, because lines were removed", journal.missing())
+        });
+        let warnings = cut.into_iter().chain(missing).collect();
+        Ok(Store { path: path.to_owned(), study, state: RefCell::new(State { journal, records }), warnings })
+    }
+
+    /// Lines that were left out when the study was opened, a sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The study.
@@ -122,90 +191,83 @@ impl Store {
         &self.study
     }
 
-    pub(crate) fn failed(&self, cause: rusqlite::Error) -> JudgeError {
-        JudgeError::Database { path: self.path.clone(), cause }
+    /// All records, also those that other programs have added by now.
+    pub(crate) fn records(&self) -> Result<Ref<'_, Records>, JudgeError> {
+        {
+            let State { journal, records } = &mut *self.state.borrow_mut();
+            journal.read(&mut |kind, line| records.replay(&self.study, kind, line))?;
+        }
+        Ok(Ref::map(self.state.borrow(), |state| &state.records))
+    }
+
+    /// Adds a record if `check` permits it after all that was added before.
+    pub(crate) fn append<T: Serialize>(
+        &mut self,
+        kind: RecordKind,
+        record: &T,
+        check: impl FnOnce(&Study, &Records) -> Result<(), JudgeError>,
+    ) -> Result<(), JudgeError> {
+        let State { journal, records } = self.state.get_mut();
+        let lock = journal.lock()?;
+        journal.read(&mut |kind, line| records.replay(&self.study, kind, line))?;
+        check(&self.study, records)?;
+        journal.append(&lock, kind, record)?;
+        // What is in memory is what is in the file.
+        journal.read(&mut |kind, line| records.replay(&self.study, kind, line))?;
+        Ok(())
     }
 
     /// All judgements, the oldest first.
     ///
     /// # Errors
-    /// SQLite's message.
+    /// [`JudgeError::Damaged`] for a line that another program has added; the system's.
     pub fn judgements(&self) -> Result<Vec<Judgement>, JudgeError> {
-        let all = || {
-            let mut rows = self.connection.prepare(
-                "SELECT judge, item, first, second, turned, repeated, choice, seconds, at FROM judgement ORDER BY id",
-            )?;
-            let rows = rows.query_map([], |row| {
-                let key = TaskKey { item: row.get(1)?, first: row.get(2)?, second: row.get(3)? };
-                Ok(Judgement {
-                    judge: row.get(0)?,
-                    task: Task { key, turned: row.get(4)?, repeated: row.get(5)? },
-                    choice: row.get(6)?,
-                    seconds: row.get(7)?,
-                    at: row.get(8)?,
-                })
-            })?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
-        };
-        let all = all().map_err(|e| self.failed(e))?;
-        match all.iter().find(|one| !self.knows(&one.task.key)) {
-            Some(one) => Err(self.about_nothing(&one.judge)),
-            None => Ok(all),
-        }
+        Ok(self.records()?.judgements.clone())
     }
 
-    /// Whether the study has the texts of a task. A file that others have edited must not lead beyond them.
-    pub(crate) fn knows(&self, key: &TaskKey) -> bool {
-        let pairs = matches!(self.study.question, Question::Pairs { .. });
-        let texts = self.study.items.get(key.item).map_or(0, |item| item.texts.len());
-        key.second.is_some() == pairs && key.second.unwrap_or(key.first).max(key.first) < texts
-    }
-
-    pub(crate) fn about_nothing(&self, judge: &str) -> JudgeError {
-        JudgeError::Judgement(format!(
-            "{}: a judgement of {judge} is about a text that the study does not have",
-            self.path.display()
-        ))
+    /// Errors if the study does not have the texts of a task.
+    pub(crate) fn check_known(&self, judge: &str, key: &TaskKey) -> Result<(), JudgeError> {
+        check_known(&self.study, judge, key)
+            .map_err(|what| JudgeError::Judgement(format!("{}: {what}", self.path.display())))
     }
 
     /// The next task of a judge, and how many the judge has done.
     ///
     /// # Errors
-    /// A name that is none; what SQLite says.
+    /// A name that is none; errors of [`Store::judgements`].
     pub fn next(&self, judge: &str) -> Result<(Option<Task>, usize), JudgeError> {
         check_name(judge)?;
-        let all = self.judgements()?;
-        let judged: Vec<Judged<'_>> = all.iter().map(Judged::from).collect();
+        let records = self.records()?;
+        let judged: Vec<Judged<'_>> = records.judgements.iter().map(Judged::from).collect();
         let done = judged.iter().filter(|one| one.judge == judge).count();
         Ok((next_task(&self.study, judge, &judged), done))
     }
 
-    /// Adds judgements, all or none.
+    /// Adds judgements, all or none. They are on the disk when this returns.
     ///
     /// # Errors
-    /// [`JudgeError::Judgement`] for a choice that the question does not have, or a task that this judge has judged; a name that is none;
-    /// what SQLite says.
+    /// [`JudgeError::Judgement`] for a choice that the question does not have, a task that this judge has judged or that is none; a name
+    /// that is none; the system's, and another program that has the file locked for 5 s.
     pub fn add(&mut self, judgements: &[Judgement]) -> Result<(), JudgeError> {
         for judgement in judgements {
             check_name(&judgement.judge)?;
             self.check_choice(judgement.choice)?;
+            self.check_known(&judgement.judge, &judgement.task.key)?;
         }
-        let failed = |cause| JudgeError::Database { path: self.path.clone(), cause };
-        let all = self.connection.transaction().map_err(failed)?;
-        for one in judgements {
-            match insert(&all, one) {
-                Ok(_) => {}
-                Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
-                    let item = &self.study.items[one.task.key.item].id;
-                    return Err(JudgeError::Judgement(format!(
-                        "{} has judged this already: item {item}",
-                        one.judge
-                    )));
-                }
-                Err(e) => return Err(failed(e)),
+        if judgements.is_empty() {
+            return Ok(());
+        }
+        let record = JudgementsRecord { judgements: judgements.into() };
+        self.append(RecordKind::Judgements, &record, |study, records| {
+            let new = judgements.iter().map(|one| (one.judge.as_str(), one.task.key, one.task.repeated));
+            match repeated(&records.judged, new) {
+                None => Ok(()),
+                Some((judge, key)) => Err(JudgeError::Judgement(format!(
+                    "{judge} has judged this already: item {}",
+                    study.items[key.item].id
+                ))),
             }
-        }
-        all.commit().map_err(failed)
+        })
     }
 
     fn check_choice(&self, choice: f64) -> Result<(), JudgeError> {
@@ -222,25 +284,15 @@ impl Store {
     }
 }
 
-fn insert(connection: &Connection, one: &Judgement) -> rusqlite::Result<usize> {
-    let Task { key, turned, repeated } = one.task;
-    connection.execute(
-        "INSERT INTO judgement(judge, item, first, second, turned, repeated, choice, seconds, at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![
-            one.judge,
-            key.item,
-            key.first,
-            key.second,
-            turned,
-            repeated,
-            one.choice,
-            one.seconds,
-            one.at
-        ],
-    )
+/// Errors if a study does not have the texts of a task.
+pub(crate) fn check_known(study: &Study, judge: &str, key: &TaskKey) -> Result<(), String> {
+    let pairs = matches!(study.question, Question::Pairs { .. });
+    let texts = study.items.get(key.item).map_or(0, |item| item.texts.len());
+    match key.second.is_some() == pairs && key.second.unwrap_or(key.first).max(key.first) < texts {
+        true => Ok(()),
+        false => Err(format!("a judgement of {judge} is about a text that the study does not have")),
+    }
 }
-
 pub(crate) fn check_name(judge: &str) -> Result<(), JudgeError> {
     let fine =
         !judge.trim().is_empty() && judge.len() <= LONGEST_NAME && !judge.chars().any(char::is_control);
@@ -250,120 +302,4 @@ pub(crate) fn check_name(judge: &str) -> Result<(), JudgeError> {
             "wanted the name of a judge, 1 to {LONGEST_NAME} bytes on one line, found {judge:?}"
         ))),
     }
-}
-
-/// Writes a study into an empty database.
-fn fill(connection: &mut Connection, study: &Study) -> rusqlite::Result<()> {
-    let all = connection.transaction()?;
-    all.execute_batch(SCHEMA)?;
-    let question = serde_json::to_string(&study.question)
-        .map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))?;
-    for (key, value) in [
-        ("question", question),
-        ("judgements", study.judgements.to_string()),
-        ("seed", study.seed.to_string()),
-    ] {
-        all.execute("INSERT INTO study VALUES (?1, ?2)", params![key, value])?;
-    }
-    for (place, item) in study.items.iter().enumerate() {
-        all.execute("INSERT INTO item VALUES (?1, ?2, ?3)", params![place, item.id, item.prompt])?;
-        for (number, text) in item.texts.iter().enumerate() {
-            all.execute(
-                "INSERT INTO text VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![place, number, text.system, text.text, text.log_probability],
-            )?;
-            fill_turns(&all, place, "system", number, &text.turns)?;
-        }
-        fill_turns(&all, place, "user", 0, &item.turns)?;
-        fill_turns(&all, place, "reference", 0, &item.references)?;
-    }
-    all.pragma_update(None, "application_id", APPLICATION)?;
-    all.pragma_update(None, "user_version", VERSION)?;
-    all.commit()
-}
-
-fn fill_turns(
-    connection: &Connection,
-    item: usize,
-    side: &str,
-    text: usize,
-    turns: &[String],
-) -> rusqlite::Result<()> {
-    for (place, content) in turns.iter().enumerate() {
-        connection.execute(
-            "INSERT INTO turn VALUES (?1, ?2, ?3, ?4, ?5)",
-            params![item, side, text, place, content],
-        )?;
-    }
-    Ok(())
-}
-
-/// Whether a database has a table: files of older programs lack those that came later.
-pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
-    let found = connection.query_row(
-        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1",
-        [name],
-        |_| Ok(()),
-    );
-    Ok(found.optional()?.is_some())
-}
-
-/// Adds the turns of dialogues to the items. False if one belongs to no text.
-fn read_turns(connection: &Connection, items: &mut [Item]) -> rusqlite::Result<bool> {
-    if !has_table(connection, "turn")? {
-        return Ok(true);
-    }
-    let mut turns =
-        connection.prepare("SELECT item, side, text, content FROM turn ORDER BY item, side, text, place")?;
-    let mut rows = turns.query([])?;
-    while let Some(row) = rows.next()? {
-        let (side, text): (String, usize) = (row.get(1)?, row.get(2)?);
-        let Some(item) = items.get_mut(row.get::<_, usize>(0)?) else { return Ok(false) };
-        let list = match side.as_str() {
-            "user" => Some(&mut item.turns),
-            "reference" => Some(&mut item.references),
-            _ => item.texts.get_mut(text).map(|text| &mut text.turns),
-        };
-        match list {
-            Some(list) => list.push(row.get(3)?),
-            None => return Ok(false),
-        }
-    }
-    Ok(true)
-}
-
-/// The study in a database; none if what is asked is not there.
-fn read(connection: &Connection) -> rusqlite::Result<Option<Study>> {
-    let value = |key: &str| {
-        let found = connection
-            .query_row("SELECT value FROM study WHERE key = ?1", [key], |row| row.get::<_, String>(0));
-        found.optional()
-    };
-    let question = value("question")?.and_then(|text| serde_json::from_str(&text).ok());
-    let numbers =
-        (value("judgements")?.and_then(|n| n.parse().ok()), value("seed")?.and_then(|n| n.parse().ok()));
-    let (Some(question), (Some(judgements), Some(seed))) = (question, numbers) else { return Ok(None) };
-    let mut items: Vec<Item> = connection
-        .prepare("SELECT id, prompt FROM item ORDER BY place")?
-        .query_map([], |row| Ok(Item { id: row.get(0)?, prompt: row.get(1)?, ..Item::default() }))?
-        .collect::<rusqlite::Result<_>>()?;
-    let mut texts =
-        connection.prepare("SELECT item, system, text, log_probability FROM text ORDER BY item, place")?;
-    let texts = texts.query_map([], |row| {
-        let text = SystemText {
-            system: row.get(1)?,
-            text: row.get(2)?,
-            log_probability: row.get(3)?,
-            turns: Vec::new(),
-        };
-        Ok((row.get::<_, usize>(0)?, text))
-    })?;
-    for text in texts {
-        let (item, text) = text?;
-        match items.get_mut(item) {
-            Some(item) => item.texts.push(text),
-            None => return Ok(None),
-        }
-    }
-    Ok(read_turns(connection, &mut items)?.then_some(Study { question, judgements, seed, items }))
 }

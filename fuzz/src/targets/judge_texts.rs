@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
         "{\"texts\": {\"a\": \"x\", \"b\": \"y\"}}\n{\"texts\": {\"a\": \"u\", \"b\": \"v\"}}\n",
     )
     .expect("two items");
-    let path = crate::folder().join("judged.db");
+    let path = crate::folder().join("judged.jsonl");
     let _ = std::fs::remove_file(&path);
     let study = Study { question, judgements: 1, seed: 0, items };
     let mut store = Store::create(&path, study).expect("a new study");

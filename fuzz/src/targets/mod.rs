@@ -11,6 +11,7 @@ pub mod hugging_face;
 pub mod image;
 pub mod jats;
 pub mod jsonl;
+pub mod judge_study;
 pub mod judge_texts;
 pub mod kenlm_arpa;
 pub mod kenlm_binary;

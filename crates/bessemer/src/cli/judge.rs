@@ -20,12 +20,25 @@ pub(crate) enum JudgeCommand {
     Read(JudgeReadArgs),
     /// How many judgements a study needs to tell two systems apart, or what a number of them can tell.
     Power(JudgePowerArgs),
+    /// Write the study of an older program, a SQLite database, into a new file. The old one stays.
+    #[cfg(feature = "migrate")]
+    Migrate(JudgeMigrateArgs),
+}
+
+/// `bessemer judge migrate`
+#[cfg(feature = "migrate")]
+#[derive(Debug, Args)]
+pub(crate) struct JudgeMigrateArgs {
+    /// File of the older study.
+    pub(crate) old: PathBuf,
+    /// File to make, JSON lines.
+    pub(crate) new: PathBuf,
 }
 
 /// `bessemer judge create`
 #[derive(Debug, Args)]
 pub(crate) struct JudgeCreateArgs {
-    /// File to make, a SQLite database.
+    /// File to make, JSON lines.
     pub(crate) study: PathBuf,
     /// Texts, a line of JSON for each prompt: {"prompt": …, "texts": {"system": "text", …}}; a text may also be {"text": …,
     /// "log_probability": …}, the logarithm of the model's probability for each token, which HUSE needs. In dialogues the prompt and each text are

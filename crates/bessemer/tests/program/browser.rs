@@ -190,8 +190,8 @@ fn judges_compare_texts_with_mouse_and_keys() {
         })
         .collect();
     fs::write(place.path("texts.jsonl"), texts).unwrap();
-    place.bessemer(&["judge", "create", "s.db", "--texts", "texts.jsonl", "--judgements", "1"]).text();
-    let (_server, address) = served(&place, &["judge", "serve", "s.db", "--listen", "127.0.0.1:0"]);
+    place.bessemer(&["judge", "create", "s.jsonl", "--texts", "texts.jsonl", "--judgements", "1"]).text();
+    let (_server, address) = served(&place, &["judge", "serve", "s.jsonl", "--listen", "127.0.0.1:0"]);
     browser.open(&address);
     browser.type_into("#name", "Ann O'Neil");
     browser.click("#enter button");
@@ -213,7 +213,7 @@ fn judges_compare_texts_with_mouse_and_keys() {
     }
     browser.wait_for("the end", |page| page.text("#done").starts_with("There is nothing left"));
     assert_eq!(browser.script("return document.title"), "Judgements · Bessemer", "texts are shown, not run");
-    let results = place.bessemer(&["judge", "results", "s.db", "--samples", "0", "--json"]).json();
+    let results = place.bessemer(&["judge", "results", "s.jsonl", "--samples", "0", "--json"]).json();
     assert_eq!(
         (&results["ratings"][0]["system"], &results["ratings"][0]["won"]),
         (&json!("large"), &json!(1.0))

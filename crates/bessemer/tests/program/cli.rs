@@ -603,7 +603,7 @@ fn texts_with_byte_order_marks_and_in_utf16_are_read_everywhere() {
     let commands: [&[&str]; 5] = [
         &["config", "show", "r.toml", "--json"],
         &["corpus", "explain", "docs.jsonl", "--profile", "gopher-quality", "--json"],
-        &["judge", "create", "s.db", "--texts", "texts.jsonl", "--json"],
+        &["judge", "create", "s.jsonl", "--texts", "texts.jsonl", "--json"],
         &["scaling", "fit", "runs.csv", "--samples", "5", "--json"],
         &["metric", "bleu", "system", "reference", "--json"],
     ];
@@ -613,7 +613,7 @@ fn texts_with_byte_order_marks_and_in_utf16_are_read_everywhere() {
             fs::write(place.path(name), form(&units(text))).unwrap();
         }
         for (at, words) in commands.into_iter().enumerate() {
-            let _ = fs::remove_file(place.path("s.db"));
+            let _ = fs::remove_file(place.path("s.jsonl"));
             let found = place.bessemer(words).text();
             match number {
                 0 => wanted.push(found),

@@ -16,11 +16,28 @@ fn files_of_older_versions_open_verify_evaluate_and_train_on() {
         copy(&version, &place.path("."));
         let expected: Value =
             serde_json::from_slice(&fs::read(place.path("expected.json")).unwrap()).unwrap();
-        for run in ["gpt2", "llama"] {
+        for run in ["gpt2", "llama"].into_iter().filter(|run| expected.get(run).is_some()) {
             opens(&place, run, &expected[run]);
         }
-        let results = place.bessemer(&["judge", "results", "study.db", "--samples", "20", "--json"]).json();
-        assert_eq!(results["judgements"], expected["judgements"], "{}", version.display());
+        migrate(&place);
+        if place.path("study.jsonl").exists() {
+            let results =
+                place.bessemer(&["judge", "results", "study.jsonl", "--samples", "20", "--json"]).json();
+            assert_eq!(results["judgements"], expected["judgements"], "{}", version.display());
+            assert_eq!(results["models"][0]["tasks"], expected["model_tasks"], "{}", version.display());
+        }
+    }
+}
+
+/// A study of 0.1.0 is a SQLite database, which a program with the feature `migrate` writes anew.
+fn migrate(place: &Workplace) {
+    if place.path("study.db").exists() {
+        let remedy = "bessemer judge migrate study.db NEW.jsonl";
+        place.bessemer(&["judge", "results", "study.db"]).failed(1, &["found version 1", remedy]);
+        if cfg!(feature = "migrate") {
+            place.bessemer(&["judge", "migrate", "study.db", "study.jsonl"]).text();
+            assert!(place.path("study.jsonl").exists());
+        }
     }
 }
 

@@ -15,12 +15,15 @@ fn texts() -> String {
 fn a_study_is_made_judged_and_told() {
     let place = Workplace::new(GPT2);
     fs::write(place.path("texts.jsonl"), texts()).unwrap();
-    let made = place.bessemer(&["judge", "create", "s.db", "--texts", "texts.jsonl", "--json"]).json();
+    let made = place.bessemer(&["judge", "create", "s.jsonl", "--texts", "texts.jsonl", "--json"]).json();
     assert_eq!((made["tasks"].as_u64(), made["wanted"].as_u64()), (Some(6), Some(12)));
-    place.bessemer(&["judge", "create", "s.db", "--texts", "texts.jsonl"]).failed(1, &["s.db", "exists"]);
+    place
+        .bessemer(&["judge", "create", "s.jsonl", "--texts", "texts.jsonl"])
+        .failed(1, &["s.jsonl", "exists"]);
 
     // One judge on the page: a judgement is kept although the server is killed right after it.
-    let mut server = place.command(&["judge", "serve", "s.db", "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut server =
+        place.command(&["judge", "serve", "s.jsonl", "--listen", "127.0.0.1:0"]).spawn().unwrap();
     let mut address = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut address).unwrap();
     let address = address.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
@@ -38,8 +41,13 @@ fn a_study_is_made_judged_and_told() {
     server.kill().unwrap();
     server.wait().unwrap();
 
+    // A line that a power cut has cut is left out, with a warning, and the next judgements take its place.
+    let whole = fs::read(place.path("s.jsonl")).unwrap();
+    fs::write(place.path("s.jsonl"), [&whole[..], b"{\"kind\":\"judg"].concat()).unwrap();
+
     // Another on a sheet.
-    place.bessemer(&["judge", "sheet", "s.db", "--judge", "Bob", "-o", "sheet.csv"]).text();
+    let made = place.bessemer(&["judge", "sheet", "s.jsonl", "--judge", "Bob", "-o", "sheet.csv"]);
+    assert!(made.err.contains("warning: s.jsonl: line 9 was cut by a crash"), "{}", made.err);
     let sheet = fs::read_to_string(place.path("sheet.csv")).unwrap();
     let filled: String = sheet
         .lines()
@@ -53,30 +61,32 @@ fn a_study_is_made_judged_and_told() {
         .collect();
     fs::write(place.path("filled.csv"), filled).unwrap();
     // A sheet is never overwritten.
-    let again = place.bessemer(&["judge", "sheet", "s.db", "--judge", "Bob", "-o", "filled.csv"]);
-    again.failed(1, &["--out filled.csv: the file exists", "judge read s.db filled.csv"]);
-    place.bessemer(&["judge", "read", "s.db", "filled.csv", "--judge", "Bob"]).text();
-    let results = place.bessemer(&["judge", "results", "s.db", "--samples", "20", "--json"]).json();
+    let again = place.bessemer(&["judge", "sheet", "s.jsonl", "--judge", "Bob", "-o", "filled.csv"]);
+    again.failed(1, &["--out filled.csv: the file exists", "judge read s.jsonl filled.csv"]);
+    place.bessemer(&["judge", "read", "s.jsonl", "filled.csv", "--judge", "Bob"]).text();
+    let results = place.bessemer(&["judge", "results", "s.jsonl", "--samples", "20", "--json"]).json();
     assert_eq!(results["judgements"], 7);
     let best = &results["ratings"][0];
     assert_eq!((best["system"].as_str(), best["won"].as_f64()), (Some("ours"), Some(6.5 / 7.0)));
-    let text = place.bessemer(&["judge", "results", "s.db"]).text();
+    let text = place.bessemer(&["judge", "results", "s.jsonl"]).text();
     assert!(
         text.contains("7 of 12 judgements on 6 tasks by 2 judges") && text.contains("Krippendorff"),
         "{text}"
     );
 
     place
-        .bessemer(&["judge", "results", "s.db", "--human", "them"])
+        .bessemer(&["judge", "results", "s.jsonl", "--human", "them"])
         .failed(2, &["no system \"them\"", "ours, theirs"]);
-    place.bessemer(&["judge", "results", "texts.jsonl"]).failed(1, &["texts.jsonl", "no database"]);
     place
-        .bessemer(&["judge", "serve", "s.db", "--listen", "x"])
+        .bessemer(&["judge", "results", "texts.jsonl"])
+        .failed(1, &["texts.jsonl", "wanted a study of judgements"]);
+    place
+        .bessemer(&["judge", "serve", "s.jsonl", "--listen", "x"])
         .failed(1, &["--listen", "cannot listen on x"]);
     place
-        .bessemer(&["judge", "create", "t.db", "--texts", "texts.jsonl", "--scale", "bad"])
+        .bessemer(&["judge", "create", "t.jsonl", "--texts", "texts.jsonl", "--scale", "bad"])
         .failed(1, &["2 to 100 points"]);
-    assert!(!place.path("t.db").exists());
+    assert!(!place.path("t.jsonl").exists());
 }
 
 #[test]
@@ -91,8 +101,8 @@ fn a_model_judges_in_the_program_and_behind_an_address_alike() {
         })
         .collect();
     fs::write(place.path("texts.jsonl"), texts).unwrap();
-    place.bessemer(&["judge", "create", "s.db", "--texts", "texts.jsonl"]).text();
-    let ask = |more: &[&str]| place.bessemer(&[&["judge", "model", "s.db", "--json"], more].concat());
+    place.bessemer(&["judge", "create", "s.jsonl", "--texts", "texts.jsonl"]).text();
+    let ask = |more: &[&str]| place.bessemer(&[&["judge", "model", "s.jsonl", "--json"], more].concat());
     let inside = ask(&["runs/t", "--judge", "inside"]).json();
     assert_eq!((inside["answered"].as_u64(), inside["refused"].as_u64()), (Some(8), Some(0)), "{inside}");
     assert_eq!(ask(&["runs/t", "--judge", "inside"]).json()["answered"], 0, "nothing is asked twice");
@@ -122,7 +132,7 @@ fn a_model_judges_in_the_program_and_behind_an_address_alike() {
     let nobody = ask(&["--at", &base, "--model", "m", "--judge", "nobody"]);
     nobody.failed(1, &[&base]);
 
-    let store = bessemer_judge::Store::open(&place.path("s.db")).unwrap();
+    let store = bessemer_judge::Store::open(&place.path("s.jsonl")).unwrap();
     let of = |judge: &str| -> Vec<bessemer_judge::Verdict> {
         store.verdicts().unwrap().into_iter().filter(|one| one.judge == judge).collect()
     };
@@ -135,9 +145,9 @@ fn a_model_judges_in_the_program_and_behind_an_address_alike() {
     for (one, other) in of("writes").iter().zip(of("also writes")) {
         assert_eq!((one.key, one.turned, &one.answer), (other.key, other.turned, &other.answer));
     }
-    let results = place.bessemer(&["judge", "results", "s.db", "--samples", "10", "--json"]).json();
+    let results = place.bessemer(&["judge", "results", "s.jsonl", "--samples", "10", "--json"]).json();
     assert_eq!((results["judgements"].as_u64(), results["models"].as_array().unwrap().len()), (Some(0), 4));
-    let text = place.bessemer(&["judge", "results", "s.db", "--samples", "10"]).text();
+    let text = place.bessemer(&["judge", "results", "s.jsonl", "--samples", "10"]).text();
     assert!(
         text.contains("inside: 4 tasks judged by runs/t, step 6 (template pair-brief, likelihood)"),
         "{text}"
@@ -163,10 +173,10 @@ fn huse_takes_its_probabilities_from_a_run() {
         "lazy dogs"
     );
     fs::write(place.path("texts.jsonl"), &texts).unwrap();
-    let words = ["judge", "create", "s.db", "--texts", "texts.jsonl", "--scale", "poor,good"];
+    let words = ["judge", "create", "s.jsonl", "--texts", "texts.jsonl", "--scale", "poor,good"];
     let with = ["--probabilities-of", "runs/t", "--between", " "];
     place.bessemer(&[&words[..], &with].concat()).text();
-    let store = bessemer_judge::Store::open(&place.path("s.db")).unwrap();
+    let store = bessemer_judge::Store::open(&place.path("s.jsonl")).unwrap();
     // The mean over tokens of a text by itself is what `eval --text` says of it.
     fs::write(place.path("hills.txt"), "green hills").unwrap();
     let loss =
@@ -177,12 +187,12 @@ fn huse_takes_its_probabilities_from_a_run() {
         store.study().items.iter().flat_map(|item| &item.texts).all(|text| text.log_probability.is_some())
     );
     fs::write(place.path("texts.jsonl"), texts.replace("lazy dogs", &long)).unwrap();
-    let words = ["judge", "create", "l.db", "--texts", "texts.jsonl", "--scale", "poor,good"];
+    let words = ["judge", "create", "l.jsonl", "--texts", "texts.jsonl", "--scale", "poor,good"];
     place
         .bessemer(&[&words[..], &with].concat())
         .failed(1, &["item 2, text of t", "too many for the model's context of 32"]);
     place
-        .bessemer(&["judge", "create", "l.db", "--texts", "texts.jsonl", "--probabilities-of", "runs/t"])
+        .bessemer(&["judge", "create", "l.jsonl", "--texts", "texts.jsonl", "--probabilities-of", "runs/t"])
         .failed(2, &["--scale"]);
 }
 

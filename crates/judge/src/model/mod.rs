@@ -72,7 +72,7 @@ struct Question {
 /// `progress` is called with (prompts done, prompts).
 ///
 /// # Errors
-/// A template that does not fit the study, a judge's name that another model has, a model that fails or refuses all of the first prompts, what SQLite says.
+/// A template that does not fit the study, a judge's name that another model has, a model that fails or refuses all of the first prompts, errors of the file.
 /// Verdicts until then are kept.
 pub fn ask(
     store: &mut Store,

@@ -1,6 +1,9 @@
 //! A study from its texts to its results: the file, the page over a socket, sheets.
 #![allow(clippy::unwrap_used)]
 
+mod journal;
+#[cfg(feature = "migrate")]
+mod migrate;
 mod models;
 
 use bessemer_http::{Handler, Limits, Server};
@@ -78,7 +81,7 @@ impl Drop for Served {
 #[test]
 fn judges_on_the_page_prefer_the_good_one_without_seeing_its_name() {
     let place = TempDir::new().unwrap();
-    let path = place.path().join("study.db");
+    let path = place.path().join("study.jsonl");
     let served = Served::start(Store::create(&path, pairs(12)).unwrap());
     let (status, page) = served.ask("GET /", "");
     assert!(status == 200 && page.ends_with("</html>\n"));
@@ -115,7 +118,7 @@ fn judges_on_the_page_prefer_the_good_one_without_seeing_its_name() {
 #[test]
 fn what_a_client_sends_wrong_is_refused_with_words() {
     let place = TempDir::new().unwrap();
-    let served = Served::start(Store::create(&place.path().join("s.db"), pairs(2)).unwrap());
+    let served = Served::start(Store::create(&place.path().join("s.jsonl"), pairs(2)).unwrap());
     let first = json!({ "judge": "Ann", "task": "0", "choice": "left" });
     for (head, body, status, part) in [
         ("POST /api/next", json!({ "judge": "" }), 400, "name of a judge"),
@@ -135,7 +138,7 @@ fn what_a_client_sends_wrong_is_refused_with_words() {
         ),
         ("POST /api/judgement", json!({ "judge": "Ann", "task": "7", "choice": "left" }), 409, "next one"),
         ("DELETE /api/judgement", first.clone(), 405, "method"),
-        ("GET /study.db", json!({}), 404, "wanted /"),
+        ("GET /study.jsonl", json!({}), 404, "wanted /"),
     ] {
         let (found, answer) = served.json(head, &body);
         assert!(
@@ -156,7 +159,7 @@ fn what_a_client_sends_wrong_is_refused_with_words() {
 #[test]
 fn sheets_go_out_blinded_and_come_back() {
     let place = TempDir::new().unwrap();
-    let mut store = Store::create(&place.path().join("s.db"), pairs(12)).unwrap();
+    let mut store = Store::create(&place.path().join("s.jsonl"), pairs(12)).unwrap();
     let mut sheet = Vec::new();
     assert_eq!(exchange::write_sheet(&store, "Ann", 10, &mut sheet).unwrap(), 10);
     let text = String::from_utf8(sheet).unwrap();
@@ -205,7 +208,7 @@ fn no_cell_of_a_sheet_begins_as_a_formula_and_its_texts_come_back() {
     let place = TempDir::new().unwrap();
     let question = Question::Pairs { text: "Which?".into() };
     let study = Study { question, judgements: 1, seed: 1, items };
-    let mut store = Store::create(&place.path().join("s.db"), study).unwrap();
+    let mut store = Store::create(&place.path().join("s.jsonl"), study).unwrap();
     let mut sheet = Vec::new();
     assert_eq!(exchange::write_sheet(&store, "Ann", 99, &mut sheet).unwrap(), texts.len());
     let mut filled = csv::Writer::from_writer(Vec::new());
@@ -228,7 +231,7 @@ fn no_cell_of_a_sheet_begins_as_a_formula_and_its_texts_come_back() {
 #[test]
 fn a_file_is_made_once_and_one_of_something_else_is_refused() {
     let place = TempDir::new().unwrap();
-    let path = place.path().join("s.db");
+    let path = place.path().join("s.jsonl");
     let study = pairs(2);
     Store::create(&path, study.clone()).unwrap();
     assert_eq!(*Store::open(&path).unwrap().study(), study, "what was written is read");
@@ -239,10 +242,12 @@ fn a_file_is_made_once_and_one_of_something_else_is_refused() {
         Store::open(&place.path().join(name)).unwrap_err().to_string()
     };
     assert!(
-        of("text", b"no database at all, but a text that is longer than the head of one would be, by far")
-            .contains("found no database")
+        of("text", b"no study at all, but a text that is longer than the head of one would be, by far")
+            .contains("found a file that begins with \"no study at all")
     );
-    assert!(of("empty", b"").contains("another program"));
+    assert!(of("empty", b"").contains("an empty file"));
+    let database = [&b"SQLite format 3\0"[..], &[0; 84]].concat();
+    assert!(of("database", &database).contains("another program"));
     let missing = Store::open(&place.path().join("missing")).unwrap_err().to_string();
     assert!(missing.contains("/missing"), "{missing}");
 }

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 /// A server that prefers the good text, and the first one if it is set to be biased; words are its tokens.
-struct Model {
+pub(crate) struct Model {
     biased: bool,
     requests: AtomicUsize,
 }
 
 impl Model {
-    fn start(biased: bool) -> (Served, Arc<Model>) {
+    pub(crate) fn start(biased: bool) -> (Served, Arc<Model>) {
         let model = Arc::new(Model { biased, requests: AtomicUsize::new(0) });
         let own = Arc::clone(&model);
         let handler = move |request: Request<Bytes>, responder: Responder| {
@@ -78,13 +78,13 @@ fn words(prompt: &str, first: f64, second: f64) -> Value {
     json!({ "text_offset": offsets, "token_logprobs": values })
 }
 
-fn endpoint(served: &Served, chat: bool) -> Endpoint {
+pub(crate) fn endpoint(served: &Served, chat: bool) -> Endpoint {
     let base = format!("http://{}/v1/", served.address);
     let model = OpenAi::first_model(&base, None).unwrap();
     Endpoint { base, model, chat, key: Some("secret".into()), parallel: 3 }
 }
 
-fn asked(
+pub(crate) fn asked(
     store: &mut Store,
     name: &str,
     (template, method): (&str, Method),
@@ -103,7 +103,7 @@ fn asked(
 #[test]
 fn a_model_over_http_judges_both_orders_by_likelihood_and_by_text() {
     let place = TempDir::new().unwrap();
-    let mut store = Store::create(&place.path().join("s.db"), pairs(12)).unwrap();
+    let mut store = Store::create(&place.path().join("s.jsonl"), pairs(12)).unwrap();
     let (served, model) = Model::start(false);
     // Item 7 is refused in both orders.
     let by_likelihood = ("pair-brief", Method::Likelihood);
@@ -163,13 +163,13 @@ fn a_model_over_http_judges_both_orders_by_likelihood_and_by_text() {
     assert_eq!((biased.ratings[0].won, biased.longer), (0.5, None));
     // The study is read again as it was written.
     drop(store);
-    assert_eq!(Store::open(&place.path().join("s.db")).unwrap().verdicts().unwrap().len(), 22 + 22 + 22);
+    assert_eq!(Store::open(&place.path().join("s.jsonl")).unwrap().verdicts().unwrap().len(), 22 + 22 + 22);
 }
 
 #[test]
 fn a_judge_keeps_its_model_and_template_and_a_server_its_word() {
     let place = TempDir::new().unwrap();
-    let path = place.path().join("s.db");
+    let path = place.path().join("s.jsonl");
     let mut store = Store::create(&path, pairs(2)).unwrap();
     let (served, _) = Model::start(false);
     asked(&mut store, "m", ("pair-brief", Method::Likelihood), endpoint(&served, false));
@@ -195,26 +195,11 @@ fn a_judge_keeps_its_model_and_template_and_a_server_its_word() {
 }
 
 #[test]
-fn a_study_of_an_older_program_takes_verdicts_and_dialogues_come_back() {
+fn dialogues_come_back() {
     let place = TempDir::new().unwrap();
-    let path = place.path().join("old.db");
-    drop(Store::create(&path, pairs(2)).unwrap());
-    // As version 1 was written before there were dialogues.
-    let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch("DROP TABLE turn").unwrap();
-    drop(old);
-    let mut store = Store::open(&path).unwrap();
-    assert_eq!((store.study().items.len(), store.verdicts().unwrap().len()), (2, 0));
-    assert!(store.model_judges().unwrap().is_empty());
-    let (served, _) = Model::start(false);
-    assert_eq!(
-        asked(&mut store, "m", ("pair-brief", Method::Likelihood), endpoint(&served, false)),
-        (4, 0, 0)
-    );
-
     let line = r#"{"prompt":["a?","b?"],"reference":["r","s"],"texts":{"x":["1","2"],"y":["3","4"]}}"#;
     let study = Study { items: Study::read_items("t", line).unwrap(), ..pairs(1) };
-    let path = place.path().join("new.db");
+    let path = place.path().join("new.jsonl");
     Store::create(&path, study.clone()).unwrap();
     assert_eq!(*Store::open(&path).unwrap().study(), study);
 }

@@ -6,7 +6,7 @@ mod results;
 mod run_model;
 
 use crate::cli::{JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeServeArgs, JudgeSheetArgs};
-use crate::console::{Console, print};
+use crate::console::{Console, print, warn};
 use crate::failure::Failure;
 use crate::signals;
 use bessemer_durable::NewFile;
@@ -31,6 +31,8 @@ pub(crate) fn run(command: &JudgeCommand, as_json: bool, console: &mut Console) 
         JudgeCommand::Sheet(args) => sheet(args, console),
         JudgeCommand::Read(args) => read(args, console),
         JudgeCommand::Power(args) => power::run(args, as_json),
+        #[cfg(feature = "migrate")]
+        JudgeCommand::Migrate(args) => migrate(&args.old, &args.new, console),
     }
 }
 
@@ -67,8 +69,27 @@ fn create(args: &JudgeCreateArgs, as_json: bool, console: &mut Console) -> Resul
     Ok(())
 }
 
-fn open(path: &std::path::Path) -> Result<Store, Failure> {
-    Store::open(path).map_err(Failure::new)
+/// Opens a study; warns about lines that were left out.
+fn open(path: &Path) -> Result<Store, Failure> {
+    let store = Store::open(path).map_err(Failure::new)?;
+    store.warnings().iter().for_each(|text| warn(text));
+    Ok(store)
+}
+
+/// Writes the study of an older program into a new file.
+#[cfg(feature = "migrate")]
+fn migrate(old: &Path, new: &Path, console: &mut Console) -> Result<(), Failure> {
+    let store = bessemer_judge::migrate(old, new).map_err(Failure::new)?;
+    let (judgements, verdicts) = (store.judgements(), store.verdicts());
+    console.say(&format!(
+        "wrote {}: {}, {}, {}; {} stays as it is",
+        new.display(),
+        counted(store.study().items.len(), "item"),
+        counted(judgements.map_err(Failure::new)?.len(), "judgement"),
+        counted(verdicts.map_err(Failure::new)?.len(), "verdict"),
+        old.display()
+    ));
+    Ok(())
 }
 
 fn serve(args: &JudgeServeArgs, console: &mut Console) -> Result<(), Failure> {
