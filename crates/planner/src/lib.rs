@@ -6,8 +6,8 @@
 //!                     ├► alpa: layouts of each operator by elimination, stages by dynamic programming
 //!                     └► compare: all of them, beside plain layouts
 //! ```
-//! The cost models and the searches over values are `plan`'s; this crate asks them with recipes, plans memory by dry runs of what
-//! the ranks would run, and describes the answers. Functions with `as_json` return the text that a program prints.
+//! The cost models and the searches over values are in `plan`. This crate applies them to recipes, plans memory by dry runs of
+//! the programs of the ranks, and describes the results. Functions with `as_json` return the text that a program prints.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod alpa;
