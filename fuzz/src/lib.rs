@@ -6,7 +6,8 @@ pub mod targets;
 
 pub use mutate::{Random, mutated};
 
-use bessemer_corpus::{BuildContext, CorpusConfig, SourceKind, build};
+use bessemer_corpus::{BuildContext, build};
+use bessemer_corpus_config::{CorpusConfig, SourceKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;

@@ -111,7 +111,7 @@ pub enum Verbosity {
 
 /// Checks a size as the key corpus.memory takes it.
 fn memory(text: &str) -> Result<String, String> {
-    let config = bessemer_corpus::CorpusConfig { memory: text.into(), ..Default::default() };
+    let config = bessemer_corpus_config::CorpusConfig { memory: text.into(), ..Default::default() };
     config.memory_bytes().map(|_| text.to_owned())
 }
 

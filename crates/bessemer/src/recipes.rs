@@ -29,7 +29,7 @@ pub(crate) fn load_recipe_for(
     sets: &[String],
     recipe_use: RecipeUse,
 ) -> Result<Loaded<Recipe>, RecipeError> {
-    bessemer_recipe::load_recipe_for(path, sets, home().as_deref(), recipe_use)
+    bessemer_recipe::load_recipe_for(path, sets, home().as_deref(), recipe_use, bessemer_corpus::check)
 }
 
 /// Loads a recipe with `--set` overrides and the keys that a plan chose.
@@ -39,7 +39,7 @@ pub(crate) fn load_planned(
     plan: &LayoutPlan,
     recipe_use: RecipeUse,
 ) -> Result<Loaded<Recipe>, RecipeError> {
-    bessemer_recipe::load_planned(path, sets, home().as_deref(), plan, recipe_use)
+    bessemer_recipe::load_planned(path, sets, home().as_deref(), plan, recipe_use, bessemer_corpus::check)
 }
 
 /// Options whose words are texts, not paths.

@@ -2,7 +2,8 @@
 //! `cargo run --release -p bessemer-corpus --example build_corpus -- OUT [SOURCE] [PATH] [THREADS] [BUDGET_MIB]`
 #![allow(clippy::print_stdout)] // A program for a terminal.
 
-use bessemer_corpus::{BuildContext, CorpusConfig, Split, build};
+use bessemer_corpus::{BuildContext, Split, build};
+use bessemer_corpus_config::CorpusConfig;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;

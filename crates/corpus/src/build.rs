@@ -1,7 +1,7 @@
 //! From a configuration to a finished corpus on disk.
 
+use crate::check;
 use crate::compose::{self, Meters};
-use crate::config::CorpusConfig;
 use crate::delete::ApplyDeletions;
 use crate::error::{Error, Result};
 use crate::evaluate::Evaluator;
@@ -24,6 +24,7 @@ use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
 use crate::verify::{summary_of, with_checksum};
 use arrow_array::{RecordBatch, UInt64Array};
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_dataflow::{BatchMap, Executor, Plan, Sink, Stage, column};
 use bessemer_documents::Split;
 use bessemer_durable::EntryKind;
@@ -103,7 +104,7 @@ pub(crate) fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
 
 /// The plan that [`build`] would run, in words.
 pub fn explain(config: &CorpusConfig) -> Result<String> {
-    config.check().map_err(Error::Config)?;
+    check(config).map_err(Error::Config)?;
     let source = source::open(config)?;
     let assign = Assign::resolve(&config.split, source.listing())?;
     Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())
@@ -213,7 +214,7 @@ pub fn build_on(
     context: &BuildContext<'_>,
     engine: Option<&dyn Engine>,
 ) -> Result<Built> {
-    config.check().map_err(Error::Config)?;
+    check(config).map_err(Error::Config)?;
     let source = source::open(config)?;
     let key = identity::key(config, source.listing())?;
     let out = OutputDir::create(out_dir)?;

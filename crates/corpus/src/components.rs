@@ -1,9 +1,9 @@
 //! Documents and the components of a mixture: which documents no rule touches, and which slice takes a document.
 
-use crate::mix::SourceConfig;
 use crate::rule::DocumentRow;
 use arrow_array::{RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::SourceConfig;
 use bessemer_dataflow::{BatchMap, Result, column, with_columns};
 use bessemer_documents::{COMPONENT, Document, DocumentPass, EXEMPT, Scratch, Value, Verdict};
 use bessemer_rules::{Error, Predicate};

@@ -14,7 +14,6 @@
 //! only decoded and split.
 
 use crate::components::{KeepExempt, Slices};
-use crate::config::CorpusConfig;
 use crate::cut::Cut;
 use crate::error::{Error, Result};
 use crate::output::extra;
@@ -23,14 +22,15 @@ use crate::score::{self, Scores};
 use crate::source::{MetadataColumns, Source};
 use crate::split::Assign;
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::CorpusConfig;
+use bessemer_corpus_config::dedup::{DedupConfig, Method};
+use bessemer_corpus_config::scores::ScoreConfig;
 use bessemer_dataflow::{BatchMap, Plan, Stage};
-use bessemer_dedup::{DedupConfig, Method};
 use bessemer_documents::{
     COMPONENT, DocumentPass, DocumentPasses, EDIT_KINDS, EDITS, EMBEDDING, METADATA, TAGS, text_schema,
 };
 use bessemer_privacy::decontaminate::{self, EvaluationSet, Index};
-use bessemer_rules::Profile;
-use bessemer_score::ScoreConfig;
+use bessemer_rules::{Profile, build_profiles};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(crate) fn plan(
     let mut stages =
         vec![Stage::Map(Arc::new(assign)), cut, Stage::Map(Arc::new(passes)), Stage::Map(filtered)];
     if !verbatim {
-        stages.extend(methods(config).stages());
+        stages.extend(bessemer_dedup::stages(&methods(config)));
         stages.extend(score::parts(&config.scores));
     }
     stages.extend(keep_exempt);
@@ -77,7 +77,7 @@ fn passes(
     let mut passes: Vec<Box<dyn DocumentPass>> = Vec::new();
     passes.extend(urls::filter(&config.urls)?.map(|filter| boxed(urls::Urls(filter))));
     passes.push(Box::new(decode));
-    let profiles = config.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
+    let profiles = build_profiles(&config.rules).map_err(|error| Error::Config(format!("corpus.{error}")))?;
     let (named, others) = scores(config, &profiles)?;
     passes.extend(named.map(boxed));
     passes.extend((!profiles.is_empty()).then(|| boxed(Profiles(profiles))));

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::output::summary::Count;
 use crate::rule::DocumentRow;
 use arrow_array::RecordBatch;
+use bessemer_corpus_config::EvaluateConfig;
 use bessemer_documents::{Document, Rows, head};
 use bessemer_rules::{DocumentView, Profile, Scratch, Verdict};
 use bessemer_score::quantile::Sketch;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -25,43 +25,12 @@ pub(crate) const SHARES: [f64; 7] = [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0];
 /// Times [`crate::HEAD_BYTES`] of text that a document for people shows.
 const PAGES: usize = 10;
 
-/// `[corpus.evaluate]`: evaluation of a sample of the kept documents, reported on the data card.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct EvaluateConfig {
-    /// Share of the kept documents that is evaluated; 0: none.
-    pub sample: f64,
-    /// Profiles whose measures over the sample are reported, with what they would drop of it: names or paths as in `corpus.rules.profiles`.
-    pub profiles: Vec<String>,
-    /// Documents of the sample that are written to `review.jsonl` beside the corpus, for review by people.
-    pub review: u64,
-}
-
-impl EvaluateConfig {
-    /// Checks every value; the message names the key.
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        if !(0.0..=1.0).contains(&self.sample) {
-            return Err(format!("corpus.evaluate.sample = {}: expected 0 to 1", self.sample));
-        }
-        if self.review > 100_000 {
-            return Err(format!("corpus.evaluate.review = {}: expected at most 100000", self.review));
-        }
-        self.build().map(|_| ()).map_err(|error| error.to_string())
-    }
-
-    /// Paths of files that the keys name, each with its key.
-    pub(crate) fn paths(&mut self) -> Vec<(String, &mut String)> {
-        let paths = self.profiles.iter_mut().filter(|name| Profile::is_path(name));
-        paths.map(|path| ("evaluate.profiles".into(), path)).collect()
-    }
-
-    /// The profiles.
-    pub(crate) fn build(&self) -> Result<Vec<Profile>> {
-        let find = |name: &String| {
-            Profile::find(name).map_err(|error| Error::Config(format!("corpus.evaluate.profiles: {error}")))
-        };
-        self.profiles.iter().map(find).collect()
-    }
+/// The profiles of a configuration.
+pub(crate) fn profiles(config: &EvaluateConfig) -> Result<Vec<Profile>> {
+    let find = |name: &String| {
+        Profile::find(name).map_err(|error| Error::Config(format!("corpus.evaluate.profiles: {error}")))
+    };
+    config.profiles.iter().map(find).collect()
 }
 
 /// Measures of the sample.
@@ -136,7 +105,7 @@ impl Evaluator {
             return Ok(None);
         }
         let profiles =
-            config.build()?.into_iter().map(|profile| (profile, ProfileEvaluation::default(), Vec::new()));
+            profiles(config)?.into_iter().map(|profile| (profile, ProfileEvaluation::default(), Vec::new()));
         Ok(Some(Evaluator {
             // 2^64 times the share; the product is exact enough, and 1 takes all.
             below: (config.sample * (1u128 << 64) as f64) as u128,

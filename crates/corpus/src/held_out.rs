@@ -5,12 +5,12 @@
 //! are no larger than the split may hold, the one whose name hashes lowest, which is the first that a larger fraction would
 //! take. If all are larger, the tail of the largest document is held out. Both are functions of the kept documents alone.
 
-use crate::config::SplitConfig;
 use crate::cut::{document_number, whole_id};
 use crate::output::summary::Count;
 use crate::split::{Assign, most_share, position};
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::SplitConfig;
 use bessemer_dataflow::{Sink, optional, with_columns};
 use bessemer_documents::{EDITS, Rows, TRAIN, VALIDATION};
 use std::collections::BTreeMap;

@@ -10,12 +10,14 @@
 //! - Keys that change no document are left out: where the input lies, memory, weights of training.
 
 use crate::compose;
-use crate::config::CorpusConfig;
 use crate::error::{Error, Result};
+use crate::evaluate;
 use crate::output::durable::hash_of;
 use crate::output::summary::FORMAT_VERSION;
 use crate::source::Listing;
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_durable::open_regular;
+use bessemer_rules::build_profiles;
 use std::path::Path;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -34,48 +36,33 @@ pub const VERSIONS: [(&str, u32); 8] = [
     ("web", bessemer_web::VERSION),
 ];
 
-impl CorpusConfig {
-    /// Paths of files that the configuration names, each with its key, without the input.
-    pub(crate) fn paths(&mut self) -> Vec<(String, &mut String)> {
-        let tables = [
-            self.urls.paths(),
-            self.rules.paths(),
-            self.scores.paths(),
-            self.decontaminate.paths(),
-            self.evaluate.paths(),
-        ];
-        tables.into_iter().flatten().map(|(key, path)| (format!("corpus.{key}"), path)).collect()
+/// What of the configuration decides the documents, as JSON.
+///
+/// # Errors
+/// A file that cannot be read, a profile that is none.
+fn identity(config: &CorpusConfig) -> Result<serde_json::Value> {
+    let unwritten = |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
+    let mut named = config.clone();
+    for (key, path) in named.paths() {
+        *path = digest_of_file(&key, path)?;
     }
-
-    /// What of the configuration decides the documents, as JSON.
-    ///
-    /// # Errors
-    /// A file that cannot be read, a profile that is none.
-    fn identity(&self) -> Result<serde_json::Value> {
-        let unwritten =
-            |cause| Error::Config(format!("the configuration cannot be written as JSON: {cause}"));
-        let mut config = self.clone();
-        for (key, path) in config.paths() {
-            *path = digest_of_file(&key, path)?;
-        }
-        let mut json = serde_json::to_value(&config).map_err(unwritten)?;
-        let Some(keys) = json.as_object_mut() else { return Ok(json) };
-        for name in ["source", "path", "memory", "mix"] {
-            keys.shift_remove(name);
-        }
-        keys.insert("sources".into(), self.sources_identity());
-        // With the method for equal documents, whose finds the column `copies` counts too.
-        keys.insert("methods".into(), serde_json::to_value(compose::methods(self)).map_err(unwritten)?);
-        // Profiles by what they say, not by their names: those that the program carries may change with it.
-        let own = self.rules.build().map_err(|error| Error::Config(format!("corpus.{error}")))?;
-        let profiles = own
-            .iter()
-            .chain(&self.evaluate.build()?)
-            .map(|profile| serde_json::to_value(profile.complete_file()))
-            .collect::<serde_json::Result<serde_json::Value>>();
-        keys.insert("profiles".into(), profiles.map_err(unwritten)?);
-        Ok(json)
+    let mut json = serde_json::to_value(&named).map_err(unwritten)?;
+    let Some(keys) = json.as_object_mut() else { return Ok(json) };
+    for name in ["source", "path", "memory", "mix"] {
+        keys.shift_remove(name);
     }
+    keys.insert("sources".into(), config.sources_identity());
+    // With the method for equal documents, whose finds the column `copies` counts too.
+    keys.insert("methods".into(), serde_json::to_value(compose::methods(config)).map_err(unwritten)?);
+    // Profiles by what they say, not by their names: those that the program carries may change with it.
+    let own = build_profiles(&config.rules).map_err(|error| Error::Config(format!("corpus.{error}")))?;
+    let profiles = own
+        .iter()
+        .chain(&evaluate::profiles(&config.evaluate)?)
+        .map(|profile| serde_json::to_value(profile.complete_file()))
+        .collect::<serde_json::Result<serde_json::Value>>();
+    keys.insert("profiles".into(), profiles.map_err(unwritten)?);
+    Ok(json)
 }
 
 /// Hash of everything that decides the documents: versions, configuration, input listing.
@@ -85,7 +72,7 @@ impl CorpusConfig {
 pub(crate) fn key(config: &CorpusConfig, listing: &Listing) -> Result<String> {
     let mut hash = Xxh3Default::new();
     hash.update(format!("format {FORMAT_VERSION} {VERSIONS:?} {}\n", listing.kind).as_bytes());
-    hash.update(format!("{}\n", config.identity()?).as_bytes());
+    hash.update(format!("{}\n", identity(config)?).as_bytes());
     for entry in &listing.entries {
         hash.update(entry.as_bytes());
         hash.update(b"\n");

@@ -21,9 +21,9 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod build;
+mod check;
 mod components;
 mod compose;
-mod config;
 mod cut;
 mod delete;
 mod dialogue;
@@ -32,7 +32,6 @@ mod evaluate;
 mod held_out;
 mod identity;
 mod inspect;
-mod mix;
 mod output;
 mod parts;
 mod read;
@@ -48,17 +47,12 @@ mod verify;
 
 pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
-pub use config::{
-    AddressPatterns, CleanConfig, CorpusConfig, InvalidUtf8, LongTexts, PrivacyConfig, Scope, SourceKind,
-    SplitBy, SplitConfig, StageBudget,
-};
+pub use check::check;
 pub use delete::{Deletion, delete};
-pub use dialogue::DialogueConfig;
 pub use error::{Error, Result};
-pub use evaluate::{EvaluateConfig, Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
+pub use evaluate::{Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
 pub use identity::VERSIONS;
 pub use inspect::{InspectFilter, Inspected, NamedDocument};
-pub use mix::{ComponentConfig, MOST_COMPONENTS, MixConfig, SliceConfig, SourceConfig};
 pub use output::card::{RunCard, data_card, run_card};
 pub use output::summary::{
     ATTRIBUTION_FILE, BuiltWith, CARD_FILE, ComponentSummary, CorpusSummary, Count, DROPPED_FILE,

@@ -5,13 +5,14 @@
 //! ETags of objects) refuses, rather than mixing two corpora.
 
 use crate::build::{Meter, as_maps};
+use crate::check;
 use crate::compose;
-use crate::config::{CorpusConfig, SourceKind};
 use crate::error::{Error, Result};
 use crate::identity::key;
 use crate::parts::units;
 use crate::source::{self, Access, Listing, Source, is_address};
 use crate::split::Assign;
+use bessemer_corpus_config::{CorpusConfig, SourceKind};
 use bessemer_dataflow::{Scan, Sink, Stage};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -105,7 +106,7 @@ impl RemotePlan {
         let Text { mut config, key: wanted } = serde_json::from_str(text)
             .map_err(|cause| Error::Config(format!("the text of a plan is not understood: {cause}")))?;
         config.access = access.clone();
-        config.check().map_err(Error::Config)?;
+        check(&config).map_err(Error::Config)?;
         let source = source::open(&config)?;
         let found = key(&config, source.listing())?;
         if found != wanted {
@@ -145,7 +146,7 @@ impl RemotePlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_score::{ScoreConfig, ScoreKind};
+    use bessemer_corpus_config::scores::{ScoreConfig, ScoreKind};
 
     #[test]
     fn a_text_names_every_file_by_a_path_that_holds_anywhere_and_its_key_is_found_there() {

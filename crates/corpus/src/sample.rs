@@ -1,13 +1,14 @@
 //! Estimate of what the rules of a configuration keep, from a sample of its input.
 
 use crate::build::as_maps;
+use crate::check;
 use crate::compose;
-use crate::config::CorpusConfig;
 use crate::error::{Error, Result};
 use crate::output::summary::Count;
 use crate::source::{self, Source};
 use crate::split::Assign;
 use arrow_array::RecordBatch;
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink, optional};
 use bessemer_documents::Rows;
 use bessemer_durable::ConfinedDir;
@@ -58,7 +59,7 @@ impl Sample {
 /// # Errors
 /// Errors of a build that concern the configuration and the source.
 pub fn sample(config: &CorpusConfig, threads: usize, spill: &Path, stop: &AtomicBool) -> Result<Sample> {
-    config.check().map_err(Error::Config)?;
+    check(config).map_err(Error::Config)?;
     let source = source::open(config)?;
     let listing = source.listing();
     let assign = Assign::resolve(&config.split, listing)?;

@@ -4,11 +4,11 @@
 //! validation fraction. So the side of one crate does not depend on which others are present, all versions of it
 //! fall on one side, and a larger fraction only ever moves names from train to validation.
 
-use crate::config::{SplitBy, SplitConfig};
 use crate::error::{Error, Result};
 use crate::source::Listing;
 use arrow_array::{Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::{SplitBy, SplitConfig};
 use bessemer_dataflow::{BatchMap, column, with_columns};
 use bessemer_documents::{Split, TRAIN, VALIDATION};
 use std::collections::{BTreeMap, BTreeSet};

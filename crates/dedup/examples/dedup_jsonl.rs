@@ -8,8 +8,9 @@
 
 use arrow_array::{Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
+use bessemer_corpus_config::dedup::DedupConfig;
 use bessemer_dataflow::{Error, Executor, Morsel, Plan, Result, Scan, Sink, Source, column};
-use bessemer_dedup::{DedupConfig, stages};
+use bessemer_dedup::stages;
 use bessemer_durable::ConfinedDir;
 use std::borrow::Cow;
 use std::fs::File;

@@ -8,7 +8,6 @@
 pub mod bloom;
 mod candidates;
 mod components;
-mod config;
 pub mod exact;
 mod keep_first;
 mod keys;
@@ -19,11 +18,12 @@ pub mod rehydrate;
 mod representatives;
 pub mod semantic;
 pub mod simhash;
+mod stages;
 pub mod substring;
 mod verdict;
 
-pub use config::{DedupConfig, Method, MinHashConfig, Profile, Signature, stages};
-pub use representatives::Verify;
+pub use representatives::similarity;
+pub use stages::stages;
 
 /// Version of the verdicts and edited texts that this crate makes. Raised whenever one of them changes for the same input and configuration:
 /// finished corpora are reused under it.

@@ -9,32 +9,11 @@
 
 /// The sizes and weights of FineWeb-2.
 pub const FINEWEB2: [[u64; 2]; 6] = [[1, 1], [2, 2], [3, 3], [5, 5], [100, 8], [1000, 1]];
-/// Largest weight.
-const MAX_WEIGHT: u64 = 64;
 
 /// How often a document that stands for `copies` documents is taken, by a table of `[size, weight]` with rising sizes.
 pub fn repeats(table: &[[u64; 2]], copies: u64) -> u64 {
     let next = table.partition_point(|&[size, _]| size <= copies);
     next.checked_sub(1).map_or(1, |place| table[place][1])
-}
-
-/// Whether a table can be used.
-///
-/// # Errors
-/// Sizes that do not rise, or a weight out of range; the message says which.
-pub(crate) fn check(table: &[[u64; 2]]) -> Result<(), String> {
-    if let Some(pair) = table.windows(2).find(|pair| pair[0][0] >= pair[1][0]) {
-        return Err(format!(
-            "dedup.rehydrate: the size {} stands before {}: wanted rising sizes",
-            pair[0][0], pair[1][0]
-        ));
-    }
-    match table.iter().find(|[_, weight]| !(1..=MAX_WEIGHT).contains(weight)) {
-        Some([size, weight]) => {
-            Err(format!("dedup.rehydrate: the weight {weight} of size {size}: wanted 1 to {MAX_WEIGHT}"))
-        }
-        None => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -48,13 +27,5 @@ mod tests {
         assert_eq!(sizes.map(of), [1, 1, 2, 3, 3, 5, 5, 5, 8, 8, 1, 1, 1]);
         assert_eq!(repeats(&[], 7), 1);
         assert_eq!(repeats(&[[10, 3]], 9), 1);
-    }
-
-    #[test]
-    fn tables_are_checked() {
-        assert_eq!(check(&FINEWEB2), Ok(()));
-        assert!(check(&[[2, 1], [2, 2]]).is_err_and(|message| message.contains("rising")));
-        assert!(check(&[[2, 0]]).is_err_and(|message| message.contains("weight 0 of size 2")));
-        assert!(check(&[[2, 65]]).is_err());
     }
 }

@@ -14,11 +14,10 @@
 use crate::keys::{check, words};
 use crate::verdict::{Verdicts, weight};
 use arrow_array::{BinaryArray, FixedSizeBinaryArray};
+use bessemer_corpus_config::dedup::Verify;
 use bessemer_dataflow::{BreakerContext, Error, Input, Output, PipelineBreaker, Result, column};
 use bessemer_documents::{DocKey, doc_key_column};
 use bessemer_durable::ConfinedDir;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -26,19 +25,6 @@ use std::io::{Read, Seek, SeekFrom, Write};
 /// Representatives that are listed under one band key: bounds the work where thousands of different texts share a
 /// boilerplate. The lowest are listed.
 const PER_KEY: usize = 64;
-
-/// How candidates are verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verify {
-    /// Jaccard similarity of the sets of shingles: common over all.
-    #[default]
-    Jaccard,
-    /// Containment: common over the smaller set, so that an excerpt counts as a duplicate.
-    Containment,
-    /// No verification: connected components of candidates are duplicates, as in datatrove. Chains, and drops what is not similar.
-    None,
-}
 
 /// Common elements of two sorted sets.
 pub(crate) fn common(a: &[u64], b: &[u64]) -> usize {
@@ -53,28 +39,26 @@ pub(crate) fn common(a: &[u64], b: &[u64]) -> usize {
     count
 }
 
-impl Verify {
-    /// The similarity of two sorted sets; 1 where nothing is verified.
-    pub fn similarity(self, a: &[u64], b: &[u64]) -> f64 {
-        if a.is_empty() || b.is_empty() {
-            return if a.len() == b.len() { 1.0 } else { 0.0 };
-        }
-        match self {
-            Verify::Jaccard => {
-                let both = common(a, b);
-                both as f64 / (a.len() + b.len() - both) as f64
-            }
-            Verify::Containment => common(a, b) as f64 / a.len().min(b.len()) as f64,
-            Verify::None => 1.0,
-        }
+/// The similarity of two sorted sets; 1 where nothing is verified.
+pub fn similarity(verify: Verify, a: &[u64], b: &[u64]) -> f64 {
+    if a.is_empty() || b.is_empty() {
+        return if a.len() == b.len() { 1.0 } else { 0.0 };
     }
-
-    /// The most that sets of these sizes can reach.
-    fn bound(self, a: usize, b: usize) -> f64 {
-        match self {
-            Verify::Jaccard => a.min(b) as f64 / a.max(b).max(1) as f64,
-            Verify::Containment | Verify::None => 1.0,
+    match verify {
+        Verify::Jaccard => {
+            let both = common(a, b);
+            both as f64 / (a.len() + b.len() - both) as f64
         }
+        Verify::Containment => common(a, b) as f64 / a.len().min(b.len()) as f64,
+        Verify::None => 1.0,
+    }
+}
+
+/// The most that sets of these sizes can reach.
+fn bound(verify: Verify, a: usize, b: usize) -> f64 {
+    match verify {
+        Verify::Jaccard => a.min(b) as f64 / a.max(b).max(1) as f64,
+        Verify::Containment | Verify::None => 1.0,
     }
 }
 
@@ -184,7 +168,7 @@ impl State {
         self.near.dedup();
         for &index in &self.near {
             let representative = &self.representatives[index as usize];
-            if how.verify.bound(set.len(), representative.length) < how.similarity {
+            if bound(how.verify, set.len(), representative.length) < how.similarity {
                 continue;
             }
             let other = match &representative.set {
@@ -194,7 +178,7 @@ impl State {
                     &self.loaded
                 }
             };
-            let similarity = how.verify.similarity(set, other);
+            let similarity = similarity(how.verify, set, other);
             if similarity >= how.similarity {
                 return Ok(Some((index as usize, similarity)));
             }
@@ -277,11 +261,11 @@ mod tests {
     fn similarities() {
         let (a, b) = ([1, 2, 3, 4], [3, 4, 5]);
         assert_eq!(common(&a, &b), 2);
-        assert_eq!(Verify::Jaccard.similarity(&a, &b), 2.0 / 5.0);
-        assert_eq!(Verify::Containment.similarity(&a, &b), 2.0 / 3.0);
-        assert_eq!(Verify::Jaccard.similarity(&a, &[]), 0.0);
-        assert_eq!(Verify::Jaccard.similarity(&[], &[]), 1.0);
-        assert_eq!(Verify::Jaccard.bound(3, 4), 0.75);
+        assert_eq!(similarity(Verify::Jaccard, &a, &b), 2.0 / 5.0);
+        assert_eq!(similarity(Verify::Containment, &a, &b), 2.0 / 3.0);
+        assert_eq!(similarity(Verify::Jaccard, &a, &[]), 0.0);
+        assert_eq!(similarity(Verify::Jaccard, &[], &[]), 1.0);
+        assert_eq!(bound(Verify::Jaccard, 3, 4), 0.75);
     }
 
     fn decide(memory: usize, documents: &[(&[u64], &[u64])]) -> Vec<Option<usize>> {

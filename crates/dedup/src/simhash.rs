@@ -12,54 +12,19 @@
 //! different fingerprints in them: with 64 bits, distance 3 and 6 blocks the key has 32 bits.
 
 use crate::candidates::{self, Links, STOP_EVERY, sort_memory};
-use crate::config::require;
 use crate::keys::{KeptRows, PARTITIONS, check, names};
-use crate::minhash::{ShingleBy, Shingler};
+use crate::minhash::Shingler;
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field};
 use arrow_select::take::take_record_batch;
+use bessemer_corpus_config::dedup::SimHashConfig;
 use bessemer_dataflow::{
     BatchMap, BreakerContext, FlatMap, Input, Output, PipelineBreaker, Result, Stage, column, with_columns,
 };
 use bessemer_documents::{DocKey, doc_key_column};
 use bessemer_external_sort::WordSorter;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// `[corpus.dedup.simhash]`: texts whose 64-bit fingerprints differ in few bits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SimHashConfig {
-    /// What features are windows of: words, characters, datatrove or datatrove-sha1.
-    pub shingle: ShingleBy,
-    /// Words or characters of a feature.
-    pub length: usize,
-    /// Bits in which duplicates may differ.
-    pub distance: u32,
-    /// Blocks into which fingerprints are cut to find candidates; more blocks, fewer comparisons and more disk.
-    pub blocks: u32,
-}
-
-impl Default for SimHashConfig {
-    fn default() -> Self {
-        SimHashConfig { shingle: ShingleBy::Words, length: 3, distance: 3, blocks: 6 }
-    }
-}
-
-impl SimHashConfig {
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        let (distance, blocks) = (self.distance, self.blocks);
-        require((1..=100).contains(&self.length), "simhash.length", "from 1 to 100", self.length)?;
-        require(distance <= 16, "simhash.distance", "at most 16", distance)?;
-        let wanted = format!("from distance + 1 = {} to distance + 8", distance + 1);
-        require(blocks > distance && blocks <= distance + 8, "simhash.blocks", &wanted, blocks)?;
-        let choices = choices(blocks, blocks - distance).len();
-        let wanted = "such that there are at most 255 choices of equal blocks";
-        require(choices <= 255, "simhash.blocks", wanted, format!("{blocks} ({choices} choices)"))
-    }
-}
 
 /// The fingerprint of features: bit i is set iff more features have it than not.
 pub fn fingerprint(features: &[u64]) -> u64 {
@@ -324,15 +289,5 @@ mod tests {
         }
         assert_eq!(choices(4, 1).iter().fold(0, |all, mask| all | mask), u64::MAX);
         assert_eq!(choices(6, 3).len(), 20);
-    }
-
-    #[test]
-    fn ranges() {
-        assert_eq!(SimHashConfig::default().check(), Ok(()));
-        let with = |blocks, distance| SimHashConfig { blocks, distance, ..SimHashConfig::default() }.check();
-        assert!(with(3, 3).unwrap_err().contains("simhash.blocks"));
-        assert!(with(12, 5).unwrap_err().contains("choices"));
-        assert!(with(20, 17).unwrap_err().contains("simhash.distance"));
-        assert_eq!(with(4, 3), Ok(()));
     }
 }

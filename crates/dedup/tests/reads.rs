@@ -5,7 +5,8 @@
 #[path = "integration/common/mod.rs"]
 mod common;
 
-use bessemer_dedup::{DedupConfig, Method, stages};
+use bessemer_corpus_config::dedup::{DedupConfig, Method};
+use bessemer_dedup::stages;
 use common::{PLAIN, run, words};
 
 /// Bytes that this process has read through system calls so far; `None` where the system does not tell.

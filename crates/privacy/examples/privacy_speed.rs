@@ -5,7 +5,8 @@
 // An example prints what it measured.
 #![allow(clippy::print_stdout)]
 
-use bessemer_privacy::{EmailRule, Finder, Ipv4Rule, PhoneRule, PrivacyRules};
+use bessemer_corpus_config::privacy::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
+use bessemer_privacy::Finder;
 use std::error::Error;
 use std::time::Instant;
 

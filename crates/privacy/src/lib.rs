@@ -8,13 +8,11 @@
 //! Deletion of documents by id is done where corpora are written, in the crate `corpus`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod config;
 pub mod decontaminate;
 mod find;
 mod kind;
 mod scrub;
 
-pub use config::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
 pub use find::{Finder, is_global_v4, is_global_v6, luhn};
 pub use kind::{Counts, Kind, Span};
 pub use scrub::{Scrubbed, Scrubber};

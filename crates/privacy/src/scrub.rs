@@ -1,8 +1,8 @@
 //! Replaces what was found.
 
-use crate::config::PrivacyRules;
 use crate::find::Finder;
 use crate::kind::{Counts, Kind, Span};
+use bessemer_corpus_config::privacy::PrivacyRules;
 
 /// Finds and replaces.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Scrubber {
         let mut done = 0;
         for span in spans {
             result.push_str(&text[done..span.start]);
-            let list = self.rules.replacements(span.kind);
+            let list = replacements(&self.rules, span.kind);
             // Keys and tokens share a list and its turn.
             let turn = &mut turns[if span.kind.is_secret() { 0 } else { span.kind as usize }];
             if !list.is_empty() {
@@ -59,5 +59,18 @@ impl Scrubber {
         }
         result.push_str(&text[done..]);
         result
+    }
+}
+
+/// Replacements of a kind.
+fn replacements(rules: &PrivacyRules, kind: Kind) -> &[String] {
+    match kind {
+        Kind::Email => &rules.email_replacements,
+        Kind::Ipv4 => &rules.ipv4_replacements,
+        Kind::Ipv6 => &rules.ipv6_replacements,
+        Kind::Phone => &rules.phone_replacements,
+        Kind::Card => &rules.card_replacements,
+        Kind::Iban => &rules.iban_replacements,
+        _ => &rules.secret_replacements,
     }
 }

@@ -34,7 +34,7 @@ pub use lengths::SequenceLengths;
 pub use load::{Loaded, Problem, load, load_at, parse};
 pub use origin::{Difference, Origin, Setting, show_diff};
 pub use planned::{LayoutPlan, load_planned, set_argument};
-pub use recipe::{Recipe, RecipeUse, load_recipe, load_recipe_for, parse_recipe};
+pub use recipe::{CorpusCheck, Recipe, RecipeUse, load_recipe, load_recipe_for, parse_recipe};
 pub use run::{PrometheusConfig, RunConfig, TraceConfig};
 pub use schema::json_schema;
 pub use source::Location;

@@ -5,7 +5,7 @@ use crate::layer;
 use crate::load::{self, Loaded};
 use crate::node::{Node, Value};
 use crate::origin::Origin;
-use crate::recipe::{Recipe, RecipeUse};
+use crate::recipe::{CorpusCheck, Recipe, RecipeUse};
 use crate::source::{Place, Role, Source};
 use crate::write::toml_value;
 use bessemer_parallel::{LayoutChoice, PlannedLayout};
@@ -68,18 +68,19 @@ pub fn set_argument(key: &str, value: &Json) -> String {
 /// lists in `parallel.planned`, is forgotten.
 ///
 /// # Errors
-/// As [`load_recipe_for`](crate::load_recipe_for), with the same `home`.
+/// As [`load_recipe_for`](crate::load_recipe_for), with the same `home` and `check_corpus`.
 pub fn load_planned(
     path: &Path,
     sets: &[String],
     home: Option<&Path>,
     plan: &LayoutPlan,
     recipe_use: RecipeUse,
+    check_corpus: CorpusCheck,
 ) -> Result<Loaded<Recipe>, RecipeError> {
     let source = layer::read(path, Role::File)?;
     let layers: Vec<Arc<Source>> = load::arguments(sets).into_iter().chain(plan.layers()).collect();
     let loaded = load::resolve::<Recipe>(&source, Some(path), &layers, home, &forget)?;
-    loaded.refuse(loaded.value.problems_for(recipe_use))?;
+    loaded.refuse(loaded.value.problems_with(recipe_use, check_corpus))?;
     Ok(loaded)
 }
 

@@ -6,7 +6,7 @@ use crate::run::RunConfig;
 use crate::train::{BatchPlan, SpikeAction, TrainConfig};
 use bessemer_arch::ModelConfig;
 use bessemer_checkpoint::SaveConfig;
-use bessemer_corpus::CorpusConfig;
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_eval::EvalConfig;
 use bessemer_loader::LoaderConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
@@ -56,6 +56,9 @@ pub enum RecipeUse {
     Corpus,
 }
 
+/// Check of `[corpus]`: [`CorpusConfig::check`], or that of a program with the crates that know profiles of rules and predicates.
+pub type CorpusCheck = fn(&CorpusConfig) -> Result<(), String>;
+
 impl Recipe {
     /// All mistakes that can be found before any data is read: each section's own check, and what must agree
     /// between sections.
@@ -65,6 +68,11 @@ impl Recipe {
 
     /// [`Recipe::problems`] in the sections that a command uses.
     pub fn problems_for(&self, recipe_use: RecipeUse) -> Vec<Problem> {
+        self.problems_with(recipe_use, CorpusConfig::check)
+    }
+
+    /// [`Recipe::problems_for`] with a check of `[corpus]`.
+    pub(crate) fn problems_with(&self, recipe_use: RecipeUse, check_corpus: CorpusCheck) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut section = |key: &str, checked: Result<(), String>| {
             if let Err(message) = checked {
@@ -72,7 +80,7 @@ impl Recipe {
             }
         };
         section("run", self.run.check());
-        section("corpus", self.corpus.check().map_err(|e| e.to_string()));
+        section("corpus", check_corpus(&self.corpus));
         if recipe_use == RecipeUse::Corpus {
             return problems;
         }
@@ -337,7 +345,7 @@ impl Recipe {
 /// As [`load`](crate::load), and [`RecipeError::Invalid`] with the places of everything that
 /// [`Recipe::problems`] finds.
 pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    load_recipe_for(path, sets, None, RecipeUse::Training)
+    load_recipe_for(path, sets, None, RecipeUse::Training, CorpusConfig::check)
 }
 
 /// Like [`load_recipe`] for a command that uses some of its sections: what only others need may be missing, and what only they
@@ -345,14 +353,15 @@ pub fn load_recipe(path: &Path, sets: &[String]) -> Result<Loaded<Recipe>, Recip
 /// beginning of a path stands for.
 ///
 /// # Errors
-/// As [`load_recipe`].
+/// As [`load_recipe`], and what `check_corpus` finds.
 pub fn load_recipe_for(
     path: &Path,
     sets: &[String],
     home: Option<&Path>,
     recipe_use: RecipeUse,
+    check_corpus: CorpusCheck,
 ) -> Result<Loaded<Recipe>, RecipeError> {
-    checked(load::load_at::<Recipe>(path, sets, home)?, recipe_use)
+    checked(load::load_at::<Recipe>(path, sets, home)?, recipe_use, check_corpus)
 }
 
 /// Like [`load_recipe`] for text, for example the recipe stored in a checkpoint.
@@ -360,11 +369,15 @@ pub fn load_recipe_for(
 /// # Errors
 /// As [`parse`](crate::parse), and what [`Recipe::problems`] finds.
 pub fn parse_recipe(name: &str, text: &str, sets: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
-    checked(load::parse::<Recipe>(name, text, sets)?, RecipeUse::Training)
+    checked(load::parse::<Recipe>(name, text, sets)?, RecipeUse::Training, CorpusConfig::check)
 }
 
-fn checked(mut loaded: Loaded<Recipe>, recipe_use: RecipeUse) -> Result<Loaded<Recipe>, RecipeError> {
+fn checked(
+    mut loaded: Loaded<Recipe>,
+    recipe_use: RecipeUse,
+    check_corpus: CorpusCheck,
+) -> Result<Loaded<Recipe>, RecipeError> {
     loaded.attribute_to_plan();
-    loaded.refuse(loaded.value.problems_for(recipe_use))?;
+    loaded.refuse(loaded.value.problems_with(recipe_use, check_corpus))?;
     Ok(loaded)
 }

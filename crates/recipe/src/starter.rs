@@ -9,7 +9,7 @@
 use crate::load::Problem;
 use crate::recipe::Recipe;
 use bessemer_arch::{Model, ModelConfig};
-use bessemer_corpus::SourceKind;
+use bessemer_corpus_config::SourceKind;
 use bessemer_units::{Bytes, Seconds, Tokens, counted};
 use std::fmt::Write;
 

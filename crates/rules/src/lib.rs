@@ -31,7 +31,7 @@ mod read;
 mod repetition;
 mod words;
 
-pub use config::RulesConfig;
+pub use config::{build_profiles, check_columns};
 pub use edit::{C4Options, CorrectionOptions, PhrasePosition};
 pub use error::{Error, Result};
 pub use evaluate::{DocumentView, Outcome, RuleResult, RuleVerdict, Verdict};

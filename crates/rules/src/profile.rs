@@ -8,6 +8,7 @@ use crate::measures::Measure;
 use crate::predicate::Predicate;
 use crate::read::{read_list, read_text};
 use crate::words::WordSegmenter;
+use bessemer_corpus_config::is_profile_path;
 use bessemer_text::Words;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -163,18 +164,13 @@ impl Profile {
         Profile::parse(&text, path.parent()).map_err(|error| error.at(path.display()))
     }
 
-    /// Whether a name is the path of a profile file: it has a slash or ends in `.toml`.
-    pub fn is_path(name: &str) -> bool {
-        name.contains('/') || name.ends_with(".toml")
-    }
-
     /// A carried profile, or the one in the file of this path: what a user writes on a command line. See
-    /// [`Profile::is_path`].
+    /// [`is_profile_path`].
     ///
     /// # Errors
     /// As [`Self::named`] and [`Self::load`].
     pub fn find(name_or_path: &str) -> Result<Profile> {
-        if Profile::is_path(name_or_path) {
+        if is_profile_path(name_or_path) {
             Profile::load(Path::new(name_or_path))
         } else {
             Profile::named(name_or_path)

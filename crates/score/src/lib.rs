@@ -17,13 +17,11 @@ pub mod sentencepiece;
 pub mod toxicity;
 pub mod unigram;
 
-mod config;
 mod error;
 mod random;
 mod scorer;
 mod source;
 
-pub use config::{ColumnType, ScoreConfig, ScoreKind, ScoresConfig};
 pub use error::{Result, ScoreError};
 pub use language::LanguageId;
 pub use scorer::{Document, Scorer, Value};

@@ -1,6 +1,5 @@
 //! A configured score, ready to be asked about documents.
 
-use crate::config::{ScoreConfig, ScoreKind};
 use crate::date::date_of;
 use crate::domain::DomainTags;
 use crate::dsir::Importance;
@@ -10,6 +9,7 @@ use crate::kenlm::{LanguageModel, Pieces, WhiteSpace, perplexity_of_document};
 use crate::language::{BuiltInLanguages, FastTextLanguages, LanguageId};
 use crate::sentencepiece::SentencePiece;
 use crate::unigram::Unigrams;
+use bessemer_corpus_config::scores::{ScoreConfig, ScoreKind, ScoresConfig};
 use bessemer_text::Words;
 use std::path::Path;
 
@@ -64,7 +64,7 @@ impl Scorer {
     /// # Errors
     /// Where the configuration is wrong, or the model is missing, broken or lacks the label.
     pub fn open(config: &ScoreConfig, folder: &Path) -> Result<Scorer> {
-        crate::config::ScoresConfig { list: vec![config.clone()] }.check()?;
+        ScoresConfig { list: vec![config.clone()] }.check().map_err(ScoreError::Config)?;
         let path = folder.join(&config.model);
         let built_in = config.model.is_empty();
         let model = match config.kind {
@@ -156,7 +156,6 @@ fn number(value: f64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ScoresConfig;
 
     fn data(name: &str) -> String {
         format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -221,6 +220,6 @@ mod tests {
         let missing = ScoreConfig { kind: ScoreKind::Fasttext, model: "none.bin".into(), ..base() };
         assert!(told(missing).contains("none.bin"));
         let twice = ScoresConfig { list: vec![base(), base()] };
-        assert!(twice.check().expect_err("twice").to_string().contains("rename"));
+        assert!(twice.check().expect_err("twice").contains("rename"));
     }
 }

@@ -1,6 +1,6 @@
 //! Papers, dumps of encyclopedias and forums, and chats through a whole build of a corpus; the first byte says which.
 
-use bessemer_corpus::SourceKind;
+use bessemer_corpus_config::SourceKind;
 
 const SOURCES: [(SourceKind, &str); 9] = [
     (SourceKind::Papers, "a.tex"),

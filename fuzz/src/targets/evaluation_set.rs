@@ -1,6 +1,7 @@
 //! Evaluation sets, as JSON lines or Parquet (recognised by the first byte).
 
-use bessemer_privacy::decontaminate::{DecontaminateConfig, EvaluationSource, Index, read};
+use bessemer_corpus_config::decontaminate::{DecontaminateConfig, EvaluationSource};
+use bessemer_privacy::decontaminate::{Index, read};
 use std::path::Path;
 
 /// Runs the target on one input.

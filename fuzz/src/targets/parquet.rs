@@ -1,6 +1,6 @@
 //! Parquet of documents, through a whole build of a corpus.
 
-use bessemer_corpus::SourceKind;
+use bessemer_corpus_config::SourceKind;
 
 /// Runs the target on one input.
 pub fn run(data: &[u8]) {

@@ -11,7 +11,11 @@ pub fn run(data: &[u8]) {
     {
         sets.push(set.to_string());
     }
-    if let Err(error) = parse_recipe("fuzz.toml", text, &sets) {
-        assert!(!error.to_string().is_empty());
+    match parse_recipe("fuzz.toml", text, &sets) {
+        // Profiles and predicates are not read by the recipe.
+        Ok(loaded) => {
+            let _ = bessemer_corpus::check(&loaded.value.corpus);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 }

@@ -1,6 +1,7 @@
 //! Every built-in profile, every kind of personal data and every way of cutting text, on any text.
 
-use bessemer_privacy::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules, Scrubbed, Scrubber};
+use bessemer_corpus_config::privacy::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
+use bessemer_privacy::{Scrubbed, Scrubber};
 use bessemer_rules::{DocumentView, Profile, Scratch};
 use bessemer_text::split::english::Tokenizer;
 use bessemer_text::split::lines::{newlines, splitlines};

@@ -1,7 +1,8 @@
 //! URLs: hosts, registered domains, filters, and the dates and tags that are read from them. The first line is the list.
 
+use bessemer_corpus_config::urls::UrlFilterConfig;
 use bessemer_score::{date::Date, domain};
-use bessemer_web::url::{UrlFilter, UrlFilterConfig, host, registered_domain, top_label};
+use bessemer_web::url::{UrlFilter, host, registered_domain, top_label};
 
 /// Runs the target on one input.
 pub fn run(data: &[u8]) {

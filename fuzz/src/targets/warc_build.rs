@@ -1,6 +1,6 @@
 //! WARC files (plain, gzip or zstd, recognised by the first byte) through a whole build of a corpus.
 
-use bessemer_corpus::SourceKind;
+use bessemer_corpus_config::SourceKind;
 
 /// Runs the target on one input.
 pub fn run(data: &[u8]) {

@@ -1,6 +1,6 @@
 //! `bessemer corpus train-classifier`, `train-lm`, `train-dsir` and `score`.
 
-use bessemer_score::ScoreKind;
+use bessemer_corpus_config::scores::ScoreKind;
 use bessemer_score::fasttext::Loss;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;

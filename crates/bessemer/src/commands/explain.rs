@@ -4,10 +4,11 @@ use super::pages::{PageFault, holds_pages, pages};
 use crate::cli::ExplainArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use bessemer_corpus::{SourceKind, repair_json, source_kind_of};
+use bessemer_corpus::{repair_json, source_kind_of};
+use bessemer_corpus_config::{RulesConfig, SourceKind};
 use bessemer_documents::JsonRows;
 use bessemer_rules::{
-    DocumentView, Outcome, Profile, Row, RuleResult, RuleVerdict, RulesConfig, Scratch, Value, Verdict,
+    DocumentView, Outcome, Profile, Row, RuleResult, RuleVerdict, Scratch, Value, Verdict, build_profiles,
     json_field, json_value,
 };
 use bessemer_units::counted;
@@ -100,7 +101,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
         RulesConfig { profiles: args.profile.clone(), keep: args.keep.clone(), ..RulesConfig::default() };
     // The keys of a recipe stand for the flags here.
     let flags = |e: String| e.replace("rules.profiles", "--profile").replace("rules.keep", "--keep");
-    let profiles = config.build().map_err(|e| Failure::usage(flags(e.to_string())))?;
+    let profiles = build_profiles(&config).map_err(|e| Failure::usage(flags(e.to_string())))?;
     let mut scratch = Scratch::new();
     let (mut shown, mut kept, mut passed_over, mut unread) = (0, 0, 0, None);
     for document in documents(file, &args.text)? {

@@ -1,7 +1,8 @@
 //! The pages of a file, as builds read them: a saved page, or the records of a web archive.
 
 use crate::failure::Failure;
-use bessemer_corpus::{SourceKind, source_kind_of};
+use bessemer_corpus::source_kind_of;
+use bessemer_corpus_config::SourceKind;
 use bessemer_web::extract::Extractor;
 use bessemer_web::page::{Page, PageOptions, page_of_html, page_of_record};
 use bessemer_web::warc::{WarcLimits, WarcReader};

@@ -15,7 +15,7 @@ use crate::signals::{Deadline, stop_flag};
 use crate::stages::Stages;
 use crate::uploads::Uploads;
 use crate::working_tree;
-use bessemer_corpus::CorpusConfig;
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_durable::FileLock;
 use bessemer_kernels_cpu::Rung;
 use bessemer_kernels_cpu::memory::{self, Available, Bound};

@@ -1,8 +1,8 @@
 //! Which program made a corpus of which configuration, for the data card.
 
 use super::summary::BuiltWith;
-use crate::config::CorpusConfig;
 use crate::error::{Error, Result};
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_web::redact::redact;
 use serde_json::Value;
 use std::path::Path;

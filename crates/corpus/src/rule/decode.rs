@@ -1,7 +1,7 @@
 //! Bytes to UTF-8. Files with a zero byte among their first 8 KiB count as binary (git's rule); other bytes that
 //! are not UTF-8 are dropped or repaired. A byte-order mark is removed, unless the text must stay verbatim.
 
-use crate::config::InvalidUtf8;
+use bessemer_corpus_config::InvalidUtf8;
 use bessemer_documents::{COMPONENT, Document, DocumentPass, Scratch, Verdict};
 use std::borrow::Cow;
 use std::collections::BTreeSet;

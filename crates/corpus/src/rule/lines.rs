@@ -1,7 +1,7 @@
 //! Longest and mean line, in characters without the line end: minified code, data in one line.
 
 use super::Kind;
-use crate::config::Scope;
+use bessemer_corpus_config::Scope;
 use bessemer_dataflow::Result;
 use bessemer_documents::{Document, DocumentPass, Scratch, Verdict};
 

@@ -21,7 +21,7 @@ pub(crate) use decode::{Decode, is_binary};
 pub(crate) use decontaminate::{CONTAMINATED, Decontaminate};
 pub(crate) use profiles::{DocumentRow, Profiles};
 
-use crate::config::{CorpusConfig, Scope};
+use bessemer_corpus_config::{CorpusConfig, Scope};
 use bessemer_documents::{Document, DocumentPass};
 
 /// Code or prose, decided by the path of a document.
@@ -127,7 +127,7 @@ pub(crate) mod tests {
 
     /// Runs one rule on one text.
     pub(crate) fn visit_text(rule: impl DocumentPass + 'static, path: &str, text: &str) -> Visited {
-        let decode = super::Decode::of(crate::InvalidUtf8::Drop, Default::default(), false);
+        let decode = super::Decode::of(bessemer_corpus_config::InvalidUtf8::Drop, Default::default(), false);
         visit(vec![Box::new(decode), Box::new(rule)], path, text.as_bytes())
     }
 }

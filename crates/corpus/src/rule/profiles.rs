@@ -1,6 +1,6 @@
 //! The profiles of the `rules` crate as a pass over documents.
 
-use crate::mix::TAG;
+use crate::check::TAG;
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt8Type, UInt32Type, UInt64Type};

@@ -3,10 +3,10 @@
 //! Up to three passes, each over the text that the one before leaves: e-mail addresses, then IPv4 addresses (in the order of
 //! datatrove's PII formatter), then everything else that is asked for.
 
-use crate::config::{AddressPatterns, PrivacyConfig};
+use bessemer_corpus_config::privacy::{AddressPatterns, EmailRule, Ipv4Rule, PrivacyConfig, PrivacyRules};
 use bessemer_dataflow::Result;
 use bessemer_documents::{Document, DocumentPass, EMAILS, IPS, NUMBERS, SECRETS, Scratch, Verdict};
-use bessemer_privacy::{EmailRule, Ipv4Rule, Kind, PrivacyRules, Scrubbed, Scrubber};
+use bessemer_privacy::{Kind, Scrubbed, Scrubber};
 
 /// Reason of documents with more finds than allowed.
 const REASON: &str = "personal-data";
@@ -88,7 +88,7 @@ mod tests {
 
     fn chained(config: &PrivacyConfig, text: &str) -> Visited {
         let decode: Box<dyn DocumentPass> =
-            Box::new(Decode::of(crate::InvalidUtf8::Drop, Default::default(), false));
+            Box::new(Decode::of(bessemer_corpus_config::InvalidUtf8::Drop, Default::default(), false));
         let passes = passes(config).map(|pass| Box::new(pass) as Box<dyn DocumentPass>);
         visit([decode].into_iter().chain(passes).collect(), "a", text.as_bytes())
     }
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(names, ["emails", "public-ips"]);
         let text = "call +49 30 901820 or pay 4111 1111 1111 1111; AKIAIOSFODNN7EXAMPLQ at 2600:1f18::1";
         let mut config = PrivacyConfig { ipv6: true, cards: true, secrets: true, ..off() };
-        config.phones = bessemer_privacy::PhoneRule::International;
+        config.phones = bessemer_corpus_config::privacy::PhoneRule::International;
         let edited = chained(&config, text);
         assert_eq!(edited.text, "call [PHONE] or pay [CARD]; [SECRET] at 2001:db8::1");
         assert_eq!(counts(&edited), [0, 1, 2, 1]);

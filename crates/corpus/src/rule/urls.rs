@@ -4,8 +4,9 @@ use crate::error::{Error, Result};
 use crate::output::summary::SUMMARY_FILE;
 use crate::read::CorpusReader;
 use arrow_array::cast::AsArray;
+use bessemer_corpus_config::urls::UrlFilterConfig;
 use bessemer_documents::{Document, DocumentPass, Scratch, Split, Verdict};
-use bessemer_web::url::{UrlFilter, UrlFilterConfig};
+use bessemer_web::url::UrlFilter;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -5,9 +5,10 @@ mod parts;
 use crate::error::{Error, Result};
 use crate::output::series::own_fields;
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::scores::{ColumnType, ScoreConfig, ScoreKind, ScoresConfig};
 use bessemer_dataflow::Stage;
 use bessemer_documents::{Document, DocumentPass, EDIT_KINDS, Scratch, Value, Verdict, text_schema};
-use bessemer_score::{ColumnType, ScoreConfig, ScoreKind, Scorer, ScoresConfig};
+use bessemer_score::Scorer;
 use std::path::Path;
 
 /// Names that stages give to columns of their own.
@@ -61,9 +62,8 @@ pub(crate) fn reads_urls(config: &ScoresConfig) -> bool {
     config.list.iter().any(|score| matches!(score.kind, ScoreKind::Domain | ScoreKind::Date))
 }
 
-/// Checks every value; the message names the key.
+/// Checks that no score writes a column that documents have already.
 pub(crate) fn check(config: &ScoresConfig) -> std::result::Result<(), String> {
-    config.check().map_err(|error| format!("corpus.{error}"))?;
     let schema = text_schema();
     let own = own_fields();
     for field in columns(config) {

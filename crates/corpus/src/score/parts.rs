@@ -8,10 +8,10 @@ use arrow_array::builder::StringBuilder;
 use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_corpus_config::scores::ScoreConfig;
 use bessemer_dataflow::{
     BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, scan_files, side_rows,
 };
-use bessemer_score::ScoreConfig;
 use bessemer_score::quantile::{Cuts, Sketch};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -5,10 +5,10 @@
 //! (file, row) stays the identity and the order of a row.
 
 use super::{Listing, Source, SourceInfo};
-use crate::mix::SourceConfig;
 use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::SourceConfig;
 use bessemer_dataflow::{Morsel, Scan, column, with_columns};
 use bessemer_documents::{COMPONENT, TAGS};
 use std::collections::VecDeque;

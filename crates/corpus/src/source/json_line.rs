@@ -97,7 +97,9 @@ impl<'de> Visitor<'de> for Object<'_> {
             if name.0 == self.fields.text {
                 match map.next_value::<Option<TextOrTurns<'de>>>()? {
                     Some(TextOrTurns::Text(text)) => parsed.text = Some(text),
-                    Some(TextOrTurns::Turns(turns)) => parsed.chat = Some(self.fields.dialogue.chat(&turns)),
+                    Some(TextOrTurns::Turns(turns)) => {
+                        parsed.chat = Some(dialogue::chat(&self.fields.dialogue, &turns))
+                    }
                     None => {}
                 }
                 continue;
@@ -105,7 +107,7 @@ impl<'de> Visitor<'de> for Object<'_> {
             if dialogue::FIELDS.contains(&name.0.as_ref()) && parsed.text.is_none() && parsed.chat.is_none() {
                 let turns = map.next_value::<Json>()?;
                 if turns.is_array() {
-                    parsed.chat = Some(self.fields.dialogue.chat(&turns));
+                    parsed.chat = Some(dialogue::chat(&self.fields.dialogue, &turns));
                 }
                 if self.fields.metadata.reads(&name.0) {
                     parsed.metadata.insert(name.0.into_owned(), turns);
@@ -142,7 +144,7 @@ impl<'de> Visitor<'de> for Object<'_> {
         };
         match text {
             Some(turns @ Json::Array(_)) if parsed.text.is_none() => {
-                parsed.chat = Some(self.fields.dialogue.chat(&turns));
+                parsed.chat = Some(dialogue::chat(&self.fields.dialogue, &turns));
             }
             text => parsed.text = parsed.text.or(string(text)),
         }
@@ -260,8 +262,8 @@ impl<'de> Visitor<'de> for PerhapsVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialogue::DialogueConfig;
     use crate::source::MetadataColumns;
+    use bessemer_corpus_config::DialogueConfig;
 
     #[test]
     fn the_text_is_found_and_unescaped_and_other_fields_are_passed_over() {

@@ -2,8 +2,9 @@
 //!
 //! A predicate names them `meta.NAME`. Only fields that some predicate names are read; a row carries them as one JSON object.
 
-use crate::config::CorpusConfig;
-use bessemer_rules::{METADATA_PREFIX, Predicate, Profile, json_field};
+use crate::evaluate;
+use bessemer_corpus_config::CorpusConfig;
+use bessemer_rules::{METADATA_PREFIX, Predicate, Profile, build_profiles, json_field};
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,11 +17,12 @@ impl MetadataColumns {
     /// The columns that rules, samples and slices of a configuration read. A rule that cannot be built names none: the check of
     /// the configuration reports it.
     pub(crate) fn of(config: &CorpusConfig) -> MetadataColumns {
-        let profiles: Vec<Profile> = [config.rules.build().ok(), config.evaluate.build().ok()]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .collect();
+        let profiles: Vec<Profile> =
+            [build_profiles(&config.rules).ok(), evaluate::profiles(&config.evaluate).ok()]
+                .into_iter()
+                .flatten()
+                .flatten()
+                .collect();
         let of_profiles = profiles.iter().flat_map(Profile::columns).map(String::from);
         let slices = config.sources.iter().flat_map(|source| &source.slices);
         let predicates: Vec<Predicate> =

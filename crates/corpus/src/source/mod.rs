@@ -33,7 +33,7 @@ pub(crate) use resolve::open;
 pub use resolve::source_kind_of;
 pub use row_lines::open_json_lines;
 
-use crate::dialogue::DialogueConfig;
+use bessemer_corpus_config::DialogueConfig;
 use bessemer_dataflow::Scan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

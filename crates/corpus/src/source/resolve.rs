@@ -7,10 +7,10 @@ use super::{
     FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, max_page_bytes, papers,
     parquet, row_lines, stack_exchange, warc, wikipedia,
 };
-use crate::config::{CleanConfig, CorpusConfig, InvalidUtf8, SourceKind};
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
-use bessemer_dedup::Method;
+use bessemer_corpus_config::dedup::Method;
+use bessemer_corpus_config::{CleanConfig, CorpusConfig, InvalidUtf8, SourceKind};
 use bessemer_web::page::PDF_BEGINNING;
 use std::io::Read;
 use std::path::Path;

@@ -9,9 +9,10 @@ use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::location::{Opened, SourceLocation};
 use super::{MORSEL_BYTES, max_page_bytes};
-use crate::dialogue::DialogueConfig;
+use crate::dialogue;
 use crate::error::Result;
 use arrow_array::RecordBatch;
+use bessemer_corpus_config::DialogueConfig;
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
 use bessemer_markup::MarkupLimits;
 use bessemer_markup::stack_exchange::{Post, PostKind};
@@ -338,7 +339,7 @@ fn thread(
     if texts.is_empty() {
         return Err(("no-answer", question.title));
     }
-    let text = reading.dialogue.thread(&question.title, &text_of(&question.body)?, &texts);
+    let text = dialogue::thread(&reading.dialogue, &question.title, &text_of(&question.body)?, &texts);
     Ok(Thread { text, created: question.created })
 }
 

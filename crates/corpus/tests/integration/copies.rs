@@ -4,8 +4,9 @@
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch};
 use bessemer_corpus::*;
+use bessemer_corpus_config::dedup::Method;
+use bessemer_corpus_config::*;
 use bessemer_dataflow::{BatchMap, Batches, Executor, Plan, Result, Sink, Stage};
-use bessemer_dedup::Method;
 use bessemer_durable::ConfinedDir;
 use std::collections::BTreeMap;
 use std::path::Path;

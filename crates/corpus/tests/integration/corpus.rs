@@ -1,6 +1,7 @@
 //! The corpus crate from outside: sources, determinism, resumption, hostile input.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -527,7 +528,7 @@ fn documents_that_were_found_often_come_back_by_the_size_of_their_group() {
     }
     let mut config = config(SourceKind::Folder, input.path());
     config.split.validation_fraction = 0.0;
-    config.dedup.methods = vec![bessemer_dedup::Method::Exact];
+    config.dedup.methods = vec![bessemer_corpus_config::dedup::Method::Exact];
     config.dedup.rehydrate = vec![[1, 1], [2, 2], [3, 3], [5, 5], [9, 1]];
     let folder = out.path().join("corpus");
     built(&config, &folder);
@@ -620,7 +621,7 @@ fn evaluation_sets_are_kept_out_and_counted() {
     config.clean.line_rules = Scope::None;
     config.split.validation_fraction = 0.0;
     let plain = build_with(&config, &out.path().join("plain"), 1, 1 << 20).unwrap().summary;
-    config.decontaminate.sets = vec![bessemer_privacy::decontaminate::EvaluationSource {
+    config.decontaminate.sets = vec![bessemer_corpus_config::decontaminate::EvaluationSource {
         path: set.display().to_string(),
         query: vec!["question".into()],
         answer: "answer".into(),
@@ -632,7 +633,7 @@ fn evaluation_sets_are_kept_out_and_counted() {
     assert_eq!(dropped.decontaminated.values().map(|c| (c.dropped, c.cut)).collect::<Vec<_>>(), [(1, 0)]);
     assert_ne!(plain.key, dropped.key);
 
-    config.decontaminate.action = bessemer_privacy::decontaminate::DecontaminateAction::Window;
+    config.decontaminate.action = bessemer_corpus_config::decontaminate::DecontaminateAction::Window;
     let cut = build_with(&config, &out.path().join("x"), 1, 1 << 20).unwrap().summary;
     assert_eq!(cut.kept.documents, 2);
     assert!(cut.kept.bytes + 400 < plain.kept.bytes, "the margins go too");

@@ -1,6 +1,7 @@
 //! Deletion by id: from the corpus, from the shards, and from every later build.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_tokenizer::{Tokenizer, TokenizerConfig, Trainer};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Corpora whose rows are written down: what changes them must say so, and raise a version (see `outputs`).
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -100,7 +101,7 @@ fn addresses_and_copies_are_found_as_they_were() {
     addresses_and_copies(input.path());
     let path = input.path().display().to_string();
     let mut config = CorpusConfig { source: SourceKind::Folder, path, ..CorpusConfig::default() };
-    config.privacy.patterns = AddressPatterns::Datatrove;
+    config.privacy.patterns = privacy::AddressPatterns::Datatrove;
     let (summary, rows) = built(&config);
     assert_eq!(summary.dropped_by_reason["duplicate"].documents, 72);
     assert_eq!(rows, "3e0b386bf5fd492be9091d62d86d6e75");

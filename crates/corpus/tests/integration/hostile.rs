@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_web::warc::{Compression, WarcWriter};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

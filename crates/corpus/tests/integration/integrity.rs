@@ -1,6 +1,7 @@
 //! What comes out of a build is what readers get, or an error that names the file; foreign files survive.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_tokenizer::{Tokenizer, TokenizerConfig, Trainer};
 use std::fs;
 use std::path::Path;

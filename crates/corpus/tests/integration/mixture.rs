@@ -1,6 +1,7 @@
 //! Several sources as one corpus: bytes, counts, slices, sources that no rule touches, shards.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_dataflow::{Executor, Morsel, Plan, Scan, Sink};
 use bessemer_durable::ConfinedDir;
 use bessemer_shards::ShardSet;

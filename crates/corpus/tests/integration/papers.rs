@@ -1,6 +1,7 @@
 //! Papers, encyclopedias, forums and chats through whole builds: what becomes a document, what is dropped and why.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::fs;

@@ -7,6 +7,7 @@ use crate::store;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_object_store::{RemoteFile, RemoteOptions, Stores};
 use bessemer_web::warc::{Compression, WarcLimits, WarcReader, WarcWriter, cut};
 use std::fs;

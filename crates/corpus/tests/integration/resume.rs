@@ -3,6 +3,7 @@
 //! The child is this test program itself, asked for the ignored test `child`.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use std::cell::Cell;
 use std::fs;
 use std::io::Write;
@@ -32,7 +33,7 @@ fn every_stage(path: &Path) -> CorpusConfig {
     let mut config = config(path);
     config.rules.profiles = vec!["gopher-quality".into()];
     config.rules.keep = vec!["bytes > 100".into()];
-    config.dedup.methods = vec![bessemer_dedup::Method::Minhash];
+    config.dedup.methods = vec![bessemer_corpus_config::dedup::Method::Minhash];
     let privacy = &mut config.privacy;
     (privacy.emails, privacy.ips, privacy.ipv6, privacy.cards, privacy.ibans, privacy.secrets) =
         (true, true, true, true, true, true);

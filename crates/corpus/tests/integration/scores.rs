@@ -2,7 +2,8 @@
 
 use arrow_array::{Array, ArrayRef, Float64Array, StringArray};
 use bessemer_corpus::*;
-use bessemer_score::{ScoreConfig, ScoreKind};
+use bessemer_corpus_config::scores::{ScoreConfig, ScoreKind};
+use bessemer_corpus_config::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -279,7 +280,11 @@ fn several_sources_with_slices_by_score_keep_their_components_through_every_dedu
     let english =
         SliceConfig { name: "english".into(), predicate: "lang == \"en\"".into(), ..Default::default() };
     config.sources[0].slices = vec![english];
-    for methods in [vec![], vec![bessemer_dedup::Method::Minhash], vec![bessemer_dedup::Method::Simhash]] {
+    for methods in [
+        vec![],
+        vec![bessemer_corpus_config::dedup::Method::Minhash],
+        vec![bessemer_corpus_config::dedup::Method::Simhash],
+    ] {
         config.dedup.methods = methods;
         let out = folder.path().join(format!("out-{}", config.dedup.methods.len()));
         let summary = built(&config, &out, 2).unwrap();
@@ -303,7 +308,7 @@ fn embedded() -> Vec<(String, Option<Vec<f32>>)> {
 
 fn by_embeddings(input: &Path) -> CorpusConfig {
     let mut config = config(input, Vec::new());
-    config.dedup.methods = vec![bessemer_dedup::Method::Semantic];
+    config.dedup.methods = vec![bessemer_corpus_config::dedup::Method::Semantic];
     config.dedup.semantic.column = "vector".into();
     config
 }

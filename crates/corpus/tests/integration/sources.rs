@@ -2,6 +2,7 @@
 //! out of small corpora.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -541,7 +542,7 @@ fn long_texts_are_cut_into_parts_on_one_side_of_the_split() {
     let out = TempDir::new().unwrap();
     let path = out.path().join("corpus");
     fs::write(input.path().join("copy.txt"), &books[0]).unwrap();
-    config.dedup.methods = vec![bessemer_dedup::Method::Minhash];
+    config.dedup.methods = vec![bessemer_corpus_config::dedup::Method::Minhash];
     let summary = build_with(&config, &path, 3).unwrap().summary;
     assert!(summary.dropped_by_reason.keys().any(|reason| reason.contains("duplicate")), "{summary:?}");
     let stop = AtomicBool::new(false);

@@ -1,6 +1,7 @@
 //! URL filters, saved pages, evaluation, and the data card that every build writes.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_web::warc::{Compression, WarcWriter};
 use std::fs;
 use std::path::Path;
@@ -191,7 +192,7 @@ fn a_sample_is_evaluated_and_reported_and_written_for_review() {
     delete(&out, &[id], "", &AtomicBool::new(false)).unwrap();
     assert!(!out.join(REVIEW_FILE).exists());
     config.evaluate.profiles = vec!["zyia2".into()];
-    let message = config.check().unwrap_err();
+    let message = check(&config).unwrap_err();
     assert!(message.contains("corpus.evaluate.profiles") && message.contains("ziya2"), "{message}");
 }
 

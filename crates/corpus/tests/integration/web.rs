@@ -1,6 +1,7 @@
 //! Archives of the web as a source: pages, what is none, and what is broken.
 
 use bessemer_corpus::*;
+use bessemer_corpus_config::*;
 use bessemer_web::warc::{Compression, WarcWriter};
 use std::fs;
 use std::path::Path;
@@ -218,7 +219,8 @@ fn named_methods_of_deduplication_count_copies() {
     fs::write(input.join("d.txt"), text(1) + "and one more line at the end").unwrap();
     let mut config = CorpusConfig { path: input.display().to_string(), ..CorpusConfig::default() };
     config.split.validation_fraction = 0.0;
-    config.dedup.methods = vec![bessemer_dedup::Method::Exact, bessemer_dedup::Method::Minhash];
+    config.dedup.methods =
+        vec![bessemer_corpus_config::dedup::Method::Exact, bessemer_corpus_config::dedup::Method::Minhash];
     let (out, stop) = (folder.path().join("out"), AtomicBool::new(false));
     let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
     let summary = build(&config, &out, &context).unwrap().summary;
@@ -257,7 +259,9 @@ fn repeated_parts_are_cut_out_of_documents() {
     fs::write(input.join("b.txt"), line(200) + &repeated + &line(300)).unwrap();
     let (out, stop) = (folder.path().join("out"), AtomicBool::new(false));
     let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
-    for method in [bessemer_dedup::Method::Substring, bessemer_dedup::Method::Lines] {
+    for method in
+        [bessemer_corpus_config::dedup::Method::Substring, bessemer_corpus_config::dedup::Method::Lines]
+    {
         let mut config = CorpusConfig { path: input.display().to_string(), ..CorpusConfig::default() };
         config.split.validation_fraction = 0.0;
         config.dedup.methods = vec![method];

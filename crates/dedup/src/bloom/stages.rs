@@ -1,13 +1,14 @@
 //! The Bloom rule as stages of a plan: hashes of n-grams in parallel, the filter in order, edits in parallel.
 
+use super::SHARDS;
 use super::filter::{Filter, Size, shard_of};
-use super::{BloomConfig, BloomScope, SHARDS};
 use crate::keys::{check, names, with_keys, words};
 use crate::minhash::shingle::uax_words;
 use crate::verdict::without;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, ArrayRef, BinaryArray, Float32Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_corpus_config::dedup::{BloomConfig, BloomScope};
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, side_rows,
 };

@@ -13,4 +13,4 @@ mod cut;
 mod stages;
 
 pub use cut::{TextEdit, line_keys, sentence_keys, without_lines, without_sentences};
-pub use stages::{LineUnit, LinesConfig, stages};
+pub use stages::stages;

@@ -7,53 +7,11 @@ use arrow_array::{
     Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_corpus_config::dedup::{LineUnit, LinesConfig};
 use bessemer_dataflow::{BatchMap, FlatMap, Fold, Reducer, Result, Stage, column, side_rows};
 use bessemer_documents::{Verdict, edit};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Unit of text that is compared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum LineUnit {
-    /// Lines in the normal form of cc_net.
-    #[default]
-    Lines,
-    /// Spans of consecutive sentences, as C4 and datatrove do.
-    Sentences,
-}
-
-/// Deduplication of lines or sentences across documents: the first occurrence stays.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LinesConfig {
-    /// Unit that is compared: lines or sentences.
-    pub unit: LineUnit,
-    /// Sentences of a span, with `sentences`.
-    pub span: u32,
-    /// Documents with fewer words than this after a cut are dropped (`repeated-lines`); 0 keeps all.
-    pub min_words: u32,
-    /// Documents with fewer sentences than this after a cut are dropped; 0 keeps all.
-    pub min_sentences: u32,
-}
-
-impl Default for LinesConfig {
-    fn default() -> Self {
-        LinesConfig { unit: LineUnit::Lines, span: 3, min_words: 50, min_sentences: 3 }
-    }
-}
-
-impl LinesConfig {
-    /// Checks the values. The message begins with `key`, the name of this table.
-    pub fn check(&self, key: &str) -> std::result::Result<(), String> {
-        if (1..=100).contains(&self.span) {
-            return Ok(());
-        }
-        Err(format!("{key}.span = {}: expected 1 to 100 sentences", self.span))
-    }
-}
 
 /// Column of the places that go: u32, little-endian.
 const PLACES: &str = "repeated_lines";

@@ -1,6 +1,26 @@
 //! Bands: the curve, the choice of bands and rows, and the keys.
 
 use crate::mix::mix;
+use bessemer_corpus_config::dedup::{MinHashConfig, Profile, ShingleBy, Signature};
+
+/// Values that the optimiser may use where bands are 0.
+const OPTIMISED_VALUES: usize = 256;
+
+/// The values of the profile of a configuration in place, bands and rows chosen.
+#[must_use]
+pub fn resolved(config: &MinHashConfig) -> MinHashConfig {
+    let mut config = config.clone();
+    if config.profile == Profile::Fineweb {
+        config.shingle = ShingleBy::DatatroveSha1;
+        config.signature = Signature::Datatrove;
+        (config.length, config.bands, config.rows, config.seed) = (5, 14, 8, 1);
+        config.profile = Profile::Native;
+    }
+    if config.bands == 0 {
+        (config.bands, config.rows) = optimal_bands(OPTIMISED_VALUES, config.similarity);
+    }
+    config
+}
 
 /// Probability that two documents of Jaccard similarity `s` share at least one of `bands` bands of `rows` values:
 /// 1 − (1 − s^r)^b (Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets", 3.4).
@@ -75,6 +95,16 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn profiles_and_bands_are_resolved() {
+        let fineweb = resolved(&MinHashConfig::fineweb());
+        assert_eq!((fineweb.bands, fineweb.rows, fineweb.length, fineweb.seed), (14, 8, 5, 1));
+        // examples/fineweb.py: HashConfig(hash_fc="sha1", precision=64), and 64 bits of SHA-1 before that key existed.
+        assert_eq!((fineweb.shingle, fineweb.signature), (ShingleBy::DatatroveSha1, Signature::Datatrove));
+        let chosen = resolved(&MinHashConfig { bands: 0, similarity: 0.7, ..MinHashConfig::default() });
+        assert!(chosen.bands * chosen.rows <= OPTIMISED_VALUES && chosen.bands > 10);
     }
 
     #[test]

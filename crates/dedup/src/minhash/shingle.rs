@@ -1,25 +1,9 @@
 //! Shingles: a document as a set of hashes of neighbouring words or characters.
 
 use crate::mix::mix;
+use bessemer_corpus_config::dedup::ShingleBy;
 use bessemer_text::ngram::{Joined, char_hashes};
 use bessemer_text::{Simplify, Words, hash};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// Units that shingles are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ShingleBy {
-    /// Windows of words: runs of letters and digits, lowercased.
-    #[default]
-    Words,
-    /// Windows of characters of the lowercased text, white space as one space: for scripts without spaces.
-    Characters,
-    /// Windows of the English words of datatrove's simplified text, joined by spaces and hashed by XXH64: datatrove's default.
-    Datatrove,
-    /// The same, hashed by SHA-1: FineWeb, and datatrove before 0.3.
-    DatatroveSha1,
-}
 
 /// Makes hashed shingles; keeps its buffers between documents.
 #[derive(Debug)]

@@ -8,16 +8,16 @@
 //! ```
 
 use super::permutations::{Permutations, Width};
-use super::{Shingler, Sketcher, lsh};
+use super::{Shingler, Sketcher, lsh, resolved};
 use crate::candidates;
-use crate::config::{MinHashConfig, Signature};
 use crate::keep_first::KeepFirst;
 use crate::keys::{KeptRows, PARTITIONS, names, with_keys};
-use crate::representatives::{Representatives, Verify};
+use crate::representatives::Representatives;
 use crate::verdict::{self, DropDuplicates, without};
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
+use bessemer_corpus_config::dedup::{MinHashConfig, Signature, Verify};
 use bessemer_dataflow::{BatchMap, Result, Stage, column, with_columns};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Signer {
 impl BandKeys {
     /// Keys as `config` says, once resolved.
     pub fn new(config: &MinHashConfig) -> BandKeys {
-        BandKeys::with(&config.resolved(), Signer::new(&config.resolved()))
+        BandKeys::with(&resolved(config), Signer::new(&resolved(config)))
     }
 
     fn with(config: &MinHashConfig, signer: Signer) -> BandKeys {
@@ -87,13 +87,13 @@ impl BandKeys {
 
 /// The map that adds `bands`, null for documents that are dropped already or have no shingle.
 pub(crate) fn keys(config: &MinHashConfig) -> Stage {
-    let config = config.resolved();
+    let config = resolved(config);
     Stage::Map(Arc::new(Bands { signer: Signer::new(&config), config }))
 }
 
 /// The stages of MinHash behind [`keys`].
 pub(crate) fn stages(config: &MinHashConfig) -> Vec<Stage> {
-    let config = config.resolved();
+    let config = resolved(config);
     let mut project = names(&["file", "row", "split", "reason", "copies", "group"]);
     let mut side = vec![
         Stage::FlatMap(Arc::new(KeptRows { key: Some("group") })),

@@ -1,11 +1,12 @@
 //! Semantic deduplication as stages of a plan: embeddings, one pipeline breaker, verdicts.
 
 use super::kmeans::{Centres, Settings, kmeans};
-use super::{Keep, SemanticConfig, dot, hashed_bag, normalise};
+use super::{dot, hashed_bag, normalise};
 use crate::keys::{KeptRows, check, names, with_keys};
 use crate::mix::{mix, stream};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, BinaryArray, RecordBatch};
+use bessemer_corpus_config::dedup::{Keep, SemanticConfig};
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column,
 };

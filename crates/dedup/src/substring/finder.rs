@@ -17,6 +17,7 @@ use super::error::{Error, Result};
 use super::ranges::{Interval, aligned, merge, subtract};
 use super::records::{Clip, extend, put, sorter};
 use super::store::{Reader, Store};
+use bessemer_corpus_config::dedup::SubstringConfig;
 use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{BUCKETS, Feed, SortMemory, SortedRecords, Sorter};
 use std::ops::Range;
@@ -30,10 +31,6 @@ const PIECE: u64 = 1 << 20;
 const POSITION_BITS: u32 = 48;
 /// Seeds tried before giving up.
 const SEEDS: u64 = 8;
-/// Shortest window.
-pub const MIN_LENGTH: usize = 8;
-/// Longest window.
-pub const MAX_LENGTH: usize = 1 << 16;
 
 /// How large a search may be.
 #[derive(Debug, Clone)]
@@ -93,11 +90,12 @@ impl Finder {
     /// For substrings of `length` bytes.
     ///
     /// # Errors
-    /// A length outside [`MIN_LENGTH`] to [`MAX_LENGTH`], or no thread.
+    /// A length outside [`SubstringConfig::MIN_LENGTH`] to [`SubstringConfig::MAX_LENGTH`], or no thread.
     pub fn new(length: usize, limits: Limits) -> Result<Finder> {
-        if !(MIN_LENGTH..=MAX_LENGTH).contains(&length) {
+        let (least, most) = (SubstringConfig::MIN_LENGTH, SubstringConfig::MAX_LENGTH);
+        if !(least..=most).contains(&length) {
             return Err(Error::Config(format!(
-                "substring length {length}: expected {MIN_LENGTH} to {MAX_LENGTH} bytes"
+                "substring length {length}: expected {least} to {most} bytes"
             )));
         }
         if limits.threads == 0 {

@@ -23,8 +23,8 @@ mod store;
 pub mod suffix;
 
 pub use error::{Error, Result};
-pub use finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH, Repeats};
-pub use stages::{SubstringConfig, stages};
+pub use finder::{Finder, Limits, Repeats};
+pub use stages::stages;
 
 #[cfg(test)]
 mod tests;

@@ -1,46 +1,18 @@
 //! Substring deduplication as stages of a plan.
 
-use super::finder::{Finder, Limits, MAX_LENGTH, MIN_LENGTH};
+use super::finder::{Finder, Limits};
 use crate::keys::{check, names};
 use crate::verdict;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bessemer_corpus_config::dedup::SubstringConfig;
 use bessemer_dataflow::{
     BatchMap, BreakerContext, Error, Input, Output, PipelineBreaker, Result, Stage, column, side_rows,
 };
 use bessemer_documents::{Verdict, edit};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Exact substring deduplication: of every string of `length` bytes that occurs several times one copy stays, the one lowest in
-/// document order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SubstringConfig {
-    /// Bytes of the shortest repeat that is removed. The authors of the method remove 50 tokens, about 200 bytes of English.
-    pub length: u32,
-    /// Documents with fewer bytes than this left after a cut are dropped (`repeated-substrings`).
-    pub min_bytes_left: u64,
-}
-
-impl Default for SubstringConfig {
-    fn default() -> Self {
-        SubstringConfig { length: 200, min_bytes_left: 100 }
-    }
-}
-
-impl SubstringConfig {
-    /// Checks the values. The message begins with `key`, the name of this table.
-    pub fn check(&self, key: &str) -> std::result::Result<(), String> {
-        if (MIN_LENGTH..=MAX_LENGTH).contains(&(self.length as usize)) {
-            return Ok(());
-        }
-        Err(format!("{key}.length = {}: expected {MIN_LENGTH} to {MAX_LENGTH} bytes", self.length))
-    }
-}
 
 const NAME: &str = "substrings";
 /// Column of the ranges that go: pairs of little-endian u64, first byte and one past the last.

@@ -3,6 +3,7 @@
 
 use super::ranges::{aligned, merge, subtract};
 use super::*;
+use bessemer_corpus_config::dedup::SubstringConfig;
 use bessemer_durable::ConfinedDir;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -178,7 +179,9 @@ fn a_collision_of_fingerprints_does_not_reach_the_result() {
 #[test]
 fn values_out_of_range_are_refused_by_name() {
     let limits = |threads| Limits { threads, memory: 0, spill: here() };
-    for (length, threads, word) in [(7, 1, "length 7"), (MAX_LENGTH + 1, 1, "length"), (50, 0, "thread")] {
+    for (length, threads, word) in
+        [(7, 1, "length 7"), (SubstringConfig::MAX_LENGTH + 1, 1, "length"), (50, 0, "thread")]
+    {
         let message = Finder::new(length, limits(threads)).err().unwrap().to_string();
         assert!(message.contains(word), "{message}");
     }

@@ -2,10 +2,11 @@
 
 use crate::common;
 
+use bessemer_corpus_config::dedup::{DedupConfig, Method, ShingleBy};
 use bessemer_dataflow::column;
-use bessemer_dedup::minhash::{ShingleBy, Shingler};
+use bessemer_dedup::minhash::Shingler;
 use bessemer_dedup::simhash::fingerprint;
-use bessemer_dedup::{DedupConfig, Method, stages};
+use bessemer_dedup::stages;
 use common::{PLAIN, Run, batches, fates, kept, random, run, run_batches, same_however_it_runs, words};
 
 fn only(method: Method) -> DedupConfig {

@@ -2,9 +2,9 @@
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
+use bessemer_corpus_config::dedup::{LineUnit, LinesConfig, SubstringConfig};
 use bessemer_dataflow::{Batches, Executor, Plan, Result, Sink, Stage, column, optional};
-use bessemer_dedup::lines::{self, LineUnit, LinesConfig};
-use bessemer_dedup::substring::{self, SubstringConfig};
+use bessemer_dedup::{lines, substring};
 use bessemer_durable::ConfinedDir;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -2,8 +2,9 @@
 
 use crate::common;
 
-use bessemer_dedup::minhash::{BandKeys, ShingleBy, Shingler, hit_probability};
-use bessemer_dedup::{DedupConfig, Method, MinHashConfig, Signature, Verify, stages};
+use bessemer_corpus_config::dedup::{DedupConfig, Method, MinHashConfig, ShingleBy, Signature, Verify};
+use bessemer_dedup::minhash::{BandKeys, Shingler, hit_probability, resolved};
+use bessemer_dedup::{similarity, stages};
 use common::{PLAIN, kept, pair, random, run, same_however_it_runs, words};
 
 /// Words of both texts of a pair together.
@@ -90,13 +91,13 @@ fn what_is_dropped_is_similar_and_what_is_similar_is_dropped() {
     let (mut expected, mut missed, mut dropped) = (0.0, 0.0, 0);
     for (row, fate) in fates.iter().enumerate() {
         if let Some(first) = fate.first() {
-            let s = Verify::Jaccard.similarity(&sets[row], &sets[first]);
+            let s = similarity(Verify::Jaccard, &sets[row], &sets[first]);
             assert!(s >= 0.75 && first < row && fates[first].reason.is_none(), "{row} for {first} at {s}");
             assert_eq!(fate.reason.as_deref(), Some("near-duplicate"));
             dropped += 1;
         }
         if row >= 600 {
-            let s = Verify::Jaccard.similarity(&sets[row], &sets[3 * (row - 600)]);
+            let s = similarity(Verify::Jaccard, &sets[row], &sets[3 * (row - 600)]);
             if s >= 0.75 {
                 let p = hit_probability(s, 20, 7);
                 expected += 1.0 - p;
@@ -148,8 +149,8 @@ fn clusters_of_datatrove() {
     let native = MinHashConfig::fineweb();
     let variants = [
         native.clone(),
-        MinHashConfig { shingle: ShingleBy::Datatrove, profile: Default::default(), ..native.resolved() },
-        MinHashConfig { signature: Signature::Datatrove32, profile: Default::default(), ..native.resolved() },
+        MinHashConfig { shingle: ShingleBy::Datatrove, profile: Default::default(), ..resolved(&native) },
+        MinHashConfig { signature: Signature::Datatrove32, profile: Default::default(), ..resolved(&native) },
     ];
     for config in variants {
         let fates = same_however_it_runs(&texts, &|| stages(&minhash(config.clone())));
@@ -174,6 +175,6 @@ fn the_profile_fineweb_hashes_as_fineweb_does() {
     };
     assert_eq!(dropped(MinHashConfig::fineweb()), [2, 4, 6, 8]);
     let default_of_datatrove =
-        MinHashConfig { shingle: ShingleBy::Datatrove, ..MinHashConfig::fineweb().resolved() };
+        MinHashConfig { shingle: ShingleBy::Datatrove, ..resolved(&MinHashConfig::fineweb()) };
     assert_eq!(dropped(default_of_datatrove), [10, 12, 14, 16]);
 }

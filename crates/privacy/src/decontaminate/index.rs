@@ -1,7 +1,7 @@
 //! N-grams of evaluation sets, and which of them a document holds.
 
-use super::config::{DecontaminateAction, DecontaminateConfig, DecontaminateProfile};
 use super::read::{EvaluationSet, Item};
+use bessemer_corpus_config::decontaminate::{DecontaminateAction, DecontaminateConfig, DecontaminateProfile};
 use bessemer_text::hash::{xxh3, xxh64};
 use bessemer_text::ngram::Joined;
 use bessemer_text::{Simplify, Words};

@@ -9,10 +9,8 @@
 //! | profile `datatrove` | English words of the simplified text | xxh64 of the words with spaces, 12 words by default | not found | document |
 //! | profile `native` | words of UAX #29, each simplified | a rolling hash over hashes of words, 8 to 50 words | question whole, answer soon after it | document or window |
 
-mod config;
 mod index;
 mod read;
 
-pub use config::{DecontaminateAction, DecontaminateConfig, DecontaminateProfile, EvaluationSource};
 pub use index::{Decontaminated, Hit, Index, Report, SetCount};
 pub use read::{EvaluationSet, Item, ReadError, read};

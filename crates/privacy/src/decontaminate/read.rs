@@ -1,6 +1,6 @@
 //! Reads evaluation sets from JSON lines and Parquet.
 
-use super::config::EvaluationSource;
+use bessemer_corpus_config::decontaminate::EvaluationSource;
 use bessemer_documents::JsonRows;
 use bessemer_durable::TextReader;
 use serde_json::Value;

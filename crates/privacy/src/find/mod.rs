@@ -14,8 +14,8 @@ mod secret;
 pub use ip::{is_global_v4, is_global_v6};
 pub use number::luhn;
 
-use crate::config::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
 use crate::kind::{Kind, Span};
+use bessemer_corpus_config::privacy::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
 use number::Countries;
 use phone::NumberingPlans;
 use regex::Regex;

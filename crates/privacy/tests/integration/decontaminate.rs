@@ -1,9 +1,7 @@
 //! Decontamination: datatrove's semantics and ours.
 
-use bessemer_privacy::decontaminate::{
-    DecontaminateAction, DecontaminateConfig, Decontaminated, EvaluationSet, EvaluationSource, Index, Item,
-    Report, read,
-};
+use bessemer_corpus_config::decontaminate::{DecontaminateAction, DecontaminateConfig, EvaluationSource};
+use bessemer_privacy::decontaminate::{Decontaminated, EvaluationSet, Index, Item, Report, read};
 use proptest::prelude::*;
 use std::path::Path;
 

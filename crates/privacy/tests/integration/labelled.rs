@@ -3,7 +3,8 @@
 //! A line of `labelled.jsonl` has a text, what a person would find in it, and where such a line comes from. All names and numbers are
 //! made up; about half of the lines hold what only looks like personal data.
 
-use bessemer_privacy::{Finder, Kind, PhoneRule, PrivacyRules};
+use bessemer_corpus_config::privacy::{PhoneRule, PrivacyRules};
+use bessemer_privacy::{Finder, Kind};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

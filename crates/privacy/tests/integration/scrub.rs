@@ -1,8 +1,7 @@
 //! What is found, what is not, and that neither takes long.
 
-use bessemer_privacy::{
-    EmailRule, Finder, Ipv4Rule, Kind, PhoneRule, PrivacyRules, Scrubbed, Scrubber, luhn,
-};
+use bessemer_corpus_config::privacy::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
+use bessemer_privacy::{Finder, Kind, Scrubbed, Scrubber, luhn};
 use proptest::prelude::*;
 
 /// Every rule on, in its strict form.

@@ -4,7 +4,7 @@
 //! `BESSEMER_GOLDEN=write cargo test -p bessemer-recipe --test integration docs::` writes the page anew; the diff is reviewed like code.
 
 use bessemer_arch::ModelConfig;
-use bessemer_recipe::{Recipe, continued_recipe, json_schema, load_recipe, parse_recipe};
+use bessemer_recipe::{Recipe, RecipeUse, continued_recipe, json_schema, load_recipe_for, parse_recipe};
 use serde_json::{Map, Value as Json};
 use std::fmt::Write;
 use std::fs;
@@ -800,7 +800,8 @@ fn every_recipe_printed_in_the_documentation_loads() {
             };
             let file = folder.path().join(format!("printed-{seen}.toml"));
             fs::write(&file, &text).unwrap();
-            load_recipe(&file, &duration).unwrap_or_else(|e| panic!("{}:\n{text}\n{e}", path.display()));
+            load_recipe_for(&file, &duration, None, RecipeUse::Training, bessemer_corpus::check)
+                .unwrap_or_else(|e| panic!("{}:\n{text}\n{e}", path.display()));
         }
     }
     assert!(seen >= 3, "{seen}");

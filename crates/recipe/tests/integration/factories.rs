@@ -1,7 +1,8 @@
 //! The recipes of data factories over a small web archive: each page is dropped by the rule that is there for it, in the order of
 //! the paper, and what is left is kept.
 
-use bessemer_corpus::{BuildContext, CorpusConfig, CorpusReader, InspectFilter, Split, build};
+use bessemer_corpus::{BuildContext, CorpusReader, InspectFilter, Split, build};
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_recipe::load_recipe;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Recipes whose layout a plan chooses.
 
+use bessemer_corpus_config::CorpusConfig;
 use bessemer_recipe::{LayoutPlan, Origin, RecipeUse, load_planned, load_recipe, parse_recipe};
 use serde_json::json;
 use std::fs;
@@ -36,7 +37,7 @@ fn a_plan_is_the_topmost_layer_and_its_keys_say_so() {
     assert!(before.value.parallel.awaits_plan() && LayoutPlan::of(&before).is_none());
     assert!(before.is_free("parallel.tensor") && before.is_free("train.micro_batch"));
     assert!(!before.is_free("parallel.data") && !before.is_free("parallel.pipeline"));
-    let loaded = load_planned(&path, &sets, None, &plan(), RecipeUse::Training).unwrap();
+    let loaded = load_planned(&path, &sets, None, &plan(), RecipeUse::Training, CorpusConfig::check).unwrap();
     assert!(!loaded.value.parallel.awaits_plan());
     assert_eq!((loaded.value.parallel.tensor.ranks(), loaded.value.train.micro_batch), (2, 2));
     for (key, _) in plan().settings {
@@ -57,7 +58,9 @@ fn a_plan_is_the_topmost_layer_and_its_keys_say_so() {
     let with_layers = LayoutPlan { settings: vec![layers], ..plan() };
     fs::write(
         &resolved,
-        load_planned(&path, &sets, None, &with_layers, RecipeUse::Training).unwrap().to_toml(),
+        load_planned(&path, &sets, None, &with_layers, RecipeUse::Training, CorpusConfig::check)
+            .unwrap()
+            .to_toml(),
     )
     .unwrap();
     let fewer = LayoutPlan {
@@ -65,10 +68,12 @@ fn a_plan_is_the_topmost_layer_and_its_keys_say_so() {
         settings: vec![("train.recompute_layers".into(), json!({ "stage 0": "full" }))],
         ..plan()
     };
-    let replanned = load_planned(&resolved, &[], None, &fewer, RecipeUse::Training).unwrap();
+    let replanned =
+        load_planned(&resolved, &[], None, &fewer, RecipeUse::Training, CorpusConfig::check).unwrap();
     assert_eq!(LayoutPlan::of(&replanned), Some(fewer));
     assert!(!replanned.to_toml().contains("stage 0-1"), "{}", replanned.to_toml());
-    let again = load_planned(&resolved, &[], None, &plan(), RecipeUse::Training).unwrap();
+    let again =
+        load_planned(&resolved, &[], None, &plan(), RecipeUse::Training, CorpusConfig::check).unwrap();
     assert_eq!((again.value, again.path), (loaded.value.clone(), Some(resolved.clone())));
     fs::write(&resolved, loaded.to_toml()).unwrap();
     let sets = ["parallel.tensor=4".to_owned()];
@@ -92,10 +97,14 @@ fn constraints_of_a_plan_are_checked_once_it_is_made() {
     let path = place.path().join("recipe.toml");
     fs::write(&path, RECIPE).unwrap();
     let bad = LayoutPlan { settings: vec![("parallel.sequence".into(), json!(true))], ..plan() };
-    let error = load_planned(&path, &[], None, &bad, RecipeUse::Training).unwrap_err().to_string();
+    let error = load_planned(&path, &[], None, &bad, RecipeUse::Training, CorpusConfig::check)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("parallel.sequence = true"), "{error}");
     let unknown = LayoutPlan { settings: vec![("parallel.rings".into(), json!(1))], ..plan() };
-    let error = load_planned(&path, &[], None, &unknown, RecipeUse::Training).unwrap_err().to_string();
+    let error = load_planned(&path, &[], None, &unknown, RecipeUse::Training, CorpusConfig::check)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("unknown key `rings`") && error.contains("4 ranks"), "{error}");
     for wrong in ["parallel.layout=fast", "parallel.planned.rank=1", "parallel.planned.keys=1"] {
         parse_recipe("r.toml", RECIPE, &sets(&[wrong])).unwrap_err();

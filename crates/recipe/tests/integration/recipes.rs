@@ -1,7 +1,7 @@
 //! The recipes that come with the program, and the composition that they use.
 
 use bessemer_optim::OptimConfig;
-use bessemer_recipe::{Loaded, Origin, Recipe, load_recipe, parse_recipe};
+use bessemer_recipe::{Loaded, Origin, Recipe, RecipeUse, load_recipe_for, parse_recipe};
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -14,7 +14,9 @@ fn shipped(name: &str, sets: &[&str]) -> Loaded<Recipe> {
     if name != "quickstart.toml" {
         sets.push("corpus.path=input.txt".into());
     }
-    load_recipe(&folder().join(name), &sets).unwrap_or_else(|e| panic!("{name}:\n{e}"))
+    let path = folder().join(name);
+    load_recipe_for(&path, &sets, None, RecipeUse::Training, bessemer_corpus::check)
+        .unwrap_or_else(|e| panic!("{name}:\n{e}"))
 }
 
 #[test]

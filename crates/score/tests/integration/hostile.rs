@@ -1,6 +1,8 @@
 //! Every parser takes any bytes: an error or something usable, never a panic, and never memory that the input does not
 //! justify.
 
+use bessemer_corpus_config::scores::ScoresConfig;
+use bessemer_score::LanguageId;
 use bessemer_score::date::{Date, date_of};
 use bessemer_score::domain::{DomainTags, host_of};
 use bessemer_score::dsir::{Bag, Importance};
@@ -8,7 +10,6 @@ use bessemer_score::fasttext::{FastText, labelled_lines};
 use bessemer_score::kenlm::LanguageModel;
 use bessemer_score::language::BuiltInLanguages;
 use bessemer_score::unigram::Unigrams;
-use bessemer_score::{LanguageId, ScoresConfig};
 use bessemer_text::Words;
 use proptest::prelude::*;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! The filter: which list drops a URL.
 
-use super::config::{UrlFilterConfig, UrlProfile};
 use super::lists::{ListError, StringSet, read_list};
 use super::{host, registered_domain};
 use aho_corasick::{AhoCorasick, MatchKind};
+use bessemer_corpus_config::urls::{UrlFilterConfig, UrlProfile};
 use std::path::Path;
 
 /// Why a URL is dropped. Names as in datatrove.

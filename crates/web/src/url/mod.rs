@@ -1,10 +1,8 @@
 //! URLs: the host in one, its registered domain, and filters by lists of domains, URLs and words.
 
-mod config;
 mod filter;
 mod lists;
 
-pub use config::{UrlFilterConfig, UrlProfile};
 pub use filter::{UrlFilter, UrlVerdict};
 pub use lists::{ListError, StringSet, read_list};
 

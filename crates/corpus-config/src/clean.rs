@@ -1,6 +1,6 @@
 //! The keys of `[corpus.clean]`.
 
-use super::in_range;
+use crate::in_range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +101,7 @@ impl CleanConfig {
     pub const LARGEST_DOCUMENT: u64 = 256 << 20;
 
     /// Bytes above which a text is cut into parts, if it is.
-    pub(crate) fn cuts(&self) -> Option<u64> {
+    pub fn cuts(&self) -> Option<u64> {
         (self.enabled && self.long == LongTexts::Cut).then_some(self.max_bytes)
     }
 

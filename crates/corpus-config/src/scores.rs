@@ -1,6 +1,5 @@
 //! `[corpus.scores]`: which scores a corpus gets. Every doc comment is printed to users as the key's documentation.
 
-use crate::error::{Result, ScoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -55,14 +54,13 @@ impl ScoresConfig {
     ///
     /// # Errors
     /// Where a value is out of range or two columns have one name.
-    pub fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<(), String> {
         let mut names = BTreeSet::new();
         for score in &self.list {
             score.check()?;
             for name in score.columns().into_iter().map(|(name, _)| name).chain(score.part_column()) {
                 if names.contains(&name) {
-                    let what = format!("two scores write the column {name:?}: rename one");
-                    return Err(ScoreError::Config(what));
+                    return Err(format!("two scores write the column {name:?}: rename one"));
                 }
                 names.insert(name);
             }
@@ -141,9 +139,9 @@ impl ScoreConfig {
         self.parts.then(|| format!("{}_part", self.name))
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<(), String> {
         let name = &self.name;
-        let told = |what: String| Err(ScoreError::Config(format!("score {name:?}: {what}")));
+        let told = |what: String| Err(format!("score {name:?}: {what}"));
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.is_empty() || !name.chars().all(letters) || name.starts_with(|c: char| c.is_ascii_digit()) {
             return told("name: wanted lower-case letters, digits and _, not beginning with a digit".into());

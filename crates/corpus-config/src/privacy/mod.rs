@@ -1,6 +1,9 @@
-//! The keys of `[corpus.privacy]`.
+//! The keys of `[corpus.privacy]`, and the rules of a search that they choose from.
 
-use bessemer_privacy::{PhoneRule, PrivacyRules};
+mod rules;
+
+pub use rules::{EmailRule, Ipv4Rule, PhoneRule, PrivacyRules};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -88,12 +91,12 @@ impl Default for PrivacyConfig {
 
 impl PrivacyConfig {
     /// Whether more is looked for than e-mail and IPv4 addresses.
-    pub(crate) fn finds(&self) -> bool {
+    pub fn finds(&self) -> bool {
         self.ipv6 || self.phones != PhoneRule::Off || self.cards || self.ibans || self.secrets
     }
 
     /// What is looked for beside e-mail and IPv4 addresses.
-    pub(crate) fn rules(&self) -> PrivacyRules {
+    pub fn rules(&self) -> PrivacyRules {
         PrivacyRules {
             ipv6: self.ipv6,
             phone: self.phones,

@@ -1,24 +1,17 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
-mod clean;
-mod memory;
-mod privacy;
-mod split;
-
-pub use clean::{CleanConfig, InvalidUtf8, LongTexts, Scope};
-pub use memory::StageBudget;
-pub use privacy::{AddressPatterns, PrivacyConfig};
-pub use split::{SplitBy, SplitConfig};
-
+use crate::clean::CleanConfig;
+use crate::decontaminate::DecontaminateConfig;
+use crate::dedup::DedupConfig;
 use crate::dialogue::DialogueConfig;
 use crate::evaluate::EvaluateConfig;
-use crate::mix::{MixConfig, SourceConfig};
-use crate::source::Access;
-use bessemer_dedup::DedupConfig;
-use bessemer_privacy::decontaminate::DecontaminateConfig;
-use bessemer_rules::RulesConfig;
-use bessemer_score::ScoresConfig;
-use bessemer_web::url::UrlFilterConfig;
+use crate::privacy::PrivacyConfig;
+use crate::rules::RulesConfig;
+use crate::scores::ScoresConfig;
+use crate::sources::{MixConfig, SourceConfig};
+use crate::split::SplitConfig;
+use crate::urls::UrlFilterConfig;
+use bessemer_object_store::Access;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -164,7 +157,8 @@ impl Default for CorpusConfig {
 }
 
 impl CorpusConfig {
-    /// Checks every value against its range. The message names the key, the value and what is allowed.
+    /// Checks every value against its range. The message names the key, the value and what is allowed. Profiles of rules, predicates
+    /// and the columns that they read are checked by `bessemer_corpus::check`.
     pub fn check(&self) -> Result<(), String> {
         self.memory_bytes()?;
         self.check_sources()?;
@@ -174,14 +168,23 @@ impl CorpusConfig {
         self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
         self.rules.check().map_err(|message| format!("corpus.{message}"))?;
         self.urls.check().map_err(|message| format!("corpus.urls.{message}"))?;
-        crate::score::check(&self.scores)?;
-        let columns = self.columns();
-        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-        self.rules.check_columns(&columns).map_err(|error| format!("corpus.{error}"))?;
+        self.scores.check().map_err(|message| format!("corpus.scores: {message}"))?;
         self.privacy.check()?;
         self.decontaminate.check("corpus.decontaminate")?;
         self.evaluate.check()?;
         self.split.check()
+    }
+
+    /// Paths of files that the configuration names, each with its key, without the input.
+    pub fn paths(&mut self) -> Vec<(String, &mut String)> {
+        let tables = [
+            self.urls.paths(),
+            self.rules.paths(),
+            self.scores.paths(),
+            self.decontaminate.paths(),
+            self.evaluate.paths(),
+        ];
+        tables.into_iter().flatten().map(|(key, path)| (format!("corpus.{key}"), path)).collect()
     }
 
     /// Checks what says where the text of a source lies.
@@ -222,14 +225,6 @@ impl CorpusConfig {
     }
 }
 
-fn in_range(key: &str, value: f64, low: f64, high: f64) -> Result<(), String> {
-    if value.is_finite() && value >= low && value <= high {
-        Ok(())
-    } else {
-        Err(format!("{key} = {value}: expected a number from {low} to {high}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,8 +248,6 @@ mod tests {
         bad(&|c| c.clean.max_bytes = 0, "corpus.clean.max_bytes");
         bad(&|c| c.clean.min_bytes = 300_000, "corpus.clean.min_bytes");
         bad(&|c| c.clean.min_alphanumeric_share = f64::NAN, "min_alphanumeric_share");
-        bad(&|c| c.rules.profiles = vec!["gopher-qualty".into()], "corpus.rules.profiles");
-        bad(&|c| c.rules.keep = vec!["byts > 3".into()], "corpus.rules.keep");
         bad(&|c| c.privacy.email_replacements.clear(), "email_replacements");
         bad(
             &|c| {

@@ -1,6 +1,6 @@
 //! `corpus.memory`: its value, and the budget of threads and rows that follows from it.
 
-use super::CorpusConfig;
+use crate::CorpusConfig;
 use bessemer_units::Bytes;
 
 /// Memory of the stage where none is stated.

@@ -1,6 +1,6 @@
 //! The keys of `[corpus.split]`.
 
-use super::in_range;
+use crate::in_range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

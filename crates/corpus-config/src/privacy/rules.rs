@@ -1,6 +1,5 @@
 //! What is looked for and what it is replaced by.
 
-use crate::kind::Kind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -150,19 +149,6 @@ impl PrivacyRules {
             phone_replacements: vec!["|||PHONE_NUMBER|||".into()],
             ipv4_replacements: vec!["|||IP_ADDRESS|||".into()],
             ..PrivacyRules::none()
-        }
-    }
-
-    /// Replacements of a kind.
-    pub fn replacements(&self, kind: Kind) -> &[String] {
-        match kind {
-            Kind::Email => &self.email_replacements,
-            Kind::Ipv4 => &self.ipv4_replacements,
-            Kind::Ipv6 => &self.ipv6_replacements,
-            Kind::Phone => &self.phone_replacements,
-            Kind::Card => &self.card_replacements,
-            Kind::Iban => &self.iban_replacements,
-            _ => &self.secret_replacements,
         }
     }
 

@@ -3,8 +3,7 @@
 //! A *component* is what training weighs: a source, or a slice of one. The slice `recent` of the source `web` is the component
 //! `web.recent`; what no slice of `web` takes is the component `web`.
 
-use crate::config::{CorpusConfig, SourceKind};
-use bessemer_rules::Predicate;
+use crate::{CorpusConfig, SourceKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +14,6 @@ pub const MOST_COMPONENTS: usize = 256;
 const NAME_CHARS: usize = 40;
 /// Most passes over a component that can be asked for.
 const MOST_EPOCHS: f64 = 1e6;
-/// What precedes the name of a tag where predicates read it.
-pub(crate) const TAG: &str = "tag.";
 
 /// `[[corpus.sources]]`: one of several sources.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +106,7 @@ fn check_share(key: &str, weight: Option<f64>, epochs: Option<f64>) -> Result<()
 
 impl SourceConfig {
     /// The configuration of a corpus of this source alone.
-    pub(crate) fn alone(&self, corpus: &CorpusConfig) -> CorpusConfig {
+    pub fn alone(&self, corpus: &CorpusConfig) -> CorpusConfig {
         let own = |own: &String, whole: &String| if own.is_empty() { whole.clone() } else { own.clone() };
         CorpusConfig {
             source: self.source,
@@ -145,10 +142,6 @@ impl SourceConfig {
             }
             let key = format!("{key}, slice {:?}", slice.name);
             check_share(&key, slice.weight, slice.epochs)?;
-            let columns = corpus.columns();
-            Predicate::parse(&slice.predicate)
-                .and_then(|predicate| predicate.check_columns(columns.iter().map(String::as_str)))
-                .map_err(|error| format!("{key}: where: {error}"))?;
         }
         Ok(())
     }
@@ -191,22 +184,8 @@ impl CorpusConfig {
         self.sources.iter().flat_map(SourceConfig::components).collect()
     }
 
-    /// Columns that predicates can read.
-    pub(crate) fn columns(&self) -> Vec<String> {
-        let mut columns = crate::compose::columns(self);
-        if !self.sources.is_empty() {
-            columns.push(bessemer_documents::COMPONENT.into());
-        }
-        for source in &self.sources {
-            columns.extend(source.tag.keys().map(|name| format!("{TAG}{name}")));
-        }
-        columns.sort_unstable();
-        columns.dedup();
-        columns
-    }
-
     /// What of `[[corpus.sources]]` decides the documents.
-    pub(crate) fn sources_identity(&self) -> serde_json::Value {
+    pub fn sources_identity(&self) -> serde_json::Value {
         self.sources.iter().map(SourceConfig::identity).collect()
     }
 
@@ -305,13 +284,7 @@ mod tests {
             weight: Some(1.0),
             epochs: None,
         };
-        bad(&|c| c.sources[0].slices = vec![slice("date >")], "where");
-        bad(&|c| c.sources[0].slices = vec![slice("dat > '2023'")], "dat");
         bad(&|c| c.sources[0].slices = vec![slice("bytes > 3"), slice("bytes > 4")], "two slices");
-        let mut config = two();
-        config.sources[1].tag.insert("genre".into(), "novel".into());
-        config.sources[0].slices = vec![slice("bytes > 2023 && tag.genre == null && component == 'web'")];
-        config.check().unwrap();
     }
 
     #[test]
