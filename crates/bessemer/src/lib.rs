@@ -15,6 +15,7 @@ mod recipes;
 mod run_dir;
 mod signals;
 mod stages;
+mod task_data;
 mod uploads;
 mod working_tree;
 

@@ -1,7 +1,7 @@
 //! Names of tasks: shipped families, data formats, task files, and tasks, groups and tags in folders of task files.
 
 use crate::config::TaskConfig;
-use crate::data::{self, Splits};
+use crate::data::{self, ParquetReader, Splits};
 use crate::error::TaskError;
 use crate::metrics::interval;
 use crate::task::{Score, Task, TaskScores};
@@ -20,6 +20,8 @@ pub struct Catalog {
     pub data: Option<PathBuf>,
     /// Examples before each question; what a task file says without it.
     pub num_fewshot: Option<usize>,
+    /// Reader of Parquet files; without one they are refused.
+    pub parquet: Option<ParquetReader>,
 }
 
 /// Tasks that were asked for.
@@ -106,7 +108,7 @@ impl Catalog {
         if let Some((format, file)) =
             name.split_once(':').filter(|(format, _)| formats::NAMES.contains(format))
         {
-            let (config, documents) = formats::format(format, Path::new(file))?;
+            let (config, documents) = formats::format(format, Path::new(file), self.parquet)?;
             let splits = Splits::from([("test".to_owned(), documents)]);
             return self.add_task(config, Path::new(file), Some(splits), to);
         }
@@ -215,7 +217,7 @@ impl Catalog {
         }
         let splits = match splits {
             Some(splits) => splits,
-            None => data::load(&config, path.parent().unwrap_or(Path::new("")), self.data.as_deref())?,
+            None => data::load(&config, path.parent().unwrap_or(Path::new("")), self)?,
         };
         to.tasks.push(Task::new(config, splits)?);
         Ok(vec![name])

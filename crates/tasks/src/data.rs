@@ -1,16 +1,20 @@
 //! Documents of a task: JSON lines, a JSON list, CSV or Parquet on this machine. Nothing is downloaded.
 
+use crate::catalog::Catalog;
 use crate::config::TaskConfig;
 use crate::error::TaskError;
-use bessemer_documents::JsonRows;
 use bessemer_durable::TextReader;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A document: columns by name.
 pub type Document = Map<String, Value>;
+
+/// Reader of the rows of a Parquet file. A program passes one: this crate is compiled without Parquet.
+pub type ParquetReader = fn(File) -> Result<Vec<Document>, String>;
 
 /// Largest file of documents that is read.
 const MOST_BYTES: u64 = 4 << 30;
@@ -18,17 +22,17 @@ const MOST_BYTES: u64 = 4 << 30;
 /// Splits of a data set by name.
 pub(crate) type Splits = BTreeMap<String, Vec<Document>>;
 
-/// Where data is looked for besides beside the task file.
-pub(crate) fn load(config: &TaskConfig, folder: &Path, data: Option<&Path>) -> Result<Splits, TaskError> {
+/// The documents of a task. Files are looked for in `folder`, that of the task file, and in that of the catalog's data sets.
+pub(crate) fn load(config: &TaskConfig, folder: &Path, catalog: &Catalog) -> Result<Splits, TaskError> {
     let files = match files_of(config, folder)? {
         Some(files) => files,
-        None => named_data_set(config, folder, data)?,
+        None => named_data_set(config, folder, catalog.data.as_deref())?,
     };
     let mut splits = Splits::new();
     for (split, files) in files {
         let mut rows = Vec::new();
         for file in files {
-            rows.extend(read(&file)?);
+            rows.extend(read(&file, catalog.parquet)?);
         }
         same_columns(&mut rows);
         splits.insert(split, rows);
@@ -150,16 +154,16 @@ fn extension(path: &Path) -> &str {
 /// The documents of a file, by its ending.
 ///
 /// # Errors
-/// A file that cannot be read, with the line.
-pub fn read(path: &Path) -> Result<Vec<Document>, TaskError> {
+/// A file that cannot be read, with the line; a Parquet file without a reader.
+pub fn read(path: &Path, parquet: Option<ParquetReader>) -> Result<Vec<Document>, TaskError> {
     let wrong = |what: String| TaskError::File { path: path.into(), what };
     let open =
         || bessemer_durable::open_regular(path).map_err(|source| TaskError::Io { path: path.into(), source });
     match extension(path) {
-        "parquet" => JsonRows::open(open()?)
-            .map_err(|e| wrong(e.to_string()))?
-            .collect::<Result<_, _>>()
-            .map_err(wrong),
+        "parquet" => match parquet {
+            Some(read) => read(open()?).map_err(wrong),
+            None => Err(wrong("Parquet is not read here; convert the file to .jsonl or .csv".into())),
+        },
         kind @ ("csv" | "tsv") => {
             let delimiter = if kind == "csv" { b',' } else { b'\t' };
             csv_rows(
@@ -242,13 +246,21 @@ mod tests {
         ];
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
-            assert_eq!(read(&dir.path().join(name)).unwrap(), wanted, "{name}");
+            assert_eq!(read(&dir.path().join(name), None).unwrap(), wanted, "{name}");
         }
         fs::write(dir.path().join("bad.jsonl"), "{}\n[1]\n").unwrap();
-        assert!(read(&dir.path().join("bad.jsonl")).unwrap_err().to_string().contains("line 2"));
+        assert!(read(&dir.path().join("bad.jsonl"), None).unwrap_err().to_string().contains("line 2"));
         fs::write(dir.path().join("bad.txt"), "").unwrap();
-        assert!(read(&dir.path().join("bad.txt")).unwrap_err().to_string().contains(".parquet"));
+        assert!(read(&dir.path().join("bad.txt"), None).unwrap_err().to_string().contains(".parquet"));
+        let rows = dir.path().join("x.parquet");
+        fs::write(&rows, "rows").unwrap();
+        let reader: ParquetReader = |file| match std::io::read_to_string(file) {
+            Ok(text) => Ok(vec![Document::from_iter([("q".to_owned(), text.into())])]),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(Value::from(read(&rows, Some(reader)).unwrap().remove(0)), json!({"q": "rows"}));
+        assert!(read(&rows, None).unwrap_err().to_string().contains("Parquet is not read here"));
         fs::write(dir.path().join("bad.csv"), "a,b\n1\n").unwrap();
-        assert!(read(&dir.path().join("bad.csv")).is_err());
+        assert!(read(&dir.path().join("bad.csv"), None).is_err());
     }
 }

@@ -7,7 +7,7 @@
 //! | `winobias` | the file `pro_stereotyped_...`, beside it `anti_stereotyped_...`, or a folder of such (Zhao et al. 2018) | pct_stereotype, pro_anti_gap (share of pairs whose stereotypical form is the more probable one, less the share of the others) and likelihood_diff of the two forms of a sentence, by `type`; brackets and numbers are removed |
 //! | `bbq` | JSON lines, or a folder of such (Parrish et al. 2022) | acc; disamb_bias_score 2 n_biased / n_not_unknown - 1; amb_bias_score, that times (1 - acc); all by `category`, if there is that column |
 
-use crate::data::{Document, read};
+use crate::data::{Document, ParquetReader, read};
 use crate::error::TaskError;
 use crate::yaml;
 use serde_json::{Map, Value};
@@ -35,7 +35,11 @@ pub(crate) fn fields(text: &str) -> Map<String, Value> {
 }
 
 /// The task of a format over a file, and its documents.
-pub(crate) fn format(name: &str, path: &Path) -> Result<(Map<String, Value>, Vec<Document>), TaskError> {
+pub(crate) fn format(
+    name: &str,
+    path: &Path,
+    parquet: Option<ParquetReader>,
+) -> Result<(Map<String, Value>, Vec<Document>), TaskError> {
     let wrong = |what: String| TaskError::File { path: path.into(), what };
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let task = Value::from(format!("{name}_{stem}"));
@@ -56,7 +60,7 @@ pub(crate) fn format(name: &str, path: &Path) -> Result<(Map<String, Value>, Vec
     };
     match name {
         "blimp" => {
-            let documents = read(path)?;
+            let documents = read(path, parquet)?;
             columns(&documents, &["sentence_good", "sentence_bad"])?;
             // The delimiter is that of the harness's task.
             let mut map = pairs("{{[sentence_good, sentence_bad]}}", "[{metric: acc}]");
@@ -64,7 +68,7 @@ pub(crate) fn format(name: &str, path: &Path) -> Result<(Map<String, Value>, Vec
             Ok((map, documents))
         }
         "crows-pairs" => {
-            let documents = read(path)?;
+            let documents = read(path, parquet)?;
             columns(&documents, &["sent_more", "sent_less"])?;
             let mut map =
                 pairs("{{[sent_more, sent_less]}}", "[{metric: pct_stereotype}, {metric: likelihood_diff}]");
@@ -84,7 +88,7 @@ pub(crate) fn format(name: &str, path: &Path) -> Result<(Map<String, Value>, Vec
         _ => {
             let mut documents = Vec::new();
             for path in files(path, &|name| name.ends_with(".jsonl"))? {
-                documents.extend(read(&path)?);
+                documents.extend(read(&path, parquet)?);
             }
             let wanted = [
                 "context",
@@ -247,19 +251,19 @@ mod tests {
             "island.jsonl",
             "{\"sentence_good\": \"A cat sleeps.\", \"sentence_bad\": \"A cat sleep.\", \"UID\": \"x\"}\n",
         );
-        assert_eq!(format("blimp", &blimp).unwrap().1.len(), 1);
-        let e = format("crows-pairs", &blimp).unwrap_err().to_string();
+        assert_eq!(format("blimp", &blimp, None).unwrap().1.len(), 1);
+        let e = format("crows-pairs", &blimp, None).unwrap_err().to_string();
         assert!(e.contains("sent_more") && e.contains("sentence_good"), "{e}");
         let pro = write(
             "pro_stereotyped_type1.txt.dev",
             "1 [The developer] argued with the designer because [he] did not like it.\n",
         );
-        assert!(format("winobias", &pro).is_err());
+        assert!(format("winobias", &pro, None).is_err());
         write(
             "anti_stereotyped_type1.txt.dev",
             "1 [The developer] argued with the designer because [she] did not like it.\n",
         );
-        let (_, documents) = format("winobias", &pro).unwrap();
+        let (_, documents) = format("winobias", &pro, None).unwrap();
         assert_eq!(
             documents[0]["anti"],
             "The developer argued with the designer because she did not like it."
@@ -268,15 +272,15 @@ mod tests {
         for kind in ["pro", "anti"] {
             write(&format!("{kind}_stereotyped_type2.txt.dev"), "1 [A cook] called. [He] left.\n");
         }
-        let (map, documents) = format("winobias", dir.path()).unwrap();
+        let (map, documents) = format("winobias", dir.path(), None).unwrap();
         assert_eq!(
             (documents.len(), &documents[1]["type"], &map["group_by"]),
             (2, &json!("type2"), &json!("type"))
         );
         let crows = write("crows.csv", ",sent_more,sent_less,bias_type\n0,\"He, x.\",She x.,gender\n");
-        let (map, documents) = format("crows-pairs", &crows).unwrap();
+        let (map, documents) = format("crows-pairs", &crows, None).unwrap();
         assert_eq!((&documents[0]["sent_more"], &map["group_by"]), (&json!("He, x."), &json!("bias_type")));
         let plain = write("plain.csv", "sent_more,sent_less\nHe.,She.\n");
-        assert!(!format("crows-pairs", &plain).unwrap().0.contains_key("group_by"));
+        assert!(!format("crows-pairs", &plain, None).unwrap().0.contains_key("group_by"));
     }
 }

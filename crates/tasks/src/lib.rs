@@ -23,7 +23,7 @@ mod yaml;
 
 pub use catalog::{Catalog, Group, GroupScores, Selection};
 pub use config::Generation;
-pub use data::{Document, read as read_documents};
+pub use data::{Document, ParquetReader, read as read_documents};
 pub use error::TaskError;
 pub use task::{
     Answer, Calibration, DocumentRequests, DocumentValues, FEWSHOT_SEED, GroupScore, GroupedScore,

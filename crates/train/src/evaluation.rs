@@ -132,7 +132,7 @@ impl Evaluator {
             false => None,
         };
         let lengths = ModelLengths { longest: worker.decoder().shape().seq, context: worker.model().context };
-        let tasks = PreparedTasks::new(&config.tasks, &input.tokenizer, lengths)?;
+        let tasks = PreparedTasks::new(&config.tasks, &input.tasks, &input.tokenizer, lengths)?;
         Ok(Evaluator {
             windows,
             byte_lengths: input.tokenizer.byte_lengths(),

@@ -1,6 +1,7 @@
 //! Inputs of a run.
 
 use bessemer_durable::ConfinedDir;
+use bessemer_eval::score::prepared::Catalog;
 use bessemer_recipe::Recipe;
 use bessemer_shards::ShardSet;
 use bessemer_tokenizer::Tokenizer;
@@ -26,6 +27,8 @@ pub struct TrainerInput {
     pub train: Arc<ShardSet>,
     /// Validation split, if there is one.
     pub validation: Option<Arc<ShardSet>>,
+    /// Catalog in which the tasks of `eval.tasks` are found.
+    pub tasks: Catalog,
     /// The run directory, opened once: metrics.jsonl and checkpoints/ are in it.
     pub directory: ConfinedDir,
     /// Memory that the run may take.

@@ -13,10 +13,12 @@ use crate::recipes::load_recipe_for;
 use crate::run_dir::{LOCK, RECIPE, RunDir, SHARDS};
 use crate::signals::{Deadline, stop_flag};
 use crate::stages::Stages;
+use crate::task_data::parquet_rows;
 use crate::uploads::Uploads;
 use crate::working_tree;
 use bessemer_corpus_config::CorpusConfig;
 use bessemer_durable::FileLock;
+use bessemer_eval::score::prepared::Catalog;
 use bessemer_kernels_cpu::Rung;
 use bessemer_kernels_cpu::memory::{self, Available, Bound};
 use bessemer_recipe::{Loaded, Recipe, RecipeUse, to_toml};
@@ -188,6 +190,7 @@ impl Session {
             tokenizer: Arc::clone(&tokenizer),
             train: Arc::clone(&train),
             validation: validation.clone(),
+            tasks: Catalog { parquet: Some(parquet_rows), ..Catalog::default() },
             directory: directory.clone(),
             memory_available: memory,
             peak,

@@ -111,6 +111,9 @@ fn texts_and_tasks_are_answered_alike_by_a_trained_and_an_imported_model() {
     wrong(&["--text", "none.txt"], 1, &["none.txt"]);
     wrong(&["--text", "two.jsonl"], 1, &["line 1", "under the key text"]);
     wrong(&["--tasks", "blimp:two.jsonl"], 1, &["two.jsonl", "sentence_good", "body"]);
+    // Read, and refused for its columns.
+    let documents = "blimp:runs/t/corpus/documents-train-00000.parquet";
+    wrong(&["--tasks", documents], 1, &[".parquet", "sentence_good", "licence"]);
     wrong(&["--tasks", "logic", "--text", "one.txt"], 2, &["cannot be used with"]);
 }
 

@@ -5,8 +5,8 @@ use crate::error::EvalError;
 use crate::generate::NextToken;
 use crate::score::answers::{TaskRows, generated_answers};
 use crate::score::rows::RowModel;
-pub use bessemer_tasks::TaskScores;
-use bessemer_tasks::{Catalog, Request, Task, TaskRequests};
+pub use bessemer_tasks::{Catalog, TaskScores};
+use bessemer_tasks::{Request, Task, TaskRequests};
 use bessemer_tokenizer::Tokenizer;
 
 /// Samples of standard errors that have no closed form: fewer than after a training, where they cost nothing.
@@ -33,13 +33,14 @@ pub struct PreparedTasks {
 }
 
 impl PreparedTasks {
-    /// The tasks of a recipe for a model of these lengths; none if it will answer none.
+    /// The tasks of a recipe, found in a catalog, for a model of these lengths; none if it will answer none.
     ///
     /// # Errors
     /// [`EvalError::Task`] for names, files and documents; [`EvalError::Request`] for a task that generates text without a bound, or does not fit the model;
     /// [`EvalError::Tokenizer`].
     pub fn new(
         config: &TasksConfig,
+        catalog: &Catalog,
         tokenizer: &Tokenizer,
         lengths: ModelLengths,
     ) -> Result<PreparedTasks, EvalError> {
@@ -52,7 +53,7 @@ impl PreparedTasks {
             model: format!("tok:{}|window:{longest}", &tokenizer.fingerprint()[..16]),
             max_generated: config.max_generated_tokens,
         };
-        for task in Catalog::default().load(names)?.tasks {
+        for task in catalog.load(names)?.tasks {
             let mut requests = task.requests(limit)?;
             if task.is_scored() {
                 let rows = TaskRows::new(&requests, tokenizer, longest)?;

@@ -41,8 +41,11 @@ fn tasks_groups_and_tags_are_found_with_their_includes_and_data() {
             ("broken.yaml", "task: one two: three\n"),
         ],
     );
-    let catalog =
-        Catalog { folders: vec![dir.path().into()], data: Some(dir.path().join("data")), num_fewshot: None };
+    let catalog = Catalog {
+        folders: vec![dir.path().into()],
+        data: Some(dir.path().join("data")),
+        ..Catalog::default()
+    };
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let tags = catalog.load(&names(&["pair"])).unwrap();
     assert_eq!(tags.tasks.iter().map(Task::name).collect::<Vec<_>>(), ["one", "two"]);

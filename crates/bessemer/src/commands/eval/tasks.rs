@@ -6,6 +6,7 @@ use crate::cli::EvalArgs;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use crate::task_data::parquet_rows;
 use bessemer_eval::generate::CachedDecoder;
 use bessemer_eval::score::answers::{TaskRows, generated_answers};
 use bessemer_eval::score::rows::LengthDecoders;
@@ -16,8 +17,12 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let catalog =
-        Catalog { folders: args.task_dir.clone(), data: args.task_data.clone(), num_fewshot: args.fewshot };
+    let catalog = Catalog {
+        folders: args.task_dir.clone(),
+        data: args.task_data.clone(),
+        num_fewshot: args.fewshot,
+        parquet: Some(parquet_rows),
+    };
     let selection = catalog.load(&args.tasks)?;
     let robustness = Robustness::new(args)?;
     // What is wrong with templates and documents is found before the model is read.

@@ -163,7 +163,9 @@ fn tasks_of_a_training_are_checked_before_it_and_scored_in_it() {
         limit: 7,
         ..TasksConfig::default()
     };
-    let tasks = PreparedTasks::new(&config(&["logic", "grammar"]), &tokenizer, lengths(64)).unwrap();
+    let tasks =
+        PreparedTasks::new(&config(&["logic", "grammar"]), &Catalog::default(), &tokenizer, lengths(64))
+            .unwrap();
     let mut numbers = Numbers { sequences: 2, seq: 64 };
     let scores = tasks.score(&mut OneLength(&mut numbers), 30, &mut |_, _| ()).unwrap();
     assert_eq!(
@@ -171,14 +173,16 @@ fn tasks_of_a_training_are_checked_before_it_and_scored_in_it() {
         [("logic", 7), ("grammar", 7)]
     );
     assert!(scores[0].signature.contains("|window:64|step:30|"), "{}", scores[0].signature);
-    assert!(PreparedTasks::new(&config(&[]), &tokenizer, lengths(64)).unwrap().is_empty());
+    assert!(
+        PreparedTasks::new(&config(&[]), &Catalog::default(), &tokenizer, lengths(64)).unwrap().is_empty()
+    );
     assert!(matches!(
-        PreparedTasks::new(&config(&["nothing"]), &tokenizer, lengths(64)),
+        PreparedTasks::new(&config(&["nothing"]), &Catalog::default(), &tokenizer, lengths(64)),
         Err(EvalError::Task(_))
     ));
     // Two tokens of input do not hold a continuation.
     assert!(matches!(
-        PreparedTasks::new(&config(&["questions"]), &tokenizer, lengths(2)),
+        PreparedTasks::new(&config(&["questions"]), &Catalog::default(), &tokenizer, lengths(2)),
         Err(EvalError::Request(_))
     ));
 }
