@@ -319,13 +319,13 @@ impl Journal {
         if !same.map_err(|e| self.failed("append to", &e))? {
             return Err(self.changed());
         }
-        // The length: a line that a crash cut goes.
+        // A line that a crash cut is removed first.
         let written = file
             .set_len(self.length)
             .and_then(|()| file.write_all_at(&line, self.length))
             .and_then(|()| file.sync_data());
         written.map_err(|e| {
-            // What cannot be taken back is read as a cut line.
+            // If this fails too, the rest is read as a cut line.
             let _ = file.set_len(self.length);
             self.failed("append to", &e)
         })

@@ -32,7 +32,7 @@ const BUSY: Duration = Duration::from_secs(5);
 /// # Errors
 /// A file of something else; a judgement about a text that the study does not have; a new file that is there; SQLite's, the system's.
 pub fn migrate(old: &Path, new: &Path) -> Result<Store, JudgeError> {
-    // SQLite would make one.
+    // SQLite would make a missing file.
     bessemer_durable::open_regular(old)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot open {}: {e}", old.display())))?;
     let failed = |cause| JudgeError::Database { path: old.to_owned(), cause };

@@ -46,7 +46,7 @@ pub(crate) struct VerdictsRecord<'a> {
 /// Tasks by judge: subject, and whether it was a repetition (people) or turned round (models).
 pub(crate) type Done = BTreeMap<String, BTreeSet<(TaskKey, bool)>>;
 
-/// What people and models have said.
+/// Judgements of people and verdicts of models.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     pub(crate) judgements: Vec<Judgement>,
@@ -212,7 +212,7 @@ impl Store {
         journal.read(&mut |kind, line| records.replay(&self.study, kind, line))?;
         check(&self.study, records)?;
         journal.append(&lock, kind, record)?;
-        // What is in memory is what is in the file.
+        // Memory holds what the file holds.
         journal.read(&mut |kind, line| records.replay(&self.study, kind, line))?;
         Ok(())
     }

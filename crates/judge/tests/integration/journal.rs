@@ -251,7 +251,7 @@ fn foreign_objects_are_refused_and_a_study_that_was_replaced_takes_nothing() {
         let error = Store::open(refused).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains(refused.to_str().unwrap()), "{error}");
     }
-    // What only one of two names is known of is read and not written.
+    // A file with two names is read and not written to.
     fs::hard_link(&path, &hard).unwrap();
     let (mut store, judgements) = opened(&hard);
     assert_eq!(judgements.len(), 3);
