@@ -12,7 +12,7 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 /// A recipe file with `--set` overrides, for the planner.
 pub(crate) fn source<'a>(path: &'a Path, sets: &'a [String], home: &'a Option<PathBuf>) -> RecipeSource<'a> {
-    RecipeSource { path, sets, home: home.as_deref() }
+    RecipeSource { path, sets, home: home.as_deref(), check_corpus: bessemer_corpus::check }
 }
 
 /// Loads a recipe with `--set` overrides.

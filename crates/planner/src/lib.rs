@@ -36,7 +36,7 @@ pub use training::{Training, name as layout_name};
 
 use bessemer_durable::TextReader;
 use bessemer_plan::Machine;
-use bessemer_recipe::{LayoutPlan, Loaded, Recipe, RecipeError, RecipeUse, load};
+use bessemer_recipe::{CorpusCheck, LayoutPlan, Loaded, Recipe, RecipeError, RecipeUse, load};
 use std::io::Read;
 use std::path::Path;
 
@@ -52,18 +52,27 @@ pub struct RecipeSource<'a> {
     pub sets: &'a [String],
     /// Directory that `~` at the beginning of a path stands for.
     pub home: Option<&'a Path>,
+    /// Check of `[corpus]`.
+    pub check_corpus: CorpusCheck,
 }
 
 impl RecipeSource<'_> {
     /// The recipe with further overrides, checked for the planning of a layout.
     fn load(&self, keys: &[String]) -> Result<Loaded<Recipe>, RecipeError> {
         let sets: Vec<String> = self.sets.iter().chain(keys).cloned().collect();
-        bessemer_recipe::load_recipe_for(self.path, &sets, self.home, RecipeUse::Layout)
+        bessemer_recipe::load_recipe_for(self.path, &sets, self.home, RecipeUse::Layout, self.check_corpus)
     }
 
     /// The recipe with the keys that a plan chose.
     fn load_planned(&self, plan: &LayoutPlan) -> Result<Loaded<Recipe>, RecipeError> {
-        bessemer_recipe::load_planned(self.path, self.sets, self.home, plan, RecipeUse::Layout)
+        bessemer_recipe::load_planned(
+            self.path,
+            self.sets,
+            self.home,
+            plan,
+            RecipeUse::Layout,
+            self.check_corpus,
+        )
     }
 
     /// The training of the recipe.
