@@ -257,6 +257,8 @@ fn test(krate: &str, mut run: Run, log: &mut fs::File, limits: &Limits) -> Resul
 struct Limits {
     /// Longest time of one test program.
     program: Duration,
+    /// Most crates whose tests run for a fault.
+    crates: usize,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -287,7 +289,7 @@ impl Workshop<'_> {
         if let Err(why) = self.copy.apply(fault) {
             return Ok(Outcome::Broken(format!("does not apply: {why}")));
         }
-        for at in to_test(changed, &self.packages, &self.heights) {
+        for at in to_test(changed, &self.packages, &self.heights).into_iter().take(self.limits.crates) {
             let krate = &self.packages[at].name;
             let mut arguments = Vec::new();
             while let Some(outcome) = self.run_tests(krate, &arguments, &mut log)? {
@@ -326,10 +328,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let root = crate::root();
     let names = arguments.iter().take_while(|a| !a.starts_with("--")).count();
     let (names, rest) = arguments.split_at(names);
-    let arguments = Arguments::parse(rest, &["--markdown", "--timeout"])?;
-    let seconds = arguments.options.get("--timeout").map_or(Ok(900), |s| s.parse());
-    let seconds =
-        seconds.map_err(|_| "--timeout: expected seconds for each test program, as in `--timeout 900`")?;
+    let arguments = Arguments::parse(rest, &["--markdown", "--timeout", "--crates"])?;
+    let number = |name: &str, default: u64| match arguments.options.get(name) {
+        None => Ok(default),
+        Some(text) => {
+            text.parse().map_err(|_| format!("{name} {text}: expected a number, as in `{name} 900`"))
+        }
+    };
+    let (seconds, crates) = (number("--timeout", 900)?, number("--crates", u64::MAX)?);
     let mut faults = read_faults(&root.join("xtask/faults"))?;
     faults.retain(|fault| names.is_empty() || names.iter().any(|name| fault.name.contains(name.as_str())));
     if faults.is_empty() {
@@ -349,7 +355,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         heights: heights(&packages),
         packages,
         folder,
-        limits: Limits { program: Duration::from_secs(seconds), interrupted },
+        limits: Limits { program: Duration::from_secs(seconds), crates: crates as usize, interrupted },
         cargo: arguments.cargo,
     };
     workshop.copy.refresh()?;
@@ -458,7 +464,8 @@ mod tests {
     fn outcome(script: &str, program: u64) -> Option<Outcome> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let limits = Limits { program: Duration::from_millis(program), interrupted: Arc::default() };
+        let limits =
+            Limits { program: Duration::from_millis(program), crates: 1, interrupted: Arc::default() };
         let mut log = tempfile::tempfile().expect("a file");
         test("bessemer-a", Run::start(command).expect("a shell"), &mut log, &limits).expect("not interrupted")
     }

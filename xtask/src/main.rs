@@ -30,10 +30,11 @@ cargo xtask build-report [--from FILE] [-- CARGO ARGUMENTS]
 cargo xtask test-report [--from FILE] [--log FILE] [-- CARGO ARGUMENTS]
     runs `cargo test --workspace`, or cargo with the arguments after `--`, and prints seconds by crate and by program and
     the slowest tests; --from reads the log of such a run instead
-cargo xtask faults [NAME...] [--markdown FILE] [--timeout SECONDS] [-- CARGO ARGUMENTS]
+cargo xtask faults [NAME...] [--crates N] [--markdown FILE] [--timeout SECONDS] [-- CARGO ARGUMENTS]
     applies each patch of xtask/faults (those with NAME in their names) to a copy of the tree in target/faults and runs the
-    tests of the changed crate, then of those that use it, until one fails or its program takes longer than SECONDS (900);
-    prints what caught each fault, fails if one survived; --markdown writes the table, `-- -j1` goes to `cargo test`
+    tests of the changed crate, then of those that use it (N crates at most), until one fails or its program takes longer
+    than SECONDS (900); prints what caught each fault, fails if one survived; --markdown writes the table, `-- -j1` goes
+    to `cargo test`
 cargo xtask soak [PART...]
     runs what takes too long for every commit, hours in all: sets, long, kernels, instruction-sets, cluster, aarch64, fuzz,
     faults; logs lie in target/soak";
