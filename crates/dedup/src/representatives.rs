@@ -302,4 +302,11 @@ mod tests {
             assert_eq!(decide(memory, &chain), [None, Some(0), None, Some(2), None]);
         }
     }
+
+    /// Three of five are .6, the most that these sizes allow.
+    #[test]
+    fn a_similarity_at_the_limit_is_enough() {
+        let excerpt: [(&[u64], &[u64]); 2] = [(&[1, 2, 3, 4, 5], &[7]), (&[1, 2, 3], &[7])];
+        assert_eq!(decide(0, &excerpt), [None, Some(0)]);
+    }
 }

@@ -131,6 +131,17 @@ fn gathers_of_each_layer_take_the_steps_of_their_rings() {
     assert_eq!(data(DataParallel::Zero1, step), data(DataParallel::Zero1, 0.0));
 }
 
+/// Ranks of a group of 8 keep and update four times as much as the 32 data-parallel ranks of one group.
+#[test]
+fn the_optimizer_updates_what_a_group_keeps() {
+    let optimizer = |shard| {
+        let zero = DataParallel::Zero1;
+        let layout = Layout { tensor: 1, pipeline: 1, data: 32, shard, zero, ..job().layout };
+        step_time(&Job { layout, ..job() }, &a100(), &Efficiency::default()).optimizer
+    };
+    assert!((optimizer(8) / optimizer(0) - 4.0).abs() < 1e-9);
+}
+
 /// Each micro-batch adds its gradients once, however many sequences it has.
 #[test]
 fn gradients_are_added_once_for_each_micro_batch() {
