@@ -14,6 +14,7 @@ mod arrows;
 mod build_report;
 mod cargo;
 mod faults;
+mod harnesses;
 mod soak;
 mod test_report;
 mod words;
@@ -48,7 +49,8 @@ fn root() -> PathBuf {
 }
 
 fn check() -> Result<(), String> {
-    let problems: Vec<String> = [arrows::check(&root()), words::check(&root())].concat();
+    let problems: Vec<String> =
+        [arrows::check(&root()), words::check(&root()), harnesses::check(&root())].concat();
     for p in &problems {
         println!("{p}");
     }

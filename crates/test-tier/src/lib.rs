@@ -2,6 +2,7 @@
 //!
 //! Two tiers. `cargo test --workspace` runs the commit tier, which proves each mechanism once. `cargo xtask soak` sets
 //! `BESSEMER_SOAK` and runs the whole sets, and the tests that are ignored because they take minutes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 /// Whether the whole sets are tried.
 pub fn soak() -> bool {
