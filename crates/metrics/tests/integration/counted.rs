@@ -1,5 +1,6 @@
 //! Answers, probabilities, judgements and groups, at the values of their papers and of HELM's tests.
 
+use bessemer_metrics::Bleu;
 use bessemer_metrics::answers::{exact_match, f1, pass_at_k};
 use bessemer_metrics::bias::{Group, GroupCounter, bbq, lists, preference, words};
 use bessemer_metrics::calibration::{Bins, brier, calibration_error, equal_mass_edges, selective};
@@ -38,6 +39,15 @@ fn pass_at_k_has_no_bias() {
     near(pass_at_k(5, 4, 3).unwrap(), 1.0);
     assert_eq!(pass_at_k(5, 2, 6), None);
     assert_eq!(pass_at_k(5, 2, 0), None);
+}
+
+/// As in sacrebleu.
+#[test]
+fn bleu_takes_the_shorter_of_two_references_that_are_equally_near() {
+    for references in [["a b c d e", "a b c"], ["a b c", "a b c d e"]] {
+        let counts = Bleu::default().counts("a b c d", &references);
+        assert_eq!((counts.hypothesis, counts.reference), (4, 3), "{references:?}");
+    }
 }
 
 #[test]

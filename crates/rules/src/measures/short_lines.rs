@@ -16,3 +16,15 @@ fn is_short(line: &str, length: u64) -> bool {
     let bytes = line.len() as u64;
     bytes <= length || (bytes <= 4 * length && char_count(line) as u64 <= length)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_short;
+
+    #[test]
+    fn characters_count_whatever_their_bytes() {
+        for (line, short) in [("", true), ("abc", true), ("abcd", false), ("😀😀😀", true), ("😀😀😀😀", false)] {
+            assert_eq!(is_short(line, 3), short, "{line}");
+        }
+    }
+}
