@@ -72,6 +72,9 @@ mod tests {
                     step < 10 + look_back || step - oldest >= look_back,
                     "{there:?}, look-back {look_back}"
                 );
+                // Nor does it get ever older: the one after it was at most as far from the newest when it was chosen.
+                let most = (2 * look_back).max(10 * keep_last) + 20;
+                assert!(step - oldest <= most, "{there:?}, look-back {look_back}");
             }
         }
     }

@@ -357,3 +357,17 @@ fn an_export_is_there_entirely_or_not_at_all() {
         }
     });
 }
+
+/// Each rank syncs the names of its files before it reports them; the committing rank does so with the manifest.
+#[test]
+fn names_of_parts_are_synced_by_the_ranks_that_wrote_them() {
+    let (disk, tensors) = (SimDisk::new(), tensors(1));
+    let store = Store::open_on(DIR, Arc::new(disk.clone()));
+    let saving = store.begin(1, 5000).unwrap();
+    for rank in 1..3 {
+        let first = disk.ops();
+        parts::write_part(&store, saving.ticket(), &tensors, (rank, 3)).unwrap();
+        let last = disk.log(first).pop().unwrap();
+        assert!(last.starts_with("fsync-dir"), "rank {rank}: {last}");
+    }
+}
