@@ -358,6 +358,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         limits: Limits { program: Duration::from_secs(seconds), crates: crates as usize, interrupted },
         cargo: arguments.cargo,
     };
+    let wrong = |e: std::io::Error| format!("{}: {e}", workshop.folder.display());
+    fs::create_dir_all(&workshop.folder).map_err(wrong)?;
+    let lock = fs::File::create(workshop.folder.join("lock")).map_err(wrong)?;
+    lock.try_lock().map_err(|_| "another `cargo xtask faults` works in target/faults; wait for its end")?;
     workshop.copy.refresh()?;
     // Highest crates first: what a fault leaves to be compiled again is then above all that follow.
     faults.sort_by_key(|fault| {
