@@ -645,9 +645,11 @@ mod tests {
             // Attention of all layers beside two whole ones: nobody knows which is less.
             (layout(4, Recompute::Attention, 0), false),
             (Layout { data: 2, tensor: 2, ..layout(8, Recompute::None, 0) }, false),
+            (Layout { offload: 1, ..some }, false),
         ] {
             assert_eq!(holds_no_less(&other, &some), holds, "{other:?}");
         }
         assert!(holds_no_less(&layout(4, Recompute::Attention, 0), &layout(4, Recompute::Full, 0)));
+        assert!(holds_no_less(&some, &Layout { offload: 1, ..some }));
     }
 }
