@@ -129,7 +129,8 @@ fn a_model_that_does_not_fit_into_memory_is_refused_with_its_largest_consumers()
     let begun = std::time::Instant::now();
     let done = place.bessemer(&["run", "recipe.toml", "--set", "model.width=1048576"]);
     done.failed(RECIPE, &["TiB of memory", "are available", "optimizer state", "gradients", "parameters"]);
-    assert!(begun.elapsed().as_secs() < 30, "it tried");
+    // Trying would take hours; a busy machine may take a minute.
+    assert!(begun.elapsed().as_secs() < 180, "it tried");
     assert!(!place.path("runs/t/checkpoints").exists());
 }
 
