@@ -296,9 +296,16 @@ fn is_written_as_address(text: &str, start: usize, end: usize, address: Ipv4Addr
     }
     let small = before.to_lowercase();
     let is_edge = |c: char| {
-        c.is_whitespace() || matches!(c, '(' | '[' | '{' | '"' | '\'' | '`' | ',' | ';' | ':' | '*' | '|')
+        c.is_whitespace() || matches!(c, '(' | '[' | '{' | '"' | '\'' | '`' | ',' | ';' | '*' | '|')
     };
-    let mut words = small.split(is_edge).rev().filter(|word| !word.is_empty());
+    // A colon parts a key from its value. An IPv6 address is one word, or another address in its place would count otherwise.
+    let colons = |word: &str| word.bytes().filter(|&byte| byte == b':').count();
+    let words: Vec<&str> = small
+        .split(is_edge)
+        .flat_map(|word| word.splitn(if colons(word) > 1 { 1 } else { 2 }, ':'))
+        .filter(|word| !word.is_empty())
+        .collect();
+    let mut words = words.into_iter().rev();
     // Up to two words, and the first number of a range.
     let nearest = words.next().unwrap_or_default();
     let is_numbered = |word: &str| {
@@ -323,7 +330,7 @@ fn is_written_as_address(text: &str, start: usize, end: usize, address: Ipv4Addr
                 | "–"
                 | "->"
                 | "="
-        ) || word.starts_with(|c: char| c.is_ascii_digit())
+        ) || word.starts_with(|c: char| c.is_ascii_digit()) && colons(word) < 2
     };
     let mut passed = 0;
     let mut numbered = is_numbered(nearest);

@@ -369,6 +369,15 @@ fn bait_takes_linear_time() {
     }
 }
 
+/// The word before an address decides about the next one. A placeholder decides as what it stands for.
+#[test]
+fn a_placeholder_changes_nothing_for_the_address_behind_it() {
+    for text in ["V and 2606:4700::1111 and 8.8.8.8", "seen at 2606:4700::1111 and 8.8.8.8"] {
+        let once = scrub(&strict(), text);
+        assert_eq!(scrub(&strict(), &once), once, "{text}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// Spans are ordered, apart, not empty, on character boundaries, and a scrubbed text is clean.
