@@ -23,7 +23,9 @@ mod tests {
 
     #[test]
     fn characters_count_whatever_their_bytes() {
-        for (line, short) in [("", true), ("abc", true), ("abcd", false), ("😀😀😀", true), ("😀😀😀😀", false)] {
+        for (line, short) in
+            [("", true), ("abc", true), ("abcd", false), ("😀😀😀", true), ("😀😀😀😀", false)]
+        {
             assert_eq!(is_short(line, 3), short, "{line}");
         }
     }
