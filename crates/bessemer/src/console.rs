@@ -358,7 +358,7 @@ pub(crate) fn unwritten(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
 }
 
-/// Writes a line of results to standard output. Control characters are escaped; see [`escape::controls`].
+/// Writes a line of results to standard output. Control characters are escaped.
 ///
 /// # Errors
 /// If standard output is full or closed, for example by `head`.

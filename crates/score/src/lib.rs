@@ -1,6 +1,6 @@
 //! Scores of documents: language, quality, perplexity, importance, tags; fastText and KenLM models, read and trained.
 //!
-//! Everything is a function of one document. A [`ScoreConfig`] names a score and its model, a [`Scorer`] has the model
+//! Everything is a function of one document. A `ScoreConfig` of `corpus-config` names a score and its model, a [`Scorer`] has the model
 //! in memory and may be asked from many threads; the trainers take iterators of documents. docs/scores.md says what
 //! each score means and how to make its model.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
