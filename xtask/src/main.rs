@@ -5,6 +5,7 @@
 //!   on the lower layers, the environment in libraries, `unsafe` outside the crates that own it); every outside crate has its
 //!   line in docs/dependencies.md.
 //! - **build-report**, **test-report**: where the seconds of a build and of the tests go.
+//! - **dist**: packages of the release program.
 //! - **faults**: whether the tests find the faults of `xtask/faults`.
 //! - **soak**: what takes too long for every commit.
 
@@ -13,6 +14,7 @@
 mod arrows;
 mod build_report;
 mod cargo;
+mod dist;
 mod faults;
 mod harnesses;
 mod soak;
@@ -31,6 +33,8 @@ cargo xtask build-report [--from FILE] [-- CARGO ARGUMENTS]
 cargo xtask test-report [--from FILE] [--log FILE] [-- CARGO ARGUMENTS]
     runs `cargo test --workspace`, or cargo with the arguments after `--`, and prints seconds by crate and by program and
     the slowest tests; --from reads the log of such a run instead
+cargo xtask dist [--out DIRECTORY]
+    packages of the release program in target/dist: a Python wheel, an archive with completions and manual pages, checksums
 cargo xtask faults [NAME...] [--crates N] [--markdown FILE] [--timeout SECONDS] [-- CARGO ARGUMENTS]
     applies each patch of xtask/faults (those with NAME in their names) to a copy of the tree in target/faults and runs the
     tests of the changed crate, then of those that use it (N crates at most), until one fails or its program takes longer
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         None | Some("check") => check(),
         Some("build-report") => build_report::run(rest),
         Some("test-report") => test_report::run(rest),
+        Some("dist") => dist::dist(&root(), rest),
         Some("faults") => faults::run(rest),
         Some("soak") => soak::run(&root(), rest),
         Some("help" | "--help" | "-h") => {

@@ -58,11 +58,11 @@ pub use waiting::WaitingArgs;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Bessemer: raw text in, trained and evaluated language model out.
+/// Bessemer turns text into a trained language model.
 #[derive(Debug, Parser)]
-#[command(name = "bessemer", version, about, max_term_width = 110, after_help = EXIT_CODES)]
+#[command(name = "bessemer", version, max_term_width = 110)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub(crate) command: Command,
     #[command(flatten)]
@@ -72,20 +72,16 @@ pub(crate) struct Cli {
 /// How a command shows its results and its progress.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Print results as JSON on standard output.
+    /// Print results as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// No progress on standard error.
+    /// No progress, errors only
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// More on standard error: every step of a training, and what the program works with.
+    /// A line for every training step, and details
     #[arg(long, short, global = true, conflicts_with = "quiet")]
     verbose: bool,
 }
-
-/// The exit codes, as `--help` lists them.
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 the command line is wrong; 70 a defect of the program; 75 \
-                          stopped as asked, the same command goes on; 76 a device of this host fails; 77 numbers are to be confirmed on other hosts; 78 the recipe is wrong or does not fit into memory";
 
 impl OutputArgs {
     /// How much the user wants to read.
@@ -145,7 +141,7 @@ pub(crate) fn number(text: &str, range: std::ops::RangeInclusive<f64>, hint: &st
 /// A recipe with its overrides.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RecipeArgs {
-    /// Recipe file (TOML).
+    /// Recipe file (TOML), or the name of a built-in recipe.
     pub(crate) recipe: PathBuf,
     /// Override a key, e.g. --set train.steps=100 (may be repeated).
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -189,69 +185,81 @@ pub(crate) struct CompareArgs {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Write a recipe for a text of your own: commented, sized for this machine.
+    /// Write a recipe for your own text, sized for this machine.
     Init(InitArgs),
-    /// Every stage of a recipe: corpus, tokenizer, shards, training, evaluation, report; finished stages are skipped.
+    /// Run a recipe: corpus, tokenizer, training, evaluation, report.
+    ///
+    /// A stage whose result exists and still fits the recipe is skipped, so the same command resumes a run.
     Run(TrainArgs),
-    /// Build a corpus, or look into one.
+    /// List the built-in recipes, or print one.
+    #[command(args_conflicts_with_subcommands = true)]
+    Recipes {
+        #[command(subcommand)]
+        command: Option<RecipesCommand>,
+    },
+    /// Build, inspect, score, export corpora.
     #[command(subcommand)]
     Corpus(CorpusCommand),
-    /// Train a tokenizer, or use one.
+    /// Train, inspect and apply tokenizers.
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
-    /// Train, or go on training where the run directory stopped. Needs the corpus, tokenizer and shards of the run.
+    /// Train, or resume training, on shards that exist.
+    ///
+    /// The run directory must contain corpus, tokenizer and shards: `bessemer run` makes them.
     Train(TrainArgs),
-    /// Start a run and start it again after a crash, a hang or a lost host: `bessemer supervise -- mpirun -n 4 bessemer run recipe.toml`.
+    /// Restart a run after a crash, a hang or a lost host.
     Supervise(SuperviseArgs),
-    /// How good a model is: loss on the validation split (or any text), tasks.
+    /// Evaluate a model: loss, bits per byte, tasks.
     Eval(EvalArgs),
-    /// Score texts against references: BLEU, chrF, TER, ROUGE, METEOR, exact match, F1.
+    /// Score texts against references: BLEU, chrF, ROUGE, METEOR, F1.
+    ///
+    /// Also TER, exact match, agreement of annotators, bias by counting, toxicity.
     Metric(MetricArgs),
-    /// Have people compare or rate texts on a local page, and rate the systems that wrote them.
+    /// Have people or models compare and rate texts.
     #[command(subcommand)]
     Judge(JudgeCommand),
     /// Generate text from a prompt.
     Generate(GenerateArgs),
-    /// Serve a model over HTTP: an interface that OpenAI's clients speak, and a chat page.
+    /// Serve a model over HTTP: OpenAI's interface and a chat page.
     Serve(ServeArgs),
-    /// List, check, thin out, export or import checkpoints.
+    /// List, verify, thin out, export, import checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
-    /// Show what a recipe means and where each value comes from.
+    /// Show the keys of a recipe, their values and origins.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Write report.html of a run again.
+    /// Write the report.html of a run again.
     Report {
         /// Run directory.
         run: PathBuf,
     },
     /// Compare runs: key figures, curves, recipe differences.
     Compare(CompareArgs),
-    /// List the runs of a directory: status, steps, best loss, when and where.
+    /// List runs: status, steps, best loss.
     Runs {
         /// Directory that holds run directories.
         #[arg(default_value = "runs")]
         directory: PathBuf,
     },
-    /// Measure this machine: cores, memory, arithmetic peak, bandwidth; or write it as a machine of the planner.
+    /// Measure this machine: cores, memory, peak, bandwidth.
     Doctor(DoctorArgs),
-    /// Train small models under every layout and hold the losses against those of one rank.
+    /// Check the losses of every parallel layout against one rank.
     Parity(ParityArgs),
-    /// Find the fastest layouts of a training on machines that are not here; hold such predictions against measurements.
+    /// Find the fastest layout of a training on given machines.
     Plan(PlanArgs),
-    /// Look at what one rank runs: operators, shapes, layouts, collectives, bytes.
+    /// Show what a rank executes: operators, shapes, collectives.
     #[command(subcommand)]
     Program(ProgramCommand),
-    /// Look at pipeline schedules: timelines, bubbles, memory, energy.
+    /// Simulate pipeline schedules: bubbles, memory, energy.
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Look at networks of devices: size, cost, collective times, failures.
+    /// Model networks: cost, collective times, failures.
     #[command(subcommand)]
     Network(NetworkCommand),
-    /// Scaling laws: loss by size and compute, fitted to runs or as published, and the sizes that they advise.
+    /// Fit scaling laws; advise sizes for a budget.
     #[command(subcommand)]
     Scaling(ScalingCommand),
-    /// Run an experiment and report it: table, curves, verdict.
+    /// Run studies: scaling, learning rate, initialisation, muP.
     #[command(subcommand)]
     Study(StudyCommand),
     /// For the program itself: runs a command in confinement.
@@ -261,12 +269,12 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Print a script that completes the program's verbs and flags in a shell.
+    /// Print the completion script of a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages: bessemer.1 and one for each verb.
+    /// Write the manual pages.
     Man {
         /// Folder for the pages, created if it is not there.
         #[arg(long, value_name = "DIR")]
@@ -299,5 +307,15 @@ pub(crate) enum ConfigCommand {
         /// Override a key in both, e.g. --set corpus.path=texts (may be repeated).
         #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
+    },
+}
+
+/// `bessemer recipes ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum RecipesCommand {
+    /// Print a built-in recipe.
+    Show {
+        /// Its name, as `bessemer recipes` lists it.
+        name: String,
     },
 }

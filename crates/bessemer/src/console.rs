@@ -235,7 +235,10 @@ impl Observer for Console {
             },
             Record::Step(s) => {
                 self.follow(s);
-                if !s.step.is_multiple_of(self.log_every) && s.step != 1 && s.step != self.training.steps {
+                // A terminal has the status line.
+                let follows = self.terminal && self.verbosity != Verbosity::Verbose;
+                let is_due = !follows && (s.step.is_multiple_of(self.log_every) || s.step == 1);
+                if !is_due && s.step != self.training.steps {
                     return;
                 }
                 terminal::step_line(s, self.training.steps)

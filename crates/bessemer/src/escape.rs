@@ -69,6 +69,12 @@ fn replace(text: &str, allowed: fn(&str) -> usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// A path as a word of a shell command.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./+=,@".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ mod commands;
 mod console;
 mod escape;
 mod failure;
+mod help;
 mod limits;
 mod recipes;
 mod run_dir;
@@ -26,17 +27,23 @@ pub use recipes::load_recipe;
 
 use bessemer_collectives::launch;
 use bessemer_measure::machine;
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
+use clap::{FromArgMatches, Parser};
 use cli::{Cli, Command};
 use limits::RefusedThreads;
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// The whole program: does what the command line says and returns the exit code.
 pub fn main() -> ExitCode {
-    let cli = match parse::<Cli>() {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(text) = if words.is_empty() { Some(help::FIRST_STEPS) } else { help::topic(&words) } {
+        return work(Verbosity::Quiet, |_| Ok(print(text.trim_end())?));
+    }
+    let parsed = help::command().try_get_matches_from(recipes::arguments(std::env::args_os()));
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(misused) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -108,6 +115,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Eval(args) => commands::eval::run(args, cli.output.json, console),
         Command::Generate(args) => commands::generate::run(args, cli.output.json, console),
         Command::Serve(args) => commands::serve::run(args, cli.output.json, console),
+        Command::Recipes { command } => commands::recipes::run(command.as_ref(), cli.output.json),
         Command::Init(args) => commands::init::run(args, cli.output.json, console),
         Command::Checkpoint(command) => commands::checkpoint::run(command, cli.output.json, console),
         Command::Config(command) => commands::config::run(command, cli.output.json, console),

@@ -388,10 +388,7 @@ fn cargo_home() -> PathBuf {
 
 /// The warning for a corpus that is another than the recipe asks for.
 fn fallback_warning(why: &str) -> String {
-    format!(
-        "the embedded corpus is used because the dependencies of this workspace could not be read: {why}. To train on your \
-         own text, set corpus.source and corpus.path"
-    )
+    format!("{why}; to train on your own text, set corpus.source and corpus.path")
 }
 
 /// The corpus as the log of the run records it.

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceKind {
-    /// `path` if it is set (its kind is detected), else the dependency sources that cargo
-    /// lists in the current directory, else, with a warning, the embedded corpus. Every other kind is read or is an error.
+    /// `path` if it is set (its kind is detected), else the dependency sources that cargo lists in the current directory, else,
+    /// with a warning, Python's standard library, else the embedded corpus. Every other kind is read or is an error.
     #[default]
     Auto,
     /// Sources and documentation of the normal and build dependencies of the Cargo workspace in `path` (default: the

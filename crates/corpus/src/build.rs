@@ -358,11 +358,9 @@ fn from_parts(
 
 fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary, seen: &Seen) -> Vec<String> {
     let mut remarks = listing.remarks.clone();
-    let stands_in =
-        |why: &String| format!("the embedded corpus stands in for the source that was asked for: {why}");
-    remarks.extend(listing.fallback.as_ref().map(stands_in));
+    remarks.extend(listing.fallback.clone());
     // Which files a workspace's packages give is no surprise; which ones a folder gives may be.
-    if listing.kind != "cargo" {
+    if !["cargo", "python"].contains(&listing.kind) {
         remarks.extend(listing.skipped.in_words());
     }
     if seen.faults > 0 {

@@ -1,5 +1,6 @@
 //! Errors of a recipe: what was wanted, what was found, where, what to try.
 
+use crate::builtin::suggestion;
 use crate::source::{Location, Place};
 use std::fmt;
 use std::path::PathBuf;
@@ -67,6 +68,12 @@ impl fmt::Display for Diagnostic {
 /// Why a recipe could not be loaded or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
+    /// There is neither a file nor a built-in recipe of this name.
+    #[error("there is no recipe {path}; {suggestion}", path = path.display(), suggestion = suggestion(path))]
+    Absent {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be read.
     #[error("cannot read the recipe {path}: {source}", path = path.display())]
     Read {

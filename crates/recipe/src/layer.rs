@@ -1,11 +1,12 @@
 //! Layers of a recipe: defaults, a base file, the file itself, `--set` overrides; and their merging.
 
+use crate::builtin::{BuiltinRecipe, builtin_recipe};
 use crate::error::{Diagnostic, RecipeError, Sink, quoted};
 use crate::node::{self, Field, Node, Table, Value};
 use crate::schema::{BASE_KEY, Choice, View};
 use crate::source::{Place, Role, Source};
 use serde_json::Value as Json;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,13 +16,33 @@ const LARGEST: u64 = 1 << 20;
 /// Keyword of the schema of a table: names of keys of which a layer gives one.
 const ONE_OF: &str = "x-one-of";
 
-/// Reads a recipe file as text.
+/// Reads a recipe file as text. A name without a folder, of which there is no file, may be that of a built-in recipe.
 pub(crate) fn read(path: &Path, role: Role) -> Result<Arc<Source>, RecipeError> {
+    let is_absent = || std::fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    match builtin(path) {
+        Some(recipe) if is_absent() => Ok(builtin_source(recipe, role)),
+        _ => read_file(path, role),
+    }
+}
+
+/// The built-in recipe that a path without a folder names.
+fn builtin(path: &Path) -> Option<BuiltinRecipe> {
+    path.to_str().filter(|name| !name.contains('/')).and_then(builtin_recipe)
+}
+
+fn builtin_source(recipe: BuiltinRecipe, role: Role) -> Arc<Source> {
+    Source::builtin(format!("built-in recipe {}", recipe.name), recipe.text.into(), role)
+}
+
+fn read_file(path: &Path, role: Role) -> Result<Arc<Source>, RecipeError> {
     let failed = |source| RecipeError::Read { path: path.to_path_buf(), source };
     let refused = |reason: String| RecipeError::NotARecipe { path: path.to_path_buf(), reason };
     let mut bytes = Vec::new();
     let file = match bessemer_durable::open_regular(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => return Err(refused(e.to_string())),
+        Err(e) if e.kind() == ErrorKind::InvalidInput => return Err(refused(e.to_string())),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            return Err(RecipeError::Absent { path: path.to_path_buf() });
+        }
         opened => opened.map_err(failed)?,
     };
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -40,8 +61,9 @@ pub(crate) fn take_base(file: &mut Node) -> Option<Field> {
     }
 }
 
-/// Reads and parses the file that `base` names, relative to the file that names it.
-pub(crate) fn load_base(field: &Field, file: &Path, sink: &mut Sink) -> Option<Node> {
+/// Reads and parses the recipe that `base` names: a file, relative to the one that names it, or a built-in recipe. A built-in
+/// recipe names another built-in one.
+pub(crate) fn load_base(field: &Field, file: &Path, is_builtin: bool, sink: &mut Sink) -> Option<Node> {
     let place = field.node.place.as_ref();
     let Some(name) = field.node.text() else {
         sink.report(|| {
@@ -53,7 +75,10 @@ pub(crate) fn load_base(field: &Field, file: &Path, sink: &mut Sink) -> Option<N
         return None;
     };
     let path = file.parent().unwrap_or(Path::new("")).join(name);
-    let source = match read(&path, Role::Base) {
+    let named = builtin(Path::new(name)).filter(|_| is_builtin || !path.exists());
+    let read =
+        named.map_or_else(|| read_file(&path, Role::Base), |recipe| Ok(builtin_source(recipe, Role::Base)));
+    let source = match read {
         Ok(source) => source,
         Err(e) => {
             sink.report(|| Diagnostic::new(e.to_string(), place).help("`base` is relative to this file"));

@@ -8,6 +8,7 @@
 //! The machinery ([`load`]) works for any config type; [`Recipe`] composes the configs of all crates.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod builtin;
 mod check;
 mod error;
 mod init;
@@ -27,6 +28,7 @@ mod train;
 mod value_de;
 mod write;
 
+pub use builtin::{BUILTIN_RECIPES, BuiltinRecipe, builtin_recipe};
 pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
 pub use init::{InitConfig, InitOptimizer, InitSchedule, continued_recipe};
 pub use integrity::{IntegrityConfig, Rerun};

@@ -137,7 +137,7 @@ fn files(source: &Arc<Source>, path: Option<&Path>, sink: &mut Sink) -> Vec<Node
     let mut layers = Vec::new();
     if let Some(base) = layer::take_base(&mut file) {
         match path {
-            Some(path) => layers.extend(layer::load_base(&base, path, sink)),
+            Some(path) => layers.extend(layer::load_base(&base, path, source.is_builtin, sink)),
             None => sink.report(|| {
                 Diagnostic::new("`base` needs a recipe file to be relative to", base.key.as_ref())
                     .help("a resolved recipe is complete and has no base")

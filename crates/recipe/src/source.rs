@@ -21,12 +21,14 @@ pub(crate) enum Role {
 }
 
 /// One text: a file or the argument of one `--set`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Source {
     /// Path as given, or the `--set` argument.
     pub(crate) name: String,
     pub(crate) text: String,
     pub(crate) role: Role,
+    /// Part of the program, not a file.
+    pub(crate) is_builtin: bool,
     line_starts: Vec<usize>,
 }
 
@@ -34,7 +36,13 @@ impl Source {
     pub(crate) fn new(name: String, text: String, role: Role) -> Arc<Source> {
         let line_starts = std::iter::once(0)
             .chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1));
-        Arc::new(Source { line_starts: line_starts.collect(), name, text, role })
+        Arc::new(Source { line_starts: line_starts.collect(), name, text, role, is_builtin: false })
+    }
+
+    /// A recipe that the program carries.
+    pub(crate) fn builtin(name: String, text: String, role: Role) -> Arc<Source> {
+        let source = Source::new(name, text, role);
+        Arc::new(Source { is_builtin: true, ..Arc::unwrap_or_clone(source) })
     }
 
     /// One-based line of a byte offset.

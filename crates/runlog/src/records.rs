@@ -152,7 +152,7 @@ pub struct Corpus {
     /// Kind of the source: cargo, folder, jsonl, ...; empty in logs that do not say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// Why the embedded corpus stands in for the source that was asked for, if it does.
+    /// The stand-in for the source that the recipe asks for, with the reason; `None` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
     /// Documents read.

@@ -3,6 +3,7 @@
 use crate::cli::InitArgs;
 use crate::commands::explain;
 use crate::console::{Console, print};
+use crate::escape::shell_word;
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_corpus::{begins_as_text, sample, source_kind_of};
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
         )));
     }
     let found = look_at(&args.texts, console)?;
-    let kept = kept_bytes(&found, console)?;
+    let (kept, rules) = kept_bytes(&found, console)?;
     let text = TextFacts { bytes: kept, ..found.clone() };
     let budget = Budget {
         peak_flops_per_s: peak::flops_per_s(Rung::detect(), machine::threads(0))?,
@@ -64,13 +65,18 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
             .to_string(),
         )?);
     }
+    // As far as rounding to whole steps lets the passes come near to four.
+    let reason = match starter.passes() > 3.8 {
+        true => "more passes over this text stop helping".to_owned(),
+        false => format!("as much as {} h allow on this machine, see --hours", args.hours),
+    };
     Ok(print(&format!(
-        "wrote {}: {} of text in {} file{}, about {} tokens; {} layers x {}, {} parameters; {} steps of {} tokens, \
-         {:.1} passes, about {}\nnext: {command}",
-        args.out.display(),
-        Bytes(text.bytes),
-        text.files,
-        if text.files == 1 { "" } else { "s" },
+        "found: {}, {} in {}, about {} tokens{rules}\n\
+         chose: {} layers x {} ({} parameters), {} steps of {} tokens, {:.1} passes, about {}: {reason}\n\
+         next:  {command}",
+        source_in_words(text.source),
+        Bytes(found.bytes),
+        counted(text.files, "file"),
         Tokens(starter.text_tokens),
         model.layers,
         model.width,
@@ -82,11 +88,26 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
     ))?)
 }
 
-/// Bytes of text that the rules of the new recipe keep, estimated from a sample.
-fn kept_bytes(text: &TextFacts, console: &mut Console) -> Result<u64, Failure> {
+/// The kind of a source as a user calls it.
+fn source_in_words(source: SourceKind) -> &'static str {
+    match source {
+        SourceKind::Folder => "texts of a folder",
+        SourceKind::Html => "web pages",
+        SourceKind::Jsonl => "rows of text",
+        SourceKind::Parquet => "Parquet rows",
+        SourceKind::Warc => "web archives",
+        SourceKind::Papers => "papers",
+        SourceKind::Wikipedia => "a dump of Wikipedia",
+        SourceKind::StackExchange => "a dump of Stack Exchange",
+        SourceKind::File | SourceKind::Auto | SourceKind::Cargo | SourceKind::Embedded => "one text",
+    }
+}
+
+/// Bytes of text that the rules of the new recipe keep, estimated from a sample; and a phrase about what they drop.
+fn kept_bytes(text: &TextFacts, console: &mut Console) -> Result<(u64, String), Failure> {
     // A single text is kept byte for byte.
     if text.source == SourceKind::File {
-        return Ok(text.bytes);
+        return Ok((text.bytes, String::new()));
     }
     let mut config = CorpusConfig { source: text.source, path: text.path.clone(), ..CorpusConfig::default() };
     config.text = text.field.clone().unwrap_or(config.text);
@@ -99,31 +120,26 @@ fn kept_bytes(text: &TextFacts, console: &mut Console) -> Result<u64, Failure> {
     reasons.sort_by_key(|(reason, documents)| (std::cmp::Reverse(*documents), reason.as_str()));
     let reasons: Vec<String> =
         reasons.iter().take(4).map(|(reason, documents)| format!("{reason} {documents}")).collect();
-    let of = if sample.is_whole { "the text" } else { "a sample of the text" };
-    let dropped =
-        if reasons.is_empty() { String::new() } else { format!("; dropped: {}", reasons.join(", ")) };
+    let of = if sample.is_whole { "" } else { " of a sample" };
     if kept == 0 {
         console.say(&format!(
-            "WARNING: the recipe's rules keep none of the {} documents of {of}{dropped}; see [corpus.clean] and [corpus.rules] in \
+            "warning: the recipe's rules keep none of the {} documents{of}; dropped: {}; see [corpus.clean] and [corpus.rules] in \
              docs/recipes.md",
-            read.documents
+            read.documents,
+            reasons.join(", ")
         ));
-        return Ok(text.bytes);
+        return Ok((text.bytes, String::new()));
     }
-    console.say(&format!(
-        "the recipe's rules keep {} of {} documents of {of}, {} of {}{dropped}",
-        sample.kept.documents,
-        read.documents,
-        Bytes(sample.kept.bytes),
-        Bytes(read.bytes)
-    ));
-    Ok(kept)
-}
-
-/// A path as a word of a shell command.
-fn shell_word(text: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./+=,@".contains(c);
-    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    let dropped = match reasons.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; the rules keep {} of {} documents{of} (dropped: {})",
+            sample.kept.documents,
+            read.documents,
+            reasons.join(", ")
+        ),
+    };
+    Ok((kept, dropped))
 }
 
 /// The run is called like the recipe's file.

@@ -24,6 +24,7 @@ pub(crate) mod parity;
 pub(crate) mod plan;
 pub(crate) mod program;
 pub(crate) mod ranks;
+pub(crate) mod recipes;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved_model;

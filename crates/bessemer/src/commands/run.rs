@@ -6,7 +6,7 @@ use crate::commands::plan::auto::LaidOut;
 use crate::commands::ranks::{Job, RankThreads, interrupted, launch_number};
 use crate::commands::report;
 use crate::console::{Console, print};
-use crate::escape::LONGEST_ERROR;
+use crate::escape::{LONGEST_ERROR, shell_word};
 use crate::failure::{Failure, code};
 use crate::machine;
 use crate::recipes::load_recipe_for;
@@ -493,6 +493,10 @@ fn lead(
         true => report::summary_json(&session.dir, &records)?,
         false => bessemer_report::terminal::summary(&records),
     })?;
-    console.say(&format!("report: {}", session.dir.report().display()));
+    let run = shell_word(&session.dir.root().display().to_string());
+    console.say(&format!(
+        "report: {}\nnext:   bessemer generate {run} --prompt TEXT\n        bessemer serve {run}\n        bessemer compare {run} OTHER_RUN",
+        session.dir.report().display()
+    ));
     Ok(())
 }

@@ -144,24 +144,31 @@ fn the_source_is_what_a_build_has_downloaded_and_nothing_else() {
 #[test]
 fn a_fallback_is_said_at_the_start_at_the_end_in_the_report_and_in_json() {
     let place = Workplace::new(GPT2);
-    // There is no workspace here, so the documented default has no dependencies to read.
-    let words = ["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path=''", "--json"];
-    let done = place.bessemer(&words);
+    // There is no workspace here, so the documented default has no dependencies to read; and no Python on the path.
+    let run = |words: &[&str]| {
+        let auto = ["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path=''"];
+        let mut command = place.command(&[&auto[..], words].concat());
+        command.env("PATH", "");
+        finished(command)
+    };
+    let done = run(&["--json"]);
     let json = done.json();
     let warning =
-        done.err.find("WARNING: the embedded corpus is used").unwrap_or_else(|| panic!("{}", done.err));
+        done.err.find("WARNING: the embedded corpus is read").unwrap_or_else(|| panic!("{}", done.err));
     assert!(warning < done.err.find("corpus (embedded)").unwrap(), "{}", done.err);
     assert_eq!(json["corpus"]["source"], "embedded");
     assert!(json["corpus"]["fallback"].as_str().unwrap().contains("no Cargo.toml"), "{json}");
     assert!(place.records("corpus")[0]["fallback"].as_str().unwrap().contains("no Cargo.toml"));
     let report = fs::read_to_string(place.path("runs/t/report.html")).unwrap();
     let header = &report[report.find("<header>").unwrap()..report.find("</header>").unwrap()];
-    assert!(header.contains("Trained on the embedded corpus"), "{header}");
+    assert!(
+        header.contains("Trained on another text than the recipe names: the embedded corpus"),
+        "{header}"
+    );
     let stats = place.bessemer(&["corpus", "stats", "runs/t", "--json"]).json();
     assert!(stats["fallback"].as_str().unwrap().contains("no Cargo.toml"));
     // The table at the end, of a second session on the same run.
-    let done =
-        place.bessemer(&["run", "recipe.toml", "--set", "corpus.source=auto", "--set", "corpus.path=''"]);
+    let done = run(&[]);
     assert!(done.text().contains("WARNING") && done.text().contains("embedded corpus"), "{}", done.text());
     // A source that was asked for is read or is an error.
     place

@@ -565,7 +565,7 @@ fn init_writes_a_recipe_that_runs_and_replaces_nothing() {
     let show = place.bessemer(&["config", "show", "j.toml", "--json"]).json();
     assert_eq!((&show["corpus"]["text"], &show["corpus"]["path"]), (&"story".into(), &"docs.jsonl".into()));
     let one = place.bessemer(&["init", "text/alpha/0.txt", "--out", "one.toml"]).text();
-    assert!(one.contains("next: bessemer run one.toml"), "{one}");
+    assert!(one.contains("next:  bessemer run one.toml"), "{one}");
     assert_eq!(place.bessemer(&["config", "show", "one.toml", "--json"]).json()["corpus"]["source"], "file");
     fs::write(place.path("image.bin"), [0u8, 1, 2, 255]).unwrap();
     place.bessemer(&["init", "image.bin", "--out", "b.toml"]).failed(FAILED, &["image.bin", "no UTF-8 text"]);
@@ -649,14 +649,20 @@ fn init_reads_tables_mixed_folders_and_instructions_and_says_what_it_leaves_out(
     fs::write(place.path("mixed/README"), prose(9)).unwrap();
     fs::write(place.path("mixed/stray.jsonl"), format!("{{\"text\": {:?}}}\n", prose(7).repeat(50))).unwrap();
     fs::write(place.path("mixed/short.txt"), "short").unwrap();
-    let init = |what: &str, out: &str| place.bessemer(&["init", what, "--out", out]);
-    let mixed = init("mixed", "m.toml");
-    assert!(mixed.err.contains("\"folder\" and leaves out 1"), "{}", mixed.err);
-    assert!(
-        mixed.err.contains("keep 6 of 7 documents") && mixed.err.contains("too-short 1"),
-        "{}",
-        mixed.err
-    );
+    // Three lines, and a recipe that runs to the end.
+    let init = |what: &str, out: &str| {
+        let done = place.bessemer(&["init", what, "--out", out]);
+        let answer = String::from_utf8(done.out.clone()).unwrap();
+        let begins: Vec<&str> = answer.lines().map(|line| &line[..line.len().min(6)]).collect();
+        assert_eq!(begins, ["found:", "chose:", "next: "], "{done:?}");
+        let run =
+            place.bessemer(&["run", out, "--set", "train.steps=2", "--set", "eval.samples.every_steps=0"]);
+        assert_eq!(run.code, Some(0), "{what}: {run:?}");
+        (answer, done.err)
+    };
+    let (answer, mixed) = init("mixed", "m.toml");
+    assert!(mixed.contains("\"folder\" and leaves out 1"), "{mixed}");
+    assert!(answer.contains("keep 6 of 7 documents") && answer.contains("too-short 1"), "{answer}");
     let shown = place.bessemer(&["config", "show", "m.toml", "--json"]).json();
     assert_eq!(shown["corpus"]["source"], "folder");
 
@@ -665,13 +671,13 @@ fn init_reads_tables_mixed_folders_and_instructions_and_says_what_it_leaves_out(
     };
     fs::write(place.path("alpaca.jsonl"), (0..9).map(alpaca).collect::<String>()).unwrap();
     let told = init("alpaca.jsonl", "a.toml");
-    assert!(told.err.contains("\"output\" becomes text; left out: instruction, input"), "{}", told.err);
+    assert!(told.1.contains("\"output\" becomes text; left out: instruction, input"), "{}", told.1);
     let table: String = (0..9).map(|n| format!("{n},\"{}\"\n", prose(n))).collect();
     fs::write(place.path("rows.csv"), format!("id,story\n{table}")).unwrap();
-    assert!(init("rows.csv", "c.toml").err.contains("keep 9 of 9 documents"));
+    assert!(init("rows.csv", "c.toml").0.contains("found: rows of text"));
     let nested = |n: usize| serde_json::json!({ "doc": { "body": prose(n) }, "id": n }).to_string() + "\n";
     fs::write(place.path("nested.jsonl"), (0..9).map(nested).collect::<String>()).unwrap();
-    assert!(init("nested.jsonl", "n.toml").err.contains("keep 9 of 9 documents"));
+    init("nested.jsonl", "n.toml");
     let shown = place.bessemer(&["config", "show", "n.toml", "--json"]).json();
     assert_eq!(shown["corpus"]["text"], "doc.body");
 }

@@ -198,7 +198,7 @@ pub struct CorpusSummary {
     pub key: String,
     /// Hash of the kept documents in order, with their names and sides: the identity of the text itself.
     pub fingerprint: String,
-    /// Where the text came from: cargo, folder, jsonl, parquet, warc, file or embedded.
+    /// Where the text came from: cargo, folder, jsonl, parquet, warc, file, python or embedded.
     pub source: String,
     /// What the split followed: source, document, or position in a single file.
     pub split_by: String,
@@ -206,7 +206,7 @@ pub struct CorpusSummary {
     pub listed_files: u64,
     /// Their bytes as stored.
     pub listed_bytes: u64,
-    /// Why the embedded corpus stands in for the source that was asked for, if it does.
+    /// The stand-in for the source that the configuration asks for, with the reason; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
     /// Files left out by extension, by being hidden, or by the exclude list.

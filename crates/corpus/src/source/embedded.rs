@@ -38,6 +38,8 @@ fn own_sources() -> Vec<(&'static str, &'static str)> {
 
 /// Documents per task; each is a source of its own, so that the split by source holds out whole documents.
 const DOCUMENTS: usize = 50;
+/// The same where the corpus stands in for one of megabytes.
+const ENLARGED_DOCUMENTS: usize = 500;
 /// Lines of a document.
 const LINES: usize = 150;
 
@@ -113,10 +115,21 @@ fn task(index: usize, document: usize) -> String {
 
 pub(crate) struct Embedded {
     listing: Listing,
+    /// Documents per task.
+    documents: usize,
 }
 
 /// The embedded corpus.
 pub(crate) fn open() -> Embedded {
+    with_documents(DOCUMENTS)
+}
+
+/// The embedded corpus with ten times the documents of each task.
+pub(crate) fn open_enlarged() -> Embedded {
+    with_documents(ENLARGED_DOCUMENTS)
+}
+
+fn with_documents(documents: usize) -> Embedded {
     let source = |name: String| SourceInfo {
         name,
         version: Some(env!("CARGO_PKG_VERSION").to_string()),
@@ -125,22 +138,22 @@ pub(crate) fn open() -> Embedded {
     let mut listing = Listing { kind: "embedded", ..Listing::default() };
     listing.sources.push(source("bessemer-corpus".into()));
     for (task, _) in TASKS {
-        listing.sources.extend((0..DOCUMENTS).map(|document| source(format!("{task}-{document:02}"))));
+        listing.sources.extend((0..documents).map(|document| source(format!("{task}-{document:02}"))));
     }
     let own = own_sources();
-    listing.files = (own.len() + TASKS.len() * DOCUMENTS) as u64;
+    listing.files = (own.len() + TASKS.len() * documents) as u64;
     listing.bytes = own.iter().map(|(_, text)| text.len() as u64).sum();
     for (path, text) in own {
         listing.entries.push(format!("{path} {:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes())));
     }
-    listing.entries.push(format!("{} tasks, version 2, {DOCUMENTS} documents of {LINES} lines", TASKS.len()));
-    Embedded { listing }
+    listing.entries.push(format!("{} tasks, version 2, {documents} documents of {LINES} lines", TASKS.len()));
+    Embedded { listing, documents }
 }
 
 impl Embedded {
-    /// Says that it stands in for another source, and why.
-    pub(crate) fn stands_in(&mut self, why: String) {
-        self.listing.fallback = Some(why);
+    /// Marks it as the stand-in for another source.
+    pub(crate) fn stands_in(&mut self, why: Option<String>) {
+        self.listing.fallback = why;
     }
 }
 
@@ -150,7 +163,11 @@ impl bessemer_dataflow::Source for Embedded {
     }
 
     fn scan(&self) -> bessemer_dataflow::Result<Box<dyn Scan>> {
-        Ok(Box::new(EmbeddedScan { sources: Arc::new(self.listing.sources.clone()), next: 0 }))
+        Ok(Box::new(EmbeddedScan {
+            sources: Arc::new(self.listing.sources.clone()),
+            documents: self.documents,
+            next: 0,
+        }))
     }
 }
 
@@ -162,6 +179,7 @@ impl Source for Embedded {
 
 struct EmbeddedScan {
     sources: Arc<Vec<SourceInfo>>,
+    documents: usize,
     next: usize,
 }
 
@@ -171,7 +189,8 @@ const BATCH: usize = 32;
 impl Scan for EmbeddedScan {
     fn next(&mut self) -> bessemer_dataflow::Result<Option<Morsel>> {
         let own = own_sources();
-        let count = own.len() + TASKS.len() * DOCUMENTS;
+        let documents = self.documents;
+        let count = own.len() + TASKS.len() * documents;
         let range = self.next..count.min(self.next + BATCH);
         self.next = range.end;
         if range.is_empty() {
@@ -185,7 +204,7 @@ impl Scan for EmbeddedScan {
                     Some((path, text)) => (&sources[0], (*path).to_string(), (*text).to_string()),
                     None => {
                         let number = ordinal - own.len();
-                        let text = task(number / DOCUMENTS, number % DOCUMENTS);
+                        let text = task(number / documents, number % documents);
                         (&sources[1 + number], "task.txt".to_string(), text)
                     }
                 };

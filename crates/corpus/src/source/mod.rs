@@ -16,6 +16,7 @@ mod metadata;
 mod paper_inputs;
 pub(crate) mod papers;
 pub(crate) mod parquet;
+pub(crate) mod python;
 mod repair;
 mod resolve;
 mod row_lines;
@@ -120,7 +121,7 @@ pub struct Listing {
     pub source_bytes: Vec<u64>,
     /// Files left out, by kind.
     pub skipped: Skipped,
-    /// Why the embedded corpus stands in for the source that was asked for, if it does.
+    /// The stand-in for the source that the configuration asks for, with the reason; `None` without one.
     pub fallback: Option<String>,
     /// Remarks for the user.
     pub remarks: Vec<String>,

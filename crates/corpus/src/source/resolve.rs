@@ -5,7 +5,7 @@ use super::folder::{Filter, PROSE, Pages, Reading};
 use super::location::{SourceLocation, is_address};
 use super::{
     FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, max_page_bytes, papers,
-    parquet, row_lines, stack_exchange, warc, wikipedia,
+    parquet, python, row_lines, stack_exchange, warc, wikipedia,
 };
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Opens the source that the configuration asks for. `auto` takes the first of: `path`, cargo's dependencies,
-/// the embedded corpus; the listing says why it passed over cargo. Nothing else falls back: a source that was asked for by
+/// Python's standard library, the embedded corpus; the listing has the reason why cargo was passed over. Nothing else falls back: a source that was asked for by
 /// kind or path, or by name among several, is read or is an error.
 pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     let metadata = MetadataColumns::of(config);
@@ -180,20 +180,37 @@ fn open_place(config: &CorpusConfig) -> Result<SourceLocation<'_>> {
     SourceLocation::open(&config.path, &config.access, &config.exclude, config.follow_links, is_file)
 }
 
-/// Cargo's dependencies, else the embedded corpus with the reason.
+/// Cargo's dependencies, else a stand-in with the reason.
 fn without_path(config: &CorpusConfig, workspace: &Path) -> Arc<dyn Source> {
-    match open_cargo(config, workspace) {
-        Ok(source) if source.listing().files > 0 => Arc::new(source),
-        Ok(_) => fallback("the workspace has no dependency sources".into()),
-        Err(error) => fallback(error.to_string()),
+    let why = match open_cargo(config, workspace) {
+        Ok(source) if source.listing().files > 0 => return Arc::new(source),
+        Ok(_) => "the workspace has no dependency sources".into(),
+        Err(Error::Cargo { problem, .. }) => problem,
+        Err(error) => error.to_string(),
+    };
+    stand_in(python::open(max_bytes(config, 0)).ok().flatten(), &why)
+}
+
+/// Python's standard library where it holds enough text, else the embedded corpus with more of its tasks: a first run has a
+/// validation split of at least 100,000 tokens.
+fn stand_in(library: Option<folder::Files>, why: &str) -> Arc<dyn Source> {
+    let said =
+        |name: &str| Some(format!("{name} is read instead of the crates of a Cargo workspace ({why})"));
+    match library.filter(|library| library.listing.bytes >= ENOUGH_BYTES) {
+        Some(mut library) => {
+            library.listing.fallback = said(&library.description);
+            Arc::new(library)
+        }
+        None => {
+            let mut source = embedded::open_enlarged();
+            source.stands_in(said("the embedded corpus"));
+            Arc::new(source)
+        }
     }
 }
 
-fn fallback(why: String) -> Arc<dyn Source> {
-    let mut source = embedded::open();
-    source.stands_in(why);
-    Arc::new(source)
-}
+/// Bytes of text from which a split of 3 % has 100,000 tokens, of about 2.8 bytes.
+const ENOUGH_BYTES: u64 = 9_500_000;
 
 fn open_cargo(config: &CorpusConfig, workspace: &Path) -> Result<folder::Files> {
     cargo::open(&cargo::Options {
@@ -351,11 +368,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_lock_file_auto_takes_the_embedded_corpus_and_says_why() {
+    fn without_a_workspace_auto_takes_a_stand_in_and_reports_why() {
         let folder = tempfile::tempdir().unwrap();
         let source = without_path(&CorpusConfig::default(), folder.path());
-        assert_eq!(source.listing().kind, "embedded");
+        assert!(["python", "embedded"].contains(&source.listing().kind));
         let why = source.listing().fallback.as_deref().unwrap();
-        assert!(why.contains("no Cargo.toml"), "{why}");
+        assert!(why.ends_with("(there is no Cargo.toml)"), "{why}");
+        let source = stand_in(None, "there is no Cargo.toml");
+        assert_eq!(source.listing().kind, "embedded");
+        assert!(source.listing().sources.len() > embedded::open().listing().sources.len());
+        let why = source.listing().fallback.as_deref().unwrap();
+        assert!(why.starts_with("the embedded corpus is read"), "{why}");
     }
 }

@@ -352,7 +352,7 @@ fn a_base_that_cannot_be_used_is_explained_at_the_line_that_names_it() {
     for (file, wanted) in [
         ("two.toml", "one.toml:1:1: a base recipe cannot have a base"),
         ("self.toml", "self.toml:1:1: a base recipe cannot have a base"),
-        ("gone.toml", "gone.toml:2:8: cannot read the recipe"),
+        ("gone.toml", "gone.toml:2:8: there is no recipe"),
         ("type.toml", "type.toml:1:8: `base` must be a string"),
         ("folder.toml", "wanted a regular file, found a directory"),
     ] {

@@ -29,8 +29,7 @@ fn summary(facts: &Facts<'_>, corpus: &CorpusFile) -> String {
     let mut sentences = Vec::new();
     if let Some(c) = facts.corpus {
         if let Some(why) = &c.fallback {
-            sentences
-                .push(format!("The embedded corpus stands in for the source that was asked for: {why}."));
+            sentences.push(format!("Another text than the recipe names: {why}."));
         }
         sentences.push(format!(
             "{} of {} documents were kept ({} of {}).",

@@ -32,9 +32,7 @@ pub(crate) fn header(facts: &Facts<'_>, title: &str) -> String {
     lines.push(format!("{steps} · {}", facts.status()));
     let mut lines: String = lines.iter().map(|l| format!("<p>{}</p>\n", escape(l))).collect();
     if let Some(why) = facts.corpus.and_then(|corpus| corpus.fallback.as_deref()) {
-        let warning = format!(
-            "Trained on the embedded corpus, which stands in for the source that was asked for: {why}"
-        );
+        let warning = format!("Trained on another text than the recipe names: {why}");
         lines += &format!("<p class=\"verdict worse\">{}</p>\n", escape(&warning));
     }
     format!("<header>\n<h1>{}</h1>\n{lines}</header>\n", escape(title))
