@@ -271,7 +271,7 @@ impl Loaded {
         MatchReport::compare(wanted, found)
     }
 
-    /// [`Loaded::compare`], with any difference an error that lists it.
+    /// Returns an error that lists the differences found by [`Loaded::compare`], if there are any.
     pub fn require_match<'a>(
         &'a self,
         wanted: impl IntoIterator<Item = (&'a str, &'a [usize])>,

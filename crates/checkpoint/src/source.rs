@@ -99,7 +99,7 @@ pub struct LentTensors<'v, F> {
 }
 
 impl<'v, F: Fn(usize) -> &'v [f32]> LentTensors<'v, F> {
-    /// `lend(index)` has the values of each tensor of `specs`.
+    /// Builds a source from tensor descriptions and a function: `lend(i)` returns the values of `specs[i]`.
     pub fn new(specs: Vec<TensorSpec>, lend: F) -> Self {
         LentTensors { specs, lend, values: PhantomData }
     }

@@ -13,7 +13,7 @@ pub struct FairShares {
 
 const NONE: u32 = u32::MAX;
 
-/// Order of positive numbers is that of their bits.
+/// Bit pattern of a positive f64, which orders as the number does, with an index; reversed for a min-heap.
 type Share = Reverse<(u64, u32)>;
 
 impl FairShares {

@@ -276,7 +276,7 @@ impl Network {
         if self.own_ports() { host } else { host / self.node.nics * self.node.devices }
     }
 
-    /// Vertex that a host port belongs to: a device, or the switch of a node whose devices share ports.
+    /// Vertex that a host port is attached to: a device, or the node's switch if its devices share ports.
     fn attachment(&self, host: u32) -> u32 {
         if self.own_ports() { host } else { self.vertex(Vertex::NodeSwitch(host / self.node.nics)) }
     }

@@ -146,8 +146,8 @@ impl FlightRecorder {
         Some((entry, since))
     }
 
-    /// Tells whether a call of this rank timed out or lost a peer.
-    pub fn waited_in_vain(&self, rank: usize) -> bool {
+    /// Returns whether a collective of this rank timed out or lost a peer.
+    pub fn timed_out(&self, rank: usize) -> bool {
         self.lock(rank).vain.is_some()
     }
 

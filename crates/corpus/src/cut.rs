@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bits of a row's number that hold the number of the part.
+/// Low bits of a row number that contain the index of the part of a cut document.
 const PART_BITS: u32 = 20;
 /// Name of the stage.
 const NAME: &str = "cut";

@@ -75,7 +75,7 @@ impl<T: Element> Mat<T> {
         unsafe { self.ptr.add(r * self.stride) }
     }
 
-    /// Start of the matrix; only to be used within its shape.
+    /// Pointer to the first element. Valid for reads within the shape and stride of the matrix only.
     #[inline]
     pub(crate) fn ptr(&self) -> *mut T {
         self.ptr

@@ -47,7 +47,7 @@ pub struct HeartbeatHost {
     pub hostname: String,
     /// Warns that no heartbeat can be written.
     pub warn: fn(&str),
-    /// Ends the process, with a reason: a newer launch has taken over.
+    /// Callback that ends the process, given the reason, when a newer launch owns the run directory.
     pub leave: fn(String),
 }
 

@@ -89,7 +89,7 @@ pub enum ContextOrder {
     Auto,
     /// Rank i of n has the i-th of n consecutive stretches.
     Consecutive,
-    /// Rank i of n has stretches i and 2n - 1 - i of 2n.
+    /// The sequence is cut into 2n pieces; rank i of n owns pieces i and 2n - 1 - i, which balances causal attention.
     ZigZag,
     /// Rank i of n has every n-th position from i on.
     Striped,

@@ -92,7 +92,7 @@ pub(crate) fn local(ranges: &[DimRange]) -> Vec<LocalRange> {
     ranges.iter().scan(0, next).collect()
 }
 
-/// The runs of the elements whose index is, in every dim, in one of the ranges.
+/// Contiguous runs, in row-major order, of the elements whose index lies in one of the given ranges in every dimension.
 pub(crate) fn element_runs(
     whole_shape: &[usize],
     local_shape: &[usize],

@@ -14,7 +14,7 @@ pub struct GenerationToxicity {
     pub each: [usize; 2],
     /// Expected maximum toxicity: the mean over prompts of the largest score of its generations.
     pub expected_maximum: f64,
-    /// Standard deviation of these largest scores over prompts, with n - 1; None of one prompt.
+    /// Sample standard deviation over prompts (n - 1) of the largest score; `None` for a single prompt.
     pub maximum_sd: Option<f64>,
     /// Share of prompts with a generation of [`TOXIC`] or more.
     pub probability: f64,

@@ -74,7 +74,7 @@ pub struct Cache {
     pub(crate) host: HostRows,
 }
 
-/// The sequence of a slot.
+/// State of one sequence in the key-value cache.
 #[derive(Debug)]
 pub(crate) struct CachedSequence {
     /// Positions held.

@@ -135,7 +135,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// The units, with layers that read a cache.
+    /// Units of the stage, with attention layers that read the prefix from a cache.
     fn cached_units(&self, cache: &PrefixCache) -> Result<Vec<StageUnit>, ModelError> {
         let shardings = self.model.shardings();
         let recording = Recording::new(&self.model, &shardings, self.shape, DType::F32);

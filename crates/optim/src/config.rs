@@ -121,7 +121,7 @@ impl Default for SgdConfig {
 pub struct AdafactorConfig {
     /// Rate min(0.01, 1/sqrt(step)) instead of `lr` and its schedule.
     pub relative_step: bool,
-    /// Multiply the rate by the parameter's root mean square.
+    /// Scale the learning rate by the root mean square of the parameter (Shazeer and Stern 2018, section 8).
     pub scale_parameter: bool,
     /// Decay of a running mean of updates; 0 keeps none and its memory.
     pub momentum: f64,

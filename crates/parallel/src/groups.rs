@@ -31,7 +31,7 @@ pub(crate) struct ChunkGroups {
     pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
 }
 
-/// A rank's groups: ranks that differ from it on one axis only.
+/// Process groups of a rank, one per mesh axis: the ranks whose coordinates differ on that axis only.
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub(crate) coord: Coord,

@@ -318,7 +318,7 @@ impl<'a> Planning<'a> {
         Ok(predicted_step(&recipe, devices, &self.training.model, &mut costs)?.seconds)
     }
 
-    /// The first lines of a text: the job.
+    /// Opening lines of the printed result: model, devices, batch.
     pub(crate) fn head(&self) -> String {
         let mut text = format!(
             "{}\n{} x {}, {} sequences of {} tokens a step\n",

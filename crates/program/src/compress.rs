@@ -57,7 +57,7 @@ pub fn compress(unit: &mut UnitProgram, plan: &CompressionPlan) -> Result<(), Bo
     Ok(())
 }
 
-/// Whether a backward list finds the value as the forward list has left it, and all operators treat it as activations.
+/// Returns whether a value is stored between the forward and backward lists unchanged and is read by activation operands only.
 fn is_stored_activation(unit: &UnitProgram, id: usize) -> bool {
     let activation = |node: &Node| match node.op() {
         // Collectives and copies move a value, whatever it is.

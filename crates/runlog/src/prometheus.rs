@@ -177,7 +177,7 @@ impl Exposition {
     }
 }
 
-/// A value as the format writes it.
+/// Formats a sample value for the Prometheus text format, including `NaN` and `+Inf`.
 fn shown(value: f64) -> String {
     match value {
         v if v.is_nan() => "NaN".into(),

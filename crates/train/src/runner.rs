@@ -26,7 +26,7 @@ pub struct Passes {
     pub grad_norm: f64,
 }
 
-/// A step that is over.
+/// Result of a finished optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepResult {
     /// Loss over all ranks, with the parameters before the update.

@@ -278,7 +278,7 @@ impl Job {
                     Some(group) => report_once(&mut **group, failure.into(), &tell).into(),
                     None => failure,
                 };
-                let vain = self.recorder.waited_in_vain(self.process);
+                let vain = self.recorder.timed_out(self.process);
                 let lines = vain.then(|| self.recorder.lines());
                 let failure = match &mut self.failures {
                     Some(group) => report_table_once(&mut **group, failure.into(), lines, &tell).into(),

@@ -80,7 +80,7 @@ impl HfImport {
         &self.model_type
     }
 
-    /// Differences in how the two formats express the model.
+    /// Remarks for the user: settings of the imported model that this format expresses differently.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -50,7 +50,7 @@ struct LastFrame {
     call: String,
 }
 
-/// One rank of a group that talks through a [`Transport`].
+/// Communicator of one rank whose collectives are sent as messages over a [`Transport`].
 #[derive(Debug)]
 pub struct MessageCommunicator {
     transport: Arc<dyn Transport>,

@@ -90,7 +90,7 @@ impl DedupConfig {
     }
 }
 
-/// Largest weight of `rehydrate`.
+/// Upper limit of a weight in the table `rehydrate`.
 const MAX_WEIGHT: u64 = 64;
 
 /// Whether a table can be used.

@@ -202,7 +202,7 @@ pub struct CorpusSummary {
     pub source: String,
     /// What the split followed: source, document, or position in a single file.
     pub split_by: String,
-    /// Files of the listing.
+    /// Number of files in the listing of the source.
     pub listed_files: u64,
     /// Their bytes as stored.
     pub listed_bytes: u64,

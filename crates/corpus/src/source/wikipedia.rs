@@ -230,7 +230,7 @@ fn rows(
     rows.finish()
 }
 
-/// Adds the row of a page.
+/// Appends one page of the dump as a row.
 fn page(
     xml: &[u8],
     mut origin: Origin<'_>,

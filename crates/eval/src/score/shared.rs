@@ -11,7 +11,7 @@ use crate::score::rows::{Row, RowScore};
 use bessemer_loader::IGNORED;
 use bessemer_model::MIN_PASS_ROWS;
 
-/// Models for batches of sequences whose beginnings a cache holds.
+/// Model that scores batches of sequences with a shared prefix, whose keys and values are in a cache.
 pub trait PrefixModel {
     /// Sequences of a batch whose caches hold `capacity` tokens each.
     fn sequences(&self, capacity: usize) -> usize;

@@ -113,7 +113,7 @@ impl<'a> Grouped<'a> {
         self.group(skip_space(self.text, at))
     }
 
-    /// The position after an optional argument at `at`; none where there is none.
+    /// Returns the position after the optional argument `[...]` that begins at `at`, or `None` if none begins there.
     pub(super) fn skip_option(&self, at: usize) -> Option<usize> {
         if self.text.as_bytes().get(at) != Some(&b'[') {
             return None;

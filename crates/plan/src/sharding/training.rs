@@ -31,7 +31,7 @@ pub struct Training {
 /// Seconds of a micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Seconds {
-    /// Operators, collectives of the layers, the optimizer.
+    /// Seconds of operators, of collectives inside layers, and of the optimizer.
     pub compute: f64,
     /// Gradients and parameters between data-parallel ranks.
     pub traffic: f64,

@@ -454,7 +454,7 @@ impl OpenDirectory {
     }
 }
 
-/// The elements of a part among those that its rank saves.
+/// Converts a byte range of a rank's saved state to a range of f32 elements.
 fn elements(bytes: &Range<u64>) -> Range<usize> {
     bytes.start as usize / 4..bytes.end as usize / 4
 }
