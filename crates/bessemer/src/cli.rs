@@ -97,7 +97,7 @@ impl OutputArgs {
 /// How much a command writes to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verbosity {
-    /// Nothing but errors.
+    /// Errors only.
     Quiet,
     /// Progress, a line for each `train.log_every` steps.
     Normal,
@@ -164,7 +164,7 @@ impl RecipeArgs {
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
-    /// Ranks that share the training, as threads of this process; the recipe's parallel section says how.
+    /// Ranks of the training, as threads of this process; `[parallel]` in the recipe divides them.
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<std::num::NonZeroUsize>,
     #[command(flatten)]
@@ -265,7 +265,7 @@ pub(crate) enum Command {
     /// For the program itself: runs a command in confinement.
     #[command(hide = true)]
     Confined {
-        /// What `bessemer_sandbox::Confined` writes.
+        /// Arguments written by `bessemer_sandbox::Confined`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },

@@ -1,4 +1,4 @@
-//! What a person sees while a command works: results on standard output, everything else on standard error.
+//! Terminal output of a command: results on standard output, everything else on standard error.
 //!
 //! Everything that the program prints passes here, so that a stream that is full or closed is an error and never a panic.
 
@@ -164,7 +164,7 @@ fn bar_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the template is a constant").progress_chars("=> ")
 }
 
-/// What a run takes of a component, on a line of its own.
+/// Share of the samples that a run takes from a component, as a line.
 fn mixture_line(share: &MixtureShare) -> String {
     let (percent, tokens) = (100.0 * share.weight, Tokens(share.tokens));
     format!(
@@ -369,10 +369,10 @@ pub fn print(text: &str) -> io::Result<()> {
     write_line(&escape::controls(text))
 }
 
-/// As [`print()`], with colours, which only the program writes: see [`escape::controls_but_colours`].
+/// Writes a line of results with colours ([`escape::controls_but_colours`]).
 ///
 /// # Errors
-/// As [`print()`].
+/// Errors of [`print()`].
 pub(crate) fn print_coloured(text: &str) -> io::Result<()> {
     write_line(&escape::controls_but_colours(text))
 }
@@ -398,7 +398,7 @@ impl Output {
     /// [`escape::controls`]; a file or another program gets the text as it is.
     ///
     /// # Errors
-    /// As [`print()`].
+    /// Errors of [`print()`].
     pub(crate) fn write(&mut self, text: &str) -> io::Result<()> {
         match self.0.is_terminal() {
             true => self.write_bytes(escape::controls(text).as_bytes()),
@@ -409,7 +409,7 @@ impl Output {
     /// Writes bytes as they are.
     ///
     /// # Errors
-    /// As [`print()`].
+    /// Errors of [`print()`].
     pub(crate) fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes).and_then(|()| self.0.flush()).map_err(unwritten)
     }

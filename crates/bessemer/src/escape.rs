@@ -1,4 +1,4 @@
-//! Text of files and of strangers on its way to a terminal.
+//! Escaping of untrusted text for a terminal.
 //!
 //! A document, a file name or an error message may hold escape sequences that recolour, retitle or rewrite the terminal.
 //! [`crate::console::print`], [`crate::console::Console::say`] and the failure message of `main` pass everything through
@@ -15,7 +15,7 @@ pub(crate) fn controls(text: &str) -> Cow<'_, str> {
     replace(text, |_| 0)
 }
 
-/// As [`controls`], but lets through the sequences that select colours (`ESC [ … m`), which the program writes itself.
+/// Escapes as [`controls`] does, but keeps the sequences that select colours (`ESC [ … m`), which the program writes itself.
 pub(crate) fn controls_but_colours(text: &str) -> Cow<'_, str> {
     replace(text, colour)
 }

@@ -8,7 +8,7 @@ use std::fmt::Display;
 
 /// Exit codes, as `bessemer --help` and docs/commands.md list them.
 pub(crate) mod code {
-    /// Nothing is wrong: the reader of the output left early.
+    /// The reader of the output left early, which is no error.
     pub(crate) const DONE: u8 = 0;
     /// Something went wrong outside of the command line and the recipe: a file, the disk, another process, the training.
     pub(crate) const FAILED: u8 = 1;

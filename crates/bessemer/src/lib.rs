@@ -80,8 +80,8 @@ pub fn work(verbosity: Verbosity, command: impl FnOnce(&mut Console) -> Result<(
     }
 }
 
-/// Tells what clap says of the command line, which is wrong or asks for help. Of several processes that were started alike
-/// the first one tells.
+/// Prints clap's message about a wrong command line, or the help. If a launcher started several processes,
+/// only the first one prints.
 fn misused(mut e: clap::Error) -> ExitCode {
     if e.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String("bench".into())) {
         let program = "`bessemer-bench` measures speed; `cargo build --release -p bessemer-bench` builds it";

@@ -132,7 +132,7 @@ impl Drop for Deadline {
     }
 }
 
-/// Requests to a supervisor, taken by whoever looks.
+/// Requests to a supervisor, each taken by its first reader.
 pub(crate) struct StopRequests {
     /// SIGINT, SIGTERM: a second one is meant.
     urgent: Arc<AtomicBool>,

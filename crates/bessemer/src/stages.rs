@@ -320,7 +320,7 @@ impl Stages<'_> {
         }
     }
 
-    /// Errors if a symbolic link or a file takes the place of a stage's directory: nothing behind it is replaced.
+    /// Returns an error if a symbolic link or a file takes the place of a stage's directory, so that nothing outside is replaced.
     fn is_own(&self, directory: &str) -> Result<(), Failure> {
         let run = self.dir.handle()?;
         match run.kind(directory)? {

@@ -24,7 +24,7 @@ pub(crate) struct Uploads {
     child: Option<Child>,
     /// Something was saved that no child has seen.
     due: bool,
-    /// The next child takes the address over from whoever has uploaded there.
+    /// The next child takes over the address from an earlier uploader.
     takes_over: bool,
     failures: u32,
     again_at: Option<Instant>,

@@ -46,8 +46,8 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
     }
 }
 
-/// What to keep: what the command line says, else what the run's recipe and its newest checkpoint say. Away from the run the recipe
-/// is the one in that checkpoint.
+/// Rules of retention: those of the command line, else of the run's recipe and its newest checkpoint. Outside of a run the recipe is
+/// the one in that checkpoint.
 fn retention(place: &Place, keep_last: Option<u64>, console: &mut Console) -> Result<Retention, Failure> {
     if let Some(keep_last) = keep_last {
         return Ok(Retention { keep_last, ..Retention::default() });

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Keys that name a run and say nothing about it.
+/// Keys that name a run without describing it.
 const NAMES: [&str; 2] = ["run.name", "run.dir"];
 /// How deep below the given directory run directories are looked for.
 const DEPTH: usize = 3;

@@ -1,4 +1,4 @@
-//! `bessemer completions` and `bessemer man`: what shells and `man` know of the command line.
+//! `bessemer completions` and `bessemer man`: shell completions and manual pages of the command line.
 
 use crate::cli::Cli;
 use crate::console::{Console, Output};

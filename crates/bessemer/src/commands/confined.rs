@@ -1,4 +1,4 @@
-//! The hidden verb that `metric pass-at-k` starts: the keeper of a command that nobody trusts.
+//! The hidden verb that `metric pass-at-k` starts: runs an untrusted command in confinement.
 
 use crate::failure::code;
 use bessemer_sandbox::{Confined, NOT_CONFINED, keep};

@@ -134,7 +134,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
     }
 }
 
-/// What the run in `path` made of its corpus; nothing for the directory of a corpus alone.
+/// Records of the run in `path` about its corpus; empty for the directory of a corpus alone.
 fn run_of_card(path: &Path) -> Result<RunCard, Failure> {
     let dir = RunDir::new(path);
     let shards = dir.text(Path::new(SHARDS).join(bessemer_corpus::TOKENS_FILE)).ok();

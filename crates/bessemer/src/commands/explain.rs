@@ -183,7 +183,7 @@ fn say_some(console: &mut Console, number: u64, message: &str) {
     }
 }
 
-/// Every profile, each on the text that the one before it left. Profiles behind a drop see the text that was dropped.
+/// Applies every profile to the text that the previous one left. Profiles after a drop see the text that was dropped.
 fn judge<'p>(
     profiles: &'p [Profile],
     row: &Document,
@@ -286,7 +286,7 @@ fn limits(rule: &RuleResult) -> String {
     }
 }
 
-/// Six significant digits, without zeros that say nothing.
+/// Formats a number with six significant digits and without trailing zeros.
 fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value}");

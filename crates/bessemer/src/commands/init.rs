@@ -155,7 +155,7 @@ fn run_name(out: &Path) -> Result<String, Failure> {
     }
 }
 
-/// What is found at a path: how a recipe reads it, and how much of it there is.
+/// Source kind, number of files and bytes of text found at a path.
 fn look_at(path: &Path, console: &mut Console) -> Result<TextFacts, Failure> {
     let wrong = |what: &str| Failure::new(format!("{}: {what}", path.display()));
     let Some(written) = path.to_str() else {

@@ -39,9 +39,9 @@ struct Row {
     model: String,
     layout: Layout,
     result: Result<Comparison, String>,
-    /// Of an asynchronous schedule: updates by which the oldest weights were old that something was computed with.
+    /// Largest staleness of the weights of an asynchronous schedule, in updates.
     staleness: Option<usize>,
-    /// Of ranks that are processes: whether threads of one process give the same bits.
+    /// Whether threads of one process give the same bits; for ranks that are processes.
     same_bits: Option<bool>,
 }
 
@@ -84,8 +84,8 @@ fn optimizer(name: &str) -> Result<OptimizerChoice, Failure> {
     }
 }
 
-/// As threads of this process, or as one of the processes that a launcher started: those then run the layouts of as many
-/// ranks as there are processes, and the first one holds them against threads too.
+/// Runs the layouts with ranks as threads of this process, or as one of the processes that a launcher started: those run the layouts
+/// of as many ranks as there are processes, and the first one compares them with threads too.
 pub(crate) fn run(args: &ParityArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let mut processes = Job::start(None, args.waiting)?;
     let result = run_in(&mut processes, args, as_json, console);

@@ -62,7 +62,7 @@ pub(crate) struct Job {
     recorder: FlightRecorder,
     /// How long a rank waits in a collective.
     timeout: Duration,
-    /// What this process says of itself to a supervisor.
+    /// Heartbeats of this process to a supervisor.
     beats: Heartbeats,
     /// All processes, to meet before training.
     meeting: Option<Meeting>,
@@ -187,7 +187,7 @@ impl Job {
     /// Plans the layout of a recipe that leaves it to a plan: the first process does, and all obey.
     ///
     /// # Errors
-    /// As [`auto::plan`], the same on every process; another process has ended.
+    /// Errors of [`auto::plan`], the same on every process; another process has ended.
     pub(crate) fn lay_out(
         &mut self,
         args: &RecipeArgs,
@@ -266,7 +266,7 @@ impl Job {
     /// Ends the job with the result of this process. A user's mistake that several processes found is reported by one.
     ///
     /// # Errors
-    /// That, or a process that does not come to the end.
+    /// The failure of this or another process; a process that does not reach the end.
     pub(crate) fn end(mut self, result: Result<(), Failure>) -> Result<(), Failure> {
         self.beats.leave(result.as_ref().map_or_else(|failure| failure.code, |()| code::DONE));
         let Some(mpi) = self.mpi else { return result };
@@ -306,7 +306,7 @@ impl Job {
     }
 }
 
-/// The end of a process before training that was asked to stop; one process says so.
+/// Failure of a process that was stopped before training; one process reports it.
 pub(crate) fn interrupted(tells: bool) -> Failure {
     let message = if tells { "stopped; run the same command to go on" } else { "" };
     Failure { code: code::CONTINUE, message: message.into() }
@@ -354,7 +354,7 @@ pub(crate) struct Broken {
 }
 
 impl Broken {
-    /// What this process says of it; [`Job::end`] finds out which processes tell.
+    /// Outcome of this process; [`Job::end`] decides which processes report it.
     fn of_process(mut self, job: &Job) -> Failure {
         // `Job::end` names the rank of a mistake of the user's, once it knows who else has found it.
         let user = [code::RECIPE, code::USAGE].contains(&self.failure.code);
@@ -407,7 +407,7 @@ pub(crate) struct RankThreads<'a> {
 
 impl RankThreads<'_> {
     /// Trains to the end or to a stop. The first rank works on this thread and tells `console`; `begun` is called when
-    /// it is ready to train. Of several ranks' failures the one that caused the others is reported.
+    /// it is ready to train. If several ranks fail, the failure that caused the others is reported.
     pub(crate) fn train(
         &self,
         job: &mut Job,

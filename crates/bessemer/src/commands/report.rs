@@ -32,7 +32,7 @@ pub(crate) fn run(path: &Path, as_json: bool, console: &mut Console) -> Result<(
     Ok(())
 }
 
-/// How a run stands, for programs: the last record of each kind that says so.
+/// State of a run as JSON: the last record of each kind.
 pub(crate) fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, Failure> {
     let mut summary =
         json!({ "run": dir.root().display().to_string(), "report": dir.report().display().to_string() });

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What the stages before training and the loader take at least.
+/// Least memory of the stages before training and of the loader, in bytes.
 const BESIDE: u64 = 48 << 20;
 
 /// One process at work on one run directory.
@@ -311,12 +311,12 @@ impl Session {
     }
 }
 
-/// What a session does first, and so what must be there before it.
+/// First stage of a session, which decides which files must exist.
 #[derive(Clone, Copy)]
 enum Begins {
     /// It reads the sources, and makes the run directory.
     WithCorpus,
-    /// It trains on what is in the run directory.
+    /// Training, on the corpus, tokenizer and shards of the run directory.
     WithTraining,
 }
 
@@ -346,7 +346,7 @@ fn open_log(dir: &RunDir, console: &mut Console) -> Result<RunLog, Failure> {
     Ok(log)
 }
 
-/// Says which lines of a log are no records.
+/// Warns of lines of a log that are not records.
 pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], console: &mut Console) {
     const MOST: usize = 5;
     for line in damaged.iter().take(MOST) {

@@ -18,7 +18,7 @@ use bessemer_units::{Bytes, counted};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
-/// A document as it stands in a file.
+/// A document of an input file.
 #[derive(Debug, Default)]
 struct Read {
     text: String,

@@ -411,7 +411,7 @@ fn a_disk_too_small_for_the_checkpoints_is_found_before_the_first_step() {
     assert!(said.contains("are free; nothing was written") && !said.contains("loss"), "{said}");
 }
 
-/// What a file holds is repeated in part: the message has its place and its remedy, and is no longer than a screen or two.
+/// Messages quote a part of the file: they have place and remedy, and are no longer than two screens.
 #[test]
 fn errors_are_of_bounded_length() {
     let place = Workplace::new(GPT2);

@@ -170,7 +170,7 @@ mod remote {
         a_run_that_loses_its_directory(&moto.settings());
     }
 
-    /// Whatever the store says, the run ends as it would have; its records say what was wrong.
+    /// Errors of the store do not change the end of the run; its records contain them.
     #[test]
     fn training_goes_on_when_uploads_fail() {
         let place = Workplace::new(LLAMA);

@@ -1,4 +1,4 @@
-//! What a corpus build leaves and how the commands show it: verified, locked, free of credentials and control characters.
+//! Files of a corpus build and their display: verified, locked, free of credentials and control characters.
 
 use crate::workplace::{Finished, GPT2, Workplace};
 use serde_json::Value;

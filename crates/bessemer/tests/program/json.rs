@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 
-/// What a command prints.
+/// Output of a command.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     /// One object.

@@ -17,7 +17,7 @@ const RECIPE: [&str; 5] = [
     "eval.ngram.enabled=false",
 ];
 
-/// What must be the same bit for bit.
+/// Files that must be equal bit for bit.
 #[derive(Debug, PartialEq)]
 struct Result {
     /// Parameters and moments after the last step.

@@ -276,7 +276,7 @@ fn processes_of_mpirun_have_the_bits_of_threads_on_grids_in_long_sequences_and_i
     }
 }
 
-/// What every process finds wrong is reported by the first, with the number of the others.
+/// An error found by every process is reported by the first one, with the number of the others.
 #[cfg(feature = "mpi")]
 #[test]
 fn processes_of_mpirun_tell_a_mistake_once() {

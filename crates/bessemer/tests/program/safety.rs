@@ -1,4 +1,4 @@
-//! Nothing outside the run directory is touched, nothing in it is lost, and what is damaged is said: links, copied
+//! Files outside the run directory are not touched, none inside is lost, damage is reported: links, copied
 //! checkpoints, damaged logs, files of other kinds, typing errors, the end of the terminal.
 
 use crate::workplace::{GPT2, Workplace, assert_untouched, finished, with_overrides};
@@ -250,7 +250,7 @@ fn a_run_below_its_source_does_not_read_itself() {
 }
 
 /// Entries of a run directory are replaced by links and FIFOs, one after the other: files outside stay as they are, each
-/// answer names the path, and the program waits for nobody.
+/// answer names the path, and the program does not wait.
 #[test]
 fn links_and_fifos_within_a_run_directory_lead_nowhere() {
     let place = Workplace::new(GPT2);

@@ -288,7 +288,7 @@ fn hold(path: &Path, text: &str) {
     assert!(there == text, "{} is not what the program says; {how}", path.display());
 }
 
-/// One test, so that nobody reads the page while it is written.
+/// One test, so that the page is not read while it is written.
 #[test]
 fn the_page_shows_what_the_program_says() {
     table_of_the_page();

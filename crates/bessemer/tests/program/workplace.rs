@@ -124,7 +124,7 @@ impl Workplace {
         assert_eq!(done.code, Some(0), "{}", done.err);
     }
 
-    /// The program at work in the background, telling nobody.
+    /// Starts the program in the background, with its output discarded.
     pub(crate) fn start(&self, overrides: &[&str]) -> Child {
         let mut command = self.command(&with_overrides(&["run", "recipe.toml"], overrides));
         command.stdout(Stdio::null()).stderr(fs::File::create(self.path("stderr.txt")).unwrap());

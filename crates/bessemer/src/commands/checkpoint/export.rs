@@ -20,7 +20,7 @@ struct Exported {
     path: String,
     architecture: &'static str,
     bytes: u64,
-    /// Of a directory.
+    /// Format of a directory.
     files: Option<Vec<String>>,
     notes: Vec<String>,
 }

@@ -70,7 +70,7 @@ impl Place {
     /// The place of the checkpoint that a run begins with.
     ///
     /// # Errors
-    /// As [`Place::open`]; a model directory of Hugging Face.
+    /// Errors of [`Place::open`]; a model directory of Hugging Face is refused.
     pub(crate) fn open_initial(name: &Path) -> Result<Place, Failure> {
         if name.join("config.json").is_file() && !name.join("checkpoints").is_dir() {
             let name = name.display();
@@ -117,7 +117,7 @@ impl Place {
     /// The steps that are meant: the one that the name or the flag gives, else all that bear a checkpoint's name.
     ///
     /// # Errors
-    /// As [`Place::step`].
+    /// Errors of [`Place::step`].
     pub(crate) fn steps(&self, flag: Option<u64>) -> Result<Vec<u64>, Failure> {
         match self.step.or(flag) {
             Some(_) => Ok(vec![self.step(flag)?.0]),
@@ -128,7 +128,7 @@ impl Place {
     /// The checkpoint that is meant; each chunk is verified when something of it is read first.
     ///
     /// # Errors
-    /// As [`Place::step`]; a damaged manifest.
+    /// Errors of [`Place::step`]; a damaged manifest.
     pub(crate) fn load_lazily(&self, flag: Option<u64>) -> Result<Latest, Failure> {
         let (step, skipped) = self.step(flag)?;
         let loaded = match self.store.named_steps()?.contains(&step) {

@@ -1,4 +1,4 @@
-//! What `bessemer corpus stats` says of several sources: their documents, and what training takes of each.
+//! Part of `bessemer corpus stats` about several sources: documents of each, and samples that training takes from each.
 
 use crate::failure::Failure;
 use crate::recipes::load_recipe;
@@ -11,8 +11,8 @@ use bessemer_units::{Bytes, Tokens};
 use std::fmt::Write;
 use std::path::Path;
 
-/// What the training of a recipe takes of the shards of a run directory; by default of the recipe that lies there. Nothing
-/// without shards or recipe, or of a corpus of one source.
+/// Samples that the training of a recipe takes from each component of the shards of a run directory; by default of the recipe in
+/// that directory. Empty without shards or recipe, and for a corpus of one source.
 pub(super) fn taken(path: &Path, recipe: Option<&Path>) -> Result<Vec<Taken>, Failure> {
     let dir = RunDir::new(path);
     let has_recipe = recipe.is_some() || dir.has(RECIPE);

@@ -55,7 +55,7 @@ struct Row {
 }
 
 impl Robustness {
-    /// What was asked for. None without `--perturb`.
+    /// Perturbations named by `--perturb`; `None` without the flag.
     pub(super) fn new(args: &EvalArgs) -> Result<Option<Robustness>, Failure> {
         if args.perturb.is_empty() {
             return Ok(None);

@@ -199,7 +199,7 @@ fn association(
     })
 }
 
-/// Of categories of two groups: which of them the texts after each prompt name.
+/// For categories of two groups: which group the texts after each prompt name.
 fn preferences(category: &Category, prompts: &[Prompted]) -> Vec<Preference> {
     if category.groups.len() != 2 {
         return Vec::new();

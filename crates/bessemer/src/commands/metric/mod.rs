@@ -202,7 +202,7 @@ fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
     })
 }
 
-/// Largest file of texts that is read: they lie in memory as a whole.
+/// Largest file of texts, in bytes: it is held in memory as a whole.
 const MOST_BYTES: u64 = 4 << 30;
 
 pub(super) fn text_of(path: &Path) -> Result<String, Failure> {

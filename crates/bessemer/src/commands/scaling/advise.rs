@@ -21,7 +21,7 @@ pub(super) fn run(args: &ScalingAdviseArgs, as_json: bool, console: &mut Console
     Ok(print(&text)?)
 }
 
-/// The sizes, and what follows from them.
+/// Sizes of model and text, with the quantities derived from them.
 struct Advice {
     basis: Basis,
     at: Allocation,
@@ -177,7 +177,7 @@ impl Advice {
     }
 }
 
-/// The law that advice stands on.
+/// Scaling law used for advice.
 struct Basis {
     law: ParametricLaw,
     /// Paper or runs that the law comes from.

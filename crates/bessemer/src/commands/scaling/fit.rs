@@ -28,7 +28,7 @@ pub(super) fn run(args: &ScalingFitArgs, as_json: bool, console: &mut Console) -
 /// A law fitted to runs, beside them.
 pub(crate) struct Fit {
     pub(crate) read: Runs,
-    /// The first so many runs were fitted, in the order of their compute; the others are predicted.
+    /// Number of runs fitted, in order of compute; the others are predicted.
     kept: usize,
     pub(crate) fitted: Fitted,
     /// The first two approaches, where the runs allow them.

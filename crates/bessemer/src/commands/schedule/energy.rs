@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Share of the time that does not depend on the clock, in the model that stands in for a measured profile.
+/// Share of the time that does not depend on the clock, in the model used without a measured profile.
 const FIXED: f64 = 0.2;
 /// Most instructions: the search looks at the program many times.
 const MOST_INSTRUCTIONS: usize = 200_000;

@@ -68,7 +68,7 @@ struct Recorded {
     calls: Vec<TraceSpan>,
     /// Schedule files, by number.
     programs: BTreeMap<u64, String>,
-    /// Which one a step ran.
+    /// Schedule that a step ran.
     program_of: BTreeMap<u64, u64>,
 }
 

@@ -14,7 +14,7 @@ const KINDS: [(&str, &str, usize); 7] = [
     ("S", "step", 6),
     ("G", "gather", 7),
 ];
-/// The same for work that is no pass and no update.
+/// Label of work other than passes and updates.
 const FILLERS: [(Filler, (&str, &str, usize)); 6] = [
     (Filler::Curvature, ("C", "curvature", 4)),
     (Filler::SyncCurvature, ("Y", "curvature added up", 5)),
@@ -53,7 +53,7 @@ pub(crate) fn tidy(value: f64) -> String {
     if text == "-0" { "0".into() } else { text.into() }
 }
 
-/// What an instruction that takes time looks like.
+/// Drawing of an instruction that takes time.
 fn cells(instruction: &Instruction, span: (f64, f64)) -> Vec<Cell> {
     let name = instruction.to_string();
     let whole = |letter, number, chunk| vec![cell(letter, number, chunk, Part::Whole, span, &name)];
@@ -74,7 +74,7 @@ fn cells(instruction: &Instruction, span: (f64, f64)) -> Vec<Cell> {
     }
 }
 
-/// What a measured interval looks like; `other` is the backward's micro-batch of a pair.
+/// Drawing of a measured interval; `other` is the micro-batch of the backward pass of a pair.
 pub(crate) fn measured_cells(
     kind: Kind,
     (micro, chunk): (usize, usize),

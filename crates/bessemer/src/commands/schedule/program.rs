@@ -6,7 +6,7 @@ use bessemer_schedule::{Kind, Limits, Program, Shape, generate, verify};
 use bessemer_sim::{Costs, Jitter, Link, Messages, PassTimes};
 use std::path::Path;
 
-/// Most passes of one direction over all ranks: more than that nobody looks at.
+/// Most passes of one direction over all ranks; a longer picture is unreadable.
 const MOST_PASSES: usize = 1 << 20;
 /// Largest schedule file.
 const MOST_BYTES: u64 = 64 << 20;
@@ -74,7 +74,7 @@ pub(crate) fn times(args: &ProgramArgs) -> PassTimes {
     PassTimes { together: args.together, ..PassTimes::new(forward, backward_input, backward_weight) }
 }
 
-/// The same on every rank, and what messages cost.
+/// Costs that are equal on every rank, and costs of messages.
 pub(crate) fn costs(program: &Program, args: &ProgramArgs) -> Costs {
     let link = Link { latency: args.latency, bandwidth: 1.0 };
     Costs {

@@ -27,7 +27,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What every trial leaves out: nothing but the loss after the last step is wanted, and that on the whole validation split.
+/// Keys that every trial sets: only the loss after the last step is needed, on the whole validation split.
 const BARE: [&str; 7] = [
     "eval.at_end=true",
     "eval.every_steps=0",
@@ -218,7 +218,7 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Trains all that have not ended, in turn, and says how each ended.
+    /// Trains all trials that have not ended, one after the other, and returns the outcome of each.
     pub(super) fn train(&self, trials: &[Trial], console: &mut Console) -> Result<Vec<Ended>, Failure> {
         let mut ended = Vec::new();
         for (number, trial) in trials.iter().enumerate() {

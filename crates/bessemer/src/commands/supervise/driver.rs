@@ -355,7 +355,7 @@ impl<'a> Supervisor<'a> {
         changes.iter().for_each(|change| self.console.say(&format!("warning: {change}")));
     }
 
-    /// Takes the newest checkpoint out of the way, with copies in memory that begin there, and the data since the one before with it if that
+    /// Moves the newest checkpoint aside, with copies in memory that begin there, and the data since the one before with it if that
     /// is asked for.
     fn roll_back(&mut self) -> Result<(), Failure> {
         let store = bessemer_train::checkpoints_in(&self.run);

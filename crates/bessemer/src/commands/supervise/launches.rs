@@ -1,4 +1,4 @@
-//! What became of each launch: lines of `launches.jsonl`, and the report of a supervisor that gives up.
+//! Outcome of each launch: lines of `launches.jsonl`, and the report of a supervisor that gives up.
 
 use crate::failure::Failure;
 use bessemer_durable::ConfinedDir;
