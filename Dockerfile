@@ -1,6 +1,6 @@
 # The program alone in a small image.
-#   docker build -t bessemer:0.1.0 .
-#   docker run --rm -v "$PWD:/data" bessemer:0.1.0 run /data/recipe.toml --set run.dir=/data/runs
+#   docker build -t bessemer:0.2.0 .
+#   docker run --rm -v "$PWD:/data" bessemer:0.2.0 run /data/recipe.toml --set run.dir=/data/runs
 FROM rust:1.95-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src

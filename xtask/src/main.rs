@@ -41,8 +41,8 @@ cargo xtask faults [NAME...] [--crates N] [--markdown FILE] [--timeout SECONDS] 
     than SECONDS (900); prints what caught each fault, fails if one survived; --markdown writes the table, `-- -j1` goes
     to `cargo test`
 cargo xtask soak [PART...]
-    runs what takes too long for every commit, hours in all: sets, long, kernels, instruction-sets, cluster, aarch64, fuzz,
-    faults; logs lie in target/soak";
+    runs what takes too long for every commit, hours in all: sets, long, kernels, instruction-sets, cluster, aarch64,
+    reproducible, fuzz, faults; logs are in target/soak";
 
 /// Root of the repository.
 fn root() -> PathBuf {

@@ -14,7 +14,7 @@ struct Part {
     command: &'static str,
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     Part {
         name: "sets",
         shows: "the tests of every commit with their whole sets of cases",
@@ -50,6 +50,11 @@ const PARTS: [Part; 8] = [
         name: "aarch64",
         shows: "NEON kernels and a small training in an emulator",
         command: "bash .ci/aarch64",
+    },
+    Part {
+        name: "reproducible",
+        shows: "two builds give packages of the same bytes",
+        command: "bash .ci/reproducible",
     },
     Part { name: "fuzz", shows: "a minute of libFuzzer for every parser", command: "bash fuzz/run.sh 60" },
     Part { name: "faults", shows: "every fault of xtask/faults is caught", command: "cargo xtask faults" },

@@ -47,7 +47,7 @@ pub struct TrainConfig {
     pub tokens: u64,
     /// Passes over the train split, rounded up to whole steps; 0 means not given.
     pub epochs: f64,
-    /// A line on the terminal every so many steps; each step is in metrics.jsonl whatever this is.
+    /// Steps between two progress lines, where standard error is no terminal (a terminal has a status line). Every step is in metrics.jsonl.
     pub log_every: u64,
     /// How exact matrix products must be at least: "highest" (f32), "high" (about 16 bits of every operand) or "medium"
     /// (about the 8 bits of bf16, or 11 bits and short sums in fp16); else sums are f32. A processor takes its fastest way.
