@@ -40,14 +40,14 @@ pub(crate) fn command() -> Command {
     let command = Cli::command();
     let groups = groups(&command);
     command.help_template(format!(
-        "{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}{{after-help}}"
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}{{after-help}}"
     ))
 }
 
 fn groups(command: &Command) -> String {
     let mut text = String::new();
     for (name, verbs) in GROUPS {
-        let _ = writeln!(text, "\n{name}:");
+        let _ = writeln!(text, "{name}:");
         for verb in verbs {
             // clap adds the verb `help` only when it builds the command.
             let about = command.find_subcommand(verb).and_then(Command::get_about).map(ToString::to_string);
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(listed.iter().copied().collect::<BTreeSet<&str>>(), verbs);
         assert_eq!(listed.len(), verbs.len());
         let help = command.clone().render_help().to_string();
-        assert!(help.lines().count() <= 50, "{help}");
+        assert!(help.lines().count() <= 48, "{help}");
         for text in [&*help, FIRST_STEPS].into_iter().chain(TOPICS.map(|(_, text)| text)) {
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
