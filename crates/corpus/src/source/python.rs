@@ -1,8 +1,8 @@
 //! Python's standard library: text for a first run on a machine with Python and without cargo.
 //!
 //! The folder is the one that `python3` names. Installed packages (`site-packages`) belong to the user and are not read.
-//! Each module or package at the top is one source, so that the split holds it out whole. Identity is (Python's version,
-//! relative path, size).
+//! A source is a module, or a module or package of a package (`json/decoder`), so that the split holds it out whole. Identity is
+//! (Python's version, relative path, size).
 
 use super::folder::{Files, Filter, Member, Reading, list};
 use super::{Listing, SourceInfo};
@@ -14,8 +14,9 @@ use std::sync::Arc;
 /// Prints the version and the folder of the standard library, a line each.
 const QUESTION: &str =
     "import sys, sysconfig; print('%d.%d.%d' % sys.version_info[:3]); print(sysconfig.get_path('stdlib'))";
-/// Folders that are not part of the standard library, or hold no modules that people read.
-const EXCLUDED: [&str; 5] = ["site-packages", "dist-packages", "__pycache__", "lib-dynload", "idlelib"];
+/// Folders that are not part of the standard library, or hold tables.
+const EXCLUDED: [&str; 6] =
+    ["site-packages", "dist-packages", "__pycache__", "lib-dynload", "encodings", "pydoc_data"];
 /// Licence of the standard library, as SPDX names it.
 const LICENCE: &str = "PSF-2.0";
 
@@ -45,8 +46,9 @@ fn read(version: &str, folder: &Path, max_bytes: u64) -> Result<Files> {
     let mut listing = Listing { kind: "python", skipped, ..Listing::default() };
     let mut members: Vec<Member> = Vec::new();
     for file in files {
-        let top = file.relative.split('/').next().unwrap_or_default();
-        let name = top.strip_suffix(".py").unwrap_or(top);
+        let below = file.relative.strip_suffix(".py").unwrap_or(&file.relative);
+        let end = below.match_indices('/').nth(1).map_or(below.len(), |(at, _)| at);
+        let name = &below[..end];
         if listing.sources.last().is_none_or(|source| source.name != name) {
             let (version, licence) = (Some(version.to_owned()), Some(LICENCE.to_owned()));
             listing.sources.push(SourceInfo { name: name.to_owned(), version, licence });
@@ -72,7 +74,9 @@ mod tests {
     #[test]
     fn modules_and_packages_are_sources_and_installed_packages_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
-        for path in ["abc.py", "json/__init__.py", "json/tool.py", "site-packages/x.py", "LICENSE.txt"] {
+        let modules =
+            ["abc.py", "json/__init__.py", "json/tool.py", "xml/dom/minidom.py", "xml/dom/pulldom.py"];
+        for path in modules.iter().chain(&["site-packages/x.py", "encodings/big5.py", "LICENSE.txt"]) {
             let file = folder.path().join(path);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "pass\n").unwrap();
@@ -82,10 +86,12 @@ mod tests {
         let expected = [
             ("python-3.11.2/abc.py", 0),
             ("python-3.11.2/json/__init__.py", 1),
-            ("python-3.11.2/json/tool.py", 1),
+            ("python-3.11.2/json/tool.py", 2),
+            ("python-3.11.2/xml/dom/minidom.py", 3),
+            ("python-3.11.2/xml/dom/pulldom.py", 3),
         ];
         assert_eq!(ids, expected);
         let names: Vec<&str> = found.listing.sources.iter().map(|source| source.name.as_str()).collect();
-        assert_eq!(names, ["abc", "json"]);
+        assert_eq!(names, ["abc", "json/__init__", "json/tool", "xml/dom"]);
     }
 }
