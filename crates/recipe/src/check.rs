@@ -6,6 +6,7 @@
 use crate::error::{Diagnostic, Sink, quoted};
 use crate::node::{Node, Table, Value};
 use crate::schema::{Choice, View};
+use bessemer_units::nearest;
 use serde_json::Value as Json;
 
 /// Checks to make.
@@ -210,7 +211,7 @@ impl Checker<'_> {
         let names: Vec<&str> = view.properties().map(|(k, _)| k).collect();
         let elsewhere =
             || self.all_keys.iter().find(|full| full.rsplit('.').next().is_some_and(|last| last == key));
-        let help = if let Some(near) = nearest(key, &names) {
+        let help = if let Some(near) = nearest(key, names.iter().copied()) {
             format!("did you mean `{near}`?")
         } else if let Some(full) = elsewhere() {
             format!("did you mean `{full}`?")
@@ -289,7 +290,7 @@ fn check_name(node: &Node, names: &[&str], path: &str, sink: &mut Sink) {
             format!("{} must be one of {wanted}; found {found}", quoted(path)),
             node.place.as_ref(),
         );
-        match node.text().and_then(|text| nearest(text, names)) {
+        match node.text().and_then(|text| nearest(text, names.iter().copied())) {
             Some(near) => d.help(format!("did you mean \"{near}\"?")),
             None => d,
         }
@@ -385,53 +386,8 @@ fn check_range(node: &Node, value: f64, exact: Option<i128>, view: &View<'_>, pa
     }
 }
 
-/// The known name that was probably meant.
-pub(crate) fn nearest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
-    const LONGEST: usize = 64;
-    if typed.is_empty() || typed.len() > LONGEST {
-        return None;
-    }
-    let typed = typed.to_lowercase().replace('-', "_");
-    let scored = names.iter().filter_map(|name| {
-        let plain = name.to_lowercase().replace('-', "_");
-        let distance = strsim::damerau_levenshtein(&typed, &plain);
-        let contained =
-            typed.len() >= 3 && plain.len() >= 3 && (plain.contains(&typed) || typed.contains(&plain));
-        let longest = typed.chars().count().max(plain.chars().count());
-        // A third of the letters may differ; one name inside the other is as good as that.
-        let close = distance <= 1.max(longest / 3) && distance < longest;
-        (close || contained).then_some((if close { distance } else { longest / 3 + 1 }, *name))
-    });
-    scored.min().map(|(_, name)| name)
-}
-
 pub(crate) fn join(path: &str, key: &str) -> String {
     let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     let key = if plain { key.to_string() } else { format!("\"{}\"", key.escape_debug()) };
     if path.is_empty() { key } else { format!("{path}.{key}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_name_is_suggested_only_when_it_is_near() {
-        let names = ["lr", "betas", "weight_decay", "warmup_steps", "seq_len", "batch_tokens"];
-        for (typed, wanted) in [
-            ("lrr", Some("lr")),
-            ("beta", Some("betas")),
-            ("weigth_decay", Some("weight_decay")),
-            ("weight-decay", Some("weight_decay")),
-            ("warmup", Some("warmup_steps")),
-            ("seqlen", Some("seq_len")),
-            ("tokens", Some("batch_tokens")),
-            ("zzzzzz", None),
-            ("x", None),
-            ("", None),
-        ] {
-            assert_eq!(nearest(typed, &names), wanted, "{typed}");
-        }
-        assert_eq!(nearest(&"x".repeat(1 << 20), &names), None);
-    }
 }

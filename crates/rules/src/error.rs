@@ -1,5 +1,6 @@
 //! What can be wrong with a profile or a predicate.
 
+use bessemer_units::did_you_mean;
 use std::fmt;
 
 /// A profile, rule or predicate that cannot be used. The message says where, what was found and what was wanted.
@@ -32,18 +33,7 @@ impl std::error::Error for Error {}
 pub(crate) fn named<T: Copy>(key: &str, wanted: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
     all.iter().copied().find(|&one| name(one) == wanted).ok_or_else(|| {
         let names: Vec<&str> = all.iter().copied().map(name).collect();
-        let near = nearest(wanted, names.iter().copied());
+        let near = did_you_mean(wanted, names.iter().copied());
         Error::new(format!("{key} = {wanted:?}{near}: wanted one of {}", names.join(", ")))
     })
-}
-
-/// ` (did you mean "x"?)` for the nearest name, or nothing if none is near.
-pub(crate) fn nearest<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>) -> String {
-    let scored = names.into_iter().map(|name| (strsim::damerau_levenshtein(wanted, name), name));
-    match scored.min() {
-        Some((distance, name)) if distance <= 2.max(wanted.chars().count() / 3) => {
-            format!(" (did you mean {name:?}?)")
-        }
-        _ => String::new(),
-    }
 }

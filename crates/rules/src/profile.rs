@@ -1,7 +1,7 @@
 //! Profiles: named lists of rules, written in TOML.
 
 use crate::edit::{C4Lines, C4Options, Correction, CorrectionOptions};
-use crate::error::{Error, Result, named, nearest};
+use crate::error::{Error, Result, named};
 use crate::evaluate::Step;
 use crate::fineweb2;
 use crate::measures::Measure;
@@ -10,6 +10,7 @@ use crate::read::{read_list, read_text};
 use crate::words::WordSegmenter;
 use bessemer_corpus_config::is_profile_path;
 use bessemer_text::Words;
+use bessemer_units::did_you_mean;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -405,7 +406,7 @@ impl StepFile {
 fn embedded(name: &str) -> Result<ProfileFile> {
     if let Some(language) = name.strip_prefix(fineweb2::PREFIX) {
         return fineweb2::profile(language, embedded("fineweb2")?)?.ok_or_else(|| {
-            let near = nearest(language, fineweb2::languages());
+            let near = did_you_mean(language, fineweb2::languages());
             let all = fineweb2::languages().join(", ");
             Error::new(format!(
                 "no values of FineWeb-2 for {language:?}{near}; there are {all}; others: the profile fineweb2"
@@ -413,7 +414,7 @@ fn embedded(name: &str) -> Result<ProfileFile> {
         });
     }
     let Some((_, text)) = EMBEDDED.iter().find(|(known, _)| *known == name) else {
-        let near = nearest(name, Profile::names());
+        let near = did_you_mean(name, Profile::names());
         let all = Profile::names().join(", ");
         let each = format!("{}LANGUAGE", fineweb2::PREFIX);
         return Err(Error::new(format!("no profile has the name {name:?}{near}; there are {all}, {each}")));

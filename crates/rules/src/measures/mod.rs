@@ -5,13 +5,14 @@
 //! (`BESSEMER_GOLDEN=write cargo test -p bessemer-rules`).
 
 use crate::comments::Syntax;
-use crate::error::{Error, Result, named, nearest};
+use crate::error::{Error, Result, named};
 use crate::features::Scratch;
 use crate::lines::Lines;
 use crate::profile::StepFile;
 use crate::repetition::Variant;
 use crate::words::WordSegmenter;
 use bessemer_text::unicode::{char_count, strip_end};
+use bessemer_units::did_you_mean;
 use regex::Regex;
 use std::collections::HashMap;
 
@@ -132,7 +133,7 @@ impl Measure {
     /// Checks the name and the parameters, which are keys of the step. `words` is the profile's kind of words.
     pub(crate) fn new(name: &str, step: &StepFile, words: WordSegmenter) -> Result<Measure> {
         let Some(spec) = MEASURES.iter().find(|spec| spec.name == name) else {
-            let near = nearest(name, MEASURES.iter().map(|spec| spec.name));
+            let near = did_you_mean(name, MEASURES.iter().map(|spec| spec.name));
             return Err(Error::new(format!(
                 "no measure has the name {name:?}{near}; docs/rules.md lists them"
             )));

@@ -21,7 +21,8 @@ mod parse;
 
 pub use json::{METADATA_PREFIX, json_field, json_value};
 
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
+use bessemer_units::did_you_mean;
 use regex::Regex;
 use std::borrow::Cow;
 
@@ -123,7 +124,7 @@ impl Predicate {
     pub fn check_columns<'n>(&self, names: impl IntoIterator<Item = &'n str> + Clone) -> Result<()> {
         for (column, position) in &self.columns {
             if !names.clone().into_iter().any(|name| name == column) {
-                let near = nearest(column, names.clone());
+                let near = did_you_mean(column, names.clone());
                 let all: Vec<&str> = names.into_iter().collect();
                 let of_input = match column.starts_with(METADATA_PREFIX) {
                     true => String::new(),

@@ -1,7 +1,8 @@
 //! Reading predicates: tokens, then recursive descent with a limited depth.
 
 use super::{Compare, Expression, Function, Value};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
+use bessemer_units::did_you_mean;
 use std::borrow::Cow;
 
 /// Longest predicate in bytes.
@@ -307,7 +308,7 @@ impl Parser<'_> {
 
     fn call(&mut self, name: &str, at: usize) -> Result<Expression> {
         let Some(&(_, function, takes)) = Function::ALL.iter().find(|(known, _, _)| *known == name) else {
-            let near = nearest(name, Function::ALL.iter().map(|(known, _, _)| *known));
+            let near = did_you_mean(name, Function::ALL.iter().map(|(known, _, _)| *known));
             let all: Vec<&str> = Function::ALL.iter().map(|(known, _, _)| *known).collect();
             let message = format!("no function has the name {name:?}{near}; there are {}", all.join(", "));
             return Err(fault(self.source, at, &message));
