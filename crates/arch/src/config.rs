@@ -203,7 +203,12 @@ impl ModelConfig {
     pub fn resolve(&self, tokenizer_vocab: Option<usize>) -> Result<Model, ArchError> {
         let base = named(&self.architecture).ok_or_else(|| ArchError {
             key: "architecture",
-            problem: format!("unknown name {:?}; known: {}", self.architecture, NAMED.join(", ")),
+            problem: format!(
+                "unknown name {:?}{}; known: {}",
+                self.architecture,
+                bessemer_units::did_you_mean(&self.architecture, NAMED.iter().copied()),
+                NAMED.join(", ")
+            ),
         })?;
         let vocab_size = self.vocabulary(tokenizer_vocab)?;
         let sizes = self.sizes(&base)?;

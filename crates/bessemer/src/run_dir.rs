@@ -7,6 +7,7 @@ use bessemer_durable::ConfinedDir;
 use bessemer_recipe::{Loaded, Recipe, parse_recipe};
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::checkpoints_in;
+use bessemer_units::nearest;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -32,6 +33,31 @@ pub(crate) const UPLOAD_OWNER: &str = "upload.json";
 
 /// Longest text file of a run directory that is read.
 const LONGEST_TEXT: u64 = 64 << 20;
+
+/// Most entries of a directory among which a similar name is looked for.
+const MOST_ENTRIES: usize = 4096;
+
+/// Directory that was probably meant by `path`, which is none: a run of that name below `runs`, or the directory with the nearest
+/// name, where the one above it may be mistyped too.
+pub(crate) fn similar(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?;
+    let run = Path::new("runs").join(path);
+    if run.is_dir() {
+        return Some(run);
+    }
+    let above = bessemer_durable::parent(path);
+    let above = if above.is_dir() { above.to_owned() } else { similar(above)? };
+    let same = above.join(name);
+    if same.is_dir() {
+        return Some(same);
+    }
+    let entries = bessemer_durable::read_dir(&above).ok()?.take(MOST_ENTRIES);
+    let names: Vec<String> = entries
+        .filter_map(|entry| entry.ok().filter(|entry| entry.path().is_dir())?.file_name().into_string().ok())
+        .collect();
+    let near = nearest(name.to_str()?, names.iter().map(String::as_str))?;
+    Some(if above == Path::new(".") { near.into() } else { above.join(near) })
+}
 
 /// A run directory. Its files are reached through one open handle, so that a symbolic link within it leads nowhere; the paths
 /// are for messages.

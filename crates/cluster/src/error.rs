@@ -1,5 +1,7 @@
 //! What can be wrong with a network, a job or a route.
 
+use bessemer_units::did_you_mean;
+
 /// Why a network cannot be built, or a job cannot run on it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
@@ -12,7 +14,7 @@ pub enum ClusterError {
         problem: String,
     },
     /// A value that no network, job or placement can have.
-    #[error("{place}: wanted {wanted}, found {found}; {hint}")]
+    #[error("{place}: wanted {wanted}, found {found}{}; {hint}", near(wanted, found))]
     Value {
         /// Key or part of the network.
         place: String,
@@ -34,6 +36,11 @@ pub enum ClusterError {
         /// The device that should receive.
         to: u32,
     },
+}
+
+/// The nearest of the names that `wanted` lists, as a question in brackets.
+fn near(wanted: &str, found: &str) -> String {
+    wanted.strip_prefix("one of ").map_or_else(String::new, |names| did_you_mean(found, names.split(", ")))
 }
 
 impl ClusterError {

@@ -183,7 +183,11 @@ impl Perturbation {
         let entry = TABLE.iter().find(|entry| entry.name == name).ok_or_else(|| {
             let known: Vec<&str> = TABLE.iter().map(|entry| entry.name).collect();
             PerturbationError(format!(
-                "there is no perturbation {name}: wanted all, robustness, fairness, cipher, or some of {}",
+                "there is no perturbation {name}{}: wanted all, robustness, fairness, cipher, or some of {}",
+                bessemer_units::did_you_mean(
+                    name,
+                    known.iter().copied().chain(["all", "robustness", "fairness", "cipher"])
+                ),
                 known.join(", ")
             ))
         })?;

@@ -1,5 +1,7 @@
 //! Errors of the planner.
 
+use bessemer_units::did_you_mean;
+
 /// Why a prediction was not made.
 #[derive(Debug, thiserror::Error, Clone, PartialEq)]
 pub enum PlanError {
@@ -22,7 +24,7 @@ pub enum PlanError {
         problem: String,
     },
     /// A machine that is not in the catalogue.
-    #[error("there is no machine {name:?}; known are {known}")]
+    #[error("there is no machine {name:?}{}; known are {known}", did_you_mean(name, known.split(", ")))]
     UnknownMachine {
         /// The name asked for.
         name: String,

@@ -2,7 +2,7 @@
 
 use crate::{InProcess, Measurements, PlanError, SummingSwitches};
 use bessemer_cluster::collective::formulas::ring_all_reduce;
-use bessemer_units::Link;
+use bessemer_units::{Link, did_you_mean};
 use serde::{Deserialize, Serialize};
 
 /// A kind of device, and how devices are joined.
@@ -181,8 +181,11 @@ struct NetworkPorts {
 /// Bytes a second of one direction of a link of the catalogue.
 fn link_bandwidth(key: &str, name: &str) -> Result<f64, String> {
     let links = bessemer_cluster::catalogue();
-    let known = || links.keys().cloned().collect::<Vec<_>>().join(", ");
-    let link = links.get(name).ok_or_else(|| format!("{key} is {name:?}; wanted one of {}", known()))?;
+    let link = links.get(name).ok_or_else(|| {
+        let near = did_you_mean(name, links.keys().map(String::as_str));
+        let known = links.keys().cloned().collect::<Vec<_>>().join(", ");
+        format!("{key} is {name:?}{near}; wanted one of {known}")
+    })?;
     Ok(link.bandwidth_gbs * 1e9)
 }
 

@@ -29,6 +29,7 @@ use crate::{
     DataParallel, Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer, expected_memory,
 };
 use bessemer_mesh::ContextMethod;
+use bessemer_units::did_you_mean;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -73,7 +74,8 @@ impl Row<'_> {
             Some((_, value)) => Ok(Some(*value)),
             None => {
                 let words: Vec<&str> = values.iter().map(|(word, _)| *word).collect();
-                Err(self.wrong(format!("{name} is {cell:?}; wanted one of {}", words.join(", "))))
+                let near = did_you_mean(cell, words.iter().copied());
+                Err(self.wrong(format!("{name} is {cell:?}{near}; wanted one of {}", words.join(", "))))
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Errors of schedules.
 
 use crate::Place;
+use bessemer_units::did_you_mean;
 
 /// Why there is no such program, or why a program is not sound.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
     /// No schedule of this name.
-    #[error("no schedule is named {found:?}; there are {known}")]
+    #[error("no schedule is named {found:?}{}; there are {known}", did_you_mean(found, known.split(", ")))]
     UnknownKind {
         /// The name that was asked for.
         found: String,

@@ -144,8 +144,16 @@ impl Catalog {
         if tagged.is_empty() {
             let shown =
                 folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ");
+            let stems: Vec<String> = folders
+                .iter()
+                .flat_map(|folder| task_files(folder))
+                .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+                .collect();
+            let known =
+                families::NAMES.into_iter().chain(["families"]).chain(stems.iter().map(String::as_str));
+            let near = bessemer_units::did_you_mean(name, known);
             return Err(TaskError::Unknown(format!(
-                "there is no task {name}: wanted one of {} or families, {}:FILE, a file that ends with .yaml, or the name of a task, group or tag in a folder \
+                "there is no task {name}{near}: wanted one of {} or families, {}:FILE, a file that ends with .yaml, or the name of a task, group or tag in a folder \
                  of task files{}",
                 families::NAMES.join(", "),
                 formats::NAMES.join(":FILE, "),

@@ -2,6 +2,7 @@
 
 use bessemer_corpus_config::scores::ScoreKind;
 use bessemer_score::fasttext::Loss;
+use bessemer_units::did_you_mean;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -160,7 +161,19 @@ pub(crate) struct ScoreArgs {
 }
 
 fn kind_named(name: &str) -> Result<ScoreKind, String> {
-    serde_json::from_value(name.into()).map_err(|e| e.to_string())
+    serde_json::from_value(name.into()).map_err(|e| {
+        let known = [
+            "language",
+            "fasttext",
+            "perplexity",
+            "log-probability",
+            "importance",
+            "unigram",
+            "domain",
+            "date",
+        ];
+        format!("{e}{}", did_you_mean(name, known))
+    })
 }
 
 /// `1GiB`, `512 MiB`, `100kB` or a number of bytes.

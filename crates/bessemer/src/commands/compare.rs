@@ -3,7 +3,7 @@
 use crate::cli::CompareArgs;
 use crate::console::{Console, print, width};
 use crate::failure::Failure;
-use crate::run_dir::{LOCK, RECIPE, RunDir};
+use crate::run_dir::{LOCK, RECIPE, RunDir, similar};
 use bessemer_recipe::{Loaded, Recipe};
 use bessemer_report::{
     ComparedRun, Comparison, EvalFigures, RecipeDifference, RecordedRecipe, RunFigures, fixed, grouped,
@@ -33,8 +33,13 @@ pub(crate) fn compare(args: &CompareArgs, as_json: bool, console: &mut Console) 
         let few = unreadable.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
         let more = unreadable.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let near = args.runs.iter().filter(|run| !run.is_dir()).find_map(|run| similar(run));
+        let hint = match near {
+            Some(near) => format!("did you mean {}?", near.display()),
+            None => format!("name run directories with a {FILE}, such as runs/quickstart"),
+        };
         return Err(Failure::new(format!(
-            "{} of {} cannot be read: {few}{more}; name run directories with a {FILE}, such as runs/quickstart",
+            "{} of {} cannot be read: {few}{more}; {hint}",
             unreadable.len(),
             counted(args.runs.len(), "run")
         )));

@@ -11,7 +11,7 @@ use crate::commands::run::Session;
 use crate::commands::scores;
 use crate::console::{Console, print};
 use crate::failure::Failure;
-use crate::run_dir::{RECIPE, RunDir, SHARDS};
+use crate::run_dir::{RECIPE, RunDir, SHARDS, similar};
 use bessemer_corpus::{CorpusReader, RunCard};
 use bessemer_recipe::RecipeUse;
 use bessemer_runlog::Record;
@@ -159,6 +159,13 @@ fn corpus_of(path: &Path) -> Result<PathBuf, Failure> {
     let place = if inside.is_dir() { inside } else { path.to_path_buf() };
     if place.join(bessemer_corpus::SUMMARY_FILE).exists() {
         return Ok(place);
+    }
+    if let Some(near) = similar(path).filter(|_| !path.is_dir()) {
+        return Err(Failure::new(format!(
+            "there is no directory {}; did you mean {}?",
+            path.display(),
+            near.display()
+        )));
     }
     Err(Failure::new(format!(
         "{} holds no corpus; build one first: bessemer corpus build RECIPE, or bessemer run RECIPE",

@@ -16,6 +16,7 @@ use bessemer_parity::{
 };
 use bessemer_tensor::Backend;
 use bessemer_train::{Observer, TrainError};
+use bessemer_units::did_you_mean;
 use serde_json::json;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -65,7 +66,10 @@ fn backend() -> Result<Box<dyn Backend>, TrainError> {
 fn styles(names: &[String]) -> Result<Vec<Style>, Failure> {
     let find = |name: &String| {
         let known = Style::ALL.into_iter().find(|s| s.name() == name);
-        known.ok_or_else(|| Failure::usage(format!("--models {name}: expected gpt2 or llama")))
+        known.ok_or_else(|| {
+            let near = did_you_mean(name, Style::ALL.into_iter().map(|s| s.name()));
+            Failure::usage(format!("--models {name}{near}: expected gpt2 or llama"))
+        })
     };
     names.iter().map(find).collect()
 }
@@ -79,7 +83,8 @@ fn optimizer(name: &str) -> Result<OptimizerChoice, Failure> {
         "muon" => Ok(OptimizerChoice::Muon),
         "kfac" => Ok(OptimizerChoice::Kfac),
         _ => Err(Failure::usage(format!(
-            "--optimizer {name}: expected adamw, sgd, lion, adafactor, muon or kfac"
+            "--optimizer {name}{}: expected adamw, sgd, lion, adafactor, muon or kfac",
+            did_you_mean(name, ["adamw", "sgd", "lion", "adafactor", "muon", "kfac"])
         ))),
     }
 }

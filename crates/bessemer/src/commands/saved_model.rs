@@ -3,7 +3,7 @@
 use crate::cli::RunArgs;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, similar};
 use bessemer_arch::Model;
 use bessemer_checkpoint::{Latest, Loaded};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
@@ -124,5 +124,9 @@ pub(crate) fn exists(run: &Path) -> Result<(), Failure> {
     if run.is_dir() {
         return Ok(());
     }
-    Err(Failure::new(format!("{} is no run directory; wanted something like runs/quickstart", run.display())))
+    let hint = match similar(run) {
+        Some(near) => format!("did you mean {}?", near.display()),
+        None => "wanted something like runs/quickstart; `bessemer runs` lists those there are".into(),
+    };
+    Err(Failure::new(format!("{} is no run directory; {hint}", run.display())))
 }

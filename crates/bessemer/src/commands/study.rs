@@ -22,7 +22,7 @@ use bessemer_runlog::study::{
 };
 use bessemer_study::{METHODS, Method, SymbolText, method, train_one, training_shape};
 use bessemer_train::Observer;
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, did_you_mean};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::io::Read;
@@ -198,11 +198,13 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Method>, Failure> {
     if names.is_empty() {
         return Ok(METHODS.iter().collect());
     }
-    let known = || METHODS.iter().map(|m| m.name).collect::<Vec<_>>().join(", ");
+    let known: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
     let mut list: Vec<&Method> = Vec::new();
     for name in names {
-        let found = method(name)
-            .ok_or_else(|| Failure::usage(format!("--methods: no method {name:?}; known: {}", known())))?;
+        let found = method(name).ok_or_else(|| {
+            let near = did_you_mean(name, known.iter().copied());
+            Failure::usage(format!("--methods: no method {name:?}{near}; known: {}", known.join(", ")))
+        })?;
         if !list.contains(&found) {
             list.push(found);
         }

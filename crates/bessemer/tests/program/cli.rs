@@ -277,6 +277,36 @@ fn errors_name_the_flag_that_is_wrong() {
     }
 }
 
+#[test]
+fn mistyped_names_are_followed_by_the_nearest() {
+    let place = Workplace::new(GPT2);
+    fs::create_dir_all(place.path("runs/quickstart")).unwrap();
+    let shape = ["--stages", "2", "--micro-batches", "2"];
+    for (words, code, meant) in [
+        (&["generate", "runs/quickstrat"][..], FAILED, "runs/quickstart?"),
+        (&["eval", "quickstart"], FAILED, "runs/quickstart?"),
+        (&["checkpoint", "ls", "rnus/quickstart"], FAILED, "runs/quickstart?"),
+        (&["corpus", "stats", "runs/quickstar"], FAILED, "runs/quickstart?"),
+        (&["compare", "runs/quikstart", "runs/quickstart"], FAILED, "runs/quickstart?"),
+        (&["schedule", "show", "1fb1", shape[0], shape[1], shape[2], shape[3]], USAGE, "\"1f1b\"?"),
+        (&["network", "show", "fattree-1024"], USAGE, "\"fat-tree-1024\"?"),
+        (&["network", "show", "node-8", "--axis", "tnsor=8"], USAGE, "\"tensor\"?"),
+        (&["network", "show", "node-8", "--axis", "tensor=8:all-reduc:1MiB"], USAGE, "\"all-reduce\"?"),
+        (&["plan", "recipe.toml", "--devices", "4", "--machine", "h100-80g"], USAGE, "\"h100-80gb\"?"),
+        (&["parity", "--models", "lama"], USAGE, "\"llama\"?"),
+        (&["parity", "--optimizer", "adam"], USAGE, "\"adamw\"?"),
+        (&["study", "init", "--methods", "preln"], USAGE, "\"pre-ln\"?"),
+        (&["corpus", "score", "docs.jsonl", "--kind", "languag"], USAGE, "\"language\"?"),
+        (&["eval", "runs/t", "--tasks", "translatoin"], USAGE, "\"translation\"?"),
+        (&["eval", "runs/t", "--tasks", "logic", "--perturb", "mispelling"], USAGE, "\"misspelling\"?"),
+        (&["config", "show", "recipe.toml", "--set", "model.architecture=lama"], RECIPE, "\"llama\"?"),
+        (&["config", "show", "recipe.toml", "--set", "parallel.schedule=1fb1"], RECIPE, "\"1f1b\"?"),
+        (&["config", "show", "recipe.toml", "--set", "tokenizer.pretokenizer=gtp2"], RECIPE, "\"gpt2\"?"),
+    ] {
+        place.bessemer(words).failed(code, &["did you mean", meant]);
+    }
+}
+
 /// The bound leaves a margin for a busy machine: each of these took half a minute or more, or did not end.
 #[test]
 fn huge_values_are_answered_at_once() {

@@ -142,7 +142,8 @@ impl JudgeTemplate {
             None => Err(JudgeError::Template {
                 place: name.into(),
                 what: format!(
-                    "no such template; wanted a file that ends with .toml, or {}",
+                    "no such template{}; wanted a file that ends with .toml, or {}",
+                    bessemer_units::did_you_mean(name, SHIPPED.iter().map(|(name, _)| *name)),
                     SHIPPED.map(|(name, _)| name).join(", ")
                 ),
             }),
@@ -541,7 +542,8 @@ mod tests {
         assert!(error.contains("wanted a table [generate]"), "{error}");
         let error = template.check(&scale(2), Method::Likelihood).unwrap_err().to_string();
         assert!(error.contains("wanted kind = \"scale\""), "{error}");
-        let error = JudgeTemplate::shipped("other").unwrap_err().to_string();
+        let error = JudgeTemplate::shipped("pair-breif").unwrap_err().to_string();
+        assert!(error.contains("(did you mean \"pair-brief\"?)"), "{error}");
         assert!(error.contains("pair, pair-brief, scale, scale-brief"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use crate::escape;
 use crate::failure::Failure;
 use bessemer_corpus::{CorpusReader, InspectFilter, Inspected, Split};
 use bessemer_durable::NewFile;
-use bessemer_units::{Bytes, counted};
+use bessemer_units::{Bytes, counted, did_you_mean};
 use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -81,6 +81,17 @@ pub(super) fn inspect(
              ids",
             folder.display()
         )));
+    }
+    if let (Some(reason), 0) = (&args.reason, shown) {
+        let known = reader.summary().dropped_by_reason.keys().map(String::as_str);
+        console.say(&format!(
+            "no document was dropped for the reason {reason:?}{}",
+            did_you_mean(reason, known)
+        ));
+    }
+    if let (Some(source), 0) = (&args.source, shown) {
+        let known = reader.summary().sources.iter().map(|source| source.name.as_str());
+        console.say(&format!("no such document of the source {source:?}{}", did_you_mean(source, known)));
     }
     if !as_json && rows.next().is_some() {
         console.say(&format!("{shown} shown; more with --limit"));

@@ -13,6 +13,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_cluster::{ClusterError, Description, EXAMPLES};
 use bessemer_report::plot::standalone;
+use bessemer_units::did_you_mean;
 use serde_json::Value;
 use std::path::Path;
 use study::Study;
@@ -74,7 +75,8 @@ fn describe(name: &str) -> Result<Description, Failure> {
     let text = read(name).map_err(|problem| {
         let known: Vec<&str> = EXAMPLES.iter().map(|e| e.0).collect();
         Failure::usage(format!(
-            "network {name}: wanted a TOML file or one of {}, found no such example, and as a file: {problem}",
+            "network {name}{}: wanted a TOML file or one of {}, found no such example, and as a file: {problem}",
+            did_you_mean(name, known.iter().copied()),
             known.join(", ")
         ))
     })?;
