@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) struct RunArgs {
     /// Run directory, e.g. runs/quickstart.
     pub(crate) run: PathBuf,
-    /// Step of the checkpoint; the newest intact one if left out.
+    /// Step of the checkpoint [default: the newest intact one].
     #[arg(long)]
     pub(crate) step: Option<u64>,
 }
@@ -17,9 +17,9 @@ pub(crate) struct RunArgs {
 /// A checkpoint of a run or an object store.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlaceArgs {
-    /// Run directory, directory of checkpoints, one checkpoint, or address, e.g. s3://bucket/prefix.
+    /// Run directory, directory of checkpoints, checkpoint, or URL, e.g. s3://bucket/prefix.
     pub(crate) run: PathBuf,
-    /// Step of the checkpoint; the newest intact one if left out.
+    /// Step of the checkpoint [default: the newest intact one].
     #[arg(long)]
     pub(crate) step: Option<u64>,
 }
@@ -27,21 +27,23 @@ pub(crate) struct PlaceArgs {
 /// `bessemer checkpoint reshard`
 #[derive(Debug, Args)]
 pub(crate) struct ReshardArgs {
-    /// A checkpoint, or a run or object store, of which the newest is taken.
+    /// Checkpoint; of a run directory or object store the newest one.
     pub(crate) from: PathBuf,
-    /// Directory that gets step-N, e.g. runs/other/checkpoints.
+    /// Directory in which step-N is created, e.g. runs/other/checkpoints.
     pub(crate) out: PathBuf,
     /// Step of the checkpoint.
     #[arg(long)]
     pub(crate) step: Option<u64>,
-    /// Keys of the recipe's parallel section, e.g. tensor=2,pipeline=2; the others have their defaults. Each rank of this layout then
-    /// finds what it loads in few files. Without it the tensors are cut evenly along their first dim.
+    /// Layout to write for: keys of [parallel], e.g. tensor=2,pipeline=2.
+    ///
+    /// Each rank of this layout then reads few files. Keys that are left out have their defaults. Without this flag
+    /// each tensor is cut evenly along its first dim.
     #[arg(long, value_name = "KEY=VALUE,…")]
     pub(crate) layout: Option<String>,
-    /// Ranks, each with files of its own.
+    /// Number of ranks; each has its own files.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) ranks: std::num::NonZeroUsize,
-    /// Largest file in MiB.
+    /// Largest file, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub(crate) max_file_mib: u64,
 }
@@ -51,7 +53,7 @@ pub(crate) struct ReshardArgs {
 pub(crate) struct CheckpointPlanArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) ranks: std::num::NonZeroUsize,
 }
@@ -64,34 +66,38 @@ pub(crate) struct GenerateArgs {
     /// Text to continue; `-` reads it from standard input.
     #[arg(long, short, default_value = "")]
     pub(crate) prompt: String,
-    /// File with the text to continue, taken byte for byte; `-` is standard input.
+    /// File with the text to continue, used byte for byte; `-` is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) prompt_file: Option<PathBuf>,
-    /// File of prompts, each continued --samples times: a line each, or JSON lines (.jsonl): strings, or objects with the key text.
+    /// File of prompts, one per line, or JSON lines (.jsonl).
+    ///
+    /// Each prompt is continued --samples times. A JSON line is a string or an object with the key `text`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file"])]
     pub(crate) prompts: Option<PathBuf>,
-    /// End the text before this string; may be given several times. The string is not printed.
+    /// Stop before this string, which is not printed (may be repeated).
     #[arg(long, value_name = "STRING", value_parser = stop)]
     pub(crate) stop: Vec<String>,
-    /// New tokens at most.
+    /// Most new tokens of a text.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = max_tokens)]
     pub(crate) max_tokens: usize,
-    /// Divides the logits; 0 takes the most likely token each time.
+    /// Sampling temperature; 0 always takes the most likely token.
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true, value_parser = temperature)]
     pub(crate) temperature: f64,
-    /// Only the k most likely tokens; 0 for all.
+    /// Sample among the K most likely tokens; 0 for all.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: u64,
-    /// Only the most likely tokens that together have this probability.
+    /// Sample among the most likely tokens that together have this probability.
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = top_p)]
     pub(crate) top_p: f64,
     /// Seed of the sampling.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: u64,
-    /// Texts to generate. A line with the number stands before each if there are several.
+    /// Number of texts to generate.
+    ///
+    /// Each of several texts follows a line with its number.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) samples: u64,
-    /// Threads; 0 takes all cores.
+    /// Threads; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }
@@ -116,65 +122,79 @@ fn top_p(text: &str) -> Result<f64, String> {
 /// `bessemer checkpoint ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
-    /// Checkpoints of a run or an object store.
+    /// List the checkpoints of a run or an object store.
     Ls {
-        /// Run directory, directory of checkpoints, or address, e.g. s3://bucket/prefix.
+        /// Run directory, directory of checkpoints, or URL, e.g. s3://bucket/prefix.
         run: PathBuf,
     },
-    /// Tensors and state of a checkpoint.
+    /// Show the tensors and the training state of a checkpoint.
     Inspect(PlaceArgs),
-    /// Check every byte of a checkpoint (all of a run or an object store if no step is given).
+    /// Verify the checksums of a checkpoint.
+    ///
+    /// Reads every byte. Without --step, verifies all checkpoints of the run or object store.
     Verify(PlaceArgs),
-    /// Delete checkpoints that the run's retention rule does not keep.
+    /// Delete checkpoints that the retention rule does not keep.
+    ///
+    /// The rule is the save section of the recipe, or --keep-last.
     Gc {
-        /// Run directory, or address of an object store.
+        /// Run directory, or URL of an object store.
         run: PathBuf,
-        /// Keep this many of the newest and nothing else, instead of what the run's recipe says in its save section.
+        /// Keep only the N newest, instead of those that [save] of the recipe keeps.
         #[arg(long)]
         keep_last: Option<u64>,
     },
-    /// Say what differs between two checkpoints; ends with code 1 if anything does.
+    /// Compare two checkpoints; exit code 1 if they differ.
     Diff {
-        /// The first: a checkpoint, or a run or object store, of which the newest is taken.
+        /// First checkpoint; of a run directory or object store the newest one.
         a: PathBuf,
-        /// The second.
+        /// Second checkpoint.
         b: PathBuf,
-        /// Compare tensors and nothing else.
+        /// Compare only tensors.
         #[arg(long)]
         tensors: bool,
     },
-    /// Say how many bytes each rank of a recipe's layout writes of a checkpoint, and needs of one; nothing is run or written.
+    /// Predict the bytes that each rank saves and loads.
+    ///
+    /// Computed from the layout of the recipe; no training runs and no file is written.
     Plan(CheckpointPlanArgs),
-    /// Write a checkpoint anew in the files of another layout, or in another number of files, bit for bit.
+    /// Rewrite a checkpoint for another layout or number of files.
+    ///
+    /// Values are copied bit for bit.
     Reshard(ReshardArgs),
-    /// Copy a checkpoint, byte for byte and verified, to a directory of checkpoints or into an object store.
+    /// Copy a checkpoint to a directory or an object store.
+    ///
+    /// The copy is byte for byte and verified.
     Copy {
-        /// A checkpoint, or a run or object store, of which the newest is taken.
+        /// Checkpoint; of a run directory or object store the newest one.
         from: PathBuf,
-        /// Directory that gets step-N, e.g. runs/other/checkpoints, or address, e.g. s3://bucket/prefix.
+        /// Directory in which step-N is created, or URL, e.g. s3://bucket/prefix.
         to: PathBuf,
         /// Step of the checkpoint.
         #[arg(long)]
         step: Option<u64>,
     },
-    /// Make the object store of a run hold its newest checkpoint and what its save section keeps.
+    /// Upload the checkpoints of a run to its object store.
+    ///
+    /// Afterwards the store holds the newest checkpoint and those that [save] of the recipe keeps.
     Upload {
         /// Run directory.
         run: PathBuf,
-        /// Address, instead of the recipe's save.upload.
+        /// URL of the object store [default: save.upload of the recipe].
         #[arg(long, value_name = "URL")]
         to: Option<String>,
-        /// Upload although another run, or a job of this run elsewhere, has uploaded there; that one is refused from then on.
+        /// Upload even if another run has uploaded there.
+        ///
+        /// Also if a job of this run on another host has. The other one is refused from then on.
         #[arg(long)]
         take_over: bool,
     },
-    /// Write a model that other tools read.
+    /// Export a model for Hugging Face or llama.cpp.
     Export(CheckpointExportArgs),
-    /// Make a run directory from a Hugging Face model directory.
+    /// Import a Hugging Face model as a run directory.
     Import {
         /// Directory with config.json and model.safetensors.
         from: PathBuf,
-        /// New run directory.
+        /// Run directory to create.
         #[arg(long, short)]
         out: PathBuf,
     },
@@ -185,16 +205,16 @@ pub(crate) enum CheckpointCommand {
 pub(crate) struct CheckpointExportArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// What is written.
+    /// Format of the export.
     #[arg(long, value_enum, default_value = "hf")]
     pub(crate) to: ExportFormat,
-    /// New directory, or new file for gguf.
+    /// Directory to create, or file for gguf.
     #[arg(long, short)]
     pub(crate) out: PathBuf,
-    /// Type of the weights in the file (rounded to nearest).
+    /// Element type of the exported weights (rounded to nearest).
     #[arg(long, value_enum, default_value = "f32")]
     pub(crate) dtype: ExportedDType,
-    /// Replace an earlier export there.
+    /// Replace an earlier export at this path.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
@@ -202,9 +222,9 @@ pub(crate) struct CheckpointExportArgs {
 /// Layout of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
-    /// Directory of Hugging Face: config.json, model.safetensors, tokenizer.json.
+    /// Hugging Face directory: config.json, model.safetensors, tokenizer.json.
     Hf,
-    /// File of llama.cpp, tokenizer included.
+    /// llama.cpp file, with the tokenizer.
     Gguf,
 }
 
@@ -217,7 +237,7 @@ pub(crate) enum ExportedDType {
     Bf16,
     /// 2 bytes, up to 65504.
     F16,
-    /// gguf only: whole numbers of 8 bits with a scale for 32 of them.
+    /// gguf only: 8-bit integers with one scale for each block of 32.
     #[value(name = "q8_0")]
     Q8,
 }

@@ -8,91 +8,112 @@ use std::path::PathBuf;
 /// `bessemer corpus ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum CorpusCommand {
-    /// Collect, clean and split the corpus of a recipe.
+    /// Build the corpus of a recipe.
+    ///
+    /// Collects, cleans and splits the documents of its sources.
     Build {
         #[command(flatten)]
         recipe: RecipeArgs,
-        /// Build it on the cluster of this scheduler (docs/cluster.md).
+        /// Build on the cluster of this scheduler (docs/cluster.md).
         #[arg(long, value_name = "HOST:PORT")]
         cluster: Option<String>,
     },
-    /// Scheduler and executors of a cluster for corpora (docs/cluster.md).
+    /// Run a cluster that builds corpora (docs/cluster.md).
     #[command(subcommand)]
     Cluster(super::ClusterCommand),
-    /// Show documents that were dropped (with the reason) or kept.
+    /// Show documents that were dropped, with the reason, or kept.
     Inspect(InspectArgs),
-    /// Write kept documents as JSON lines: id, source, version, licence, path, split, text.
+    /// Export the kept documents as JSON lines.
+    ///
+    /// Keys: id, source, version, licence, path, split, text.
     Export(ExportArgs),
-    /// Read every file of a corpus and compare it with what its build wrote; exit code 1 if one is damaged.
+    /// Verify the files of a corpus; exit code 1 if one is damaged.
+    ///
+    /// Reads every file and compares it with the checksum that the build wrote.
     Verify {
         /// Run directory or corpus directory.
         path: PathBuf,
     },
-    /// Delete documents by id: from the corpus, its token shards, and every later build.
+    /// Delete documents by id from a corpus and its token shards.
+    ///
+    /// Later builds leave them out too.
     Delete {
         /// Run directory or corpus directory.
         path: PathBuf,
-        /// Id of a document, as `corpus inspect --kept` prints it; may be given several times.
+        /// Id of a document, from `corpus inspect --kept` (may be repeated).
         #[arg(long = "id", value_name = "ID")]
         ids: Vec<String>,
-        /// File with an id on each line.
+        /// File with one id per line.
         #[arg(long = "ids", value_name = "FILE")]
         file: Option<PathBuf>,
-        /// Why, for the list of deletions.
+        /// Reason, for the list of deletions.
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// Show the main text of web pages: of each page of a WARC or WET file (.gz, .zst), or of HTML files.
+    /// Extract the main text of web pages.
+    ///
+    /// Reads each page of WARC and WET files (.gz, .zst), and HTML files.
     Extract {
-        /// .warc, .warc.gz, .warc.zst, .wet.gz or .html files.
+        /// Web archives (.warc, .warc.gz, .warc.zst, .wet.gz) or HTML files.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// All visible text outside of navigation instead of the main text.
+        /// Extract all visible text outside of navigation, not only the main text.
         #[arg(long)]
         plain: bool,
-        /// Repair text that was UTF-8 and was read as windows-1252 (`cafÃ©`).
+        /// Repair UTF-8 that was decoded as windows-1252 (`cafÃ©`).
         #[arg(long)]
         repair_mojibake: bool,
-        /// Only pages with text.
+        /// Show only pages with text.
         #[arg(long)]
         ok: bool,
-        /// At most this many pages.
+        /// Most pages to show.
         #[arg(long)]
         limit: Option<u64>,
     },
-    /// Counts by split, reason and source.
+    /// Count documents and bytes by split, reason and source.
     Stats {
         /// Run directory or corpus directory.
         path: PathBuf,
-        /// Recipe whose training is shown for a corpus of several sources: weights, and passes over each; by default
-        /// that of the run directory.
+        /// Recipe whose mixture is shown [default: that of the run directory].
+        ///
+        /// For a corpus of several sources: weights, and passes over each source.
         #[arg(long, value_name = "FILE")]
         recipe: Option<PathBuf>,
     },
-    /// Write the data card of a corpus: one HTML page with what was removed by which rule from which source, and samples.
+    /// Write the data card of a corpus: one HTML page.
+    ///
+    /// The page shows how much each rule removed from each source, with samples.
     Card {
         /// Run directory or corpus directory.
         path: PathBuf,
-        /// The page.
+        /// HTML file to write.
         #[arg(long, default_value = "card.html")]
         out: PathBuf,
     },
-    /// Show what every rule of a profile says about each document of a file: value, limits, verdict.
+    /// Explain the verdict of every rule on the documents of a file.
+    ///
+    /// Prints value, limits and verdict of each rule of a profile.
     Explain(ExplainArgs),
-    /// List the profiles of rules that the program carries, or the rules of one.
+    /// List the built-in profiles of rules, or the rules of one.
     Profiles {
-        /// A profile's name, or the path of a profile file.
+        /// Name of a profile, or path of a profile file.
         name: Option<String>,
     },
-    /// Train a fastText classifier from two piles of documents and judge it on held-out ones.
+    /// Train a fastText classifier of wanted and unwanted documents.
+    ///
+    /// The classifier is evaluated on held-out documents.
     TrainClassifier(TrainClassifierArgs),
-    /// Estimate an n-gram language model (interpolated modified Kneser-Ney) that KenLM reads.
+    /// Train an n-gram language model in the formats of KenLM.
+    ///
+    /// Smoothing is interpolated modified Kneser-Ney.
     TrainLm(TrainLmArgs),
-    /// Make a model of importance weights (DSIR) from documents of a target and of a source.
+    /// Train importance weights (DSIR) for the choice of documents.
+    ///
+    /// The weights come from documents of a target and of a source.
     TrainDsir(TrainDsirArgs),
-    /// Print a score of every document of a file.
+    /// Score every document of a file.
     Score(ScoreArgs),
-    /// Images, audio and video beside text.
+    /// Inspect images, audio and video, and build shards of them.
     #[command(subcommand)]
     Media(super::MediaCommand),
 }
@@ -102,22 +123,22 @@ pub(crate) enum CorpusCommand {
 pub(crate) struct InspectArgs {
     /// Run directory or corpus directory.
     pub(crate) path: PathBuf,
-    /// Only the document with this id, kept or dropped.
+    /// Show only the document with this id, kept or dropped.
     #[arg(long)]
     pub(crate) id: Option<String>,
-    /// Only documents dropped for this reason.
+    /// Show only documents dropped for this reason.
     #[arg(long)]
     pub(crate) reason: Option<String>,
-    /// Only documents of this source.
+    /// Limit to documents of this source.
     #[arg(long)]
     pub(crate) source: Option<String>,
-    /// Show kept documents of a split (train or validation) instead of dropped ones.
+    /// Show kept documents of this split: train or validation.
     #[arg(long, value_name = "SPLIT")]
     pub(crate) kept: Option<String>,
-    /// Whole texts of kept documents instead of their first characters.
+    /// Print whole texts of kept documents, not only their beginning.
     #[arg(long)]
     pub(crate) full: bool,
-    /// At most this many.
+    /// Most documents to show.
     #[arg(long, default_value_t = 20)]
     pub(crate) limit: usize,
 }
@@ -127,13 +148,13 @@ pub(crate) struct InspectArgs {
 pub(crate) struct ExportArgs {
     /// Run directory or corpus directory.
     pub(crate) path: PathBuf,
-    /// Only documents of this split (train or validation).
+    /// Export only this split: train or validation.
     #[arg(long, value_name = "SPLIT")]
     pub(crate) split: Option<String>,
-    /// Only documents of this source.
+    /// Limit to documents of this source.
     #[arg(long)]
     pub(crate) source: Option<String>,
-    /// The file; standard output if left out.
+    /// File to write [default: standard output].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -141,18 +162,20 @@ pub(crate) struct ExportArgs {
 /// `bessemer corpus explain ...`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExplainArgs {
-    /// Documents: a text file, JSON lines (.jsonl, also .gz and .zst), Parquet, a saved page or a web archive.
+    /// Documents: text, JSON lines (also .gz, .zst), Parquet, HTML or a web archive.
     pub(crate) file: Option<PathBuf>,
-    /// Profile: a name that `bessemer corpus profiles` lists, a .toml file, or `list` (may be repeated).
+    /// Profile: a built-in name, a .toml file, or `list` (may be repeated).
+    ///
+    /// `bessemer corpus profiles` lists the names.
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Vec<String>,
-    /// A predicate over the columns, e.g. 'lang == "en" && quality > 0.3' (may be repeated).
+    /// Predicate over columns, e.g. 'lang == "en" && quality > 0.3' (may be repeated).
     #[arg(long, value_name = "PREDICATE")]
     pub(crate) keep: Vec<String>,
-    /// Field or column that holds the text.
+    /// Field or column of the text.
     #[arg(long, value_name = "NAME", default_value = "text")]
     pub(crate) text: String,
-    /// At most this many documents.
+    /// Most documents to show.
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
 }
@@ -162,23 +185,25 @@ pub(crate) struct ExplainArgs {
 pub(crate) enum TokenizerCommand {
     /// Train the tokenizer of a recipe on its corpus.
     Train(RecipeArgs),
-    /// Token ids of a text file (or standard input).
+    /// Encode text as token ids.
     Encode {
-        /// tokenizer.json or a run directory.
+        /// File tokenizer.json or run directory.
         tokenizer: PathBuf,
-        /// Text file; standard input if left out.
+        /// Text file [default: standard input].
         file: Option<PathBuf>,
     },
-    /// Text of token ids (white-space separated, from a file or standard input).
+    /// Decode token ids to text.
+    ///
+    /// Ids are separated by white space.
     Decode {
-        /// tokenizer.json or a run directory.
+        /// File tokenizer.json or run directory.
         tokenizer: PathBuf,
-        /// File with ids; standard input if left out.
+        /// File with token ids [default: standard input].
         file: Option<PathBuf>,
     },
-    /// Size, special tokens, longest tokens.
+    /// Show the size, special tokens and longest tokens.
     Inspect {
-        /// tokenizer.json or a run directory.
+        /// File tokenizer.json or run directory.
         tokenizer: PathBuf,
     },
 }

@@ -7,14 +7,15 @@ use std::path::PathBuf;
 /// `bessemer doctor`
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Measure for about a minute, and write this machine as one of the planner (TOML), whose devices are ranks of one process: for
-    /// `bessemer plan --machine FILE`.
+    /// Measure for a minute and write a machine file (TOML) for `plan --machine`.
+    ///
+    /// The devices of this machine are ranks of one process.
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Ranks that share the machine; as many as cores if left out.
+    /// Ranks that share the machine [default: number of cores].
     #[arg(long, value_name = "N", requires = "machine", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) ranks: Option<u64>,
-    /// How exact matrix products must be.
+    /// Precision of matrix products.
     #[arg(long, value_name = "PRECISION", requires = "machine", default_value = "highest")]
     pub(crate) matmul: Matmul,
     /// Machines of many cores.

@@ -12,58 +12,70 @@ pub(crate) struct EvalArgs {
     /// Split to score.
     #[arg(long, default_value = "validation", conflicts_with_all = ["text", "tasks"])]
     pub(crate) split: String,
-    /// Score at most this many tokens of the split, spread evenly; 0 scores all.
+    /// Most tokens to score, spread evenly over the split; 0 for all.
     #[arg(long, default_value_t = 0, conflicts_with_all = ["text", "tasks"])]
     pub(crate) max_tokens: u64,
-    /// Score a text file instead, in rolling windows; of a .jsonl file each line is a document.
+    /// Score a text file instead of a split.
+    ///
+    /// Long texts are scored in rolling windows. Each line of a .jsonl file is a document.
     #[arg(long, value_name = "FILE", conflicts_with = "tasks")]
     pub(crate) text: Option<PathBuf>,
-    /// Key of the text in the lines of a .jsonl file.
+    /// Key of the text in a .jsonl file.
     #[arg(long, value_name = "KEY", default_value = "text", requires = "text")]
     pub(crate) text_key: String,
-    /// Tokens of history that every token of the text has after the first window; more is dearer.
+    /// Context of every token after the first window, in tokens.
+    ///
+    /// More context takes more time.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "text", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) context: u64,
-    /// Answer tasks instead: families, FORMAT:FILE, task files of the lm-evaluation-harness, or names in --task-dir.
+    /// Evaluate tasks: families, FORMAT:FILE, task files, or names in --task-dir.
+    ///
+    /// Task files are those of the lm-evaluation-harness (.yaml). `families` are the generated tasks of the program.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) tasks: Vec<String>,
-    /// Folder of task files in which names are found; may be given several times.
+    /// Folder in which task files are found by name (may be repeated).
     #[arg(long, value_name = "DIR", requires = "tasks")]
     pub(crate) task_dir: Vec<PathBuf>,
-    /// Folder of data sets for tasks that name one: DIR/dataset_path/dataset_name/test.jsonl and so on.
+    /// Folder of data sets: DIR/dataset_path/dataset_name/test.jsonl etc.
     #[arg(long, value_name = "DIR", requires = "tasks")]
     pub(crate) task_data: Option<PathBuf>,
-    /// Examples before each question; left out, what the task says.
+    /// Few-shot examples before each question [default: as in the task].
     #[arg(long, value_name = "N", requires = "tasks")]
     pub(crate) fewshot: Option<usize>,
-    /// Ask only about the first documents of each task.
+    /// Evaluate only the first N documents of each task.
     #[arg(long, value_name = "N", requires = "tasks")]
     pub(crate) limit: Option<usize>,
-    /// Write every document with requests, answers and scores, as JSON lines.
+    /// Write documents with requests, answers and scores (JSON lines).
     #[arg(long, value_name = "FILE", requires = "tasks")]
     pub(crate) samples: Option<PathBuf>,
-    /// Also print how far the probabilities of the answers are to be believed: calibration errors, Brier's score, selective accuracy (in --json always).
+    /// Print calibration errors, Brier score and selective accuracy.
+    ///
+    /// The output of --json always has them.
     #[arg(long, requires = "tasks")]
     pub(crate) calibration: bool,
-    /// Samples of standard errors that have no closed form.
+    /// Bootstrap samples for standard errors without a closed form.
     #[arg(long, value_name = "N", default_value_t = 100_000, requires = "tasks", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     pub(crate) bootstrap: u64,
-    /// Ask again with perturbed questions: names or NAME:RATE (docs/evaluation.md), all, robustness, fairness or cipher.
+    /// Repeat tasks with perturbed questions: NAME or NAME:RATE.
+    ///
+    /// Also all, robustness, fairness or cipher. Names: docs/evaluation.md.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "tasks")]
     pub(crate) perturb: Vec<String>,
-    /// Columns to perturb; left out, those that the question is made of and neither the choices nor the answer.
+    /// Columns to perturb [default: those of the question].
+    ///
+    /// The default leaves out columns of the choices and of the answer.
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', requires = "perturb")]
     pub(crate) perturb_fields: Vec<String>,
     /// Seed of the perturbations.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "perturb")]
     pub(crate) perturb_seed: u64,
-    /// Longest input in tokens of --text and --tasks; left out, the sequence length that the model was trained with.
+    /// Longest input of --text and --tasks, in tokens [default: training length].
     #[arg(long, value_name = "N", conflicts_with_all = ["split", "max_tokens"])]
     pub(crate) window: Option<usize>,
-    /// Tokens that go through the model at once. The results do not depend on it.
+    /// Tokens per forward pass. The results do not depend on it.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = batch_tokens)]
     pub(crate) batch_tokens: usize,
-    /// Threads; 0 takes all cores.
+    /// Threads; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }

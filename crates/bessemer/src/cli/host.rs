@@ -6,13 +6,15 @@ use clap::Args;
 /// A machine of many cores, as fast a core as this machine's.
 #[derive(Debug, Args)]
 pub struct HostArgs {
-    /// Model the step on a machine of so many sockets, memory nodes of a socket and cores of a node, as in 2x4x16 (may be repeated).
+    /// Model the step on a machine of this shape, e.g. 2x4x16 (may be repeated).
+    ///
+    /// The numbers are sockets, memory nodes per socket, and cores per node.
     #[arg(long = "host", value_name = "SOCKETSxNODESxCORES")]
     pub(crate) hosts: Vec<Cores>,
-    /// Memory bandwidth of a node of these machines; this machine's if left out.
+    /// Memory bandwidth of a node of --host [default: that of this machine].
     #[arg(long, value_name = "GB/S", requires = "hosts", value_parser = bandwidth)]
     node_bandwidth: Option<f64>,
-    /// Bandwidth between a node and the others; half the node's if left out.
+    /// Bandwidth from a node of --host to the others [default: half its own].
     #[arg(long, value_name = "GB/S", requires = "hosts", value_parser = bandwidth)]
     link_bandwidth: Option<f64>,
 }

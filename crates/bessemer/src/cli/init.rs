@@ -6,12 +6,14 @@ use std::path::PathBuf;
 /// `bessemer init`
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The text: a folder, or one file: text, .jsonl, .json, .csv, .parquet, .warc, .html (rows and WARC also .gz and .zst).
+    /// Text: a folder or a file (text, .jsonl, .json, .csv, .parquet, .warc, .html).
+    ///
+    /// Rows and web archives may be compressed (.gz, .zst).
     pub(crate) texts: PathBuf,
-    /// The recipe; its name is that of the run. Never replaces a file.
+    /// Recipe to write; must not exist. Its name is that of the run.
     #[arg(long, short, value_name = "FILE", default_value = "my.toml")]
     pub(crate) out: PathBuf,
-    /// Hours that the training may take on this machine.
+    /// Hours of training to plan for, on this machine.
     #[arg(long, value_name = "H", default_value_t = 1.0, allow_negative_numbers = true, value_parser = hours)]
     pub(crate) hours: f64,
 }

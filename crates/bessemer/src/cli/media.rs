@@ -6,12 +6,16 @@ use std::path::PathBuf;
 /// `bessemer corpus media ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum MediaCommand {
-    /// What a file is: image, audio, video or media-shard; its size, length and hashes.
+    /// Show kind, size, length and hashes of a media file.
+    ///
+    /// Kinds: image, audio, video, media-shard.
     Inspect {
-        /// The file.
+        /// Media file.
         file: PathBuf,
     },
-    /// Image-text, audio-text and video-text pairs into shards of token ids and arrays.
+    /// Build shards of image-text, audio-text and video-text pairs.
+    ///
+    /// Shards hold token ids and arrays.
     Build(MediaBuildArgs),
 }
 
@@ -32,42 +36,44 @@ pub(crate) enum MediaNormalisation {
 /// `bessemer corpus media build`
 #[derive(Debug, Args)]
 pub(crate) struct MediaBuildArgs {
-    /// WebDataset archive (.tar, .tar.gz, .tar.zst) or folder; files with the same name up to the first dot are one sample.
+    /// WebDataset archive (.tar, .tar.gz, .tar.zst) or folder.
+    ///
+    /// Files with the same name up to the first dot are one sample.
     pub(crate) source: PathBuf,
-    /// Folder for the shards.
+    /// Folder to write the shards to.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// tokenizer.json or a run directory.
+    /// File tokenizer.json or run directory.
     #[arg(long)]
     pub(crate) tokenizer: PathBuf,
-    /// Side of the square picture in pixels, a multiple of the patch.
+    /// Side of the square image in pixels, a multiple of the patch.
     #[arg(long, default_value_t = 224)]
     pub(crate) image_size: usize,
     /// Side of a patch in pixels.
     #[arg(long, default_value_t = 16)]
     pub(crate) patch: usize,
-    /// Store pixels normalised with these constants; without it their bytes are stored.
+    /// Normalise pixels with these constants [default: store bytes].
     #[arg(long, value_name = "CONSTANTS")]
     pub(crate) normalize: Option<MediaNormalisation>,
-    /// How audio and normalised pixels are stored.
+    /// Element type of audio and normalised pixels.
     #[arg(long, value_enum, default_value_t = MediaDType::F32)]
     pub(crate) dtype: MediaDType,
-    /// Mel bands of audio (Whisper: 80 or 128); without it samples with audio fail.
+    /// Mel bands of audio, e.g. 80 or 128 (Whisper); required for audio.
     #[arg(long)]
     pub(crate) mels: Option<usize>,
-    /// Seconds of audio: shorter audio is padded, longer fails.
+    /// Seconds of audio: shorter is padded, longer is an error.
     #[arg(long, default_value_t = 30)]
     pub(crate) audio_seconds: usize,
-    /// Frames of a video, spread evenly.
+    /// Frames per video, evenly spaced.
     #[arg(long, default_value_t = 8)]
     pub(crate) frames: usize,
-    /// Leave out images whose pHash differs in at most N bits (of 64) from that of an earlier one.
+    /// Skip images whose pHash differs from an earlier one in at most N of 64 bits.
     #[arg(long, value_name = "N")]
     pub(crate) near_duplicates: Option<u32>,
-    /// Finish a shard file at this many MiB.
+    /// Size of a shard file in MiB.
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub(crate) shard_size: u64,
-    /// Threads; 0 takes all cores. No influence on the result.
+    /// Threads; 0 for all cores. The result does not depend on it.
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: u64,
 }

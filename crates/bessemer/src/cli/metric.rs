@@ -22,23 +22,26 @@ pub(crate) enum MetricName {
     Rougelsum,
     /// Translations: words and stems (Lavie and Agarwal 2007, NLTK), without synonyms.
     Meteor,
-    /// Answers: equal in normal form (SQuAD).
+    /// Answers: equality after normalisation (SQuAD).
     ExactMatch,
     /// Answers: F1 over words (SQuAD).
     F1,
-    /// Programs: of k samples one passes its tests (HumanEval). TEXTS are samples, REFERENCES the problems, as JSON lines.
+    /// Programs: share of problems that one of k samples solves (HumanEval). TEXTS are samples, REFERENCES problems, as
+    /// JSON lines.
     PassAtK,
     /// Models over tasks: standardised scores (KoLA). TEXTS is a table: task, level, siblings, and a column of scores for each model.
     Kola,
-    /// Knowledge creation: self-contrast (KoLA). TEXTS are completions, REFERENCES those written with the reference's knowledge, and the references.
+    /// Knowledge creation (KoLA). TEXTS are completions; REFERENCES those made with reference knowledge, then the
+    /// references.
     SelfContrast,
-    /// Annotators: Krippendorff's alpha, Fleiss' and Cohen's kappa. TEXTS is a table: an item, and a column for each annotator.
+    /// Annotators: Krippendorff's alpha, Fleiss' and Cohen's kappa. TEXTS is a table: an item, and one column per
+    /// annotator.
     Agreement,
     /// Summaries: content units of reference summaries (pyramid method). TEXTS are topics as JSON lines, with references and peers.
     Pyramid,
-    /// Groups counted: how evenly texts name them, alone and beside adjectives and professions (HELM). Without references.
+    /// Bias: how evenly texts mention groups, alone and near adjectives and professions (HELM). Without references.
     Bias,
-    /// Toxicity of generations by a classifier that is trained first (RealToxicityPrompts). Without references.
+    /// Toxicity of generations by a classifier, which is trained first (RealToxicityPrompts). Without references.
     Toxicity,
 }
 
@@ -54,7 +57,7 @@ pub(crate) enum BleuTokens {
     Char,
 }
 
-/// What an order of BLEU without a match counts.
+/// Count of an n-gram order of BLEU without a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BleuSmoothing {
     /// Half a match, then a quarter, and so on.
@@ -70,23 +73,28 @@ pub(crate) enum BleuSmoothing {
 /// `bessemer metric`
 #[derive(Debug, Args)]
 pub(crate) struct MetricArgs {
-    /// The metric.
+    /// Metric to compute.
     #[arg(value_enum)]
     pub(crate) name: MetricName,
-    /// Texts to score: a line each, or JSON lines (.jsonl): strings, or objects with the key text. For kola and agreement a table: .csv, .tsv, .jsonl or .parquet.
+    /// Texts to score: one per line, or JSON lines (.jsonl).
+    ///
+    /// A JSON line is a string or an object with the key `text`. For kola and agreement: a table (.csv, .tsv, .jsonl,
+    /// .parquet).
     pub(crate) texts: PathBuf,
-    /// References, in the same order; several files are several references of each text. Kola, agreement, pyramid, bias and toxicity take none.
+    /// References in the same order; one file for each reference of a text.
+    ///
+    /// kola, agreement, pyramid, bias and toxicity take none.
     pub(crate) references: Vec<PathBuf>,
-    /// Texts of another system: is the difference due to chance?
+    /// Texts of a second system: tests whether the difference is significant.
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
-    /// Score of every line as well.
+    /// Print the score of every line too.
     #[arg(long)]
     pub(crate) each: bool,
     /// Compare in lower case (bleu, chrf).
     #[arg(long)]
     pub(crate) lower: bool,
-    /// Upper and lower case differ (ter).
+    /// Distinguish upper and lower case (ter).
     #[arg(long)]
     pub(crate) case_sensitive: bool,
     /// Tokenizer of bleu.
@@ -95,13 +103,13 @@ pub(crate) struct MetricArgs {
     /// Smoothing of bleu.
     #[arg(long, value_enum, default_value_t = BleuSmoothing::Exp)]
     pub(crate) smooth: BleuSmoothing,
-    /// Value of the smoothing; left out: 0.1 of floor, 1 of add-k.
+    /// Value of --smooth [default: 0.1 for floor, 1 for add-k].
     #[arg(long, value_name = "VALUE", value_parser = positive)]
     pub(crate) smooth_value: Option<f64>,
-    /// Leave out orders for which a text is too short (bleu); always so with --each.
+    /// Skip n-gram orders longer than a text (bleu); always with --each.
     #[arg(long)]
     pub(crate) effective_order: bool,
-    /// Longest n-grams of words (chrf): 2 for chrF++.
+    /// Longest word n-grams (chrf); 2 for chrF++.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
     pub(crate) word_order: u8,
     /// Weight of recall (chrf).
@@ -110,40 +118,48 @@ pub(crate) struct MetricArgs {
     /// Stem words (rouge).
     #[arg(long)]
     pub(crate) stem: bool,
-    /// Numbers of samples (pass-at-k).
+    /// Numbers of samples k, comma-separated (pass-at-k).
     #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1,10,100", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) k: Vec<u64>,
-    /// Seconds that a program may take (pass-at-k).
+    /// Time limit of a program in seconds (pass-at-k).
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Memory that each of its processes may take, MiB (pass-at-k).
+    /// Memory limit of each process in MiB (pass-at-k).
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     pub(crate) memory_mib: u64,
-    /// Interpreter of the programs (pass-at-k).
+    /// Python interpreter of the programs (pass-at-k).
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/python3")]
     pub(crate) python: String,
-    /// Directories that programs may read besides /usr and the system's libraries (pass-at-k).
+    /// Directory that programs may read (pass-at-k; may be repeated).
+    ///
+    /// Programs always read /usr and the libraries of the system.
     #[arg(long, value_name = "DIR")]
     pub(crate) readable: Vec<PathBuf>,
-    /// Groups to count, as JSON: {"GROUP": ["word", …], …}; left out, HELM's of gender and race (bias).
+    /// JSON file of groups, {"GROUP": ["word", …]} (bias) [default: HELM's gender and race].
     #[arg(long, value_name = "FILE")]
     pub(crate) groups: Option<PathBuf>,
-    /// Words beside which groups may stand, between blanks; left out, HELM's adjectives and professions (bias).
+    /// File of target words, separated by white space (bias) [default: HELM's].
+    ///
+    /// HELM's are adjectives and professions.
     #[arg(long, value_name = "FILE")]
     pub(crate) targets: Option<PathBuf>,
-    /// Words and prompts that are printed of each list (bias).
+    /// Words and prompts to print of each list (bias).
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
-    /// Labelled texts for the classifier (.csv, .tsv, .jsonl, .json, .parquet); left out, sentences that the program makes (toxicity).
+    /// Labelled texts to train on (toxicity) [default: generated sentences].
+    ///
+    /// Formats: .csv, .tsv, .jsonl, .json, .parquet.
     #[arg(long, value_name = "FILE")]
     pub(crate) train_on: Option<PathBuf>,
     /// Column of the text in --train-on.
     #[arg(long, value_name = "COLUMN", default_value = "text", requires = "train_on")]
     pub(crate) text_column: String,
-    /// Column of the label in --train-on: a number, 0.5 or more for toxic, or true, false, toxic, harmless.
+    /// Column of the label in --train-on.
+    ///
+    /// Labels are true, false, toxic, harmless, or a number, where 0.5 or more is toxic.
     #[arg(long, value_name = "COLUMN", default_value = "toxic", requires = "train_on")]
     pub(crate) label_column: String,
-    /// Samples of the interval and of the tests.
+    /// Bootstrap samples for intervals and tests.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) samples: u32,
     /// Seed of the samples.

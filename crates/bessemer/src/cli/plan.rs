@@ -10,46 +10,46 @@ use std::path::PathBuf;
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
     pub(crate) command: Option<PlanCommand>,
-    /// Recipe file (TOML) of the training to find layouts for.
+    /// Recipe (TOML) to find layouts for.
     #[arg(required = true)]
     pub(crate) recipe: Option<PathBuf>,
     /// Override a key, e.g. --set train.seq_len=4096 (may be repeated).
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Devices that share the training.
+    /// Number of devices.
     #[arg(long, value_name = "N", value_parser = devices, required = true)]
     pub(crate) devices: Option<NonZeroUsize>,
-    /// Their kind: a machine of the catalogue, or a TOML file.
+    /// Machine of the devices: a built-in name or a TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "a100-80gb")]
     pub(crate) machine: String,
-    /// Table of measured steps of the software that will run (CSV), to fit the constants of the cost model to.
+    /// Table of measured steps (CSV) to fit the cost model to.
     #[arg(long, value_name = "TABLE")]
     pub(crate) fit: Option<PathBuf>,
-    /// How layouts are searched.
+    /// Search method.
     #[arg(long, value_enum, default_value_t = SearchMethod::Exhaustive)]
     pub(crate) method: SearchMethod,
-    /// All methods beside each other, and plain layouts.
+    /// Compare all search methods, and plain layouts.
     #[arg(long)]
     pub(crate) compare: bool,
     /// Seed of --method mcmc.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Proposals of --method mcmc.
+    /// Number of proposals of --method mcmc.
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) proposals: u64,
-    /// Layouts to show, each planned by a dry run.
+    /// Number of layouts to show, each planned by a dry run.
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) top: u64,
-    /// Failures in 1,000 days of a node, one or several numbers; published are 2.3 to 24.
+    /// Failures per 1,000 node-days, comma-separated; published rates are 2.3 to 24.
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "2.3,24", value_parser = super::network::figure)]
     pub(crate) failures: Vec<f64>,
-    /// Seconds for which a save blocks training.
+    /// Seconds that a save blocks training.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::network::figure)]
     pub(crate) save: f64,
     /// Seconds from a failure to the first step after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = super::network::figure)]
     pub(crate) restart: f64,
-    /// Write a picture of the time and the memory of these layouts.
+    /// Write an SVG of the time and the memory of these layouts.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -57,13 +57,13 @@ pub(crate) struct PlanArgs {
 /// A way to search for layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SearchMethod {
-    /// Every layout whose layers are alike.
+    /// Every layout with the same choice for all layers.
     Exhaustive,
     /// Dynamic programming over layers with memory (Galvatron): layers and stages may differ.
     Layers,
-    /// A Markov chain over operator groups with a simulated step (FlexFlow).
+    /// Markov chain over operator groups with a simulated step (FlexFlow).
     Mcmc,
-    /// The layouts that follow from `parallel.annotate` (GShard), in the degrees that the recipe states.
+    /// Layouts that follow from `parallel.annotate` (GShard), with the degrees of the recipe.
     Annotations,
     /// Layouts of each operator by elimination over their graph, stages by dynamic programming (Alpa).
     Alpa,
@@ -80,30 +80,36 @@ const MOST_DEVICES: usize = 1 << 17;
 /// Verbs of `bessemer plan`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
-    /// Predict every step of a table of measured ones, and say how wrong the predictions are.
+    /// Compare predictions with a table of measured steps.
+    ///
+    /// Predicts every step of the table and prints the errors.
     Validate(PlanValidateArgs),
-    /// Run a few layouts of a recipe on this machine, and fit the constants of the cost model to them.
+    /// Fit the cost model to layouts that run on this machine.
+    ///
+    /// Runs a few layouts of the recipe and writes their times.
     Calibrate(PlanCalibrateArgs),
 }
 
 /// `bessemer plan calibrate`
 #[derive(Debug, Args)]
 pub(crate) struct PlanCalibrateArgs {
-    /// Recipe file (TOML). No data is read: tokens are random.
+    /// Recipe (TOML). No data is read: tokens are random.
     pub(crate) recipe: PathBuf,
     /// Override a key, e.g. --set train.seq_len=4096 (may be repeated).
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// This machine, as `bessemer doctor --machine` writes it: its devices are the ranks that run.
+    /// Machine file of this machine, from `bessemer doctor --machine`.
+    ///
+    /// Its devices are the ranks that run.
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: String,
-    /// Layouts to run.
+    /// Number of layouts to run.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(2..=16))]
     pub(crate) runs: u64,
-    /// Timed steps of each, after one that is not.
+    /// Timed steps per layout, after one warm-up step.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) steps: u64,
-    /// Table to write, for `bessemer plan --fit`.
+    /// Table to write (CSV), for `bessemer plan --fit`.
     #[arg(long, value_name = "FILE", default_value = "calibration.csv")]
     pub(crate) out: PathBuf,
     #[command(flatten)]
@@ -123,13 +129,15 @@ pub(crate) struct PlanValidateArgs {
     /// Fit the constants to rows of each table itself.
     #[arg(long)]
     pub(crate) fit_each: bool,
-    /// Most rows to fit to.
+    /// Largest number of rows to fit to.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=16))]
     pub(crate) fit_rows: u64,
-    /// Machine of rows that name none, from the catalogue or a TOML file; of a table that names machines only its rows are read.
+    /// Machine of rows that name none: a built-in name or a TOML file.
+    ///
+    /// From a table that names machines, only the rows of this machine are read.
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) machine: Option<String>,
-    /// Write a picture of predicted against measured times, with a panel for each table.
+    /// Write an SVG of predicted against measured times, one panel per table.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }

@@ -6,7 +6,9 @@ use clap::{Args, Subcommand, ValueEnum};
 /// `bessemer program ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProgramCommand {
-    /// Print the programs of one rank of a recipe: one line for each operator and collective.
+    /// Print the programs of one rank: operators and collectives.
+    ///
+    /// One line for each operator and collective, with shapes, layouts and bytes.
     Show(ProgramShowArgs),
 }
 
@@ -15,16 +17,19 @@ pub(crate) enum ProgramCommand {
 pub(crate) struct ProgramShowArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) ranks: u64,
-    /// Rank whose programs are shown.
+    /// Rank to show.
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub(crate) rank: u64,
-    /// Which unit, of layers the rank's first; or the whole step, which runs units, gathers, reductions, messages and updates.
+    /// Unit to show [default: all units].
+    ///
+    /// `layer` is the first layer of the rank. `step` is the whole step: it runs units, gathers, reductions, messages
+    /// and updates.
     #[arg(long, value_enum)]
     pub(crate) unit: Option<UnitChoice>,
-    /// The pass after which they are shown; what runs, if left out.
+    /// Pass after which to show the programs [default: the last one].
     #[arg(long, value_name = "PASS", value_enum)]
     pub(crate) after: Option<PassChoice>,
 }

@@ -6,19 +6,23 @@ use std::path::PathBuf;
 /// `bessemer scaling ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScalingCommand {
-    /// Fit loss by parameters and tokens to finished runs, with intervals, and say which sizes are best by compute.
+    /// Fit a scaling law to finished runs.
+    ///
+    /// Fits loss by parameters and tokens, with intervals, and prints the best sizes by compute.
     Fit(ScalingFitArgs),
-    /// Sizes of a model and of its text for a compute, a time, a text or a model: with loss, batch, learning rate, price.
+    /// Recommend model size and tokens for a compute budget.
+    ///
+    /// Also for a time, a text or a model; with loss, batch, learning rate and price.
     Advise(ScalingAdviseArgs),
 }
 
 /// The runs that a law is fitted to, and how.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FitArgs {
-    /// One exponent for parameters and tokens instead of one each; for few runs.
+    /// Fit one exponent for parameters and tokens, for few runs.
     #[arg(long)]
     pub(crate) one_exponent: bool,
-    /// Samples of the runs that the intervals come from.
+    /// Bootstrap samples of the runs, for intervals.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) samples: u64,
     /// Seed of the samples.
@@ -29,15 +33,15 @@ pub(crate) struct FitArgs {
 /// `bessemer scaling fit`
 #[derive(Debug, Args)]
 pub(crate) struct ScalingFitArgs {
-    /// Run directories, or tables (CSV) with the columns parameters, tokens and loss.
+    /// Run directories, or CSV tables with columns parameters, tokens and loss.
     #[arg(required = true, value_name = "RUN|TABLE")]
     pub(crate) runs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) fit: FitArgs,
-    /// Keep the runs of most compute out of the fit and predict them: so many runs.
+    /// Hold out the N runs of most compute, and predict them.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) hold_out: usize,
-    /// Write a page with the fit, the runs and the best sizes by compute.
+    /// Write an HTML page with the fit, the runs and the best sizes.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -56,42 +60,46 @@ pub(crate) enum PublishedLaw {
 /// `bessemer scaling advise`
 #[derive(Debug, Args)]
 pub(crate) struct ScalingAdviseArgs {
-    /// Compute of the training, floating-point operations.
+    /// Compute budget in FLOPs, e.g. 1e21.
     #[arg(long, value_name = "FLOPS", value_parser = figure, required_unless_present_any = ["tokens", "parameters", "days"], conflicts_with = "days")]
     pub(crate) compute: Option<f64>,
-    /// Tokens of the training; repeated ones count each time.
+    /// Training tokens; repeated ones count each time.
     #[arg(long, value_name = "N", value_parser = figure)]
     pub(crate) tokens: Option<f64>,
-    /// Parameters of the model, embeddings included.
+    /// Parameters of the model, with embeddings.
     #[arg(long, value_name = "N", value_parser = figure)]
     pub(crate) parameters: Option<f64>,
-    /// Days of the training on --devices of --machine.
+    /// Days of training on --devices of --machine.
     #[arg(long, value_name = "DAYS", value_parser = figure, requires = "devices")]
     pub(crate) days: Option<f64>,
-    /// Devices that train.
+    /// Number of devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) devices: Option<u64>,
-    /// Their kind: a machine of the planner's catalogue, or a TOML file as `bessemer doctor --machine` writes it.
+    /// Machine of the devices: a built-in name of the planner or a TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "h100-80gb")]
     pub(crate) machine: String,
-    /// Share of the devices' peak that the training reaches (MFU); `bessemer plan` predicts it for a recipe.
+    /// Model FLOPs utilisation (MFU) of the training; `bessemer plan` predicts it.
     #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share)]
     pub(crate) mfu: f64,
-    /// The law.
+    /// Published scaling law.
     #[arg(long, value_enum, default_value_t = PublishedLaw::Besiroglu, conflicts_with = "runs")]
     pub(crate) law: PublishedLaw,
-    /// Runs of your own in its place, as `bessemer scaling fit` takes them.
+    /// Fit the law to these runs instead, as `bessemer scaling fit` does.
     #[arg(long, value_name = "RUN|TABLE", num_args = 1..)]
     pub(crate) runs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) fit: FitArgs,
-    /// Different tokens there are; more are read by repeating them (Muennighoff et al. 2023).
+    /// Number of unique tokens; more are read by repeating them.
+    ///
+    /// Repeated tokens count less (Muennighoff et al. 2023).
     #[arg(long, value_name = "N", value_parser = figure)]
     pub(crate) unique: Option<f64>,
-    /// Tokens that the finished model will read and write; a smaller model is then worth a longer training.
+    /// Tokens that the finished model will process (inference).
+    ///
+    /// A smaller model is then worth a longer training.
     #[arg(long, value_name = "N", value_parser = figure)]
     pub(crate) used: Option<f64>,
-    /// Vocabulary of the model, for its shape.
+    /// Vocabulary size, for the shape of the model.
     #[arg(long, value_name = "N", default_value_t = 32_000, value_parser = clap::value_parser!(u64).range(2..=1 << 24))]
     pub(crate) vocabulary: u64,
 }

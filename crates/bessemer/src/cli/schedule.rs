@@ -6,54 +6,62 @@ use std::path::PathBuf;
 /// `bessemer schedule ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
-    /// Simulate a schedule and draw it: in the terminal, as SVG, as JSON; above a measured run with --trace.
+    /// Simulate a pipeline schedule and draw its timeline.
+    ///
+    /// Draws in the terminal, as SVG or as JSON; with --trace, above a measured run.
     Show(Box<ShowArgs>),
-    /// Put other work into a schedule's bubbles (K-FAC's, evaluation, copies), simulate it and draw it.
+    /// Fill the bubbles of a schedule with other work.
+    ///
+    /// Work of K-FAC, evaluations and copies of checkpoints is planned, simulated and drawn.
     Fill(Box<FillArgs>),
-    /// Plan clocks for a schedule: work that nothing waits for may run slower. Predicts time and energy.
+    /// Plan device clocks that save energy in a schedule.
+    ///
+    /// Work that is not on the critical path may run slower. Predicts time and energy.
     Energy(Box<EnergyArgs>),
 }
 
-/// Which schedule, and how long its passes take.
+/// A schedule and the times of its passes.
 #[derive(Debug, Args)]
 pub(crate) struct ProgramArgs {
-    /// gpipe, 1f1b, pipedream, pipedream-2bw, interleaved, chimera, zb-h1, zb-h2, zb-v, dualpipe, dualpipev, zb-auto, or a
-    /// schedule file.
+    /// Schedule: a built-in name or a schedule file.
+    ///
+    /// Built in: gpipe, 1f1b, pipedream, pipedream-2bw, interleaved, breadth-first, chimera, zb-h1, zb-h2, zb-v,
+    /// dualpipe, dualpipev, v-half, v-min, zb-auto.
     pub(crate) kind: String,
-    /// P, pipeline ranks. Not for files.
+    /// Number of pipeline ranks, P. Not for files.
     #[arg(long, value_name = "P")]
     pub(crate) stages: Option<usize>,
-    /// M, micro-batches of the whole program. Not for files.
+    /// Number of micro-batches, M. Not for files.
     #[arg(long, value_name = "M")]
     pub(crate) micro_batches: Option<usize>,
-    /// Chunks of a rank, for schedules that take any number; 2 if left out.
+    /// Chunks per rank, for schedules that take any number [default: 2].
     #[arg(long, value_name = "V")]
     pub(crate) chunks: Option<usize>,
-    /// Times of one micro-batch on one rank: forward, input part of the backward, weight part.
+    /// Times of a micro-batch: forward, backward of inputs, backward of weights.
     #[arg(long, value_name = "F,B,W", default_value = "1,1,1", value_parser = times)]
     pub(crate) times: [f64; 3],
-    /// Time of a forward and the full backward of another micro-batch run together; F + B + W if left out.
+    /// Time of a forward overlapped with a full backward pass [default: F + B + W].
     #[arg(long, value_name = "FB", value_parser = number)]
     pub(crate) together: Option<f64>,
-    /// Share of a micro-batch's activations that stays from the input part of its backward to the weight part.
+    /// Share of activations kept between the backward passes of inputs and weights.
     #[arg(long, value_name = "X", default_value_t = 0.5, value_parser = share)]
     pub(crate) pending_share: f64,
-    /// Time from the end of a message's transfer to its arrival.
+    /// Latency of a message, after its transfer.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = number)]
     pub(crate) latency: f64,
-    /// Time that a message keeps its link busy.
+    /// Transfer time of a message, during which its link is busy.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = number)]
     pub(crate) transfer: f64,
-    /// Vary each time by up to this share, up or down.
+    /// Random variation of each time, up or down, as a share.
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = share)]
     pub(crate) jitter: f64,
     /// Seed of the jitter.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Micro-batches of one update in an asynchronous schedule.
+    /// Micro-batches per update in an asynchronous schedule.
     #[arg(long, value_name = "N")]
     pub(crate) update_every: Option<usize>,
-    /// zb-auto: most live activations of a rank, in those of one micro-batch; 2P if left out.
+    /// zb-auto: memory limit of a rank in activations of a micro-batch [default: 2P].
     #[arg(long, value_name = "X", value_parser = number)]
     pub(crate) memory_limit: Option<f64>,
 }
@@ -63,17 +71,18 @@ pub(crate) struct ProgramArgs {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
-    /// Write the picture here.
+    /// Write the timeline as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// A run's measured timeline below the simulated one, from its trace.json (or the run's directory). Times of passes
-    /// are then the measured ones, in milliseconds (those of messages too), and --times is passed over.
+    /// Draw the measured timeline of a run below: its trace.json or directory.
+    ///
+    /// Times of passes and messages are then the measured ones, in milliseconds, and --times is ignored.
     #[arg(long, value_name = "RUN")]
     pub(crate) trace: Option<PathBuf>,
-    /// Which step of the trace; its last whole one if left out.
+    /// Step of the trace [default: the last complete one].
     #[arg(long, value_name = "N", requires = "trace")]
     pub(crate) step: Option<u64>,
-    /// Columns of the picture in the terminal; its width if left out.
+    /// Columns of the terminal picture [default: width of the terminal].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..=1000))]
     pub(crate) width: Option<u16>,
 }
@@ -83,21 +92,25 @@ pub(crate) struct ShowArgs {
 pub(crate) struct EnergyArgs {
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
-    /// JSON file with what clocks cost: {"idle_watts": 90, "clocks": [{"mhz": 1410, "forward": {"time": 1, "watts": 300},
-    /// "backward": ...}, ...]}, the first clock the highest. A model of a processor if left out.
+    /// JSON file with time and power by clock [default: a model of a processor].
+    ///
+    /// {"idle_watts": 90, "clocks": [{"mhz": 1410, "forward": {"time": 1, "watts": 300}, "backward": ...}, ...]}, the
+    /// highest clock first.
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
-    /// Most that the step may take longer.
+    /// Largest slowdown of the step, as a share.
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = share)]
     pub(crate) slowdown: f64,
-    /// Leave the order of the instructions as it is.
+    /// Keep the order of the instructions.
     #[arg(long)]
     pub(crate) keep_order: bool,
-    /// Dry run of the plan on this NVIDIA device (nvidia-smi -L counts them): sets the clocks of one step of the rank with the
-    /// most changes, says how long a change takes, and gives the clock back. Needs the NVIDIA driver, and root.
+    /// Apply one step of the plan to this NVIDIA device as a dry run.
+    ///
+    /// Sets the clocks of the rank with the most changes, prints how long a change takes, and resets the clock. Needs
+    /// the NVIDIA driver and root. Devices are numbered as by nvidia-smi -L.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) apply: Option<u32>,
-    /// Write the picture of the plan here, before above after.
+    /// Write the plan as SVG, before above after.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -107,41 +120,44 @@ pub(crate) struct EnergyArgs {
 pub(crate) struct FillArgs {
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
-    /// Transformer layers of a stage: their K-FAC work is what bubbles are filled with, its times in proportion to
-    /// floating-point operations, where a forward pass through them takes F.
+    /// Transformer layers per stage, for K-FAC work.
+    ///
+    /// A forward pass through them takes F; times of K-FAC are in proportion to their FLOPs.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = count)]
     pub(crate) layers: usize,
-    /// Width of the layers.
+    /// Model width of the layers.
     #[arg(long, value_name = "D", default_value_t = 768, value_parser = count)]
     pub(crate) model_width: usize,
-    /// Tokens of a micro-batch.
+    /// Tokens per micro-batch.
     #[arg(long, value_name = "T", default_value_t = 4096, value_parser = count)]
     pub(crate) tokens: usize,
-    /// A micro-batch's curvature can be made after its backward pass only: inputs of layers are not kept for it before.
+    /// Compute curvature only after the backward pass.
+    ///
+    /// Inputs of layers are then not kept for it before.
     #[arg(long)]
     pub(crate) after_backward: bool,
-    /// No work of K-FAC.
+    /// Leave out the work of K-FAC.
     #[arg(long)]
     pub(crate) no_kfac: bool,
-    /// Evaluation micro-batches to pass through all stages; a pass takes F.
+    /// Evaluation micro-batches through all stages; a pass takes F.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) evaluations: usize,
-    /// Parts of a checkpoint that each rank copies.
+    /// Checkpoint parts that each rank copies.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) copies: usize,
-    /// Time of one of them.
+    /// Time to copy one part.
     #[arg(long, value_name = "T", default_value_t = 0.25, value_parser = number)]
     pub(crate) copy_time: f64,
-    /// Share of a unit's time that must be free in its bubble besides.
+    /// Free time that a bubble must have besides, as a share of the work's time.
     #[arg(long, value_name = "X", default_value_t = 0.05, value_parser = share)]
     pub(crate) margin: f64,
-    /// Steps that are drawn, of those of the refresh interval.
+    /// Steps of the refresh interval to draw.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) panels: usize,
-    /// Write the picture here.
+    /// Write the timeline as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Columns of the picture in the terminal; its width if left out.
+    /// Columns of the terminal picture [default: width of the terminal].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..=1000))]
     pub(crate) columns: Option<u16>,
 }

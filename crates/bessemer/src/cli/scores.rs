@@ -6,10 +6,10 @@ use bessemer_units::did_you_mean;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// Where documents are read from.
+/// Format of documents.
 #[derive(Debug, Args)]
 pub(crate) struct TextArgs {
-    /// Field of JSON lines that holds the text.
+    /// Field of the text in JSON lines.
     #[arg(long, default_value = "text")]
     pub(crate) field: String,
 }
@@ -17,49 +17,49 @@ pub(crate) struct TextArgs {
 /// `bessemer corpus train-classifier`
 #[derive(Debug, Args)]
 pub(crate) struct TrainClassifierArgs {
-    /// Documents of what is wanted: .jsonl, or text with a document a line; also .gz and .zst.
+    /// Wanted documents: .jsonl, or text with one per line (also .gz, .zst).
     #[arg(long)]
     pub(crate) positive: PathBuf,
-    /// Documents of what is not.
+    /// Unwanted documents, in the same formats.
     #[arg(long)]
     pub(crate) negative: PathBuf,
-    /// The model to write, a fastText .bin.
+    /// Model to write, a fastText .bin file.
     #[arg(long)]
     pub(crate) out: PathBuf,
-    /// Share of the documents that only judge the model.
+    /// Share of documents held out for evaluation.
     #[arg(long, default_value_t = 0.1)]
     pub(crate) held_out: f64,
-    /// Learning rate at the beginning.
+    /// Initial learning rate.
     #[arg(long, default_value_t = 0.1)]
     pub(crate) lr: f64,
-    /// Passes over the documents.
+    /// Number of epochs.
     #[arg(long, default_value_t = 5)]
     pub(crate) epoch: u32,
-    /// Size of a vector.
+    /// Dimension of the vectors.
     #[arg(long, default_value_t = 64)]
     pub(crate) dim: u32,
-    /// Longest word n-gram.
+    /// Longest word n-grams.
     #[arg(long, default_value_t = 2)]
     pub(crate) word_ngrams: u32,
-    /// Rows that hashed n-grams share.
+    /// Buckets of hashed n-grams.
     #[arg(long, default_value_t = 200_000)]
     pub(crate) bucket: u32,
-    /// Shortest piece of a word, in characters.
+    /// Shortest character n-grams.
     #[arg(long, default_value_t = 0)]
     pub(crate) minn: u32,
-    /// Longest piece of a word, in characters; 0 for none.
+    /// Longest character n-grams; 0 for none.
     #[arg(long, default_value_t = 0)]
     pub(crate) maxn: u32,
-    /// Words seen less often are left out.
+    /// Fewest occurrences of a word.
     #[arg(long, default_value_t = 1)]
     pub(crate) min_count: u32,
-    /// How labels become probabilities.
+    /// Loss function.
     #[arg(long, value_enum, default_value_t = LossName::Softmax)]
     pub(crate) loss: LossName,
     /// Seed of weights, draws and split.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u32,
-    /// Threads; the model does not depend on them.
+    /// Threads. The model does not depend on their number.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: u32,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) enum LossName {
     Hs,
     /// Negative sampling.
     Ns,
-    /// One classifier a label.
+    /// One-versus-all: one classifier per label.
     Ova,
 }
 
@@ -93,27 +93,29 @@ impl From<LossName> for Loss {
 /// `bessemer corpus train-lm`
 #[derive(Debug, Args)]
 pub(crate) struct TrainLmArgs {
-    /// Sentences: the lines of a text, or of the text of .jsonl documents; also .gz and .zst.
+    /// Sentences: lines of a text, or of the texts of .jsonl (also .gz, .zst).
     pub(crate) input: PathBuf,
-    /// Length of the longest n-grams, 2 to 8.
+    /// Order of the model, 2 to 8.
     #[arg(long, default_value_t = 5)]
     pub(crate) order: usize,
-    /// The model to write: .arpa for text, else a probing binary of KenLM.
+    /// Model to write: .arpa is text, other names are KenLM probing binaries.
     #[arg(long)]
     pub(crate) out: PathBuf,
-    /// Memory for sorting; a binary is put together in memory besides.
+    /// Memory for sorting, e.g. 2GiB.
+    ///
+    /// A binary model is built in memory besides.
     #[arg(long, default_value = "1GiB", value_parser = bytes_named)]
     pub(crate) memory: u64,
-    /// Folder for sorted runs; that of the model if left out.
+    /// Folder for temporary files [default: that of the model].
     #[arg(long)]
     pub(crate) temporary: Option<PathBuf>,
-    /// Normalise every line as cc_net does; scores of kind `perplexity` normalise likewise.
+    /// Normalise lines as cc_net does, and as scores of kind `perplexity`.
     #[arg(long)]
     pub(crate) normalize: bool,
-    /// SentencePiece model (unigram): every line is cut into its pieces, which are then the words of the model.
+    /// SentencePiece model (unigram) that cuts lines into the words of the model.
     #[arg(long, value_name = "MODEL")]
     pub(crate) pieces: Option<PathBuf>,
-    /// Fail where the counts are too few for discounts, instead of taking 0.5, 1 and 1.5.
+    /// Fail if discounts cannot be estimated, instead of using 0.5, 1 and 1.5.
     #[arg(long)]
     pub(crate) no_fallback: bool,
     #[command(flatten)]
@@ -123,13 +125,13 @@ pub(crate) struct TrainLmArgs {
 /// `bessemer corpus train-dsir`
 #[derive(Debug, Args)]
 pub(crate) struct TrainDsirArgs {
-    /// Documents like those that are wanted: .jsonl, or text with a document a line; also .gz and .zst.
+    /// Target documents: .jsonl, or text with one per line (also .gz, .zst).
     #[arg(long)]
     pub(crate) target: PathBuf,
-    /// Documents of the corpus to choose from, or a sample of them.
+    /// Source documents to choose from, or a sample of them.
     #[arg(long)]
     pub(crate) source: PathBuf,
-    /// The model to write.
+    /// Model to write.
     #[arg(long)]
     pub(crate) out: PathBuf,
     #[command(flatten)]
@@ -139,21 +141,23 @@ pub(crate) struct TrainDsirArgs {
 /// `bessemer corpus score`
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
-    /// Documents: .jsonl (with fields `url` and `date` where there are), or text with a document a line; also .gz and .zst.
+    /// Documents: .jsonl, or text with one per line (also .gz, .zst).
+    ///
+    /// The kinds `domain` and `date` read the fields `url` and `date` of JSON lines.
     pub(crate) input: PathBuf,
-    /// What to compute: language, fasttext, perplexity, log-probability, importance, unigram, domain or date.
+    /// Score: language, fasttext, perplexity, log-probability, importance, unigram, domain or date.
     #[arg(long, value_parser = kind_named)]
     pub(crate) kind: ScoreKind,
-    /// The model file, for kinds that need one.
+    /// Model file, for kinds that need one.
     #[arg(long, default_value = "")]
     pub(crate) model: String,
-    /// For `fasttext`: the label whose probability is the score.
+    /// Label whose probability is the score (fasttext).
     #[arg(long, default_value = "__label__positive")]
     pub(crate) label: String,
-    /// For `perplexity`: the SentencePiece model (unigram) over whose pieces the model was made, as those of cc_net are.
+    /// SentencePiece model (unigram) of the language model (perplexity).
     #[arg(long, value_name = "MODEL", default_value = "")]
     pub(crate) pieces: String,
-    /// At most this many documents.
+    /// Most documents to score.
     #[arg(long)]
     pub(crate) limit: Option<usize>,
     #[command(flatten)]

@@ -12,31 +12,35 @@ pub(crate) struct ServeArgs {
     /// Address to listen on; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
-    /// Texts that are generated at a time; each takes memory for a whole context.
+    /// Texts to generate at once; each takes memory for a whole context.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = slots)]
     pub(crate) slots: usize,
-    /// Requests that may wait while all slots are in use; a further one is answered with status 429.
+    /// Queued requests while all slots are in use; more are answered with 429.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = max_queue)]
     pub(crate) max_queue: usize,
-    /// Tokens of a prompt and its text at most; the model's own context if left out.
+    /// Most tokens of a prompt with its text [default: the model's context].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) context: Option<usize>,
-    /// Name of the model in answers; that of the run directory if left out.
+    /// Model name in answers [default: that of the run directory].
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Seconds for the running requests after Ctrl-C or SIGTERM.
+    /// Seconds that running requests have after Ctrl-C or SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) drain: u64,
-    /// File whose first line is a key that requests below /v1/ must carry (Authorization: Bearer KEY). Left out, the variable BESSEMER_API_KEY has the
-    /// key; without both none is wanted.
+    /// File whose first line is the API key of requests below /v1/.
+    ///
+    /// Clients send `Authorization: Bearer KEY`. Without the flag the variable BESSEMER_API_KEY has the key; without
+    /// both no key is required.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// Origin whose pages may use the server from a browser (CORS), e.g. https://app.example.org; * for all (may be repeated).
+    /// Web origin that may use the server (CORS); * for all (may be repeated).
+    ///
+    /// For example https://app.example.org.
     #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = origin)]
     pub(crate) allow_origins: Vec<String>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Threads; 0 takes all cores.
+    /// Threads; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }
@@ -52,7 +56,9 @@ fn max_queue(text: &str) -> Result<usize, String> {
 /// Names under which a server on this machine is reached.
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
-    /// Host name, besides those of this machine, that requests may be for: that of a proxy before the server (may be repeated).
+    /// Extra host name in requests, e.g. of a proxy (may be repeated).
+    ///
+    /// The names of this machine are always allowed.
     #[arg(long = "allow-host", value_name = "HOST", value_parser = host)]
     pub(crate) allow_hosts: Vec<String>,
 }

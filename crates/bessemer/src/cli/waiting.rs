@@ -3,15 +3,18 @@
 use clap::Args;
 use std::time::Duration;
 
-/// Of every command whose ranks talk.
+/// Time-outs of commands whose ranks communicate.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct WaitingArgs {
-    /// How long a rank waits in a collective or for a message before the job ends and reports which rank is blocked in which collective. Must
-    /// be longer than anything that the first rank does alone between steps, such as a save or an evaluation.
+    /// Seconds in a collective or a receive before the job ends.
+    ///
+    /// The error names the blocked rank and its collective. Must be longer than anything that only rank 0 does between
+    /// steps, such as a save or an evaluation.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     collective_timeout: u64,
-    /// Between processes: how long a rank may show no sign of life (it sends one every second) before it is given up and the
-    /// job ends.
+    /// Seconds without a heartbeat before a rank process counts as lost.
+    ///
+    /// Processes send a heartbeat every second. The job then ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     rank_timeout: u64,
 }
