@@ -5,6 +5,7 @@ mod cluster;
 mod corpus;
 mod doctor;
 mod eval;
+mod examples;
 mod host;
 mod init;
 mod judge;
@@ -19,6 +20,7 @@ mod schedule;
 pub(crate) mod scores;
 mod serve;
 mod study;
+mod suggest;
 mod supervise;
 mod waiting;
 
