@@ -33,6 +33,7 @@ pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, Tok
 pub(crate) use doctor::DoctorArgs;
 pub use doctor::Matmul;
 pub(crate) use eval::EvalArgs;
+pub(crate) use examples::with_examples;
 pub use host::HostArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use judge::{
@@ -54,6 +55,7 @@ pub(crate) use serve::ServeArgs;
 pub(crate) use study::{
     Size, StudyCommand, StudyCoordCheckArgs, StudyInitArgs, StudyLrArgs, StudyScalingArgs,
 };
+pub(crate) use suggest::with_suggestion;
 pub(crate) use supervise::SuperviseArgs;
 pub use waiting::WaitingArgs;
 

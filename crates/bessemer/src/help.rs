@@ -1,6 +1,6 @@
 //! Help that clap does not make by itself: verbs in groups, topics, and the commands to try first.
 
-use crate::cli::Cli;
+use crate::cli::{Cli, with_examples};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -37,7 +37,7 @@ Try first:
 
 /// The command line with its verbs in groups.
 pub(crate) fn command() -> Command {
-    let command = Cli::command();
+    let command = with_examples(Cli::command());
     let groups = groups(&command);
     command.help_template(format!(
         "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}{{after-help}}"

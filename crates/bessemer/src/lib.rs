@@ -42,8 +42,10 @@ pub fn main() -> ExitCode {
     if let Some(text) = if words.is_empty() { Some(help::FIRST_STEPS) } else { help::topic(&words) } {
         return work(Verbosity::Quiet, |_| Ok(print(text.trim_end())?));
     }
-    let parsed = help::command().try_get_matches_from(recipes::arguments(std::env::args_os()));
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(misused) {
+    let (program, arguments) = (help::command(), recipes::arguments(std::env::args_os()));
+    let parsed = program.clone().try_get_matches_from(&arguments);
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed.map_err(|e| misused(cli::with_suggestion(e, &program, &arguments))) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

@@ -44,13 +44,8 @@ pub fn builtin_recipe(name: &str) -> Option<BuiltinRecipe> {
 /// Remedy for a recipe that is not there: the built-in recipe of a similar name, or all of them.
 pub(crate) fn suggestion(path: &std::path::Path) -> String {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-    let near = BUILTIN_RECIPES
-        .iter()
-        .map(|recipe| (strsim::jaro_winkler(name, recipe.name), recipe.name))
-        .filter(|(similarity, _)| *similarity > 0.85)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    match near {
-        Some((_, near)) => format!("did you mean the built-in recipe `{near}`?"),
+    match bessemer_units::nearest(name, BUILTIN_RECIPES.iter().map(|recipe| recipe.name)) {
+        Some(near) => format!("did you mean the built-in recipe `{near}`?"),
         None => {
             "`bessemer recipes` lists the built-in ones, `bessemer init TEXT` writes one for a text".into()
         }

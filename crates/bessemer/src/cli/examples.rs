@@ -1,5 +1,4 @@
 //! Examples of every verb, printed after its help.
-#![cfg_attr(not(test), expect(dead_code, reason = "called by lib.rs"))]
 
 use clap::Command;
 
@@ -838,8 +837,8 @@ mod tests {
 
     /// Verbs that this build does not have.
     fn is_missing(verb: &str) -> bool {
-        (verb == "judge migrate" && !cfg!(feature = "migrate"))
-            || matches!(verb, "recipes" | "recipes show" | "help")
+        // clap adds the verb `help` only when it builds the command.
+        verb == "help" || (verb == "judge migrate" && !cfg!(feature = "migrate"))
     }
 
     /// Command of a verb such as "corpus build".

@@ -1,5 +1,4 @@
 //! Suggestions for mistyped verbs, flags and values.
-#![cfg_attr(not(test), expect(dead_code, reason = "called by lib.rs"))]
 
 use bessemer_units::nearest;
 use clap::error::{ContextKind, ContextValue};

@@ -4,6 +4,7 @@ use crate::cli::RecipesCommand;
 use crate::console::print;
 use crate::failure::Failure;
 use bessemer_recipe::{BUILTIN_RECIPES, builtin_recipe};
+use bessemer_units::did_you_mean;
 use serde_json::json;
 
 pub(crate) fn run(command: Option<&RecipesCommand>, as_json: bool) -> Result<(), Failure> {
@@ -28,8 +29,10 @@ fn list(as_json: bool) -> Result<(), Failure> {
 
 fn show(name: &str, as_json: bool) -> Result<(), Failure> {
     let recipe = builtin_recipe(name).ok_or_else(|| {
-        let names: Vec<&str> = BUILTIN_RECIPES.iter().map(|recipe| recipe.name).collect();
-        Failure::usage(format!("there is no built-in recipe {name:?}; there are {}", names.join(", ")))
+        let names = BUILTIN_RECIPES.iter().map(|recipe| recipe.name);
+        let near = did_you_mean(name, names.clone());
+        let names = names.collect::<Vec<_>>().join(", ");
+        Failure::usage(format!("there is no built-in recipe {name:?}{near}; there are {names}"))
     })?;
     Ok(print(&match as_json {
         true => json!({ "name": recipe.name, "recipe": recipe.text }).to_string(),
