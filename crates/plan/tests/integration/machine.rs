@@ -65,8 +65,16 @@ fn wrong_descriptions_are_refused() {
         ("matrix_flops = 989e12", "matrix_flops = nan", "matrix_flops is NaN"),
         ("bus_bandwidth = 370.8e9", "bus_bandwidth = 0.0", "all_reduce: wanted figures above 0"),
         ("bus_bandwidth = 370.8e9", "bus_bandwidth = 451e9", "at most 4.5e11, the rate of nvlink4"),
-        ("link = \"ndr\"", "link = \"nrd\"", "network.link is \"nrd\"; wanted one of "),
-        ("node_link = \"nvlink4\"", "node_link = \"nvlink\"", "node_link is \"nvlink\"; wanted one of "),
+        (
+            "link = \"ndr\"",
+            "link = \"nrd\"",
+            "network.link is \"nrd\" (did you mean \"ndr\"?); wanted one of ",
+        ),
+        (
+            "node_link = \"nvlink4\"",
+            "node_link = \"nvlink\"",
+            "node_link is \"nvlink\" (did you mean \"nvlink",
+        ),
         ("ports = 8 }", "ports = 0 }", "network_bandwidth is 0"),
         ("ports = 8 }", "port = 8 }", "unknown field `port`"),
         ("node = 8", "node = 8\nnetwork_bandwidth = 1e9", "wanted one of them"),
