@@ -1,6 +1,6 @@
 //! `bessemer completions` and `bessemer man`: shell completions and manual pages of the command line.
 
-use crate::cli::Cli;
+use crate::cli::{Cli, with_examples};
 use crate::console::{Console, Output};
 use crate::failure::Failure;
 use bessemer_units::counted;
@@ -19,7 +19,7 @@ pub(crate) fn run(shell: Shell) -> Result<(), Failure> {
 pub(crate) fn man(out: &Path, console: &mut Console) -> Result<(), Failure> {
     bessemer_durable::create_dir_all(out)
         .map_err(|e| Failure::new(format!("--out {}: {e}", out.display())))?;
-    let mut command = Cli::command();
+    let mut command = with_examples(Cli::command());
     command.build();
     let mut pages = 0;
     page(&command, "bessemer", out, &mut pages)?;

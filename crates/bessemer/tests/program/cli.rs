@@ -282,6 +282,8 @@ fn mistyped_names_are_followed_by_the_nearest() {
     let place = Workplace::new(GPT2);
     fs::create_dir_all(place.path("runs/quickstart")).unwrap();
     let shape = ["--stages", "2", "--micro-batches", "2"];
+    place.bessemer(&["rnu", "recipe.toml"]).failed(USAGE, &["tip: a similar subcommand exists: 'run'"]);
+    place.bessemer(&["run", "quikstart"]).failed(78, &["did you mean the built-in recipe `quickstart`?"]);
     for (words, code, meant) in [
         (&["generate", "runs/quickstrat"][..], FAILED, "runs/quickstart?"),
         (&["eval", "quickstart"], FAILED, "runs/quickstart?"),
