@@ -12,6 +12,7 @@ use bessemer_parallel::{
 };
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
+use bessemer_test_tier::part;
 use bessemer_units::{Bytes, Compression, Offload, ParamStorage, Recompute, RecomputePlan, Storage};
 use std::fs::File;
 use std::io;
@@ -253,7 +254,8 @@ fn activations_take_the_predicted_memory_under_every_policy() {
     // activations is a process of its own.
     let alone: Option<usize> = std::env::var(ALONE).ok().map(|case| case.parse().unwrap());
     let mut wrong = Vec::new();
-    for (number, (ranks, config, recompute, storage, form, state, offload)) in cases.into_iter().enumerate() {
+    for (number, case) in part(cases.into_iter().enumerate(), 0, 2) {
+        let (ranks, config, recompute, storage, form, state, offload) = case;
         let apart = offload != Offload::None;
         if alone.is_some_and(|alone| alone != number) {
             continue;

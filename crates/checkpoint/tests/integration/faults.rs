@@ -13,6 +13,7 @@ use crate::{parts, simdisk};
 use bessemer_checkpoint::hf::{HfExport, HfImport, export_hf_on};
 use bessemer_checkpoint::{CheckpointError, HostTensors, Loaded, Retention, SaveRequest, Store};
 use bessemer_tensor::host::HostTensor;
+use bessemer_test_tier::either;
 use bessemer_units::DType;
 use simdisk::{Fault, Rng, SimDisk};
 use std::path::Path;
@@ -105,6 +106,7 @@ fn operations(disk: &SimDisk, action: impl Fn(&SimDisk) -> Result<(), Checkpoint
 }
 
 /// Runs `action` with every fault at every operation. `check(disk after, acknowledged, context)` looks at each disk.
+/// Of the power cuts after a fault, which differ in what they leave of unsynced writes, the commit tier tries an eighth.
 fn at_every_operation(
     start: &SimDisk,
     cuts: u64,
@@ -112,6 +114,7 @@ fn at_every_operation(
     check: impl Fn(&SimDisk, bool, &str),
 ) -> u64 {
     let count = operations(start, &action);
+    let cuts = either(cuts.div_ceil(8), cuts);
     let mut states = 0;
     for at in 0..=count {
         for fault in [Fault::Once(ENOSPC), Fault::Once(EIO), Fault::FullFrom, Fault::CrashAt] {
@@ -158,7 +161,7 @@ fn a_save_that_fails_anywhere_costs_nothing_and_one_that_succeeds_survives_a_pow
         assert_eq!(newest(disk, context), Some((40, 4)));
         assert!(entries(disk).iter().all(|n| n.starts_with("step-")), "{context}: {:?}", entries(disk));
     });
-    assert!(states > 10_000, "{states}");
+    assert!(states > either(1_250, 10_000), "{states}");
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn a_save_by_several_ranks_that_fails_anywhere_costs_nothing_either() {
         assert_eq!(newest(disk, context), Some((40, 4)));
         assert!(entries(disk).iter().all(|n| n.starts_with("step-")), "{context}: {:?}", entries(disk));
     });
-    assert!(states > 10_000, "{states}");
+    assert!(states > either(1_250, 10_000), "{states}");
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn the_first_save_of_all_makes_its_directory_durable() {
             assert!(found == Some((5, 1)) || (!acknowledged && found.is_none()), "{context}: {found:?}");
         },
     );
-    assert!(states > 3_000, "{states}");
+    assert!(states > either(375, 3_000), "{states}");
 }
 
 #[test]

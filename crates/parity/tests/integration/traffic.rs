@@ -17,6 +17,7 @@ use bessemer_parity::{Layout, Style, asynchronous, contexts, in_int8, matrix, pa
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::GRADIENT_BLOCK;
+use bessemer_test_tier::part;
 use bessemer_units::{ParamDType, Recompute, RecomputePlan, ReduceDType};
 use std::collections::BTreeMap;
 
@@ -340,10 +341,11 @@ fn check(what: &str, model: &Model, layout: &Layout, activations: ActivationConf
     assert_eq!(found, wanted, "{what}");
 }
 
+/// Each layout with one of the models in turn, in a soak with all of them.
 fn check_all(layouts: impl Iterator<Item = Layout>) {
     const SEQ: usize = 16;
-    for layout in layouts {
-        for style in Style::ALL {
+    for (number, layout) in layouts.enumerate() {
+        for style in part(Style::ALL, number % Style::ALL.len(), Style::ALL.len()) {
             let model = layout.model(style, SEQ).expect("a model that fits together");
             let what = format!("{} {}", style.name(), layout.name);
             check(&what, &model, &layout, ActivationConfig::default(), SEQ);
@@ -359,7 +361,8 @@ fn every_layout_of_the_matrix_sends_the_bytes_of_the_closed_forms() {
 #[test]
 fn ranks_that_share_sequences_send_the_bytes_of_the_closed_forms() {
     // Models in turns: each choice of a layout is in many layouts.
-    for (layout, style) in contexts(16, 16).into_iter().zip(Style::ALL.into_iter().cycle()) {
+    let layouts = contexts(16, 16).into_iter().zip(Style::ALL.into_iter().cycle());
+    for (layout, style) in part(layouts, 0, 3) {
         let model = layout.model(style, 16).expect("a model that fits together");
         check(&format!("{} {}", style.name(), layout.name), &model, &layout, ActivationConfig::default(), 16);
     }

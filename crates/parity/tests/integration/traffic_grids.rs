@@ -13,6 +13,7 @@ use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Plan, Stage};
 use bessemer_parity::{Layout, Style, grids, in_int8};
 use bessemer_schedule::{Place, Program};
+use bessemer_test_tier::{Sample, either};
 use bessemer_units::{Recompute, ReduceDType};
 
 /// Elements that a rank sends along rows, columns and depth.
@@ -219,7 +220,7 @@ fn check(what: &str, model: &Model, layout: &Layout, recompute: Recompute) {
 
 #[test]
 fn steps_on_grids_send_the_bytes_of_the_closed_forms() {
-    let mut checked = 0;
+    let (mut checked, mut sample) = (0, Sample::one_in(3));
     let int8 = in_int8(16, 16).into_iter().filter(|layout| layout.parallel.tensor.grid().is_some());
     for layout in grids(16, 1 << 10).into_iter().chain(int8) {
         for style in Style::ALL {
@@ -227,6 +228,9 @@ fn steps_on_grids_send_the_bytes_of_the_closed_forms() {
             for qk_norm in [false, true] {
                 let model = Model { qk_norm, ..model.clone() };
                 for recompute in [Recompute::None, Recompute::Selective] {
+                    if !sample.takes() {
+                        continue;
+                    }
                     let what = format!("{} {}, QK-norm {qk_norm}, {recompute}", style.name(), layout.name);
                     check(&what, &model, &layout, recompute);
                     checked += 1;
@@ -234,5 +238,5 @@ fn steps_on_grids_send_the_bytes_of_the_closed_forms() {
             }
         }
     }
-    assert!(checked > 250, "{checked}");
+    assert!(checked > either(80, 250), "{checked}");
 }
