@@ -48,6 +48,16 @@ pub fn report_table_once(
     lines: Option<String>,
     tell: &dyn Fn(&ProcessFailure),
 ) -> ProcessFailure {
+    report_table(group, failure, lines, tell, WAIT)
+}
+
+fn report_table(
+    group: &mut dyn Communicator,
+    failure: ProcessFailure,
+    lines: Option<String>,
+    tell: &dyn Fn(&ProcessFailure),
+    wait: Duration,
+) -> ProcessFailure {
     if failure.code != FAILED || group.size() == 1 {
         return failure;
     }
@@ -61,7 +71,7 @@ pub fn report_table_once(
     }
     let Some(lines) = lines else { return failure };
     said[me] = Said::Lines(lines);
-    let until = Instant::now() + WAIT;
+    let until = Instant::now() + wait;
     while said.contains(&Said::Nothing) && Instant::now() < until {
         for (peer, said) in said.iter_mut().enumerate().filter(|(_, s)| **s == Said::Nothing) {
             let mut theirs = vec![0; BYTES + LENGTH];
@@ -79,11 +89,11 @@ pub fn report_table_once(
         return if me == 0 { failure } else { silent };
     }
     let teller = said.iter().position(|s| matches!(s, Said::Lines(_))).unwrap_or(me);
-    if teller != me && comes(group, table_is_printed(teller), 2 * WAIT) {
+    if teller != me && comes(group, table_is_printed(teller), 2 * wait) {
         let _ = group.send(acknowledged(teller), &[0u8]);
         // A process that leaves breaks the group for those that have not heard yet: the teller leaves first. It sends nothing
         // more under this tag, so this ends when it is gone.
-        comes(group, table_is_printed(teller), WAIT);
+        comes(group, table_is_printed(teller), wait);
         return silent;
     }
     tell(&ProcessFailure { message: format!("{}\n{}", failure.message, table(&said)), ..failure });
@@ -93,7 +103,7 @@ pub fn report_table_once(
         let _ = group.send(table_is_printed(peer), &[0u8]);
     }
     for (peer, _) in peers() {
-        comes(group, acknowledged(peer), WAIT / 2);
+        comes(group, acknowledged(peer), wait / 2);
     }
     silent
 }
@@ -208,7 +218,7 @@ mod tests {
 
     /// What the processes tell whose parts are these, and what each still has to tell. `None`: one that hangs.
     fn told(parts: &[Option<Option<&str>>]) -> (Vec<String>, Vec<String>) {
-        let said = Mutex::new(Vec::new());
+        let (said, wait) = (Mutex::new(Vec::new()), WAIT / 4);
         let world = ThreadCommunicator::world("failures", parts.len(), &ThreadSettings::default());
         let left = std::thread::scope(|scope| {
             let rank = |(mut c, part): (ThreadCommunicator, &Option<Option<&str>>)| {
@@ -216,13 +226,13 @@ mod tests {
                 scope.spawn(move || {
                     let tell = |f: &ProcessFailure| said.lock().unwrap().push(f.message.clone());
                     let Some(lines) = part else {
-                        std::thread::sleep(2 * WAIT);
+                        std::thread::sleep(2 * wait);
                         return None;
                     };
                     let failure = failed(format!("failure of {}", c.rank()));
-                    let left = report_table_once(&mut c, failure, lines, &tell);
+                    let left = report_table(&mut c, failure, lines, &tell, wait);
                     // As a process that leaves takes its communicators along.
-                    std::thread::sleep(2 * WAIT);
+                    std::thread::sleep(2 * wait);
                     Some(left.message)
                 })
             };
