@@ -21,8 +21,11 @@ mod soak;
 mod test_report;
 mod words;
 
+use signal_hook::consts::SIGPIPE;
+use signal_hook::flag::register_conditional_default;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const HELP: &str = "\
 cargo xtask check
@@ -63,6 +66,8 @@ fn check() -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
+    // `cargo xtask build-report | head`: a pipe that is closed ends the program, as it ends others, and `println` does not panic.
+    register_conditional_default(SIGPIPE, Arc::new(true.into())).expect("a signal that programs may handle");
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let rest = arguments.get(1..).unwrap_or_default();
     let result = match arguments.first().map(String::as_str) {
