@@ -7,6 +7,7 @@ use bessemer_model::{Purpose, Shape};
 use bessemer_parallel::{FillSupplier, Job, Worker};
 use bessemer_recipe::{Recipe, parse_recipe};
 use bessemer_tensor::null::NullBackend;
+use bessemer_test_tier::either;
 use bessemer_train::{activations, layout, refuse_what_cannot_run};
 
 const BASE: &str = "[model]\narchitecture = \"llama\"\nlayers = 4\nwidth = 48\nheads = 12\nkv_heads = 4\nffn_width = 96\n\
@@ -297,7 +298,7 @@ fn what_is_accepted_can_be_made_on_every_rank() {
         (state >> 33) as usize % below
     };
     let (mut by_recipe, mut by_ranks, mut run, mut wrong) = (0, 0, 0, Vec::new());
-    for _ in 0..1200 {
+    for _ in 0..either(400, 1200) {
         let mut sets = vec!["train.batch_tokens=720".to_owned()];
         for (key, values) in CHOICES {
             let value = if next(8) < 7 { values[0] } else { values[next(values.len())] };
@@ -326,5 +327,6 @@ fn what_is_accepted_can_be_made_on_every_rank() {
     }
     println!("{by_recipe} refused by the recipe, {by_ranks} for their ranks, {run} can run");
     assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong[..wrong.len().min(12)].join("\n"));
-    assert!(by_recipe > 300 && by_ranks > 100 && run > 300, "{by_recipe} {by_ranks} {run}");
+    let least = either(30, 100);
+    assert!(by_recipe > 3 * least && by_ranks > least && run > 3 * least, "{by_recipe} {by_ranks} {run}");
 }
