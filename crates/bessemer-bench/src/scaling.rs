@@ -3,7 +3,7 @@
 use crate::cli::BenchScalingArgs;
 use crate::job;
 use bessemer::{Console, Failure, print};
-use bessemer_measure::many_cores::{Model, as_value, counts, profile, table, this_machine};
+use bessemer_measure::many_cores::{Model, counts, profile, shown, this_machine};
 use bessemer_measure::{Steps, machine};
 
 pub(super) fn run(args: &BenchScalingArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -29,8 +29,5 @@ pub(super) fn run(args: &BenchScalingArgs, as_json: bool, console: &mut Console)
     let Some(work) = work else { return Ok(()) };
     let hosts = args.host.machines(&here);
     let model = Model { work, here, measured, hosts };
-    Ok(print(&match as_json {
-        true => serde_json::to_string(&as_value(&job, &model))?,
-        false => table(&job, &model),
-    })?)
+    Ok(print(&shown(&job, &model, as_json))?)
 }

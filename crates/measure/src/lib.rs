@@ -9,6 +9,7 @@ mod error;
 mod job;
 pub mod machine;
 pub mod many_cores;
+mod observed;
 mod operators;
 mod paced;
 mod products;

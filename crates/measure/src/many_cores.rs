@@ -82,8 +82,12 @@ pub fn profile(
     Ok((seconds, StepWork { operators, serial: (seconds - inside).max(0.0) }))
 }
 
-/// The model beside the measurements, then on the described machines, as a table.
-pub fn table(job: &Job, model: &Model) -> String {
+/// The model beside the measurements, then on the described machines: a table, or JSON.
+pub fn shown(job: &Job, model: &Model, as_json: bool) -> String {
+    if as_json { as_value(job, model).to_string() } else { table(job, model) }
+}
+
+fn table(job: &Job, model: &Model) -> String {
     let mut text = format!(
         "{}, {} x {} tokens\non one core {:.1} ms a step, {:.1} of it outside operators, {:.0} launches\n",
         job.model.summary(),
@@ -164,8 +168,7 @@ fn host_table(model: &Model, host: &ManyCores) -> String {
     text
 }
 
-/// The same as JSON.
-pub fn as_value(job: &Job, model: &Model) -> Value {
+fn as_value(job: &Job, model: &Model) -> Value {
     let machine = |m: &ManyCores| {
         json!({
             "cores": m.cores.to_string(),

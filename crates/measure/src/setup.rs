@@ -1,6 +1,6 @@
 //! A job in one layout, on ranks of this process.
 
-use crate::paced::Paced;
+use crate::paced::paced;
 use crate::{Job, LayoutCase, MeasureError, RandomText, SEED, machine};
 use bessemer_collectives::{Communicator, Delayed};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
@@ -109,7 +109,7 @@ impl<'a> Setup<'a> {
 
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, TrainError> {
         if let Some(rate) = self.bench.paced {
-            return Ok(Box::new(Paced::new(rate)));
+            return Ok(Box::new(paced(rate)));
         }
         let matmul = self.bench.job.matmul;
         let config = CpuConfig { threads: self.threads, matmul, ..CpuConfig::default() };

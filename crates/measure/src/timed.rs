@@ -1,8 +1,8 @@
 //! A backend that hands everything on and keeps the time of every launch.
 
+use crate::observed::{Observed, Observer};
 use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
-use bessemer_units::Bytes;
+use bessemer_tensor::{Backend, TensorError};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -51,8 +51,10 @@ pub struct Launched {
 }
 
 /// A backend around another one. The clock is read twice a launch, which costs less than 0.1 microseconds.
-pub struct Timed {
-    inner: Box<dyn Backend>,
+pub type Timed = Observed<LaunchTimes>;
+
+/// Times of launches.
+pub struct LaunchTimes {
     by_shape: bool,
     ledger: Ledger,
     launches: Option<Vec<Launched>>,
@@ -61,22 +63,22 @@ pub struct Timed {
 impl Timed {
     /// Keeps times by operator and shape if `by_shape`; without it nothing is allocated.
     pub fn new(inner: Box<dyn Backend>, by_shape: bool) -> Timed {
-        Timed { inner, by_shape, ledger: Ledger::default(), launches: None }
+        Timed::around(inner, LaunchTimes { by_shape, ledger: Ledger::default(), launches: None })
     }
 
     /// Keeps every launch from now on.
     pub fn keep_launches(&mut self) {
-        self.launches = Some(Vec::new());
+        self.observer.launches = Some(Vec::new());
     }
 
     /// The launches since they are kept, or since the last call.
     pub fn take_launches(&mut self) -> Vec<Launched> {
-        self.launches.as_mut().map(std::mem::take).unwrap_or_default()
+        self.observer.launches.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Launches since the last call.
     pub fn take(&mut self) -> Ledger {
-        std::mem::take(&mut self.ledger)
+        std::mem::take(&mut self.observer.ledger)
     }
 }
 
@@ -87,26 +89,14 @@ fn shapes(op: &Op) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-impl Backend for Timed {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn alloc(&mut self, spec: BufferSpec<'_>) -> Result<Buffer, TensorError> {
-        self.inner.alloc(spec)
-    }
-
-    fn workspace(&self, op: &Op) -> Result<Bytes, TensorError> {
-        self.inner.workspace(op)
-    }
-
-    fn reserve_workspace(&mut self, bytes: Bytes) -> Result<(), TensorError> {
-        self.inner.reserve_workspace(bytes)
-    }
-
-    fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
+impl Observer for LaunchTimes {
+    fn launch(
+        &mut self,
+        op: &Op,
+        launch: &mut dyn FnMut() -> Result<(), TensorError>,
+    ) -> Result<(), TensorError> {
         let begun = Instant::now();
-        let result = self.inner.launch(stream, op);
+        let result = launch();
         let ended = Instant::now();
         if matches!(op, Op::LinearCrossEntropy(_)) {
             self.ledger.loss = Some((begun, ended));
@@ -122,42 +112,6 @@ impl Backend for Timed {
         }
         result
     }
-
-    fn record(&mut self, stream: Stream) -> Event {
-        self.inner.record(stream)
-    }
-
-    fn wait(&mut self, stream: Stream, event: Event) {
-        self.inner.wait(stream, event);
-    }
-
-    fn sync(&mut self) -> Result<(), TensorError> {
-        self.inner.sync()
-    }
-
-    fn write_f32(&mut self, dst: View, values: &[f32]) -> Result<(), TensorError> {
-        self.inner.write_f32(dst, values)
-    }
-
-    fn write_u32(&mut self, dst: View, values: &[u32]) -> Result<(), TensorError> {
-        self.inner.write_u32(dst, values)
-    }
-
-    fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
-        self.inner.read_f32(src, values)
-    }
-
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.inner.read_bytes(src, bytes)
-    }
-
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        self.inner.write_bytes(dst, bytes)
-    }
-
-    fn memory(&self) -> MemoryUse {
-        self.inner.memory()
-    }
 }
 
 #[cfg(test)]
@@ -165,6 +119,7 @@ mod tests {
     use super::*;
     use bessemer_tensor::null::NullBackend;
     use bessemer_tensor::op::Fill;
+    use bessemer_tensor::{Buffer, BufferSpec, Stream};
     use bessemer_units::DType;
 
     #[test]

@@ -7,7 +7,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::machine;
 use bessemer_kernels_cpu::{Engine, Rung, peak};
-use bessemer_measure::many_cores::{Model, as_value, profile, table, this_machine};
+use bessemer_measure::many_cores::{Model, profile, shown, this_machine};
 use bessemer_measure::{Steps, small_job};
 use bessemer_units::MatmulPrecision;
 use serde_json::json;
@@ -85,8 +85,5 @@ fn many_cores(args: &DoctorArgs, as_json: bool, console: &mut Console) -> Result
     }
     let hosts = args.host.machines(&here);
     let model = Model { work, here, measured, hosts };
-    Ok(print(&match as_json {
-        true => serde_json::to_string(&as_value(&job, &model))?,
-        false => table(&job, &model),
-    })?)
+    Ok(print(&shown(&job, &model, as_json))?)
 }
