@@ -1,15 +1,14 @@
-//! Every fuzz target over its seeds and a fixed number of mutations, the same in every run.
+//! Every fuzz target over its seeds and a fixed number of mutations (20 a seed, 200 in all at most), the same in every run.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 use bessemer_fuzz::{Random, TARGETS, Target, mutated, seeds};
+use bessemer_test_tier::either;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Mutations of all seeds of a target together.
-const MUTATIONS: usize = 200;
 /// Larger seeds are left to the fuzzing engine.
 const MAX_SEED: u64 = 64 << 10;
 /// A case that takes longer hangs, for any purpose; the fuzzing engine has the same limit.
@@ -35,7 +34,9 @@ fn faults(target: &Target) -> Vec<String> {
     let mut random = Random(
         target.name.bytes().fold(1_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte))),
     );
-    for _ in 0..MUTATIONS {
+    // A soak tries 200 mutations a seed.
+    let mutations = either(200.min(20 * seeds.len().max(1)), 200 * seeds.len().max(1));
+    for _ in 0..mutations {
         let pick =
             |random: &mut Random| seeds.get(random.below(seeds.len())).map_or(&b""[..], |seed| &seed.1);
         let (input, other) = (pick(&mut random), pick(&mut random));
