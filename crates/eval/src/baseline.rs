@@ -54,7 +54,7 @@ pub fn merge_ranges(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u
 ///
 /// `seen` holds the ranges of tokens that the neural model read or predicted, in any order: for a sample that starts at
 /// token t, `t .. t + sequence length + 1`. `progress` is called with (tokens done, tokens to do), of training and
-/// scoring together.
+/// scoring together; its error ends the work.
 ///
 /// # Errors
 /// [`EvalError::Setting`] for a configuration out of range, [`EvalError::Range`], [`EvalError::UnknownToken`], a damaged
@@ -66,7 +66,7 @@ pub fn ngram_baseline(
     tokenizer: &Tokenizer,
     config: &NgramConfig,
     threads: usize,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> Result<(), EvalError>,
 ) -> Result<NgramReport, EvalError> {
     config.check().map_err(|e| EvalError::Setting(format!("ngram.{e}")))?;
     let seen = merge_ranges(seen);
@@ -192,7 +192,7 @@ fn fit(
     tokenizer: &Tokenizer,
     config: &NgramConfig,
     threads: usize,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> Result<(), EvalError>,
 ) -> Result<(KneserNey, u64), EvalError> {
     let mut trainer = KneserNeyTrainer::new(BYTES, config.order as u32, threads, config.max_memory)?;
     let mut texts = Texts::new(train, tokenizer);
@@ -210,8 +210,7 @@ fn fit(
             }
             bytes += piece.bytes.len() as u64;
             done += tokens;
-            progress(done);
-            Ok(())
+            progress(done)
         })?;
     }
     Ok((trainer.finish()?, bytes))
@@ -222,7 +221,7 @@ fn score_split(
     model: &KneserNey,
     validation: &ShardSet,
     tokenizer: &Tokenizer,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> Result<(), EvalError>,
 ) -> Result<NgramScore, EvalError> {
     let mut scorer = model.scorer();
     let mut score = NgramScore::default();
@@ -236,8 +235,7 @@ fn score_split(
         }
         score.bytes += piece.bytes.len() as u64;
         done += tokens;
-        progress(done);
-        Ok(())
+        progress(done)
     })?;
     score.bits = scorer.nats() / std::f64::consts::LN_2;
     if score.bytes > 0 {
@@ -306,6 +304,7 @@ mod tests {
             2,
             &mut |done, all| {
                 told.push((done, all));
+                Ok(())
             },
         )
         .unwrap();
@@ -334,7 +333,7 @@ mod tests {
         );
         let seen = [from..until, 0..train.document(2).unwrap().unwrap().tokens.end];
         let report =
-            ngram_baseline(&train, seen, &valid, &tokenizer, &NgramConfig::default(), 1, &mut |_, _| ())
+            ngram_baseline(&train, seen, &valid, &tokenizer, &NgramConfig::default(), 1, &mut |_, _| Ok(()))
                 .unwrap();
         let mut trainer = KneserNeyTrainer::new(BYTES, 5, 1, 1 << 30).unwrap();
         for text in &train_texts[..3] {
@@ -368,7 +367,7 @@ mod tests {
         let (_b, valid) = split("valid", &valid_texts, &tokenizer);
         let seen = std::iter::once(0..train.token_count());
         let report =
-            ngram_baseline(&train, seen, &valid, &tokenizer, &NgramConfig::default(), 1, &mut |_, _| ())
+            ngram_baseline(&train, seen, &valid, &tokenizer, &NgramConfig::default(), 1, &mut |_, _| Ok(()))
                 .unwrap();
         let mut trainer = KneserNeyTrainer::new(BYTES, 5, 1, 1 << 30).unwrap();
         trainer.push_bytes(train_texts.concat().as_bytes()).unwrap();
@@ -383,7 +382,7 @@ mod tests {
         let (_a, set) = split("train", &texts(0, 9), &bytes);
         let run = |tokenizer: &Tokenizer, seen: Range<u64>, order| {
             let config = NgramConfig { order, ..NgramConfig::default() };
-            ngram_baseline(&set, [seen], &set, tokenizer, &config, 1, &mut |_, _| ()).unwrap_err()
+            ngram_baseline(&set, [seen], &set, tokenizer, &config, 1, &mut |_, _| Ok(())).unwrap_err()
         };
         let chars = tokenizer(TokenizerKind::Char);
         let n = set.token_count();

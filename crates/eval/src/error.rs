@@ -10,6 +10,9 @@ use bessemer_tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvalError {
+    /// A request to stop came before the evaluation was over.
+    #[error("the evaluation was stopped on request")]
+    Stopped,
     /// The model or its device refused.
     #[error(transparent)]
     Model(#[from] ModelError),

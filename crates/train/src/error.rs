@@ -160,6 +160,11 @@ impl From<bessemer_memory_checkpoint::MemoryError> for TrainError {
 }
 
 impl TrainError {
+    /// Whether an evaluation was ended by a request to stop.
+    pub(crate) fn is_stop(&self) -> bool {
+        matches!(self, TrainError::Eval(bessemer_eval::EvalError::Stopped))
+    }
+
     /// Whether this only says that another rank of the job ended, which has the reason.
     pub fn is_secondary(&self) -> bool {
         use bessemer_collectives::CollectiveError;

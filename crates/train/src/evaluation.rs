@@ -5,7 +5,7 @@ use crate::input::TrainerInput;
 use crate::observer::Observer;
 use crate::runner::{RankLosses, Runner};
 use bessemer_eval::baseline::ngram_baseline;
-use bessemer_eval::generate::{CachedDecoder, generate_text};
+use bessemer_eval::generate::{CachedDecoder, NextToken, generate_text};
 use bessemer_eval::score::prepared::{ModelLengths, PreparedTasks, TaskScores};
 use bessemer_eval::score::rows::OneLength;
 use bessemer_eval::score::{EvalReport, score_components};
@@ -19,6 +19,7 @@ use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 mod bubbles;
@@ -61,6 +62,42 @@ impl Writer {
         let decoder = whole.as_ref().unwrap_or(worker.decoder());
         let cache = Cache::new(backend, decoder, CacheShape::one(decoder.model().context))?;
         Ok(Writer { whole, cache })
+    }
+}
+
+/// A model that continues texts until a request to stop.
+struct UntilStopped<'a> {
+    model: CachedDecoder<'a>,
+    stop: &'a AtomicBool,
+}
+
+impl NextToken for UntilStopped<'_> {
+    fn capacity(&self) -> usize {
+        self.model.capacity()
+    }
+
+    fn held(&self) -> usize {
+        self.model.held()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.model.truncate(len);
+    }
+
+    fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(EvalError::Stopped),
+            false => self.model.feed(ids),
+        }
+    }
+}
+
+/// Returns what the first rank has generated, or [`EvalError::Stopped`] on all ranks if that was stopped.
+fn stopped_on_root<T>(runner: &mut Runner, generated: Result<T, EvalError>) -> Result<T, TrainError> {
+    let stopped = matches!(generated, Err(EvalError::Stopped));
+    match runner.worker.broadcast_from_root("stop generating", u64::from(stopped))? {
+        0 => Ok(generated?),
+        _ => Err(EvalError::Stopped.into()),
     }
 }
 
@@ -146,19 +183,19 @@ impl Evaluator {
     }
 
     /// Scores the validation split; `whole` or as much as evaluation while training may take. All ranks call this and
-    /// have the same result.
+    /// have the same result. `stop` on any rank ends it with [`EvalError::Stopped`].
     pub(crate) fn score(
         &mut self,
         backend: &mut dyn Backend,
         runner: &mut Runner,
         (step, tokens): (u64, u64),
         whole: bool,
-        observer: &mut dyn Observer,
+        (observer, stop): (&mut dyn Observer, &AtomicBool),
     ) -> Result<Option<Record>, TrainError> {
         let Some(windows) = &self.windows else { return Ok(None) };
         let begun = Instant::now();
         let most = if whole { None } else { self.config.max_tokens() };
-        let mut model = RankLosses::new(runner, backend);
+        let mut model = RankLosses::new(runner, backend, Some(stop));
         let scored = score_components(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
             observer.progress("validation", done, total);
         });
@@ -167,23 +204,24 @@ impl Evaluator {
     }
 
     /// The scores of the recipe's tasks. All ranks call this; those with generated text are on the first rank alone.
+    /// `stop` ends it with [`EvalError::Stopped`]: on any rank, while text is generated on the first one.
     pub(crate) fn tasks(
         &mut self,
         backend: &mut dyn Backend,
         runner: &mut Runner,
         (step, tokens): (u64, u64),
-        observer: &mut dyn Observer,
+        (observer, stop): (&mut dyn Observer, &AtomicBool),
     ) -> Result<Vec<Record>, TrainError> {
         if self.tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let mut model = RankLosses::new(runner, backend);
+        let mut model = RankLosses::new(runner, backend, Some(stop));
         let scored = self.tasks.score(&mut OneLength(&mut model), step, &mut |done, all| {
             observer.progress("tasks", done, all);
         });
         let mut scored = model.with_cause(scored)?;
         if self.tasks.generate() {
-            scored.extend(self.generated_tasks(backend, runner, step, observer)?);
+            scored.extend(self.generated_tasks(backend, runner, step, (observer, stop))?);
         }
         let mut records = Vec::new();
         for task in scored {
@@ -215,15 +253,20 @@ impl Evaluator {
         backend: &mut dyn Backend,
         runner: &mut Runner,
         step: u64,
-        observer: &mut dyn Observer,
+        (observer, stop): (&mut dyn Observer, &AtomicBool),
     ) -> Result<Vec<TaskScores>, TrainError> {
         let tokenizer = Arc::clone(&self.tokenizer);
         self.gather(backend, runner)?;
-        let Some(Writer { whole, cache }) = &mut self.writer else { return Ok(Vec::new()) };
-        let decoder = whole.as_ref().unwrap_or(runner.worker.decoder());
-        let mut model = CachedDecoder::new(decoder, backend, cache)?;
-        let mut progress = |done, all| observer.progress("tasks", done, all);
-        Ok(self.tasks.score_generated(&tokenizer, &mut model, step, &mut progress)?)
+        let scored = match &mut self.writer {
+            Some(Writer { whole, cache }) => {
+                let decoder = whole.as_ref().unwrap_or(runner.worker.decoder());
+                let mut model = UntilStopped { model: CachedDecoder::new(decoder, backend, cache)?, stop };
+                let mut progress = |done, all| observer.progress("tasks", done, all);
+                self.tasks.score_generated(&tokenizer, &mut model, step, &mut progress)
+            }
+            None => Ok(Vec::new()),
+        };
+        stopped_on_root(runner, scored)
     }
 
     /// Brings the parameters of all ranks to the decoder that generates text, where each rank has only a part of them. All ranks call this.
@@ -245,9 +288,10 @@ impl Evaluator {
         backend: &mut dyn Backend,
         runner: &mut Runner,
         passed: bool,
+        stop: Option<&AtomicBool>,
     ) -> Result<Option<Record>, TrainError> {
         let (Some(windows), Some(bubbles)) = (&self.windows, &mut self.bubbles) else { return Ok(None) };
-        let Some(ended) = bubbles.end(backend, runner, passed)? else { return Ok(None) };
+        let Some(ended) = bubbles.end(backend, runner, passed, stop)? else { return Ok(None) };
         let Ended { at, mut known, seconds } = ended;
         let most = self.config.max_tokens();
         let scored = score_components(&mut known, windows, &self.byte_lengths, most, &mut |_, _| ())?;
@@ -255,17 +299,30 @@ impl Evaluator {
     }
 
     /// Continues every prompt of the recipe, on the first rank. All ranks call this: where each has only a part of the
-    /// model, they gather it.
+    /// model, they gather it. `stop` on the first rank ends it with [`EvalError::Stopped`].
     pub(crate) fn samples(
         &mut self,
         backend: &mut dyn Backend,
         runner: &mut Runner,
         step: u64,
+        stop: &AtomicBool,
     ) -> Result<Vec<Record>, TrainError> {
         if !self.config.samples.are_written() {
             return Ok(Vec::new());
         }
         self.gather(backend, runner)?;
+        let records = self.texts(backend, runner, step, stop);
+        stopped_on_root(runner, records)
+    }
+
+    /// The texts of [`Evaluator::samples`], on the first rank.
+    fn texts(
+        &mut self,
+        backend: &mut dyn Backend,
+        runner: &Runner,
+        step: u64,
+        stop: &AtomicBool,
+    ) -> Result<Vec<Record>, EvalError> {
         let Some(Writer { whole, cache }) = &mut self.writer else { return Ok(Vec::new()) };
         let decoder = whole.as_ref().unwrap_or(runner.worker.decoder());
         let mut settings = self.config.samples.generate.clone();
@@ -274,7 +331,7 @@ impl Evaluator {
         let mut records = Vec::new();
         for prompt in &self.config.samples.prompts {
             for number in 0..self.config.samples.per_prompt {
-                let mut model = CachedDecoder::new(decoder, backend, cache)?;
+                let mut model = UntilStopped { model: CachedDecoder::new(decoder, backend, cache)?, stop };
                 let written =
                     generate_text(&mut model, &self.tokenizer, prompt, &settings, number, &mut |_| {
                         ControlFlow::Continue(())
@@ -287,7 +344,7 @@ impl Evaluator {
                         records.push(Warning { step: Some(step), topic: "samples".into(), message }.into());
                         break;
                     }
-                    Err(e) => return Err(e.into()),
+                    Err(e) => return Err(e),
                 };
                 let temperature = Some(settings.sampling.temperature);
                 records.push(Sample { step, prompt: prompt.clone(), text, temperature }.into());
@@ -297,12 +354,13 @@ impl Evaluator {
     }
 
     /// Fits the n-gram baseline on exactly the text of the first `samples` samples and scores it on the validation split.
+    /// `stop` ends it with [`EvalError::Stopped`].
     pub(crate) fn baseline(
         &self,
         loader: &Loader,
         samples: u64,
         threads: usize,
-        observer: &mut dyn Observer,
+        (observer, stop): (&mut dyn Observer, &AtomicBool),
     ) -> Result<Option<Record>, TrainError> {
         let Some(windows) = self.windows.as_ref().filter(|_| self.config.ngram.enabled && samples > 0) else {
             return Ok(None);
@@ -316,7 +374,10 @@ impl Evaluator {
             &self.tokenizer,
             &self.config.ngram,
             threads,
-            &mut |done, total| observer.progress("n-gram baseline", done, total),
+            &mut |done, total| {
+                observer.progress("n-gram baseline", done, total);
+                if stop.load(Ordering::Relaxed) { Err(EvalError::Stopped) } else { Ok(()) }
+            },
         )?;
         let record = Baseline {
             name: format!("byte {}-gram, modified Kneser-Ney", report.order),

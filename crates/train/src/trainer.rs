@@ -400,6 +400,8 @@ impl Trainer {
         }
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
+        let missing = self.missing_on_the_way()?;
+        self.evaluate_on_the_way(missing, false, observer, stop)?;
         // Work that is spread over several steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         let mut records = Vec::new();
@@ -419,18 +421,10 @@ impl Trainer {
             self.state.seconds = seconds_before + begun.elapsed().as_secs_f64();
             let (step, last) = (self.state.step, self.state.step == self.plan.steps);
             save_is_due |= !last && self.agrees_to_save(last_save.elapsed().as_secs_f64())?;
-            if eval.is_due(step) && !last {
-                observer.begins(Activity::Evaluating, step);
-                self.evaluate_when_due(save_is_due && self.runner.worker.at_rest(), observer)?;
-                save_is_due |= self.is_among_the_best();
-            }
-            if eval.tasks.is_due(step) && !last {
-                observer.begins(Activity::Evaluating, step);
-                self.tasks(observer)?;
-            }
-            if eval.samples.is_due(step) && !last {
-                observer.begins(Activity::Evaluating, step);
-                self.samples(observer)?;
+            if !last {
+                let saved = save_is_due && self.runner.worker.at_rest();
+                self.evaluate_on_the_way(Missing::due(&eval, step), saved, observer, stop)?;
+                save_is_due |= eval.is_due(step) && self.is_among_the_best();
             }
             // Nothing is saved that has not been compared.
             let saves = (save_is_due && self.runner.worker.at_rest()) || (last && save.at_end);
@@ -449,7 +443,7 @@ impl Trainer {
             self.copy_to_memory(observer)?;
         }
         observer.begins(Activity::Saving, self.state.step);
-        self.end_filling(observer)?;
+        self.end_filling(observer, stop)?;
         if save.at_end && saved_step != Some(self.state.step) {
             self.save(observer)?;
             saved_step = Some(self.state.step);
@@ -557,13 +551,60 @@ impl Trainer {
         self.agree("save", due)
     }
 
+    /// Evaluations of the present step, which is not the last one. A request to stop ends them: they leave no record, and the
+    /// session that goes on makes them. `saved`: as of [`Trainer::evaluate_when_due`].
+    fn evaluate_on_the_way(
+        &mut self,
+        missing: Missing,
+        saved: bool,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<(), TrainError> {
+        if missing == Missing::default() {
+            return Ok(());
+        }
+        // Work that is spread over several steps goes on: the session would end after another step than this one.
+        let never = AtomicBool::new(false);
+        let stop = if self.runner.worker.at_rest() { stop } else { &never };
+        observer.begins(Activity::Evaluating, self.state.step);
+        let mut evaluate = || {
+            if missing.evaluation {
+                self.evaluate_when_due(saved, observer, stop)?;
+            }
+            if missing.tasks {
+                self.tasks(observer, stop)?;
+            }
+            if missing.samples {
+                self.samples(observer, stop)?;
+            }
+            Ok(())
+        };
+        evaluate().or_else(|e: TrainError| if e.is_stop() { Ok(()) } else { Err(e) })
+    }
+
+    /// Evaluations of the step that the session goes on from, which a request to stop has ended.
+    fn missing_on_the_way(&mut self) -> Result<Missing, TrainError> {
+        let due = Missing::due(&self.input.recipe.eval, self.state.step);
+        if self.resumed.is_none() || self.state.step == self.plan.steps || due == Missing::default() {
+            return Ok(Missing::default());
+        }
+        let missing = match &self.records {
+            Some(records) => records.missing_after(self.state.step, due)?,
+            None => Missing::default(),
+        };
+        Ok(Missing::of_word(self.runner.worker.broadcast_from_root("what to evaluate", missing.word())?))
+    }
+
     /// Scores the validation split: all of it, or the share that the recipe gives to evaluation while training.
-    ///
-    /// # Errors
-    /// An error of evaluation.
-    pub fn evaluate(&mut self, whole: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    fn evaluate(
+        &mut self,
+        whole: bool,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<(), TrainError> {
         let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
-        let record = self.evaluator.score(&mut *self.backend, &mut self.runner, at, whole, observer)?;
+        let record =
+            self.evaluator.score(&mut *self.backend, &mut self.runner, at, whole, (observer, stop))?;
         self.tracing.event("evaluation", begun, at.0);
         if let (Some(Record::Eval(eval)), false) = (&record, whole) {
             self.validation = Some((eval.step, eval.loss));
@@ -572,29 +613,24 @@ impl Trainer {
     }
 
     /// Lets the model continue the prompts of the recipe.
-    ///
-    /// # Errors
-    /// An error of generation.
-    pub fn samples(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    fn samples(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<(), TrainError> {
         let begun = Instant::now();
-        let records = self.evaluator.samples(&mut *self.backend, &mut self.runner, self.state.step)?;
+        let records = self.evaluator.samples(&mut *self.backend, &mut self.runner, self.state.step, stop)?;
         self.tracing.event("samples", begun, self.state.step);
         records.into_iter().try_for_each(|r| self.append(r, observer))
     }
 
     /// Lets the model answer the tasks of the recipe.
-    ///
-    /// # Errors
-    /// An error of evaluation.
-    pub fn tasks(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    fn tasks(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<(), TrainError> {
         let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
-        let records = self.evaluator.tasks(&mut *self.backend, &mut self.runner, at, observer)?;
+        let records = self.evaluator.tasks(&mut *self.backend, &mut self.runner, at, (observer, stop))?;
         self.tracing.event("tasks", begun, at.0);
         records.into_iter().try_for_each(|r| self.append(r, observer))
     }
 
     /// Evaluates a finished run: the whole validation split, tasks, samples, and the n-gram baseline, as far as the
-    /// recipe asks for them and an earlier session has not got to them. Nothing before the last step.
+    /// recipe asks for them and an earlier session has not got to them. Nothing before the last step. A request to stop ends
+    /// it; the next session makes what is missing.
     ///
     /// # Errors
     /// An error of evaluation or of another rank.
@@ -602,10 +638,23 @@ impl Trainer {
         &mut self,
         threads: usize,
         observer: &mut dyn Observer,
-    ) -> Result<(), TrainError> {
+        stop: &AtomicBool,
+    ) -> Result<Outcome, TrainError> {
         if self.state.step < self.plan.steps {
-            return Ok(());
+            return Ok(Outcome::Stopped);
         }
+        match self.evaluate_at_end(threads, observer, stop) {
+            Err(e) if e.is_stop() => Ok(Outcome::Stopped),
+            ended => ended.map(|()| Outcome::Finished),
+        }
+    }
+
+    fn evaluate_at_end(
+        &mut self,
+        threads: usize,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<(), TrainError> {
         observer.begins(Activity::Evaluating, self.state.step);
         let missing = match &self.records {
             Some(records) => records.missing_at_end(self.plan.steps)?,
@@ -615,20 +664,20 @@ impl Trainer {
             Missing::of_word(self.runner.worker.broadcast_from_root("what to evaluate", missing.word())?);
         let config = self.input.recipe.eval.clone();
         if config.at_end && missing.evaluation {
-            self.evaluate(true, observer)?;
+            self.evaluate(true, observer, stop)?;
         }
         if config.tasks.at_end && missing.tasks {
-            self.tasks(observer)?;
+            self.tasks(observer, stop)?;
         }
         if config.samples.at_end && missing.samples {
-            self.samples(observer)?;
+            self.samples(observer, stop)?;
         }
         self.gather_trace(false, observer)?;
         if !missing.baseline || self.records.is_none() {
             return Ok(());
         }
         let samples = self.state.loader.samples;
-        let record = self.evaluator.baseline(&self.loader, samples, threads, observer)?;
+        let record = self.evaluator.baseline(&self.loader, samples, threads, (observer, stop))?;
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 

@@ -477,7 +477,7 @@ impl RankThreads<'_> {
         let mut outcome = trainer.run(&mut observer, self.stop);
         drop(held);
         if outcome.is_ok() {
-            outcome = trainer.final_evaluation(self.threads_alone, &mut observer).and(outcome);
+            outcome = trainer.final_evaluation(self.threads_alone, &mut observer, self.stop);
         }
         if outcome.is_ok() {
             // After a failure the others must hear of it first; the upload goes on by itself.
@@ -499,10 +499,9 @@ impl RankThreads<'_> {
         let mut observer = beats.observer(rank, &mut silent);
         let mut trainer = self.trainer(world)?;
         let held = self.deadline.hold();
-        let outcome = trainer.run(&mut observer, self.stop)?;
+        trainer.run(&mut observer, self.stop)?;
         drop(held);
-        trainer.final_evaluation(self.threads, &mut observer)?;
-        Ok(outcome)
+        Ok(trainer.final_evaluation(self.threads, &mut observer, self.stop)?)
     }
 }
 

@@ -16,6 +16,7 @@ use bessemer_loader::EvaluationWindows;
 use bessemer_model::TokenBatch;
 use bessemer_parallel::{ParallelError, Worker};
 use bessemer_tensor::Backend;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Inputs and targets of a batch, of all ranks.
@@ -135,12 +136,13 @@ impl Bubbles {
         backend: &mut dyn Backend,
         runner: &mut Runner,
         at: (u64, u64),
+        stop: &AtomicBool,
     ) -> Result<(), TrainError> {
         let begun = Instant::now();
         let losses = self.batches.iter().map(|(inputs, _)| vec![0.0; inputs.len()]).collect();
         let capacity = RankFill::of(&runner.worker).map_or(0, RankFill::fitting_evaluations);
         let mut pending = Pending { at, losses, capacity, seconds: 0.0 };
-        let mut ranks = RankLosses::new(runner, backend);
+        let mut ranks = RankLosses::new(runner, backend, Some(stop));
         for ((inputs, targets), losses) in self.batches.iter().zip(&mut pending.losses).skip(capacity) {
             ranks.losses(inputs, targets, losses)?;
         }
@@ -167,16 +169,18 @@ impl Bubbles {
         self.pending = None;
     }
 
-    /// Ends the evaluation: `passed`: the batches that fit have gone through a step's bubbles, else they are scored now.
+    /// Ends the evaluation: `passed`: the batches that fit have gone through a step's bubbles, else they are scored now,
+    /// unless a rank is asked to `stop`.
     pub(super) fn end(
         &mut self,
         backend: &mut dyn Backend,
         runner: &mut Runner,
         passed: bool,
+        stop: Option<&AtomicBool>,
     ) -> Result<Option<Ended>, TrainError> {
         let Some(mut pending) = self.pending.take() else { return Ok(None) };
         let begun = Instant::now();
-        let mut ranks = RankLosses::new(runner, backend);
+        let mut ranks = RankLosses::new(runner, backend, stop);
         let shape = ranks.shape();
         let in_bubbles = self.batches.iter().zip(&mut pending.losses).take(pending.capacity);
         for ((inputs, targets), losses) in in_bubbles {

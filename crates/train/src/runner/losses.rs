@@ -11,6 +11,7 @@ use bessemer_eval::score::TokenLosses;
 use bessemer_model::TokenBatch;
 use bessemer_parallel::ParallelError;
 use bessemer_tensor::{Backend, TensorError};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A rank as a model that evaluation can ask.
 pub(crate) struct RankLosses<'a> {
@@ -19,12 +20,18 @@ pub(crate) struct RankLosses<'a> {
     /// Whose losses are where, by rank of the world; neighbours of the tensor axis have the same ones,
     /// and of a pipeline only the rank with the head has any.
     parts: Parts,
-    /// What ended a pass, which evaluation only hears as text.
-    failed: Option<ParallelError>,
+    /// Request to stop, which may come to any rank. Without one every pass is made.
+    stop: Option<&'a AtomicBool>,
+    /// Error that ended a pass; evaluation returns its text alone.
+    failed: Option<TrainError>,
 }
 
 impl<'a> RankLosses<'a> {
-    pub(crate) fn new(runner: &'a mut Runner, backend: &'a mut dyn Backend) -> RankLosses<'a> {
+    pub(crate) fn new(
+        runner: &'a mut Runner,
+        backend: &'a mut dyn Backend,
+        stop: Option<&'a AtomicBool>,
+    ) -> RankLosses<'a> {
         let worker = &runner.worker;
         let tokens = worker.decoder().shape().tokens();
         let plan = worker.plan();
@@ -33,23 +40,30 @@ impl<'a> RankLosses<'a> {
             at.tensor == 0 && worker.has_losses(at.pipeline)
         };
         let parts = Parts::of((0..plan.ranks()).map(|r| if has(r) { tokens } else { 0 }));
-        RankLosses { runner, backend, parts, failed: None }
+        RankLosses { runner, backend, parts, stop, failed: None }
     }
 
     /// Returns the result of an evaluation, or the error of the rank that failed in it.
     pub(crate) fn with_cause<T>(self, result: Result<T, EvalError>) -> Result<T, TrainError> {
         match (result, self.failed) {
-            (Err(_), Some(failed)) => Err(failed.into()),
+            (Err(_), Some(failed)) => Err(failed),
             (result, _) => Ok(result?),
         }
     }
 
+    /// The losses of a batch, or [`EvalError::Stopped`] on all ranks if one of them was asked to stop.
     pub(crate) fn losses(
         &mut self,
         inputs: &[u32],
         targets: &[u32],
         losses: &mut [f32],
-    ) -> Result<(), ParallelError> {
+    ) -> Result<(), TrainError> {
+        if let Some(stop) = self.stop {
+            let asked = u64::from(stop.load(Ordering::Relaxed));
+            if self.runner.worker.or_over_ranks("stop evaluating", asked)? != 0 {
+                return Err(EvalError::Stopped.into());
+            }
+        }
         let (plan, at) = (self.runner.worker.plan(), self.runner.worker.coord());
         let tokens = inputs.len() / plan.data_ranks();
         let first = plan.data_index(at) * tokens;
@@ -57,7 +71,7 @@ impl<'a> RankLosses<'a> {
         let batch =
             TokenBatch { ids: &inputs[mine.clone()], targets: &targets[mine.clone()], positions: None };
         self.runner.evaluate(&mut *self.backend, &batch, Some(&mut losses[mine]))?;
-        self.gather(losses)
+        Ok(self.gather(losses)?)
     }
 
     /// Every rank has the losses of those that have them.

@@ -6,12 +6,14 @@
 //!        ─► the losses are gathered: the record of step s; then the threads begin with the copies: the checkpoint of step s
 //!        ─► the update
 //! ```
-//! A checkpoint is visible only after the records of its step are in the log: a run that resumes from it finds them there.
+//! A checkpoint is visible only after the records of its step are in the log: a run that resumes from it finds them there. Only
+//! an evaluation that a request to stop has ended is missing, and the run begins with it when it resumes.
 
 use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_filling::{RankFill, StepFill};
+use std::sync::atomic::AtomicBool;
 
 impl Trainer {
     /// How ranks share the work, and what they do in bubbles.
@@ -35,20 +37,23 @@ impl Trainer {
         &mut self,
         saved: bool,
         observer: &mut dyn Observer,
+        stop: &AtomicBool,
     ) -> Result<(), TrainError> {
         let at = (self.state.step, self.state.tokens);
         let waits = !saved || self.saver.in_bubbles();
         match self.evaluator.bubbles() {
-            Some(bubbles) if waits => bubbles.begin(&mut *self.backend, &mut self.runner, at),
-            _ => self.evaluate(false, observer),
+            Some(bubbles) if waits => bubbles.begin(&mut *self.backend, &mut self.runner, at, stop),
+            _ => self.evaluate(false, observer, stop),
         }
     }
 
     /// Ends an evaluation that is pending. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
+    /// One that has not passed ends without a record where a rank is asked to `stop`.
     pub(super) fn end_evaluation(
         &mut self,
         (passed, kept): (bool, bool),
         observer: &mut dyn Observer,
+        stop: Option<&AtomicBool>,
     ) -> Result<(), TrainError> {
         let Some(bubbles) = self.evaluator.bubbles().filter(|bubbles| bubbles.is_pending()) else {
             return Ok(());
@@ -57,8 +62,10 @@ impl Trainer {
             bubbles.forget();
             return Ok(());
         }
-        let record = self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.runner, passed)?;
-        record.map_or(Ok(()), |r| self.append(r, observer))
+        match self.evaluator.end_in_bubbles(&mut *self.backend, &mut self.runner, passed, stop) {
+            Err(e) if e.is_stop() => Ok(()),
+            ended => ended?.map_or(Ok(()), |record| self.append(record, observer)),
+        }
     }
 
     /// The passes of a step are over, nothing is updated yet: a copy that was made beside them, or by them, goes to a thread, behind the records of
@@ -68,13 +75,13 @@ impl Trainer {
         if !self.saver.is_planned() {
             return Ok(());
         }
-        self.end_evaluation((true, true), observer)?;
+        self.end_evaluation((true, true), observer, None)?;
         self.begin_saving()
     }
 
     /// After a step, which was `kept` or gone back from.
     pub(super) fn after_step(&mut self, kept: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        self.end_evaluation((true, kept), observer)?;
+        self.end_evaluation((true, kept), observer, None)?;
         // Of an asynchronous schedule, whose updates lie within the program.
         if let Err(e) = self.end_copy() {
             self.recover(e, observer)?;
@@ -83,8 +90,12 @@ impl Trainer {
     }
 
     /// Before the run returns, possibly before the step whose bubbles were to evaluate and to copy.
-    pub(super) fn end_filling(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        self.end_evaluation((false, true), observer)?;
+    pub(super) fn end_filling(
+        &mut self,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<(), TrainError> {
+        self.end_evaluation((false, true), observer, Some(stop))?;
         self.end_copying(observer)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::TrainError;
 use bessemer_durable::ConfinedDir;
+use bessemer_eval::EvalConfig;
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{
     self as runlog, EndReason, Fault, HyperParameter, LogSync, Prometheus, Record, RunId, RunLog,
@@ -240,6 +241,23 @@ impl Records {
             tasks: lacks(|r| matches!(r, Record::Task(_))),
         })
     }
+
+    /// Evaluations among those `due` after `step` that the session which made the step was asked to leave.
+    pub(super) fn missing_after(&self, step: u64, due: Missing) -> Result<Missing, TrainError> {
+        let log = runlog::read(&self.directory)?.records;
+        if !log.iter().any(|record| matches!(record, Record::Step(made) if made.step == step)) {
+            return Ok(Missing::default());
+        }
+        let lacks = |of_kind: fn(&Record) -> Option<u64>| !log.iter().any(|r| of_kind(r) == Some(step));
+        Ok(Missing {
+            evaluation: due.evaluation
+                && lacks(|r| if let Record::Eval(eval) = r { Some(eval.step) } else { None }),
+            samples: due.samples
+                && lacks(|r| if let Record::Sample(sample) = r { Some(sample.step) } else { None }),
+            tasks: due.tasks && lacks(|r| if let Record::Task(task) = r { Some(task.step) } else { None }),
+            baseline: false,
+        })
+    }
 }
 
 /// Sessions that trained and then ended without being asked to: with an error, or, as after a crash, without a record of it.
@@ -298,6 +316,16 @@ pub(super) struct Missing {
 }
 
 impl Missing {
+    /// Evaluations that a recipe wants after a step that is not the last.
+    pub(super) fn due(config: &EvalConfig, step: u64) -> Missing {
+        Missing {
+            evaluation: config.is_due(step),
+            samples: config.samples.is_due(step),
+            tasks: config.tasks.is_due(step),
+            baseline: false,
+        }
+    }
+
     /// For other ranks.
     pub(super) fn word(self) -> u64 {
         let flags = [self.evaluation, self.samples, self.baseline, self.tasks];

@@ -25,5 +25,6 @@ mod run;
 mod simulated;
 mod skipped;
 mod slices;
+mod stopped;
 mod tasks;
 mod updates;

@@ -111,7 +111,7 @@ fn train(dir: &Path, recipe: &Recipe, stops: &[u64], threads: usize) -> Watch {
         watch.stop_after = stop;
         let flag = watch.stop.clone();
         trainer.run(&mut watch, &flag).unwrap();
-        trainer.final_evaluation(threads, &mut watch).unwrap();
+        trainer.final_evaluation(threads, &mut watch, &flag).unwrap();
     }
     watch
 }

@@ -101,7 +101,7 @@ impl Run {
             let mut watch = Watch { records: Vec::new(), stop_after, stop: &flag, after };
             let mut trainer = Trainer::on_rank(self.input(recipe), backend(rank), Box::new(world))?;
             trainer.run(&mut watch, &flag[0])?;
-            trainer.final_evaluation(1, &mut watch)?;
+            trainer.final_evaluation(1, &mut watch, &AtomicBool::new(false))?;
             Ok(watch.records)
         })
     }
