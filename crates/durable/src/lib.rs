@@ -20,7 +20,7 @@ mod unnamed;
 pub use confined::{AsDir, ConfinedDir, EntryFacts, EntryKind, IsOurs, foreign_entries};
 pub use limits::{is_limit, is_of_the_process, thread_error, with_remedy};
 pub use lock::FileLock;
-pub use named::{open_input, read_dir, read_input, read_input_to_string};
+pub use named::{open_input, read_dir, read_input, read_input_to_string, read_small_input};
 pub use new_file::NewFile;
 pub use text::{TextReader, decode_text, without_mark};
 pub use unnamed::UnnamedFile;
@@ -74,7 +74,7 @@ pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<F
 fn not_regular(path: &Path) -> io::Error {
     let found = match fs::metadata(path).map(|metadata| metadata.file_type()) {
         Ok(kind) if kind.is_dir() => "a directory",
-        Ok(kind) if kind.is_fifo() => "a FIFO (named pipe)",
+        Ok(kind) if kind.is_fifo() => "a FIFO (named pipe); save its output to a file and pass that",
         Ok(kind) if kind.is_socket() => "a socket",
         _ => "a device",
     };

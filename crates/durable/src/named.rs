@@ -19,13 +19,12 @@ const WRITER_WAIT: Duration = Duration::from_secs(2);
 /// program writes to is refused after two seconds.
 ///
 /// # Errors
-/// The system's, with the path in the message; a directory, a socket or a device.
+/// The system's; a directory, a socket or a device.
 pub fn open_input(path: &Path) -> io::Result<File> {
-    let opened = match fs::metadata(path) {
+    match fs::metadata(path) {
         Ok(found) if found.file_type().is_fifo() => open_fifo(path, WRITER_WAIT),
         _ => crate::open_regular(path),
-    };
-    opened.map_err(|e| at(path, "open", e))
+    }
 }
 
 /// Opens a FIFO for reading. Opening blocks until there is a writer, and cannot be given a time, so a thread does it.
@@ -44,8 +43,8 @@ fn open_fifo(path: &Path, wait: Duration) -> io::Result<File> {
         drop(writer);
         Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "wanted a pipe with a writer, found a FIFO (named pipe) that no program writes to; start the writer first, \
-             or pass a file",
+            "wanted a pipe with a writer, found a FIFO (named pipe) that no program writes to, or one that was read \
+             before; start the writer first, or save its output to a file and pass that",
         ))
     })
 }
@@ -53,10 +52,15 @@ fn open_fifo(path: &Path, wait: Duration) -> io::Result<File> {
 /// Reads a whole input; see [`open_input`].
 ///
 /// # Errors
-/// Errors of [`open_input`] and of reading.
+/// Errors of [`open_input`] and of reading, with the path in the message.
 pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    read_below(path, u64::MAX)
+}
+
+fn read_below(path: &Path, end: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_input(path)?.read_to_end(&mut bytes).map_err(|e| at(path, "read", e))?;
+    let read = open_input(path).and_then(|file| file.take(end).read_to_end(&mut bytes));
+    read.map_err(|e| at(path, "read", e))?;
     Ok(bytes)
 }
 
@@ -65,7 +69,20 @@ pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Errors of [`read_input`] and of [`decode_text`].
 pub fn read_input_to_string(path: &Path) -> io::Result<String> {
-    decode_text(read_input(path)?)
+    decode_text(read_input(path)?).map_err(|e| at(path, "read", e))
+}
+
+/// Reads an input of at most `most` bytes as text; see [`open_input`].
+///
+/// # Errors
+/// Errors of [`read_input_to_string`]; a larger input.
+pub fn read_small_input(path: &Path, most: u64) -> io::Result<String> {
+    let bytes = read_below(path, most + 1)?;
+    if bytes.len() as u64 > most {
+        let problem = format!("wanted at most {most} bytes, found more; is it another kind of file?");
+        return Err(at(path, "read", io::Error::new(io::ErrorKind::InvalidInput, problem)));
+    }
+    decode_text(bytes).map_err(|e| at(path, "read", e))
 }
 
 /// Entries of a directory that a user names.
@@ -97,11 +114,14 @@ mod tests {
         fs::write(&file, "from a file").unwrap();
         std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
         assert_eq!(read_input_to_string(&dir.path().join("link")).unwrap(), "from a file");
+        assert_eq!(read_small_input(&file, 11).unwrap(), "from a file");
+        let e = read_small_input(&file, 10).unwrap_err().to_string();
+        assert!(e.contains("wanted at most 10 bytes") && e.contains(&*file.to_string_lossy()), "{e}");
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         for refused in
             [dir.path(), &dir.path().join("socket"), Path::new("/dev/zero"), &dir.path().join("no")]
         {
-            let e = open_input(refused).unwrap_err().to_string();
+            let e = read_input(refused).unwrap_err().to_string();
             assert!(e.contains(&*refused.to_string_lossy()), "{e}");
         }
     }

@@ -34,10 +34,8 @@ pub use layerwise::{LayerMethod, layerwise};
 pub use search::exhaustive;
 pub use training::{Training, name as layout_name};
 
-use bessemer_durable::TextReader;
 use bessemer_plan::Machine;
 use bessemer_recipe::{CorpusCheck, LayoutPlan, Loaded, Recipe, RecipeError, RecipeUse, load};
-use std::io::Read;
 use std::path::Path;
 
 /// Most bytes of a table or of a machine's description.
@@ -149,15 +147,5 @@ pub fn machine(name: &str) -> Result<Machine, PlannerError> {
 /// # Errors
 /// A file that cannot be read, or is too large.
 pub fn text_of(path: &Path) -> Result<String, PlannerError> {
-    let failed = |cause: &dyn std::fmt::Display| PlannerError::failed(format!("{}: {cause}", path.display()));
-    let file = bessemer_durable::open_regular(path).map_err(|cause| failed(&cause))?;
-    let mut text = String::new();
-    TextReader::buffered(file)
-        .take(MOST_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(|cause| failed(&cause))?;
-    if text.len() as u64 > MOST_BYTES {
-        return Err(failed(&format!("is larger than {MOST_BYTES} bytes")));
-    }
-    Ok(text)
+    bessemer_durable::read_small_input(path, MOST_BYTES).map_err(|e| PlannerError::failed(e.to_string()))
 }

@@ -254,7 +254,7 @@ fn text(
     if let Some(file) = file {
         let mut bytes = Vec::new();
         // Bytes that are no text are symbols too.
-        bessemer_durable::open_regular(file)
+        bessemer_durable::open_input(file)
             .and_then(|file| TextReader::buffered(file).read_to_end(&mut bytes))
             .map_err(|e| Failure::new(format!("cannot read --text {}: {e}", file.display())))?;
         let name = file.file_name().map_or_else(|| file.display().to_string(), |n| n.display().to_string());

@@ -218,7 +218,7 @@ fn axes_are_placed_in_the_best_order() {
 #[test]
 fn bad_input_says_what_was_wanted_and_found() {
     run(&["show", "fat-tre"]).failed(USAGE, &["network fat-tre", "fat-tree-1024", "no such example"]);
-    run(&["show", "/"]).failed(USAGE, &["not a regular file"]);
+    run(&["show", "/"]).failed(USAGE, &["wanted a regular file"]);
     run(&["compare", "node-8"]).failed(USAGE, &["2 values"]);
     run(&["show", "node-8", "--axis", "tensor=9:all-reduce:1MiB"])
         .failed(USAGE, &["at most 8 ranks", "found 9"]);

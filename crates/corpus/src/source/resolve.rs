@@ -293,7 +293,11 @@ fn wrong(path: &Path, problem: &str, hint: &str) -> Error {
 fn exists(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() || metadata.is_file() => Ok(()),
-        Ok(_) => Err(wrong(path, "is a pipe, device or socket", "set corpus.path to a file or a folder")),
+        Ok(_) => Err(wrong(
+            path,
+            "is a pipe, device or socket",
+            "save its content to a file first, and set corpus.path to that",
+        )),
         Err(cause) => Err(wrong(
             path,
             &format!("cannot be read: {cause}"),

@@ -363,6 +363,16 @@ fn a_base_that_cannot_be_used_is_explained_at_the_line_that_names_it() {
 }
 
 #[test]
+fn a_recipe_may_come_from_a_pipe() {
+    let dir = files(&[("base.toml", "name = 'base'\n")]);
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = std::thread::spawn(move || fs::write(pipe, "base = 'base.toml'\n").unwrap());
+    load_in(dir.path(), "pipe", &[]).unwrap();
+    writer.join().unwrap();
+}
+
+#[test]
 fn files_that_are_no_recipes_are_refused() {
     let dir = files(&[]);
     fs::write(dir.path().join("binary"), b"a = \"\xff\xfe\"").unwrap();

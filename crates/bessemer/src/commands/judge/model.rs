@@ -84,7 +84,7 @@ fn template(args: &JudgeModelArgs, store: &Store, method: Method) -> Result<Judg
     let named = args.template.as_deref().unwrap_or(usual);
     let template = match named.ends_with(".toml") {
         true => {
-            let text = bessemer_durable::read_to_string(Path::new(named))
+            let text = bessemer_durable::read_input_to_string(Path::new(named))
                 .map_err(|e| Failure::new(format!("--template {named}: {e}")))?;
             JudgeTemplate::parse(named, &text)
         }

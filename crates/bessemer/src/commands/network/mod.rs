@@ -83,15 +83,8 @@ fn describe(name: &str) -> Result<Description, Failure> {
     Ok(Description::parse(name, &text)?)
 }
 
-/// Text of a small file.
-fn read(path: &str) -> Result<String, String> {
+/// Text of a description.
+fn read(path: &str) -> std::io::Result<String> {
     const MOST_BYTES: u64 = 1 << 20;
-    let about = std::path::Path::new(path).metadata().map_err(|e| e.to_string())?;
-    if !about.is_file() {
-        return Err("it is not a regular file".into());
-    }
-    if about.len() > MOST_BYTES {
-        return Err(format!("it has {} bytes, more than a description can have ({MOST_BYTES})", about.len()));
-    }
-    bessemer_durable::read_to_string(Path::new(path)).map_err(|e| e.to_string())
+    bessemer_durable::read_small_input(Path::new(path), MOST_BYTES)
 }

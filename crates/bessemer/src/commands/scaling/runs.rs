@@ -111,11 +111,8 @@ const MOST_BYTES: u64 = 64 << 20;
 /// The rows of a table: a header with the columns `parameters`, `tokens` and `loss` in any order, others passed over.
 fn table(path: &Path) -> Result<Vec<NamedRun>, Failure> {
     let failed = |what: String| Failure::usage(format!("{}: {what}", path.display()));
-    let size = path.metadata().map_err(|cause| failed(cause.to_string()))?.len();
-    if size > MOST_BYTES {
-        return Err(failed(format!("is larger than {MOST_BYTES} bytes")));
-    }
-    let text = bessemer_durable::read_to_string(path).map_err(|cause| failed(cause.to_string()))?;
+    let text =
+        bessemer_durable::read_small_input(path, MOST_BYTES).map_err(|e| Failure::usage(e.to_string()))?;
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let header: Vec<&str> =
         lines.next().map_or_else(Vec::new, |(_, line)| line.split(',').map(str::trim).collect());

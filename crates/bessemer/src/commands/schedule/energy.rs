@@ -149,7 +149,7 @@ fn picture(program: &Program, plan: &Plan, profile: &Profile, before: Vec<Lane>)
 /// Reads a profile.
 fn profile(path: &Path) -> Result<Profile, Failure> {
     let named = |what: String| Failure::usage(format!("{}: {what}", path.display()));
-    let text = bessemer_durable::read_to_string(path).map_err(|e| named(e.to_string()))?;
+    let text = bessemer_durable::read_input_to_string(path).map_err(|e| Failure::usage(e.to_string()))?;
     let value: Value = serde_json::from_str(&text).map_err(|e| named(format!("not JSON: {e}")))?;
     let number = |value: &Value, place: &str| {
         value.as_f64().ok_or_else(|| named(format!("{place}: wanted a number, found {value}")))

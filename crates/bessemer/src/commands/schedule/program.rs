@@ -60,11 +60,7 @@ fn from_file(path: &Path, args: &ProgramArgs) -> Result<Program, Failure> {
         )));
     }
     let named = |e: &dyn std::fmt::Display| Failure::usage(format!("{}: {e}", path.display()));
-    let size = path.metadata().map_err(|e| named(&e))?.len();
-    if size > MOST_BYTES {
-        return Err(named(&format!("wanted a schedule file of at most {MOST_BYTES} bytes, found {size}")));
-    }
-    let text = bessemer_durable::read_to_string(path).map_err(|e| named(&e))?;
+    let text = bessemer_durable::read_small_input(path, MOST_BYTES).map_err(|e| named(&e))?;
     bessemer_schedule::parse(&text).map_err(|e| named(&e))
 }
 
