@@ -22,6 +22,8 @@ use std::sync::Arc;
 /// Files of an earlier version of this crate, packed with the program: a line `=== PATH` before each. A copy, so that the
 /// corpus does not change when the program does.
 const PACKED: &str = include_str!("embedded.txt");
+/// Version of this crate that the packed files are from.
+const PACKED_VERSION: &str = "0.1.0";
 
 /// The packed files: (path, text).
 fn own_sources() -> Vec<(&'static str, &'static str)> {
@@ -132,7 +134,7 @@ pub(crate) fn open_enlarged() -> Embedded {
 fn with_documents(documents: usize) -> Embedded {
     let source = |name: String| SourceInfo {
         name,
-        version: Some(env!("CARGO_PKG_VERSION").to_string()),
+        version: Some(PACKED_VERSION.to_string()),
         licence: Some(env!("CARGO_PKG_LICENSE").to_string()),
     };
     let mut listing = Listing { kind: "embedded", ..Listing::default() };
