@@ -235,7 +235,7 @@ fn every_build_writes_a_card_that_names_what_was_lost_and_where() {
         "prefers-color-scheme:dark",
         "Lengths of the kept documents",
         "How it was built",
-        "bessemer 0.1.0",
+        concat!("bessemer ", env!("CARGO_PKG_VERSION")),
         "Kept for train",
         "Dropped: too-short",
         "<svg",
