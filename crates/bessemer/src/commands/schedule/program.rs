@@ -17,7 +17,7 @@ pub(crate) fn program(args: &ProgramArgs) -> Result<Program, Failure> {
         Ok(kind) => generate(kind, &shape(kind, args)?).map_err(Failure::usage)?,
         Err(unknown) => {
             let path = Path::new(&args.kind);
-            if !path.is_file() {
+            if !path.exists() {
                 return Err(Failure::usage(format!("{unknown}; and there is no file {:?}", args.kind)));
             }
             from_file(path, args)?
