@@ -13,6 +13,7 @@ use bessemer_program::{
     CollectiveKind, Home, Node, OFFLOAD_ALIGNMENT, OffloadedValue, UnitMemory, UnitProgram, Value, offloads,
     print, seal, verify,
 };
+use bessemer_tensor::View;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Access;
 use bessemer_test_tier::{Sample, either};
@@ -120,6 +121,15 @@ fn programs_of_every_layout_are_accepted() {
     assert!(held > 200, "{held}");
 }
 
+/// Whether a collective that started before node `at` is waited for behind it, and brings rows of the value of `view`.
+fn is_coming(list: &[Node], at: usize, view: &View) -> bool {
+    let started = |id| list[..at].iter().any(|node| matches!(node, Node::Start(c) if c.id == id));
+    list[at..].iter().any(|node| match node {
+        Node::Wait { id, dst, .. } => dst.buffer == view.buffer && dst.rows > 0 && started(*id),
+        _ => false,
+    })
+}
+
 /// Programs that differ from this one in one place, with what was done: those that the sample takes.
 fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String, UnitProgram)> {
     let list = unit.list(phase);
@@ -219,7 +229,21 @@ fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String
             Node::Launch(launch) if ["quantise", "dequantise"].contains(&launch.op.name()) => {
                 with(format!("{at}: {} removed", launch.op.name()), &|l| drop(l.remove(at)));
             }
-            Node::Launch(_) => {}
+            // The rest of an operand's rows too, some of which are on their way.
+            Node::Launch(_) => {
+                for read in node.touches().into_iter().filter(|touch| touch.access == Access::Read) {
+                    let value = &unit.values[read.value()];
+                    let rest = value.rows - read.view.offset / value.cols.max(1);
+                    if read.view.rows < rest && is_coming(list, at, &read.view) {
+                        let name = &value.name;
+                        with(format!("{at}: all rows of {name} are read before they are there"), &|l| {
+                            l[at].for_each_view(&mut |view| {
+                                view.rows = if *view == read.view { rest } else { view.rows };
+                            });
+                        });
+                    }
+                }
+            }
         }
         // Neighbours, one of which writes what the other touches.
         if let Some(next) = list.get(at + 1) {

@@ -296,6 +296,33 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
     }
 }
 
+/// A reduction in each pass of what several of its units write, begun behind the first of them: that unit's position in `before`,
+/// and the nodes that reduce its terms alone.
+fn reduced_early(
+    chunks: &[StepChunk],
+    before: &[StepNode],
+    node: &StepNode,
+) -> Option<(usize, [StepNode; 3])> {
+    let Action::Start(t @ Transfer { term: true, .. }) = node.action else { return None };
+    let with = |action| StepNode { action, ..node.clone() };
+    let [start, wait, add] = [Action::Start(t), Action::Wait(t), Action::Add(t.flat)].map(with);
+    let uses = &chunks[node.chunk].uses[Phase::Backward as usize];
+    let writes = |other: &StepNode| match other.action {
+        Action::Unit { unit, phase: Phase::Backward | Phase::BackwardWeight, .. } => {
+            other.chunk == node.chunk && uses[unit].writes.contains(&t.flat)
+        }
+        _ => false,
+    };
+    let reduced = |other: &StepNode| match other.action {
+        Action::Wait(of) => (other.chunk, of.flat) == (node.chunk, t.flat),
+        _ => false,
+    };
+    let pass = before.iter().rposition(reduced).map_or(0, |wait| wait + 1);
+    let mut writers = (pass..before.len()).filter(|at| writes(&before[*at]));
+    let first = writers.next()?;
+    writers.next().map(|_| (first, [start, wait, add]))
+}
+
 /// Refuses every wrong form of a right list of a rank; counts them by kind.
 fn mutate(name: &str, worker: &Worker, nodes: &[StepNode], norm: bool, mutants: &mut BTreeMap<&str, usize>) {
     let (chunks, at) = (worker.step_chunks(), worker.rank());
@@ -320,6 +347,9 @@ fn mutate(name: &str, worker: &Worker, nodes: &[StepNode], norm: bool, mutants: 
         for other in retargeted(&chunks, node).into_iter().filter(|other| other != node) {
             refused("re-targeted", i, [before, &[other], after].concat());
         }
+        if let Some((first, parts)) = reduced_early(&chunks, before, node) {
+            refused("early", i, [&nodes[..=first], &parts, &nodes[first + 1..]].concat());
+        }
         if let Some(next) = after.first().filter(|next| depend(&chunks, node, next)) {
             refused("exchanged", i, [before, &[next.clone(), node.clone()], &after[1..]].concat());
         }
@@ -338,7 +368,7 @@ fn every_wrong_step_is_refused() {
         }
     }
     let all: usize = mutants.values().sum();
-    assert!(all > 5_000 && mutants.len() == 4, "{mutants:?}");
+    assert!(all > 5_000 && mutants.len() == 5, "{mutants:?}");
 }
 
 /// The same holds for steps whose bubbles hold K-FAC's work, evaluations and copies at once.
