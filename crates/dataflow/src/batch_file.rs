@@ -114,7 +114,7 @@ impl BatchFile {
     /// The batch of a message.
     fn batch(&self, header: &Header) -> Result<RecordBatch> {
         let message = header.message()?;
-        let found = message.header_as_record_batch().ok_or_else(|| ipc("a message that is no batch"))?;
+        let found = message.header_as_record_batch().ok_or_else(|| ipc("a message that is not a batch"))?;
         let mut buffers = Vec::new();
         for buffer in found.buffers().into_iter().flatten() {
             let invalid = |_| ipc("a buffer of negative length");

@@ -237,7 +237,7 @@ fn without_false_dictionaries(metadata: ParquetMetaData) -> Result<ParquetMetaDa
 }
 
 fn wrong(what: &str, problem: &io::Error) -> ParquetError {
-    let hint = "write the file anew with smaller pages or leave it out";
+    let hint = "write the file again with smaller pages, or leave it out";
     ParquetError::General(format!("the {what} of the Parquet file is refused: {problem}; {hint}"))
 }
 
@@ -418,7 +418,7 @@ impl<R: Read> Walk<R> {
             }
             12 => self.structure(depth, Level::Inner),
             13 => self.skip(16),
-            kind => Err(refused(format!("the type {kind} is none of Thrift's"))),
+            kind => Err(refused(format!("unknown Thrift type {kind}"))),
         }
     }
 }
@@ -458,7 +458,7 @@ impl Iterator for JsonRows {
             let reader = self.reader.as_mut()?;
             // The library panics at some damaged files.
             let next = catch_unwind(AssertUnwindSafe(|| reader.next())).unwrap_or_else(|_| {
-                let problem = "the file is damaged in a way that the Parquet reader does not survive";
+                let problem = "the file is damaged: the Parquet reader failed on it";
                 Some(Err(ArrowError::ParquetError(problem.into())))
             });
             match next? {

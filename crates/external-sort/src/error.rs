@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A spill file could not be created, written or read.
-    #[error("cannot {action} {}: {cause}; set a folder with more room, or raise the memory budget", path.display())]
+    #[error("cannot {action} {}: {cause}; use a directory with more free space, or raise the memory budget", path.display())]
     Io {
         /// Operation that failed, as a verb phrase.
         action: &'static str,

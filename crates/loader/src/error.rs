@@ -12,7 +12,7 @@ pub enum LoadError {
     /// The split is smaller than one sample.
     #[error(
         "{}: split {split:?} holds {tokens} tokens, one sample needs {wanted} (sequence length {seq_len}); use more \
-         text or a shorter sequence", path.display()
+         text, or lower train.seq_len", path.display()
     )]
     TooFewTokens {
         /// Folder of the split.
@@ -28,8 +28,8 @@ pub enum LoadError {
     },
     /// The split has no micro-batch of documents.
     #[error(
-        "{}: split {split:?} of {documents} documents gives {samples} samples, a micro-batch wants {wanted}; use more text, a smaller \
-         micro-batch, or windows (train.lengths = \"packed\")", path.display()
+        "{}: split {split:?} of {documents} documents gives {samples} samples, a micro-batch needs {wanted}; \
+         use more text, a smaller micro-batch, or windows (train.lengths = \"packed\")", path.display()
     )]
     TooFewDocuments {
         /// Folder of the split.

@@ -126,7 +126,8 @@ impl Mixture {
         if shares.len() != found.len() || shares.iter().any(|share| !found.contains(&share.name.as_str())) {
             let asked: Vec<&str> = shares.iter().map(|share| share.name.as_str()).collect();
             return Err(wrong(format!(
-                "{place} holds the components {}, the mixture names {}; make corpus and shards again with `bessemer run`",
+                "{place} holds the components {}, the mixture names {}; rebuild corpus and shards with \
+                 `bessemer run`",
                 found.join(", "),
                 asked.join(", ")
             )));

@@ -37,7 +37,7 @@ pub enum RunLogError {
     /// The log has a later version of the format.
     #[error(
         "{}: run log version {found}, this program reads version {wanted}; use the program that wrote it, or \
-         another run folder", path.display()
+         another run directory", path.display()
     )]
     Version {
         /// The file.

@@ -93,7 +93,7 @@ pub enum ShardError {
         found: u32,
     },
     /// The file ends too early.
-    #[error("{}: truncated at byte {found}: its header asks for {wanted} bytes; rebuild the shards", path.display())]
+    #[error("{}: truncated at byte {found}: its header states {wanted} bytes; rebuild the shards", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -103,7 +103,7 @@ pub enum ShardError {
         found: u64,
     },
     /// The file goes on after its trailer.
-    #[error("{}: {found} bytes long, its header asks for {wanted}: something was appended", path.display())]
+    #[error("{}: {found} bytes long, its header states {wanted}: bytes were appended; restore or rebuild it", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -178,7 +178,7 @@ pub enum ShardError {
         vocab_size: u32,
     },
     /// Tokens were asked for that do not exist.
-    #[error("{}: tokens {start}..{end} were asked for, there are {tokens}", path.display())]
+    #[error("{}: wanted tokens {start}..{end}, found {tokens} tokens", path.display())]
     OutOfRange {
         /// The file or directory.
         path: PathBuf,

@@ -110,8 +110,8 @@ impl SetIndex {
             return Err(wrong(format!("wanted format {FORMAT:?}, found {:?}", preamble.format)));
         }
         if !preamble.version.is_some_and(|version| (1..=INDEX_VERSION).contains(&version)) {
-            let found = preamble.version;
-            return Err(wrong(format!("wanted version 1 to {INDEX_VERSION} of the index, found {found:?}")));
+            let found = preamble.version.map_or("none".to_owned(), |version| version.to_string());
+            return Err(wrong(format!("wanted version 1 to {INDEX_VERSION} of the index, found {found}")));
         }
         let index: SetIndex = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         index.check(split).map_err(wrong)?;

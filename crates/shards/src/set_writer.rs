@@ -94,7 +94,7 @@ impl ShardSetWriter {
             return Err(wrong(format!("component {name:?} was begun before")));
         }
         if self.components.is_empty() && (self.current.is_some() || !self.done.is_empty()) {
-            return Err(wrong(format!("component {name:?} begins behind documents of no component")));
+            return Err(wrong(format!("component {name:?} begins after documents of no component")));
         }
         self.components.push(ListedComponent { name: name.into(), ..ListedComponent::default() });
         Ok(())

@@ -179,7 +179,7 @@ impl<R: Read> TarReader<R> {
                 break;
             }
             if !checksum_holds(&block) {
-                return self.wrong("this is no tar header: its checksum differs");
+                return self.wrong("not a tar header: its checksum differs");
             }
             let stated = number(&block[124..136]);
             let kind = block[156];
@@ -188,7 +188,7 @@ impl<R: Read> TarReader<R> {
             let size = if extra { stated } else { over.size.or(stated) };
             let Some(size) = size.filter(|&s| s <= MOST_ENTRY_BYTES) else {
                 return self
-                    .wrong("a header states a length that no file has; what follows it cannot be found");
+                    .wrong("a header states an impossible file length; the entries after it are lost");
             };
             if extra {
                 headers += 1;

@@ -47,7 +47,7 @@ impl CharModel {
     fn unknown(&self, text: &[u8], offset: usize) -> TokenizerError {
         let found = match decode(&text[offset..]).and_then(|(c, _)| char::from_u32(c)) {
             Some(c) => format!("character {c:?} (U+{:04X})", c as u32),
-            None => format!("byte 0x{:02X}, which is no part of valid UTF-8,", text[offset]),
+            None => format!("byte 0x{:02X}, which is not part of valid UTF-8,", text[offset]),
         };
         let line = 1 + text[..offset].iter().filter(|b| **b == b'\n').count();
         TokenizerError::UnknownCharacter { found, offset, line, alphabet: self.len }

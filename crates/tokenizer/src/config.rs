@@ -98,8 +98,8 @@ impl TokenizerConfig {
         for (i, token) in specials.iter().enumerate() {
             if token.chars().nth(1).is_none() {
                 return Err(TokenizerError::Config(format!(
-                    "special_tokens[{i}] = {token:?} must have at least two characters, or it could not be told from \
-                     ordinary text"
+                    "special_tokens[{i}] = {token:?} must have at least two characters, to be \
+                     distinguishable from ordinary text"
                 )));
             }
             if specials[..i].contains(token) {

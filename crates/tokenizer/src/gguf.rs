@@ -36,7 +36,7 @@ impl Tokenizer {
         let Model::ByteBpe { pretokenizer, bpe } = self.model() else {
             return Err(TokenizerError::Unsupported {
                 part: "model",
-                found: "of characters".into(),
+                found: "with characters as tokens".into(),
                 hint: "llama.cpp has byte-level BPE: train a tokenizer with kind = \"byte-bpe\"",
             });
         };
@@ -71,7 +71,8 @@ impl Tokenizer {
             Some(token) => Err(TokenizerError::Unsupported {
                 part: "ignore_merges",
                 found: format!("{looked_up} with the pattern {} {token}", pretokenizer.name()),
-                hint: "llama.cpp looks whole pieces up with the pattern llama3 only, and so its ids would be others",
+                hint: "llama.cpp looks up whole pieces only with the pattern llama3, so its token ids would \
+                       differ",
             }),
         }
     }

@@ -328,8 +328,8 @@ pub(crate) fn learn_merges(
         });
         if (whole as usize) < limits.special {
             return Err(TokenizerError::Training(format!(
-                "special token {:?} is an ordinary word of the text; choose a string that the pre-tokenizer takes \
-                 apart, such as \"<|name|>\"",
+                "special token {:?} occurs in the text as an ordinary word; choose a string that the \
+                 pre-tokenizer splits, such as \"<|name|>\"",
                 String::from_utf8_lossy(&tokens[whole as usize])
             )));
         }

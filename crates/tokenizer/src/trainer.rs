@@ -123,7 +123,7 @@ impl Trainer {
     /// character tokenizer needs more ids than `vocab_size`.
     pub fn finish(self, mut progress: impl FnMut(TrainingProgress)) -> Result<Tokenizer> {
         if self.bytes == 0 {
-            return Err(TokenizerError::Training("there was no text to learn from".to_owned()));
+            return Err(TokenizerError::Training("the training text is empty".to_owned()));
         }
         let (mut words, mut chars) = (None::<WordCounts>, BTreeSet::new());
         for tally in self.tallies {

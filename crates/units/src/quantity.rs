@@ -48,9 +48,9 @@ impl std::str::FromStr for Bytes {
         let bytes = number.trim().parse::<f64>().ok().map(|number| number * unit as f64);
         match bytes {
             Some(bytes) if (0.0..=(1u64 << 60) as f64).contains(&bytes) => Ok(Bytes(bytes as u64)),
-            _ => {
-                Err(format!("{text:?} is no number of bytes: expected a size such as \"512 MiB\" or \"2GB\""))
-            }
+            _ => Err(format!(
+                "{text:?} is not a size in bytes: expected a size such as \"512 MiB\" or \"2GB\""
+            )),
         }
     }
 }

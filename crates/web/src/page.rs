@@ -151,7 +151,8 @@ impl Page {
         self.media_type = Some(kind.clone());
         if body.starts_with(PDF_BEGINNING) || matches!(kind.as_str(), "application/pdf" | "application/x-pdf")
         {
-            let detail = format!("{} bytes; PDF is not read, convert it to text or HTML first", body.len());
+            let detail =
+                format!("{} bytes; PDF is not supported: convert it to text or HTML first", body.len());
             return self.refuse(PageVerdict::Pdf, detail);
         }
         if !html && !plain {

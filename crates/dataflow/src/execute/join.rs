@@ -116,8 +116,9 @@ impl Scan for Joined {
             _ => match self.peek()? {
                 None => Ok(None),
                 Some(id) => {
-                    let problem =
-                        format!("the side plan speaks of row {id:?}, which does not exist or twice");
+                    let problem = format!(
+                        "the side plan refers to row {id:?}, which does not exist or was named before"
+                    );
                     Err(Error::plan(&self.name, problem))
                 }
             },

@@ -209,7 +209,7 @@ impl Tokenizer {
             return unsupported("version", format!("{version:?}"), "version \"1.0\" is");
         }
         if !file.normalizer.is_null() {
-            let hint = "text is encoded byte for byte, so that it decodes to itself; only null is read";
+            let hint = "text must decode to itself: only a normalizer of null is supported";
             return unsupported("normalizer", type_of(&file.normalizer), hint);
         }
         check_post_processor(&file.post_processor)?;
@@ -360,7 +360,7 @@ fn token_table(
 }
 
 fn check_bpe_options(model: &ModelIn) -> Result<()> {
-    let hint = "byte-level BPE has none";
+    let hint = "use a tokenizer of byte-level BPE without it";
     if let Some(dropout) = model.dropout.filter(|dropout| *dropout != 0.0) {
         return unsupported(
             "model dropout",

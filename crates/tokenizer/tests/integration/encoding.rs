@@ -288,7 +288,9 @@ fn a_character_outside_the_alphabet_is_named_with_its_place() {
     assert_eq!(tokenizer.decode(&tokenizer.encode(b"old\nhero").unwrap()).unwrap(), b"old\nhero");
     let message = |text: &[u8]| tokenizer.encode(text).unwrap_err().to_string();
     assert!(message("he\nllé".as_bytes()).starts_with("character 'é' (U+00E9) at byte 5 (line 2)"));
-    assert!(message(b"he\xff").starts_with("byte 0xFF, which is no part of valid UTF-8, at byte 2 (line 1)"));
+    assert!(
+        message(b"he\xff").starts_with("byte 0xFF, which is not part of valid UTF-8, at byte 2 (line 1)")
+    );
     let error = tokenizer.encode_batch(&["hello", "x"], 2).unwrap_err();
     assert!(matches!(error, TokenizerError::UnknownCharacter { offset: 0, .. }));
 }
