@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An address that is none.
-    #[error("{found:?} is no address: {problem}")]
+    #[error("{found:?} is not an address: {problem}")]
     Address {
         /// The given text.
         found: String,
@@ -23,7 +23,8 @@ pub enum Error {
     },
     /// The process at the scheduler's address is no scheduler of Bessemer.
     #[error(
-        "what answers at {scheduler} is no scheduler of Bessemer ({found}); wanted the address after --listen of bessemer corpus cluster scheduler"
+        "the server at {scheduler} is not a scheduler of Bessemer ({found}); use the address of --listen of \
+         bessemer corpus cluster scheduler"
     )]
     NoScheduler {
         /// The address.
@@ -51,7 +52,8 @@ pub enum Error {
     },
     /// An executor went away together with results that were still to be fetched from it.
     #[error(
-        "an executor went away with results ({cause}); look at its log, and start the build again: it goes on from what is finished"
+        "an executor with results was lost ({cause}); check its log and start the build again: it continues \
+         from the finished parts"
     )]
     Lost {
         /// Error of the connection to it.
@@ -62,7 +64,8 @@ pub enum Error {
     Plan(#[from] bessemer_dataflow::Error),
     /// The program was built without the feature.
     #[error(
-        "this program was built without the cluster: cargo build --release --features cluster (it adds about 20 minutes on two cores; docs/cluster.md)"
+        "this program was built without cluster support: cargo build --release --features cluster (it adds \
+         about 20 minutes on two cores; docs/cluster.md)"
     )]
     NotBuilt,
 }

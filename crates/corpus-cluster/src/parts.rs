@@ -234,7 +234,7 @@ impl PartRanges {
             Some(range) if id <= range.1 => Ok(range.2),
             _ => Err(Error::Plan {
                 stage: "parts".into(),
-                problem: format!("a side plan speaks of row {id:?}, which no part holds"),
+                problem: format!("a side plan refers to row {id:?}, which no part holds"),
             }),
         }
     }

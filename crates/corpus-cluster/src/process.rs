@@ -124,7 +124,7 @@ pub(crate) fn executor(options: &ExecutorOptions, runner: &Arc<dyn TaskRunner>) 
 pub(crate) fn host_port(text: &str) -> Result<(String, u16), Error> {
     let wrong = |problem: &str| Error::Address { found: text.to_string(), problem: problem.to_string() };
     let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("wanted HOST:PORT"))?;
-    let port = port.parse().map_err(|_| wrong("the part after the colon is no port from 1 to 65535"))?;
+    let port = port.parse().map_err(|_| wrong("the part after the colon is not a port from 1 to 65535"))?;
     if host.is_empty() || port == 0 {
         return Err(wrong("wanted HOST:PORT, for example 127.0.0.1:50050"));
     }

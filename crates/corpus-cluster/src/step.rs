@@ -334,7 +334,8 @@ fn side_join<'s, 'a>(segments: &'s Segments<'a>, generation: usize) -> Result<&'
     generation.checked_sub(1).and_then(|index| segments.side_joins.get(index)).ok_or_else(|| Error::Plan {
         stage: "cluster".into(),
         problem: format!(
-            "side join {generation} was asked for, the plan has {}; executors and client must run the same version",
+            "side join {generation} was requested, the plan has {}; executors and client must run the same \
+             version",
             segments.side_joins.len()
         ),
     })

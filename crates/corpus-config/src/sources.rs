@@ -234,7 +234,8 @@ impl CorpusConfig {
         }
         if temperature != 1.0 {
             return Err(format!(
-                "corpus.mix.temperature = {temperature} says nothing beside weights: leave it out, or the weights"
+                "corpus.mix.temperature = {temperature} has no effect with explicit weights: leave out one \
+                 of the two"
             ));
         }
         Ok(())

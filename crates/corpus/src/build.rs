@@ -143,8 +143,8 @@ fn require_list(target: &OutputDir, tombstones: &Tombstones) -> Result<()> {
         return Ok(());
     }
     Err(Error::Config(format!(
-        "{} is missing, and documents were deleted from the corpus in {}: put the list back, or remove the corpus to build it \
-         with these documents",
+        "{} is missing, and documents were deleted from the corpus in {}: restore the list, or remove the \
+         corpus to build it with these documents",
         tombstones_path(&target.path()).display(),
         target.path().display()
     )))
@@ -389,17 +389,14 @@ fn remarks(config: &CorpusConfig, listing: &Listing, summary: &CorpusSummary, se
 
 fn empty(source: &dyn Source, summary: &CorpusSummary, seen: &Seen) -> Error {
     let left_out = source.listing().skipped.in_words();
-    let reasons = if summary.read.documents == 0 {
-        left_out
-            .unwrap_or_else(|| format!("{} hidden or excluded files were left out", summary.skipped_files))
+    let (reasons, hint) = if summary.read.documents == 0 {
+        let reasons =
+            left_out.unwrap_or_else(|| format!("hidden or excluded files: {}", summary.skipped_files));
+        (reasons, "check corpus.path, corpus.extensions and corpus.exclude")
     } else {
         let faults: String = seen.fault_examples.iter().map(|fault| format!("; {fault}")).collect();
-        format!("dropped as: {}{faults}", summary.reasons_in_words())
+        let reasons = format!("reasons: {}{faults}", summary.reasons_in_words());
+        (reasons, "relax the first of these rules in [corpus.clean] or [corpus.rules]")
     };
-    Error::Empty {
-        place: source.describe(),
-        seen: summary.read.documents,
-        reasons,
-        hint: "check corpus.path and corpus.extensions, or relax the rule named first in [corpus.clean]",
-    }
+    Error::Empty { place: source.describe(), seen: summary.read.documents, reasons, hint }
 }

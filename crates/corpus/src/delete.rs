@@ -235,7 +235,7 @@ impl Stream {
 
     /// The rows of the current batch that stand before `border`, at least one.
     fn run(&mut self, border: Option<(u32, u64)>) -> Result<RecordBatch> {
-        let missing = || Error::plan(DELETED, "no batch at hand");
+        let missing = || Error::plan(DELETED, "no batch to write");
         let (batch, at) = self.current.as_mut().ok_or_else(missing)?;
         let from = *at;
         *at += 1;

@@ -68,9 +68,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// No document was left to train on.
-    #[error(
-        "the corpus is empty: {seen} documents were read from {place} and none was kept ({reasons}); {hint}"
-    )]
+    #[error("the corpus is empty: {} ({reasons}); {hint}", none_kept(*seen, place))]
     Empty {
         /// The source, in words.
         place: String,
@@ -115,7 +113,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The stop flag was raised.
-    #[error("stopped on request; finished parts are kept and the next run continues behind them")]
+    #[error("stopped on request; finished parts are kept, and the next run continues after them")]
     Stopped,
     /// A defect of the plan, or a panic of a worker.
     #[error(transparent)]
@@ -198,5 +196,14 @@ impl Error {
     pub(crate) fn parquet(path: &Path) -> impl FnOnce(parquet::errors::ParquetError) -> Error {
         let path = path.to_path_buf();
         move |cause| Error::Parquet { path, cause }
+    }
+}
+
+/// The documents of a source that has none to train on, in words.
+fn none_kept(seen: u64, place: &str) -> String {
+    match seen {
+        0 => format!("no documents were found in {place}"),
+        1 => format!("the only document in {place} was dropped"),
+        _ => format!("all {seen} documents in {place} were dropped"),
     }
 }

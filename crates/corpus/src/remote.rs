@@ -37,7 +37,7 @@ struct Text {
 fn place(kind: SourceKind, path: &mut String) -> Result<()> {
     if path.is_empty() && kind != SourceKind::Embedded {
         return Err(Error::Config(
-            "corpus.path is missing: other machines cannot tell where the text lies; set it to a path that all of them see".into(),
+            "corpus.path is missing: set it to a path that all machines of the cluster can read".into(),
         ));
     }
     if !is_address(path) {
@@ -61,7 +61,10 @@ fn absolute(key: &str, path: &mut String) -> Result<()> {
     }
     let found = std::path::absolute(&*path).map_err(Error::io("make absolute", Path::new(&*path)))?;
     let Some(found) = found.to_str() else {
-        return Err(Error::Config(format!("{key} = {path:?}: expected UTF-8, to be sent to other machines")));
+        return Err(Error::Config(format!(
+            "{key} = {path:?}: expected UTF-8, because it is sent to other \
+                                          machines"
+        )));
     };
     *path = found.into();
     Ok(())
@@ -104,7 +107,7 @@ impl RemotePlan {
     /// A text that is no plan's, a source that is missing here, or one that differs from the one the text was made of.
     pub fn of(text: &str, access: &Access) -> Result<RemotePlan> {
         let Text { mut config, key: wanted } = serde_json::from_str(text)
-            .map_err(|cause| Error::Config(format!("the text of a plan is not understood: {cause}")))?;
+            .map_err(|cause| Error::Config(format!("cannot parse the plan: {cause}")))?;
         config.access = access.clone();
         check(&config).map_err(Error::Config)?;
         let source = source::open(&config)?;

@@ -64,7 +64,8 @@ impl Assign {
                 if !names.contains(name.as_str()) {
                     let some: Vec<&str> = names.iter().take(12).copied().collect();
                     return Err(Error::Config(format!(
-                        "corpus.split.{key} names {name:?}, which is no source of this corpus; the {} sources are: {}{}",
+                        "corpus.split.{key} names {name:?}, which is not a source of this corpus; the {} \
+                         sources are: {}{}",
                         names.len(),
                         some.join(", "),
                         if names.len() > some.len() { ", …" } else { "" }

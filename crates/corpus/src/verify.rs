@@ -39,14 +39,14 @@ pub(crate) fn summary_of(text: &str) -> std::result::Result<CorpusSummary, Strin
     if let Some(text) = text.strip_prefix(CHECKSUM) {
         let wanted = text.get(..DIGITS).unwrap_or_default();
         let rest = text.get(DIGITS..).unwrap_or_default();
-        let rest = rest.strip_prefix(BEHIND).ok_or("its checksum is not understood")?;
+        let rest = rest.strip_prefix(BEHIND).ok_or("its checksum line is malformed")?;
         let found = format!("{:032x}", xxh3_128(rest.as_bytes()));
         if found != wanted {
             return Err(format!("its checksum is {wanted}, and its text has {found}"));
         }
     }
     let summary: CorpusSummary =
-        serde_json::from_str(text).map_err(|cause| format!("its summary is not understood: {cause}"))?;
+        serde_json::from_str(text).map_err(|cause| format!("cannot parse its summary: {cause}"))?;
     if summary.format_version != FORMAT_VERSION {
         return Err(format!("it has format {}, this program reads {FORMAT_VERSION}", summary.format_version));
     }

@@ -109,7 +109,7 @@ pub enum MediaError {
         what: String,
     },
     /// The caller asked to stop.
-    #[error("stopped as asked; nothing incomplete was left behind, and the same command begins anew")]
+    #[error("stopped on request; no incomplete file was kept; run the same command to start over")]
     Stopped,
 }
 

@@ -353,7 +353,7 @@ impl StepFile {
             ("profile", self.profile.is_some()),
         ];
         if let Some((other, _)) = kinds.iter().find(|(name, given)| *given && *name != kind) {
-            return Err(Error::new(format!("a step is one thing: it has both {kind} and {other}")));
+            return Err(Error::new(format!("a step has both {kind} and {other}; wanted one of them")));
         }
         let of_rule = [
             ("min", self.min.is_some()),

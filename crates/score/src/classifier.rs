@@ -78,8 +78,8 @@ where
     for ((trained, judged), name) in sizes.iter().zip(["positive", "negative"]) {
         if *trained == 0 || *judged == 0 {
             return Err(ScoreError::Training(format!(
-                "of the {name} pile {trained} documents are for training and {judged} held out: wanted some of both; \
-                 give more text or another share"
+                "{name} documents: {trained} for training and {judged} held out, wanted at least one of \
+                 each; give more text or another held_out"
             )));
         }
     }

@@ -123,7 +123,7 @@ impl Importance {
         let magic = source.bytes(16, "the magic of an importance model")?;
         if magic != MAGIC {
             return Err(
-                source.error("this is no importance model of version 1; make one with `corpus train-dsir`")
+                source.error("not an importance model of version 1; train one with `corpus train-dsir`")
             );
         }
         let ratios = source.f32s(BUCKETS as u64, LARGEST_RATIO, "the log ratios")?;

@@ -120,8 +120,12 @@ impl<R: Read> Source<R> {
 
     /// `count` floats, each finite and of magnitude up to `limit`.
     pub(crate) fn f32s(&mut self, count: u64, limit: f32, what: &str) -> Result<Vec<f32>> {
-        let bytes =
-            count.checked_mul(4).ok_or_else(|| self.error(format!("{what}: {count} floats are absurd")))?;
+        let bytes = count.checked_mul(4).ok_or_else(|| {
+            self.error(format!(
+                "{what}: impossible number of floats, \
+                                                                   {count}"
+            ))
+        })?;
         self.need(bytes, what)?;
         let mut values = Vec::with_capacity(
             usize::try_from(count)

@@ -113,7 +113,7 @@ impl MinHashConfig {
         require(is_share, "minhash.similarity", "above 0 and at most 1", self.similarity)?;
         require(self.bands == 0 || self.rows > 0, "minhash.rows", "at least 1", self.rows)?;
         let fits = self.bands.saturating_mul(self.rows) <= MAX_VALUES;
-        let wanted = format!("such that bands x rows is at most {MAX_VALUES}");
+        let wanted = format!("set so that bands x rows is at most {MAX_VALUES}");
         require(fits, "minhash.bands", &wanted, format!("{} x {}", self.bands, self.rows))?;
         let is_seed = self.signature == Signature::Sketch || u32::try_from(self.seed).is_ok();
         require(is_seed, "minhash.seed", "below 2^32 for datatrove's signatures", self.seed)

@@ -74,7 +74,8 @@ impl DedupConfig {
     pub fn check(&self) -> Result<(), String> {
         for (index, method) in self.methods.iter().enumerate() {
             if self.methods[..index].contains(method) {
-                return Err(format!("dedup.methods names {method:?} twice; name each method once"));
+                let name = format!("{method:?}").to_lowercase();
+                return Err(format!("dedup.methods names {name:?} twice; name each method once"));
             }
         }
         check_rehydrate(&self.rehydrate)?;
@@ -100,7 +101,7 @@ const MAX_WEIGHT: u64 = 64;
 fn check_rehydrate(table: &[[u64; 2]]) -> Result<(), String> {
     if let Some(pair) = table.windows(2).find(|pair| pair[0][0] >= pair[1][0]) {
         return Err(format!(
-            "dedup.rehydrate: the size {} stands before {}: wanted rising sizes",
+            "dedup.rehydrate: the size {} is before {}: wanted ascending sizes",
             pair[0][0], pair[1][0]
         ));
     }

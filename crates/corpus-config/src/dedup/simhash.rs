@@ -34,7 +34,7 @@ impl SimHashConfig {
         require(blocks > distance && blocks <= distance + 8, "simhash.blocks", &wanted, blocks)?;
         // Binomial coefficient of blocks over distance.
         let choices = (1..=u64::from(distance)).fold(1, |n, k| n * (u64::from(blocks) + 1 - k) / k);
-        let wanted = "such that there are at most 255 choices of equal blocks";
+        let wanted = "set so that there are at most 255 choices of equal blocks";
         require(choices <= 255, "simhash.blocks", wanted, format!("{blocks} ({choices} choices)"))
     }
 }

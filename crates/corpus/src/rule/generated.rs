@@ -77,7 +77,7 @@ impl DocumentPass for Generated {
                 continue;
             }
             if let Some(marker) = self.marker(number, line, kind) {
-                let detail = format!("line {} says {marker:?}", number + 1);
+                let detail = format!("line {} contains {marker:?}", number + 1);
                 return Ok(Verdict::drop("generated", detail));
             }
         }

@@ -98,7 +98,7 @@ impl Cargo<'_> {
             let lines: Vec<&str> =
                 message.lines().map(str::trim).filter(|line| !line.is_empty()).take(6).collect();
             return Err(self.error(
-                format!("`cargo {}` said: {}", arguments.join(" "), lines.join(" ")),
+                format!("`cargo {}` failed: {}", arguments.join(" "), lines.join(" ")),
                 "run `cargo fetch` in that folder once, which makes the lock file and downloads the sources",
             ));
         }
@@ -109,7 +109,7 @@ impl Cargo<'_> {
         let all = [&["metadata", "--offline", "--locked", "--format-version", "1"], arguments].concat();
         serde_json::from_str(&self.run(&all)?).map_err(|cause| {
             self.error(
-                format!("the answer of `cargo metadata` is not understood: {cause}"),
+                format!("cannot parse the output of `cargo metadata`: {cause}"),
                 "check the version of cargo",
             )
         })
@@ -119,7 +119,7 @@ impl Cargo<'_> {
     fn host(&self) -> Result<String> {
         let text = self.run(&["-vV"])?;
         text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_string).ok_or_else(|| {
-            self.error("`cargo -vV` names no host".into(), "set corpus.target to the target triple")
+            self.error("`cargo -vV` printed no host triple".into(), "set corpus.target to the target triple")
         })
     }
 
@@ -142,7 +142,7 @@ impl Cargo<'_> {
         let packages: Option<Vec<Package>> = lines.map(package).collect();
         let mut packages = packages.ok_or_else(|| {
             let hint = "check the version of cargo";
-            self.error("the answer of `cargo tree` is not understood".into(), hint)
+            self.error("cannot parse the output of `cargo tree`".into(), hint)
         })?;
         packages.sort();
         packages.dedup();
@@ -226,7 +226,7 @@ fn folders(
             (None, None) => {
                 return Err(cargo.error(
                     format!(
-                        "the source of {} {} is neither in {} nor known to cargo",
+                        "the source of {} {} is neither in {} nor in the output of cargo",
                         package.name,
                         package.version,
                         options.home.join("registry/src").display()

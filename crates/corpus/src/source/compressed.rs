@@ -136,7 +136,8 @@ impl<R: Read> Read for Bounded<R> {
         let read = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
             let what = format!(
-                "it unpacks to more than {} bytes, {MOST_RATIO} for each of its own: a decompression bomb",
+                "it unpacks to more than {} bytes, {MOST_RATIO} times its size: refused as a decompression \
+                 bomb",
                 self.most
             );
             io::Error::new(io::ErrorKind::FileTooLarge, what)

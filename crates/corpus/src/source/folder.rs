@@ -501,7 +501,8 @@ fn document(
     }
     origin.bytes = buffer.len() as u64;
     if buffer.starts_with(PDF_BEGINNING) {
-        let detail = format!("{} bytes; PDF is not read, convert it to text or HTML first", buffer.len());
+        let detail =
+            format!("{} bytes; PDF is not supported: convert it to text or HTML first", buffer.len());
         return rows.refuse(&origin, PageVerdict::Pdf.name(), &detail, &[]);
     }
     if reading.is_page(&file.relative) {

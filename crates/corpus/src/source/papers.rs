@@ -308,7 +308,7 @@ fn text_of(path: &str, bytes: Vec<u8>, limits: &MarkupLimits) -> std::result::Re
     if bytes.starts_with(PDF_BEGINNING) {
         return Err((
             PageVerdict::Pdf.name(),
-            "PDF is not read, convert it to text or HTML first".into(),
+            "PDF is not supported: convert it to text or HTML first".into(),
             Vec::new(),
         ));
     }
@@ -316,7 +316,13 @@ fn text_of(path: &str, bytes: Vec<u8>, limits: &MarkupLimits) -> std::result::Re
     let paper = if XML.contains(&extension(path).as_str()) || text.trim_start().starts_with("<?xml") {
         match jats::is_article(&text) {
             true => jats::article(&text, limits),
-            false => return Err(("no-document", "XML whose first element is not <article>".into(), head)),
+            false => {
+                return Err((
+                    "no-document",
+                    "wanted XML with the root element <article>, found another".into(),
+                    head,
+                ));
+            }
         }
     } else {
         latex::paper(&[(path.to_string(), text)], limits)

@@ -40,7 +40,7 @@ pub(super) type Reader = CheckedBatches;
 /// Runs the Parquet library on a file that may be damaged; a panic there is an error of the file.
 fn shielded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err("the file is damaged in a way the Parquet reader does not survive".into()))
+        .unwrap_or_else(|_| Err("the file is damaged: the Parquet reader failed on it".into()))
 }
 
 enum Opened {
@@ -176,7 +176,7 @@ impl ByFile for Parquet {
     fn open(&self, file: &FileEntry) -> std::result::Result<Self::Reader, Found> {
         let opened = start(file, &self.columns).and_then(|opened| match opened {
             Opened::Reader(reader) => Ok((reader, 0)),
-            Opened::Without(found) => Err(format!("the column vanished; there are: {found}")),
+            Opened::Without(found) => Err(format!("the column is missing in this file; it has: {found}")),
         });
         opened.map_err(|problem| Found { row: 0, batch: Err(problem) })
     }

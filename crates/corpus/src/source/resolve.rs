@@ -124,7 +124,7 @@ fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn
         }
         (SourceKind::Embedded, _) => Arc::new(embedded::open()),
         (_, None) | (SourceKind::Auto, _) => {
-            return Err(wrong(path, "is no place to read from", "set corpus.path"));
+            return Err(wrong(path, "names no file or folder", "set corpus.path"));
         }
     })
 }
@@ -274,7 +274,7 @@ fn kind_of(place: &SourceLocation<'_>) -> Result<SourceKind> {
     let names = place.names()?;
     if names.is_empty() && place.is_remote() {
         let hint = "check corpus.path and corpus.exclude; names are case-sensitive";
-        return Err(wrong(place.path, "nothing lies below this address", hint));
+        return Err(wrong(place.path, "no objects have this prefix", hint));
     }
     // Archives below a folder are left out unless they are asked for: they may hold anything.
     let otherwise = match place.path.is_dir() {
@@ -331,7 +331,7 @@ fn not_compressed(path: &Path) -> Result<()> {
         return Ok(());
     }
     let hint = "unpack it, or put it into a folder of its own and set corpus.path to that";
-    Err(wrong(path, "is compressed, and a single text is read byte for byte", hint))
+    Err(wrong(path, "is compressed, and a single text file must be plain UTF-8", hint))
 }
 
 /// Refuses a file of posts that is packed: answers are read at their places.
@@ -340,7 +340,11 @@ fn not_packed_posts(path: &Path) -> Result<()> {
     if path.is_dir() || inner_name(&name) == name {
         return Ok(());
     }
-    Err(wrong(path, "is compressed, and the answers of a thread are read at their places", "unpack it"))
+    Err(wrong(
+        path,
+        "is compressed, and the reader needs random access to join answers with questions",
+        "unpack it",
+    ))
 }
 
 /// Refuses a file whose bytes are no UTF-8 text, by how it begins: PDF and UTF-16.
@@ -349,11 +353,11 @@ fn no_other_format(path: &Path) -> Result<()> {
     let mut file = bessemer_durable::open_regular(path).map_err(Error::io("open", path))?;
     file.by_ref().take(PDF_BEGINNING.len() as u64).read_to_end(&mut head).map_err(Error::io("read", path))?;
     if head == PDF_BEGINNING {
-        return Err(wrong(path, "is a PDF file, which is not read", "convert it to text or HTML first"));
+        return Err(wrong(path, "is a PDF file, which is not supported", "convert it to text or HTML first"));
     }
     if head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]) {
         let hint = "write it as UTF-8, or put it into a folder of its own and set corpus.path to that";
-        return Err(wrong(path, "is in UTF-16, and a single text is read byte for byte", hint));
+        return Err(wrong(path, "is in UTF-16, and a single text file must be plain UTF-8", hint));
     }
     Ok(())
 }

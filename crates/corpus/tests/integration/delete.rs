@@ -193,5 +193,5 @@ fn what_cannot_be_done_is_said() {
     delete(&corpus, &all[..1], "", &stop).unwrap();
     fs::remove_file(tombstones_path(&corpus)).unwrap();
     let message = built(&config, &corpus).unwrap_err().to_string();
-    assert!(message.contains("tombstones.json") && message.contains("put the list back"), "{message}");
+    assert!(message.contains("tombstones.json") && message.contains("restore the list"), "{message}");
 }

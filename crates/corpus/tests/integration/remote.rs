@@ -212,7 +212,7 @@ fn what_is_wrong_is_said_before_anything_is_written() {
     });
     let wrong_key = CorpusConfig { access: Access::of(other), ..config("s3://bucket/a.jsonl", &store) };
     fails(&wrong_key, "access refused");
-    fails(&config("s3://bucket/nothing", &store), "nothing lies below");
+    fails(&config("s3://bucket/nothing", &store), "no objects have this prefix");
     fails(&CorpusConfig { text: "body".into(), ..config("s3://bucket/a.jsonl", &store) }, "\"body\"");
     fails(&config("ftp://host/a.jsonl", &store), "unknown scheme");
 }

@@ -193,8 +193,8 @@ impl PipelineBreaker for Seen {
             return Err(Error::plan(
                 self.name(),
                 format!(
-                    "a filter for {} n-grams with {} false answers takes {} MiB and {} MiB are granted; grant more \
-                     memory, lower dedup.bloom.expected or raise dedup.bloom.false_positives",
+                    "a filter for {} n-grams with {} false positives needs {} MiB, and {} MiB are available; \
+                     raise corpus.memory, lower dedup.bloom.expected or raise dedup.bloom.false_positives",
                     self.config.expected,
                     self.config.false_positives,
                     size.bits >> 23,

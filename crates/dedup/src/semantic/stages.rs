@@ -273,7 +273,7 @@ impl PipelineBreaker for SemDeDup {
                 (0, _) | (_, "") => Ok(()),
                 (_, name) => Err(Error::plan(
                     self.name(),
-                    format!("none of {documents} documents has a vector in {name:?}"),
+                    format!("no document of {documents} has a vector in the column {name:?}"),
                 )),
             };
         };

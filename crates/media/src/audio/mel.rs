@@ -122,7 +122,7 @@ impl LogMel {
         if frames == 0 {
             let n = samples.len();
             return Err(MediaError::Argument(format!(
-                "log-mel: {n} samples with {padding:?} are no frame of {HOP} samples"
+                "log-mel: {n} samples are fewer than one frame of {HOP} samples"
             )));
         }
         let length = match padding {

@@ -127,7 +127,7 @@ impl<'a> Processor<'a> {
             return Err(MediaError::Unsupported {
                 format: "audio",
                 what: "a sample with audio".into(),
-                hint: "say how many mel bands it shall have (--mels 80 or 128)",
+                hint: "set the number of mel bands (--mels 80 or 128)",
             });
         };
         let decoded = audio::decode(bytes, &self.config.limits)?;

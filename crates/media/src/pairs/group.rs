@@ -56,7 +56,7 @@ impl Grouper {
             events.extend(self.close());
             if self.seen.contains(&xxh3_64(key.as_bytes())) {
                 let detail =
-                    "the key comes again after other keys: the files of a sample must stand together"
+                    "the key occurs again after other keys: the files of a sample must be next to each other"
                         .to_owned();
                 self.broken = Some(("unordered-key", detail));
             }

@@ -76,7 +76,8 @@ impl Array {
         if !(1..=4).contains(&shape.len()) || length != Some(data.len() as u64) {
             let (name, found) = (dtype.name(), data.len());
             return Err(MediaError::Argument(format!(
-                "array: wanted 1 to 4 dims and as many {name} elements as they say, found shape {shape:?} and {found} bytes"
+                "array: wanted 1 to 4 dims and as many {name} elements as the shape has, found shape \
+                 {shape:?} and {found} bytes"
             )));
         }
         Ok(Array { dtype, shape: shape.to_vec(), data })

@@ -145,10 +145,10 @@ fn lying_headers_end_the_archive_with_a_message() {
         (header("x.txt", b'0', b"77777777777\0"), "truncated"),
         (
             header("x.txt", b'0', &[0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]),
-            "length that no file has",
+            "impossible file length",
         ),
-        (header("x.txt", b'0', &[0xff; 12]), "length that no file has"),
-        (header("x.txt", b'0', b"9999\0"), "length that no file has"),
+        (header("x.txt", b'0', &[0xff; 12]), "impossible file length"),
+        (header("x.txt", b'0', b"9999\0"), "impossible file length"),
         (header("x", b'L', b"00077777777\0"), "too long"),
         (file("pax", b'x', b"99 path=a\n"), "damaged pax"),
         (file("pax", b'x', b"8 size=x\n"), "damaged pax"),

@@ -246,7 +246,7 @@ fn check(step: &StepFile, name: &str, takes: &[&str]) -> Result<()> {
         return Err(Error::new(format!("{name:?}: keep = {keep}: wanted a share from 0 to 1")));
     }
     if step.marks.iter().flatten().any(String::is_empty) {
-        return Err(Error::new(format!("{name:?}: an empty mark is everywhere; leave it out")));
+        return Err(Error::new(format!("{name:?}: an empty mark matches everywhere; leave it out")));
     }
     Ok(())
 }

@@ -101,9 +101,9 @@ fn tokens(source: &str) -> Result<Vec<(Token, usize)>> {
             at += sign.len();
         } else {
             let hint = match c {
-                '=' => "\"=\" alone means nothing: equality is \"==\"".to_owned(),
-                '&' | '|' => format!("{c:?} alone means nothing: wanted \"{c}{c}\""),
-                c => format!("{c:?} means nothing here"),
+                '=' => "\"=\" is not an operator: write \"==\" for equality".to_owned(),
+                '&' | '|' => format!("{c:?} is not an operator: wanted \"{c}{c}\""),
+                c => format!("unexpected {c:?}"),
             };
             return Err(fault(source, at, &hint));
         }
@@ -226,7 +226,7 @@ impl Parser<'_> {
         self.next += 1;
         let right = self.value()?;
         if matches!(self.peek(), Token::Sign("==" | "!=" | "<" | "<=" | ">" | ">=")) {
-            return Err(self.wanted("\"&&\" between two comparisons: they do not chain"));
+            return Err(self.wanted("\"&&\" between two comparisons: comparisons do not chain"));
         }
         Ok(Expression::Compare(how, Box::new(left), Box::new(right)))
     }
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn errors_have_a_position() {
         for (source, says) in [
-            ("lang = 'en'", "character 6: \"=\" alone means nothing: equality is \"==\""),
+            ("lang = 'en'", "character 6: \"=\" is not an operator: write \"==\" for equality"),
             ("lang == ", "character 9: wanted a value, found the end"),
             ("é == 1 1", "character 8: wanted an operator or the end, found 1"),
             ("a & b", "wanted \"&&\""),
@@ -400,12 +400,12 @@ mod tests {
             ("a matches b", "wanted a pattern between quotes, found b"),
             ("a matches '('", "character 11: the pattern"),
             ("a matches '(\\\\w{1000}){1000}'", "the pattern"),
-            ("1 < a < 2", "they do not chain"),
+            ("1 < a < 2", "comparisons do not chain"),
             ("lenn(a)", "did you mean \"len\""),
             ("len(a, b)", "len takes 1 values, found 2"),
             ("'x", "does not end"),
             ("`x", "does not end"),
-            ("a == §", "'§' means nothing here"),
+            ("a == §", "unexpected '§'"),
             ("a == and", "wanted a value, found and"),
             ("-a", "a number after the sign"),
         ] {

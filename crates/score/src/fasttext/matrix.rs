@@ -61,7 +61,8 @@ impl Matrix {
             let (rows, columns) = (source.i64(what)?, source.i64(what)?);
             let rows = size(source, rows, columns, dim, what)?;
             let count = rows.checked_mul(dim as u64);
-            let count = count.ok_or_else(|| source.error(format!("{what}: {rows} rows are absurd")))?;
+            let count =
+                count.ok_or_else(|| source.error(format!("{what}: impossible number of rows, {rows}")))?;
             Matrix::Dense(Dense { dim, values: source.f32s(count, LIMIT, what)? })
         };
         Ok(matrix)
@@ -212,7 +213,7 @@ impl Codebook {
 fn size<R: Read>(source: &Source<R>, rows: i64, columns: i64, dim: usize, what: &str) -> Result<u64> {
     if rows < 0 || columns != dim as i64 {
         return Err(
-            source.error(format!("{what} is {rows} x {columns}, wanted {dim} columns as the settings say"))
+            source.error(format!("{what} is {rows} x {columns}, wanted {dim} columns as in the settings"))
         );
     }
     Ok(rows as u64)

@@ -68,7 +68,7 @@ impl FastText {
         let quantised = source.boolean("the flag of the input matrix")?;
         if dictionary.is_pruned() && !quantised {
             return Err(source
-                .error("the n-grams are pruned but the matrix is not quantised; download the model anew"));
+                .error("the n-grams are pruned but the matrix is not quantised; download the model again"));
         }
         let input = Matrix::read(&mut source, quantised, args.dim, "the input matrix")?;
         if (input.rows() as u64) < dictionary.rows_needed() {
@@ -89,7 +89,7 @@ impl FastText {
         }
         source.end()?;
         FastText::assemble(args, dictionary, input, output).ok_or_else(|| {
-            source.error("the counts of the labels do not fall, so the tree of this model is unknown")
+            source.error("the label counts are not in descending order, so the tree of this model is unknown")
         })
     }
 
@@ -112,7 +112,7 @@ impl FastText {
     pub fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
         let (Matrix::Dense(input), Matrix::Dense(output)) = (&self.input, &self.output) else {
             return Err(std::io::Error::other(
-                "a quantised fastText model cannot be written; keep the file it is from",
+                "a quantised fastText model cannot be written; copy the file that it was read from",
             ));
         };
         self.args.write(to)?;

@@ -132,7 +132,7 @@ where
     let input = gather(state.input, rows, args.dim);
     let output = gather(state.output, counts.len(), args.dim);
     if input.iter().chain(&output).any(|v| !v.is_finite()) {
-        return Err(ScoreError::Training("the weights left the numbers: lower lr or block".into()));
+        return Err(ScoreError::Training("the weights became infinite or NaN: lower lr or block".into()));
     }
     let dim = args.dim;
     let (input, output) =

@@ -76,7 +76,7 @@ fn read_counts<R: BufRead>(lines: &mut Lines<'_, R>, len: u64) -> Result<(Vec<u6
     let first = lines.content("\\data\\")?;
     if first.trim() != "\\data\\" {
         let shown: String = first.chars().take(40).collect();
-        return Err(lines.error(format!("wanted \"\\data\\\", found {shown:?}: this is no ARPA file")));
+        return Err(lines.error(format!("wanted \"\\data\\\", found {shown:?}: not an ARPA file")));
     }
     let mut counts = Vec::new();
     loop {
@@ -125,9 +125,8 @@ pub(crate) fn read(reader: impl BufRead, len: u64, name: &str) -> Result<Languag
         section = lines.content("the next section or \\end\\")?;
     }
     if section.trim() != "\\end\\" {
-        return Err(
-            lines.error(format!("wanted \"\\end\\\", found {section:?}: more n-grams than the header says?"))
-        );
+        return Err(lines
+            .error(format!("wanted \"\\end\\\", found {section:?}: more n-grams than the header states?")));
     }
     builder.finish().map_err(|what| lines.error(what))
 }
@@ -203,7 +202,7 @@ impl Builder {
             }
             let id = self.probing.unigrams.len() as u32;
             if id == u32::MAX || self.map.insert(hash_word(word.as_bytes()), id).is_some() {
-                return Err(format!("the word {word:?} is there twice"));
+                return Err(format!("the word {word:?} occurs twice"));
             }
             self.new_word(word, log10, backoff);
             return Ok(());

@@ -35,8 +35,8 @@ fn read_header<R: Read>(source: &mut Source<R>) -> Result<Header> {
     let found = source.bytes(wanted.len() as u64, "the header of a KenLM binary")?;
     if found != wanted {
         return Err(source.error(
-            "this is not a KenLM binary of format version 5 from a 64-bit little-endian machine, or its making was cut \
-             off; make it anew from the ARPA file",
+            "this is not a KenLM binary of format version 5 from a 64-bit little-endian machine, or it is \
+             incomplete; build it again from the ARPA file",
         ));
     }
     let order = source.u8("the order")? as usize;

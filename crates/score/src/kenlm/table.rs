@@ -146,7 +146,7 @@ impl Probing {
             let backoff = if backoff == 0.0 { NO_EXTENSION } else { backoff };
             self.middle[n - 2].insert(key, &[negative(log10).to_bits(), backoff.to_bits()])
         };
-        if new { Ok(()) } else { Err("an n-gram is there twice (or two n-grams share a 64-bit key)") }
+        if new { Ok(()) } else { Err("an n-gram occurs twice (or two n-grams share a 64-bit key)") }
     }
 
     /// Makes sure that `ids` is there; its probability.

@@ -88,7 +88,7 @@ impl Trie {
         let order = counts.len();
         for &count in counts {
             if count >= 1 << 57 {
-                return Err(source.error(format!("{count} n-grams of one order cannot be")));
+                return Err(source.error(format!("impossible number of n-grams of one order, {count}")));
             }
         }
         let tables = if kind.quantised { Some(Tables::read(source, order)?) } else { None };
@@ -134,7 +134,7 @@ impl Trie {
             at = level
                 .bytes()
                 .and_then(|b| b.checked_add(at))
-                .ok_or_else(|| source.error("the trie has absurd sizes"))?;
+                .ok_or_else(|| source.error("the trie has impossible sizes"))?;
             middle.push(level);
         }
         let weight_bits = tables.as_ref().map_or(31, |t| t.probability_bits);

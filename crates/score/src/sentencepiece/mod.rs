@@ -105,7 +105,7 @@ impl SentencePiece {
         }
         pieces.sort_by(|a, b| a.0.cmp(&b.0));
         if let Some(pair) = pieces.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(told(0, format!("the piece {:?} is there twice", pair[0].0)));
+            return Err(told(0, format!("the piece {:?} occurs twice", pair[0].0)));
         }
         let first = (0..=256)
             .map(|byte| pieces.partition_point(|(text, _)| text.bytes().next().map_or(0, usize::from) < byte))
