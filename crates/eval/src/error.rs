@@ -40,8 +40,8 @@ pub enum EvalError {
     },
     /// There is no byte length for a token of the data.
     #[error(
-        "token {token} has no byte length: the tokenizer tells those of {known} tokens; do tokenizer and shards belong \
-         together?"
+        "token {token} has no byte length: the tokenizer has {known} tokens; rebuild the shards with this \
+         tokenizer"
     )]
     ByteLength {
         /// The token.
@@ -51,7 +51,8 @@ pub enum EvalError {
     },
     /// The shards hold a token that the tokenizer does not know.
     #[error(
-        "token {token} at {at} of split {split:?} is unknown to the tokenizer; do tokenizer and shards belong together?"
+        "token {token} at {at} of split {split:?} is not in the tokenizer's vocabulary; rebuild the shards \
+         with this tokenizer"
     )]
     UnknownToken {
         /// The token.
@@ -62,7 +63,7 @@ pub enum EvalError {
         split: String,
     },
     /// A range of tokens that the split does not have.
-    #[error("split {split:?} holds {tokens} tokens, asked for those from {start} to {end}")]
+    #[error("split {split:?} holds {tokens} tokens, wanted those from {start} to {end}")]
     Range {
         /// First token asked for.
         start: u64,
@@ -87,8 +88,8 @@ pub enum EvalError {
     Setting(String),
     /// A model gave a logit that is no number, or infinity.
     #[error(
-        "the model's logit of token {token} is {value}: its weights or activations are not finite; \
-         look for the step where the loss stopped being a number, and use a checkpoint before it"
+        "the logit of token {token} is {value}: weights or activations are not finite; use a checkpoint from \
+         before the loss became NaN"
     )]
     Logit {
         /// The token.
@@ -97,10 +98,10 @@ pub enum EvalError {
         value: f32,
     },
     /// No token can follow.
-    #[error("there is no token to choose from: {0}")]
+    #[error("cannot sample a token: {0}")]
     NoCandidate(&'static str),
     /// Generation needs something to go on.
-    #[error("the prompt holds no token; begin with the end-of-text token, as every training document does")]
+    #[error("the prompt is empty; begin with the end-of-text token, as every training document does")]
     EmptyPrompt,
     /// The prompt does not fit.
     #[error(

@@ -17,7 +17,7 @@ pub struct Gone;
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the client is gone")
+        f.write_str("the client has disconnected")
     }
 }
 

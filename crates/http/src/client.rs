@@ -123,9 +123,12 @@ fn target(uri: &Uri) -> io::Result<(String, u16)> {
     match uri.scheme_str() {
         Some("http") => {}
         Some("https") => {
-            return Err(wrong("https; there is no TLS here: put a proxy on this machine before it"));
+            return Err(wrong(
+                "https, which is not supported; run a TLS proxy on this machine and use its \
+                              http:// address",
+            ));
         }
-        _ => return Err(wrong("none that begins with http://")),
+        _ => return Err(wrong("an address that does not begin with http://")),
     }
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("no host"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -166,7 +166,7 @@ fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Resu
             Err(e) => Err(Error::new(
                 ErrorKind::InvalidOperation,
                 format!(
-                    "no thread for the template could be started ({e}); try a higher limit of processes (ulimit -u)"
+                    "cannot start a thread for the template ({e}); raise the limit on processes (ulimit -u)"
                 ),
             )),
         }

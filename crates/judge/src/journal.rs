@@ -294,7 +294,7 @@ impl Journal {
                 return Err(JudgeError::Io(io::Error::new(
                     io::ErrorKind::WouldBlock,
                     format!(
-                        "{}: another program has had the study locked for {} s; try again when it is done",
+                        "{}: another program has locked the study for {} s; try again when it has finished",
                         self.path.display(),
                         BUSY.as_secs()
                     ),

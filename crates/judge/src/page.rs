@@ -119,7 +119,7 @@ impl Page {
             Err(e) => return failed(&e),
         };
         let Some(task) = task.filter(|_| named == done.to_string()) else {
-            return refused(StatusCode::CONFLICT, "this was judged already; here is the next one");
+            return refused(StatusCode::CONFLICT, "already judged; next task");
         };
         let choice = match choice(&store.study().question, sent, task) {
             Ok(choice) => choice,

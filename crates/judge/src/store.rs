@@ -263,7 +263,7 @@ impl Store {
             match repeated(&records.judged, new) {
                 None => Ok(()),
                 Some((judge, key)) => Err(JudgeError::Judgement(format!(
-                    "{judge} has judged this already: item {}",
+                    "{judge} has already judged this: item {}",
                     study.items[key.item].id
                 ))),
             }

@@ -215,7 +215,7 @@ impl Study {
             })?;
             let item = line.item(number).map_err(wrong)?;
             if !ids.insert(item.id.clone()) {
-                return Err(wrong(format!("the id {:?} stands twice", item.id)));
+                return Err(wrong(format!("the id {:?} occurs twice", item.id)));
             }
             items.push(item);
         }

@@ -316,7 +316,7 @@ impl Stores {
                 Ok(metas) => break metas,
                 Err(error) => {
                     failures += 1;
-                    let error = self.error(url, "listing what lies below", &error);
+                    let error = self.error(url, "listing the objects below", &error);
                     // Statuses are tried again below this; a body that ends early is not.
                     if failures >= self.options.attempts || !matches!(error, RemoteError::GaveUp { .. }) {
                         return Err(error);

@@ -164,7 +164,8 @@ impl Stores {
 fn check_writable(url: &str) -> Result<(), RemoteError> {
     match url.split_once("://") {
         Some(("http" | "https", _)) => Err(RemoteError::Options(format!(
-            "{url}: files behind HTTP are read and not written; expected s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY"
+            "{url}: HTTP addresses can be read but not written; expected s3://BUCKET/KEY, gs://BUCKET/KEY or \
+             az://CONTAINER/KEY"
         ))),
         _ => Ok(()),
     }

@@ -65,8 +65,7 @@ pub fn keep(confined: &Confined) -> Result<u8, SandboxError> {
         .map_err(|cause| SandboxError::Start { what: "the working directory".into(), cause })?
         .uid();
     if owner == 0 {
-        let cause =
-            io::Error::other("it belongs to root, as whom no command is run; give it to another user");
+        let cause = io::Error::other("it belongs to root, and no command is run as root; change its owner");
         return Err(SandboxError::Start { what: confined.directory.display().to_string(), cause });
     }
     new_root(&shown)?;

@@ -136,7 +136,9 @@ impl Body {
         match (read, reading.refusal, reading.field) {
             (Ok(()), ..) => Ok(reading.body),
             (Err(_), Some(refusal), _) => Err(refusal),
-            (Err(e), _, _) if !e.is_data() => Err(ApiError::request(format!("the body is no JSON: {e}"))),
+            (Err(e), _, _) if !e.is_data() => {
+                Err(ApiError::request(format!("the body is not valid JSON: {e}")))
+            }
             (Err(e), _, Some(field)) => Err(ApiError::field(&field, reworded(&e.to_string()))),
             (Err(e), ..) => Err(ApiError::request(reworded(&e.to_string()))),
         }

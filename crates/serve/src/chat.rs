@@ -59,7 +59,7 @@ impl ChatTemplate {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
         let template = BoundedTemplate::new(environment, &template)
-            .map_err(|e| format!("chat_template cannot be read: {e}"))?;
+            .map_err(|e| format!("cannot parse chat_template: {e}"))?;
         let token = |name: &str| {
             let token = config.get(name)?;
             let text = token.as_str().or_else(|| token["content"].as_str())?;
@@ -89,10 +89,12 @@ impl ChatTemplate {
         context.insert("add_generation_prompt".into(), json!(true));
         let text = template
             .render(Jinja::from(Serde(&context)))
-            .map_err(|e| wrong(format!("the model's template refuses them: {e}")))?;
+            .map_err(|e| wrong(format!("the chat template of the model rejects the messages: {e}")))?;
         let ids = tokenizer.encode_with_special(text.as_bytes()).map_err(|e| wrong(e.to_string()))?;
         match ids.is_empty() {
-            true => Err(wrong("the model's template makes an empty prompt of them".into())),
+            true => {
+                Err(wrong("the chat template of the model gives an empty prompt for the messages".into()))
+            }
             false => Ok((ids, Vec::new())),
         }
     }

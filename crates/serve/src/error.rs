@@ -71,7 +71,7 @@ impl ApiError {
         ApiError {
             status: StatusCode::TOO_MANY_REQUESTS,
             code: Some("queue_full"),
-            ..ApiError::request(format!("{waiting} requests wait already; try again in a moment"))
+            ..ApiError::request(format!("the queue is full ({waiting} requests); try again in a moment"))
         }
     }
 
@@ -79,7 +79,7 @@ impl ApiError {
     pub fn stopping() -> ApiError {
         ApiError {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            ..ApiError::request("the server is shutting down; try again at another one")
+            ..ApiError::request("the server is shutting down; send the request to another server")
         }
     }
 

@@ -308,7 +308,7 @@ impl ServeHandler {
             .header(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")
             .header(header::CACHE_CONTROL, "no-store")
             .body(());
-        let Ok(head) = head else { return refuse(responder, &ApiError::failed("no head of an answer")) };
+        let Ok(head) = head else { return refuse(responder, &ApiError::failed("the answer has no head")) };
         let Ok(body) = responder.stream(head) else { return Outcome::Abandoned };
         match self.pieces(request, ticket, texts, &body) {
             Ok(outcome) => match body.finish() {

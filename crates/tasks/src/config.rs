@@ -93,8 +93,8 @@ impl Fields<'_> {
         let value = self.map.remove(key).filter(|value| !value.is_null());
         if let Some(function) = value.as_ref().and_then(|value| value.get(FUNCTION)) {
             return Err(format!(
-                "{}{key} is the Python function {}, and no Python runs here; wanted a column's name or a template: write the prepared columns into the \
-                 data, and name them",
+                "{}{key} is the Python function {}, and Python functions are not supported; wanted a column \
+                 or a template: write the prepared columns into the data, and name them",
                 self.place,
                 function.as_str().unwrap_or_default()
             ));
@@ -163,7 +163,7 @@ impl Fields<'_> {
     fn end(self) -> Result<(), String> {
         match self.map.keys().next() {
             None => Ok(()),
-            Some(key) => Err(format!("{}{key}: there is no such field of a task", self.place)),
+            Some(key) => Err(format!("{}{key}: unknown field of a task", self.place)),
         }
     }
 }
@@ -189,9 +189,9 @@ impl TaskConfig {
         fields.refuse("process_docs", "wanted columns that need no preparation")?;
         fields.refuse("process_results", "wanted metrics of metric_list")?;
         fields.refuse("use_prompt", "wanted doc_to_text and doc_to_target")?;
-        fields.refuse("unsafe_code", "no code of answers is run here; see bessemer metric pass-at-k")?;
-        fields.refuse("doc_to_image", "wanted text alone")?;
-        fields.refuse("doc_to_audio", "wanted text alone")?;
+        fields.refuse("unsafe_code", "generated code is not run by tasks; use bessemer metric pass-at-k")?;
+        fields.refuse("doc_to_image", "wanted text only")?;
+        fields.refuse("doc_to_audio", "wanted text only")?;
         let metadata = fields.map.remove("metadata").unwrap_or_default();
         let version = metadata.get("version").map(crate::python::display).unwrap_or_else(|| "none".into());
         let mut kwargs = Fields { map: fields.mapping("dataset_kwargs")?, place: "dataset_kwargs." };

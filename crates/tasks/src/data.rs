@@ -162,7 +162,9 @@ pub fn read(path: &Path, parquet: Option<ParquetReader>) -> Result<Vec<Document>
     match extension(path) {
         "parquet" => match parquet {
             Some(read) => read(open()?).map_err(wrong),
-            None => Err(wrong("Parquet is not read here; convert the file to .jsonl or .csv".into())),
+            None => {
+                Err(wrong("Parquet is not supported for tasks; convert the file to .jsonl or .csv".into()))
+            }
         },
         kind @ ("csv" | "tsv") => {
             let delimiter = if kind == "csv" { b',' } else { b'\t' };
@@ -259,7 +261,7 @@ mod tests {
             Err(error) => Err(error.to_string()),
         };
         assert_eq!(Value::from(read(&rows, Some(reader)).unwrap().remove(0)), json!({"q": "rows"}));
-        assert!(read(&rows, None).unwrap_err().to_string().contains("Parquet is not read here"));
+        assert!(read(&rows, None).unwrap_err().to_string().contains("Parquet is not supported for tasks"));
         fs::write(dir.path().join("bad.csv"), "a,b\n1\n").unwrap();
         assert!(read(&dir.path().join("bad.csv"), None).is_err());
     }

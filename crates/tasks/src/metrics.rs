@@ -200,7 +200,7 @@ impl Metric {
             "rougeLsum" => of(MetricKind::Rouge(Rouge::Lsum), mean, true, &[Generate]),
             _ => return Err(format!("metric_list: there is no metric {name}")),
         };
-        found.ok_or_else(|| format!("metric_list: {name} is no metric of this output_type"))
+        found.ok_or_else(|| format!("metric_list: {name} is not a metric of this output_type"))
     }
 
     /// The metrics of `metric_list`, or those that an output type has without one.

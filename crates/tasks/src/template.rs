@@ -101,7 +101,8 @@ fn regex_replace(state: &State<'_, '_>, text: &str, pattern: &str, by: &str) -> 
 
 fn json(value: &Jinja) -> Result<Value, Error> {
     let failed = |e| {
-        Error::new(ErrorKind::BadSerialization, format!("{value} is no text, number or list")).with_source(e)
+        Error::new(ErrorKind::BadSerialization, format!("{value} is not a text, number or list"))
+            .with_source(e)
     };
     serde_json::to_value(value).map_err(failed)
 }

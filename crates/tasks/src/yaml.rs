@@ -53,8 +53,7 @@ impl<'a> Reader<'a> {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref(), line)?, anchor),
             Event::Alias(anchor) => {
                 let known = self.anchors.get(&anchor).cloned();
-                let value =
-                    known.ok_or_else(|| format!("line {line}: an alias stands within its own anchor"))?;
+                let value = known.ok_or_else(|| format!("line {line}: an alias is inside its own anchor"))?;
                 self.nodes += nodes(&value);
                 return Ok(value);
             }
@@ -68,7 +67,7 @@ impl<'a> Reader<'a> {
                 }
             }
             Event::MappingStart(anchor, _) => (self.mapping(depth)?, anchor),
-            other => return Err(format!("line {line}: wanted a value, found {other:?}")),
+            _ => return Err(format!("line {line}: wanted a value, found none")),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, value.clone());

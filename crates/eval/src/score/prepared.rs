@@ -139,8 +139,8 @@ fn bound(
         generation.max_tokens = generation.max_tokens.min(most);
         if generation.max_tokens >= context as u64 {
             return Err(EvalError::Request(format!(
-                "eval.tasks.max_generated_tokens = {most}: task {name} wants {} tokens of an answer and a prompt before them; the model's context has \
-                 {context}",
+                "eval.tasks.max_generated_tokens = {most}: task {name} needs {} tokens for the answer plus a \
+                 prompt; the model's context has {context}",
                 generation.max_tokens
             )));
         }

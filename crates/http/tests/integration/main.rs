@@ -425,7 +425,7 @@ fn the_client_gets_whole_answers_and_says_what_is_wrong_with_others() {
         }
     });
     for (url, part) in [
-        ("https://127.0.0.1/v1", "there is no TLS here"),
+        ("https://127.0.0.1/v1", "run a TLS proxy"),
         ("/v1", "wanted an address such as http://"),
         ("ftp://x/", "wanted an address such as http://"),
     ] {

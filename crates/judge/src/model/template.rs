@@ -191,7 +191,7 @@ impl JudgeTemplate {
             _ => ("", ""),
         };
         if wanted != found {
-            return wrong(format!("wanted kind = \"{wanted}\", which this study asks, found \"{found}\""));
+            return wrong(format!("wanted kind = \"{wanted}\", the kind of this study, found \"{found}\""));
         }
         let has = match method {
             Method::Generate => self.fields.generate.is_some(),

@@ -87,7 +87,7 @@ fn records_come_back_as_they_were() {
     // All or none, and only what the study has.
     let mut store = Store::open(&path).unwrap();
     let twice = [judgement("Bob", 0), judgement("Bob", 1), judgement("Bob", 0)];
-    assert!(store.add(&twice).unwrap_err().to_string().contains("Bob has judged this already: item 1"));
+    assert!(store.add(&twice).unwrap_err().to_string().contains("Bob has already judged this: item 1"));
     let unknown = store.add(&[judgement("Bob", 4)]).unwrap_err().to_string();
     assert!(unknown.contains("a text that the study does not have"), "{unknown}");
     assert_eq!(store.judgements().unwrap().len(), 4);
@@ -221,7 +221,7 @@ fn several_programs_may_have_a_study_open() {
     assert_eq!(other.judgements().unwrap().len(), 1, "each sees what the other added");
     assert_eq!(other.next("Ann").unwrap().1, 1);
     let twice = other.add(&[judgement("Ann", 0)]).unwrap_err().to_string();
-    assert!(twice.contains("Ann has judged this already: item 1"), "{twice}");
+    assert!(twice.contains("Ann has already judged this: item 1"), "{twice}");
     other.add(&[judgement("Ann", 1)]).unwrap();
     assert_eq!(one.judgements().unwrap(), other.judgements().unwrap());
     let writers: Vec<_> = ["Bob", "Cem", "Dan", "Eve"]

@@ -136,7 +136,7 @@ fn what_a_client_sends_wrong_is_refused_with_words() {
             400,
             "left, right or equal",
         ),
-        ("POST /api/judgement", json!({ "judge": "Ann", "task": "7", "choice": "left" }), 409, "next one"),
+        ("POST /api/judgement", json!({ "judge": "Ann", "task": "7", "choice": "left" }), 409, "next task"),
         ("DELETE /api/judgement", first.clone(), 405, "method"),
         ("GET /study.jsonl", json!({}), 404, "wanted /"),
     ] {
@@ -187,7 +187,7 @@ fn sheets_go_out_blinded_and_come_back() {
         (9, "secret-good", 1.0)
     );
     let again = exchange::read_sheet(&mut store, "Ann", 5, &filled[..]).unwrap_err().to_string();
-    assert!(again.contains("judged this already"), "{again}");
+    assert!(again.contains("already judged this"), "{again}");
     for (sheet, part) in [
         ("task,choice\n99:0:1,left\n", "row 2 of the sheet: there is no task \"99:0:1\""),
         ("task,choice\n0:0:0,left\n", "there is no task"),

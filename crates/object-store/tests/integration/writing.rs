@@ -89,7 +89,7 @@ fn what_does_not_arrive_is_an_error_that_says_what_to_do_and_is_not_visible() {
     let error = stores.put("s3://bucket/k", 10, &mut failing, &mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("s3://bucket/k") && error.contains("the disk is gone"), "{error}");
     let error = stores.put_if_absent("https://host/k", b"x").unwrap_err().to_string();
-    assert!(error.contains("read and not written"), "{error}");
+    assert!(error.contains("read but not written"), "{error}");
 }
 
 #[test]

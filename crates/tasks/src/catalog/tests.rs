@@ -101,12 +101,12 @@ fn what_cannot_run_here_is_named() {
         &format!("{TEMPLATE}process_docs: !function utils.process\n"),
         "process_docs is the Python function utils.process",
     );
-    wrong(&format!("{TEMPLATE}nothing: 1\n"), "nothing: there is no such field");
+    wrong(&format!("{TEMPLATE}nothing: 1\n"), "nothing: unknown field");
     wrong(
         &TEMPLATE.replace("multiple_choice", "classification"),
         "output_type classification: wanted multiple_choice",
     );
-    wrong(&TEMPLATE.replace("acc", "perplexity"), "perplexity is no metric of this output_type");
+    wrong(&TEMPLATE.replace("acc", "perplexity"), "perplexity is not a metric of this output_type");
     wrong(TEMPLATE, "wanted dataset_path");
     wrong(&format!("{TEMPLATE}dataset_kwargs: {{data_files: none.jsonl}}\n"), "there is no file none.jsonl");
     wrong(&format!("{TEMPLATE}num_fewshot: many\n"), "num_fewshot: wanted a whole number");

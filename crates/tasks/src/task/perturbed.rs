@@ -63,7 +63,7 @@ impl Task {
             questions.filter(|column| has_text(column) && !answers.contains(column)).collect();
         match found.is_empty() {
             true => Err(self.wrong(format!(
-                "no column of its documents is of the question alone, so none is perturbed unless it is named; columns with text: {}",
+                "no column is only the question, so name the columns to perturb; columns with text: {}",
                 known()
             ))),
             false => Ok(found),
@@ -262,6 +262,6 @@ mod tests {
         let yaml = "output_type: loglikelihood\ndoc_to_text: \"{{text.split(' ')[:-1]|join(' ')}}\"\ndoc_to_target: \"{{' '+text.split(' ')[-1]}}\"\n";
         let (_dir, task) = task(yaml, &[json!({"text": "the cat is here"})]);
         let e = task.perturbed_columns(&[]).unwrap_err().to_string();
-        assert!(e.contains("question alone") && e.contains("text"), "{e}");
+        assert!(e.contains("only the question") && e.contains("text"), "{e}");
     }
 }

@@ -101,7 +101,7 @@ impl Task {
     ) -> Result<Vec<Option<Vec<f64>>>, TaskError> {
         let metrics = self.config.metrics.iter();
         let mismatch =
-            || self.wrong(format!("document {}: the answers are not those to its requests", document.number));
+            || self.wrong(format!("document {}: the answers do not match its requests", document.number));
         match (self.config.output, answers) {
             (OutputType::LogLikelihood, [Answer::LogLikelihood { value, greedy }]) => Ok(metrics
                 .map(|metric| match metric.kind {
