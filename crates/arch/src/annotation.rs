@@ -104,9 +104,9 @@ pub enum AnnotationError {
     },
     /// Two parameters of one loop, of which one is sharded and the other replicated.
     #[error(
-        "parallel.annotate: {name} is {layout} over the tensor axis by \"{pattern}\", but its {along} are those of {other}, \
-         which is {other_layout} by \"{other_pattern}\"; a product along them wants both sharded or both replicated: annotate \
-         them alike, or only one of them"
+        "parallel.annotate: {name} is {layout} over the tensor axis by \"{pattern}\", but its {along} are \
+         those of {other}, which is {other_layout} by \"{other_pattern}\"; a product along them needs both \
+         sharded or both replicated: annotate them alike, or only one of them"
     )]
     Conflict {
         /// A parameter.
@@ -126,9 +126,9 @@ pub enum AnnotationError {
     },
     /// A replicated parameter whose operator needs all rows of the residual stream.
     #[error(
-        "parallel.annotate.\"{pattern}\" = \"replicate\" with parallel.sequence = true: {name} is read by {reader}, which \
-         needs all rows of the residual stream, and of these each rank of the tensor axis has some; expected \
-         parallel.sequence = false, or {along} sharded"
+        "parallel.annotate.\"{pattern}\" = \"replicate\" with parallel.sequence = true: {name} is read by \
+         {reader}, which needs all rows of the residual stream, and each rank of the tensor axis has only \
+         some of them; expected parallel.sequence = false, or {along} sharded"
     )]
     Sequence {
         /// The pattern.
@@ -215,7 +215,8 @@ impl AnnotatedValue<'_> {
                 (other, format!("\"shard({dim})\" or \"replicate\""))
             }
             None => {
-                let reason = "what reads it needs it whole: its elements are those of the residual stream's width, of positions or of one head";
+                let reason = "its readers need it whole: its elements belong to the width of the residual \
+                              stream, to positions or to one head";
                 (reason.to_owned(), "\"replicate\"".to_owned())
             }
         };

@@ -223,8 +223,8 @@ impl ModelConfig {
         if norm == NormChoice::None && self.placement != Placement::Pre {
             return Err(ArchError {
                 key: "placement",
-                problem: "post and deepnorm say where normalisations stand, but norm = \"none\" has none; \
-                          leave placement at \"pre\""
+                problem: "post and deepnorm place normalisations, but norm = \"none\" has none; set \
+                          placement = \"pre\""
                     .into(),
             });
         }
@@ -371,10 +371,15 @@ impl ModelConfig {
     pub fn resolve_for(&self, tokenizer_vocab: usize, end_of_text: Option<u32>) -> Result<Model, ArchError> {
         let mut model = self.resolve(Some(tokenizer_vocab))?;
         if self.document_mask {
-            model.document_end = Some(end_of_text.ok_or_else(|| ArchError {
-                key: "document_mask",
-                problem: "documents are found by the end-of-text token, and this tokenizer has none".into(),
-            })?);
+            model.document_end =
+                Some(
+                    end_of_text.ok_or_else(|| ArchError {
+                        key: "document_mask",
+                        problem:
+                            "documents are separated by the end-of-text token, and this tokenizer has none"
+                                .into(),
+                    })?,
+                );
         }
         Ok(model)
     }
@@ -387,7 +392,7 @@ impl ModelConfig {
         let wrong = |problem: String| Err(ArchError { key: "rope_scaling", problem });
         if positions != PositionChoice::Rope {
             return match self.rope_scaling {
-                Some(_) => wrong("stretches rotary positions, and this model has others".into()),
+                Some(_) => wrong("scales rotary positions, and this model has none".into()),
                 None => Ok(None),
             };
         }

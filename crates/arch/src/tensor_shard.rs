@@ -125,7 +125,8 @@ impl Model {
         ] {
             if !len.is_multiple_of(divisor) {
                 let problem = format!(
-                    "a grid of {grid} wants a {what} that {divisor} divides, found {len}; change {key} or the grid"
+                    "a grid of {grid} needs a {what} that is a multiple of {divisor}, found {len}; change \
+                     {key} or the grid"
                 );
                 return Err(TensorShardError { degree: grid.ranks(), problem });
             }

@@ -81,7 +81,10 @@ pub enum ModelError {
         found: String,
     },
     /// A token, target or position that the model has no row for.
-    #[error("{what}[{at}] = {found} is outside 0..{below}; do tokenizer, data and model belong together?")]
+    #[error(
+        "{what}[{at}] = {found} is outside 0..{below}; check that tokenizer, data and model belong \
+             together"
+    )]
     Index {
         /// "ids", "targets" or "positions".
         what: &'static str,

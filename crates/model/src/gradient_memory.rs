@@ -73,8 +73,8 @@ impl Plan<'_> {
             () => return Ok(true),
         };
         Err(ModelError::Stage(format!(
-            "activations in the memory of gradients want one micro-batch at a time in memory of its own, found {problem}; leave \
-             ActivationConfig::in_gradients out"
+            "activations in the memory of gradients need one micro-batch at a time in memory of its own, \
+             found {problem}; leave ActivationConfig::in_gradients out"
         )))
     }
 }

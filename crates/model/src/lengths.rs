@@ -121,14 +121,14 @@ impl<'a> Plan<'a> {
         let refused = |what: &str| Err(ModelError::Stage(what.into()));
         if self.stage.pending > 0 {
             return refused(
-                "micro-batches of several lengths and input-aware recomputation want whole backward passes, and the schedule splits \
-                 them: take another parallel.schedule, such as \"1f1b\"",
+                "micro-batches of several lengths and input-aware recomputation need whole backward passes, \
+                 and the schedule splits them: set another parallel.schedule, such as \"1f1b\"",
             );
         }
         if self.config.recompute.stored_micro_batches > 0 {
             return refused(
-                "train.stored_micro_batches keeps everything of some micro-batches, which the memory of several lengths and a budget \
-                 of activations do not provide for: expected 0",
+                "train.stored_micro_batches works only with train.lengths = \"packed\" and without \
+                 train.activation_memory: expected 0",
             );
         }
         let plans = self.of_lengths()?;

@@ -156,7 +156,7 @@ impl Decoder {
             // The memory of the residual stream was laid out for the layers without a cache.
             match in_place(unit) && !in_place(&cached) {
                 true => Err(ModelError::Stage(format!(
-                    "layer {number} with a cache wants two matrices of the residual stream"
+                    "layer {number} with a cache needs two matrices of the residual stream"
                 ))),
                 false => Ok(cached),
             }

@@ -91,7 +91,8 @@ fn grid_ranks(
 ) -> Result<Vec<Rank>, ModelError> {
     if stream.line != LineStream::Whole {
         return Err(ModelError::TensorShard(format!(
-            "{:?} for a tensor shard of {grid}: a grid of tensor-parallel ranks has its own stream, and only it",
+            "{:?} for a tensor shard of {grid}: a grid of tensor-parallel ranks needs its own layout of the \
+             residual stream, other shards another",
             stream.line
         )));
     }
@@ -180,7 +181,7 @@ fn context_rank(
             false => "a number of tokens of a micro-batch",
         };
         return Err(ModelError::TensorShard(format!(
-            "context parallelism over {all} ranks wants {wanted} that {all} divides; found {} of {}; set \
+            "context parallelism over {all} ranks needs {wanted} that {all} divides; found {} of {}; set \
              train.micro_batch = 1 and change train.seq_len or parallel.context",
             shape.sequences, shape.seq
         )));

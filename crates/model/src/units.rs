@@ -146,8 +146,8 @@ impl Plan<'_> {
         match self.stored_slots() {
             stored if stored == 0 || stored == self.stage.slots => Ok(Vec::new()),
             _ if self.stage.pending > 0 => Err(ModelError::Stage(
-                "micro-batches that keep everything beside others that recompute want whole backward passes, and the schedule \
-                 splits them: take another schedule, or train.stored_micro_batches = 0"
+                "train.stored_micro_batches needs whole backward passes, and the schedule splits them: use \
+                 another schedule, or train.stored_micro_batches = 0"
                     .into(),
             )),
             _ => self.units_with(&Recompute::None.into(), self.config.offload, params),

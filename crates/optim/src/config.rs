@@ -419,7 +419,7 @@ impl OptimConfig {
             return Err(OptimConfigError {
                 key: "weight_decay",
                 problem: format!(
-                    "lr * weight_decay = {} turns the sign of every weight; wanted at most 1",
+                    "lr * weight_decay = {} flips the sign of every weight; wanted at most 1",
                     most * self.weight_decay
                 ),
             });

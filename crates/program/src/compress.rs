@@ -21,7 +21,7 @@ use bessemer_units::{Compression, CompressionPlan, DType};
 
 /// An unknown name in a plan: the unit has no such value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("compression in {unit}: there is no value {name:?}; expected one of {known}, or how they begin")]
+#[error("compression in {unit}: no value has the name {name:?}; expected one of {known}, or a prefix of one")]
 pub struct CompressionError {
     /// The unit.
     pub unit: String,

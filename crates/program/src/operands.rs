@@ -39,7 +39,7 @@ impl Partition<'_> {
                 Err(self.conflict(op, id, "it computes along another dim", remedy))
             }
             (Placement::Partial { .. }, _) => {
-                Err(self.conflict(op, id, "it wants the sum", "reduce it before this operator"))
+                Err(self.conflict(op, id, "it needs the sum", "reduce it before this operator"))
             }
         }
     }

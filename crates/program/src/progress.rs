@@ -44,7 +44,7 @@ impl Progress {
             }
         };
         if !ready || next != unit {
-            return Err("does not come next on the micro-batch's way");
+            return Err("is not the next unit of the micro-batch");
         }
         let (first, given, stream) = match phase {
             Phase::Forward | Phase::Score => (self.forward == 0, chunk.embedding, Stream::Values),
@@ -53,10 +53,10 @@ impl Progress {
         };
         // The gradient of what leaves the chunk is written where its values lie.
         if first && !given && stream == Stream::Gradient && !self.left[Stream::Values as usize] {
-            return Err("runs before the values of its stream have left");
+            return Err("runs before the values of its stream are sent");
         }
         if first && !given && !self.came[stream as usize] {
-            return Err("runs before its input is there");
+            return Err("runs before its input is ready");
         }
         match phase {
             Phase::Forward => self.forward += 1,
@@ -84,7 +84,7 @@ impl Progress {
         };
         match std::mem::replace(&mut self.left[stream as usize], true) {
             true => Err("leaves twice"),
-            false if !made => Err("leaves before it is made"),
+            false if !made => Err("is sent before it is computed"),
             false => Ok(()),
         }
     }

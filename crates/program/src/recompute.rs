@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum RecomputeError {
     /// A name in the policy that no saved value has.
     #[error(
-        "recomputation of {unit}: its backward pass reads no value {name:?}; expected one of {known}, or how they begin"
+        "recomputation of {unit}: its backward pass reads no value {name:?}; expected one of {known}, or a \
+         prefix of one"
     )]
     Unknown {
         /// The unit.

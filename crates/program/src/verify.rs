@@ -91,6 +91,19 @@ pub(crate) enum State {
     },
 }
 
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            State::Undefined => f.write_str("unwritten"),
+            State::Is(placement) => write!(f, "{placement}"),
+            State::LogTerms { gathered: true } => f.write_str("gathered terms of a log-sum-exp"),
+            State::LogTerms { gathered: false } => f.write_str("terms of a log-sum-exp"),
+            State::Block(_) => f.write_str("the rows of a block"),
+            State::Coming | State::Moving { .. } => f.write_str("in flight"),
+        }
+    }
+}
+
 /// Checks every list that will run. `memory` is the plan that the program was sealed with.
 ///
 /// # Errors
@@ -263,7 +276,7 @@ impl Checking<'_> {
         }
         let end = list.len();
         if let Some(c) = self.under_way.values().next() {
-            return Err(self.wrong(end, c.dst.buffer.id as usize, "is still on its way when the list ends"));
+            return Err(self.wrong(end, c.dst.buffer.id as usize, "is still in flight when the list ends"));
         }
         for (id, state) in self.states.iter().enumerate() {
             let value = &self.unit.values[id];
@@ -277,7 +290,7 @@ impl Checking<'_> {
                 State::Moving { .. } | State::Coming => false,
             };
             if !complete {
-                return Err(self.wrong(end, id, format!("is left {state:?}, wanted {wanted}")));
+                return Err(self.wrong(end, id, format!("is left {state}, wanted {wanted}")));
             }
         }
         Ok(())
@@ -305,7 +318,7 @@ impl Checking<'_> {
             State::Block(rows) => {
                 Err(self.wrong(at, id, format!("is read as this rank's rows, but has {rows}")))
             }
-            State::Coming => Err(self.wrong(at, id, "is read while it is on its way: a wait is missing")),
+            State::Coming => Err(self.wrong(at, id, "is read while it is in flight: a wait is missing")),
             State::Is(placement @ Placement::Partial { .. })
                 if value.placement(self.rank.axis) == *placement =>
             {
@@ -324,7 +337,7 @@ impl Checking<'_> {
                 Ok(*then)
             }
             State::Moving { .. } => {
-                Err(self.wrong(at, id, "is read while it is on its way: a wait is missing"))
+                Err(self.wrong(at, id, "is read while it is in flight: a wait is missing"))
             }
         }
     }
@@ -454,7 +467,7 @@ impl Checking<'_> {
             return Err(self.wrong(
                 at,
                 id,
-                format!("is written {made}, but the optimizer is told that it is {wanted}"),
+                format!("is written {made}, but the optimizer expects it to be {wanted}"),
             ));
         }
         if access == Access::Update && partial && value.parameter.is_none() {

@@ -73,7 +73,9 @@ impl Checking<'_> {
                 Placement::Shard { .. } => {
                     Ok(BlockRows { of: self.rank.index, contents: RowsContents::Whole })
                 }
-                other => Err(self.wrong(at, id, format!("is {other}, where a block wants one rank's rows"))),
+                other => {
+                    Err(self.wrong(at, id, format!("is {other}, where a block needs the rows of one rank")))
+                }
             },
         }
     }
@@ -220,7 +222,7 @@ impl Checking<'_> {
         }
         let sides = (c.src.rows > 0, c.dst.rows > 0);
         if sides != (c.to(me).is_some(), c.from(me).is_some()) || (sides != (true, true) && src != dst) {
-            return Err(self.wrong(at, dst, "is sent or received, and the permutation says something else"));
+            return Err(self.wrong(at, dst, "is sent or received differently from the permutation"));
         }
         let Some(message) = &c.messages[me] else { return Ok(()) };
         let rows = self.rows(at, &c.src)?;

@@ -94,7 +94,7 @@ impl Checking<'_> {
             }
         };
         if !fits {
-            let problem = format!("is {state:?}, which {} over {} does not take", c.kind.name(), c.axis);
+            let problem = format!("is {state}, which {} over {} does not support", c.kind.name(), c.axis);
             return Err(self.wrong(at, id, problem));
         }
         if !self.written.has(&self.unit.values[id], &c.src) {
@@ -166,7 +166,7 @@ impl Checking<'_> {
             return Ok(());
         }
         let State::Moving { done, .. } = &mut self.states[dst] else {
-            return Err(self.wrong(at, dst, "is not on its way"));
+            return Err(self.wrong(at, dst, "is not in flight"));
         };
         match done.last_mut() {
             Some(last) if last.end == c.rows.start => last.end = c.rows.end,

@@ -167,7 +167,7 @@ impl Checking<'_> {
                 (0..self.chunks.len()).try_for_each(|chunk| self.ready(chunk))?;
                 self.chunks.iter_mut().for_each(|chunk| chunk.used = true);
                 if std::mem::replace(&mut self.normed, true) {
-                    return Err(self.wrong(chunk, "the norm", "is known already"));
+                    return Err(self.wrong(chunk, "the norm", "is in the step already"));
                 }
                 Ok(())
             }
@@ -224,17 +224,13 @@ impl Checking<'_> {
         let gradient = &state.gradients[flat];
         let residence = &state.chunk.data.flats[flat].gradients;
         if state.used {
-            return Err(self.flat(
-                at,
-                flat,
-                "gets another term behind the norm or the sum of the tied table",
-            ));
+            return Err(self.flat(at, flat, "gets another term after the norm or the sum of the tied table"));
         }
         if gradient.complete {
             return Err(self.flat(at, flat, "is a sum over the tensor axis, and a term is added to it"));
         }
         if gradient.moving.is_some() || gradient.first || gradient.second {
-            return Err(self.flat(at, flat, "gets another term behind its reduction"));
+            return Err(self.flat(at, flat, "gets another term after its reduction"));
         }
         if let Some(other) = state.terms.get(&residence.place).filter(|other| **other != flat) {
             return Err(self.flat(
@@ -299,7 +295,7 @@ impl Checking<'_> {
         let flat = transfer.flat;
         let state = &self.chunks[at];
         if flat >= state.gradients.len() {
-            return Err(self.flat(at, flat, "is no flat parameter"));
+            return Err(self.flat(at, flat, "is not a flat parameter"));
         }
         let gradient = &state.gradients[flat];
         let (first, second) =
@@ -341,7 +337,7 @@ impl Checking<'_> {
         let state = &self.chunks[at];
         let settles = state.chunk.data.settles(transfer.flat);
         if settles && state.gradients.iter().any(|gradient| gradient.moving.is_some()) {
-            return Err(self.flat(at, transfer.flat, "is reduced while another reduction is under way"));
+            return Err(self.flat(at, transfer.flat, "is reduced while another reduction is in flight"));
         }
         let earlier = settles && state.gradients[transfer.flat].reduced > 0;
         match (earlier, transfer.term) {
@@ -360,7 +356,7 @@ impl Checking<'_> {
                 Ok(())
             }
             Some(_) => Err(self.flat(at, flat, "is added to earlier sums, but no term of it has come")),
-            None => Err(self.flat(at, flat, "is no flat parameter")),
+            None => Err(self.flat(at, flat, "is not a flat parameter")),
         }
     }
 
@@ -384,7 +380,7 @@ impl Checking<'_> {
             return Err(self.flat(at, transfer.flat, "is waited for and not being reduced"));
         }
         if let Some(other) = state.gradients.iter().position(|g| transfer.term && g.arrived > 0) {
-            return Err(self.flat(at, other, "has a term that was not added where another one comes to lie"));
+            return Err(self.flat(at, other, "receives a second term before the first is added"));
         }
         let settles = state.chunk.data.settles(transfer.flat);
         let second = state.chunk.data.second_reduction(transfer.flat) == Some(*transfer);
@@ -426,7 +422,7 @@ impl Checking<'_> {
                 continue;
             }
             if gradient.moving.is_some() {
-                return Err(self.flat(at, flat, "is used while its reduction is under way"));
+                return Err(self.flat(at, flat, "is used while its reduction is in flight"));
             }
             if gradient.arrived > 0 {
                 return Err(self.flat(at, flat, "is used without a term that has come and was not added"));

@@ -74,7 +74,8 @@ pub enum TensorError {
     },
     /// An index operand points outside its table.
     #[error(
-        "{op}: {operand}[{at}] = {index} is outside a table of {len} rows; do tokenizer and model belong together?"
+        "{op}: {operand}[{at}] = {index} is outside a table of {len} rows; check that tokenizer and model \
+         belong together"
     )]
     Index {
         /// Operator name.

@@ -102,8 +102,8 @@ fn what_no_program_can_follow_is_refused_with_what_can_be() {
             ["width of the residual stream", "\"shard(0)\" or \"replicate\""],
         ),
         ("layers.0.mlp.up.bias", Columns, ["it has one dim", "\"shard(0)\" or \"replicate\""]),
-        ("layers.0.attention_norm.weight", Rows, ["needs it whole", "expected \"replicate\""]),
-        ("embed.positions", Rows, ["of positions", "expected \"replicate\""]),
+        ("layers.0.attention_norm.weight", Rows, ["need it whole", "expected \"replicate\""]),
+        ("embed.positions", Rows, ["to positions", "expected \"replicate\""]),
         ("embed.tokens", Columns, ["width of the residual stream", "\"shard(0)\""]),
     ] {
         let e = refused(&gpt2(), &[(name, layout)], false);

@@ -221,9 +221,9 @@ fn what_a_grid_does_not_divide_is_refused_with_what_to_change() {
     let message =
         |r: Result<TensorShard, bessemer_arch::TensorShardError>| r.map(drop).unwrap_err().to_string();
     let e = message(Model { width: 30, ..model.clone() }.grid_shard(plane(1, 4, 1), 0));
-    assert!(e.contains("a width that 4 divides, found 30; change model.width or the grid"), "{e}");
+    assert!(e.contains("a width that is a multiple of 4, found 30; change model.width or the grid"), "{e}");
     let e = message(model.grid_shard(plane(1, 3, 1), 0));
-    assert!(e.contains("divides, found") && e.contains("3"), "{e}");
+    assert!(e.contains("is a multiple of 3, found"), "{e}");
     let part = model.grid_shard(plane(4, 1, 1), 0).unwrap();
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let mut b = NullBackend::new();
@@ -239,7 +239,7 @@ fn what_a_grid_does_not_divide_is_refused_with_what_to_change() {
         e.contains("wanted a number of sequences that 4 divides, found 2; change train.micro_batch"),
         "{e}"
     );
-    assert!(of(Stream::ROWS).contains("has its own stream"));
+    assert!(of(Stream::ROWS).contains("needs its own layout of the residual stream"));
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Describe for RowSums {
             (Some(_), RowTerm::Value) => Err(TensorError::Shape {
                 op: Self::NAME,
                 operand: "about",
-                wanted: "nothing for a sum of values".into(),
+                wanted: "no operand for a sum of values".into(),
                 found: "sums".into(),
             }),
             (None, _) => Ok(()),

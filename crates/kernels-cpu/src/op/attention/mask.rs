@@ -129,7 +129,7 @@ impl<'a> Sight<'a> {
                 return Err(TensorError::Shape {
                     op,
                     operand: "documents",
-                    wanted: format!("{t} (a document starts) or {before} (it goes on) at position {t}"),
+                    wanted: format!("{t} (a document starts) or {before} (it continues) at position {t}"),
                     found: format!("{start} in entry {n}"),
                 });
             }

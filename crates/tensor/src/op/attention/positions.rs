@@ -84,7 +84,7 @@ impl Positions {
         }
         Some(match self.stride {
             0 => "a stride of at least 1".into(),
-            _ => format!("two stretches of {count} positions, the second behind position {}", self.first),
+            _ => format!("two stretches of {count} positions, the second after position {}", self.first),
         })
     }
 }
