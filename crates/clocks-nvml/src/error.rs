@@ -2,7 +2,7 @@
 
 /// A call of NVML that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call} answers {status} ({text}){}", advice(*status))]
+#[error("{call} returned {status} ({text}){}", advice(*status))]
 pub struct Fault {
     /// The function.
     pub call: &'static str,
@@ -37,7 +37,7 @@ fn advice(status: u32) -> &'static str {
         DRIVER_NOT_LOADED => "; load the NVIDIA kernel driver, nvidia-smi shows whether it answers",
         FUNCTION_NOT_FOUND => "; install a newer NVIDIA driver",
         GPU_IS_LOST => "; the device needs a restart of the machine",
-        VERSION_MISMATCH => "; the driver was updated: restart the machine, or load the kernel driver anew",
+        VERSION_MISMATCH => "; the driver was updated: restart the machine, or reload the kernel driver",
         _ => "",
     }
 }
@@ -59,7 +59,7 @@ pub enum NvmlError {
         reason: String,
     },
     /// NVML is there and does not start.
-    #[error("NVML does not start: {0}")]
+    #[error("cannot start NVML: {0}")]
     Start(Fault),
     /// No such device.
     #[error("wanted device {wanted}, found {found} devices, counted from 0; nvidia-smi -L lists them")]
@@ -70,7 +70,7 @@ pub enum NvmlError {
         found: u32,
     },
     /// Two ranks on a device.
-    #[error("device {0} is wanted by two ranks, and it has one clock: give each rank its own")]
+    #[error("device {0} is assigned to two ranks, and it has one clock: give each rank its own device")]
     Twice(u32),
     /// A question that a device does not answer.
     #[error("device {device}: {fault}")]

@@ -15,13 +15,13 @@ pub enum MpiError {
     )]
     NotBuilt,
     /// MPI does not start.
-    #[error("MPI does not start: {0}")]
+    #[error("cannot start MPI: {0}")]
     Init(String),
     /// MPI has another rank or size than the launcher's variables.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// Some ranks that MPI lists did not say hello in time.
-    #[error("ranks {} did not answer within {:.0} s of MPI's start", list(missing), waited.as_secs_f64())]
+    #[error("ranks {} did not answer within {:.0} s of the start of MPI", list(missing), waited.as_secs_f64())]
     Join {
         /// Ranks that did not answer.
         missing: Vec<usize>,
@@ -32,7 +32,7 @@ pub enum MpiError {
     #[error(transparent)]
     Broken(#[from] TransportError),
     /// Some ranks did not call `finish` in time.
-    #[error("ranks {} did not come to the end within {:.0} s", list(missing), waited.as_secs_f64())]
+    #[error("ranks {} did not finish within {:.0} s", list(missing), waited.as_secs_f64())]
     Finish {
         /// Ranks that did not answer.
         missing: Vec<usize>,
@@ -40,7 +40,7 @@ pub enum MpiError {
         waited: Duration,
     },
     /// MPI does not end.
-    #[error("MPI does not end: {0}")]
+    #[error("cannot finalize MPI: {0}")]
     Finalize(String),
 }
 

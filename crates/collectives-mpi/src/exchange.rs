@@ -196,7 +196,7 @@ impl Transport for MpiTransport {
                 return Ok(());
             }
             if state.done[to] {
-                let problem = "it has come to its end and takes no more messages".to_owned();
+                let problem = "it has finished and receives no more messages".to_owned();
                 return Err(TransportError::PeerLost { peer: to, problem });
             }
         }
@@ -219,7 +219,7 @@ impl Transport for MpiTransport {
                 return Some(Err(TransportError::Engine("MPI has ended".to_owned())));
             }
             state.done[from].then(|| {
-                let problem = "it has come to its end and sends nothing more".to_owned();
+                let problem = "it has finished and sends no more messages".to_owned();
                 Err(TransportError::PeerLost { peer: from, problem })
             })
         })?;

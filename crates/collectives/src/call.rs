@@ -69,7 +69,7 @@ pub(crate) fn unread_messages<'a>(
     unread: impl Iterator<Item = (&'a str, u64)>,
 ) -> Option<String> {
     let list: Vec<String> = unread.take(8).map(|(name, tag)| with_tag(name, Some(tag))).collect();
-    (!list.is_empty()).then(|| format!("Came from rank {from} and not asked for: {}.", list.join("; ")))
+    (!list.is_empty()).then(|| format!("Unexpected from rank {from}: {}.", list.join("; ")))
 }
 
 /// Time until a message counts as arrived; `None` once it has.
@@ -200,14 +200,14 @@ impl<'a> Call<'a> {
 
     fn memory_problem(&self) -> Option<String> {
         if !self.fits {
-            return Some(format!("the memory is not of the form that {} takes", self.kind().name()));
+            return Some(format!("the memory does not have the form that {} needs", self.kind().name()));
         }
         if self.reduce().is_some() && self.element == Some(ElementType::U8) {
             return Some("u8 values are bytes, which have no sum and no maximum: send them as u32".into());
         }
         let (received, _) = self.received?;
         (self.element != Some(received))
-            .then(|| "what is sent and what is received have different types".to_string())
+            .then(|| "the values to send and those to receive have different types".to_string())
     }
 
     fn parts_problem(&self, rank: usize, size: usize) -> Option<String> {

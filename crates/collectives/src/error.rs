@@ -26,7 +26,7 @@ impl std::fmt::Display for CallSite {
 #[non_exhaustive]
 pub enum CollectiveError {
     /// Peers did not come in time.
-    #[error("{site}: nothing from rank {} for {:.1} s. {report}", list(missing), waited.as_secs_f64())]
+    #[error("{site}: no message from rank {} for {:.1} s. {report}", list(missing), waited.as_secs_f64())]
     Timeout {
         /// Call of this rank.
         site: Box<CallSite>,
@@ -66,7 +66,7 @@ pub enum CollectiveError {
         problem: Box<str>,
     },
     /// Another thread of this rank ended the group.
-    #[error("{site}: broken off: {problem}")]
+    #[error("{site}: aborted: {problem}")]
     BrokenOff {
         /// Call of this rank.
         site: Box<CallSite>,

@@ -98,8 +98,9 @@ pub enum LaunchError {
     },
     /// The engine has another rank or size than the launcher's variables.
     #[error(
-        "{engine} came up as rank {rank} of {world}, but the launcher says {launch}. Start the ranks with {engine}'s own \
-         launcher (mpirun or mpiexec of the same installation that this program was built with, or srun --mpi=...)"
+        "{engine} came up as rank {rank} of {world}, but the launcher's variables give {launch}. Start the \
+         ranks with {engine}'s own launcher (mpirun or mpiexec of the same installation that this program \
+         was built with, or srun --mpi=...)"
     )]
     Disagreement {
         /// Name of the engine.
@@ -200,7 +201,7 @@ const SOURCES: [Names; 5] = [
         world: &["PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: &["MPI_LOCALRANKID", "SLURM_LOCALID"],
         local_world: &["MPI_LOCALNRANKS"],
-        advice: "the process manager says which rank this is but not of how many; set WORLD_SIZE and RANK",
+        advice: "the process manager sets the rank but not the number of ranks; set WORLD_SIZE and RANK",
     },
     Names {
         source: LaunchSource::Slurm,
@@ -216,7 +217,8 @@ const SOURCES: [Names; 5] = [
         world: &["WORLD_SIZE"],
         local_rank: &[],
         local_world: &[],
-        advice: "an indexed Job does not say how many pods it has; set WORLD_SIZE in its template to spec.completions",
+        advice: "an indexed Job does not state its number of pods; set WORLD_SIZE in its template to \
+                 spec.completions",
     },
 ];
 

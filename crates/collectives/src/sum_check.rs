@@ -169,7 +169,8 @@ fn problem(
     let off = |results: f64| !results.is_finite() || (results - terms).abs() > bound;
     let text = |who: &str, results: f64| {
         Some(format!(
-            "its elements add up to {results:e}{who} and the terms to {terms:e}, which is off by more than the rounding of {bound:e}"
+            "the sum of its elements is {results:e}{who}, that of the terms {terms:e}: the difference \
+             exceeds the rounding bound of {bound:e}"
         ))
     };
     if let Pattern::ReduceScatter(..) = collective.pattern {

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum TransportError {
     /// No message came in time.
-    #[error("nothing from rank {from} for {:.1} s", waited.as_secs_f64())]
+    #[error("no message from rank {from} for {:.1} s", waited.as_secs_f64())]
     Timeout {
         /// Rank that was waited for.
         from: usize,

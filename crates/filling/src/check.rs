@@ -14,8 +14,8 @@ pub fn check(plan: &Plan, fill: &FillConfig, optimizer: OptimizerChoice) -> Resu
     let name = plan.pipe.name();
     if plan.pipeline() == 1 && !fill.is_none() {
         return wrong(format!(
-            "parallel.fill = {fill} with no pipeline, and so no bubbles: take parallel.pipeline above 1, or parallel.fill = \
-             \"none\""
+            "parallel.fill = {fill} without a pipeline, so there are no bubbles: set parallel.pipeline above \
+             1, or parallel.fill = \"none\""
         ));
     }
     if asynchronous && !fill.is_none() {

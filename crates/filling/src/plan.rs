@@ -154,7 +154,7 @@ pub(crate) fn update_begins(list: &[Instruction]) -> usize {
 pub(crate) fn no_room(job: &Job<'_>, what: &str) -> Result<(), ParallelError> {
     let program = job.program;
     let problem = if program.ranks() == 1 {
-        "it is no pipeline and has no bubbles"
+        "it has no pipeline and so no bubbles"
     } else if program.updates > 1 || job.plan.pipe.asynchronous() {
         "its stages read weights of different steps: take a schedule with a flush, such as \"1f1b\""
     } else if program.lists.iter().flatten().any(fills) {

@@ -187,5 +187,7 @@ impl Refresh {
 }
 
 fn unknown(unit: Fill) -> ParallelError {
-    ParallelError::Layout(format!("the program has filler work {unit:?}, and no state of it is here"))
+    ParallelError::Layout(format!(
+        "the program has filler work {unit:?}, whose state is missing on this rank"
+    ))
 }

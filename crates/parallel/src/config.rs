@@ -385,8 +385,8 @@ impl ParallelConfig {
         }
         if self.sequence && self.tensor == 1 {
             return Err(
-                "parallel.sequence = true cuts the stream over tensor-parallel ranks: expected parallel.tensor above 1, \
-                 or false"
+                "parallel.sequence = true shards the residual stream over tensor-parallel ranks: expected \
+                 parallel.tensor above 1, or false"
                     .into(),
             );
         }
@@ -424,9 +424,9 @@ impl ParallelConfig {
     pub(crate) fn partition_fits(&self) -> Result<(), String> {
         if self.partition_activations && (self.tensor <= 1 || self.sequence) {
             return Err(format!(
-                "parallel.partition_activations = true with parallel.tensor = {} and parallel.sequence = {}: it shards rows that \
-                 several tensor-parallel ranks would keep alike; expected parallel.tensor above 1 and parallel.sequence = false, or \
-                 partition_activations = false",
+                "parallel.partition_activations = true with parallel.tensor = {} and parallel.sequence = {}: \
+                 it shards activations that are replicated over tensor-parallel ranks; expected \
+                 parallel.tensor above 1 and parallel.sequence = false, or partition_activations = false",
                 self.tensor, self.sequence
             ));
         }
@@ -481,8 +481,9 @@ impl ParallelConfig {
         let (context, heads) = (self.context, self.context_heads);
         if heads == 0 || !context.is_multiple_of(heads) || (heads > 1 && heads == context) {
             return Err(format!(
-                "parallel.context_heads = {heads} with parallel.context = {context}: groups of so many of these ranks exchange heads; expected \
-                 a divisor of {context} below it, or parallel.context_method = \"ulysses\" where all of them shall"
+                "parallel.context_heads = {heads} with parallel.context = {context}: groups of so many ranks \
+                 exchange heads; expected a divisor of {context} below {context}, or parallel.context_method \
+                 = \"ulysses\" for all ranks"
             ));
         }
         if heads > 1 && self.context_method == ContextMethod::Ulysses {
@@ -500,8 +501,8 @@ impl ParallelConfig {
         }
         if self.context > 1 && !self.annotate.0.is_empty() {
             return Err(format!(
-                "parallel.context = {} with parallel.annotate, which says how parameters lie on tensor-parallel ranks: expected \
-                 parallel.context = 1, or no annotations",
+                "parallel.context = {} with parallel.annotate, which shards parameters over tensor-parallel \
+                 ranks: expected parallel.context = 1, or no annotations",
                 self.context
             ));
         }

@@ -199,7 +199,7 @@ impl Worker {
                 ExecOp::Fill(_) => {}
                 other => {
                     return Err(ParallelError::Layout(format!(
-                        "schedule {:?} goes on with {other:?} after its first update",
+                        "schedule {:?} continues with {other:?} after its first update",
                         self.program.name
                     )));
                 }

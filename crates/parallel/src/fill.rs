@@ -187,7 +187,7 @@ impl Worker {
             return Ok(());
         }
         Err(ParallelError::Layout(format!(
-            "schedule {:?} has filler work {unit:?}, and nobody does it",
+            "schedule {:?} has filler work {unit:?}, which no worker runs",
             self.program.name
         )))
     }

@@ -27,17 +27,18 @@ pub(crate) fn check(
     let problem = if plan.pipe.asynchronous() && plan.pipeline() > 1 {
         Some(format!("schedule {:?}, whose steps share micro-batches in flight", job.program.name))
     } else if plan.context_ranks() > 1 {
-        Some("context parallelism, whose ranks share the positions of sequences of one length".into())
+        Some("context parallelism, whose ranks shard sequences of equal length".into())
     } else if job.optim.optimizer == OptimizerChoice::Kfac {
-        Some("K-FAC, whose curvature would weigh padding as tokens".into())
+        Some("K-FAC, whose curvature would count padding as tokens".into())
     } else if fill.is_some() {
-        Some("work in bubbles, which is planned for passes of one length".into())
+        Some("work in bubbles, which is planned for passes of equal length".into())
     } else {
         None
     };
     match problem {
         Some(problem) => refused(format!(
-            "micro-batches of several lengths (train.lengths) do not go with {problem}: expected train.lengths = \"packed\", or not that"
+            "micro-batches of several lengths (train.lengths) do not work with {problem}: expected \
+             train.lengths = \"packed\", or another setting there"
         )),
         None => Ok(()),
     }

@@ -140,10 +140,10 @@ impl Plan {
             |i: &Instruction| matches!(i, Instruction::BackwardInput(_) | Instruction::BackwardWeight(_));
         let problem = match program.lists.iter().flatten().any(splits) {
             true => {
-                "splits backward passes, whose two parts write gradients of one layer at two times: they must be kept whole in between"
+                "splits backward passes, so gradients of a layer must be kept whole between the two parts"
             }
             false if program.updates > 1 => {
-                "updates stages while micro-batches are under way, and keeps older weights whole for them"
+                "updates stages while micro-batches are in flight, and keeps whole older weights for them"
             }
             false => return Ok(()),
         };
@@ -242,7 +242,7 @@ mod tests {
         let e = plan(&config("1f2b", 2), 2).unwrap_err();
         assert!(e.contains("1f2b") && e.contains("zb-h1"), "{e}");
         for (schedule, updates, words) in
-            [("zb-h1", 1, "splits backward passes"), ("pipedream-2bw", 2, "keeps older weights")]
+            [("zb-h1", 1, "splits backward passes"), ("pipedream-2bw", 2, "keeps whole older weights")]
         {
             let zero3 = ParallelConfig { stage: Stage::Zero3, ..config(schedule, 2) };
             let e = plan(&zero3, 4).unwrap().program(4, updates, None).unwrap_err().to_string();

@@ -109,8 +109,8 @@ impl Plan {
             (Stage::Ddp, 0 | 1) => 1,
             (Stage::Ddp, _) => {
                 return wrong(format!(
-                    "parallel.shard = {asked} with stage \"ddp\", which cuts nothing: take shard = 0, or stage \
-                     \"zero1\", \"zero2\" or \"zero3\""
+                    "parallel.shard = {asked} with stage \"ddp\", which shards nothing: take shard = 0, or \
+                     stage \"zero1\", \"zero2\" or \"zero3\""
                 ));
             }
             (_, 0) => data,
@@ -124,8 +124,8 @@ impl Plan {
         }
         if config.sequence && config.tensor == 1 {
             return wrong(
-                "parallel.sequence = true cuts the stream over tensor-parallel ranks, and parallel.tensor is 1: \
-                 take tensor > 1 or sequence = false"
+                "parallel.sequence = true shards the residual stream over tensor-parallel ranks, and \
+                 parallel.tensor = 1: set parallel.tensor above 1, or parallel.sequence = false"
                     .into(),
             );
         }
@@ -178,8 +178,9 @@ impl Plan {
         }
         if optimizer == OptimizerChoice::Kfac && context > 1 {
             return wrong(format!(
-                "optim.optimizer = \"kfac\" with parallel.context = {context}: its factors are sums over all positions of a sequence, of \
-                 which each rank has some; take another optimizer, or parallel.context = 1"
+                "optim.optimizer = \"kfac\" with parallel.context = {context}: its factors are sums over all \
+                 positions of a sequence, and each rank has only some of them; use another optimizer, or \
+                 parallel.context = 1"
             ));
         }
         if optimizer == OptimizerChoice::Kfac && tensor > 1 && !plan.annotations.0.is_empty() {
@@ -191,9 +192,9 @@ impl Plan {
         }
         if optimizer == OptimizerChoice::Kfac && pipeline > 1 && plan.pipe.asynchronous() {
             return wrong(format!(
-                "optim.optimizer = \"kfac\" with parallel.schedule = {:?}, which updates each stage as soon as it can: the size of \
-                 K-FAC's step is a sum over the layers of all stages, for which every update would wait; take a schedule with a \
-                 flush such as \"1f1b\", or another optimizer",
+                "optim.optimizer = \"kfac\" with parallel.schedule = {:?}, which updates a stage before the \
+                 others are done: the step size of K-FAC depends on the layers of all stages; use a schedule \
+                 with a flush such as \"1f1b\", or another optimizer",
                 plan.pipe.name()
             ));
         }
@@ -437,7 +438,7 @@ mod tests {
         };
         assert_eq!(of("1f1b"), Ok(()));
         let e = of("pipedream").unwrap_err();
-        assert!(e.contains("a sum over the layers of all stages"), "{e}");
+        assert!(e.contains("depends on the layers of all stages"), "{e}");
     }
 
     #[test]
@@ -447,11 +448,11 @@ mod tests {
         let e = plan(ParallelConfig { tensor: 8.into(), ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("found 12"), "{e}");
         let e = plan(ParallelConfig { shard: 2, ..Default::default() }, 8).unwrap_err();
-        assert!(e.contains("\"ddp\", which cuts nothing"), "{e}");
+        assert!(e.contains("\"ddp\", which shards nothing"), "{e}");
         let e = plan(ParallelConfig { stage: Stage::Zero1, shard: 3, ..Default::default() }, 8).unwrap_err();
         assert!(e.contains("does not divide the 8 data-parallel ranks"), "{e}");
         let e = plan(ParallelConfig { sequence: true, ..Default::default() }, 8).unwrap_err();
-        assert!(e.contains("parallel.tensor is 1"), "{e}");
+        assert!(e.contains("parallel.tensor = 1"), "{e}");
         let partitioned = ParallelConfig { partition_activations: true, ..Default::default() };
         let e = plan(partitioned.clone(), 8).unwrap_err();
         assert!(e.contains("parallel.tensor = 1"), "{e}");

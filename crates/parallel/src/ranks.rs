@@ -52,7 +52,7 @@ impl PassRanks<'_> {
                 PassNode::Unit(number) => {
                     let runs = unit.map_or("the pass ends".to_owned(), |unit| format!("{unit:?} runs"));
                     return Err(outside(format!(
-                        "the list goes on with unit {number} of the stage, but {runs}"
+                        "the list continues with unit {number} of the stage, but {runs}"
                     )));
                 }
                 node => transfer(backend, self.tensor, self.exchange, node)?,
@@ -87,7 +87,7 @@ pub(crate) fn transfer(
     node: &PassNode,
 ) -> Result<(), ExchangeError> {
     match node {
-        PassNode::Unit(number) => Err(outside(format!("unit {number} stands in a list without units"))),
+        PassNode::Unit(number) => Err(outside(format!("unit {number} is in a list without units"))),
         PassNode::Complete(flats) => tensor.complete(backend, flats),
         PassNode::Start(transfer) => exchange.start(backend, *transfer),
         PassNode::Wait(transfer) => exchange.wait(backend, *transfer),

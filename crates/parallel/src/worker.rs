@@ -485,14 +485,16 @@ fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
     let name = &job.program.name;
     if job.model.tied_embeddings && job.program.stages > 1 {
         return Err(ParallelError::Layout(format!(
-            "schedule {name:?} updates each stage on its own, and the first and the last stage hold one token table \
-             (model.tied_embeddings): take tied_embeddings = false, or a schedule with a flush such as \"1f1b\""
+            "schedule {name:?} updates each stage separately, and the first and the last stage share the \
+             token table (model.tied_embeddings): set model.tied_embeddings = false, or use a schedule with \
+             a flush such as \"1f1b\""
         )));
     }
     if job.optim.clip > 0.0 {
         return Err(ParallelError::Layout(format!(
-            "schedule {name:?} updates each stage as soon as it can, and optim.clip = {} needs the norm over all stages, \
-             for which every update would wait: take clip = 0, or a schedule with a flush such as \"1f1b\"",
+            "schedule {name:?} updates a stage before the others are done, and optim.clip = {} needs the \
+             gradient norm over all stages: set optim.clip = 0, or use a schedule with a flush such as \
+             \"1f1b\"",
             job.optim.clip
         )));
     }

@@ -135,8 +135,9 @@ impl Map {
             return Err(format!("micro-batches are 0 to {}", program.micro_batches().saturating_sub(1)));
         }
         let place = Place { rank, chunk: pass.chunk };
-        let stage =
-            self.stage(place).ok_or_else(|| format!("the rank holds {} chunk(s)", self.chunks(rank)))?;
+        let stage = self
+            .stage(place)
+            .ok_or_else(|| format!("the number of chunks on the rank is {}", self.chunks(rank)))?;
         let at = program.place(pass.micro, stage);
         if at != place {
             return Err(format!(

@@ -57,7 +57,7 @@ pub enum ScheduleError {
         place: Place,
     },
     /// Some ranks wait for each other for ever.
-    #[error("the program cannot finish: {waits}")]
+    #[error("deadlock: {waits}")]
     Deadlock {
         /// For each rank that does not come to its end, where it stands and what it waits for.
         waits: String,

@@ -227,7 +227,7 @@ fn check(kind: Kind, shape: &Shape) -> Result<(), ScheduleError> {
     if chunks == 0 || (!any && shape.chunks.is_some_and(|c| c != kind.default_chunks())) {
         let wanted = match any {
             true => "at least one chunk on a rank".to_owned(),
-            false => format!("{} chunk(s) on a rank", kind.default_chunks()),
+            false => format!("chunks on a rank: {}", kind.default_chunks()),
         };
         let advice = "leave the chunks away, or take interleaved or breadth-first, which take any number";
         return Err(ScheduleError::shape(kind, wanted, format!("{chunks}"), advice));

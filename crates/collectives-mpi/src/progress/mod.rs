@@ -356,7 +356,10 @@ impl<E: Engine> ProgressThread<E> {
         match header.kind {
             ControlKind::Beat => {}
             ControlKind::Hello => {
-                let who = ProcessIdentity::from_bytes(body).ok_or("it does not say who it is")?;
+                let who = ProcessIdentity::from_bytes(body).ok_or(
+                    "its first message does not identify the \
+                                                                   process",
+                )?;
                 if who.version != self.own.version {
                     let (theirs, ours) = (&who.version, &self.own.version);
                     return Err(format!("it is of version {theirs}, this rank of {ours}"));
@@ -418,7 +421,10 @@ impl<E: Engine> ProgressThread<E> {
         self.break_world(if culprit == rank {
             TransportError::PeerLost { peer: rank, problem: format!("{who}: it gave up: {text}") }
         } else if culprit == self.engine.rank() {
-            TransportError::Engine(format!("{who} and the ranks that it told have given this one up: {text}"))
+            TransportError::Engine(format!(
+                "{who} and the ranks that it notified treat this rank as lost: \
+                                            {text}"
+            ))
         } else {
             TransportError::PeerLost { peer: culprit, problem: format!("{text} (noticed by rank {rank})") }
         });

@@ -58,7 +58,7 @@ impl<E: Engine> ProgressThread<E> {
             if silent(self, rank) <= self.silence {
                 continue;
             }
-            let mut problem = format!("nothing heard from it for {:.1} s", silent(self, rank).as_secs_f64());
+            let mut problem = format!("no message from it for {:.1} s", silent(self, rank).as_secs_f64());
             if process == ProcessState::Stopped {
                 problem += "; its process is stopped (by SIGSTOP, a terminal or a debugger)";
             }

@@ -73,7 +73,7 @@ fn disagreement() -> Verdict {
     command.args(["env", "RANK=0", "WORLD_SIZE=7"]).arg(own()).args(["worker", "parity"]);
     let job = run(&mut command, LIMIT)?;
     need(&job, job.code.is_some_and(|c| c != 0), "the job did not fail")?;
-    let said = job.said.contains("of 2, but the launcher says rank 0 of 7");
+    let said = job.said.contains("of 2, but the launcher's variables give rank 0 of 7");
     need(&job, said, "it does not say what differs")?;
     Ok(String::new())
 }

@@ -92,14 +92,15 @@ pub(super) fn read(bytes: &[u8]) -> Result<Frame<'_>, String> {
     }
     if bytes[4] != VERSION {
         return Err(format!(
-            "a frame of version {}, this program knows {VERSION}: start one build on every rank",
+            "a frame of version {}, this program uses {VERSION}: start the same build on every rank",
             bytes[4]
         ));
     }
     let (wanted, found) = (u64_at(bytes, HEADER - 8), checksum(bytes));
     if wanted != found {
         return Err(format!(
-            "a frame whose checksum is {found:016x} and should be {wanted:016x}: bytes were changed on the way"
+            "a frame whose checksum is {found:016x} and should be {wanted:016x}: bytes were changed in \
+             transit"
         ));
     }
     let name_len = u32_at(bytes, 28) as usize;

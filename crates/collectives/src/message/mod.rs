@@ -251,8 +251,8 @@ impl MessageCommunicator {
         if (header.sequence, header.step) != (sequence, step) {
             let (s, k) = (header.sequence, header.step);
             return Err(engine(format!(
-                "frame {k} of its collective {s}, not frame {step} of collective {sequence}: frames were lost, \
-                 repeated or reordered on the way"
+                "frame {k} of its collective {s}, not frame {step} of collective {sequence}: frames were \
+                 lost, repeated or reordered in transit"
             )));
         }
         let heard = &mut self.last_frames[from];

@@ -169,7 +169,7 @@ impl<A: Copy + Eq> Aggregator<A> {
                 SwitchJob { workers, values, base, slots, addresses, left, heard: now, refused: None },
             );
         }
-        let Some(job) = self.jobs.get_mut(&id.job) else { return refuse("the job is gone".into()) };
+        let Some(job) = self.jobs.get_mut(&id.job) else { return refuse("the job has ended".into()) };
         if (job.workers, job.values) != (workers, values) {
             return refuse(format!(
                 "worker {} has {workers} workers and {values} integers a packet, the job {} and {}",
@@ -237,7 +237,7 @@ impl<A: Copy + Eq> Aggregator<A> {
     ) {
         let Some(job) = self.jobs.get_mut(&id.job) else {
             self.counts.foreign += 1;
-            let reason = "the job has no slots: its workers were silent for too long, or it never joined";
+            let reason = "the job has no slots: its workers sent no packet for too long, or it never joined";
             return answer(from, id, Packet::Refused { retry: false, reason });
         };
         let known = job.addresses.get(usize::from(id.worker)).copied().flatten();

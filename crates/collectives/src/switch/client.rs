@@ -97,7 +97,7 @@ impl SwitchClient {
             buffer: vec![0; MOST_BYTES],
         };
         let join = Packet::Join { workers, slots: settings.slots, values: settings.values };
-        let mut last = "whether it runs is not known".to_string();
+        let mut last = "it is unknown whether it runs".to_string();
         while client.began.elapsed() < settings.patience {
             client.send(join)?;
             let answer = client.receive(settings.resend_after.max(LOOK)).map_err(failed)?;
@@ -170,7 +170,7 @@ impl SwitchClient {
             let waited = began.elapsed().saturating_sub(progress);
             if waited > settings.patience {
                 let what = format!(
-                    "{} slots wait for their sums, which some worker or the switch does not send",
+                    "slots without a sum, because a worker or the switch does not send: {}",
                     worker.in_flight()
                 );
                 return Err(SwitchError::Silent { address, waited, what });

@@ -130,7 +130,7 @@ fn calls_that_cannot_be_right_are_refused_and_the_others_do_not_wait() {
             let half = Parts::even(2, 2);
             c.all_to_all("x", (&[0.0; 2], &half), (&mut [half::bf16::ZERO; 2], &half))
         },
-        "what is sent and what is received have different types",
+        "the values to send and those to receive have different types",
     );
 }
 
@@ -151,7 +151,7 @@ fn a_rank_that_does_not_come_is_named_by_all_who_wait() {
                 CollectiveError::Timeout { site, missing, .. } if rank != 2 => {
                     assert_eq!((missing.as_slice(), site.rank), (&[2][..], rank));
                     let text = format!(
-                        "group world, rank {rank}, all-reduce of \"gradients 7\": nothing from rank 2 "
+                        "group world, rank {rank}, all-reduce of \"gradients 7\": no message from rank 2 "
                     );
                     assert!(error.to_string().starts_with(&text), "{error}");
                 }

@@ -140,9 +140,9 @@ fn a_message_that_does_not_come_is_a_timeout_that_lists_what_did() {
             Some(receive(c.as_mut(), 5, 0, 1).unwrap_err().to_string())
         });
         let text = errors[1].as_ref().expect("an error");
-        let place = "group world, rank 1, receive of \"activation, tag 5\": nothing from rank 0 for 0.";
+        let place = "group world, rank 1, receive of \"activation, tag 5\": no message from rank 0 for 0.";
         assert!(text.starts_with(place), "{engine:?}: {text}");
-        let unread = "Came from rank 0 and not asked for: activation, tag 4; activation, tag 6.";
+        let unread = "Unexpected from rank 0: activation, tag 4; activation, tag 6.";
         assert!(text.contains(unread), "{engine:?}: {text}");
         let waits = "rank 1: receive 0 of \"activation\" tag 5 from rank 0 in world (1 of 2), 4 bytes, waits";
         assert!(text.contains(waits), "{engine:?}: {text}");

@@ -20,7 +20,7 @@ fn what_does_not_fit_says_why() {
         assert_eq!(of(2, schedule, FillConfig::default(), tensor, OptimizerChoice::Kfac), Ok(()));
     }
     for (pipeline, schedule, fill, optimizer, words) in [
-        (1, "1f1b", both.clone(), OptimizerChoice::Kfac, "[\"kfac\", \"checkpoint\"] with no pipeline"),
+        (1, "1f1b", both.clone(), OptimizerChoice::Kfac, "[\"kfac\", \"checkpoint\"] without a pipeline"),
         (
             2,
             "pipedream",

@@ -198,8 +198,8 @@ fn what_an_asynchronous_schedule_cannot_keep_is_refused() {
         Worker::new(&mut bessemer_tensor::null::NullBackend::new(), &job, world).unwrap_err().to_string()
     };
     let e = refusal(&model(), &OptimConfig::default());
-    assert!(e.contains("optim.clip") && e.contains("take clip = 0"), "{e}");
+    assert!(e.contains("optim.clip") && e.contains("set optim.clip = 0"), "{e}");
     let tied = Model { tied_embeddings: true, ..model() };
     let e = refusal(&tied, &optim());
-    assert!(e.contains("one token table") && e.contains("1f1b"), "{e}");
+    assert!(e.contains("share the token table") && e.contains("1f1b"), "{e}");
 }

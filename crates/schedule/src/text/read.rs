@@ -30,11 +30,13 @@ pub fn parse(text: &str) -> Result<Program, ScheduleError> {
 fn first_line(tokens: &[Token]) -> Result<(), ScheduleError> {
     let wanted = format!("a schedule file begins with \"{MAGIC} {VERSION}\"");
     match tokens {
-        [magic, version] if magic.text == MAGIC => match version.text {
-            VERSION => Ok(()),
-            other => Err(version
-                .error(format!("version {:?} of the format is not known here; {wanted}", shown(other)))),
-        },
+        [magic, version] if magic.text == MAGIC => {
+            match version.text {
+                VERSION => Ok(()),
+                other => Err(version
+                    .error(format!("version {:?} of the format is not supported; {wanted}", shown(other)))),
+            }
+        }
         [other, ..] => Err(other.error(format!("{wanted}, found {:?}", shown(other.text)))),
         [] => Err(ScheduleError::Text { line: 1, column: 1, what: format!("{wanted}, found nothing") }),
     }
@@ -72,7 +74,7 @@ type Runs<'a> = (Token<'a>, Vec<(usize, usize)>);
 impl<'a> File<'a> {
     fn line(&mut self, word: Token<'a>, rest: &[Token<'a>]) -> Result<(), ScheduleError> {
         let once = |there: bool| match there {
-            true => Err(word.error(format!("{:?} stands for the second time", word.text))),
+            true => Err(word.error(format!("{:?} occurs twice", word.text))),
             false => Ok(()),
         };
         match word.text {
@@ -88,7 +90,7 @@ impl<'a> File<'a> {
             "micro-batches" => {
                 once(self.micro_batches.is_some())?;
                 let [number] = rest else {
-                    return Err(word.error("expected one number behind micro-batches"));
+                    return Err(word.error("expected one number after micro-batches"));
                 };
                 self.micro_batches = Some((*number, number.number()?));
             }
@@ -111,7 +113,7 @@ impl<'a> File<'a> {
             "rank" => self.rank(word, rest)?,
             other => {
                 return Err(word.error(format!(
-                    "no line begins with {:?}; there are name, micro-batches, route, routes, updates, rank",
+                    "unknown line {:?}; expected name, micro-batches, route, routes, updates, rank",
                     shown(other)
                 )));
             }
@@ -125,13 +127,13 @@ impl<'a> File<'a> {
         };
         let Some(digits) = number.text.strip_suffix(':') else {
             return Err(
-                number.error(format!("expected a colon behind the rank, found {:?}", shown(number.text)))
+                number.error(format!("expected a colon after the rank, found {:?}", shown(number.text)))
             );
         };
         let rank = Token { text: digits, ..*number }.number()?;
         let next = self.lists.len();
         if rank > next {
-            return Err(number.error(format!("rank {next} comes first: ranks stand in order, from 0")));
+            return Err(number.error(format!("wanted rank {next}: ranks are listed in order, from 0")));
         }
         if rank == next {
             self.lists.push(Vec::new());

@@ -99,8 +99,8 @@ impl<'a> Token<'a> {
                 let filler = Filler::ALL.into_iter().find(|filler| filler.name() == word);
                 let filler = filler.ok_or_else(|| {
                     self.error(format!(
-                        "no instruction begins with {:?}; passes are F (forward), B (backward), I and W (its input and \
-                         weight part), F&B, each with the number of a micro-batch",
+                        "unknown instruction {:?}; passes are F (forward), B (backward), I and W (its input \
+                         and weight part), F&B, each with the number of a micro-batch",
                         shown(word)
                     ))
                 })?;
@@ -141,7 +141,7 @@ impl<'a> Rest<'a> {
         let before = self.token.text[..self.at].chars().count();
         let token = Token { column: self.token.column + before, ..self.token };
         match self.left() {
-            "" => token.error(format!("expected {wanted} behind {:?}", shown(self.token.text))),
+            "" => token.error(format!("expected {wanted} after {:?}", shown(self.token.text))),
             left => token.error(format!("expected {wanted}, found {:?}", shown(left))),
         }
     }

@@ -141,7 +141,7 @@ impl<'a> Walk<'a> {
             Instruction::Gather { chunk, update } => self.gather(chunk, update)?,
             Instruction::Fill(fill) => {
                 if fill.chunk >= self.weights.len() {
-                    return Err(format!("the rank holds {} chunk(s)", self.weights.len()));
+                    return Err(format!("the number of chunks on the rank is {}", self.weights.len()));
                 }
             }
         }
@@ -202,7 +202,7 @@ impl<'a> Walk<'a> {
         let there = self.weights[chunk].gathers;
         if version > there {
             return Err(format!(
-                "version {version} of the weights is not there; {there} update(s) of this chunk are done"
+                "version {version} of the weights does not exist; updates of this chunk so far: {there}"
             ));
         }
         let at = self.at(micro, chunk);
@@ -295,16 +295,16 @@ impl<'a> Walk<'a> {
 
     fn weights(&mut self, chunk: usize, update: usize) -> Result<&mut Weights, String> {
         if update >= self.program.updates {
-            return Err(format!("the program has {} update(s)", self.program.updates));
+            return Err(format!("the number of updates in the program is {}", self.program.updates));
         }
         let held = self.weights.len();
-        self.weights.get_mut(chunk).ok_or_else(|| format!("the rank holds {held} chunk(s)"))
+        self.weights.get_mut(chunk).ok_or_else(|| format!("the number of chunks on the rank is {held}"))
     }
 
     fn reduce(&mut self, chunk: usize, update: usize) -> Result<(), String> {
         let weights = self.weights(chunk, update)?;
         if weights.left[update] > 0 {
-            return Err(format!("{} gradient part(s) of this update come later", weights.left[update]));
+            return Err(format!("gradient parts of this update that come later: {}", weights.left[update]));
         }
         if std::mem::replace(&mut weights.reduced[update], true) {
             return Err("the update is reduced for the second time".to_owned());
@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
         let weights = self.weights(chunk, update)?;
         if weights.gathers != update || weights.steps <= update {
             return Err(format!(
-                "{} step(s) and {} gather(s) of this chunk are done",
+                "steps of this chunk so far: {}, gathers: {}",
                 weights.steps, weights.gathers
             ));
         }

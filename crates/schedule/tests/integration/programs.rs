@@ -109,7 +109,7 @@ fn sizes_that_do_not_fit_are_refused() {
         refused(kind, &|s| s.ranks = usize::MAX, "at most 16777216");
         refused(kind, &|s| s.micro_batches = 1 << 40, "at most 16777216");
         if !matches!(kind, Kind::Interleaved | Kind::BreadthFirst) {
-            refused(kind, &|s| s.chunks = Some(7), "chunk(s) on a rank");
+            refused(kind, &|s| s.chunks = Some(7), "chunks on a rank");
         }
     }
     refused(Kind::Interleaved, &|s| s.chunks = Some(0), "at least one chunk");

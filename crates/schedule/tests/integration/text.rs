@@ -55,14 +55,14 @@ fn errors_name_line_and_column() {
     for (old, new, wanted) in [
         ("bessemer-schedule 1", "bessemer-schedule 2", "line 1, column 19: version \"2\""),
         ("bessemer-schedule 1", "schedule 1", "line 1, column 1: a schedule file begins"),
-        ("name x", "title x", "line 2, column 1: no line begins with \"title\""),
+        ("name x", "title x", "line 2, column 1: unknown line \"title\""),
         ("name x", "name", "line 2, column 1: a name has"),
-        ("name x", "name x\nname y", "line 3, column 1: \"name\" stands for the second time"),
+        ("name x", "name x\nname y", "line 3, column 1: \"name\" occurs twice"),
         ("name x\n", "", "line 5, column 1: the file ends without a name"),
         ("micro-batches 2", "micro-batches two", "line 3, column 15: expected a number, found \"two\""),
         ("micro-batches 2", "micro-batches 9999999999", "at most nine digits"),
         ("micro-batches 2", "micro-batches 999999999", "999999999 micro-batches through 2 stages"),
-        ("route 0 1", "route 0 1.", "line 4, column 11: expected a number behind \"1.\""),
+        ("route 0 1", "route 0 1.", "line 4, column 11: expected a number after \"1.\""),
         ("route 0 1", "route 0 7", "program: route 0 passes stage 1 on rank 7, and the ranks are 0 to 1"),
         ("route 0 1", "route 0 1.3", "program: chunks of rank 1 are to be numbered from 0"),
         (
@@ -73,20 +73,16 @@ fn errors_name_line_and_column() {
         ("route 0 1", "route 0 1\nroutes 0 4", "program: micro-batch 1 takes route 4"),
         ("route 0 1", "route 0 1\nupdates 0 999999999", "program: 1000000000 updates for 2 micro-batches"),
         ("rank 0:", "rank 0", "line 5, column 6: expected a colon"),
-        ("rank 1:", "rank 2:", "line 6, column 6: rank 1 comes first"),
-        ("F0 F1 B0", "F0 ñ F1 X1 B0", "line 5, column 12: no instruction begins with \"ñ\""),
+        ("rank 1:", "rank 2:", "line 6, column 6: wanted rank 1: ranks are listed in order"),
+        ("F0 F1 B0", "F0 ñ F1 X1 B0", "line 5, column 12: unknown instruction \"ñ\""),
         ("F0 F1 B0", "F0 F1& B0", "line 5, column 14: expected the end of the word, found \"&\""),
-        ("F0 F1 B0", "F0 F1@ B0", "line 5, column 15: expected a number behind \"F1@\""),
+        ("F0 F1 B0", "F0 F1@ B0", "line 5, column 15: expected a number after \"F1@\""),
         ("F0 F1 B0", "F0 F3 B0", "rank 0, instruction 1 (F3): micro-batches are 0 to 1"),
-        ("F0 F1 B0", "F0 F1.2 B0", "rank 0, instruction 1 (F1.2): the rank holds 1 chunk(s)"),
+        ("F0 F1 B0", "F0 F1.2 B0", "rank 0, instruction 1 (F1.2): the number of chunks on the rank is 1"),
         ("F0 F1 B0", "F0 F0 B0", "for the second time"),
         ("F0 F1 B0 B1", "F0 B0 F1 B1 sendA0>1", "rank 0, instruction 1 (B0): its gradient from rank 1"),
         ("F0 B0 F1 B1", "F1 B1 F0", "the ranks have 7"),
-        (
-            "F0 F1 B0 B1\nrank 1: F0 B0 F1 B1",
-            "F0 B0 F1 B1\nrank 1: F0 F1 B0 B1",
-            "the program cannot finish: rank",
-        ),
+        ("F0 F1 B0 B1\nrank 1: F0 B0 F1 B1", "F0 B0 F1 B1\nrank 1: F0 F1 B0 B1", "deadlock: rank"),
     ] {
         assert!(good.contains(old), "{old}");
         let found = refusal(&good.replacen(old, new, 1));

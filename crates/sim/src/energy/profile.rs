@@ -86,7 +86,7 @@ impl Profile {
         for pair in clocks.windows(2) {
             if pair[1].mhz >= pair[0].mhz {
                 return wrong(format!(
-                    "wanted clocks from the highest to the lowest, found {} MHz behind {} MHz",
+                    "wanted clocks from the highest to the lowest, found {} MHz after {} MHz",
                     pair[1].mhz, pair[0].mhz
                 ));
             }

@@ -61,7 +61,11 @@ pub fn kfac_units(
 ) -> Result<Vec<Unit>, SimError> {
     let wrong = |what: String| Err(SimError::Unit { unit: 0, what });
     if stages.len() != program.stages {
-        return wrong(format!("K-FAC's work is given for {} stages of {}", stages.len(), program.stages));
+        return wrong(format!(
+            "the work of K-FAC is given for {} stages of {}",
+            stages.len(),
+            program.stages
+        ));
     }
     let mut units = Vec::new();
     for (stage, work) in stages.iter().enumerate() {

@@ -59,7 +59,7 @@ pub fn verify_fill(base: &Program, units: &[Unit], interval: &[Program]) -> Resu
                 let found = here.len();
                 return Err(wrong(
                     number,
-                    format!("it stands {found} times in the interval, wanted {wanted}"),
+                    format!("it occurs {found} times in the interval, wanted {wanted}"),
                 ));
             }
             if *steps.get_or_insert_with(|| each.clone()) != each {
@@ -101,7 +101,7 @@ fn check_list(
             let Instruction::Fill(fill) = instruction else { continue };
             at.entry((rank, *fill)).or_default().push((step, position));
             if stepped || update && !instruction.is_update() {
-                return Err(wrong(number, "it stands behind the beginning of the update"));
+                return Err(wrong(number, "it comes after the beginning of the update"));
             }
         }
         update |= instruction.is_update();
@@ -148,13 +148,13 @@ fn needed<'a>(
     let unit = &units[number];
     match need {
         Need::EndOfStep if at.0 > 0 => Ok(()),
-        Need::EndOfStep => Err(wrong(number, "it stands in the first step, for whose end it waits")),
+        Need::EndOfStep => Err(wrong(number, "it is in the first step, for whose end it waits")),
         Need::Instruction(step) if step.rank != rank => Ok(()),
         Need::Instruction(step) => {
             // Of the first step, for units that are spread; else of each step.
             let of = if unit.when == When::Spread { 0 } else { at.0 };
             let before = moved[of][rank].get(step.index).is_some_and(|position| (of, *position) < at);
-            if before { Ok(()) } else { Err(wrong(number, "it stands before the instruction that it needs")) }
+            if before { Ok(()) } else { Err(wrong(number, "it comes before the instruction that it needs")) }
         }
         Need::Unit(other) => {
             let before = &units[*other];
@@ -170,7 +170,7 @@ fn needed<'a>(
             if fits {
                 Ok(())
             } else {
-                Err(wrong(number, format!("it stands before unit {other}, which it needs")))
+                Err(wrong(number, format!("it comes before unit {other}, which it needs")))
             }
         }
     }
