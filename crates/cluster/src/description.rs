@@ -97,7 +97,7 @@ impl Parts {
                     place,
                     "a number from 0 to 1e12",
                     value,
-                    "leave it out if it is not known",
+                    "leave it out if it is unknown",
                 ));
             }
         }
@@ -206,7 +206,7 @@ fn topology(
     let needs = |key: &str, value: Option<u32>| {
         let place = if key == "nodes" { "nodes".to_string() } else { format!("network.{key}") };
         let wanted = format!("a number, because the topology is {}", network.topology);
-        value.ok_or_else(|| ClusterError::value(place, wanted, "none", format!("add {key} = ...")))
+        value.ok_or_else(|| ClusterError::value(place, wanted, "none", format!("add {key} = NUMBER")))
     };
     let ports_of = |nodes: u32| {
         nodes.checked_mul(node.nics).ok_or_else(|| {

@@ -80,8 +80,8 @@ impl Failures {
                 Some((a, b)) => {
                     let (a, b) = (vertex(a)?, vertex(b)?);
                     let cable = network.graph().leaving(a).iter().find(|l| network.graph().head(**l) == b);
-                    let cable =
-                        cable.ok_or_else(|| refuse(format!("{part:?}, between which there is no cable")))?;
+                    let cable = cable
+                        .ok_or_else(|| refuse(format!("{part:?}, two parts without a cable between them")))?;
                     failures.cables.insert(cable / 2);
                 }
                 None => {

@@ -24,7 +24,7 @@ pub enum PlanError {
         problem: String,
     },
     /// A machine that is not in the catalogue.
-    #[error("there is no machine {name:?}{}; known are {known}", did_you_mean(name, known.split(", ")))]
+    #[error("no machine has the name {name:?}{}; known: {known}", did_you_mean(name, known.split(", ")))]
     UnknownMachine {
         /// The name asked for.
         name: String,

@@ -203,7 +203,9 @@ impl Machine {
         if let Some(ports) = table.remove("network") {
             let ports: NetworkPorts = ports.try_into().map_err(unread)?;
             if table.contains_key("network_bandwidth") {
-                return Err(wrong("network and network_bandwidth say the same; wanted one of them".into()));
+                return Err(wrong(
+                    "network and network_bandwidth exclude each other; wanted one of them".into(),
+                ));
             }
             let bandwidth = link_bandwidth("network.link", &ports.link).map_err(wrong)? * ports.ports as f64;
             table.insert("network_bandwidth".into(), toml::Value::Float(bandwidth));

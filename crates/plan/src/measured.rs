@@ -168,7 +168,7 @@ impl Measurements {
         for grid in &self.products {
             let axes = [&grid.m, &grid.n, &grid.k];
             if !axes.iter().all(|axis| ascending(axis)) {
-                return Err("measured.products: m, n and k want numbers above 0, ascending".into());
+                return Err("measured.products: wanted m, n and k above 0, ascending".into());
             }
             let wanted: usize = axes.iter().map(|axis| axis.len()).product();
             if grid.flops_per_second.len() != wanted
@@ -183,7 +183,7 @@ impl Measurements {
         let right = |values: &[f64]| values.iter().all(|value| value.is_finite() && *value >= 0.0);
         for MeasuredOperator { name, fixed, per_flop, per_byte } in &self.operators {
             if !right(&[*fixed, *per_flop, *per_byte]) {
-                return Err(format!("measured.operators: {name} wants times of at least 0"));
+                return Err(format!("measured.operators: {name} needs times of at least 0"));
             }
         }
         let Some(process) = &self.in_process else { return Ok(()) };
@@ -192,7 +192,7 @@ impl Measurements {
         let collectives = process.collectives.iter().flat_map(|line| [line.fixed, line.per_byte]);
         match right(&times.chain(collectives).chain([process.handoff]).collect::<Vec<f64>>()) {
             true => Ok(()),
-            false => Err("measured.in_process wants times of at least 0".into()),
+            false => Err("measured.in_process needs times of at least 0".into()),
         }
     }
 }

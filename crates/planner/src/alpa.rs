@@ -298,8 +298,8 @@ fn nothing(question: &ShardingQuestion<'_>, answer: &Answer, why: Refusals) -> P
             question.devices, question.sequences, question.layers
         )),
         _ => PlannerError::failed(format!(
-            "none of {} meshes fits: parameters, gradients, states and saved activations of every one take more than the {memory} of a \
-             {}; take more devices, or a smaller sequence or model",
+            "no mesh fits ({} tried): parameters, gradients, states and saved activations of every one take \
+             more than the {memory} of a {}; take more devices, or a smaller sequence or model",
             answer.too_large, question.machine.name
         )),
     }
@@ -593,7 +593,8 @@ fn text(
         training.recipe.train.seq_len,
     );
     if wanted.fit.is_none() {
-        text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
+        text += "constants of the cost model are not fitted: times may be off by a third (--fit TABLE fits \
+                 them)\n";
     }
     let _ = writeln!(text, "plan: {}", name(plan));
     let _ = writeln!(

@@ -59,12 +59,12 @@ impl Method {
         match self {
             Method::Exhaustive => exhaustive(planning, |_| true, detail),
             Method::Context if planning.training.recipe.train.has_documents() => Err(PlannerError::failed(
-                "ranks that share sequences do not know where documents end, and the samples of this recipe are documents",
+                "context parallelism does not support samples that are documents (train.lengths)",
             )),
             Method::Context => exhaustive(planning, |layout| layout.context > 1, detail),
             Method::Grid => match planning.training.without_grids() {
                 Some(key) => Err(PlannerError::failed(format!(
-                    "{key}, with which no grid of tensor-parallel ranks goes"
+                    "{key}, which a grid of tensor-parallel ranks does not support"
                 ))),
                 None => exhaustive(planning, |layout| layout.grid.is_some(), detail),
             },

@@ -185,8 +185,8 @@ impl<'a> Explained<'a> {
         let _ = match search.calibration.fitted.len() {
             0 => writeln!(
                 text,
-                "times are those of simulated steps, with constants that were fitted to nothing (--fit TABLE); eight of ten published steps \
-                 of other software took {:.2} to {:.2} of the closed form",
+                "times are those of simulated steps, with constants that are not fitted (--fit TABLE fits \
+                 them); eight of ten published steps of other software took {:.2} to {:.2} of the closed form",
                 band.low, band.high
             ),
             rows => writeln!(

@@ -152,8 +152,8 @@ impl<'a> Planning<'a> {
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((key, _)) => Err(PlannerError::request(format!(
-                "{key} says what single layers do, as this search shall; expected none (--method annotations completes \
-                 parallel.annotate)"
+                "{key} sets the layout of single layers, which this search chooses; expected none (--method \
+                 annotations completes parallel.annotate)"
             ))),
             None => {
                 // What the keys of a plan say does not matter here.
@@ -329,7 +329,8 @@ impl<'a> Planning<'a> {
             self.training.recipe.train.seq_len
         );
         if self.wanted.fit.is_none() {
-            text += "constants of the cost model that were fitted to nothing: times may be off by a third (--fit TABLE)\n";
+            text += "constants of the cost model are not fitted: times may be off by a third (--fit TABLE \
+                     fits them)\n";
         }
         text
     }

@@ -58,12 +58,12 @@ pub(crate) fn nothing_divides(search: &Search<'_>) -> PlannerError {
         .collect();
     refusal(match binding.is_empty() {
         true => format!(
-            "none of {} layouts of {devices} ranks has what the recipe gives: {given}; two or more of these keys exclude each other here: \
-             leave some to the plan",
+            "no layout matches the recipe ({} layouts of {devices} ranks tried): {given}; some of these keys \
+             exclude each other: leave some of them out",
             all.get()
         ),
         false => format!(
-            "none of {} layouts of {devices} ranks has what the recipe gives: {given}; {}",
+            "no layout matches the recipe ({} layouts of {devices} ranks tried): {given}; {}",
             all.get(),
             binding.join("; ")
         ),
@@ -81,7 +81,8 @@ pub(crate) fn nothing_fits(search: &Search<'_>, found: &Candidates) -> PlannerEr
         format!(", by its dry run {} ({})", memory.buffers.total(), classes(&memory, 3))
     });
     refusal(format!(
-        "none of {} layouts fits: the smallest ({}) holds at least {}{by_class} where a {} has {}: {} too much; {}{}",
+        "no layout fits ({} tried): the smallest ({}) holds at least {}{by_class} where a {} has {}: {} too \
+         much; {}{}",
         found.evaluated,
         name(&smallest.job.layout),
         Bytes(smallest.least_memory as u64),
@@ -112,7 +113,8 @@ pub(crate) fn nothing_planned(search: &Search<'_>, found: &Found) -> PlannerErro
     });
     let would_do = what_would_do(search, smallest.map(|planned| &planned.candidate.job.layout));
     refusal(format!(
-        "none of the {} fastest layouts fits: {} hold more than the {} of a {} by their dry run{nearest}{reason}; {would_do}{}",
+        "no layout fits (the {} fastest were tried): in a dry run {} hold more than the {} of a \
+         {}{nearest}{reason}; {would_do}{}",
         found.not_fitting + found.refused,
         found.not_fitting,
         Bytes(machine.memory as u64),

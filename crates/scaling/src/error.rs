@@ -40,9 +40,7 @@ pub enum ScalingError {
         runs: usize,
     },
     /// Budgets with a minimum, of which two make a line.
-    #[error(
-        "wanted 2 or more budgets of compute at which the best size lies among the runs, found {found}; {hint}"
-    )]
+    #[error("wanted 2 or more budgets of compute whose best size is among the runs, found {found}; {hint}")]
     TooFewBudgets {
         /// Budgets.
         found: usize,

@@ -66,7 +66,7 @@ fn wrong_tables_say_the_line_and_what_was_wanted() {
     assert!(read("", false).unwrap_err().to_string().contains("column names"));
     assert!(read(head, false).unwrap_err().to_string().contains("no row"));
     let gpu = "gpu,hidden,heads,layers,seq,gpus,global_batch,time_s\nabacus,1024,16,24,2048,8,8,1\n";
-    assert!(read(gpu, false).unwrap_err().to_string().contains("there is no machine \"abacus\""));
+    assert!(read(gpu, false).unwrap_err().to_string().contains("no machine has the name \"abacus\""));
     assert!(read(gpu, true).unwrap_err().to_string().contains("no row of a100-80gb"));
     let recompute =
         "hidden,heads,layers,seq,gpus,global_batch,recompute,time_s\n1024,16,24,2048,8,8,some,1\n";
