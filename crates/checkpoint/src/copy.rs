@@ -37,8 +37,7 @@ impl Store {
                 return Ok(None);
             }
             let place = self.path(step).display().to_string();
-            let problem =
-                format!("{place} is there already and is another one; name another directory, or remove it");
+            let problem = format!("{place} already exists and differs; name another directory, or remove it");
             return Err(CheckpointError::Request { step, problem });
         }
         let total = manifest.bytes();

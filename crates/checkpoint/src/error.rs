@@ -149,7 +149,7 @@ pub enum CheckpointError {
         problem: String,
     },
     /// The store has no checkpoint of that step.
-    #[error("{}: no checkpoint of step {step}; there are {have:?}", dir.display())]
+    #[error("{}: no checkpoint of step {step}; it has those of steps {have:?}", dir.display())]
     NoSuchStep {
         /// Directory of the store.
         dir: PathBuf,
@@ -244,7 +244,7 @@ pub struct Skipped {
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "checkpoint {} was passed over: {}", self.path.display(), self.why)
+        write!(f, "checkpoint {} was skipped: {}", self.path.display(), self.why)
     }
 }
 

@@ -88,7 +88,8 @@ impl MemoryConfig {
         range("memory.rate_mib", self.rate_mib, 0, 1 << 20)?;
         range("memory.limit_mib", self.limit_mib, 0, 1 << 40)?;
         if self.overflow != MemoryOverflow::None && self.keep == MemoryKeep::Peers {
-            let problem = "wanted \"none\" with save.memory.keep = \"peers\": copies that peers hold lie there whole; found another value";
+            let problem = "wanted \"none\" with save.memory.keep = \"peers\": peers store whole copies; \
+                           found another value";
             return Err(SaveConfigError { key: "memory.overflow", problem: problem.into() });
         }
         if self.directory.is_absolute() {

@@ -93,7 +93,7 @@ impl Store {
         let wrong = |problem: String| CheckpointError::Request { step, problem };
         if self.named_steps()?.contains(&step) {
             let place = self.path(step).display().to_string();
-            return Err(wrong(format!("{place} is there already; name another directory, or remove it")));
+            return Err(wrong(format!("{place} already exists; name another directory, or remove it")));
         }
         if let Some(slice) = request.ranks.iter().flatten().find(|s| s.tensor >= specs.len()) {
             return Err(wrong(format!("a box of tensor {}, there are {}", slice.tensor, specs.len())));

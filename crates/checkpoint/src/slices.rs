@@ -93,7 +93,7 @@ impl Wanted {
             return Err("elements wanted twice".into());
         }
         if to != values {
-            return Err(format!("{to} elements, asked for {values} values"));
+            return Err(format!("{to} elements, wanted {values} values"));
         }
         Ok(Wanted { runs: wanted })
     }

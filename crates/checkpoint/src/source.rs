@@ -75,7 +75,7 @@ impl TensorSource for HostTensors<'_> {
         let t = &self.tensors[index];
         if t.values.len() != values.len() {
             return Err(format!(
-                "shape {:?} wants {} values, found {}",
+                "shape {:?} needs {} values, found {}",
                 t.shape,
                 values.len(),
                 t.values.len()

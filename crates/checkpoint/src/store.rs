@@ -243,7 +243,7 @@ impl Store {
         let wrong = |problem| Err(CheckpointError::Manifest { file: path.join(MANIFEST_NAME), problem });
         if manifest.step != step {
             return wrong(format!(
-                "holds step {}, but stands in {}; rename the directory back",
+                "holds step {}, but its directory is named {}; rename it back",
                 manifest.step,
                 step_name(step)
             ));
@@ -423,8 +423,8 @@ impl Store {
             return Ok(());
         }
         let problem = format!(
-            "was saved after {} whose manifest had the checksum {}, and the one there now has {found}: it was saved anew or \
-             exchanged, or this checkpoint belongs to another run",
+            "was saved after {} with manifest checksum {}, and the checksum there is now {found}: that \
+             checkpoint was saved again or replaced, or this one belongs to another run",
             step_name(previous.step),
             previous.checksum
         );

@@ -76,7 +76,7 @@ pub fn export_gguf(path: &Path, request: GgufExport<'_>) -> Result<GgufReport> {
     let layout = Layout::plan(&keys, parts.specs(), divisors.as_deref(), request.weights).map_err(wrong)?;
     let other = layout.tensors.iter().filter(|t| !t.vector && t.weights != request.weights).count();
     if other > 0 {
-        notes.push(format!("{other} matrices have rows of no whole blocks of 32 and are f16"));
+        notes.push(format!("matrices whose rows are not multiples of 32 are stored as f16; number: {other}"));
     }
     write(path, &layout, &mut parts, divisors.as_deref(), (request.overwrite, request.progress))?;
     Ok(GgufReport { path: path.into(), architecture: architecture.name(), bytes: layout.bytes, notes })
@@ -87,7 +87,7 @@ fn check_target(path: &Path, overwrite: bool) -> Result<()> {
     let wrong = |problem: &str| CheckpointError::Gguf { path: path.into(), problem: problem.into() };
     let Ok(about) = path.symlink_metadata() else { return Ok(()) };
     if !overwrite {
-        return Err(wrong("exists already; choose another place, or allow overwriting"));
+        return Err(wrong("exists already; choose another path, or allow overwriting"));
     }
     let mut magic = [0; 4];
     let found = about.is_file()
@@ -96,7 +96,7 @@ fn check_target(path: &Path, overwrite: bool) -> Result<()> {
     if found {
         Ok(())
     } else {
-        Err(wrong("is no GGUF file, and so it is not overwritten; choose another place"))
+        Err(wrong("exists and is not a GGUF file; it is not overwritten: choose another path"))
     }
 }
 

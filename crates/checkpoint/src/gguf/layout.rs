@@ -43,7 +43,7 @@ impl Architecture {
         }
         if !llama.is_empty() {
             return Err(format!(
-                "no architecture of llama.cpp that is written here computes this model. In the way of gpt2: {}. In the way of \
+                "cannot express this model as gpt2 or llama of llama.cpp; differences from gpt2: {}; from \
                  llama: {}",
                 gpt2.join(", "),
                 llama.join(", ")

@@ -93,9 +93,9 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
         return Err(wrong(format!("weights as {} wanted; use f32, bf16 or f16", request.dtype)));
     }
     if style == Style::Gpt2 && !model.bias {
-        let found = if model.qkv_bias { "those of queries, keys and values only" } else { "none" };
+        let found = if model.qkv_bias { "only those of queries, keys and values" } else { "none" };
         notes.push(format!(
-            "GPT-2 has biases everywhere; this model has {found}, so the others are written as zeros"
+            "GPT-2 has biases everywhere; this model has {found}: the others are written as zeros"
         ));
     }
     for (name, _) in &request.extra_files {
@@ -168,7 +168,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
             .and_then(|w| Ok((w, hidden.publish()?)));
     let ((bytes, files), set_aside) = written.map_err(|unfinished| unfinished.clean(&hidden))?;
     if let Some(path) = set_aside {
-        notes.push(format!("what stood at {} is now {}", dir.display(), path.display()));
+        notes.push(format!("moved the earlier contents of {} to {}", dir.display(), path.display()));
     }
     let architecture = match style {
         Style::Gpt2 | Style::Opt => "GPT2LMHeadModel",
@@ -187,7 +187,8 @@ fn choose_style(model: &Model) -> std::result::Result<Style, String> {
         return Ok(Style::Llama);
     }
     Err(format!(
-        "no Hugging Face architecture known here expresses this model. In the way of GPT2LMHeadModel: {}. In the way of LlamaForCausalLM: {}",
+        "cannot express this model as a supported Hugging Face architecture; differences from \
+         GPT2LMHeadModel: {}; from LlamaForCausalLM: {}",
         gpt2.join(", "),
         llama.join(", ")
     ))

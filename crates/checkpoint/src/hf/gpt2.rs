@@ -87,7 +87,8 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
     let activation = ACTIVATIONS.iter().find(|a| a.1.contains(&name)).map(|a| a.0);
     let activation = activation.ok_or_else(|| {
         f.refuse(format!(
-            "activation_function: {name:?} is not known here; known: gelu_new, gelu_pytorch_tanh, gelu, relu, relu2"
+            "activation_function: {name:?} is not supported; supported: gelu_new, gelu_pytorch_tanh, gelu, \
+             relu, relu2"
         ))
     })?;
     let mut notes = Vec::new();

@@ -261,7 +261,7 @@ fn read_config(f: &Fields) -> Result<Read> {
         "opt" => &["OPTForCausalLM", "OPTModel"],
         other => {
             return Err(f.refuse(format!(
-                "model_type: {other:?} is not known here; known: gpt2, llama, mistral, opt, qwen2, qwen3"
+                "model_type: {other:?} is not supported; supported: gpt2, llama, mistral, opt, qwen2, qwen3"
             )));
         }
     };
@@ -269,7 +269,7 @@ fn read_config(f: &Fields) -> Result<Read> {
         let named: Vec<&str> = list.as_array().into_iter().flatten().filter_map(|v| v.as_str()).collect();
         if !named.is_empty() && !named.iter().any(|n| classes.contains(n)) {
             return Err(f.refuse(format!(
-                "architectures: {named:?} is not a language model known here; known: {classes:?}"
+                "architectures: {named:?} is not a supported language model; supported: {classes:?}"
             )));
         }
     }
@@ -338,7 +338,7 @@ fn open_indexed(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<SafetensorsFile>>
     }
     for (tensor, name) in &index.weight_map {
         if files[by_name[name.as_str()]].header().entry(tensor).is_none() {
-            return Err(wrong(format!("tensor {tensor:?} should be in {name:?}, but is not")));
+            return Err(wrong(format!("tensor {tensor:?} is listed in {name:?}, but missing there")));
         }
     }
     Ok(files)

@@ -141,7 +141,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     let name = f.str("hidden_act")?.unwrap_or("silu");
     let activation = ACTIVATIONS.iter().find(|a| a.1.contains(&name)).map(|a| a.0);
     let activation = activation.ok_or_else(|| {
-        f.refuse(format!("hidden_act: {name:?} is not known here; known: silu, gelu_pytorch_tanh"))
+        f.refuse(format!("hidden_act: {name:?} is not supported; supported: silu, gelu_pytorch_tanh"))
     })?;
     // Qwen2's biases are part of the class, whatever these keys say.
     let switch = |key| if qwen2 { Ok(false) } else { f.bool(key).map(|b| b.unwrap_or(false)) };

@@ -34,7 +34,7 @@ pub(super) fn read_config(f: &Fields) -> Result<(ModelConfig, Vec<String>)> {
     let activation = ACTIVATIONS.iter().find(|a| a.1 == name).map(|a| a.0);
     let activation = activation.ok_or_else(|| {
         f.refuse(format!(
-            "activation_function: {name:?} is not known here; known: relu, relu2, gelu, gelu_new"
+            "activation_function: {name:?} is not supported; supported: relu, relu2, gelu, gelu_new"
         ))
     })?;
     let mut notes = Vec::new();

@@ -275,7 +275,7 @@ fn a_copy_under_another_step_and_links_and_fifos_are_not_taken() {
     save(&store, 1, 3);
     fs::rename(store.path(1), store.path(9)).unwrap();
     let e = store.latest_valid().unwrap_err().to_string();
-    assert!(e.contains("holds step 1, but stands in step-00000009"), "{e}");
+    assert!(e.contains("holds step 1, but its directory is named step-00000009"), "{e}");
     fs::rename(store.path(9), store.path(1)).unwrap();
 
     std::os::unix::fs::symlink(store.path(1), store.path(3)).unwrap();

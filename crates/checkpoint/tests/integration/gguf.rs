@@ -384,10 +384,10 @@ fn a_file_is_there_whole_or_not_at_all_and_only_gguf_files_are_replaced() {
     assert!(fs::metadata(&path).unwrap().len() < before.len() as u64);
     fs::write(&path, "notes of mine").unwrap();
     let e = export(&path, &model, GgufWeights::F32, true).unwrap_err().to_string();
-    assert!(e.contains("no GGUF file"), "{e}");
+    assert!(e.contains("not a GGUF file"), "{e}");
     assert_eq!(fs::read(&path).unwrap(), b"notes of mine");
     let e = export(tmp.path(), &model, GgufWeights::F32, true).unwrap_err().to_string();
-    assert!(e.contains("no GGUF file"), "{e}");
+    assert!(e.contains("not a GGUF file"), "{e}");
 }
 
 #[test]

@@ -304,7 +304,7 @@ fn each_manifest_names_the_one_before_it() {
     // The newest one does not depend on those that are gone.
     save_by(&store, 20, 77, (2, 9)).unwrap();
     let e = store.check_chain(&manifest(30)).unwrap_err().to_string();
-    assert!(e.contains("step-00000020") && e.contains("saved anew"), "{e}");
+    assert!(e.contains("step-00000020") && e.contains("saved again"), "{e}");
     fs::remove_dir_all(store.path(20)).unwrap();
     store.check_chain(&manifest(30)).unwrap();
     // One that is damaged is passed over.
