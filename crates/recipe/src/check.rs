@@ -64,7 +64,7 @@ impl Checker<'_> {
                 if wrong {
                     sink.report(|| {
                         Diagnostic::new(
-                            format!("{} names no known variant", quoted(path)),
+                            format!("{} has none of the keys that it can have", quoted(path)),
                             node.place.as_ref(),
                         )
                         .help(format!("give one of these keys: {}", names.join(", ")))

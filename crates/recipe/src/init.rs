@@ -97,7 +97,8 @@ impl InitConfig {
         ];
         match given.iter().find(|(given, _)| *given) {
             Some((_, text)) => Err(format!(
-                "train.init.{text} with train.init.from = \"\": expected the checkpoint that it is taken from, or no such key"
+                "train.init.{text} needs a checkpoint, and train.init.from = \"\" names none: expected \
+                 train.init.from = \"runs/NAME\", or no such key"
             )),
             None => Ok(()),
         }

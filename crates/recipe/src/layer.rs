@@ -113,7 +113,7 @@ pub(crate) fn parse_set(
         None
     };
     if argument.contains(['\n', '\r']) {
-        return refuse("--set takes one line".into(), &whole);
+        return refuse("--set: wanted key=value on one line, found several lines".into(), &whole);
     }
     let Some((key_text, value_text)) = argument.split_once('=') else {
         return refuse(format!("--set {} has no `=`", quoted(argument)), &whole);
@@ -180,8 +180,11 @@ pub(crate) fn rename(layer: &mut Node, renamed: &[RenamedKey], sink: &mut Sink) 
         if fields.contains_key(*new) {
             let place = field.key.as_ref();
             sink.report(|| {
-                Diagnostic::new(format!("both `{table}.{new}` and its old name `{table}.{old}`"), place)
-                    .help(format!("leave `{old}` out"))
+                Diagnostic::new(
+                    format!("both `{table}.{new}` and its old name `{table}.{old}` are set"),
+                    place,
+                )
+                .help(format!("leave `{old}` out"))
             });
             continue;
         }

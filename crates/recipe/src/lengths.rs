@@ -84,26 +84,30 @@ impl TrainConfig {
         let (budget, aware) = (self.activation_budget()?, self.recompute == Recompute::InputAware.into());
         match (budget, aware) {
             (None, true) => {
-                return Err("train.recompute = \"input-aware\" recomputes as many layers as a budget demands: expected \
+                return Err("train.recompute = \"input-aware\" needs a memory budget: expected \
                             train.activation_memory, such as \"512 MiB\""
                     .into());
             }
             (Some(_), false) => {
                 return Err(format!(
-                    "train.activation_memory = {:?} is the budget of train.recompute = \"input-aware\", found recompute = \"{}\": \
-                     expected that, or no budget",
+                    "train.activation_memory = {:?} is used only by train.recompute = \"input-aware\", found \
+                     \"{}\": expected \"input-aware\", or no train.activation_memory",
                     self.activation_memory, self.recompute
                 ));
             }
             _ => {}
         }
         if aware && self.recompute_layers.last().is_some() {
-            return Err("train.recompute = \"input-aware\" decides for every layer: expected no train.recompute_layers".into());
+            return Err(
+                "train.recompute = \"input-aware\" chooses the recomputed layers itself: expected no \
+                        train.recompute_layers"
+                    .into(),
+            );
         }
         if (aware || self.has_documents()) && self.stored_micro_batches > 0 {
             return Err(format!(
-                "train.stored_micro_batches = {} keeps everything of some micro-batches, which the memory of several lengths and a \
-                 budget of activations do not provide for: expected 0",
+                "train.stored_micro_batches = {} works only with train.lengths = \"packed\" and without \
+                 train.activation_memory: expected 0",
                 self.stored_micro_batches
             ));
         }
@@ -146,8 +150,9 @@ impl BatchPlan {
             let fits = near.filter(|batch| *batch > 0).find(|batch| of(*batch).is_multiple_of(ranks.max(1)));
             let such = fits.map_or(String::new(), |batch| format!(", such as batch_tokens = {batch}"));
             return Err(format!(
-                "train.batch_tokens = {batch} is {micro_batches} micro-batches of {} documents of {mean:.1} tokens on average, which \
-                 {ranks} data-parallel ranks cannot share equally: expected a batch of a multiple of {ranks} micro-batches{such}",
+                "train.batch_tokens = {batch} gives {micro_batches} micro-batches ({} documents of {mean:.1} \
+                 tokens on average in each), not a multiple of the {ranks} data-parallel ranks: expected a \
+                 multiple of {ranks} micro-batches{such}",
                 self.micro_batch
             ));
         }

@@ -100,7 +100,7 @@ where
         let mut sink = Sink::default();
         let mut layers = files(source, path, &mut sink);
         let mut so_far = Node::from_json(&defaults)
-            .ok_or_else(|| RecipeError::Unwritable("a recipe is a table".into()))?;
+            .ok_or_else(|| RecipeError::Unwritable("wanted a table of keys".into()))?;
         let mut lay = |mut layer: Node, so_far: &mut Node, sink: &mut Sink| {
             if let Some(home) = home {
                 layer.below_home(home);

@@ -134,8 +134,9 @@ impl Recipe {
                 TrainConfig { micro_batch, ..self.train.clone() }.resolve(ranks, train_tokens)
             }
             None => Err(format!(
-                "parallel.tensor = {} shares micro-batches of a multiple of {multiple} sequences of train.seq_len = {}, and a rank has {} \
-                 sequences of a step: expected train.batch_tokens of a multiple of {}, or another train.seq_len or parallel.tensor",
+                "parallel.tensor = {} needs micro-batches of a multiple of {multiple} sequences \
+                 (train.seq_len = {}), and a rank has {} sequences per step: expected train.batch_tokens of \
+                 a multiple of {}, or another train.seq_len or parallel.tensor",
                 self.parallel.tensor,
                 self.train.seq_len,
                 plan.sequences_per_rank,
@@ -183,8 +184,9 @@ impl Recipe {
         }
         if self.train.types() != ParamStorage::default() {
             return Err(format!(
-                "parallel.tensor = {tensor} with train.weights or train.gradients of fewer bits, of which a grid's programs gather no \
-                 parts: expected \"f32\" for both, or a number of ranks for parallel.tensor"
+                "parallel.tensor = {tensor} (a grid of ranks) supports only f32 weights and gradients: \
+                 expected train.weights = \"f32\" and train.gradients = \"f32\", or a number of ranks for \
+                 parallel.tensor"
             ));
         }
         Ok(())
@@ -194,8 +196,9 @@ impl Recipe {
         let (context, micro, seq) = (self.parallel.context, self.train.micro_batch, self.train.seq_len);
         if self.parallel.one_sequence() && micro > 1 {
             return Err(format!(
-                "parallel.context = {context} by \"{}\" shares one sequence at a time, and train.micro_batch = {micro}: \
-                 expected train.micro_batch = 1, or 0 to derive that, or parallel.context_method = \"ulysses\"",
+                "parallel.context = {context} with parallel.context_method = \"{}\" shards one sequence at a \
+                 time, found train.micro_batch = {micro}: expected train.micro_batch = 1, or 0 to derive \
+                 that, or parallel.context_method = \"ulysses\"",
                 self.parallel.context_method.name()
             ));
         }
@@ -222,8 +225,8 @@ impl Recipe {
         let trained = self.tokenizer.kind == TokenizerKind::ByteBpe && self.tokenizer.file.is_empty();
         if trained && model > 0 && model < tokenizer {
             return Err(format!(
-                "model.vocab_size = {model} has no rows for a tokenizer of tokenizer.vocab_size = {tokenizer}: expected \
-                 at least that, or 0 to take the tokenizer's size"
+                "model.vocab_size = {model} is smaller than tokenizer.vocab_size = {tokenizer}: expected at \
+                 least {tokenizer}, or 0 to use the tokenizer's size"
             ));
         }
         Ok(())
@@ -249,24 +252,25 @@ impl Recipe {
         }
         let refused = |what: String, why: &str| {
             Err(format!(
-                "train.lengths = \"padded\" and \"bucketed\" do not go with {what}: {why}; expected lengths = \"packed\", or not that"
+                "train.lengths = \"padded\" and \"bucketed\" do not work with {what}: {why}; expected \
+                 train.lengths = \"packed\", or another value there"
             ))
         };
         if self.parallel.context > 1 {
             let what = format!("parallel.context = {}", self.parallel.context);
-            return refused(what, "ranks share the positions of sequences of one length");
+            return refused(what, "the ranks shard sequences of equal length");
         }
         if self.optim.optimizer == OptimizerChoice::Kfac {
             let what = "optim.optimizer = \"kfac\"".into();
-            return refused(what, "its curvature would weigh padding as tokens");
+            return refused(what, "its curvature would count padding as tokens");
         }
         if self.parallel.fill != FillConfig::default() {
             let what = format!("parallel.fill = {}", self.parallel.fill);
-            return refused(what, "bubbles are planned for passes of one length");
+            return refused(what, "the bubbles are planned for passes of equal length");
         }
         if !self.corpus.components().is_empty() {
             let what = "several corpus.sources or slices".into();
-            return refused(what, "weights of a mixture are shares of windows");
+            return refused(what, "the weights of a mixture count windows of equal length");
         }
         Ok(())
     }
@@ -274,8 +278,8 @@ impl Recipe {
     fn rewind_has_checkpoints(&self) -> Result<(), String> {
         if self.train.spike_action == SpikeAction::Rewind && self.save.every_steps == 0 {
             return Err(
-                "train.spike_action = \"rewind\" goes back to checkpoints of save.every_steps, which is 0: \
-                        expected more than 0 there, or \"skip\""
+                "train.spike_action = \"rewind\" needs checkpoints, and save.every_steps = 0 saves none: \
+                 expected save.every_steps above 0, or train.spike_action = \"skip\""
                     .into(),
             );
         }
@@ -288,15 +292,15 @@ impl Recipe {
         }
         if self.eval.every_steps == 0 {
             return Err(format!(
-                "save.keep_best = {} keeps checkpoints by the validation loss of eval.every_steps, which is 0: expected \
-                 more than 0 there, or keep_best = 0",
+                "save.keep_best = {} needs validation losses, and eval.every_steps = 0 measures none: \
+                 expected eval.every_steps above 0, or save.keep_best = 0",
                 self.save.keep_best
             ));
         }
         if self.parallel.fill.has(FillChoice::Evaluation) {
             return Err(format!(
-                "save.keep_best = {} with parallel.fill = {}: a validation loss is then known only after a later \
-                 step; expected keep_best = 0 or a fill without \"evaluation\"",
+                "save.keep_best = {} with parallel.fill = {}: the validation loss arrives only after a later \
+                 step; expected save.keep_best = 0, or parallel.fill without \"evaluation\"",
                 self.save.keep_best, self.parallel.fill
             ));
         }

@@ -240,7 +240,9 @@ impl TrainConfig {
     /// A sentence that names the keys.
     pub fn check_duration(&self) -> Result<(), String> {
         match self.durations().is_empty() {
-            true => Err("train: give exactly one of steps, tokens and epochs; found none".into()),
+            true => {
+                Err("wanted exactly one of train.steps, train.tokens and train.epochs, found none".into())
+            }
             false => Ok(()),
         }
     }
@@ -258,7 +260,7 @@ impl TrainConfig {
         let given = self.durations();
         if given.len() > 1 {
             return Err(format!(
-                "train: give exactly one of steps, tokens and epochs; found {}",
+                "wanted exactly one of train.steps, train.tokens and train.epochs, found {}",
                 given.join(" and ")
             ));
         }
@@ -299,7 +301,8 @@ impl TrainConfig {
         let numbers: Vec<u64> = self.skip_samples.iter().flatten().copied().collect();
         if numbers.windows(2).any(|pair| pair[0] >= pair[1]) || numbers.iter().any(|at| *at > MOST_SAMPLES) {
             return Err(format!(
-                "train.skip_samples = {:?}: expected spans such as [[1200, 1400], [5000, 5200]], ascending and apart, up to {MOST_SAMPLES}",
+                "train.skip_samples = {:?}: expected spans such as [[1200, 1400], [5000, 5200]], ascending \
+                 and disjoint, up to {MOST_SAMPLES}",
                 self.skip_samples
             ));
         }

@@ -245,7 +245,7 @@ fn overrides_go_through_the_same_checker_and_take_bare_words() {
         ("=1", "1:1 `` is not a dotted key"),
         ("[train]#=1", "1:1 `[train]#` is not a dotted key"),
         ("train..lr=1", "1:1 `train..lr` is not a dotted key"),
-        ("name=x\ny=2", "1:1 --set takes one line"),
+        ("name=x\ny=2", "1:1 --set: wanted key=value on one line, found several lines"),
         ("base=x.toml", "1:1 `base` is a key of recipe files"),
     ] {
         let found = mistakes("", &[set]);
