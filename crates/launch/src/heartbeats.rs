@@ -216,7 +216,7 @@ impl Shared {
         if let Err(e) = write_heartbeat(&self.run, &heartbeat, file)
             && !self.unwritten.swap(true, Ordering::Relaxed)
         {
-            (self.host.warn)(&format!("no heartbeats for the supervisor: {e}"));
+            (self.host.warn)(&format!("cannot write heartbeats for the supervisor: {e}"));
         }
         *own_bytes += written_bytes().saturating_sub(before);
         if beat.is_multiple_of(FENCE_EVERY) {

@@ -19,7 +19,7 @@ fn decision(peer: usize) -> Message<'static> {
 }
 
 fn stop_asked(peer: usize) -> Message<'static> {
-    Message::new("stop was asked for", 11, peer)
+    Message::new("stop was requested", 11, peer)
 }
 
 fn plan_length(peer: usize) -> Message<'static> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long a process that cannot begin waits for others to say the same. All read the recipe at their start.
 const WAIT: Duration = Duration::from_secs(1);
-const FOUND: &str = "what is wrong";
+const FOUND: &str = "the cause of the failure";
 const REPORTED: &str = "reported failure";
 
 /// Reports a user's mistake once: the first of the processes with the same message does so, with their number, before any of
@@ -55,8 +55,8 @@ pub fn report_once(
     let who = if me == 0 { String::new() } else { format!("rank {me}: ") };
     let also = match same.len() - 1 {
         0 => String::new(),
-        1 => "\n(one other process says the same)".into(),
-        others => format!("\n({others} other processes say the same)"),
+        1 => "\n(one other process reports the same)".into(),
+        others => format!("\n({others} other processes report the same)"),
     };
     tell(&ProcessFailure { message: format!("{who}{}{also}", failure.message), ..failure });
     for peer in same.into_iter().filter(|p| *p != me) {
@@ -128,7 +128,7 @@ mod tests {
     fn what_only_some_say_is_reported_with_their_rank() {
         let missing = Some((RECIPE, "no such file"));
         let (said, left) = reported(&[None, missing, Some((RECIPE, "no memory")), missing]);
-        assert_eq!(said, ["rank 1: no such file\n(one other process says the same)", "rank 2: no memory"]);
+        assert_eq!(said, ["rank 1: no such file\n(one other process reports the same)", "rank 2: no memory"]);
         assert_eq!(left.len(), 3);
     }
 

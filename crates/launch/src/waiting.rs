@@ -127,7 +127,7 @@ fn table(said: &[Said]) -> String {
     if said.contains(&Said::Unreachable)
         && let [own] = parts[..]
     {
-        return format!("Last collectives of this rank (the others can be asked no more):{own}");
+        return format!("Last collectives of this rank (the others can no longer be reached):{own}");
     }
     let mut text = String::from("Last collectives of each rank:");
     for (rank, said) in said.iter().enumerate() {
@@ -137,7 +137,7 @@ fn table(said: &[Said]) -> String {
                 "\n  rank {rank}: does not answer: it is stopped, hangs, or computes outside of collectives"
             )),
             Said::Unreachable => {
-                text.push_str(&format!("\n  rank {rank}: cannot be asked from here any more"))
+                text.push_str(&format!("\n  rank {rank}: can no longer be reached from here"))
             }
             Said::Cause => {}
         }

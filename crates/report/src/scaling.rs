@@ -145,7 +145,7 @@ impl ScalingPage {
             "percent of the loss",
             Scale::Linear,
             series,
-            "Above zero: the law says more than the run had.",
+            "Above zero: the law predicts more than the run had.",
         )
     }
 

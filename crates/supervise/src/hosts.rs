@@ -55,8 +55,8 @@ pub enum HostsError {
     },
     /// Too few hosts are left.
     #[error(
-        "{left} of the hosts are left, which is room for {room} ranks; wanted at least {least} ranks in a layout that the recipe allows. \
-         Name spares with --spares, or lower --min-ranks"
+        "{left} of the hosts are left, with room for {room} ranks; wanted at least {least} ranks in a layout \
+         that the recipe allows; name spares with --spares, or lower --min-ranks"
     )]
     TooFew {
         /// Hosts that are left.

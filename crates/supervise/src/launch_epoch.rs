@@ -31,7 +31,8 @@ pub fn newest(run: impl AsDir) -> io::Result<u64> {
         Ok(text) => text.trim().parse().map_err(|_| {
             let found: String = text.chars().take(40).collect();
             io::Error::other(format!(
-                "{}: wanted the number of the newest launch, found {found:?}; remove the file if no process is at work on the run",
+                "{}: wanted the number of the newest launch, found {found:?}; remove the file if no process \
+                 is using the run",
                 run.path().join(file).display()
             ))
         }),

@@ -35,7 +35,7 @@ pub fn bind_to_parent(parent: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     match getppid().map(|pid| pid.as_raw_nonzero().get() as u32) {
         Some(now) if now == parent => Ok(()),
-        _ => Err(io::Error::other("the supervisor is gone")),
+        _ => Err(io::Error::other("the supervisor has ended")),
     }
 }
 

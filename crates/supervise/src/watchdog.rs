@@ -194,7 +194,7 @@ impl Watchdog {
         }
         let code = seen.beat.leaves.unwrap_or_default();
         let text = format!(
-            "{} has left with code {code} {:.0} s ago, and the launcher still waits",
+            "{} exited with code {code} {:.0} s ago, but the launcher is still running",
             seen.beat.place(),
             after.as_secs_f64()
         );
@@ -227,7 +227,7 @@ impl Watchdog {
             })
             .collect();
         let seconds = longest.as_secs_f64();
-        let text = format!("no sign of life for {seconds:.1} s: {}", who.join("; "));
+        let text = format!("no heartbeat for {seconds:.1} s: {}", who.join("; "));
         let hangs = longest >= soft.mul_f64(HARD);
         Some(Alarm { hangs, text, silent_hosts: self.silent_hosts(now, own) })
     }
@@ -274,7 +274,7 @@ impl Watchdog {
         }
         let hangs = over(HARD);
         let ranks: Vec<&RankBeat> = ranks.into_iter().map(|(rank, _)| rank).collect();
-        let text = format!("no rank gets on for {:.1} s: {}", idle.as_secs_f64(), culprit(&ranks));
+        let text = format!("no rank made progress for {:.1} s: {}", idle.as_secs_f64(), culprit(&ranks));
         Some(Alarm { hangs, text, silent_hosts: Vec::new() })
     }
 }
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(watchdog.observe(at(end + 1.0), vec![leaving(75)], &own()), None);
         assert_eq!(watchdog.observe(at(end + 10.0), vec![leaving(75)], &own()), None);
         let alarm = watchdog.observe(at(end + 17.0), vec![leaving(75)], &own()).unwrap();
-        assert!(alarm.hangs && alarm.text.contains("has left with code 75"), "{alarm:?}");
+        assert!(alarm.hangs && alarm.text.contains("exited with code 75"), "{alarm:?}");
         assert_eq!(alarm.silent_hosts, ["host1"]);
     }
 

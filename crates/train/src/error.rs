@@ -15,8 +15,9 @@ pub enum TrainError {
     Memory(#[from] bessemer_parallel::MemoryShortage),
     /// Offloaded activations have no place.
     #[error(
-        "train.offload = \"disk\" needs a file of {bytes} on this rank, and {problem}; take another train.offload_dir, offload fewer layers \
-         (train.offload_layers), recompute or compress more (train.recompute, train.compress), or take train.offload = \"none\""
+        "train.offload = \"disk\" needs a file of {bytes} on this rank, and {problem}; set another \
+         train.offload_dir, offload fewer layers (train.offload_layers), recompute or compress more \
+         (train.recompute, train.compress), or set train.offload = \"none\""
     )]
     Offload {
         /// Bytes of the file.
@@ -26,9 +27,9 @@ pub enum TrainError {
     },
     /// The run directory holds a checkpoint of something else.
     #[error(
-        "the newest checkpoint in {place} belongs to another run: {} is {} there and {} in this recipe, which cannot change within a run; go \
-         back to the old recipe, or use another run.name (with train.init.from the parameters can come from a checkpoint of the same model \
-         and tokenizer)",
+        "the newest checkpoint in {place} belongs to another run: {} is {} there and {} in this recipe, \
+         which cannot change within a run; restore the old recipe, or start a new run under another run.name \
+         (train.init.from loads the parameters of a checkpoint of the same model and tokenizer)",
         difference.what, difference.found, difference.wanted
     )]
     OtherRun {
@@ -39,9 +40,9 @@ pub enum TrainError {
     },
     /// The checkpoint that a run would begin with has another model or tokenizer.
     #[error(
-        "train.init.from: {} is {} in {place} and {} in this recipe; take the [model] section and the tokenizer of that checkpoint: \
-         `bessemer checkpoint import` and every run leave them in recipe.toml, which can be the `base` of a recipe, and in \
-         tokenizer.json, which tokenizer.file can name",
+        "train.init.from: {} is {} in {place} and {} in this recipe; use the model and the tokenizer of that \
+         checkpoint: in its run directory, recipe.toml has the [model] section (name the file as `base`), \
+         and tokenizer.json is the tokenizer (name it in tokenizer.file)",
         difference.what, difference.found, difference.wanted
     )]
     OtherInitialModel {
@@ -52,8 +53,9 @@ pub enum TrainError {
     },
     /// A checkpoint without the state of the recipe's optimizer.
     #[error(
-        "{place} holds {found} optimizer state, wanted that of optim.optimizer = {optimizer:?}; take the optimizer that it was trained with, or \
-         begin a run under another run.name with train.init.from = {place:?} and train.init.optimizer = \"fresh\""
+        "{place} holds {found} optimizer state, wanted that of optim.optimizer = {optimizer:?}; set the \
+         optimizer that it was trained with, or start a run under another run.name with train.init.from = \
+         {place:?} and train.init.optimizer = \"fresh\""
     )]
     OtherOptimizer {
         /// The checkpoint.
@@ -86,14 +88,15 @@ pub enum TrainError {
     },
     /// Ranks did not hold the same bits, and there is no checkpoint from before.
     #[error(
-        "step {step}: what the ranks hold is not to be trusted, and there is no checkpoint yet; run the same command to start again"
+        "step {step}: the ranks computed inconsistent values, and there is no checkpoint yet; run the same \
+         command to start over"
     )]
     StartAgain {
         /// The step that was over.
         step: u64,
     },
     /// A host has made wrong numbers again and again.
-    #[error("{what}; this host or these hosts have been wrong too often: {hosts}. Go on without them")]
+    #[error("{what}; too many wrong results from these hosts: {hosts}; continue without them")]
     BadHost {
         /// The step at hand.
         step: u64,
@@ -105,7 +108,7 @@ pub enum TrainError {
         own: bool,
     },
     /// Wrong numbers were computed, and the rank cannot be identified.
-    #[error("{what}; run the same command with the ranks on other hosts to find out which one is wrong")]
+    #[error("{what}; run the same command with the ranks on other hosts to find the faulty host")]
     Disambiguate {
         /// The step at hand.
         step: u64,
@@ -147,9 +150,10 @@ pub enum TrainError {
 fn healthy_text(path: &Option<PathBuf>) -> String {
     match path.as_deref().map(Path::display) {
         Some(path) => format!(
-            "the last healthy checkpoint is {path} (to go on from it, move newer ones away and start again)"
+            "the last healthy checkpoint is {path} (to continue from it, move newer checkpoints away and run \
+             again)"
         ),
-        None => "there is no checkpoint from before".into(),
+        None => "no earlier checkpoint exists".into(),
     }
 }
 

@@ -340,7 +340,7 @@ impl Evaluator {
                     Ok(written) => written.text,
                     // A prompt that this tokenizer cannot express is no reason to end a run.
                     Err(e @ (EvalError::Tokenizer(_) | EvalError::PromptTooLong { .. })) => {
-                        let message = format!("no sample of prompt {prompt:?}: {e}");
+                        let message = format!("cannot generate a sample for the prompt {prompt:?}: {e}");
                         records.push(Warning { step: Some(step), topic: "samples".into(), message }.into());
                         break;
                     }

@@ -252,7 +252,7 @@ impl Trainer {
         let worker = &mut runner.worker;
         let digest = digest(&input.recipe_text);
         if worker.broadcast_from_root("recipe", digest)? != digest {
-            return Err(TrainError::Recipe("this rank has another recipe than rank 0".into()));
+            return Err(TrainError::Recipe("the recipe of this rank differs from that of rank 0".into()));
         }
         give_second_memory(worker, &recipe.train.offload_dir, &input.directory)?;
         let compresses = recipe.save.compress == Compression::Zstd;

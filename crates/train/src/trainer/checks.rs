@@ -24,6 +24,7 @@ use bessemer_parallel::{HeldStretch, OwnSlices, ParallelError, Worker};
 use bessemer_recipe::{IntegrityConfig, Recipe, Rerun};
 use bessemer_runlog::{Fault, FaultVerdict};
 use bessemer_tensor::Backend;
+use bessemer_units::counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
@@ -274,8 +275,8 @@ impl Trainer {
             hashes.iter().filter(|(_, hashes)| hashes.len() > 1).map(|(at, _)| at.0 as usize).collect();
         let name = differ.first().and_then(|tensor| self.integrity.names.get(*tensor));
         let text = format!(
-            "{} tensors are not the same bits on ranks that should hold the same, {:?} among them",
-            differ.len(),
+            "replicas differ in {}, {:?} among them",
+            counted(differ.len(), "tensor"),
             name.map_or("", String::as_str)
         );
         let (suspects, named) = (found.suspects, found.majority);
@@ -308,7 +309,7 @@ impl Trainer {
         if suspects.is_empty() {
             return Ok(true);
         }
-        let text = "parameters or optimizer state in memory changed while nobody wrote them".into();
+        let text = "parameters or optimizer state changed in memory although no step wrote them".into();
         let (found_at, check, verdict) = (self.state.step + 1, "state at rest", FaultVerdict::Transient);
         self.mend(Finding { found_at, check, verdict, suspects, named: true, text }, observer)?;
         Ok(false)
@@ -352,13 +353,13 @@ impl Trainer {
         let places: Vec<String> =
             suspects.iter().map(|rank| format!("rank {rank} on host {}", host(rank))).collect();
         let who = match (places.is_empty(), named || places.len() == 1) {
-            (true, _) => "no rank can be named".to_owned(),
-            (false, true) => format!("wrong: {}", places.join(", ")),
-            (false, false) => format!("one of them is wrong: {}", places.join(", ")),
+            (true, _) => "the faulty rank is unknown".to_owned(),
+            (false, true) => format!("faulty: {}", places.join(", ")),
+            (false, false) => format!("one of them is faulty: {}", places.join(", ")),
         };
         let mut message = format!("step {found_at}: {text}; {who}");
         if let Some(step) = back_to {
-            message += &format!("; the run went back to step {step} and computes the same steps again");
+            message += &format!("; rolled back to step {step}, the same steps are computed again");
         }
         let hosts: BTreeSet<String> = suspects.iter().map(host).collect();
         let mut fault = Fault {
@@ -416,7 +417,7 @@ impl Trainer {
         let off = self.integrity.config.rerun == Rerun::Off || in_a_row;
         let wrong = match self.wrong_sum()? {
             None if norms_differ(&mut self.runner.worker, &self.integrity.config, passes.grad_norm)? => {
-                Some("ranks have different norms of one gradient".to_owned())
+                Some("the ranks computed different norms of the same gradient".to_owned())
             }
             found => found,
         };
@@ -451,7 +452,7 @@ impl Trainer {
             match judge(&evidence) {
                 Repeated::Undecided => {}
                 Repeated::Reproduced if check == "rerun" => {
-                    let text = format!("{why}; computed again, the step has the same bits");
+                    let text = format!("{why}; the step was computed again, with the same bits");
                     let finding = finding(FaultVerdict::Reproduced, BTreeSet::new(), text);
                     self.conclude(finding, None, observer)?;
                     return Ok(Some(again));
@@ -460,13 +461,14 @@ impl Trainer {
                     let right = 2;
                     let suspects = self.ranks_of_replicas(&evidence[wrong].differing(&evidence[right]));
                     let text = format!(
-                        "{why}; computed three times, the step has twice the same bits, which are taken"
+                        "{why}; the step was computed three times, and the two results with equal bits are \
+                         used"
                     );
                     self.conclude(finding(FaultVerdict::Transient, suspects, text), None, observer)?;
                     return Ok(Some(again));
                 }
                 Repeated::Reproduced | Repeated::Unstable => {
-                    let what = format!("{why}; computed again, the step is no better");
+                    let what = format!("{why}; computing the step again did not help");
                     let pairs = evidence.windows(2).flat_map(|two| two[0].differing(&two[1]));
                     let suspects = self.ranks_of_replicas(&pairs.collect::<Vec<_>>());
                     self.forget_copies_after(self.state.step)?;

@@ -111,8 +111,8 @@ impl Trainer {
         if !differences.is_empty() {
             let origin = loader.state(saved.loader.samples).origin.unwrap_or_default();
             effects.push(match origin.given.iter().any(|given| *given > 0) {
-                true => "every component that stays goes on behind the samples that it has given".into(),
-                false => "the order of the training samples begins anew".into(),
+                true => "every remaining component continues after its last sample".into(),
+                false => "the order of the training samples starts over".into(),
             });
         }
         let keys = recipe.map_or_else(Vec::new, |before| changed_keys(before, &self.input.recipe_text));

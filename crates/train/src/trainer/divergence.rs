@@ -112,8 +112,8 @@ impl Trainer {
         self.state.spikes.rollback = Some(Rollback { from, to, times });
         (self.skipped_in_a_row, self.taken, self.validation) = (0, true, None);
         let text = format!(
-            "step {from}: {what}; the run went back to step {to} and on with the data behind this step (rollback {times} \
-             of {ROLLBACKS})"
+            "step {from}: {what}; rolled back to step {to}; training continues with the data after this step \
+             (rollback {times} of {ROLLBACKS})"
         );
         self.warn(text, observer)?;
         remarks.into_iter().try_for_each(|remark| self.warn(remark, observer))

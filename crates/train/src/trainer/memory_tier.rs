@@ -357,7 +357,7 @@ impl MemoryTier {
             }
         }
         let path = self.memory.directory.path().into();
-        Err(damage.unwrap_or(MemoryError::Foreign { path, problem: "a copy is gone".into() }))
+        Err(damage.unwrap_or(MemoryError::Foreign { path, problem: "a copy in memory is missing".into() }))
     }
 }
 
@@ -548,7 +548,7 @@ impl Trainer {
             let failure = peers.failure();
             return match failure.filter(|_| !std::mem::replace(&mut tier.broken, true)) {
                 Some(problem) => {
-                    self.warn(format!("no more copies of the state are sent to peers: {problem}"), observer)
+                    self.warn(format!("copies of the state are no longer sent to peers: {problem}"), observer)
                 }
                 None => Ok(()),
             };
@@ -578,7 +578,7 @@ impl Trainer {
         match copied {
             Err(TrainError::MemoryCopies(e)) => {
                 tier.broken = true;
-                self.warn(format!("no more copies of the state are made in memory: {e}"), observer)
+                self.warn(format!("the state is no longer copied to memory: {e}"), observer)
             }
             other => other,
         }

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 /// Messages.
 const HOSTS: &str = "hosts that read checkpoints";
-const WANTED: &str = "what ranks want of a checkpoint";
+const WANTED: &str = "the parts of a checkpoint that each rank needs";
 const SHARED: &str = "elements of a checkpoint";
 
 /// Elements that are sent at a time.

@@ -124,7 +124,10 @@ impl Records {
             return Ok(None);
         };
         self.prometheus = None;
-        let message = format!("run.prometheus: {e}; this session writes no more values for Prometheus");
+        let message = format!(
+            "run.prometheus: {e}; metrics for Prometheus are no longer written in this \
+                               session"
+        );
         let warning = Warning { step: record.step(), topic: "prometheus".into(), message };
         let warning = Record::from(warning);
         self.log.append(&warning)?;
@@ -185,12 +188,13 @@ impl Records {
             Some(own) if own != run => {
                 let aside = self.set_aside()?;
                 Some(format!(
-                    "{place} was the log of another run ({own}), and the checkpoint of step {step} is of run {run}: the log was moved to {aside}, \
-                     and that of this run begins anew behind step {step}"
+                    "{place} is the log of another run ({own}) than the checkpoint of step {step} ({run}): \
+                     the log was moved to {aside}, and a new log starts after step {step}"
                 ))
             }
             _ if step > self.last_step => Some(format!(
-                "{place} ends at step {}, before the checkpoint of step {step} that the run goes on from: the records between are missing",
+                "{place} ends at step {}, before the checkpoint of step {step} that the run continues from: \
+                 the records in between are missing",
                 self.last_step
             )),
             _ => None,

@@ -132,9 +132,10 @@ impl BatchSource for Samples<'_> {
     fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
         match &self.evaluation {
             Some(evaluation) => evaluation.batch(unit),
-            None => {
-                Err(ParallelError::BatchSource { micro: unit, problem: "nothing is evaluated now".into() })
-            }
+            None => Err(ParallelError::BatchSource {
+                micro: unit,
+                problem: "no evaluation is in progress".into(),
+            }),
         }
     }
 

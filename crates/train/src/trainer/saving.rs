@@ -324,7 +324,8 @@ impl Trainer {
         self.adjust_interval(step, save, observer)?;
         if let Some(path) = &report.set_aside {
             let text = format!(
-                "what stood in the place of the checkpoint is not this program's to remove; it is now {}",
+                "a file or directory in the place of the checkpoint was not written by this program; it was \
+                 moved to {}",
                 path.display()
             );
             self.warn(text, observer)?;
@@ -387,7 +388,7 @@ impl Trainer {
         self.append_change(observer)?;
         for path in left {
             let path = path.display();
-            self.warn(format!("a checkpoint that the run went back from was kept as {path}"), observer)?;
+            self.warn(format!("rolled back: the newer checkpoint was kept as {path}"), observer)?;
         }
         Ok(())
     }

@@ -71,11 +71,8 @@ impl Trainer {
             && self.rewind(consumed, observer)?
         {
             let back = self.state.step;
-            let after = "and on with the data behind this step";
-            self.warn(
-                format!("step {}: {spike}; the run went back to step {back} {after}", step + 1),
-                observer,
-            )?;
+            let after = "and continues with the data after this step";
+            self.warn(format!("step {}: {spike}; rolled back to step {back} {after}", step + 1), observer)?;
             return Ok(None);
         }
         let update = match spike {

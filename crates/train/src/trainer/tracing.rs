@@ -167,7 +167,7 @@ impl Tracing {
         let events = std::mem::take(&mut self.events);
         let state = |e: serde_json::Error| TrainError::State {
             place: TRACE_FILE.into(),
-            problem: format!("what the ranks noted: {e}"),
+            problem: format!("cannot collect the traces of the ranks: {e}"),
         };
         let counts = worker.gather_numbers("intervals of the trace", &[events.len() as u64])?;
         let more: u64 = counts.iter().sum();
@@ -186,7 +186,7 @@ impl Tracing {
             Err(e) => {
                 // The others go on noting; nobody writes it down.
                 (self.directory, self.file) = (None, None);
-                Ok(Some(format!("no more is traced: {e}")))
+                Ok(Some(format!("tracing has stopped: {e}")))
             }
         }
     }

@@ -33,15 +33,15 @@ pub(crate) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Resul
         let name = layout.pipe.name();
         if recipe.train.spike_action != SpikeAction::Off {
             return Err(wrong(format!(
-                "schedule {name:?} updates each stage as soon as it can, before the step's loss is known to it: take \
-                 train.spike_action = \"off\", or a schedule with a flush such as \"1f1b\""
+                "schedule {name:?} updates a stage before the loss of the step is available: set \
+                 train.spike_action = \"off\", or use a schedule with a flush such as \"1f1b\""
             )));
         }
         if recipe.train.loss_scale.is_on(recipe.train.f16_gradients()) {
             return Err(wrong(format!(
-                "schedule {name:?} updates each stage alone, before an overflow elsewhere is known to it: take \
-                 train.loss_scale.mode = \"off\" with train.gradients = \"f32\" or \"bf16\", or a schedule with a flush \
-                 such as \"1f1b\""
+                "schedule {name:?} updates a stage before an overflow in another stage can be detected: set \
+                 train.loss_scale.mode = \"off\" with train.gradients = \"f32\" or \"bf16\", or use a \
+                 schedule with a flush such as \"1f1b\""
             )));
         }
         updates = recipe.parallel.window.min(plan.steps).max(1) as usize;

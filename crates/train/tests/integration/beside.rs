@@ -125,7 +125,7 @@ fn ranks_go_back_to_a_checkpoint_that_was_being_written() {
     let (plain, copied) = (Run::new(true), Run::new(true));
     let wanted = plain.train(&saving("off", &sets), 2, None);
     let records = copied.train(&saving("on", &sets), 2, None);
-    assert!(warnings(&records).iter().any(|w| w.contains("went back")));
+    assert!(warnings(&records).iter().any(|w| w.contains("rolled back")));
     assert_eq!(numbers(&records), numbers(&wanted));
     assert!(copied.tensors() == plain.tensors(), "other bits");
 }

@@ -243,7 +243,7 @@ fn ranks_go_back_to_a_checkpoint_that_was_being_written() {
     let (plain, copied) = (Run::new(true), Run::new(true));
     let wanted = plain.train(&saving(1, false, &sets), 2, None);
     let records = copied.train(&saving(1, true, &sets), 2, None);
-    let back = |r: &&Record| matches!(r, Record::Warning(w) if w.message.contains("went back"));
+    let back = |r: &&Record| matches!(r, Record::Warning(w) if w.message.contains("rolled back"));
     assert!(records.iter().filter(back).count() > 0);
     assert_eq!(numbers(&records), numbers(&wanted));
     assert!(copied.tensors() == plain.tensors(), "other bits");

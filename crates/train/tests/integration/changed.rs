@@ -226,7 +226,7 @@ fn another_order_begins_anew_and_documents_go_on() {
     let sets = ["train.seq_len=8", "run.seed=3"];
     let third = session(&run, &with(&sets), 1, None);
     let told = changes(&third)[0].effects.join("; ");
-    for part in ["16 sequences of 8 tokens", "sequence length: 8, before 16", "seed", "packed", "begins anew"]
+    for part in ["16 sequences of 8 tokens", "sequence length: 8, before 16", "seed", "packed", "starts over"]
     {
         assert!(told.contains(part), "{told}");
     }

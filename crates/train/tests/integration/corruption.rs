@@ -195,7 +195,7 @@ fn a_host_that_is_wrong_again_and_again_is_left_and_copies_stay_right() {
     });
     for error in &ended.errors {
         let error = error.as_deref().unwrap();
-        assert!(error.contains("wrong too often") && error.contains("rank 1 on host"), "{error}");
+        assert!(error.contains("too many wrong results") && error.contains("rank 1 on host"), "{error}");
     }
     let verdicts: Vec<_> = ended.faults.iter().map(|f| (f.verdict, f.back_to)).collect();
     let transient = (FaultVerdict::Transient, Some(8));
@@ -215,7 +215,7 @@ fn without_a_checkpoint_the_run_starts_again() {
             wrong[0].params.store(1, Ordering::Relaxed);
         }
     });
-    assert!(ended.errors.iter().all(|e| e.as_deref().unwrap().contains("start again")), "{:?}", ended.errors);
+    assert!(ended.errors.iter().all(|e| e.as_deref().unwrap().contains("start over")), "{:?}", ended.errors);
     let ended = train(&run, &with(&[]), 2, &|_, _| ());
     assert!(ended.errors.iter().all(Option::is_none));
     assert!(run.tensors() == undisturbed(2, &[]));
@@ -266,7 +266,7 @@ fn a_wrong_sum_is_found_computed_again_and_changes_nothing() {
             records.iter().filter_map(|r| if let Record::Fault(f) = r { Some(f) } else { None }).collect();
         let [fault] = faults[..] else { panic!("{layout}: {faults:?}") };
         assert_eq!((fault.found_at, fault.check.as_str()), (9, "sums"), "{fault:?}");
-        assert!(fault.message.contains("its elements add up to"), "{fault:?}");
+        assert!(fault.message.contains("the sum of its elements is"), "{fault:?}");
         assert!(run.tensors() == wanted, "{layout}");
     }
 }

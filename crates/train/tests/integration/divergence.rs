@@ -117,7 +117,7 @@ fn a_rollback_goes_on_behind_what_broke_the_run_and_ends_it_whole() {
         });
         // The last of the 20 steps is well again on this device, so the streak ends by itself.
         assert_eq!(ended.error, None, "{ended:?}");
-        assert!(!ended.warnings.iter().any(|w| w.contains("went back")), "{:?}", ended.warnings);
+        assert!(!ended.warnings.iter().any(|w| w.contains("rolled back")), "{:?}", ended.warnings);
 
         let run = Run::new(false);
         let begun = AtomicU64::new(0);
@@ -130,7 +130,7 @@ fn a_rollback_goes_on_behind_what_broke_the_run_and_ends_it_whole() {
                 fault.norms.store(0, Ordering::Relaxed);
             }
         });
-        let back: Vec<_> = ended.warnings.iter().filter(|w| w.contains("went back to step 12")).collect();
+        let back: Vec<_> = ended.warnings.iter().filter(|w| w.contains("rolled back to step 12")).collect();
         assert_eq!(back.len(), 1, "{ended:?}");
         assert!(back[0].contains("step 34") && back[0].contains("rollback 1 of 3"), "{back:?}");
         // The step after the rollback was still broken; the run ends all the same, with every step in its log.
@@ -172,8 +172,8 @@ fn a_rollback_names_a_damaged_checkpoint_and_takes_the_next_older_one() {
     );
     assert_eq!(ended.error, None, "{ended:?}");
     let said = |part: &str| ended.warnings.iter().filter(|w| w.contains(part)).count();
-    assert_eq!(said("went back to step 8"), 1, "{ended:?}");
-    assert_eq!(said("step-00000012 was passed over"), 1, "{ended:?}");
+    assert_eq!(said("rolled back to step 8"), 1, "{ended:?}");
+    assert_eq!(said("step-00000012 was skipped"), 1, "{ended:?}");
 
     let run = Run::new(false);
     let ended = train(
@@ -203,7 +203,7 @@ fn a_rewind_names_a_damaged_checkpoint_and_takes_the_next_older_one_or_ends_the_
         "train.spike_window=8",
     ]);
     let backs = |ended: &Ended| -> Vec<String> {
-        ended.warnings.iter().filter(|w| w.contains("went back to step")).cloned().collect()
+        ended.warnings.iter().filter(|w| w.contains("rolled back to step")).cloned().collect()
     };
     let number = |text: &str, before: &str| -> u64 {
         let rest = text.split(before).nth(1).unwrap();
@@ -212,7 +212,7 @@ fn a_rewind_names_a_damaged_checkpoint_and_takes_the_next_older_one_or_ends_the_
     let run = Run::new(true);
     let whole = train(&run, &recipe, 1, &|_, _| ());
     let first = backs(&whole).first().expect("a spike").clone();
-    let (spike, to) = (number(&first, "step "), number(&first, "went back to step "));
+    let (spike, to) = (number(&first, "step "), number(&first, "rolled back to step "));
     let damaging = |all: bool| {
         let (run, begun) = (Run::new(true), AtomicU64::new(0));
         let ended = train(&run, &recipe, 1, &|step, _| {
@@ -225,8 +225,8 @@ fn a_rewind_names_a_damaged_checkpoint_and_takes_the_next_older_one_or_ends_the_
     };
     let (_, ended) = damaging(false);
     let back = backs(&ended).first().cloned().unwrap_or_default();
-    assert_eq!((number(&back, "step "), number(&back, "went back to step ")), (spike, to - 2), "{ended:?}");
-    let remark = format!("step-{to:08} was passed over");
+    assert_eq!((number(&back, "step "), number(&back, "rolled back to step ")), (spike, to - 2), "{ended:?}");
+    let remark = format!("step-{to:08} was skipped");
     assert!(ended.warnings.iter().any(|w| w.contains(&remark)), "{ended:?}");
     let (_, ended) = damaging(true);
     let error = ended.error.unwrap();
@@ -274,7 +274,7 @@ fn a_save_of_broken_parameters_is_refused_by_name_and_may_roll_back() {
         let recipe = with(&[layout, "train.on_divergence=rollback"]);
         let ended = train(&run, &recipe, ranks, &|step, fault| broken(&begun, step, fault));
         assert_eq!(ended.error, None);
-        let back: Vec<_> = ended.warnings.iter().filter(|w| w.contains("went back to step 12")).collect();
+        let back: Vec<_> = ended.warnings.iter().filter(|w| w.contains("rolled back to step 12")).collect();
         assert_eq!(back.len(), 1, "{ended:?}");
         assert_eq!(steps(&run).last(), Some(&48));
     }

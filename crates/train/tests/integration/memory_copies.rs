@@ -209,7 +209,7 @@ fn a_lost_hosts_state_comes_from_its_peer() {
             let records = case.session("peers", None);
             assert_eq!(resumed(&records), None);
             assert!(
-                warnings(&records).contains("no memory has a copy of rank 0's state"),
+                warnings(&records).contains("no host has a copy of the state of rank 0 in memory"),
                 "{}",
                 warnings(&records)
             );
@@ -348,7 +348,7 @@ fn copies_of_a_past_that_the_run_has_left_are_refused() {
     let records = case.session("peers", None);
     assert_eq!(resumed(&records), None);
     let text = warnings(&records);
-    assert!(text.contains("launch 1") && text.contains("has gone on from an older step since"), "{text}");
+    assert!(text.contains("launch 1") && text.contains("has since continued from an older step"), "{text}");
     assert!(case.run.tensors() == wanted.run.tensors(), "other bits");
 }
 

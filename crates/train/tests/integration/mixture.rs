@@ -158,7 +158,7 @@ fn a_changed_mixture_goes_on_behind_what_each_component_has_given() {
     let change = changed.changes.first().unwrap();
     assert_eq!(change.step, 13);
     let told = change.effects.join("; ");
-    for part in ["mixture", "letters", "goes on behind the samples that it has given"] {
+    for part in ["mixture", "letters", "continues after its last sample"] {
         assert!(told.contains(part), "{told}");
     }
     // 104 samples under the first mixture, 216 under the second, of which 82 are an epoch of letters.

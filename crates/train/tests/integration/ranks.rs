@@ -244,7 +244,10 @@ fn ranks_go_back_together() {
     let sets: Vec<_> = sets.iter().map(String::as_str).collect();
     let recipe = recipe(&sets);
     let went_back = |records: &[Record]| {
-        records.iter().filter(|r| matches!(r, Record::Warning(w) if w.message.contains("went back"))).count()
+        records
+            .iter()
+            .filter(|r| matches!(r, Record::Warning(w) if w.message.contains("rolled back")))
+            .count()
     };
     let (whole, parts) = (Run::new(true), Run::new(true));
     let wanted = whole.train(&recipe, 2, None);
@@ -338,7 +341,7 @@ fn evaluation_in_bubbles_changes_no_number() {
             assert!(error.contains("parallel.fill") && error.contains(words), "{error}");
         }
     };
-    refused(&[], 1, "no pipeline");
+    refused(&[], 1, "without a pipeline");
     let alone =
         ["parallel.pipeline=2", "parallel.schedule=pipedream", "parallel.window=1", "train.spike_action=off"];
     refused(&alone, 2, "different steps");

@@ -83,18 +83,18 @@ fn a_recipe_refuses_layouts_that_its_model_and_batch_cannot_have() {
             of(&[&by("parallel.context_method=ring"), &["train.micro_batch=2"]]),
             "expected train.micro_batch = 1",
         ),
-        (of(&[&["parallel.context=2", "train.lengths=padded"]]), "do not go with parallel.context = 2"),
+        (of(&[&["parallel.context=2", "train.lengths=padded"]]), "do not work with parallel.context = 2"),
         (of(&[&["parallel.context=2", "optim.optimizer=kfac"]]), "\"kfac\" with parallel.context = 2"),
         (
             of(&[&["parallel.context=2", "parallel.annotate.\"*.mlp.*\"=replicate"]]),
             "parallel.context = 1, or no annotations",
         ),
         // Grids.
-        (of(&[&["parallel.tensor={ grid = [5, 1] }"]]), "wants a width that 5 divides, found 48"),
+        (of(&[&["parallel.tensor={ grid = [5, 1] }"]]), "needs a width that is a multiple of 5, found 48"),
         (of(&[&["parallel.tensor={ grid = [1, 8] }"]]), "wanted a number of heads that it divides, found 12"),
         (
             of(&[&["parallel.tensor={ cube = 2 }", "model.ffn_width=97"]]),
-            "wants a feed-forward width that 2 divides, found 97",
+            "needs a feed-forward width that is a multiple of 2, found 97",
         ),
         (of(&[&grid, &["train.micro_batch=3"]]), "wanted a number of sequences that 2 divides, found 3"),
         (of(&[&grid, &["parallel.context=2"]]), "ranks of a grid share a micro-batch by whole sequences"),
@@ -105,7 +105,7 @@ fn a_recipe_refuses_layouts_that_its_model_and_batch_cannot_have() {
             "it says how parameters lie on a line of ranks",
         ),
         (of(&[&grid, &["optim.optimizer=muon"]]), "its update needs whole matrices"),
-        (of(&[&grid, &["train.weights=bf16"]]), "expected \"f32\" for both"),
+        (of(&[&grid, &["train.weights=bf16"]]), "supports only f32 weights and gradients"),
         // ZeRO, compression, offload.
         (of(&[&["parallel.shard=2"]]), "which shards nothing"),
         (of(&[&["train.compress=bf16", "train.storage=bf16"]]), "activations are in bf16 already"),
@@ -142,12 +142,12 @@ fn ranks_that_cannot_run_a_recipe_are_refused_before_any_data_is_read() {
                 "train.batch_tokens=18",
             ]]),
             4,
-            "shares micro-batches of a multiple of 2 sequences of train.seq_len = 6, and a rank has 3 sequences",
+            "needs micro-batches of a multiple of 2 sequences (train.seq_len = 6), and a rank has 3 sequences",
         ),
         (
             of(&[&["parallel.tensor={ grid = [2, 1] }", "train.batch_tokens=48"]]),
             2,
-            "shares micro-batches of a multiple of 2 sequences",
+            "needs micro-batches of a multiple of 2 sequences",
         ),
         (
             of(&[&pipeline, &["parallel.schedule=zb-h1", "parallel.tensor={ grid = [2, 1] }"]]),
@@ -172,16 +172,16 @@ fn ranks_that_cannot_run_a_recipe_are_refused_before_any_data_is_read() {
             2,
             "whose steps share micro-batches in flight",
         ),
-        (of(&[&pipeline, &["parallel.schedule=pipedream"]]), 2, "take tied_embeddings = false"),
+        (of(&[&pipeline, &["parallel.schedule=pipedream"]]), 2, "set model.tied_embeddings = false"),
         (
             of(&[&pipeline, &["parallel.schedule=pipedream", "model.tied_embeddings=false"]]),
             2,
-            "optim.clip = 1 needs the norm over all stages",
+            "optim.clip = 1 needs the gradient norm over all stages",
         ),
         (
             of(&[&pipeline, &["parallel.schedule=zb-h1", "parallel.data=zero3"]]),
             4,
-            "splits backward passes, whose two parts",
+            "splits backward passes, so gradients",
         ),
         (
             of(&[
@@ -206,7 +206,7 @@ fn ranks_that_cannot_run_a_recipe_are_refused_before_any_data_is_read() {
         (of(&[&pipeline, &["parallel.schedule=interleaved", "train.batch_tokens=96"]]), 2, "micro-batches"),
         (of(&[&["train.recompute=[\"nothing\"]"]]), 1, "nothing"),
         (of(&[&["train.compress=int8", "train.compress_values=[\"nothing\"]"]]), 1, "nothing"),
-        (of(&[&["parallel.fill=checkpoint"]]), 1, "with no pipeline, and so no bubbles"),
+        (of(&[&["parallel.fill=checkpoint"]]), 1, "without a pipeline, so there are no bubbles"),
     ] {
         let recipe = load(&sets).unwrap_or_else(|e| panic!("{sets:?}: {e}"));
         let error = refuse_what_cannot_run(&recipe, ranks);

@@ -259,7 +259,7 @@ fn a_run_goes_back_to_a_checkpoint_and_on_behind_the_spike() {
     let sets = ["train.spike_action=rewind", "train.spike_sigma=1.5", "train.spike_window=8"];
     let recipe = recipe(&sets);
     let whole = train(&recipe, true, &[], 1);
-    let back = whole.warnings.iter().filter(|w| w.contains("went back to step")).count();
+    let back = whole.warnings.iter().filter(|w| w.contains("rolled back to step")).count();
     assert!(back >= 1, "{:?}", whole.warnings);
     let parts = train(&recipe, true, &[9, 12, 17], 2);
     assert!(whole == parts, "{:?}\n{:?}", whole.warnings, parts.warnings);
@@ -301,7 +301,7 @@ fn a_log_is_held_against_the_checkpoint_that_is_resumed() {
     let foreign = std::fs::read(other.dir.join(bessemer_runlog::FILE)).unwrap();
     std::fs::write(&log, &foreign).unwrap();
     let said = warnings(&run.train(&of(6), 1, None));
-    assert!(said.len() == 1 && said[0].contains("was the log of another run"), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("is the log of another run"), "{said:?}");
     assert!(said[0].contains("metrics.other-1.jsonl"), "{said:?}");
     assert!(std::fs::read(run.dir.join("metrics.other-1.jsonl")).unwrap() == foreign);
     assert_eq!(logged(&run.dir), (names.clone(), vec![6]));

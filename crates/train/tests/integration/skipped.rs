@@ -92,8 +92,8 @@ fn a_spike_that_was_rewound_leaves_the_bits_of_a_run_without_its_data() {
     for (ranks, more) in [(1, "parallel.data=ddp"), (2, "parallel.data=zero1")] {
         let run = Run::new(true);
         let (losses, warnings) = train(&run, &with(&[&spiky[..], &[more]].concat()), ranks, None);
-        let back = warnings.iter().find(|warning| warning.contains("went back to step")).expect("a spike");
-        let (spike, to) = (number(back, "step "), number(back, "went back to step "));
+        let back = warnings.iter().find(|warning| warning.contains("rolled back to step")).expect("a spike");
+        let (spike, to) = (number(back, "step "), number(back, "rolled back to step "));
         let skip = format!("train.skip_samples=[[{},{}]]", to * BATCH, spike * BATCH);
         let always = Run::new(true);
         let (wanted, _) = train(&always, &with(&[&spiky[..], &[more, &skip]].concat()), ranks, None);

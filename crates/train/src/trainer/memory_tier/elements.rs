@@ -193,7 +193,7 @@ impl CopiedState {
                 }
             }
             let path = directory.clone();
-            Err(MemoryError::Foreign { path, problem: "a rank asks for elements that no copy has".into() })
+            Err(MemoryError::Foreign { path, problem: "a rank needs elements that no copy contains".into() })
         };
         let fetched = exchange_elements(worker.world(), &requests, &mut read)?;
         self.fetched = fetched.into_iter().map(|values| (values, 0)).collect();

@@ -132,18 +132,21 @@ fn choose(
     let newest_left = offers.iter().filter(|offer| !tier.launch.has(offer)).max_by_key(|offer| offer.step);
     if let Some(CopyOffer { step, launch, .. }) = newest_left {
         remarks.push(format!(
-            "copies in memory of launch {launch}, up to step {step}, are passed over: the run has gone on from an older step since"
+            "copies in memory of launch {launch}, up to step {step}, are ignored: the run has since \
+             continued from an older step"
         ));
     }
     offers.retain(|offer| tier.launch.has(offer));
     loop {
         let Some(plan) = RecoveryPlan::newest(&offers, parts.len()) else {
             let why = match lost_parts(&offers, parts.len()).first() {
-                Some(part) => format!("no memory has a copy of rank {}'s state", parts[*part].of),
-                None => "no step has copies of all ranks' state".into(),
+                Some(part) => {
+                    format!("no host has a copy of the state of rank {} in memory", parts[*part].of)
+                }
+                None => "the copies in memory have no step in common".into(),
             };
             if !none {
-                remarks.push(format!("copies in memory are not gone on from: {why}"));
+                remarks.push(format!("copies in memory are not used: {why}"));
             }
             return Ok(None);
         };
@@ -173,7 +176,7 @@ fn choose(
         return match send_to_the_lost(tier, worker, plan, found)? {
             Some(own) => Ok(Some(own)),
             None => {
-                let problem = "a rank has no copy of the step that all go on from";
+                let problem = "a rank has no copy of the step that all ranks continue from";
                 Err(ParallelError::Layout(problem.into()).into())
             }
         };
