@@ -60,10 +60,7 @@ fn a_recipe_refuses_layouts_that_its_model_and_batch_cannot_have() {
             of(&[&["parallel.tensor=4", "parallel.context=2", "parallel.context_method=ulysses"]]),
             "found 3; take another parallel.context",
         ),
-        (
-            of(&[&by("parallel.context_method=ring"), &["parallel.context_heads=3"]]),
-            "a divisor of 8 below it",
-        ),
+        (of(&[&by("parallel.context_method=ring"), &["parallel.context_heads=3"]]), "a divisor of 8 below 8"),
         (
             of(&[&["parallel.context=16", "parallel.context_method=ring", "parallel.context_heads=8"]]),
             "parallel.context_heads = 8 gives each rank of a group some heads",
