@@ -175,7 +175,7 @@ pub(crate) fn chosen(all: Vec<Case>, name: &str, shapes: &[String]) -> Result<Ve
     list.retain(|c| c.name.contains(name) && !(name.is_empty() && matches!(c.make, Make::Update(..))));
     if list.is_empty() {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(Failure::usage(format!("no operator is called {name:?}; here are: {known}")));
+        return Err(Failure::usage(format!("no operator has the name {name:?}; known: {known}")));
     }
     Ok(list)
 }

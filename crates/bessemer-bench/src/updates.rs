@@ -61,7 +61,7 @@ pub(crate) fn on(
     dtype: DType,
 ) -> Result<Update, Failure> {
     let model = bessemer_arch::named(MODEL)
-        .ok_or_else(|| Failure::new(format!("no architecture is called {MODEL}")))?;
+        .ok_or_else(|| Failure::new(format!("no architecture has the name {MODEL}")))?;
     Update::counted(backend, &model, TOKENS, choice, part, dtype)
 }
 

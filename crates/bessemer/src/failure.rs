@@ -43,8 +43,8 @@ impl Failure {
 
     /// A defect of the program, whose message a panic has printed.
     pub(crate) fn panicked() -> Failure {
-        let message = "the program has stopped because of a defect of its own, described above; please report it with that text. \
-                       What was saved is intact";
+        let message = "internal error, described above; please report it with that text (saved files are \
+                       intact)";
         Failure { code: code::BUG, message: message.into() }
     }
 

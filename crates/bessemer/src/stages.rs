@@ -207,9 +207,9 @@ impl Stages<'_> {
         let trained = config.kind == TokenizerKind::ByteBpe && config.file.is_empty();
         (trained && (found as u64) < config.vocab_size).then(|| {
             format!(
-                "tokenizer.vocab_size = {}: the text gives {found} tokens, because no further pair of tokens occurs {} times \
-                 (tokenizer.min_frequency); the model has {found} rows unless model.vocab_size says more; write \
-                 tokenizer.vocab_size = {found}, or train on more text",
+                "tokenizer.vocab_size = {}: the text gives {found} tokens, because no further pair of tokens \
+                 occurs {} times (tokenizer.min_frequency); the model gets {found} token embeddings unless \
+                 model.vocab_size is larger; set tokenizer.vocab_size = {found}, or train on more text",
                 config.vocab_size, config.min_frequency
             )
         })
@@ -355,8 +355,8 @@ impl Stages<'_> {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "{} is not the tokenizer that this run made: wanted fingerprint {wanted}, found {found}; put the right file \
-             back, or remove it and {} to train it again",
+            "{} is not the tokenizer that this run made: wanted fingerprint {wanted}, found {found}; restore \
+             the original file, or remove it and {} to train it again",
             self.dir.tokenizer().display(),
             self.dir.root().join(marker).display()
         )))

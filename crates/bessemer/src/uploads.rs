@@ -155,7 +155,7 @@ impl Uploads {
         if self.reported != kind {
             self.reported = kind;
             self.remarks.push(format!(
-                "a checkpoint could not be uploaded: {why}; training goes on, and the upload is tried again"
+                "a checkpoint could not be uploaded: {why}; training continues, and the upload is tried again"
             ));
         }
     }

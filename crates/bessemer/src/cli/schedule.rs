@@ -170,7 +170,7 @@ fn count(text: &str) -> Result<usize, String> {
 }
 
 fn number(text: &str) -> Result<f64, String> {
-    let value: f64 = text.trim().parse().map_err(|_| format!("{text:?} is no number"))?;
+    let value: f64 = text.trim().parse().map_err(|_| format!("{text:?} is not a number"))?;
     match (0.0..=1e12).contains(&value) {
         true => Ok(value),
         false => Err("wanted a number from 0 to 1e12".into()),

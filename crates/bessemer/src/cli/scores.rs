@@ -192,7 +192,7 @@ fn bytes_named(text: &str) -> Result<u64, String> {
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
-        other => return Err(format!("{other:?} is no unit of bytes; wanted for example 512MiB or 2GiB")),
+        other => return Err(format!("{other:?} is not a unit of bytes; wanted for example 512MiB or 2GiB")),
     };
     let count: u64 =
         text[..digits].parse().map_err(|_| format!("{text:?}: wanted for example 512MiB or 2GiB"))?;

@@ -65,11 +65,12 @@ fn gc(place: &Place, rule: &Retention, as_json: bool, console: &mut Console) -> 
     let done = place.store.gc(rule)?;
     let memory = place.run.as_ref().and_then(|run| Some(run.load_recipe().ok()?.value.save.memory));
     for path in sweep_copies_in_memory(&memory.unwrap_or_default()) {
-        console.say(&format!("removed copies in memory of a run that is gone: {}", path.display()));
+        console.say(&format!("removed copies in memory of a run that no longer exists: {}", path.display()));
     }
     for (step, file) in &done.spared {
         console.say(&format!(
-            "kept step {step}: {} was not written by this program; move it away to let the checkpoint go",
+            "kept step {step}: {} was not written by this program; move it elsewhere so that the checkpoint \
+             can be removed",
             file.display()
         ));
     }

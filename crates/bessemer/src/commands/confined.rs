@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
     let Some(confined) = Confined::from_arguments(arguments) else {
-        let _ = writeln!(io::stderr(), "this verb is for the program itself");
+        let _ = writeln!(io::stderr(), "this command is internal to the program");
         return ExitCode::from(code::USAGE);
     };
     match keep(&confined) {

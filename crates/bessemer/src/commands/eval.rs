@@ -43,7 +43,8 @@ fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     let saved = SavedModel::open(&args.run, console)?;
     if !dir.shards().join(&args.split).is_dir() {
         return Err(Failure::new(format!(
-            "--split {}: {} holds no shards of it; wanted train or validation, or --text FILE or --tasks NAME, which need none",
+            "--split {}: {} has no shards of this split; use train or validation, or --text FILE or --tasks \
+             NAME, which need no shards",
             args.split,
             dir.shards().display()
         )));

@@ -142,7 +142,7 @@ pub(crate) fn explain(args: &ExplainArgs, as_json: bool, console: &mut Console) 
     }
     if !as_json {
         console.say(&format!(
-            "{}: {kept} kept, {} dropped; {passed_over} passed over",
+            "{}: {kept} kept, {} dropped; {passed_over} skipped",
             counted(shown, "document"),
             shown - kept
         ));
@@ -179,7 +179,7 @@ fn say_some(console: &mut Console, number: u64, message: &str) {
         console.say(message);
     }
     if number == MOST_TOLD {
-        console.say("documents that are passed over from here on are only counted");
+        console.say("further skipped documents are only counted");
     }
 }
 
@@ -331,7 +331,7 @@ fn documents(path: &Path, text: &str) -> Result<Documents, Failure> {
     }
     let whole = bessemer_durable::decode_text(bytes).map_err(|error| {
         Failure::new(format!(
-            "{place}: {error}; known are text, .jsonl (also .gz, .zst), .parquet, .html and .warc"
+            "{place}: {error}; supported: text, .jsonl (also .gz, .zst), .parquet, .html and .warc"
         ))
     })?;
     let columns = [(text.to_owned(), Json::String(whole)), ("path".to_owned(), Json::String(place.clone()))];

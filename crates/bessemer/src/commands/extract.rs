@@ -57,7 +57,7 @@ pub(crate) fn run(
     }
     let mut told: Vec<String> = shown.verdicts.iter().map(|(name, n)| format!("{n} {name}")).collect();
     if shown.faults > 0 {
-        told.push(format!("{} broken places passed over", shown.faults));
+        told.push(format!("{} broken places skipped", shown.faults));
     }
     console.say(&if told.is_empty() { "no pages".to_string() } else { told.join(", ") });
     Ok(())

@@ -88,9 +88,9 @@ fn is_free(out: &Path) -> Result<(), Failure> {
     match out.symlink_metadata() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e.into()),
-        Ok(found) if !found.is_dir() => Err(taken("is there already and is no directory")),
+        Ok(found) if !found.is_dir() => Err(taken("exists and is not a directory")),
         Ok(_) if bessemer_durable::list(out)?.is_empty() => Ok(()),
-        Ok(_) => Err(taken("holds files already")),
+        Ok(_) => Err(taken("is not empty")),
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn pages(
                 }
                 Err(error) if error.is_skippable() => {
                     faults += 1;
-                    return Some(Err(PageFault::Record(format!("{place}: {error}; passed over"))));
+                    return Some(Err(PageFault::Record(format!("{place}: {error}; skipped"))));
                 }
                 Err(error) => {
                     ended = true;

@@ -50,9 +50,10 @@ impl Row {
     fn problem(&self) -> Option<&str> {
         match &self.result {
             Err(problem) => Some(problem),
-            Ok(c) => {
-                c.problem.as_deref().or((self.same_bits == Some(false)).then_some("other bits than threads"))
-            }
+            Ok(c) => c.problem.as_deref().or((self.same_bits == Some(false)).then_some(
+                "differs in bits from the \
+                                                                                   run with threads",
+            )),
         }
     }
 }
@@ -112,7 +113,7 @@ fn run_in(
     });
     if entries.is_empty() {
         let of = args.only.as_deref().unwrap_or("");
-        return Err(Failure::usage(format!("no layout of at most {most} ranks holds {of:?}")));
+        return Err(Failure::usage(format!("no layout of at most {most} ranks has {of:?} in its name")));
     }
     let stop = signals::stop_flag()?;
     let settings = ThreadSettings { patience: args.waiting.timeout(), ..ThreadSettings::default() };
@@ -151,10 +152,7 @@ fn run_in(
     if failed == 0 {
         return Ok(());
     }
-    Err(Failure::new(format!(
-        "{failed} of {} layouts are not equal to what they are held against",
-        rows.len()
-    )))
+    Err(Failure::new(format!("{failed} of {} layouts differ from their reference", rows.len())))
 }
 
 /// Every layout of at most `ranks` ranks on a model of each family.

@@ -308,7 +308,7 @@ impl Job {
 
 /// Failure of a process that was stopped before training; one process reports it.
 pub(crate) fn interrupted(tells: bool) -> Failure {
-    let message = if tells { "stopped; run the same command to go on" } else { "" };
+    let message = if tells { "stopped; run the same command to continue" } else { "" };
     Failure { code: code::CONTINUE, message: message.into() }
 }
 
@@ -535,7 +535,7 @@ fn job_outcome<T>(
     match (causes.into_iter().chain(secondaries).next(), outcome) {
         (None, Some(outcome)) => Ok(outcome),
         (Some(failure), _) => Err(failure),
-        (None, None) => Err(Failure::new("the first rank ended without a word")),
+        (None, None) => Err(Failure::new("rank 0 ended without a result")),
     }
 }
 

@@ -98,7 +98,8 @@ impl Session {
             Begins::WithTraining if self.dir.root().is_dir() => {}
             Begins::WithTraining => {
                 return Err(Failure::new(format!(
-                    "there is no run directory {}; `bessemer run RECIPE` makes corpus, tokenizer and shards in it",
+                    "no run directory {}; `bessemer run RECIPE` creates it and builds corpus, tokenizer and \
+                     shards in it",
                     self.dir.root().display()
                 )));
             }
@@ -241,7 +242,7 @@ impl Session {
         if outcome == Outcome::Stopped {
             return Err(Failure {
                 code: code::CONTINUE,
-                message: format!("stopped after step {done} of {all}; run the same command to go on"),
+                message: format!("stopped after step {done} of {all}; run the same command to continue"),
             });
         }
         Ok(())
@@ -250,7 +251,7 @@ impl Session {
     /// Tokenizer and shards of the run directory.
     fn data(&self, console: &mut Console) -> Result<Data, Failure> {
         let missing = |what: &str, e: &dyn std::fmt::Display| {
-            Failure::new(format!("{what}: {e}; `bessemer run RECIPE` makes corpus, tokenizer and shards"))
+            Failure::new(format!("{what}: {e}; `bessemer run RECIPE` builds corpus, tokenizer and shards"))
         };
         let tokenizer =
             self.dir.load_tokenizer().map_err(|e| missing("the run has no usable tokenizer", &e.message))?;
@@ -265,7 +266,7 @@ impl Session {
         let validation = validation.filter(|set| set.token_count() > 1).map(Arc::new);
         if validation.is_none() {
             console.say(
-                "warning: the validation split is empty, so nothing will be validated; raise \
+                "warning: the validation split is empty: no validation loss will be computed; raise \
                  corpus.split.validation_fraction or name sources in corpus.split.validation",
             );
         }
@@ -329,7 +330,8 @@ fn sources_exist(corpus: &CorpusConfig) -> Result<(), Failure> {
     for (key, path) in local {
         Path::new(path).metadata().map_err(|e| {
             Failure::new(format!(
-                "corpus source {path}: cannot be read: {e}; check {key}; a relative path is taken from the current directory"
+                "cannot read the corpus source {path}: {e}; check {key} (relative paths start at the current \
+                 directory)"
             ))
         })?;
     }
@@ -341,7 +343,10 @@ fn open_log(dir: &RunDir, console: &mut Console) -> Result<RunLog, Failure> {
     let log = RunLog::open(dir.handle()?)?;
     warn_of_damage(log.path(), log.damaged(), console);
     if !log.damaged().is_empty() {
-        console.say(&format!("they are kept in {}", dir.root().join(runlog::DAMAGED_FILE).display()));
+        console.say(&format!(
+            "the damaged lines are kept in {}",
+            dir.root().join(runlog::DAMAGED_FILE).display()
+        ));
     }
     Ok(log)
 }
@@ -350,11 +355,16 @@ fn open_log(dir: &RunDir, console: &mut Console) -> Result<RunLog, Failure> {
 pub(crate) fn warn_of_damage(log: &Path, damaged: &[runlog::DamagedLine], console: &mut Console) {
     const MOST: usize = 5;
     for line in damaged.iter().take(MOST) {
-        console.say(&format!("warning: {}:{}: left out: {}", log.display(), line.line, line.what));
+        console.say(&format!(
+            "warning: {}:{}: damaged line ignored: {}",
+            log.display(),
+            line.line,
+            line.what
+        ));
     }
     if damaged.len() > MOST {
         console.say(&format!(
-            "warning: {} of {} left out",
+            "warning: {} of {} ignored",
             counted(damaged.len() - MOST, "more line"),
             log.display()
         ));
@@ -366,7 +376,8 @@ pub(crate) fn take(dir: &RunDir) -> Result<FileLock, Failure> {
     make(dir)?;
     dir.handle()?.try_lock(LOCK)?.ok_or_else(|| {
         Failure::new(format!(
-            "another process is at work on {}; wait for it, stop it, or choose another run.name",
+            "another process is using the run directory {}; wait until it ends, stop it, or set another \
+             run.name",
             dir.root().display()
         ))
     })
@@ -382,7 +393,8 @@ pub(crate) fn make(dir: &RunDir) -> Result<(), Failure> {
     {
         return Err(match e.kind() {
             std::io::ErrorKind::NotFound => Failure::new(format!(
-                "cannot create run directory {}: wanted an existing folder above {}, found none; check run.dir, or create it",
+                "cannot create run directory {}: the parent folder of {} does not exist; create it, or check \
+                 run.dir",
                 dir.root().display(),
                 folder.display()
             )),
@@ -452,7 +464,7 @@ fn lead(
     match (&session.plan, session.recipe.parallel.planned.ranks) {
         (Some(plan), _) => console.record(&Record::from(plan.clone())),
         (None, 1..) => {
-            console.say("the layout is that of the plan in the run directory");
+            console.say("using the layout of the plan in the run directory");
             // Without its record nothing is compared.
             let records = session
                 .dir

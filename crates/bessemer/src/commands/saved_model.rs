@@ -31,8 +31,8 @@ impl SavedModel {
             .map_err(|e| Failure::new(format!("{}: {e}", checkpoint.path().display())))?;
         if tokenizer.fingerprint() != state.identity.tokenizer {
             return Err(Failure::new(format!(
-                "{} is not the tokenizer that checkpoint {} was trained with: wanted fingerprint {}, found {}; put the \
-                 right tokenizer.json back",
+                "{} is not the tokenizer that checkpoint {} was trained with: wanted fingerprint {}, found \
+                 {}; restore the original tokenizer.json",
                 dir.tokenizer().display(),
                 checkpoint.path().display(),
                 state.identity.tokenizer,
@@ -126,7 +126,7 @@ pub(crate) fn exists(run: &Path) -> Result<(), Failure> {
     }
     let hint = match similar(run) {
         Some(near) => format!("did you mean {}?", near.display()),
-        None => "wanted something like runs/quickstart; `bessemer runs` lists those there are".into(),
+        None => "name one that `bessemer run RECIPE` created; `bessemer runs` lists them".into(),
     };
-    Err(Failure::new(format!("{} is no run directory; {hint}", run.display())))
+    Err(Failure::new(format!("no run directory {}; {hint}", run.display())))
 }

@@ -63,7 +63,7 @@ fn init(args: &StudyInitArgs, as_json: bool, console: &mut Console) -> Result<()
         return Err(Failure {
             code: code::CONTINUE,
             message: format!(
-                "stopped; {} holds the runs that are done, the same command goes on",
+                "stopped; {} holds the finished runs; run the same command to continue",
                 path.display()
             ),
         });
@@ -184,7 +184,7 @@ fn lock(out: &Path) -> Result<FileLock, Failure> {
     create(out)?;
     FileLock::try_acquire(&out.join(".lock"))?.ok_or_else(|| {
         Failure::new(format!(
-            "another process is at work on {}; wait for it, stop it, or choose another directory with --out",
+            "another process is using {}; wait until it ends, stop it, or choose another directory with --out",
             out.display()
         ))
     })

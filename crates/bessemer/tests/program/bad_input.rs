@@ -57,7 +57,11 @@ fn mistakes_in_a_recipe_are_shown_where_they_stand_and_make_nothing() {
     refused(&place, &["optim.lr=-1.0"], &["optim.lr", "-1"]);
     refused(&place, &["model.heads=3"], &["model.heads", "width 32"]);
     refused(&place, &["model.vocab_size=100"], &["model.vocab_size = 100", "tokenizer.vocab_size = 300"]);
-    refused(&place, &["train={steps=6,tokens=512}"], &["exactly one of steps, tokens and epochs"]);
+    refused(
+        &place,
+        &["train={steps=6,tokens=512}"],
+        &["exactly one of train.steps, train.tokens and train.epochs"],
+    );
     refused(&place, &["corpus.path=\"\""], &["corpus.path is missing"]);
     refused(&place, &["corpus.path="], &["--set", "corpus.path="]);
     refused(&place, &["run.name=../t"], &["run.name"]);
@@ -119,7 +123,7 @@ fn too_few_tokens_for_a_sequence_is_an_error_with_both_numbers() {
     let long = ["model.context=65536", "train.seq_len=65536", "train.batch_tokens=65536", "model.layers=1"];
     let mut words = vec!["run", "recipe.toml"];
     words.extend(long.iter().flat_map(|o| ["--set", o]));
-    place.bessemer(&words).failed(FAILED, &["one sample needs 65537", "shorter sequence"]);
+    place.bessemer(&words).failed(FAILED, &["one sample needs 65537", "lower train.seq_len"]);
     assert!(!place.path("runs/t/checkpoints").exists());
 }
 
@@ -199,7 +203,7 @@ fn a_damaged_checkpoint_is_passed_over_and_no_intact_one_means_no_silent_beginni
     flip_a_bit(&tensor_file(&place, 6));
     let done = place.bessemer(&words);
     assert_eq!(done.code, Some(0), "{}", done.err);
-    for part in ["warning: checkpoint", "step-00000006", "passed over", "going on after step 4"] {
+    for part in ["warning: checkpoint", "step-00000006", "was skipped", "going on after step 4"] {
         assert!(done.err.contains(part), "wanted {part:?} in:\n{}", done.err);
     }
     assert_eq!(place.records("step").len(), 10);

@@ -34,7 +34,7 @@ fn checkpoints_are_compared_resharded_and_copied() {
     assert_eq!(reshard("a/step-00000006", "b", &["--ranks", "2", "--layout", "pipeline=2"]), 2);
     assert_eq!(reshard("b", "c", &["--ranks", "3"]), 3);
     assert_eq!(reshard("c", "d", &[]), 1);
-    place.bessemer(&["checkpoint", "reshard", "c", "d"]).failed(1, &["is there already"]);
+    place.bessemer(&["checkpoint", "reshard", "c", "d"]).failed(1, &["already exists"]);
     let bad = ["checkpoint", "reshard", "c", "e", "--layout", "tensor=3", "--ranks", "3"];
     let refused = place.bessemer(&bad);
     assert!(refused.code.is_some_and(|code| code > 0), "{refused:?}");
@@ -44,7 +44,7 @@ fn checkpoints_are_compared_resharded_and_copied() {
     place.bessemer(&["checkpoint", "copy", "a", "copied", "--step", "6"]).text();
     assert_eq!(place.files("copied/step-00000006").len(), place.files("a/step-00000006").len());
     let again = place.bessemer(&["checkpoint", "copy", "a", "copied"]).text();
-    assert!(again.contains("there already"), "{again}");
+    assert!(again.contains("already exists"), "{again}");
     let verified = place.bessemer(&["checkpoint", "verify", "copied"]).text();
     assert!(verified.contains("intact"), "{verified}");
 
@@ -90,12 +90,12 @@ fn commands_that_take_an_older_checkpoint_name_the_damaged_one() {
     for words in commands {
         let done = place.bessemer(words);
         assert_eq!(done.code, Some(0), "{words:?}: {}", done.err);
-        for part in ["warning: ", "step-00000006 was passed over: ", "bytes"] {
+        for part in ["warning: ", "step-00000006 was skipped: ", "bytes"] {
             assert!(done.err.contains(part), "{words:?}: wanted {part:?} in:\n{}", done.err);
         }
     }
     let intact = place.bessemer(&["eval", "runs/t"]);
-    assert!(intact.code == Some(0) && !intact.err.contains("passed over"), "{}", intact.err);
+    assert!(intact.code == Some(0) && !intact.err.contains("was skipped"), "{}", intact.err);
 }
 
 #[cfg(feature = "remote")]
@@ -183,7 +183,7 @@ mod remote {
         store.state.lock().unwrap().acts = acts.into();
         let done = bessemer(&place, &settings, &with_overrides(&["run", "recipe.toml"], &sets));
         assert_eq!(done.code, Some(0), "{}", done.err);
-        for part in ["could not be uploaded", "check the credentials", "training goes on"] {
+        for part in ["could not be uploaded", "check the credentials", "training continues"] {
             assert!(done.err.contains(part), "{}", done.err);
         }
         let warnings = place.records("warning");

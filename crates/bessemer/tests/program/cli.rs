@@ -791,7 +791,9 @@ fn commands_need_only_the_sections_that_they_use() {
     for recipe in ["corpus.toml", "other.toml"] {
         let done = place.bessemer(&["corpus", "build", recipe]);
         assert_eq!(done.code, Some(0), "{}", done.err);
-        place.bessemer(&["run", recipe]).failed(78, &["exactly one of steps, tokens and epochs; found none"]);
+        place
+            .bessemer(&["run", recipe])
+            .failed(78, &["exactly one of train.steps, train.tokens and train.epochs, found none"]);
     }
     place.bessemer(&["tokenizer", "train", "corpus.toml"]).text();
     for words in [

@@ -7,7 +7,7 @@ fn a_program_without_the_cluster_says_how_to_get_it() {
     if cfg!(not(feature = "cluster")) {
         let place = Workplace::new(crate::workplace::GPT2);
         let words = ["corpus", "build", "recipe.toml", "--cluster", "127.0.0.1:1"];
-        place.bessemer(&words).failed(2, &["built without the cluster", "--features cluster"]);
+        place.bessemer(&words).failed(2, &["built without cluster support", "--features cluster"]);
         assert!(!place.path("runs").exists());
     }
 }

@@ -141,7 +141,7 @@ fn a_run_goes_on_with_another_batch_and_its_report_shows_where() {
         "recipe changed after step 6",
         "train.batch_tokens 256 -> 512",
         "a step has 16 sequences",
-        "begins anew",
+        "starts over",
     ] {
         assert!(done.err.contains(part), "wanted {part:?} in:\n{}", done.err);
     }

@@ -105,7 +105,7 @@ fn texts_and_tasks_are_answered_alike_by_a_trained_and_an_imported_model() {
     let wrong = |words: &[&str], code: i32, parts: &[&str]| {
         place.bessemer(&[&["eval", "runs/imported"], words].concat()).failed(code, parts)
     };
-    wrong(&[], 1, &["holds no shards", "--text FILE"]);
+    wrong(&[], 1, &["has no shards", "--text FILE"]);
     wrong(&["--tasks", "nothing"], 2, &["there is no task nothing", "grammar"]);
     wrong(&["--tasks", "logic", "--window", "999"], 2, &["--window 999", "context of 128 tokens"]);
     wrong(&["--text", "none.txt"], 1, &["none.txt"]);
@@ -184,7 +184,7 @@ fn perturbed_questions_are_asked_beside_the_original_ones() {
     assert!(
         (number(3, "value") - original[1]["value"].as_f64().unwrap() - number(3, "drop") / 2.0).abs() < 1e-12
     );
-    assert!(all["robustness"][1]["skipped"].as_str().unwrap().contains("question alone"));
+    assert!(all["robustness"][1]["skipped"].as_str().unwrap().contains("only the question"));
     let samples = fs::read_to_string(place.path("s.jsonl")).unwrap();
     let perturbed = samples.lines().filter(|line| line.contains("\"perturbation\":\"contraction\""));
     assert_eq!(

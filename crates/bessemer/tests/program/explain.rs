@@ -93,7 +93,7 @@ fn predicates_see_the_columns() {
     assert_eq!(found[0]["verdict"], "keep");
     assert_eq!(found[1]["reason"], "lang == \"en\" && meta.score > 0.3");
     keep("lagn == \"en\"").failed(USAGE, &["character 1", "did you mean \"lang\"?"]);
-    keep("lang = \"en\"").failed(USAGE, &["equality is \"==\""]);
+    keep("lang = \"en\"").failed(USAGE, &["write \"==\" for equality"]);
 }
 
 #[test]

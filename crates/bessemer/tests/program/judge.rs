@@ -109,8 +109,7 @@ fn a_model_judges_in_the_program_and_behind_an_address_alike() {
     ask(&["runs/t", "--judge", "inside", "--method", "generate"]).failed(1, &["another name"]);
     let words = ["runs/t", "--judge", "writes", "--method", "generate", "--template", "pair-brief"];
     assert_eq!(ask(&words).json()["answered"], 8);
-    ask(&["runs/t", "--judge", "long", "--template", "pair"])
-        .failed(1, &["too many for the model's context"]);
+    ask(&["runs/t", "--judge", "long", "--template", "pair"]).failed(1, &["exceed the model's context"]);
 
     let mut server = place
         .command(&["serve", "runs/t", "--listen", "127.0.0.1:0", "--json", "--name", "little"])
@@ -152,12 +151,12 @@ fn a_model_judges_in_the_program_and_behind_an_address_alike() {
         text.contains("inside: 4 tasks judged by runs/t, step 6 (template pair-brief, likelihood)"),
         "{text}"
     );
-    assert!(text.contains("both orders say the same"), "{text}");
+    assert!(text.contains("both orders agree"), "{text}");
 
     ask(&[]).failed(2, &["--at"]);
     ask(&["runs/t", "--at", &base]).failed(2, &["cannot be used with"]);
-    ask(&["--at", &base, "--chat"]).failed(2, &["wanted --method generate"]);
-    ask(&["--at", "https://x/v1", "--model", "m"]).failed(1, &["there is no TLS here"]);
+    ask(&["--at", &base, "--chat"]).failed(2, &["use --method generate"]);
+    ask(&["--at", "https://x/v1", "--model", "m"]).failed(1, &["run a TLS proxy"]);
     ask(&["runs/t", "--template", "scale"]).failed(1, &["wanted kind = \"pairs\""]);
     ask(&["runs/t", "--template", "none"]).failed(1, &["pair, pair-brief, scale, scale-brief"]);
 }
@@ -190,7 +189,7 @@ fn huse_takes_its_probabilities_from_a_run() {
     let words = ["judge", "create", "l.jsonl", "--texts", "texts.jsonl", "--scale", "poor,good"];
     place
         .bessemer(&[&words[..], &with].concat())
-        .failed(1, &["item 2, text of t", "too many for the model's context of 32"]);
+        .failed(1, &["item 2, text of t", "exceed the model's context of 32"]);
     place
         .bessemer(&["judge", "create", "l.jsonl", "--texts", "texts.jsonl", "--probabilities-of", "runs/t"])
         .failed(2, &["--scale"]);
@@ -211,7 +210,7 @@ fn power_is_told_for_comparisons_and_for_groups() {
     // R: power.prop.test(p1 = .50, p2 = .75, power = .90): n = 76.7.
     let told = power(&["--win", "0.75", "--against", "0.5", "--power", "0.9", "--json"]).json();
     assert_eq!(told["judgements"], 77);
-    power(&["--win", "0.5"]).failed(2, &["a share of 0.5 is none"]);
+    power(&["--win", "0.5"]).failed(2, &["the difference from 0.5 is too small"]);
     power(&["--win", "0.5", "--against", "0.5"]).failed(2, &["two shares that differ"]);
     power(&["--win", "2"]).failed(2, &["from 0 to 1"]);
 }

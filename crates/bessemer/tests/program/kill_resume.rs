@@ -247,14 +247,14 @@ fn an_interrupted_run_saves_says_how_to_go_on_and_ends_with_the_same_bits() {
         wait(&place, &mut child, || logged_step(&place) >= target);
         if name == "INT" {
             let second = place.bessemer(&["run", "recipe.toml", "--set", "train.steps=200"]);
-            second.failed(1, &["another process is at work on runs/t"]);
+            second.failed(1, &["another process is using the run directory runs/t"]);
         }
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(75), "after SIG{name}");
         let said = fs::read_to_string(place.path("stderr.txt")).unwrap();
         let step = logged_step(&place);
         assert!(
-            said.contains(&format!("stopped after step {step} of 200; run the same command to go on")),
+            said.contains(&format!("stopped after step {step} of 200; run the same command to continue")),
             "{said}"
         );
         assert!(!said.contains("error"), "{said}");

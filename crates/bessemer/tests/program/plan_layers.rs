@@ -160,7 +160,7 @@ fn annotations_that_contradict_each_other_are_named_with_their_costs() {
     let text = plan(&place, &words).text();
     assert!(text.contains("layers.0-3.mlp.gate_up.weight") && text.contains("by linear, from"), "{text}");
     plan(&place, &["--method", "layers", "--set", &one])
-        .failed(USAGE, &["parallel.annotate says what single layers do"]);
+        .failed(USAGE, &["parallel.annotate sets the layout of single layers"]);
     let wrong = annotate("layers.*.mlp.hiden", "shard(1)");
     plan(&place, &["--method", "annotations", "--set", &wrong])
         .failed(USAGE, &["activations: layers.0.attention"]);

@@ -291,9 +291,9 @@ fn processes_of_mpirun_tell_a_mistake_once() {
     // The layout, the recipe, the command line.
     let said =
         wrong(&processes("train", &["parallel.tensor=2"]), "parallel.tensor = 2 does not divide 3 ranks");
-    assert!(said.contains("(2 other processes say the same)"), "{said}");
+    assert!(said.contains("(2 other processes report the same)"), "{said}");
     let said = wrong(&processes("train", &["model.widht=32"]), "unknown key `widht`");
-    assert!(said.contains("(2 other processes say the same)"), "{said}");
+    assert!(said.contains("(2 other processes report the same)"), "{said}");
     wrong(&["train", "recipe.toml", "--rnaks", "2"], "unexpected argument '--rnaks'");
 }
 
@@ -343,7 +343,7 @@ fn processes_of_mpirun_save_and_leave_on_a_signal_to_the_launcher() {
     let code = child.wait().unwrap().code();
     let said = std::fs::read_to_string(said).unwrap();
     assert_eq!(code, Some(75), "{said}");
-    assert_eq!(said.matches("run the same command to go on").count(), 1, "{said}");
+    assert_eq!(said.matches("run the same command to continue").count(), 1, "{said}");
     assert_eq!(place.records("end").last().unwrap()["reason"], "interrupted");
     let steps = place.records("step").len();
     let more = format!("train.steps={}", steps + 2);
@@ -396,7 +396,7 @@ fn processes_of_mpirun_save_and_leave_when_one_of_them_is_terminated() {
         signal("TERM", process_of(&place, rank).expect("the rank runs"));
         let (code, said) = ended(child, &said);
         assert_eq!(code, Some(75), "rank {rank}: {said}");
-        assert_eq!(said.matches("run the same command to go on").count(), 1, "rank {rank}: {said}");
+        assert_eq!(said.matches("run the same command to continue").count(), 1, "rank {rank}: {said}");
         assert_eq!(place.records("end").last().unwrap()["reason"], "interrupted");
         let steps = place.records("step").len();
         let saved = place.path(&format!("runs/t/checkpoints/step-{steps:08}/manifest.json"));
@@ -419,7 +419,7 @@ fn processes_of_mpirun_give_up_a_silent_one_after_the_time_that_was_asked_for() 
     signal("STOP", process_of(&place, 1).expect("rank 1 runs"));
     let (code, said) = ended(child, &said);
     assert_ne!(code, Some(0), "{said}");
-    let silence = said.split_once("nothing heard from it for ").and_then(|(_, rest)| rest.split_once(' '));
+    let silence = said.split_once("no message from it for ").and_then(|(_, rest)| rest.split_once(' '));
     let silence: f64 = silence.expect(&said).0.parse().unwrap();
     assert!((2.0..9.0).contains(&silence), "{said}");
 }

@@ -111,7 +111,9 @@ fn runs_are_read_from_their_records() {
 
     // Another tokenizer, a run that has not ended, too few runs, tables that are none.
     place.train(&["run.name=other", "tokenizer.vocab_size=280"]);
-    place.bessemer(&["scaling", "fit", "runs/t", "runs/other"]).failed(2, &["one tokenizer", "runs/t"]);
+    place
+        .bessemer(&["scaling", "fit", "runs/t", "runs/other"])
+        .failed(2, &["with the same tokenizer", "runs/t"]);
     let log = fs::read_to_string(place.path("runs/wide/metrics.jsonl")).unwrap();
     let cut: String =
         log.lines().filter(|line| !line.contains("\"step\":6")).map(|line| format!("{line}\n")).collect();

@@ -128,7 +128,7 @@ fn what_no_restart_would_change_is_not_restarted() {
         ("exec no-such-program", 1, "no such program"),
     ] {
         let done = place.bessemer(&["supervise", "--run-dir", "runs/t", "--", "sh", "-c", script]);
-        done.failed(code, &[says, "another start would end the same way"]);
+        done.failed(code, &[says, "a restart would fail in the same way"]);
     }
     let done = place.bessemer(&["supervise", "--run-dir", "runs/t", "--", "no-such-program"]);
     done.failed(1, &["cannot run no-such-program", "no such program"]);
@@ -161,7 +161,7 @@ fn a_crash_loop_ends_with_a_report_and_leaves_nothing_behind() {
     done.failed(
         1,
         &[
-            "given up after 1 restarts in a row",
+            "gave up after 1 restarts in a row",
             "launch 1 was ended by SIGKILL",
             "launch 2 was ended by SIGKILL",
         ],
@@ -184,7 +184,7 @@ fn a_supervisor_that_is_stopped_or_killed_takes_the_run_with_it() {
         let process = worker(&place, epoch).unwrap();
         if name == "TERM" {
             let second = finished(supervise(&place, &[], &sets));
-            second.failed(1, &["another supervisor is at work on runs/t"]);
+            second.failed(1, &["another supervisor is using runs/t"]);
         }
         signal(&child, name);
         let code = child.wait().unwrap().code();
@@ -420,7 +420,7 @@ fn a_crash_loop_goes_back_by_one_checkpoint() {
     let words =
         ["supervise", "--run-dir", "runs/t", "--restarts", "1", "--restart-delay", "0.05", "--roll-back"];
     let done = place.bessemer(&[&words[..], &["--", "sh", "-c", "kill -9 $$"]].concat());
-    done.failed(1, &["after step 60: the run goes back to step 57", "given up after 1 restarts in a row"]);
+    done.failed(1, &["after step 60: rolled back to step 57", "gave up after 1 restarts in a row"]);
     let saved: Vec<_> = launches(&place).iter().map(|launch| launch["saved"].as_u64()).collect();
     assert_eq!(saved, [Some(60), Some(60), Some(57)]);
     assert!(place.path("runs/t/checkpoints/step-00000060.given-up-2").is_dir());
@@ -437,10 +437,7 @@ fn a_crash_loop_goes_back_and_behind_the_data() {
     let dying = ["--", "sh", "-c", "kill -9 $$"];
     place.bessemer(&[&words[..], &["--skip-data", "2"], &dying].concat()).failed(2, &["--roll-back"]);
     let done = place.bessemer(&[&words[..], &["--roll-back", "--skip-data", "2"], &dying].concat());
-    done.failed(
-        1,
-        &["goes back to step 57 and on behind its samples from ", "given up after 1 restarts in a row"],
-    );
+    done.failed(1, &["rolled back to step 57, skipping samples ", "gave up after 1 restarts in a row"]);
     let text = fs::read_to_string(place.path("runs/t/skipped-samples.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     let [first, end] = [0, 1].map(|at| file["spans"][0][at].as_u64().unwrap());
@@ -478,5 +475,5 @@ fn numbers_that_are_to_be_confirmed_move_the_ranks() {
     let done = place.bessemer(&[&words[..], &["--", "sh", "-c", script]].concat());
     assert_eq!(done.code, Some(0), "{}", done.text());
     assert_eq!(fs::read_to_string(place.path("hosts.txt")).unwrap(), "a,b\nc,a\nb,c\n");
-    assert_eq!(launches(&place)[0]["end"], "exit code 77 (numbers are to be confirmed on other hosts)");
+    assert_eq!(launches(&place)[0]["end"], "exit code 77 (results must be confirmed on other hosts)");
 }

@@ -50,7 +50,10 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
         ExportedDType::Bf16 => DType::Bf16,
         ExportedDType::F16 => DType::F16,
         ExportedDType::Q8 => {
-            return Err(Failure::usage("--dtype q8_0: goes with --to gguf; wanted f32, bf16 or f16"));
+            return Err(Failure::usage(
+                "--dtype q8_0: wanted f32, bf16 or f16 for this format; q8_0 is a type \
+                                       of GGUF (--to gguf)",
+            ));
         }
     };
     let end = saved.tokenizer.end_of_text();
@@ -111,7 +114,8 @@ fn gguf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) 
 fn vocabulary(tokenizer: &Tokenizer) -> Result<GgufTokenizer, Failure> {
     let end_of_text = tokenizer.end_of_text().ok_or_else(|| {
         Failure::new(
-            "the tokenizer has no end-of-text token, and llama.cpp takes token 11 for it where a file names none; nothing was written",
+            "the tokenizer has no end-of-text token, and llama.cpp would use token 11 instead; nothing was \
+             written: use a tokenizer with tokenizer.special_tokens = [\"<|endoftext|>\"]",
         )
     })?;
     let v = tokenizer.gguf_vocabulary()?;

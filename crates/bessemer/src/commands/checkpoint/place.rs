@@ -75,8 +75,8 @@ impl Place {
         if name.join("config.json").is_file() && !name.join("checkpoints").is_dir() {
             let name = name.display();
             return Err(Failure::new(format!(
-                "{name} is a Hugging Face model directory, wanted a run or a checkpoint; make a run directory of it first: bessemer \
-                 checkpoint import {name} --out runs/imported"
+                "{name} is a Hugging Face model directory, wanted a run or a checkpoint; import it first: \
+                 bessemer checkpoint import {name} --out runs/imported"
             )));
         }
         Place::open(name)
@@ -90,7 +90,8 @@ impl Place {
     pub(crate) fn step(&self, flag: Option<u64>) -> Result<(u64, Vec<Skipped>), Failure> {
         match (self.step, flag) {
             (Some(named), Some(flag)) if named != flag => Err(Failure::usage(format!(
-                "--step {flag}: the directory that is named holds step {named}; leave out one of them"
+                "--step {flag}: the given directory is the checkpoint of step {named}; leave out --step, or \
+                 name the run directory"
             ))),
             (Some(step), _) | (None, Some(step)) => Ok((step, Vec::new())),
             (None, None) => self.store.latest_complete_until(u64::MAX)?.ok_or_else(|| self.empty()),

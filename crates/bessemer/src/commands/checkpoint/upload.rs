@@ -26,12 +26,15 @@ pub(crate) fn upload(
     let url = to.unwrap_or(&recipe.save.upload);
     if url.is_empty() {
         return Err(Failure::usage(
-            "save.upload of the run is empty: name an address with --to, e.g. s3://bucket/prefix",
+            "no upload address: save.upload of the run is empty; add --to s3://BUCKET/PREFIX",
         ));
     }
     // One at a time: the first one also uploads what is saved meanwhile, or is asked again.
     let Some(_lock) = dir.handle()?.try_lock(UPLOAD_LOCK)? else {
-        let message = format!("another process uploads the checkpoints of {}", run.display());
+        let message = format!(
+            "another process is uploading the checkpoints of {}; wait until it has ended",
+            run.display()
+        );
         return Err(Failure { code: code::CONTINUE, message });
     };
     let local = dir.store()?;
@@ -76,7 +79,7 @@ pub(crate) fn copy(
     let (path, bytes) = match to.to_str().filter(|text| is_address(text)) {
         Some(_) if place.remote.is_some() => {
             return Err(Failure::usage(
-                "copies from one object store to another are not made; copy to a directory first",
+                "cannot copy from one object store to another; copy to a local directory first",
             ));
         }
         Some(url) => {
@@ -95,6 +98,6 @@ pub(crate) fn copy(
             json!({ "path": path.to_string(), "copied": bytes.is_some(), "bytes": bytes }).to_string()
         }
         (false, Some(bytes)) => format!("{path} ({})", Bytes(bytes)),
-        (false, None) => format!("{path} is there already"),
+        (false, None) => format!("{path} already exists"),
     })?)
 }

@@ -23,7 +23,7 @@ pub(super) fn wanted(ids: &[String], file: Option<&Path>) -> Result<Vec<String>,
         wanted.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
     }
     if wanted.is_empty() {
-        return Err(Failure::usage("nothing to delete: give --id ID or --ids FILE".to_string()));
+        return Err(Failure::usage("no document named: add --id ID or --ids FILE".to_string()));
     }
     Ok(wanted)
 }
@@ -58,7 +58,7 @@ pub(super) fn run(
         None
     };
     for id in &deletion.unknown {
-        console.say(&format!("{id}: no document of this corpus; later builds leave it out too"));
+        console.say(&format!("{id}: not in this corpus; later builds will exclude it"));
     }
     if as_json {
         let tokens = shards.map(|made| made.splits.values().map(|split| split.tokens).sum::<u64>());
@@ -78,7 +78,7 @@ pub(super) fn run(
     match shards {
         Some(made) => {
             let tokens: u64 = made.splits.values().map(|split| split.tokens).sum();
-            let how = if made.reused { "hold none of them already" } else { "were made anew" };
+            let how = if made.reused { "contain none of them" } else { "were rebuilt" };
             Ok(print(&format!("shards {how}: {tokens} tokens"))?)
         }
         None => Ok(()),

@@ -120,7 +120,7 @@ fn calibration(tasks: &[TaskScores]) -> String {
                 c.selective_accuracy,
                 c.accuracy_of_surest_tenth
             ),
-            None => write!(text, "\n{}: none; it wants choices and the metric acc", task.task),
+            None => write!(text, "\n{}: none; it needs choices and the metric acc", task.task),
         };
     }
     text

@@ -38,7 +38,7 @@ pub(super) fn run(args: &EvalArgs, file: &Path, as_json: bool, console: &mut Con
     drop(documents);
     let tokens: usize = encoded.iter().map(Vec::len).sum();
     if tokens == 0 {
-        return Err(Failure::new(format!("{}: wanted a text, found nothing", file.display())));
+        return Err(Failure::new(format!("{}: wanted a text, found an empty file", file.display())));
     }
     let sequences = (args.batch_tokens / longest).max(1);
     let (mut backend, decoder) = saved.decoder((sequences, longest), None, args.threads)?;

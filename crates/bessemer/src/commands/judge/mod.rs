@@ -82,7 +82,7 @@ fn migrate(old: &Path, new: &Path, console: &mut Console) -> Result<(), Failure>
     let store = bessemer_judge::migrate(old, new).map_err(Failure::new)?;
     let (judgements, verdicts) = (store.judgements(), store.verdicts());
     console.say(&format!(
-        "wrote {}: {}, {}, {}; {} stays as it is",
+        "wrote {}: {}, {}, {}; {} is unchanged",
         new.display(),
         counted(store.study().items.len(), "item"),
         counted(judgements.map_err(Failure::new)?.len(), "judgement"),
@@ -101,7 +101,7 @@ fn serve(args: &JudgeServeArgs, console: &mut Console) -> Result<(), Failure> {
     let server = server.with_access(access);
     // On standard output, for whoever started it with a free port.
     print(&format!("http://{}/", server.address()))?;
-    console.say("judges open this address; Ctrl-C ends it, nothing is lost");
+    console.say("open this address to judge; Ctrl-C stops the server, judgements are saved");
     Ok(server.serve(Arc::new(Page::new(store)), &stop)?)
 }
 
@@ -111,7 +111,8 @@ fn sheet(args: &JudgeSheetArgs, console: &mut Console) -> Result<(), Failure> {
     let tasks = exchange::write_sheet(&store, &args.judge, args.tasks, &mut sheet).map_err(Failure::new)?;
     write_new(&args.out, &sheet).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => Failure::new(format!(
-            "--out {0}: the file exists and may hold judgements: take them with bessemer judge read {1} {0} --judge {2:?}, then remove it or name another file",
+            "--out {0}: the file exists and may hold judgements: export them with bessemer judge read {1} \
+             {0} --judge {2:?}, then remove it or name another file",
             args.out.display(),
             args.study.display(),
             args.judge
@@ -119,7 +120,7 @@ fn sheet(args: &JudgeSheetArgs, console: &mut Console) -> Result<(), Failure> {
         _ => Failure::new(format!("--out {}: {e}", args.out.display())),
     })?;
     console.say(&format!(
-        "wrote {}: {} for {}; filled in, bessemer judge read takes it back",
+        "wrote {}: {} for {}; when it is filled in, import it with bessemer judge read",
         args.out.display(),
         counted(tasks, "task"),
         args.judge

@@ -22,7 +22,7 @@ pub(super) fn run(args: &JudgeModelArgs, as_json: bool, console: &mut Console) -
     };
     if args.chat && method == Method::Likelihood {
         return Err(Failure::usage(
-            "--chat: a chat tells no probabilities of a prompt; wanted --method generate",
+            "--chat: chat endpoints return no probabilities of a prompt; use --method generate",
         ));
     }
     let template = template(args, &store, method)?;

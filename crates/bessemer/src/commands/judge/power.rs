@@ -29,7 +29,8 @@ fn comparisons(args: &JudgePowerArgs, test: Test, effect: f64) -> Result<Value, 
     let of = Comparisons { win: args.win, ties: args.ties };
     let size = sign_test_size(of, test, args.power).ok_or_else(|| {
         Failure::usage(format!(
-            "--win {} --ties {}: wanted a difference that {MOST_JUDGEMENTS} judgements find; a share of 0.5 is none",
+            "--win {} --ties {}: the difference from 0.5 is too small for {MOST_JUDGEMENTS} judgements to \
+             detect; use shares further apart",
             args.win, args.ties
         ))
     })?;

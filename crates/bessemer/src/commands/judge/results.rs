@@ -136,7 +136,7 @@ fn of_model(facts: &ModelFacts) -> String {
     {
         let _ = writeln!(
             text,
-            "both orders say the same: {}; always the first {}, always the second {}; the longer one won {}",
+            "both orders agree: {}; always the first {}, always the second {}; the longer one won {}",
             share(consistent),
             share(first),
             share(second),

@@ -66,11 +66,10 @@ impl<'a> RunModel<'a> {
         let tokens = self.tokens(&[prompt, continuation].concat())?;
         let scored = tokens.len().saturating_sub(before);
         Ok(match (scored, tokens.len() - 1) {
-            (0, _) => Err(format!("the continuation {continuation:?} has no token of its own")),
-            (_, input) if input > self.context => Err(format!(
-                "{input} tokens of input are too many for the model's context of {}",
-                self.context
-            )),
+            (0, _) => Err(format!("the continuation {continuation:?} adds no token to the prompt")),
+            (_, input) if input > self.context => {
+                Err(format!("{input} tokens of input exceed the model's context of {}", self.context))
+            }
             _ => Ok(Row { tokens, scored }),
         })
     }
@@ -84,7 +83,7 @@ impl<'a> RunModel<'a> {
         let fitting: Vec<Row> = rows.iter().flatten().cloned().collect();
         let scores = score_rows(&mut self.model, &fitting, false, &mut |_, _| ()).map_err(failed)?;
         let mut scores = scores.into_iter().zip(fitting).map(|(score, row)| (score, row.scored));
-        let lost = || JudgeError::Model("the model has answered fewer rows than it was given".into());
+        let lost = || JudgeError::Model("the model returned fewer rows than were requested".into());
         rows.into_iter()
             .map(|row| match row {
                 Ok(_) => scores.next().map(Ok).ok_or_else(lost),
@@ -117,13 +116,19 @@ impl JudgingModel for RunModel<'_> {
             let tokens = self.tokens(prompt)?.len();
             if tokens as u64 + max_tokens > self.context as u64 {
                 texts.push(Err(format!(
-                    "a prompt of {tokens} tokens and {max_tokens} of an answer are too many for the model's context of {}",
+                    "a prompt of {tokens} tokens and an answer of {max_tokens} exceed the model's context of \
+                     {}",
                     self.context
                 )));
                 continue;
             }
             let (decoder, backend) = self.model.parts();
-            let cache = self.cache.as_mut().ok_or_else(|| failed("the model was not opened to write"))?;
+            let cache = self.cache.as_mut().ok_or_else(|| {
+                failed(
+                    "the model was opened for scoring and \
+                                                                  cannot generate",
+                )
+            })?;
             let mut model = CachedDecoder::new(decoder, backend, cache).map_err(failed)?;
             let flow = &mut |_: &str| std::ops::ControlFlow::Continue(());
             let text = generate_text(&mut model, self.tokenizer, prompt, &config, 0, flow).map_err(failed)?;

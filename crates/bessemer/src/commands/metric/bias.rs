@@ -272,14 +272,14 @@ fn groups_of(path: &Path) -> Result<Vec<Group>, Failure> {
         ))
     };
     let value: Value =
-        serde_json::from_str(&text_of(path)?).map_err(|e| wrong(&format!("found no JSON: {e}")))?;
+        serde_json::from_str(&text_of(path)?).map_err(|e| wrong(&format!("found other text: {e}")))?;
     let Value::Object(map) = value else { return Err(wrong("found no object")) };
     let group = |(name, words): (&String, &Value)| {
         let words = words.as_array().filter(|words| !words.is_empty());
         let words = words.and_then(|words| words.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
         words
             .map(|words| Group::new(name, &words.join(" ")))
-            .ok_or_else(|| wrong(&format!("found something else under {name}")))
+            .ok_or_else(|| wrong(&format!("found no list of words under {name}")))
     };
     let groups: Vec<Group> = map.iter().map(group).collect::<Result<_, _>>()?;
     match groups.len() {

@@ -25,7 +25,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Prompted>, Failure> {
     for (i, value) in lines_of_json(path)?.into_iter().enumerate() {
         let Some((prompt, texts)) = texts_of(&value) else {
             return Err(Failure::new(format!(
-                "{}: line {}: wanted a string, or an object with text or generations, and maybe prompt; found {value}",
+                "{}: line {}: wanted a string, or an object with text or generations and optionally prompt; \
+                 found {value}",
                 path.display(),
                 i + 1
             )));

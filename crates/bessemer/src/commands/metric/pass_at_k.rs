@@ -123,7 +123,12 @@ fn run_all(
     samples: &mut [Sample],
     console: &mut Console,
 ) -> Result<(), Failure> {
-    let program = env::current_exe().map_err(|cause| Failure::new(format!("this program: {cause}")))?;
+    let program = env::current_exe().map_err(|cause| {
+        Failure::new(format!(
+            "cannot find the path of this \
+                                                                           program: {cause}"
+        ))
+    })?;
     let limits = Limits { seconds: args.seconds, memory: args.memory_mib << 20, ..Limits::default() };
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results: Vec<Mutex<Option<Result<Outcome, String>>>> =
@@ -159,7 +164,7 @@ fn run_all(
     });
     if let Ok(Some(cause)) = refused.into_inner() {
         return Err(Failure::new(format!(
-            "programs cannot be run in confinement here, and are not run without: {cause}"
+            "cannot run programs in a sandbox on this host, and does not run them without one: {cause}"
         )));
     }
     for (sample, result) in samples.iter_mut().zip(results) {
@@ -175,12 +180,16 @@ fn run_one(
     problem: &Problem,
     completion: &str,
 ) -> Result<Outcome, String> {
-    let directory =
-        WorkingDirectory::new(&env::temp_dir()).map_err(|cause| format!("a directory: {cause}"))?;
+    let directory = WorkingDirectory::new(&env::temp_dir()).map_err(|cause| {
+        format!(
+            "cannot create a temporary \
+                                                                         directory: {cause}"
+        )
+    })?;
     let text = format!("{}{completion}\n{}\ncheck({})\n", problem.prompt, problem.test, problem.entry_point);
     ConfinedDir::open(directory.path())
         .and_then(|dir| dir.create_new("program.py")?.write_all(text.as_bytes()))
-        .map_err(|cause| format!("the program's file: {cause}"))?;
+        .map_err(|cause| format!("cannot write the file of the program: {cause}"))?;
     let confined = Confined {
         command: [args.python.as_str(), "-I", "-B", "program.py"].map(str::to_string).to_vec(),
         directory: directory.path().to_owned(),
@@ -210,7 +219,7 @@ fn read_problems(path: &Path) -> Result<BTreeMap<String, Problem>, Failure> {
         let task = of("task_id")?;
         if all.insert(task.clone(), problem).is_some() {
             return Err(Failure::usage(format!(
-                "{}: line {}: the task {task} is there already",
+                "{}: line {}: the task {task} occurs twice",
                 path.display(),
                 i + 1
             )));
@@ -226,7 +235,7 @@ fn read_samples(path: &Path, problems: &BTreeMap<String, Problem>) -> Result<Vec
             (field(path, i + 1, value, "task_id")?, field(path, i + 1, value, "completion")?);
         if !problems.contains_key(&task) {
             return Err(Failure::usage(format!(
-                "{}: line {}: no problem is called {task}",
+                "{}: line {}: no problem has the name {task}",
                 path.display(),
                 i + 1
             )));

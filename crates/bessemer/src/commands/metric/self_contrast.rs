@@ -16,7 +16,8 @@ const SIGNATURE: &str = "self-contrast|form:paper|d:rouge_l_f1|stem:no";
 pub(super) fn run(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
     let [with_knowledge, references] = &args.references[..] else {
         return Err(Failure::usage(format!(
-            "wanted two files after that of completions, those written with the reference's knowledge and the references, found {}",
+            "wanted two files after the completions (completions with access to the reference, references), \
+             found {}",
             args.references.len()
         )));
     };

@@ -54,7 +54,8 @@ pub(crate) fn tell(planned: &Result<(LayoutPlan, Option<Plan>), Failure>) -> Res
 pub(crate) fn hear(bytes: &[u8]) -> Result<LayoutPlan, Failure> {
     let message: PlanMessage = serde_json::from_slice(bytes).map_err(|e| {
         Failure::new(format!(
-            "the plan of the first process cannot be read: {e}; wanted the same program on every machine"
+            "cannot read the plan of the first process: {e}; start the same version of the program on every \
+             machine"
         ))
     })?;
     match message {

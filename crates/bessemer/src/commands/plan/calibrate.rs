@@ -31,7 +31,8 @@ pub(super) fn run(args: &PlanCalibrateArgs, as_json: bool, console: &mut Console
     }
     if measured.len() < 2 {
         return Err(Failure::new(format!(
-            "{} of {} layouts of {} ranks ran; wanted at least two to fit constants to: -v says why the others did not",
+            "{} of {} layouts of {} ranks ran; wanted at least two to fit constants to: -v prints why the \
+             others failed",
             measured.len(),
             chosen.len(),
             machine.node

@@ -84,7 +84,8 @@ fn choose_of(from: &[Measurement], machine: &str, most: usize) -> Result<Vec<Mea
     if fitted.is_empty() && !from.is_empty() {
         let rows = from.len();
         return Err(Failure::new(format!(
-            "none of {rows} rows to fit leaves 5 % of its machine's memory free; wanted some that do (is the machine right?)"
+            "all {rows} rows to fit use more than 95 % of the machine's memory; check that the table names \
+             the right machine"
         )));
     }
     Ok(fitted)
@@ -169,7 +170,10 @@ fn text(Section { table, calibration, expected, validation, .. }: &Section) -> S
     let rows = validation.rows.len();
     let _ = match calibration.fitted.len() {
         0 => {
-            writeln!(text, "{rows} rows predicted, with constants that were fitted to nothing (--fit TABLE)")
+            writeln!(
+                text,
+                "{rows} rows predicted, with constants that are not fitted (--fit TABLE fits them)"
+            )
         }
         fitted => writeln!(text, "{rows} rows predicted, {fitted} others fitted: {:?}", calibration.fitted),
     };

@@ -240,7 +240,8 @@ fn sizes(
     };
     let Some(used) = args.used else { return Ok(given) };
     let loss = law.loss(given);
-    let shifted = law.best_for_use(loss, used).ok_or_else(|| Failure::new("no size reaches the loss"))?;
+    let shifted =
+        law.best_for_use(loss, used).ok_or_else(|| Failure::new("no model size reaches this loss"))?;
     assumptions.push(format!(
         "for {} tokens of use: the least operations of training and use together at the loss {loss:.3}; without use {} parameters, {} tokens",
         scientific(used),

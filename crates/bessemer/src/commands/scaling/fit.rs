@@ -95,7 +95,7 @@ impl Fit {
                 Err(cause) => writeln!(text, "  by {name}: no result: {cause}"),
             };
         }
-        text += "\n       parameters         tokens  compute     loss  law says   error\n";
+        text += "\n       parameters         tokens  compute     loss predicted   error\n";
         for (row, named) in self.read.runs.iter().enumerate() {
             let run = &named.run;
             let _ = writeln!(

@@ -39,8 +39,8 @@ impl Runs {
                     match &tokenizer {
                         Some((first, other)) if !fingerprint.is_empty() && *first != fingerprint => {
                             return Err(Failure::usage(format!(
-                                "{}: wanted runs of one tokenizer, found another than that of {}; a loss for each token compares only \
-                                 among tokens of one kind",
+                                "{}: wanted the tokenizer of {}, found another one; losses per token compare \
+                                 only between runs with the same tokenizer",
                                 path.display(),
                                 other.display()
                             )));
@@ -81,10 +81,11 @@ pub(crate) fn directory(path: &Path) -> Result<Result<(NamedRun, String), String
             _ => {}
         }
     }
-    let Some(model) = model else { return Ok(Err("it has no record of a model".into())) };
+    let Some(model) = model else { return Ok(Err("its log has no record of the model".into())) };
     if steps == 0 || reached < steps {
         return Ok(Err(format!(
-            "it has not ended: {reached} of {steps} steps; a learning rate that has not decayed leaves a higher loss"
+            "it has not ended: {reached} of {steps} steps; the loss before the end of the learning-rate \
+             decay is too high to compare"
         )));
     }
     let Some(eval) = last.filter(|eval| eval.step == reached) else {

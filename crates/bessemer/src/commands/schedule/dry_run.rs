@@ -60,9 +60,9 @@ pub(super) fn run(plan: &Plan, profile: &Profile, device: u32) -> Result<DryRun,
     let device = clocks.devices()[0].clone();
     clocks
         .close()
-        .map_err(|e| Failure::new(format!("{e}; nvidia-smi --reset-gpu-clocks gives the clock back")))?;
+        .map_err(|e| Failure::new(format!("{e}; nvidia-smi --reset-gpu-clocks resets the clock")))?;
     if stop.load(Ordering::Relaxed) {
-        return Err(Failure::new("stopped as asked; the clock is given back"));
+        return Err(Failure::new("stopped on request; the clock is reset"));
     }
     Ok(DryRun { device, rank, changes, spent })
 }

@@ -65,7 +65,7 @@ fn units(program: &Program, args: &FillArgs) -> Result<Vec<Unit>, Failure> {
         }
     }
     match units.len() {
-        0 => Err(Failure::usage("nothing to put into the bubbles: wanted K-FAC, --evaluations or --copies")),
+        0 => Err(Failure::usage("no work for the bubbles: wanted K-FAC, --evaluations or --copies")),
         n if n > MOST_UNITS => Err(Failure::usage(format!(
             "{n} units of work: wanted at most {MOST_UNITS}; take fewer layers, micro-batches, evaluations or copies"
         ))),
@@ -122,7 +122,7 @@ fn numbers(program: &Program, filled: &Filled) -> String {
     if filled.forced > 0 {
         let _ = writeln!(
             text,
-            "{} unit(s) are longer than every bubble of their rank; steps with one are up to {:.1} % longer",
+            "units longer than every bubble of their rank: {}; steps with one are up to {:.1} % longer",
             filled.forced,
             100.0 * filled.lengthening()
         );

@@ -55,7 +55,7 @@ fn shape(kind: Kind, args: &ProgramArgs) -> Result<Shape, Failure> {
 fn from_file(path: &Path, args: &ProgramArgs) -> Result<Program, Failure> {
     if args.stages.is_some() || args.micro_batches.is_some() || args.chunks.is_some() {
         return Err(Failure::usage(format!(
-            "{}: a schedule file says its sizes itself; leave --stages, --micro-batches and --chunks away",
+            "{}: a schedule file contains its own sizes; leave out --stages, --micro-batches and --chunks",
             path.display()
         )));
     }

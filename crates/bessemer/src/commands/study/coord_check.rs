@@ -39,7 +39,7 @@ pub(super) fn run(args: &StudyCoordCheckArgs, as_json: bool, console: &mut Conso
     };
     for (i, p) in PARAMETRISATIONS.iter().enumerate() {
         let Some(found) = runs(p, i, &check.settings, args, &text, &stop, console)? else {
-            let message = "stopped; nothing was written, the same command starts anew".into();
+            let message = "stopped; nothing was written; run the same command to start over".into();
             return Err(Failure { code: code::CONTINUE, message });
         };
         check.parametrisations.push(found);

@@ -210,8 +210,8 @@ impl<'a> Trials<'a> {
         let longest = trials.iter().map(|trial| trial.tokens).max().unwrap_or_default();
         if longest > self.fresh {
             console.say(&format!(
-                "warning: the longest run reads its text {:.1} times ({longest} of {} tokens); repeated text is worth less than fresh \
-                 text, which the law does not know",
+                "warning: the longest run reads its text {:.1} times ({longest} of {} tokens); repeated text \
+                 lowers the loss less than new text, which the fitted law ignores",
                 longest as f64 / self.fresh as f64,
                 self.fresh
             ));
@@ -264,7 +264,7 @@ impl<'a> Trials<'a> {
         match (trained, self.ended(trial)?) {
             (_, Some(ended)) => Ok(ended),
             (Err(e), None) if e.code == code::CONTINUE => {
-                Err(Failure { message: "stopped; the same command goes on".into(), ..e })
+                Err(Failure { message: "stopped; run the same command to continue".into(), ..e })
             }
             (Err(e), None) => Err(failed(e)),
             (Ok(()), None) => Err(failed(Failure::new("the run has ended without an evaluation"))),

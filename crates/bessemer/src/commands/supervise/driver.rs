@@ -329,7 +329,7 @@ impl<'a> Supervisor<'a> {
             self.replace_hosts(&lost);
             if let (true, Some(hosts)) = (elsewhere, &mut self.hosts) {
                 hosts.rotate();
-                self.console.say("warning: every rank moves to another host, to find out which one is wrong");
+                self.console.say("warning: all ranks move to other hosts, to find the faulty host");
             }
         } else if !stopping && exit != Exit::Code(code::DONE) {
             self.console.say(&format!("warning: {text}"));
@@ -362,7 +362,7 @@ impl<'a> Supervisor<'a> {
         let Some(newest) = self.saved else { return Ok(()) };
         let older = newest.checked_sub(1).and_then(|last| store.latest_complete_until(last).ok().flatten());
         let Some((older, skipped)) = older else {
-            self.console.say("warning: there is no checkpoint before the newest one to go back to");
+            self.console.say("warning: cannot roll back: no usable checkpoint before the newest one");
             return Ok(());
         };
         for skipped in &skipped {
@@ -373,7 +373,7 @@ impl<'a> Supervisor<'a> {
         if let Some(beyond) = self.args.skip_data {
             let [first, end] = self.span_to_skip(&store, older, newest, beyond)?;
             SkippedSamples::add(&self.run, [first, end])?;
-            behind = format!(" and on behind its samples from {first} to {end}");
+            behind = format!(", skipping samples {first} to {end}");
         }
         let dir = self.run.dir("checkpoints")?;
         let from = step_name(newest);
@@ -388,7 +388,8 @@ impl<'a> Supervisor<'a> {
         let to = dir.path().join(to);
         let to = to.display();
         self.console.say(&format!(
-            "warning: launches die again and again after step {newest}: the run goes back to step {older}{behind}; the checkpoint is now {to}"
+            "warning: repeated failures after step {newest}: rolled back to step {older}{behind}; the \
+             checkpoint of step {newest} was moved to {to}"
         ));
         Ok(())
     }
@@ -424,7 +425,7 @@ impl<'a> Supervisor<'a> {
         }
         let places: Vec<String> = left.iter().map(|beat| beat.place()).collect();
         self.console.say(&format!(
-            "warning: processes of an earlier launch are still there and are ended: {}",
+            "warning: stopping processes that an earlier launch left running: {}",
             places.join("; ")
         ));
         let until = Instant::now() + LEAVING;

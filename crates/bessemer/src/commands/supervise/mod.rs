@@ -32,7 +32,7 @@ pub(crate) fn run(args: &SuperviseArgs, as_json: bool, console: &mut Console) ->
     let folder = launch_epoch::folder(dir.handle()?)?;
     let Some(_lock) = folder.try_lock("lock")? else {
         return Err(Failure::new(format!(
-            "another supervisor is at work on {}; stop it first",
+            "another supervisor is using {}; stop it first",
             dir.root().display()
         )));
     };
@@ -74,17 +74,20 @@ pub(crate) fn run(args: &SuperviseArgs, as_json: bool, console: &mut Console) ->
     match finish {
         Finish::Done => Ok(()),
         Finish::Stopped => {
-            Err(Failure { code: code::CONTINUE, message: "stopped; run the same command to go on".into() })
+            Err(Failure { code: code::CONTINUE, message: "stopped; run the same command to continue".into() })
         }
         Finish::Hopeless(exit) => Err(Failure {
             code: match exit {
                 bessemer_supervise::Exit::Code(number @ (2 | 78)) => number as u8,
                 _ => code::FAILED,
             },
-            message: format!("the launcher ended with {exit}: another start would end the same way"),
+            message: format!(
+                "the launcher ended with {exit}; not restarted, because a restart would fail in \
+                              the same way"
+            ),
         }),
         Finish::CrashLoop(_) => Err(Failure::new(format!(
-            "given up after {} restarts in a row without a newer checkpoint:{}",
+            "gave up after {} restarts in a row without a new checkpoint:{}",
             args.restarts,
             launches.report(args.restarts as usize + 1)
         ))),
@@ -96,7 +99,13 @@ fn become_launcher(command: &[String], parent: u32) -> Failure {
     if let Err(e) = process::bind_to_parent(parent) {
         return Failure::new(e);
     }
-    let Some((program, words)) = command.split_first() else { return Failure::usage("no command") };
+    let Some((program, words)) = command.split_first() else {
+        return Failure::usage(
+            "no command to \
+                                                                                     supervise; add -- \
+                                                                                     bessemer run RECIPE",
+        );
+    };
     let e = std::process::Command::new(program).args(words).exec();
     let number = match e.kind() {
         std::io::ErrorKind::NotFound => bessemer_supervise::code::NOT_FOUND,
