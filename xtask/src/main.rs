@@ -4,6 +4,8 @@
 //!   dependencies, and every arrow points down; no crate contains words that its layer denies (files, clocks and threads
 //!   on the lower layers, the environment in libraries, `unsafe` outside the crates that own it); every outside crate has its
 //!   line in docs/dependencies.md.
+//!   No error or warning has a fault of style (`messages`).
+//! - **messages**: the errors and warnings that the programs can print.
 //! - **build-report**, **test-report**: where the seconds of a build and of the tests go.
 //! - **dist**: packages of the release program.
 //! - **faults**: whether the tests find the faults of `xtask/faults`.
@@ -17,6 +19,7 @@ mod cargo;
 mod dist;
 mod faults;
 mod harnesses;
+mod messages;
 mod soak;
 mod test_report;
 mod words;
@@ -30,6 +33,8 @@ use std::sync::Arc;
 const HELP: &str = "\
 cargo xtask check
     compares ARCHITECTURE.md and docs/dependencies.md with the sources (the default)
+cargo xtask messages [PART...], cargo xtask messages --check
+    lists the errors and warnings of the programs (those whose path or text contains every PART), or those with faults of style
 cargo xtask build-report [--from FILE] [-- CARGO ARGUMENTS]
     runs `cargo build --release --timings`, or cargo with the arguments after `--`, and prints total and processor
     seconds, seconds by group of units, the critical path and the slowest units; --from reads a cargo-timing.html instead
@@ -56,9 +61,14 @@ fn root() -> PathBuf {
 }
 
 fn check() -> Result<(), String> {
-    let problems: Vec<String> =
-        [arrows::check(&root()), words::check(&root()), harnesses::check(&root())].concat();
-    for p in &problems {
+    let root = root();
+    let parts = [arrows::check(&root), words::check(&root), harnesses::check(&root), messages::check(&root)];
+    report(&parts.concat())
+}
+
+/// Prints problems; an error if there are any.
+fn report(problems: &[String]) -> Result<(), String> {
+    for p in problems {
         println!("{p}");
     }
     println!("{} problems", problems.len());
@@ -76,6 +86,8 @@ fn main() -> ExitCode {
         Some("test-report") => test_report::run(rest),
         Some("dist") => dist::dist(&root(), rest),
         Some("faults") => faults::run(rest),
+        Some("messages") if rest == ["--check"] => report(&messages::check(&root())),
+        Some("messages") => messages::run(&root(), rest),
         Some("soak") => soak::run(&root(), rest),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
@@ -99,6 +111,11 @@ mod tests {
     #[test]
     fn arrows_point_down_and_match_the_table() {
         assert_eq!(arrows::check(&root()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn messages_have_no_faults() {
+        assert_eq!(messages::check(&root()), Vec::<String>::new());
     }
 
     #[test]

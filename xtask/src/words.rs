@@ -57,8 +57,8 @@ fn is_in(file: &str, part: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// True if `word` stands in `line` on its own (not inside a longer identifier).
-fn says(line: &str, word: &str) -> bool {
+/// True if `line` contains `word`, not inside a longer identifier.
+pub(crate) fn contains_word(line: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -69,7 +69,7 @@ fn says(line: &str, word: &str) -> bool {
 
 /// Lines of a file with their numbers from 0, without its test modules. Sources are formatted: a module ends with a brace at
 /// the indentation of its beginning.
-fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut attribute: Option<&str> = None;
     let mut module: Option<&str> = None;
     text.lines().enumerate().filter(move |(_, line)| {
@@ -125,7 +125,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
                 } else {
                     crates.iter().any(|c| is_in(&shown, c))
                 };
-                if applies && let Some(word) = words.iter().find(|w| says(line, w)) {
+                if applies && let Some(word) = words.iter().find(|w| contains_word(line, w)) {
                     problems.push(format!("{}: says `{word}`. {why}", place()));
                 }
             }
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn words_count_only_on_their_own() {
-        assert!(says("let rank = 0;", "rank"));
-        assert!(!says("let ranked = 0;", "rank"));
-        assert!(!says("frank(1)", "rank"));
-        assert!(says("std::fs::read(p)", "std::fs"));
-        assert!(says("env::var(name)", "env::var("));
+        assert!(contains_word("let rank = 0;", "rank"));
+        assert!(!contains_word("let ranked = 0;", "rank"));
+        assert!(!contains_word("frank(1)", "rank"));
+        assert!(contains_word("std::fs::read(p)", "std::fs"));
+        assert!(contains_word("env::var(name)", "env::var("));
     }
 }
