@@ -68,7 +68,7 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
     // As far as rounding to whole steps lets the passes come near to four.
     let reason = match starter.passes() > 3.8 {
         true => "more passes over this text stop helping".to_owned(),
-        false => format!("as much as {} h allow on this machine, see --hours", args.hours),
+        false => format!("limited by --hours {}", args.hours),
     };
     Ok(print(&format!(
         "found: {}, {} in {}, about {} tokens{rules}\n\
