@@ -352,7 +352,7 @@ fn embeddings_of_the_input_decide_semantic_deduplication() {
     let mut missing = by_embeddings(&jsonl);
     missing.dedup.semantic.column = "vectro".into();
     let message = built(&missing, &folder.path().join("missing.out"), 1).unwrap_err().to_string();
-    assert!(message.contains("none of 9 documents"), "{message}");
+    assert!(message.contains("no document of 9"), "{message}");
     let plain = TempDir::new().unwrap();
     fs::write(plain.path().join("a.txt"), ENGLISH).unwrap();
     let message = built(&by_embeddings(plain.path()), &folder.path().join("folder.out"), 1).unwrap_err();

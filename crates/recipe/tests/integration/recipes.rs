@@ -120,7 +120,10 @@ fn mistakes_within_and_between_sections_point_at_their_lines() {
             "[train]\nsteps = 5\nseq_len = 512\n[model]\ncontext = 256",
             "my.toml:3:11: train.seq_len = 512 is longer than the model's context of 256",
         ),
-        ("[train]\nsteps = 5\n[model]\nvocab_size = 300", "my.toml:4:14: model.vocab_size = 300 has no rows"),
+        (
+            "[train]\nsteps = 5\n[model]\nvocab_size = 300",
+            "my.toml:4:14: model.vocab_size = 300 is smaller than",
+        ),
         ("[train]\nsteps = 5\n[save]\nkeep_last = 0", "my.toml:4:13: save.keep_last: wanted 1"),
         ("[train]\nsteps = 5\n[corpus]\nsource = 'file'", "corpus.path is missing"),
         ("[train]\nsteps = 5\n[corpus.clean]\nmax_bytes = 0", "my.toml:4:13: corpus.clean.max_bytes = 0"),
