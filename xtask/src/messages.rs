@@ -29,9 +29,8 @@ const WORDS: &str = "says, said, asks, asked, knows, told, tells, speaks, wants,
 /// Debug forms of enums.
 const ENUMS: &str = "{kind:?} {state:?} {mode:?} {phase:?} {method:?}";
 /// Parts of messages that look like a fault: an address of either kind, a phrase after the name of an operand, a kind that is
-/// a string, the border of two WARC records, a text of `init`, whose texts change together.
-const EXCEPTIONS: [&str; 5] =
-    ["http(s)", "that of {} heads", "a record of kind {kind:?}", "WARC/1.", "this is no UTF-8 text"];
+/// a string, the border of two WARC records.
+const EXCEPTIONS: [&str; 4] = ["http(s)", "that of {} heads", "a record of kind {kind:?}", "WARC/1."];
 
 /// An error or a warning, or a part of one.
 struct Message {

@@ -248,7 +248,7 @@ impl Observer for Console {
             Record::SaveInterval(i) => terminal::save_interval_line(i),
             Record::Sample(s) => terminal::sample_block(s),
             Record::Task(t) => terminal::task_line(t),
-            Record::Resume(r) => format!("going on after step {} from {}", r.step, r.path),
+            Record::Resume(r) => format!("resuming after step {} from {}", r.step, r.path),
             Record::Change(c) => terminal::change_lines(c),
             Record::Baseline(b) => format!(
                 "  baseline: {} fitted on the {} that the model saw: {:.4} bits/byte",

@@ -48,7 +48,7 @@ fn log_stage(log: &mut RunLog, name: &str, seconds: f64) -> Result<(), Failure> 
 }
 
 fn how_long(reused: bool, seconds: f64) -> String {
-    if reused { "is there already".into() } else { format!("took {}", Seconds(seconds)) }
+    if reused { "up to date".into() } else { format!("took {}", Seconds(seconds)) }
 }
 
 impl Stages<'_> {
@@ -86,7 +86,7 @@ impl Stages<'_> {
         let s = &built.summary;
         let fallback = s.fallback.as_deref().map(fallback_warning);
         if let Some(warning) = &fallback {
-            console.say(&format!("WARNING: {warning}"));
+            console.say(&format!("warning: {warning}"));
         }
         console.say(&format!(
             "corpus ({}): kept {}, {} of {} read; {}",
@@ -148,7 +148,7 @@ impl Stages<'_> {
         if self.is_done("tokenizer", &made_from) && self.dir.has(TOKENIZER) {
             let tokenizer = self.dir.load_tokenizer()?;
             self.require_made_here(&tokenizer)?;
-            console.say(&format!("tokenizer: {} tokens; is there already", tokenizer.vocab_size()));
+            console.say(&format!("tokenizer: {} tokens; up to date", tokenizer.vocab_size()));
             if let Some(warning) = self.smaller_than_asked(&tokenizer) {
                 console.say(&format!("warning: {warning}"));
             }

@@ -162,7 +162,7 @@ pub fn summary(records: &[Record]) -> String {
         row("model", format!("{}, {} parameters", plain(&m.name), Tokens(m.parameters)));
     }
     if let Some(why) = facts.corpus.and_then(|corpus| corpus.fallback.as_deref()) {
-        row("WARNING", format!("trained on another text than the recipe names: {}", plain(why)));
+        row("text", plain(why));
     }
     let (done, planned) = facts.progress();
     let of = planned.map_or(String::new(), |p| format!(" of {p}"));

@@ -47,6 +47,13 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
     bessemer_durable::write(&args.out, recipe.as_bytes())
         .map_err(|e| Failure::new(format!("--out {}: {e}", args.out.display())))?;
     let model = &starter.model;
+    if starter.passes() > 100.0 {
+        console.say(&format!(
+            "warning: {} of text are too few to train on: the shortest training reads them {:.0} times; add text",
+            Bytes(text.bytes),
+            starter.passes()
+        ));
+    }
     if as_json {
         return Ok(print(
             &json!({
@@ -285,12 +292,10 @@ fn check_text(path: &Path) -> Result<(), Failure> {
     let is_utf8 = std::str::from_utf8(&head).map_or_else(|error| error.error_len().is_none(), |_| true);
     match read.is_ok() && begins_as_text(&head) {
         true if is_utf8 => Ok(()),
-        true => wrong(
-            "this is no UTF-8 text; put it into a folder of its own and name that: its encoding is found then",
-        ),
-        false => wrong(
-            "this is no UTF-8 text, and its name does not end in .jsonl, .csv, .parquet, .warc or .html",
-        ),
+        true => {
+            wrong("not UTF-8 text; put it into a folder of its own and name that: its encoding is found then")
+        }
+        false => wrong("not UTF-8 text, and its name does not end in .jsonl, .csv, .parquet, .warc or .html"),
     }
 }
 

@@ -203,7 +203,7 @@ fn a_damaged_checkpoint_is_passed_over_and_no_intact_one_means_no_silent_beginni
     flip_a_bit(&tensor_file(&place, 6));
     let done = place.bessemer(&words);
     assert_eq!(done.code, Some(0), "{}", done.err);
-    for part in ["warning: checkpoint", "step-00000006", "was skipped", "going on after step 4"] {
+    for part in ["warning: checkpoint", "step-00000006", "was skipped", "resuming after step 4"] {
         assert!(done.err.contains(part), "wanted {part:?} in:\n{}", done.err);
     }
     assert_eq!(place.records("step").len(), 10);

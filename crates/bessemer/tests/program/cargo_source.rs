@@ -154,7 +154,7 @@ fn a_fallback_is_said_at_the_start_at_the_end_in_the_report_and_in_json() {
     let done = run(&["--json"]);
     let json = done.json();
     let warning =
-        done.err.find("WARNING: the embedded corpus is read").unwrap_or_else(|| panic!("{}", done.err));
+        done.err.find("warning: the embedded corpus is read").unwrap_or_else(|| panic!("{}", done.err));
     assert!(warning < done.err.find("corpus (embedded)").unwrap(), "{}", done.err);
     assert_eq!(json["corpus"]["source"], "embedded");
     assert!(json["corpus"]["fallback"].as_str().unwrap().contains("no Cargo.toml"), "{json}");
@@ -169,7 +169,7 @@ fn a_fallback_is_said_at_the_start_at_the_end_in_the_report_and_in_json() {
     assert!(stats["fallback"].as_str().unwrap().contains("no Cargo.toml"));
     // The table at the end, of a second session on the same run.
     let done = run(&[]);
-    assert!(done.text().contains("WARNING") && done.text().contains("embedded corpus"), "{}", done.text());
+    assert!(done.text().contains("the embedded corpus is read instead"), "{}", done.text());
     // A source that was asked for is read or is an error.
     place
         .bessemer(&[

@@ -142,7 +142,7 @@ mod remote {
         let done = bessemer(&place, settings, &words);
         assert_eq!(done.code, Some(0), "{}", done.err);
         assert!(
-            done.err.contains("going on after step 6 from s3://bucket/run/step-00000006"),
+            done.err.contains("resuming after step 6 from s3://bucket/run/step-00000006"),
             "{}",
             done.err
         );

@@ -600,7 +600,9 @@ fn init_writes_a_recipe_that_runs_and_replaces_nothing() {
     assert!(one.contains("next:  bessemer run one.toml"), "{one}");
     assert_eq!(place.bessemer(&["config", "show", "one.toml", "--json"]).json()["corpus"]["source"], "file");
     fs::write(place.path("image.bin"), [0u8, 1, 2, 255]).unwrap();
-    place.bessemer(&["init", "image.bin", "--out", "b.toml"]).failed(FAILED, &["image.bin", "no UTF-8 text"]);
+    place
+        .bessemer(&["init", "image.bin", "--out", "b.toml"])
+        .failed(FAILED, &["image.bin", "not UTF-8 text"]);
     place.bessemer(&["init", "runs/mine/checkpoints", "--out", "b.toml"]).failed(FAILED, &["wanted text"]);
     place.bessemer(&["init", "text", "--hours", "0", "--out", "b.toml"]).failed(USAGE, &["--hours"]);
     place.bessemer(&["init", "text", "--out", "b.txt"]).failed(USAGE, &["--out b.txt", ".toml"]);

@@ -66,7 +66,7 @@ fn two_ranks_train_as_one_also_when_they_are_killed_on_the_way() {
     assert_eq!(done.code, Some(0), "{}", done.err);
     assert!(done.err.contains("2 ranks, threads of this process (--ranks); 1 thread each"), "{}", done.err);
     assert!(done.err.contains("2 ranks: 1 copies x 2 shards (zero1)"), "{}", done.err);
-    assert!(done.err.contains("going on after step"), "{}", done.err);
+    assert!(done.err.contains("resuming after step"), "{}", done.err);
     assert_near(&losses(&place), &wanted);
     assert_eq!(place.records("sample").len(), single.records("sample").len());
     assert_eq!(place.records("training").last().unwrap()["ranks"], 2);

@@ -73,7 +73,7 @@ fn one_command_makes_everything_and_a_second_one_finds_it_done() {
     let words = ["run", "recipe.toml", "--set", "save.every_steps=2", "--set", "eval.every_steps=3"];
     let again = place.bessemer(&words);
     assert_eq!(again.code, Some(0), "{}", again.err);
-    assert_eq!(again.err.matches("is there already").count(), 3, "{}", again.err);
+    assert_eq!(again.err.matches("up to date").count(), 3, "{}", again.err);
     assert_untouched(&all(), &before);
     assert_eq!(place.records("step").len(), 6);
     assert_eq!(place.records("eval").len(), 2);

@@ -103,7 +103,7 @@ fn verify_and_train_agree_on_what_is_intact() {
     let done =
         place.bessemer(&["run", "recipe.toml", "--set", "train.steps=6", "--set", "optim.schedule=constant"]);
     assert_eq!(done.code, Some(0), "{}", done.err);
-    assert!(done.err.contains("holds step 4") && done.err.contains("going on after step 4"), "{}", done.err);
+    assert!(done.err.contains("holds step 4") && done.err.contains("resuming after step 4"), "{}", done.err);
 }
 
 #[test]

@@ -201,7 +201,7 @@ fn a_scaling_study_trains_fits_predicts_and_goes_on() {
     assert!(first.text().contains("fitted to 9 runs"), "{first:?}");
     assert!(first.err.contains("9 of 9: 32x2-0.2: "), "{}", first.err);
     let again = place.bessemer(&[&predict[..], &["--json"]].concat());
-    assert_eq!(again.err.matches("is there already\n").count(), 9 + 3, "runs and stages: {}", again.err);
+    assert_eq!(again.err.matches("up to date\n").count(), 9 + 3, "runs and stages: {}", again.err);
     let value = again.json();
     let prediction = &value["prediction"];
     let of = |key: &str| prediction[key].as_f64().unwrap();

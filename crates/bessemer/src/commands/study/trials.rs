@@ -232,7 +232,7 @@ impl<'a> Trials<'a> {
                 Ended::Diverged(step) => format!("not finite at step {step}"),
             };
             let time = match before {
-                true => "is there already".to_owned(),
+                true => "up to date".to_owned(),
                 false => format!("{:.1} s", begun.elapsed().as_secs_f64()),
             };
             console.say(&format!(
