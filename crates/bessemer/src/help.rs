@@ -29,9 +29,9 @@ pub(crate) const FIRST_STEPS: &str = "\
 Bessemer turns text into a trained language model.
 
 Try first:
-  bessemer run quickstart                                   train a small model in minutes
-  bessemer generate runs/quickstart --prompt \"def \"         continue a text with it
-  bessemer init my-texts                                    write a recipe for your own text
+  bessemer run quickstart                            train a small model
+  bessemer generate runs/quickstart --prompt \"def \"  continue a text with it
+  bessemer init my-texts                             a recipe for your own text
 
 `bessemer --help` lists all verbs, `bessemer VERB --help` explains one.";
 

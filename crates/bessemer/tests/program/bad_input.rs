@@ -66,7 +66,9 @@ fn mistakes_in_a_recipe_are_shown_where_they_stand_and_make_nothing() {
     refused(&place, &["corpus.path="], &["--set", "corpus.path="]);
     refused(&place, &["run.name=../t"], &["run.name"]);
     refused(&place, &["train.stepz=1"], &["--set", "did you mean `steps`?"]);
-    place.bessemer(&["run", "absent.toml"]).failed(RECIPE, &["absent.toml", "No such file"]);
+    place
+        .bessemer(&["run", "absent.toml"])
+        .failed(RECIPE, &["there is no recipe absent.toml", "bessemer recipes"]);
     place.bessemer(&["config", "show", "absent.toml"]).failed(RECIPE, &["absent.toml"]);
 }
 

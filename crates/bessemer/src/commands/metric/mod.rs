@@ -207,7 +207,8 @@ const MOST_BYTES: u64 = 4 << 30;
 
 pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", path.display()));
-    let file = bessemer_durable::open_input(path).map_err(Failure::new)?;
+    let file = bessemer_durable::open_input(path)
+        .map_err(|e| Failure::new(format!("cannot open {}: {e}", path.display())))?;
     let mut text = String::new();
     TextReader::buffered(file)
         .take(MOST_BYTES + 1)
