@@ -256,7 +256,7 @@ mod tests {
             let table = Table::default();
             table.fail(call, 999);
             let error = table.open(&[0]).unwrap_err().to_string();
-            assert!(error.contains(&format!("{call} answers 999")), "{error}");
+            assert!(error.contains(&format!("{call} returned 999")), "{error}");
         }
         let table = Table::default();
         let mut clocks = table.open(&[0, 1]).unwrap();
