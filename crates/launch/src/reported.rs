@@ -120,7 +120,7 @@ mod tests {
     fn what_all_say_is_reported_by_the_first_and_counted() {
         let wrong = Some((RECIPE, "width is odd"));
         let (said, left) = reported(&[wrong; 4]);
-        assert_eq!(said, ["width is odd\n(3 other processes say the same)"]);
+        assert_eq!(said, ["width is odd\n(3 other processes report the same)"]);
         assert_eq!(left, vec![(RECIPE, String::new()); 4]);
     }
 

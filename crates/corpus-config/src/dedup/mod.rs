@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn tables_of_weights_are_checked() {
         assert_eq!(check_rehydrate(&[[1, 1], [2, 2], [3, 3], [5, 5], [100, 8], [1000, 1]]), Ok(()));
-        assert!(check_rehydrate(&[[2, 1], [2, 2]]).is_err_and(|message| message.contains("rising")));
+        assert!(check_rehydrate(&[[2, 1], [2, 2]]).is_err_and(|message| message.contains("ascending")));
         assert!(check_rehydrate(&[[2, 0]]).is_err_and(|message| message.contains("weight 0 of size 2")));
         assert!(check_rehydrate(&[[2, 65]]).is_err());
     }

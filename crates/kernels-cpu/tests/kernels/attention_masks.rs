@@ -264,7 +264,7 @@ fn wrong_documents_are_named() {
         let view = f.mask.documents.unwrap();
         s.backend.write_u32(view, &[0, 0, 3, 3, 3]).unwrap();
         let e = s.launch(&f.into()).unwrap_err().to_string();
-        assert!(e.contains("documents should be 2 (a document starts) or 0 (it goes on)"), "{e}");
+        assert!(e.contains("documents should be 2 (a document starts) or 0 (it continues)"), "{e}");
         let back = backward(&mut s, &f);
         let e = s.launch(&back.into()).unwrap_err().to_string();
         assert!(e.starts_with("attention_backward: documents"), "{e}");

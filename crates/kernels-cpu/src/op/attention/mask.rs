@@ -209,7 +209,7 @@ mod tests {
         check([0, 0, 2, 2, 0, 1, 2, 3]).unwrap();
         let e = check([0, 0, 1, 1, 0, 0, 0, 0]).unwrap_err().to_string();
         assert!(
-            e.contains("2 (a document starts) or 0 (it goes on) at position 2, found 1 in entry 2"),
+            e.contains("2 (a document starts) or 0 (it continues) at position 2, found 1 in entry 2"),
             "{e}"
         );
         assert!(check([0, 0, 0, 0, 3, 3, 3, 3]).is_err(), "the first position starts a document");
