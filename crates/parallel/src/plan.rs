@@ -521,7 +521,7 @@ mod tests {
         assert!(e.contains("by which all 4 ranks exchange heads"), "{e}");
         for context_heads in [0, 3, 4] {
             let e = plan(ring(1, 4, context_heads), 8).unwrap_err();
-            assert!(e.contains("a divisor of 4 below it"), "{e}");
+            assert!(e.contains("a divisor of 4 below 4"), "{e}");
         }
     }
 }
