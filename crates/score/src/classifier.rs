@@ -220,6 +220,6 @@ mod tests {
         let score = |text| model.probability(text, POSITIVE).expect("known");
         assert!(score("a lemma and its proof") > score("click for a free bonus"));
         let empty = train_classifier(&config, || read(&good), || read(&[])).expect_err("empty pile");
-        assert!(empty.to_string().contains("negative pile 0"), "{empty}");
+        assert!(empty.to_string().contains("negative documents: 0 for training"), "{empty}");
     }
 }

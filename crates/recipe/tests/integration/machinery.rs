@@ -380,7 +380,7 @@ fn files_that_are_no_recipes_are_refused() {
     for (name, wanted) in [
         ("binary", "byte 0xff at offset 5"),
         ("huge", "larger than"),
-        ("none", "cannot read"),
+        ("none", "there is no recipe"),
         (".", "regular file"),
     ] {
         let text = load_in(dir.path(), name, &[]).unwrap_err().to_string();

@@ -277,7 +277,7 @@ fn requests_that_cannot_be_are_refused_with_what_was_wanted() {
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("messages")));
     }
     let reply = receive(send(server.address, "POST", "/v1/completions", "{\"prompt\": "));
-    assert!(reply.status == 400 && reply.body.contains("no JSON"), "{}", reply.body);
+    assert!(reply.status == 400 && reply.body.contains("not valid JSON"), "{}", reply.body);
     // What the server refuses before its handler sees it has the same form, on these paths alone.
     // One byte too many: what the server leaves unread would reset the connection, perhaps before its answer is read.
     let large = " ".repeat((4 << 20) + 1);
