@@ -87,7 +87,7 @@ fn tasks_that_cannot_be_answered_are_refused_before_the_first_step() {
     let run = Run::new(false);
     let long = with(&names, &["eval.tasks.max_generated_tokens=5000"]);
     let error = run.session(&long, 1, None, &|_| cpu()).remove(0).unwrap_err().to_string();
-    assert!(error.contains("max_generated_tokens = 5000: task words wants"), "{error}");
+    assert!(error.contains("max_generated_tokens = 5000: task words needs"), "{error}");
 }
 
 #[test]
