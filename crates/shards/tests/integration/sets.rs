@@ -269,7 +269,9 @@ fn components_are_runs_of_documents_and_a_split_without_them_keeps_its_bytes() {
     assert!(ShardSet::open(plain.path(), "train").unwrap().components().is_empty());
     let mut writer = ShardSetWriter::create(plain.path(), split("late"), 1000).unwrap();
     writer.push_document(document(1).0, 1, &document(1).2).unwrap();
-    assert!(writer.begin_component("web").unwrap_err().to_string().contains("after documents of no component"));
+    assert!(
+        writer.begin_component("web").unwrap_err().to_string().contains("after documents of no component")
+    );
 }
 
 /// A link or a FIFO in the place of a file or of the split's folder: nothing outside is read as a set, replaced or waited for.
