@@ -94,6 +94,20 @@ mod tests {
     }
 
     #[test]
+    fn command_lines_of_the_topics_are_right() {
+        let lines = TOPICS.iter().flat_map(|(_, text)| text.lines()).chain(FIRST_STEPS.lines());
+        let shown: Vec<&str> = lines.filter_map(|line| line.strip_prefix("  bessemer ")).collect();
+        for line in &shown {
+            // Two blanks separate a command from its purpose.
+            let words = line.split("  ").next().unwrap_or_default().replace('"', "");
+            let words: Vec<&str> =
+                ["bessemer"].into_iter().chain(words.split(' ').filter(|w| !w.is_empty())).collect();
+            assert!(command().try_get_matches_from(&words).is_ok(), "{line}");
+        }
+        assert!(shown.len() > 10);
+    }
+
+    #[test]
     fn topics_are_found_by_their_words() {
         let found = |words: &str| topic(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert!(found("help exit codes").unwrap().starts_with("Exit codes"));
