@@ -28,7 +28,7 @@ impl Spent {
     }
 }
 
-/// Launches between two calls of [`Timed::take`].
+/// Launches between two calls of `Timed::take`.
 #[derive(Debug, Default, Clone)]
 pub struct Ledger {
     /// By operator and the shapes of its first two operands; empty unless asked for.
