@@ -439,7 +439,9 @@ impl RankThreads<'_> {
             ended(0, led.as_ref().err());
             let panicked = |_| Err(Failure::panicked().into());
             let followed = others.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
-            let outcome = job_outcome(led, followed.collect(), &|| job.recorder.report());
+            // With several processes `Job::end` reports the table of all of them.
+            let report = || job.failures.is_none().then(|| job.recorder.report());
+            let outcome = job_outcome(led, followed.collect(), &report);
             Ok(Trained { outcome, closed })
         })
     }
@@ -505,12 +507,13 @@ impl RankThreads<'_> {
     }
 }
 
-/// The first rank's outcome, or the failure that ended the job; with the table of the last collectives if all that is known
-/// is that a rank was lost. (A time-out has it.)
+/// Returns the first rank's outcome, or the failure that ended the job. If every failure is a lost peer, `report`, the last
+/// collectives of the ranks, follows the message; a timeout contains it already. `report` returns `None` where another
+/// function reports them.
 fn job_outcome<T>(
     led: Result<T, Broken>,
     followed: Vec<Result<T, Broken>>,
-    table: &dyn Fn() -> String,
+    report: &dyn Fn() -> Option<String>,
 ) -> Result<T, Failure> {
     let mut causes: Vec<Failure> = Vec::new();
     let mut secondaries: Vec<Failure> = Vec::new();
@@ -529,8 +532,9 @@ fn job_outcome<T>(
     }
     if causes.is_empty()
         && let Some(failure) = secondaries.first_mut()
+        && let Some(report) = report()
     {
-        failure.message = format!("{}\n{}", failure.message, table());
+        failure.message = format!("{}\n{report}", failure.message);
     }
     match (causes.into_iter().chain(secondaries).next(), outcome) {
         (None, Some(outcome)) => Ok(outcome),
@@ -549,7 +553,7 @@ mod tests {
 
     #[test]
     fn the_cause_is_reported_and_not_its_secondaries() {
-        let table = || "table".to_string();
+        let table = || Some("table".to_string());
         assert_eq!(job_outcome(Ok(1), vec![Ok(2), Ok(3)], &table).unwrap(), 1);
         let message = |led, followed| job_outcome::<i32>(led, followed, &table).unwrap_err().message;
         let followed = vec![broken("gone", true), broken("no memory", false)];
@@ -557,6 +561,8 @@ mod tests {
         assert_eq!(message(broken("disk full", false), vec![broken("gone", true)]), "disk full");
         assert_eq!(message(broken("a is gone", true), vec![broken("b is gone", true)]), "a is gone\ntable");
         assert_eq!(message(Ok(1), vec![broken("too late", false)]), "rank 1: too late");
+        let lost = job_outcome::<i32>(broken("a is gone", true), vec![broken("b is gone", true)], &|| None);
+        assert_eq!(lost.unwrap_err().message, "a is gone");
     }
 
     /// A rank that comes too late ends the job, and the message reports once which rank is blocked in which collective.
@@ -582,7 +588,7 @@ mod tests {
         });
         let led = results.remove(0);
         assert!(led.as_ref().is_err_and(|b| b.timed_out), "{led:?}");
-        let said = job_outcome(led, results, &|| job.recorder.report()).unwrap_err().message;
+        let said = job_outcome(led, results, &|| Some(job.recorder.report())).unwrap_err().message;
         assert_eq!(said.matches("Last collectives of each rank:").count(), 1, "{said}");
         let waits =
             |rank: usize| format!("rank {rank}: barrier 2 of \"step 2\" in world ({rank} of 3), 0 bytes, ");
