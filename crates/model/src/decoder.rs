@@ -12,15 +12,13 @@ use crate::prefix::AfterPrefix;
 use crate::ranks::StageRanks;
 pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
-use crate::stage::{SlotMemory, StageConfig};
+use crate::stage::{SlotMemory, StageConfig, StagePass};
 use crate::step::{LossSum, StepContext, TokenBatch};
 use crate::tensor_shard::{LineStream, Stream};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Sharding, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
-use bessemer_program::{
-    Class, OneDevice, Phase, Rank, StepValues, UnitMemory, UnitProgram, UnitUse, each_op, run, verify,
-};
+use bessemer_program::{Class, OneDevice, Phase, Rank, UnitMemory, UnitProgram, UnitUse, each_op, verify};
 use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::Bytes;
@@ -57,7 +55,7 @@ pub struct Decoder {
     /// Use of each slot and each set.
     pub(crate) held: Held,
     /// Memory of the values of the unit that runs.
-    table: Vec<View>,
+    pub(crate) table: Vec<View>,
     /// Host copy of the counters of random numbers, by place of the units in turn.
     pub(crate) counters: Vec<[u32; DropoutMask::WORDS]>,
     /// 0, 1, ... in every row, or in every document of the last batch.
@@ -260,7 +258,7 @@ impl Decoder {
     }
 
     /// Memory of the values of unit number `at`.
-    fn binding(&self, at: usize, phase: Phase, memory: PassMemory) -> Binding<'_> {
+    pub(crate) fn binding(&self, at: usize, phase: Phase, memory: PassMemory) -> Binding<'_> {
         let buffers = &self.buffers;
         let slot = memory.slot.map(|slot| self.slot(slot));
         let places = |units: &[StageUnit]| units.iter().map(|u| u.program.random.len()).sum();
@@ -294,34 +292,23 @@ impl Decoder {
         }
     }
 
-    /// Runs one phase of some units, in this order.
+    /// Runs some units of a pass, in this order.
     pub(crate) fn run_units(
         &mut self,
         backend: &mut dyn Backend,
         ranks: &mut dyn StageRanks,
-        (order, phase): (&mut dyn Iterator<Item = usize>, Phase),
-        memory: PassMemory,
-        values: &StepValues,
+        order: &mut dyn Iterator<Item = usize>,
+        pass: &StagePass,
     ) -> Result<(), ModelError> {
-        let mut table = std::mem::take(&mut self.table);
-        let mut result = Ok(());
         for at in order {
-            self.binding(at, phase, memory).fill(&mut table);
-            let StageUnit { unit, program, parameters, .. } = self.unit(at, memory.slot);
-            let (past, capacity) =
-                self.prefix.as_ref().map_or((0, 0), |prefix| (prefix.past, prefix.capacity()));
-            let second_memory = self.second_memory_of(at, memory);
-            let values = &StepValues { second_memory, past, capacity, ..*values };
-            result = ranks
-                .unit_begins(backend, *unit, phase)
-                .and_then(|()| run(program, phase, (&table, parameters), values, backend, &mut *ranks))
-                .and_then(|()| ranks.unit_ends(backend, *unit, phase));
-            if result.is_err() {
-                break;
-            }
+            let unit = self.units[at].unit;
+            let begun = ranks.unit_begins(backend, unit, pass.phase);
+            begun.inspect_err(|_| self.give_up(pass))?;
+            self.run_unit(backend, &mut *ranks, at, pass)?;
+            let ended = ranks.unit_ends(backend, unit, pass.phase);
+            ended.inspect_err(|_| self.give_up(pass))?;
         }
-        self.table = table;
-        Ok(result?)
+        Ok(())
     }
 
     /// The program of every unit that is here with the plan of its memory, in the order of the forward pass.
@@ -516,9 +503,9 @@ impl Decoder {
     ) -> Result<LossSum, ModelError> {
         self.expect_training()?;
         self.expect_all_layers("a pass from tokens to the loss")?;
-        self.check_batch(batch)?;
-        self.fill(backend, ranks, 0, batch, Some(ctx))?;
-        let loss = self.backward_of(backend, ranks, 0, ctx, ctx.accumulate.into(), None)?;
+        self.held.free(0);
+        self.stage_forward(backend, ranks, 0, batch, Some(ctx))?;
+        let loss = self.stage_backward(backend, ranks, 0, ctx.accumulate)?;
         Ok(loss.unwrap_or_default())
     }
 
@@ -544,7 +531,8 @@ impl Decoder {
         self.expect_all_layers("a pass from tokens to the loss")?;
         self.check_batch(batch)?;
         expect_room("per_token", per_token.as_deref(), batch.ids.len())?;
-        self.fill(backend, ranks, 0, batch, None)?;
+        self.held.free(0);
+        self.stage_forward(backend, ranks, 0, batch, None)?;
         self.loss_of(backend, ranks, 0, per_token)
     }
 }

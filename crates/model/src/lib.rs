@@ -59,7 +59,7 @@ pub use params::Param;
 pub use prefix::{MIN_PASS_ROWS, PrefixCache};
 pub use ranks::StageRanks;
 pub use slots::Pending;
-pub use stage::{SlotMemory, StageConfig};
+pub use stage::{BackwardPart, SlotMemory, StageConfig, StagePass};
 pub use step::{Accumulate, LossSum, StepContext, TokenBatch};
 pub use tensor_shard::{LineStream, Stream};
 pub use trace::LayerTrace;

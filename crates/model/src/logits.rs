@@ -68,7 +68,8 @@ impl Decoder {
                 found: batch.ids.len().to_string(),
             });
         }
-        self.fill(backend, ranks, 0, batch, None)?;
+        self.held.free(0);
+        self.stage_forward(backend, ranks, 0, batch, None)?;
         let (Some(most), n) = (self.buffers.logits, self.shape.tokens()) else { return Ok(()) };
         let x = *self.buffers.slots[0].stream.last().unwrap_or(&most);
         let mut host = vec![0.0; most.len()];

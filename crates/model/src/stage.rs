@@ -33,6 +33,10 @@
 //! A stage whose weights change while micro-batches are in flight reads the version that the caller names
 //! ([`Decoder::stage_values`]); the weight part of a backward pass reads none.
 //!
+//! A pass can also be run unit by unit, with work of other ranks in between: [`Decoder::begin_forward`],
+//! [`Decoder::begin_backward`] or [`Decoder::begin_weight`], then [`Decoder::run_unit`] for each unit in the order of the pass, then
+//! [`Decoder::end_pass`]. The calls of the table do that.
+//!
 //! # Where the views lie in time
 //! - `stage_input` is read by the forward pass *and* by the backward pass: it stays as it is in between.
 //! - `stage_output` and `stage_output_gradient` of a slot are one memory (the output is not needed once it was sent, and its
@@ -65,8 +69,9 @@ use crate::ranks::StageRanks;
 use crate::slots::{Pending, SlotUse, nothing_in};
 use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
 use crate::tensor_shard::{Stream, ranks_of};
+use crate::units::StageUnit;
 use bessemer_arch::{Model, Span, TensorShard};
-use bessemer_program::{Phase, StepValues};
+use bessemer_program::{Phase, Ranks, StepValues, run};
 use bessemer_tensor::op::{DropoutMask, IGNORED};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
@@ -82,6 +87,28 @@ pub struct StageConfig {
     pub pending: usize,
     /// Collectives of a tensor shard run beside products, which are made in pieces of rows.
     pub overlap: bool,
+}
+
+/// Part of a backward pass that reads a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackwardPart {
+    /// All of it.
+    Whole,
+    /// All but the gradients of the layers' matrices, for which a pending set is left.
+    Input,
+}
+
+/// A pass of a stage between [`Decoder::begin_forward`], [`Decoder::begin_backward`] or [`Decoder::begin_weight`] and
+/// [`Decoder::end_pass`].
+#[derive(Debug, Clone, Copy)]
+pub struct StagePass {
+    pub(crate) phase: Phase,
+    pub(crate) memory: PassMemory,
+    values: StepValues,
+    /// Use of the slot after the pass.
+    use_after: SlotUse,
+    /// Scored targets of the micro-batch.
+    scored: u64,
 }
 
 /// Memory of the slots of a stage beside another one on one device.
@@ -243,8 +270,7 @@ impl Decoder {
     /// scale for the backward pass (`ctx.accumulate` is not looked at); without, no dropout and no backward pass after it.
     ///
     /// # Errors
-    /// A slot that is not there or holds a training pass whose backward pass has not been run
-    /// ([`Decoder::stage_release`] forgets it), a batch of another shape, what the backend answers.
+    /// As [`Decoder::begin_forward`]; an error of the backend.
     pub fn stage_forward(
         &mut self,
         backend: &mut dyn Backend,
@@ -253,6 +279,26 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         ctx: Option<&StepContext>,
     ) -> Result<(), ModelError> {
+        let pass = self.begin_forward(backend, slot, batch, ctx)?;
+        // The head's pass is that of the loss.
+        let units = self.units.len() - usize::from(self.stage.span.head);
+        self.run_units(backend, ranks, &mut (0..units), &pass)?;
+        self.end_pass(&pass);
+        Ok(())
+    }
+
+    /// Begins a forward pass: writes a batch to a slot, and the numbers of the step to the device. With `ctx` a training pass.
+    ///
+    /// # Errors
+    /// A slot that is not there or holds a training pass whose backward pass has not been run
+    /// ([`Decoder::stage_release`] forgets it), a batch of another shape, an error of the backend.
+    pub fn begin_forward(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        batch: &TokenBatch<'_>,
+        ctx: Option<&StepContext>,
+    ) -> Result<StagePass, ModelError> {
         if let SlotUse::Training(..) = self.used(slot)? {
             return Err(ModelError::Stage(format!(
                 "wanted a free slot for a forward pass, found slot {slot} with a micro-batch whose backward pass has \
@@ -264,7 +310,33 @@ impl Decoder {
             self.expect_training()?;
         }
         self.check_batch(batch)?;
-        self.fill(backend, ranks, slot, batch, ctx)
+        self.held.free(slot);
+        let length = self.length_of_tokens(batch.ids.len())?;
+        if length != self.held.length[slot] && !self.stage.span.embedding {
+            return Err(ModelError::Stage(format!(
+                "slot {slot} takes the stream of sequences of {} tokens, found a batch of {} tokens in {} sequences; state the length \
+                 before the stream is written (Decoder::stage_length)",
+                self.seq_of(slot),
+                batch.ids.len(),
+                self.shape.sequences
+            )));
+        }
+        self.held.length[slot] = length;
+        self.upload(backend, slot, batch)?;
+        ctx.map_or(Ok(()), |ctx| self.write_step(backend, ctx))?;
+        let kept = if ctx.is_some() && self.stage.pending > 0 { self.held.take_kept() } else { None };
+        self.held.of_slot[slot] = kept;
+        let scored = batch.targets.iter().filter(|&&t| t != IGNORED).count() as u64;
+        Ok(StagePass {
+            phase: if ctx.is_some() { Phase::Forward } else { Phase::Score },
+            memory: PassMemory { slot: Some(slot), kept: kept.or(self.held.any_kept()), pending: None },
+            values: StepValues::default(),
+            use_after: match ctx {
+                Some(ctx) => SlotUse::Training(scored, *ctx),
+                None => SlotUse::Scored(scored),
+            },
+            scored,
+        })
     }
 
     /// The loss of the micro-batch in a slot, without gradients, at the span with the head. `per_token` as in
@@ -294,7 +366,7 @@ impl Decoder {
     /// The whole backward pass of the micro-batch in a slot, which is free after it. The loss, if the head is here.
     ///
     /// # Errors
-    /// A slot without a training pass, a decoder made to score, what the backend answers (the slot is free then, too).
+    /// A slot without a training pass, a decoder made to score, an error of the backend (the slot is free then, too).
     pub fn stage_backward(
         &mut self,
         backend: &mut dyn Backend,
@@ -302,8 +374,8 @@ impl Decoder {
         slot: usize,
         accumulate: impl Into<Accumulate>,
     ) -> Result<Option<LossSum>, ModelError> {
-        let ctx = self.training(slot)?;
-        self.backward_of(backend, ranks, slot, &ctx, accumulate.into(), None)
+        let pass = self.begin_backward(backend, slot, accumulate.into(), BackwardPart::Whole)?;
+        Ok(self.backward_of(backend, ranks, &pass)?.0)
     }
 
     /// The input part of the backward pass of the micro-batch in a slot, which is free after it; what is left to do is in the
@@ -318,18 +390,50 @@ impl Decoder {
         slot: usize,
         accumulate: bool,
     ) -> Result<(Option<LossSum>, Pending), ModelError> {
+        let pass = self.begin_backward(backend, slot, accumulate.into(), BackwardPart::Input)?;
+        let (loss, pending) = self.backward_of(backend, ranks, &pass)?;
+        Ok((loss, pending.expect("an input part leaves a pending set")))
+    }
+
+    /// Begins the backward pass of the micro-batch in a slot, or its input part; the slot is free from the pass's end on.
+    ///
+    /// # Errors
+    /// A slot without a training pass, a decoder made to score, no pending set that is free, an error of the backend.
+    pub fn begin_backward(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        Accumulate { input, weight }: Accumulate,
+        part: BackwardPart,
+    ) -> Result<StagePass, ModelError> {
         let ctx = self.training(slot)?;
-        let Some(set) = self.held.pending.iter().position(|used| !used) else {
-            return Err(ModelError::Stage(format!(
-                "wanted a free pending set for the weight part of slot {slot}, found all {} in use; run a weight part \
-                 before, or make more sets",
-                self.stage.pending
-            )));
+        if self.config.in_gradients && (input || weight) {
+            return Err(ModelError::Stage(
+                "wanted a pass that replaces the gradients, because the forward pass has used their memory \
+                 (ActivationConfig::in_gradients), found one that adds to them"
+                    .into(),
+            ));
+        }
+        let pending = match part {
+            BackwardPart::Whole => None,
+            BackwardPart::Input => Some(self.held.pending.iter().position(|used| !used).ok_or_else(|| {
+                ModelError::Stage(format!(
+                    "wanted a free pending set for the weight part of slot {slot}, found all {} in use; run a weight part \
+                     before, or make more sets",
+                    self.stage.pending
+                ))
+            })?),
         };
-        let kept = self.held.of_slot[slot];
-        let loss = self.backward_of(backend, ranks, slot, &ctx, accumulate.into(), Some(set))?;
-        self.held.pending[set] = true;
-        Ok((loss, Pending { set, kept }))
+        let pass = StagePass {
+            phase: if pending.is_some() { Phase::BackwardInput } else { Phase::Backward },
+            memory: PassMemory { slot: Some(slot), kept: self.held.of_slot[slot], pending },
+            values: StepValues { add_matrices: weight, add_others: input, ..StepValues::default() },
+            use_after: SlotUse::Free,
+            scored: self.scored(slot),
+        };
+        let written = self.write_step(backend, &ctx);
+        written.inspect_err(|_| self.held.free(slot))?;
+        Ok(pass)
     }
 
     /// The weight part of a backward pass, after which the pending set is free.
@@ -343,57 +447,99 @@ impl Decoder {
         pending: Pending,
         accumulate: bool,
     ) -> Result<(), ModelError> {
-        self.expect_pending(pending)?;
-        self.release(pending);
-        let memory = PassMemory { slot: None, kept: pending.kept, pending: Some(pending.set) };
-        let values = StepValues { add_matrices: accumulate, add_others: true, ..StepValues::default() };
-        let mut order = (0..self.units.len()).rev();
-        self.run_units(backend, ranks, (&mut order, Phase::BackwardWeight), memory, &values)
+        let pass = self.begin_weight(pending, accumulate)?;
+        self.run_units(backend, ranks, &mut (0..self.units.len()).rev(), &pass)?;
+        self.end_pass(&pass);
+        Ok(())
     }
 
-    /// Uploads a checked batch to a slot and runs its forward pass.
-    pub(crate) fn fill(
+    /// Begins the weight part of a backward pass; the pending set is free from then on.
+    ///
+    /// # Errors
+    /// A set that is not in use.
+    pub fn begin_weight(&mut self, pending: Pending, accumulate: bool) -> Result<StagePass, ModelError> {
+        self.expect_pending(pending)?;
+        self.release(pending);
+        Ok(StagePass {
+            phase: Phase::BackwardWeight,
+            memory: PassMemory { slot: None, kept: pending.kept, pending: Some(pending.set) },
+            values: StepValues { add_matrices: accumulate, add_others: true, ..StepValues::default() },
+            use_after: SlotUse::Free,
+            scored: 0,
+        })
+    }
+
+    /// Runs the list of unit number `at` for a pass.
+    ///
+    /// # Errors
+    /// An error of the backend or of another rank. The pass is given up then: its memory is free.
+    pub fn run_unit(
         &mut self,
         backend: &mut dyn Backend,
-        ranks: &mut dyn StageRanks,
-        slot: usize,
-        batch: &TokenBatch<'_>,
-        ctx: Option<&StepContext>,
+        ranks: &mut dyn Ranks,
+        at: usize,
+        pass: &StagePass,
     ) -> Result<(), ModelError> {
-        self.held.free(slot);
-        let length = self.length_of_tokens(batch.ids.len())?;
-        if length != self.held.length[slot] && !self.stage.span.embedding {
-            return Err(ModelError::Stage(format!(
-                "slot {slot} takes the stream of sequences of {} tokens, found a batch of {} tokens in {} sequences; state the length \
-                 before the stream is written (Decoder::stage_length)",
-                self.seq_of(slot),
-                batch.ids.len(),
-                self.shape.sequences
-            )));
+        let mut table = std::mem::take(&mut self.table);
+        self.binding(at, pass.phase, pass.memory).fill(&mut table);
+        let StageUnit { program, parameters, .. } = self.unit(at, pass.memory.slot);
+        let (past, capacity) = self.prefix.as_ref().map_or((0, 0), |prefix| (prefix.past, prefix.capacity()));
+        let second_memory = self.second_memory_of(at, pass.memory);
+        let values = &StepValues { second_memory, past, capacity, ..pass.values };
+        let result = run(program, pass.phase, (&table, parameters), values, backend, ranks);
+        self.table = table;
+        if result.is_err() {
+            self.give_up(pass);
         }
-        self.held.length[slot] = length;
-        self.upload(backend, slot, batch)?;
-        let train = ctx.is_some();
-        let kept = if train && self.stage.pending > 0 { self.held.take_kept() } else { None };
-        let memory = PassMemory { slot: Some(slot), kept: kept.or(self.held.any_kept()), pending: None };
-        // The head's pass is that of the loss.
-        let units = self.units.len() - usize::from(self.stage.span.head);
-        let phase = if train { Phase::Forward } else { Phase::Score };
-        let written = ctx.map_or(Ok(()), |ctx| self.write_step(backend, ctx));
-        let ran = written.and_then(|()| {
-            self.run_units(backend, ranks, (&mut (0..units), phase), memory, &StepValues::default())
-        });
-        self.held.of_slot[slot] = kept;
-        if let Err(e) = ran {
+        Ok(result?)
+    }
+
+    /// Ends a pass: a forward pass leaves its micro-batch in the slot, a backward pass frees the slot. Returns the pending set of
+    /// an input part.
+    pub fn end_pass(&mut self, pass: &StagePass) -> Option<Pending> {
+        let slot = pass.memory.slot?;
+        self.held.slots[slot] = pass.use_after;
+        if pass.use_after != SlotUse::Free {
+            return None;
+        }
+        let kept = self.held.of_slot[slot].take();
+        match pass.memory.pending {
+            Some(set) => {
+                self.held.pending[set] = true;
+                Some(Pending { set, kept })
+            }
+            None => {
+                kept.into_iter().for_each(|kept| self.held.kept[kept] = false);
+                None
+            }
+        }
+    }
+
+    /// The loss of the micro-batch of a pass through the head that has ended, scored or backward; `None` without the head.
+    /// `per_token` as in [`Decoder::loss`].
+    ///
+    /// # Errors
+    /// An error of the backend.
+    pub fn pass_loss(
+        &mut self,
+        backend: &mut dyn Backend,
+        pass: &StagePass,
+        per_token: Option<&mut [f32]>,
+    ) -> Result<Option<LossSum>, ModelError> {
+        let Some(slot) = pass.memory.slot.filter(|_| self.stage.span.head) else { return Ok(None) };
+        let with_lse = pass.phase != Phase::Score && self.z_loss != 0.0;
+        let sum = self.read_losses(backend, slot, pass.scored, with_lse)?;
+        if let Some(out) = per_token {
+            out.copy_from_slice(&self.losses[..out.len()]);
+        }
+        Ok(Some(sum))
+    }
+
+    /// Frees the memory of a pass that failed.
+    pub(crate) fn give_up(&mut self, pass: &StagePass) {
+        if let Some(slot) = pass.memory.slot {
             self.held.free(slot);
-            return Err(e);
         }
-        let scored = batch.targets.iter().filter(|&&t| t != IGNORED).count() as u64;
-        self.held.slots[slot] = match ctx {
-            Some(ctx) => SlotUse::Training(scored, *ctx),
-            None => SlotUse::Scored(scored),
-        };
-        Ok(())
     }
 
     /// The loss of what a slot of a span with the head holds.
@@ -404,55 +550,28 @@ impl Decoder {
         slot: usize,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
-        let memory = PassMemory { slot: Some(slot), kept: self.held.any_kept(), pending: None };
+        let pass = StagePass {
+            phase: Phase::Score,
+            memory: PassMemory { slot: Some(slot), kept: self.held.any_kept(), pending: None },
+            values: StepValues::default(),
+            use_after: self.held.slots[slot],
+            scored: self.scored(slot),
+        };
         let first = self.units.len() - usize::from(self.stage.span.head);
-        let mut head = first..self.units.len();
-        self.run_units(backend, ranks, (&mut head, Phase::Score), memory, &StepValues::default())?;
-        let sum = self.read_losses(backend, slot, self.scored(slot), false)?;
-        if let Some(out) = per_token {
-            out.copy_from_slice(&self.losses[..out.len()]);
-        }
-        Ok(sum)
+        self.run_units(backend, ranks, &mut (first..self.units.len()), &pass)?;
+        Ok(self.pass_loss(backend, &pass, per_token)?.unwrap_or_default())
     }
 
-    /// The backward pass of the training pass in a slot: whole, or its input part with this pending set.
+    /// The units of a backward pass that has begun, and its end.
     pub(crate) fn backward_of(
         &mut self,
         backend: &mut dyn Backend,
         ranks: &mut dyn StageRanks,
-        slot: usize,
-        ctx: &StepContext,
-        accumulate: Accumulate,
-        set: Option<usize>,
-    ) -> Result<Option<LossSum>, ModelError> {
-        if self.config.in_gradients && (accumulate.input || accumulate.weight) {
-            return Err(ModelError::Stage(
-                "wanted a pass that replaces the gradients, because the forward pass has used their memory \
-                 (ActivationConfig::in_gradients), found one that adds to them"
-                    .into(),
-            ));
-        }
-        let scored = self.scored(slot);
-        let memory = PassMemory { slot: Some(slot), kept: self.held.of_slot[slot], pending: set };
-        self.held.slots[slot] = SlotUse::Free;
-        let kept = self.held.of_slot[slot].take();
-        let phase = if set.is_some() { Phase::BackwardInput } else { Phase::Backward };
-        let Accumulate { input, weight } = accumulate;
-        let values = StepValues { add_matrices: weight, add_others: input, ..StepValues::default() };
-        let mut order = (0..self.units.len()).rev();
-        let written = self.write_step(backend, ctx);
-        let ran = written.and_then(|()| self.run_units(backend, ranks, (&mut order, phase), memory, &values));
-        if (set.is_none() || ran.is_err())
-            && let Some(kept) = kept
-        {
-            self.held.kept[kept] = false;
-        }
-        ran?;
-        if !self.stage.span.head {
-            return Ok(None);
-        }
-        let with_lse = self.z_loss != 0.0;
-        self.read_losses(backend, slot, scored, with_lse).map(Some)
+        pass: &StagePass,
+    ) -> Result<(Option<LossSum>, Option<Pending>), ModelError> {
+        self.run_units(backend, ranks, &mut (0..self.units.len()).rev(), pass)?;
+        let pending = self.end_pass(pass);
+        Ok((self.pass_loss(backend, pass, None)?, pending))
     }
 
     /// Bytes of the residual stream of one micro-batch, as it enters or leaves the stage.

@@ -2,7 +2,7 @@
 
 use crate::config::Stage;
 use crate::error::ParallelError;
-use crate::exchange::{Exchange, ExchangeError};
+use crate::exchange::Exchange;
 use crate::flat::Units;
 use crate::groups::ChunkGroups;
 use crate::lists::PassLists;
@@ -13,7 +13,6 @@ use crate::owner::{Owners, with_others};
 use crate::peers::{OptimizerCommunication, RankPeers, share};
 use crate::plan::Coord;
 use crate::prepare::Needs;
-use crate::ranks::transfer;
 use crate::rows::most_in_flight;
 use crate::stash::WeightVersions;
 use crate::tensor::TensorGroup;
@@ -21,9 +20,9 @@ use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
 use bessemer_mesh::Axis;
-use bessemer_model::{ActivationConfig, Decoder, Pending, SlotMemory, StageConfig};
+use bessemer_model::{ActivationConfig, Decoder, Pending, SlotMemory, StageConfig, StagePass};
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StateView, StepStats};
-use bessemer_program::{DataRank, PassNode};
+use bessemer_program::DataRank;
 use bessemer_schedule::Instruction;
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
@@ -66,6 +65,8 @@ pub struct Chunk {
     pub(crate) squares: LocalSquares,
     /// How parameters and gradients are kept.
     pub(crate) types: ParamStorage,
+    /// The pass between its begin and its end.
+    pub(crate) running: Option<StagePass>,
     /// Weight parts that are left to do, by micro-batch.
     pub(crate) pending: HashMap<usize, Pending>,
     /// Ranks that have the same part of a tied token table, and the route of which they are the ends.
@@ -150,6 +151,7 @@ impl Chunk {
             stash,
             squares,
             types: job.types,
+            running: None,
             pending: HashMap::new(),
             ends,
             place,
@@ -210,16 +212,6 @@ impl Chunk {
         size: f64,
     ) -> Result<StepStats, ParallelError> {
         self.with_peers(|optimizer, peers| optimizer.apply_with(backend, peers, (t, lr), grad_norm, size))
-    }
-
-    /// Runs a list without units, outside of a pass.
-    pub(crate) fn transfers(
-        &mut self,
-        backend: &mut dyn Backend,
-        list: impl Fn(&PassLists) -> &[PassNode],
-    ) -> Result<(), ExchangeError> {
-        let (tensor, exchange) = (&mut self.tensor, &mut self.exchange);
-        list(&self.lists).iter().try_for_each(|node| transfer(backend, tensor, exchange, node))
     }
 
     /// This rank's part of the gradient of a token table that two stages hold.

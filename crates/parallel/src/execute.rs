@@ -1,41 +1,31 @@
-//! Running a program: one loop over the orders of a rank.
+//! Runs the list of a step: one walker over its nodes.
 //!
-//! ```text
-//! next order ─► Receive    wait, put it into the slot
-//!              Forward     (the stage before is here: copy its output) run, the slot is taken
-//!              Backward    run, (the stage before is here: copy the gradient to it); the last one sends gradients on their way
-//!              Send        copy, hand over
-//!              Reduce      gradients that are not under way yet are sent on their way
-//!              ─ first Step: every chunk's gradients are waited for, tied tables added up, the caller judges ─
-//!              Step, Gather
-//! ```
-//! What must never happen: an order is run in another place than where it stands; a slot is written while something in it
-//! is needed ([`crate::prepare`]); a rank waits for a message or a collective that another one makes only after it.
+//! | section of the list | nodes |
+//! |---|---|
+//! | [`RankProgram::gradients`](bessemer_program::RankProgram::gradients) | passes with their messages; transfers of parameters and gradients; tied tables |
+//! | [`RankProgram::norm`](bessemer_program::RankProgram::norm) | squares of the gradients, summed over the ranks; the caller decides on the update |
+//! | [`RankProgram::updates`](bessemer_program::RankProgram::updates) | updates, and gathers of updated parameters |
+//!
+//! A schedule that updates while micro-batches are in flight has no such sections: its list runs as a whole
+//! ([`Worker::window`]). Nodes run in the order of the list. The verifier has checked the same list
+//! ([`bessemer_program::verify_step`]).
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
-use crate::fill::FillerWork;
 use crate::notes::OrderSpan;
-use crate::offload::PassOffload;
 use crate::operands::GradientPass;
-use crate::prepare::{EvaluationPass, ExecOp, Onward, Run, Slot, StreamMessage, Writes};
-use crate::ranks::PassRanks;
+use crate::ranks::UnitRanks;
+use crate::steps::RankStep;
+use crate::window::Update;
 use crate::worker::{BatchSource, Worker, parallel_error, pass_result};
-use bessemer_model::{Accumulate, Decoder, LossSum, ModelError, StepContext, TokenBatch};
+use bessemer_model::{Accumulate, BackwardPart, LossSum, ModelError, StepContext, TokenBatch};
 use bessemer_optim::StepStats;
-use bessemer_program::{GradientTraffic, Phase};
-use bessemer_schedule::Flow;
+use bessemer_program::{Action, Hand, Message, NormGroup, Pass, Phase, Stream};
 use bessemer_tensor::op::{Copy, Op};
-use bessemer_tensor::{Backend, Stream, View};
+use bessemer_tensor::{Backend, Stream as DeviceStream};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
-
-/// Part of a backward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Whole,
-    Input,
-    Weight,
-}
 
 /// The source of one batch that is evaluated between steps.
 struct OneBatch<'a> {
@@ -60,321 +50,371 @@ impl BatchSource for OneBatch<'_> {
     }
 }
 
-/// A pass of a chunk.
-#[derive(Debug, Clone, Copy)]
-struct ChunkPass {
-    phase: Phase,
-    traffic: GradientTraffic,
-    /// The backward pass whose operands may be read.
-    reads: Option<GradientPass>,
+/// The source of nodes that read no batch.
+pub(crate) struct NoBatches;
+
+impl BatchSource for NoBatches {
+    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let problem = "the step has no passes after its norm".into();
+        Err(ParallelError::BatchSource { micro, problem })
+    }
 }
 
-impl ChunkPass {
-    /// A pass that makes no gradients.
-    fn of(phase: Phase) -> ChunkPass {
-        ChunkPass { phase, traffic: GradientTraffic::Stay, reads: None }
+/// How updates are decided.
+pub(crate) enum UpdateRule<'a> {
+    /// By the norm of the gradients of all chunks and ranks, which is not finite if the update is skipped. Update `t`, from 1.
+    Global { t: u64, lr: f64, grad_norm: f64 },
+    /// By each chunk's own norm. The first update is number `t`, from 1; `rate` gives the learning rate of an update.
+    Alone { t: u64, rate: &'a dyn Fn(u64) -> f64 },
+}
+
+/// Inputs and results of nodes while they run.
+pub(crate) struct StepRun<'a> {
+    pub(crate) source: &'a mut dyn BatchSource,
+    pub(crate) rule: UpdateRule<'a>,
+    /// By update: the losses of this rank, and what became of the update.
+    pub(crate) updates: &'a mut [Update],
+    /// Loss of batches that were evaluated.
+    pub(crate) evaluated: LossSum,
+    /// Sum of squares of gradients.
+    pub(crate) squares: f64,
+    /// Sum of the terms of the size of the update.
+    size: f64,
+    /// The newest update.
+    pub(crate) stats: StepStats,
+}
+
+impl<'a> StepRun<'a> {
+    pub(crate) fn new(
+        source: &'a mut dyn BatchSource,
+        rule: UpdateRule<'a>,
+        updates: &'a mut [Update],
+    ) -> StepRun<'a> {
+        let grad_norm = if let UpdateRule::Global { grad_norm, .. } = rule { grad_norm } else { 0.0 };
+        let stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
+        StepRun { source, rule, updates, evaluated: LossSum::default(), squares: 0.0, size: 0.0, stats }
+    }
+
+    /// A run of nodes that neither read batches nor update.
+    pub(crate) fn of_norm(source: &'a mut NoBatches) -> StepRun<'a> {
+        StepRun::new(source, UpdateRule::Global { t: 0, lr: 0.0, grad_norm: f64::NAN }, &mut [])
+    }
+
+    /// The gradients are not finite: nothing is made of them.
+    fn skips(&self) -> bool {
+        matches!(self.rule, UpdateRule::Global { grad_norm, .. } if !grad_norm.is_finite())
     }
 }
 
 impl Worker {
-    /// Runs every instruction up to the first update; returns the sum of this rank's losses.
-    pub(crate) fn run_passes(
+    /// The step at hand.
+    pub(crate) fn step_at_hand(&self) -> &Arc<RankStep> {
+        self.fillers.step_at_hand().unwrap_or(&self.step)
+    }
+
+    /// Runs some nodes of a step, in order.
+    pub(crate) fn run_nodes(
         &mut self,
         backend: &mut dyn Backend,
-        feed: &mut dyn BatchSource,
-    ) -> Result<LossSum, ParallelError> {
-        let mut sum = LossSum::default();
-        self.next = 0;
-        self.forget_reloads();
-        while let Some(&order) = self.ops().get(self.next) {
-            if is_update(&order) {
-                break;
-            }
-            sum += self.run_pass(backend, feed, order)?;
-            self.next += 1;
-        }
-        Ok(sum)
-    }
-
-    /// Runs an instruction that is no update; returns what it adds to this rank's losses.
-    pub(crate) fn run_pass(
-        &mut self,
-        backend: &mut dyn Backend,
-        feed: &mut dyn BatchSource,
-        order: ExecOp,
-    ) -> Result<LossSum, ParallelError> {
-        let begun = self.intervals.is_some().then(Instant::now);
-        let mut sum = LossSum::default();
-        self.begin_reloads(&order)?;
-        match order {
-            ExecOp::Forward { run, from } => {
-                if from.is_some() {
-                    self.takes_stream_of(Slot { chunk: run.chunk, slot: run.slot }, feed.length(run.micro)?)?;
-                }
-                let (batch, ctx) = feed.micro_batch(run.micro)?;
-                self.forward(backend, run, from, &batch, &ctx)?;
-            }
-            ExecOp::Backward { run, split, writes, to } => {
-                let part = if split { Part::Input } else { Part::Whole };
-                sum = self.backward(backend, run, part, writes, to)?.unwrap_or_default();
-            }
-            ExecOp::Weight { run, writes } => {
-                self.backward(backend, run, Part::Weight, writes, None)?;
-            }
-            ExecOp::Send(message) => self.send(backend, &message)?,
-            ExecOp::Receive(message) => {
-                if message.flow == Flow::Activation {
-                    self.takes_stream_of(message.at, feed.length(message.micro)?)?;
-                }
-                self.receive(backend, &message)?;
-            }
-            ExecOp::Reduce { chunk, .. } => {
-                let chunk = &mut self.chunks[chunk];
-                if chunk.leaves_late() {
-                    parallel_error(chunk.transfers(backend, |lists| &lists.reduce))?;
-                }
-            }
-            ExecOp::Evaluate(pass) => {
-                self.evaluate(backend, feed, &pass)?;
-            }
-            ExecOp::Fill(fill) => self.fill(backend, fill)?,
-            ExecOp::Gather { .. } | ExecOp::Step { .. } => {}
-        }
-        self.plan_next_reloads(&order)?;
-        self.note(begun, &order);
-        Ok(sum)
-    }
-
-    /// The stream that is written to a slot next is that of sequences of `seq` tokens; none: of the longest.
-    fn takes_stream_of(&mut self, at: Slot, seq: Option<usize>) -> Result<(), ParallelError> {
-        let decoder = &mut self.chunks[at.chunk].decoder;
-        let seq = seq.unwrap_or(decoder.shape().seq);
-        Ok(decoder.stage_length(at.slot, seq)?)
-    }
-
-    /// The instructions of the step at hand.
-    pub(crate) fn ops(&self) -> &[ExecOp] {
-        self.fillers.ops().unwrap_or(&self.prepared.ops)
-    }
-
-    /// Completes the gradients of all chunks, and sums the two terms of tied tables.
-    pub(crate) fn complete_gradients(&mut self, backend: &mut dyn Backend) -> Result<(), ParallelError> {
-        // Copies of a cut model meet in the order of the stages.
-        for c in &self.by_stage {
-            parallel_error(self.chunks[*c].transfers(backend, |lists| &lists.finish))?;
-        }
-        parallel_error(self.tie.add_up(backend, &mut self.chunks))
-    }
-
-    /// Runs the instructions from the first update on.
-    pub(crate) fn run_updates(
-        &mut self,
-        backend: &mut dyn Backend,
-        (t, lr): (u64, f64),
-        grad_norm: f64,
-    ) -> Result<StepStats, ParallelError> {
-        let mut told = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
-        let finite = grad_norm.is_finite();
-        let mut size = None;
-        while let Some(&order) = self.ops().get(self.next) {
-            let begun = self.intervals.is_some().then(Instant::now);
-            match order {
-                // What work over several steps rests on is kept.
-                ExecOp::Step { .. } if !finite && self.fillers.are_amid_interval() => {}
-                ExecOp::Step { chunk, .. } => {
-                    let of_all = match size {
-                        Some(size) => size,
-                        None if finite => self.prepare_updates(backend, t)?,
-                        None => 0.0,
-                    };
-                    size = Some(of_all);
-                    told = self.chunks[chunk].step(backend, (t, lr), grad_norm, of_all)?;
-                }
-                ExecOp::Gather { chunk, .. } if !told.skipped => {
-                    parallel_error(self.chunks[chunk].transfers(backend, |lists| &lists.spread))?;
-                }
-                ExecOp::Gather { .. } => {}
-                // Of a gradient that is not finite nothing is made.
-                ExecOp::Fill(fill) if finite => self.fill(backend, fill)?,
-                ExecOp::Fill(_) => {}
-                other => {
-                    return Err(ParallelError::Layout(format!(
-                        "schedule {:?} continues with {other:?} after its first update",
-                        self.program.name
-                    )));
-                }
-            }
-            self.note(begun, &order);
-            self.next += 1;
-        }
-        self.next = 0;
-        self.end_filling(told.skipped);
-        Ok(told)
-    }
-
-    /// Prepares update `t` of every chunk of this rank, and sums what the size of the step depends on over all stages. Mirrored
-    /// holders meet in the order of the stages, and one of them counts.
-    pub(crate) fn prepare_updates(
-        &mut self,
-        backend: &mut dyn Backend,
-        t: u64,
-    ) -> Result<f64, ParallelError> {
-        let mut sum = 0.0;
-        for c in &self.by_stage {
-            let chunk = &mut self.chunks[*c];
-            let term = chunk.with_peers(|optimizer, peers| optimizer.prepare(backend, peers, t))?;
-            sum += if chunk.place.first_holder { term } else { 0.0 };
-        }
-        match self.chunks.iter().any(|chunk| chunk.optimizer.sums_size()) {
-            true => Ok(self.control.sum(&mut *self.pipeline, "size of the step", sum)?),
-            false => Ok(sum),
-        }
-    }
-
-    pub(crate) fn note(&mut self, begun: Option<Instant>, order: &ExecOp) {
-        let (Some(start), Some(intervals)) = (begun, &mut self.intervals) else { return };
-        intervals.push(OrderSpan { name: order.name(), start, end: Instant::now() });
-    }
-
-    fn forward(
-        &mut self,
-        backend: &mut dyn Backend,
-        run: Run,
-        from: Option<Slot>,
-        batch: &TokenBatch<'_>,
-        ctx: &StepContext,
+        step: &RankStep,
+        range: Range<usize>,
+        run: &mut StepRun<'_>,
     ) -> Result<(), ParallelError> {
-        self.step = ctx.step;
-        let loss_scale = (f64::from(ctx.loss_scale) * self.loss_scale) as f32;
-        let ctx = &StepContext { loss_scale, ..*ctx };
-        if let Some(from) = from {
-            let output = self.chunks[from.chunk].decoder.stage_output(from.slot)?;
-            copy(backend, output, self.chunks[run.chunk].decoder.stage_input(run.slot)?)?;
-        }
-        let chunk = &mut self.chunks[run.chunk];
-        chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        let offload = self.offloading.as_mut().map(|offloading| offloading.of_pass(run.chunk));
-        chunk.pass(backend, ChunkPass::of(Phase::Forward), &mut None, offload, |backend, decoder, ranks| {
-            decoder.stage_forward(backend, ranks, run.slot, batch, Some(ctx))
-        })
-    }
-
-    fn backward(
-        &mut self,
-        backend: &mut dyn Backend,
-        run: Run,
-        part: Part,
-        writes: Writes,
-        to: Option<Slot>,
-    ) -> Result<Option<LossSum>, ParallelError> {
-        let (micro, update, add) =
-            (run.micro, (self.step + 1).saturating_add_signed(self.updates_ahead), writes.add.weight);
-        let reads = (part != Part::Input).then_some(GradientPass { chunk: run.chunk, micro, update, add });
-        let chunk = &mut self.chunks[run.chunk];
-        chunk.stash.read(&mut chunk.decoder, run.stash)?;
-        let kept = !chunk.settles;
-        let add = Accumulate { input: writes.add.input && kept, weight: writes.add.weight && kept };
-        let phase = match part {
-            Part::Whole => Phase::Backward,
-            Part::Input => Phase::BackwardInput,
-            Part::Weight => Phase::BackwardWeight,
-        };
-        let pass = ChunkPass { phase, traffic: chunk.traffic(phase, writes), reads };
-        let pending = match part {
-            Part::Weight => chunk.pending.remove(&run.micro),
-            _ => None,
-        };
-        let fill = &mut self.fillers.work;
-        let offload = self.offloading.as_mut().map(|offloading| offloading.of_pass(run.chunk));
-        let (sum, left) =
-            chunk.pass(backend, pass, fill, offload, |backend, decoder, ranks| match (part, pending) {
-                (Part::Whole, _) => Ok((decoder.stage_backward(backend, ranks, run.slot, add)?, None)),
-                (Part::Input, _) => {
-                    let (sum, left) = decoder.stage_backward_input(backend, ranks, run.slot, add.input)?;
-                    Ok((sum, Some(left)))
+        let mut begun = self.intervals.is_some().then(Instant::now);
+        for at in range.clone() {
+            self.run_node(backend, step, at, run)?;
+            if let Some(start) = begun {
+                let instruction = step.instruction(at);
+                if at + 1 == range.end || step.instruction(at + 1) != instruction {
+                    let (name, end) = (step.instructions[instruction].name.clone(), Instant::now());
+                    self.intervals
+                        .iter_mut()
+                        .for_each(|all| all.push(OrderSpan { name: name.clone(), start, end }));
+                    begun = Some(end);
                 }
-                (Part::Weight, Some(pending)) => {
-                    decoder.stage_backward_weight(backend, ranks, pending, add.weight)?;
-                    Ok((None, None))
-                }
-                (Part::Weight, None) => Err(ModelError::Stage(format!(
-                    "the weight part of micro-batch {} comes before its input part",
-                    run.micro
-                ))),
-            })?;
-        if let Some(left) = left {
-            chunk.pending.insert(run.micro, left);
-        }
-        if let Some(to) = to {
-            let gradient = self.chunks[run.chunk].decoder.stage_input_gradient(run.slot)?;
-            copy(backend, gradient, self.chunks[to.chunk].decoder.stage_output_gradient(to.slot)?)?;
-        }
-        Ok(sum)
-    }
-
-    /// Runs one stage's pass of an evaluated batch; the rank with the head reports the losses to the source. Returns the loss
-    /// where the head is.
-    fn evaluate(
-        &mut self,
-        backend: &mut dyn Backend,
-        source: &mut dyn BatchSource,
-        pass: &EvaluationPass,
-    ) -> Result<LossSum, ParallelError> {
-        let EvaluationPass { unit, at, from, to } = *pass;
-        if let Some(message) = from {
-            self.takes_stream_of(at, None)?;
-            self.receive(backend, &message)?;
-        }
-        let chunk = &mut self.chunks[at.chunk];
-        chunk.stash.read(&mut chunk.decoder, None)?;
-        let (has_head, losses) = (chunk.place.span.head, &mut self.evaluated);
-        losses.resize(chunk.decoder.shape().tokens(), 0.0);
-        let batch = source.evaluation(unit)?;
-        let sum = chunk.pass(
-            backend,
-            ChunkPass::of(Phase::Score),
-            &mut None,
-            None,
-            |backend, decoder, ranks| {
-                decoder.stage_forward(backend, ranks, at.slot, &batch, None)?;
-                match has_head {
-                    true => decoder.stage_loss(backend, ranks, at.slot, Some(losses)),
-                    false => Ok(LossSum::default()),
-                }
-            },
-        )?;
-        match to {
-            Some(Onward::Message(message)) => self.send(backend, &message)?,
-            Some(Onward::Chunk(next)) => {
-                self.takes_stream_of(next, None)?;
-                let output = self.chunks[at.chunk].decoder.stage_output(at.slot)?;
-                copy(backend, output, self.chunks[next.chunk].decoder.stage_input(next.slot)?)?;
             }
-            None => {}
         }
-        self.chunks[at.chunk].decoder.stage_release(at.slot)?;
-        if has_head {
-            source.evaluated(unit, &self.evaluated);
-        }
-        Ok(sum)
+        Ok(())
     }
 
-    fn send(&mut self, backend: &mut dyn Backend, message: &StreamMessage) -> Result<(), ParallelError> {
-        let decoder = &self.chunks[message.at.chunk].decoder;
-        let view = match message.flow {
-            Flow::Activation => decoder.stage_output(message.at.slot)?,
-            Flow::Gradient => decoder.stage_input_gradient(message.at.slot)?,
+    fn run_node(
+        &mut self,
+        backend: &mut dyn Backend,
+        step: &RankStep,
+        at: usize,
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        let node = &step.program.nodes[at];
+        let number = node.chunk;
+        match &node.action {
+            Action::Begin(pass) => self.begin(backend, (step, at), pass, run)?,
+            Action::Unit { unit, pass } => self.unit(backend, number, *unit, pass)?,
+            Action::End(pass) => self.end(backend, (step, at), pass, run)?,
+            // Parameters that were not updated are whole.
+            Action::Start(_) | Action::Wait(_) if at >= step.updates_from && run.stats.skipped => {}
+            Action::Complete(flats) => parallel_error(self.chunks[number].tensor.complete(backend, flats))?,
+            Action::Start(transfer) => {
+                parallel_error(self.chunks[number].exchange.start(backend, *transfer))?
+            }
+            Action::Wait(transfer) => parallel_error(self.chunks[number].exchange.wait(backend, *transfer))?,
+            Action::Add(flat) => {
+                let op = parallel_error(self.chunks[number].exchange.addition(*flat).map_err(Into::into))?;
+                backend.launch(DeviceStream(0), &op)?;
+            }
+            Action::Send(message) => self.send(backend, number, message)?,
+            Action::Receive(message) => self.receive(backend, (step, number), message, run)?,
+            Action::Hand(hand) => self.hand(backend, (step, number), hand, run)?,
+            Action::Tie => parallel_error(self.tie.add_up(backend, &mut self.chunks))?,
+            // Reported by every rank between the sections ([`Worker::sum_over_data`]).
+            Action::Losses => {}
+            Action::Squares => run.squares += self.chunks[number].squares.sum(backend)?,
+            Action::SumSquares(group) => run.squares = self.sum_squares(number, *group, run.squares)?,
+            Action::Prepare => self.prepare_update(backend, number, run)?,
+            Action::SumSize if run.skips() => {}
+            Action::SumSize => {
+                run.size = self.control.sum(&mut *self.pipeline, "size of the step", run.size)?;
+            }
+            Action::Update { update, keep, .. } => self.update(backend, number, (*update, *keep), run)?,
+            // Nothing is made of gradients that are not finite.
+            Action::Filler(filler) if filler.update && run.skips() => {}
+            Action::Filler(filler) => self.fill(backend, step.fills[filler.work])?,
+        }
+        Ok(())
+    }
+
+    /// The stream that is written to a slot next is that of a micro-batch of the program, or of an evaluated batch, which has the
+    /// longest sequences.
+    fn expect_stream(
+        &mut self,
+        step: &RankStep,
+        (chunk, slot): (usize, usize),
+        micro: usize,
+        source: &mut dyn BatchSource,
+    ) -> Result<(), ParallelError> {
+        let length = if micro < step.micro_batches { source.length(micro)? } else { None };
+        let decoder = &mut self.chunks[chunk].decoder;
+        let seq = length.unwrap_or(decoder.shape().seq);
+        Ok(decoder.stage_length(slot, seq)?)
+    }
+
+    fn begin(
+        &mut self,
+        backend: &mut dyn Backend,
+        (step, at): (&RankStep, usize),
+        pass: &Pass,
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        let number = step.program.nodes[at].chunk;
+        self.begin_reloads(step, at)?;
+        let chunk = &mut self.chunks[number];
+        chunk.stash.read(&mut chunk.decoder, pass.kept)?;
+        let decoder = &mut chunk.decoder;
+        let slot = pass.slot.unwrap_or_default();
+        let adds = Accumulate { input: pass.adds.input, weight: pass.adds.weight };
+        let begun = match pass.phase {
+            Phase::Forward => {
+                let (batch, ctx) = run.source.micro_batch(pass.micro)?;
+                self.step_number = ctx.step;
+                let loss_scale = (f64::from(ctx.loss_scale) * self.loss_scale) as f32;
+                decoder.begin_forward(backend, slot, &batch, Some(&StepContext { loss_scale, ..ctx }))?
+            }
+            Phase::Score => {
+                let batch = run.source.evaluation(pass.micro - step.micro_batches)?;
+                decoder.begin_forward(backend, slot, &batch, None)?
+            }
+            Phase::Backward => decoder.begin_backward(backend, slot, adds, BackwardPart::Whole)?,
+            Phase::BackwardInput => decoder.begin_backward(backend, slot, adds, BackwardPart::Input)?,
+            Phase::BackwardWeight => {
+                let pending = chunk.pending.remove(&pass.micro).ok_or_else(|| {
+                    let micro = pass.micro;
+                    ModelError::Stage(format!(
+                        "the weight part of micro-batch {micro} comes before its input part"
+                    ))
+                })?;
+                decoder.begin_weight(pending, pass.adds.weight)?
+            }
+        };
+        chunk.running = Some(begun);
+        Ok(())
+    }
+
+    fn unit(
+        &mut self,
+        backend: &mut dyn Backend,
+        number: usize,
+        unit: usize,
+        pass: &Pass,
+    ) -> Result<(), ParallelError> {
+        let update = (self.step_number + 1).saturating_add_signed(self.updates_ahead);
+        let Chunk { decoder, tensor, operands, optimizer, running, .. } = &mut self.chunks[number];
+        let Some(running) = running else {
+            return Err(ParallelError::Layout(format!(
+                "unit {unit} of chunk {number} runs outside of a pass"
+            )));
+        };
+        let makes_matrices = matches!(pass.phase, Phase::Backward | Phase::BackwardWeight);
+        let reads = GradientPass { chunk: number, micro: pass.micro, update, add: !pass.begins };
+        let work = &mut self.fillers.work;
+        let mut ranks = UnitRanks {
+            tensor,
+            reader: if makes_matrices { operands.reader(optimizer, work, reads) } else { None },
+            offload: match pass.phase {
+                Phase::Score => None,
+                _ => self.offloading.as_mut().map(|offloading| offloading.of_pass(number)),
+            },
+            failed: None,
+        };
+        let result = decoder.run_unit(backend, &mut ranks, unit, running);
+        pass_result(result, ranks.failed)
+    }
+
+    fn end(
+        &mut self,
+        backend: &mut dyn Backend,
+        (step, at): (&RankStep, usize),
+        pass: &Pass,
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        let chunk = &mut self.chunks[step.program.nodes[at].chunk];
+        let Some(running) = chunk.running.take() else {
+            return Err(ParallelError::Layout(format!(
+                "a pass of micro-batch {} ends and has not begun",
+                pass.micro
+            )));
+        };
+        if let Some(pending) = chunk.decoder.end_pass(&running) {
+            chunk.pending.insert(pass.micro, pending);
+        }
+        match pass.phase {
+            Phase::Forward | Phase::BackwardWeight => {}
+            Phase::Backward | Phase::BackwardInput => {
+                let loss = chunk.decoder.pass_loss(backend, &running, None)?;
+                run.updates[pass.update].loss += loss.unwrap_or_default();
+            }
+            Phase::Score => {
+                self.evaluated.resize(chunk.decoder.shape().tokens(), 0.0);
+                let loss = chunk.decoder.pass_loss(backend, &running, Some(&mut self.evaluated))?;
+                chunk.decoder.stage_release(pass.slot.unwrap_or_default())?;
+                if let Some(loss) = loss {
+                    run.evaluated += loss;
+                    run.source.evaluated(pass.micro - step.micro_batches, &self.evaluated);
+                }
+            }
+        }
+        self.plan_next_reloads(step, at)
+    }
+
+    fn send(
+        &mut self,
+        backend: &mut dyn Backend,
+        number: usize,
+        message: &Message,
+    ) -> Result<(), ParallelError> {
+        let decoder = &self.chunks[number].decoder;
+        let view = match message.stream {
+            Stream::Values => decoder.stage_output(message.slot)?,
+            Stream::Gradient => decoder.stage_input_gradient(message.slot)?,
         };
         parallel_error(self.messages.send(backend, &mut *self.pipeline, message, view))
     }
 
-    fn receive(&mut self, backend: &mut dyn Backend, message: &StreamMessage) -> Result<(), ParallelError> {
-        let decoder = &self.chunks[message.at.chunk].decoder;
-        let view = match message.flow {
-            Flow::Activation => decoder.stage_input(message.at.slot)?,
-            Flow::Gradient => decoder.stage_output_gradient(message.at.slot)?,
+    fn receive(
+        &mut self,
+        backend: &mut dyn Backend,
+        (step, number): (&RankStep, usize),
+        message: &Message,
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        if message.stream == Stream::Values {
+            self.expect_stream(step, (number, message.slot), message.micro, run.source)?;
+        }
+        let decoder = &self.chunks[number].decoder;
+        let view = match message.stream {
+            Stream::Values => decoder.stage_input(message.slot)?,
+            Stream::Gradient => decoder.stage_output_gradient(message.slot)?,
         };
         parallel_error(self.messages.receive(backend, &mut *self.pipeline, message, view))
+    }
+
+    fn hand(
+        &mut self,
+        backend: &mut dyn Backend,
+        (step, number): (&RankStep, usize),
+        hand: &Hand,
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        if hand.stream == Stream::Values {
+            self.expect_stream(step, (hand.to, hand.to_slot), hand.micro, run.source)?;
+        }
+        copy(backend, self.handed(number, hand)?)
+    }
+
+    /// The copy from one chunk of this rank to another.
+    pub(crate) fn handed(&self, from: usize, hand: &Hand) -> Result<Copy, ModelError> {
+        let (from, to) = (&self.chunks[from].decoder, &self.chunks[hand.to].decoder);
+        let (src, dst) = match hand.stream {
+            Stream::Values => (from.stage_output(hand.slot)?, to.stage_input(hand.to_slot)?),
+            Stream::Gradient => {
+                (from.stage_input_gradient(hand.slot)?, to.stage_output_gradient(hand.to_slot)?)
+            }
+        };
+        Ok(Copy { src, dst })
+    }
+
+    fn sum_squares(&mut self, number: usize, group: NormGroup, sum: f64) -> Result<f64, ParallelError> {
+        let name = "norm of the gradient";
+        let chunk = &mut self.chunks[number];
+        Ok(match group {
+            NormGroup::Shard => self.control.sum(&mut *chunk.exchange.shard().idle()?, name, sum)?,
+            NormGroup::Layers => self.control.sum(&mut *chunk.tensor.idle()?, name, sum)?,
+            NormGroup::Pipeline => self.sum_over_stages(sum)?,
+        })
+    }
+
+    /// Prepares the update of a chunk. Of mirrored holders one counts in the size of the update.
+    fn prepare_update(
+        &mut self,
+        backend: &mut dyn Backend,
+        number: usize,
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        let UpdateRule::Global { t, .. } = run.rule else { return Ok(()) };
+        // Work over several steps that rests on the state of the optimizer keeps it.
+        if run.skips() {
+            return Ok(());
+        }
+        let chunk = &mut self.chunks[number];
+        let term = chunk.with_peers(|optimizer, peers| optimizer.prepare(backend, peers, t))?;
+        run.size += if chunk.place.first_holder { term } else { 0.0 };
+        Ok(())
+    }
+
+    fn update(
+        &mut self,
+        backend: &mut dyn Backend,
+        number: usize,
+        (update, keep): (usize, Option<usize>),
+        run: &mut StepRun<'_>,
+    ) -> Result<(), ParallelError> {
+        let amid_interval = self.fillers.are_amid_interval();
+        let chunk = &mut self.chunks[number];
+        match run.rule {
+            UpdateRule::Global { .. } if run.skips() && amid_interval => {}
+            UpdateRule::Global { t, lr, grad_norm } => {
+                run.stats = chunk.step(backend, (t, lr), grad_norm, run.size)?;
+            }
+            UpdateRule::Alone { t, rate } => {
+                let squares = std::mem::take(&mut run.squares) / self.loss_scale.powi(2);
+                if let Some(keep) = keep {
+                    chunk.stash.keep(backend, &chunk.memory, keep)?;
+                }
+                let t = t + update as u64;
+                run.stats = chunk.step(backend, (t, rate(t)), squares.sqrt(), 0.0)?;
+                run.updates[update].squares += squares;
+                run.updates[update].skipped += usize::from(run.stats.skipped);
+            }
+        }
+        Ok(())
     }
 
     /// Loss of one batch of this rank, without dropout, through all stages. The loss, and `per_token` if given, are
@@ -388,12 +428,12 @@ impl Worker {
         batch: &TokenBatch<'_>,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ParallelError> {
-        let (mut source, mut sum) = (OneBatch { batch, per_token }, LossSum::default());
-        for at in 0..self.evaluation.len() {
-            let ExecOp::Evaluate(pass) = self.evaluation[at] else { continue };
-            sum += self.evaluate(backend, &mut source, &pass)?;
-        }
-        Ok(sum)
+        let step = Arc::clone(&self.evaluation);
+        let mut source = OneBatch { batch, per_token };
+        let rule = UpdateRule::Global { t: 0, lr: 0.0, grad_norm: f64::NAN };
+        let mut run = StepRun::new(&mut source, rule, &mut []);
+        self.run_nodes(backend, &step, 0..step.program.nodes.len(), &mut run)?;
+        Ok(run.evaluated)
     }
 
     /// Whether the rank at `pipeline` has the losses of evaluated batches.
@@ -413,60 +453,8 @@ impl Chunk {
     pub(crate) fn leaves_late(&self) -> bool {
         !self.settles && !self.leaves_early()
     }
-
-    /// Runs a pass with the ranks that share this chunk.
-    fn pass<T>(
-        &mut self,
-        backend: &mut dyn Backend,
-        of: ChunkPass,
-        fill: &mut Option<Box<dyn FillerWork>>,
-        offload: Option<PassOffload<'_>>,
-        pass: impl FnOnce(&mut dyn Backend, &mut Decoder, &mut PassRanks<'_>) -> Result<T, ModelError>,
-    ) -> Result<T, ParallelError> {
-        let mut ranks = PassRanks {
-            exchange: &mut self.exchange,
-            tensor: &mut self.tensor,
-            reader: of.reads.and_then(|pass| self.operands.reader(&mut self.optimizer, fill, pass)),
-            offload,
-            list: self.lists.pass(of.phase, of.traffic),
-            failed: None,
-            span: &self.place.span,
-        };
-        let result = pass_result(pass(backend, &mut self.decoder, &mut ranks), ranks.failed.take())?;
-        parallel_error(ranks.finish(backend))?;
-        Ok(result)
-    }
 }
 
-/// Returns whether the instruction belongs to the update, after all gradients.
-fn is_update(order: &ExecOp) -> bool {
-    match order {
-        ExecOp::Step { .. } => true,
-        ExecOp::Fill(fill) => fill.filler.is_update(),
-        _ => false,
-    }
-}
-
-/// Copies the residual stream from one stage of this rank to the next.
-fn copy(backend: &mut dyn Backend, src: View, dst: View) -> Result<(), ParallelError> {
-    Ok(backend.launch(Stream(0), &Op::from(Copy { src, dst }))?)
-}
-
-impl ExecOp {
-    /// "F 3.0", "step 0": for a trace.
-    fn name(&self) -> String {
-        match self {
-            ExecOp::Forward { run, .. } => format!("F {}.{}", run.micro, run.chunk),
-            ExecOp::Backward { run, split: false, .. } => format!("B {}.{}", run.micro, run.chunk),
-            ExecOp::Backward { run, .. } => format!("I {}.{}", run.micro, run.chunk),
-            ExecOp::Weight { run, .. } => format!("W {}.{}", run.micro, run.chunk),
-            ExecOp::Send(message) => format!("S {}.{}", message.micro, message.at.chunk),
-            ExecOp::Receive(message) => format!("R {}.{}", message.micro, message.at.chunk),
-            ExecOp::Reduce { chunk, .. } => format!("reduce {chunk}"),
-            ExecOp::Step { chunk, .. } => format!("step {chunk}"),
-            ExecOp::Gather { chunk, .. } => format!("gather {chunk}"),
-            ExecOp::Evaluate(pass) => format!("Evaluate {}.{}", pass.unit, pass.at.chunk),
-            ExecOp::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
-        }
-    }
+fn copy(backend: &mut dyn Backend, copy: Copy) -> Result<(), ParallelError> {
+    Ok(backend.launch(DeviceStream(0), &Op::from(copy))?)
 }

@@ -9,7 +9,8 @@ use crate::chunk::Chunk;
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::operands::{LinearMap, LinearOperands};
-use crate::prepare::{ExecOp, Needs, prepare};
+use crate::prepare::{Needs, PlacedInstruction, prepare};
+use crate::steps::RankStep;
 use crate::worker::{Job, Worker};
 use bessemer_collectives::Communicator;
 use bessemer_program::StepNode;
@@ -17,6 +18,7 @@ use bessemer_schedule::{Fill, Program};
 use bessemer_tensor::{Backend, TensorError};
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// Supplier of work in bubbles, the same on every rank.
 pub trait FillSupplier: Debug {
@@ -111,8 +113,11 @@ impl AnyRank<'_> {
 #[derive(Debug)]
 struct FilledStep {
     program: Program,
-    ops: Vec<ExecOp>,
+    step: Arc<RankStep>,
 }
+
+/// Supplied programs with the instructions of this rank, before its chunks are made.
+pub(crate) type PlacedPrograms<'a> = Vec<(&'a Program, Vec<PlacedInstruction>)>;
 
 /// Work of a rank in bubbles.
 #[derive(Debug, Default)]
@@ -122,19 +127,24 @@ pub(crate) struct Fillers {
 }
 
 impl Fillers {
-    /// Prepares the programs of pipeline rank `rank`, whose chunks have these pools of slots. `needs` grows to what they need.
-    pub(crate) fn prepare(
-        fill: Option<&dyn FillSupplier>,
+    /// Places the programs of pipeline rank `rank`, whose chunks have these pools of slots. `needs` grows to what they need.
+    pub(crate) fn place<'a>(
+        fill: Option<&'a dyn FillSupplier>,
         (rank, pool_of): (usize, &[usize]),
         needs: &mut [Needs],
-    ) -> Result<Fillers, ParallelError> {
-        let mut fillers = Fillers::default();
+    ) -> Result<PlacedPrograms<'a>, ParallelError> {
+        let mut placed = Vec::new();
         for program in fill.map(FillSupplier::programs).unwrap_or_default() {
             let prepared = prepare(program, rank, pool_of)?;
             needs.iter_mut().zip(&prepared.needs).for_each(|(all, needs)| all.cover(needs));
-            fillers.steps.push(FilledStep { program: program.clone(), ops: prepared.ops });
+            placed.push((program, prepared.instructions));
         }
-        Ok(fillers)
+        Ok(placed)
+    }
+
+    /// Adds a supplied program with its list.
+    pub(crate) fn add(&mut self, program: &Program, step: RankStep) {
+        self.steps.push(FilledStep { program: program.clone(), step: Arc::new(step) });
     }
 
     /// Whether the current or the next step continues work of earlier steps. The state of that work outlives a skipped update.
@@ -147,8 +157,8 @@ impl Fillers {
     }
 
     /// This rank's list of the current step, if it is another than the schedule's.
-    pub(crate) fn ops(&self) -> Option<&[ExecOp]> {
-        self.step().map(|step| step.ops.as_slice())
+    pub(crate) fn step_at_hand(&self) -> Option<&Arc<RankStep>> {
+        self.step().map(|step| &step.step)
     }
 }
 
@@ -175,8 +185,8 @@ impl Worker {
     }
 
     /// The whole steps of this rank that fill bubbles, each in the order in which it runs.
-    pub fn filled_step_nodes(&self) -> Vec<Vec<StepNode>> {
-        self.fillers.steps.iter().map(|step| self.nodes_of(&step.ops)).collect()
+    pub fn filled_step_nodes(&self) -> impl Iterator<Item = &[StepNode]> {
+        self.fillers.steps.iter().map(|filled| filled.step.program.nodes.as_slice())
     }
 
     /// Runs work that is no pass.

@@ -1,10 +1,9 @@
-//! What joins the units of a chunk's passes: gathers of values, sums over the tensor axis, reductions of gradients. The pass
-//! [`bessemer_program::DataProgram`] makes the lists from what the unit programs read and write; [`crate::ranks`] runs them.
+//! Transfers between the units of a chunk's passes: gathers of values, sums over the tensor axis, reductions of gradients. The pass
+//! [`bessemer_program::DataProgram`] makes the lists from what the unit programs read and write; [`crate::steps`] joins them to the list that runs.
 
 use crate::flat::{FlatUnit, Units};
 use crate::memory::{ParamMemory, Stretch};
 use crate::tensor::TensorGroup;
-use bessemer_arch::{Span, Unit};
 use bessemer_mesh::{Axis, Layout, Placement};
 use bessemer_model::Decoder;
 use bessemer_program::{
@@ -93,16 +92,6 @@ impl PassLists {
             Phase::BackwardInput => &self.input,
             Phase::BackwardWeight => &self.weight[traffic as usize],
         }
-    }
-}
-
-/// Number of a unit within a span.
-pub(crate) fn unit_number(span: &Span, unit: Unit) -> usize {
-    let first = usize::from(span.embedding);
-    match unit {
-        Unit::Embedding => 0,
-        Unit::Layer(layer) => first + layer - span.layers.start,
-        Unit::Head => first + span.layers.len(),
     }
 }
 

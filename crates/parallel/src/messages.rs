@@ -5,9 +5,8 @@
 //! hold whole travels as often as there are ranks in a line, what is cut by rows (sequence parallelism) once.
 
 use crate::exchange::ExchangeError;
-use crate::prepare::StreamMessage;
 use bessemer_collectives::{Collective, Communicator, Message, ViewStaging};
-use bessemer_schedule::Flow;
+use bessemer_program::{Message as StreamMessage, Stream};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::DType;
 
@@ -18,9 +17,9 @@ pub(crate) struct StreamMessages {
 }
 
 fn tagged(message: &StreamMessage) -> Message<'static> {
-    let name = match message.flow {
-        Flow::Activation => "activation",
-        Flow::Gradient => "gradient",
+    let name = match message.stream {
+        Stream::Values => "activation",
+        Stream::Gradient => "gradient",
     };
     Message::new(name, message.tag, message.peer)
 }

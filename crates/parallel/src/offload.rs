@@ -7,11 +7,11 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
-use crate::prepare::ExecOp;
 use crate::second_memory::{Buffers, CopyThread, SecondMemory};
+use crate::steps::RankStep;
 use crate::worker::Worker;
 use bessemer_model::ModelError;
-use bessemer_program::{Phase, reloads, transfer_buffers};
+use bessemer_program::{Action, Pass, Phase, StepNode, reloads, transfer_buffers};
 use bessemer_tensor::{Backend, TensorError, View};
 use std::collections::VecDeque;
 
@@ -146,71 +146,70 @@ impl Worker {
     /// length.
     pub fn step_offload_traffic(&self) -> OffloadTraffic {
         let mut traffic = OffloadTraffic::default();
-        for op in &self.prepared.ops {
-            match (op, planned_pass(op)) {
-                (ExecOp::Forward { run, .. }, _) => {
-                    traffic.written += self.chunks[run.chunk].decoder.offload_traffic(Phase::Forward);
-                }
-                (_, Some(pass)) => {
-                    traffic.read += self.chunks[pass.chunk].decoder.offload_traffic(pass.phase)
-                }
-                _ => {}
+        for node in self.step_nodes() {
+            let Action::Begin(pass) = &node.action else { continue };
+            let bytes = || self.chunks[node.chunk].decoder.offload_traffic(pass.phase);
+            match pass.phase {
+                Phase::Forward => traffic.written += bytes(),
+                Phase::Score => {}
+                _ => traffic.read += bytes(),
             }
         }
         traffic
     }
 
-    /// Plans the reads of a backward pass that runs now.
-    pub(crate) fn begin_reloads(&mut self, order: &ExecOp) -> Result<(), ParallelError> {
-        let Some(pass) = planned_pass(order) else { return Ok(()) };
+    /// Plans the reads of a backward pass that begins with node `at`.
+    pub(crate) fn begin_reloads(&mut self, step: &RankStep, at: usize) -> Result<(), ParallelError> {
+        let Some((planned, pass)) = planned_pass(&step.program.nodes[at]) else { return Ok(()) };
         let Some(offloading) = &mut self.offloading else { return Ok(()) };
-        if offloading.passes.front() != Some(&pass) {
+        if offloading.passes.front() != Some(&planned) {
             offloading.forget()?;
-            self.plan_reloads(order)?;
+            self.plan_reloads(planned, pass)?;
         }
         Ok(())
     }
 
-    /// Ends a backward pass, and plans the reads of the next one if its forward pass is over.
-    pub(crate) fn plan_next_reloads(&mut self, order: &ExecOp) -> Result<(), ParallelError> {
+    /// Forgets a backward pass that ends with node `at`, and plans the reads of the next one if its forward pass is over.
+    pub(crate) fn plan_next_reloads(&mut self, step: &RankStep, at: usize) -> Result<(), ParallelError> {
         let Some(offloading) = &mut self.offloading else { return Ok(()) };
-        if planned_pass(order).is_some() {
+        let nodes = &step.program.nodes;
+        if matches!(&nodes[at].action, Action::End(pass) if is_backward(pass.phase)) {
             offloading.passes.pop_front();
         }
         if !offloading.passes.is_empty() {
             return Ok(());
         }
-        let later = self.ops().get(self.next + 1..).unwrap_or(&[]);
-        let Some(at) = later.iter().position(|op| planned_pass(op).is_some()) else { return Ok(()) };
-        let (before, next) = (&later[..at], later[at]);
-        let awaited = |op: &ExecOp| match (op, planned_pass(&next)) {
-            (ExecOp::Forward { run, .. }, Some(pass)) => (run.chunk, run.micro) == (pass.chunk, pass.micro),
+        let later = &nodes[at + 1..];
+        let found = later.iter().enumerate().find_map(|(number, node)| Some((number, planned_pass(node)?)));
+        let Some((number, (planned, pass))) = found else { return Ok(()) };
+        let awaited = |node: &StepNode| match &node.action {
+            Action::Begin(pass) => {
+                (pass.phase, node.chunk, pass.micro) == (Phase::Forward, planned.chunk, planned.micro)
+            }
+            // What follows an update is another step's.
+            Action::Update { .. } => true,
             _ => false,
         };
-        // What follows an update is another step's.
-        let update = |op: &ExecOp| matches!(op, ExecOp::Step { .. });
-        match before.iter().any(|op| awaited(op) || update(op)) {
+        match later[..number].iter().any(awaited) {
             true => Ok(()),
-            false => self.plan_reloads(&next),
+            false => self.plan_reloads(planned, pass),
         }
     }
 
-    fn plan_reloads(&mut self, order: &ExecOp) -> Result<(), ParallelError> {
-        let (Some(pass), Some(offloading)) = (planned_pass(order), &mut self.offloading) else {
-            return Ok(());
-        };
-        let (chunk, base) = (&self.chunks[pass.chunk], offloading.bases[pass.chunk]);
-        let planned = &mut offloading.planned;
-        let mut visit = |at: u64, bytes: usize| planned.push_back(Reload { at: base + at, bytes });
-        match order {
-            ExecOp::Backward { run, .. } => chunk.decoder.stage_reloads(run.slot, pass.phase, &mut visit)?,
-            _ => match chunk.pending.get(&pass.micro) {
+    fn plan_reloads(&mut self, planned: PlannedPass, pass: &Pass) -> Result<(), ParallelError> {
+        let Some(offloading) = &mut self.offloading else { return Ok(()) };
+        let (chunk, base) = (&self.chunks[planned.chunk], offloading.bases[planned.chunk]);
+        let reloads = &mut offloading.planned;
+        let mut visit = |at: u64, bytes: usize| reloads.push_back(Reload { at: base + at, bytes });
+        match pass.slot {
+            Some(slot) => chunk.decoder.stage_reloads(slot, pass.phase, &mut visit)?,
+            None => match chunk.pending.get(&pass.micro) {
                 Some(pending) => chunk.decoder.pending_reloads(*pending, &mut visit),
                 // Its input part has not run.
                 None => return Ok(()),
             },
         }
-        offloading.passes.push_back(pass);
+        offloading.passes.push_back(planned);
         Ok(offloading.begin().map_err(ModelError::from)?)
     }
 
@@ -223,15 +222,15 @@ impl Worker {
     }
 }
 
-/// The backward pass of an instruction.
-fn planned_pass(order: &ExecOp) -> Option<PlannedPass> {
-    let of = |run: &crate::prepare::Run, phase| PlannedPass { chunk: run.chunk, micro: run.micro, phase };
-    match order {
-        ExecOp::Backward { run, split: false, .. } => Some(of(run, Phase::Backward)),
-        ExecOp::Backward { run, .. } => Some(of(run, Phase::BackwardInput)),
-        ExecOp::Weight { run, .. } => Some(of(run, Phase::BackwardWeight)),
-        _ => None,
-    }
+fn is_backward(phase: Phase) -> bool {
+    matches!(phase, Phase::Backward | Phase::BackwardInput | Phase::BackwardWeight)
+}
+
+/// The backward pass that a node begins.
+fn planned_pass(node: &StepNode) -> Option<(PlannedPass, &Pass)> {
+    let Action::Begin(pass) = &node.action else { return None };
+    let planned = PlannedPass { chunk: node.chunk, micro: pass.micro, phase: pass.phase };
+    is_backward(pass.phase).then_some((planned, pass))
 }
 
 impl Offloading {

@@ -1,8 +1,7 @@
-//! One rank's list of a program with everything settled that can be before it runs: which memory a pass works in, whose
-//! gradients it is the first or last to touch, whom a message is for.
+//! Places the instructions of one rank's schedule in memory: slots of activations, versions of weights, the first and last
+//! pass that writes a gradient, tags of messages. [`crate::steps`] expands them to the list that runs.
 //!
-//! Nothing here decides an order. The list is the program's; a [`Instruction::Together`] becomes its two passes, with the
-//! forward one's message between them.
+//! The order is the schedule's. An [`Instruction::Together`] becomes its two passes, with the forward pass's message between them.
 
 use crate::error::ParallelError;
 use bessemer_model::Accumulate;
@@ -40,11 +39,11 @@ pub(crate) struct Run {
     pub(crate) micro: usize,
     pub(crate) chunk: usize,
     pub(crate) slot: usize,
-    /// Where the version of the weights is that the pass reads; none: in the weights.
+    /// Memory of the version of the weights that the pass reads; none: the weights.
     pub(crate) stash: Option<usize>,
     pub(crate) update: usize,
-    /// The version itself, until its place is known.
-    version: usize,
+    /// Number of the version.
+    pub(crate) version: usize,
 }
 
 /// A slot of a chunk.
@@ -76,9 +75,9 @@ pub(crate) struct StreamMessage {
     pub(crate) at: Slot,
 }
 
-/// An instruction with everything settled that does not change from step to step.
+/// An instruction of a schedule with its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExecOp {
+pub(crate) enum PlacedInstruction {
     /// Forward; `from`: the stage before, on this rank.
     Forward {
         run: Run,
@@ -141,7 +140,7 @@ pub(crate) enum Onward {
 /// One rank's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prepared {
-    pub(crate) ops: Vec<ExecOp>,
+    pub(crate) instructions: Vec<PlacedInstruction>,
     /// By chunk.
     pub(crate) needs: Vec<Needs>,
 }
@@ -195,7 +194,7 @@ struct Preparing<'a> {
     pending: Vec<PendingSets>,
     /// (micro-batch, chunk) whose input's gradient goes to another rank.
     sent: HashSet<(usize, usize)>,
-    ops: Vec<ExecOp>,
+    instructions: Vec<PlacedInstruction>,
 }
 
 /// Prepares the list of pipeline rank `rank` of a program that the verifier has passed. Chunks of one pool share their slots;
@@ -241,7 +240,7 @@ pub(crate) fn prepare(program: &Program, rank: usize, pool_of: &[usize]) -> Resu
         stashes: 0,
     });
     let needs = needs.collect();
-    let mut prepared = Prepared { ops: p.ops, needs };
+    let mut prepared = Prepared { instructions: p.instructions, needs };
     prepared.settle_gradients();
     prepared.settle_versions();
     Ok(prepared)
@@ -255,12 +254,12 @@ pub(crate) fn prepare_evaluation(
     program: &Program,
     rank: usize,
     pool_of: &[usize],
-) -> Result<Vec<ExecOp>, ParallelError> {
+) -> Result<Vec<PlacedInstruction>, ParallelError> {
     let mut p = Preparing::new(program, (rank, pool_of), HashSet::new());
     for place in program.routes[0].iter().filter(|place| place.rank == rank) {
         p.evaluate(place.chunk, 0)?;
     }
-    Ok(p.ops)
+    Ok(p.instructions)
 }
 
 impl<'a> Preparing<'a> {
@@ -272,7 +271,7 @@ impl<'a> Preparing<'a> {
         let most_chunks = (0..program.ranks()).map(|r| program.chunks(r)).max().unwrap_or(1);
         let pools = (0..pool_of.len()).map(|_| SlotPool::default()).collect();
         let pending = (0..pool_of.len()).map(|_| PendingSets::default()).collect();
-        Preparing { program, rank, most_chunks, pool_of, pools, pending, sent, ops: Vec::new() }
+        Preparing { program, rank, most_chunks, pool_of, pools, pending, sent, instructions: Vec::new() }
     }
 
     fn take(&mut self, chunk: usize, micro: usize) -> Slot {
@@ -325,7 +324,7 @@ impl<'a> Preparing<'a> {
             None => None,
         };
         let run = self.run(pass);
-        self.ops.push(ExecOp::Forward { run, from });
+        self.instructions.push(PlacedInstruction::Forward { run, from });
         Ok(())
     }
 
@@ -345,7 +344,7 @@ impl<'a> Preparing<'a> {
         };
         let run = self.run(pass);
         let writes = Writes { add: Accumulate::from(true), last: false };
-        self.ops.push(ExecOp::Backward { run, split, writes, to });
+        self.instructions.push(PlacedInstruction::Backward { run, split, writes, to });
         if split {
             let pending = &mut self.pending[pass.chunk];
             pending.now += 1;
@@ -382,7 +381,7 @@ impl<'a> Preparing<'a> {
         };
         let from = before.filter(|_| !handed).map(|place| message(chunk, place.rank));
         let to = onward.or(next.map(|place| Onward::Message(message(place.chunk, place.rank))));
-        self.ops.push(ExecOp::Evaluate(EvaluationPass { unit, at, from, to }));
+        self.instructions.push(PlacedInstruction::Evaluate(EvaluationPass { unit, at, from, to }));
         Ok(())
     }
 
@@ -403,13 +402,19 @@ impl<'a> Preparing<'a> {
                 let (micro, chunk, version) = (pass.micro, pass.chunk, pass.version);
                 let run = Run { micro, chunk, slot: 0, stash: None, update, version };
                 let writes = Writes { add: Accumulate::from(true), last: false };
-                self.ops.push(ExecOp::Weight { run, writes });
+                self.instructions.push(PlacedInstruction::Weight { run, writes });
             }
             Instruction::Send { flow, micro, chunk, to } => {
                 let at = self.held(chunk, micro);
                 let at = at.ok_or_else(|| self.wrong(format!("micro-batch {micro} is sent and not here")))?;
                 let tag = self.tag(micro, to.chunk, flow);
-                self.ops.push(ExecOp::Send(StreamMessage { flow, micro, tag, peer: to.rank, at }));
+                self.instructions.push(PlacedInstruction::Send(StreamMessage {
+                    flow,
+                    micro,
+                    tag,
+                    peer: to.rank,
+                    at,
+                }));
                 if flow == Flow::Gradient {
                     self.give_back(chunk, micro);
                 }
@@ -417,15 +422,27 @@ impl<'a> Preparing<'a> {
             Instruction::Receive { flow, micro, chunk, from } => {
                 let at = self.take(chunk, micro);
                 let tag = self.tag(micro, chunk, flow);
-                self.ops.push(ExecOp::Receive(StreamMessage { flow, micro, tag, peer: from.rank, at }));
+                self.instructions.push(PlacedInstruction::Receive(StreamMessage {
+                    flow,
+                    micro,
+                    tag,
+                    peer: from.rank,
+                    at,
+                }));
             }
-            Instruction::Reduce { chunk, update } => self.ops.push(ExecOp::Reduce { chunk, update }),
-            Instruction::Step { chunk, update } => self.ops.push(ExecOp::Step { chunk, update, stash: None }),
-            Instruction::Gather { chunk, update } => self.ops.push(ExecOp::Gather { chunk, update }),
+            Instruction::Reduce { chunk, update } => {
+                self.instructions.push(PlacedInstruction::Reduce { chunk, update })
+            }
+            Instruction::Step { chunk, update } => {
+                self.instructions.push(PlacedInstruction::Step { chunk, update, stash: None })
+            }
+            Instruction::Gather { chunk, update } => {
+                self.instructions.push(PlacedInstruction::Gather { chunk, update })
+            }
             Instruction::Fill(Fill { filler: Filler::Evaluate, chunk, unit }) => {
                 self.evaluate(chunk, unit)?
             }
-            Instruction::Fill(fill) => self.ops.push(ExecOp::Fill(fill)),
+            Instruction::Fill(fill) => self.instructions.push(PlacedInstruction::Fill(fill)),
             Instruction::Together { .. } => return Err(self.wrong("two passes in one")),
         }
         Ok(())
@@ -437,55 +454,73 @@ impl Prepared {
     fn settle_gradients(&mut self) {
         let none = Accumulate::from(false);
         let mut there: HashMap<(usize, usize), Accumulate> = HashMap::new();
-        for order in &mut self.ops {
-            if let ExecOp::Backward { run, writes, .. } | ExecOp::Weight { run, writes } = order {
+        for order in &mut self.instructions {
+            if let PlacedInstruction::Backward { run, writes, .. }
+            | PlacedInstruction::Weight { run, writes } = order
+            {
                 writes.add = *there.get(&(run.chunk, run.update)).unwrap_or(&none);
             }
             match order {
-                ExecOp::Backward { run, split, .. } => {
+                PlacedInstruction::Backward { run, split, .. } => {
                     let there = there.entry((run.chunk, run.update)).or_insert(none);
                     there.input = true;
                     there.weight |= !*split;
                 }
-                ExecOp::Weight { run, .. } => {
+                PlacedInstruction::Weight { run, .. } => {
                     there.entry((run.chunk, run.update)).or_insert(none).weight = true;
                 }
                 _ => {}
             }
         }
-        for order in self.ops.iter_mut().rev() {
-            if let ExecOp::Backward { run, writes, .. } | ExecOp::Weight { run, writes } = order {
+        for order in self.instructions.iter_mut().rev() {
+            if let PlacedInstruction::Backward { run, writes, .. }
+            | PlacedInstruction::Weight { run, writes } = order
+            {
                 writes.last = there.remove(&(run.chunk, run.update)).is_some();
             }
         }
     }
 }
 
-impl Prepared {
-    /// The slot of a micro-batch in a chunk between its forward and its backward pass.
-    pub(crate) fn slot(&self, micro: usize, chunk: usize) -> Option<usize> {
-        self.ops.iter().find_map(|op| match op {
-            ExecOp::Forward { run, .. } if (run.micro, run.chunk) == (micro, chunk) => Some(run.slot),
-            _ => None,
-        })
+impl PlacedInstruction {
+    /// "F 3.0", "step 0": for a trace.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            PlacedInstruction::Forward { run, .. } => format!("F {}.{}", run.micro, run.chunk),
+            PlacedInstruction::Backward { run, split: false, .. } => format!("B {}.{}", run.micro, run.chunk),
+            PlacedInstruction::Backward { run, .. } => format!("I {}.{}", run.micro, run.chunk),
+            PlacedInstruction::Weight { run, .. } => format!("W {}.{}", run.micro, run.chunk),
+            PlacedInstruction::Send(message) => format!("S {}.{}", message.micro, message.at.chunk),
+            PlacedInstruction::Receive(message) => format!("R {}.{}", message.micro, message.at.chunk),
+            PlacedInstruction::Reduce { chunk, .. } => format!("reduce {chunk}"),
+            PlacedInstruction::Step { chunk, .. } => format!("step {chunk}"),
+            PlacedInstruction::Gather { chunk, .. } => format!("gather {chunk}"),
+            PlacedInstruction::Evaluate(pass) => format!("Evaluate {}.{}", pass.unit, pass.at.chunk),
+            PlacedInstruction::Fill(fill) => format!("{:?} {}.{}", fill.filler, fill.unit, fill.chunk),
+        }
     }
+}
 
+impl Prepared {
     /// Finds a place for every version of the weights that is read after the next one is made.
     fn settle_versions(&mut self) {
         for (chunk, needs) in self.needs.iter_mut().enumerate() {
             // Last order that reads each version. The weight part of a backward pass reads none.
             let mut last: HashMap<usize, usize> = HashMap::new();
-            for (at, order) in self.ops.iter().enumerate() {
-                if let ExecOp::Forward { run, .. } | ExecOp::Backward { run, .. } = order
+            for (at, order) in self.instructions.iter().enumerate() {
+                if let PlacedInstruction::Forward { run, .. } | PlacedInstruction::Backward { run, .. } =
+                    order
                     && run.chunk == chunk
                 {
                     last.insert(run.version, at);
                 }
             }
             let (mut made, mut free, mut kept) = (0, Vec::new(), HashMap::new());
-            for at in 0..self.ops.len() {
-                match &mut self.ops[at] {
-                    ExecOp::Forward { run, .. } | ExecOp::Backward { run, .. } if run.chunk == chunk => {
+            for at in 0..self.instructions.len() {
+                match &mut self.instructions[at] {
+                    PlacedInstruction::Forward { run, .. } | PlacedInstruction::Backward { run, .. }
+                        if run.chunk == chunk =>
+                    {
                         run.stash = kept.get(&run.version).copied();
                         if last.get(&run.version) == Some(&at)
                             && let Some(stash) = kept.remove(&run.version)
@@ -493,7 +528,7 @@ impl Prepared {
                             free.push(stash);
                         }
                     }
-                    ExecOp::Step { chunk: of, stash, .. } if *of == chunk => {
+                    PlacedInstruction::Step { chunk: of, stash, .. } if *of == chunk => {
                         if last.get(&made).is_some_and(|last| *last > at) {
                             let place = free.pop().unwrap_or_else(|| {
                                 needs.stashes += 1;

@@ -26,14 +26,14 @@ fn a_slot_is_never_given_to_two_micro_batches_at_a_time() {
     for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::ZbAuto) {
         for p in prepared(kind, 4, 8) {
             let mut held: HashMap<(usize, usize), usize> = HashMap::new();
-            for order in &p.ops {
+            for order in &p.instructions {
                 match order {
-                    ExecOp::Forward { run, .. } => {
+                    PlacedInstruction::Forward { run, .. } => {
                         let before = held.insert((run.chunk, run.slot), run.micro);
                         assert!(before.is_none(), "{kind}: {order:?} over {before:?}");
                         assert!(run.slot < p.needs[run.chunk].slots);
                     }
-                    ExecOp::Backward { run, .. } => {
+                    PlacedInstruction::Backward { run, .. } => {
                         assert_eq!(held.remove(&(run.chunk, run.slot)), Some(run.micro), "{kind}: {order:?}");
                     }
                     _ => {}
@@ -50,10 +50,10 @@ fn gradients_are_replaced_once_and_leave_once() {
         for p in prepared(kind, 4, 8) {
             // (input parts that replace, weight parts that replace, last ones) by chunk and update.
             let mut found: HashMap<(usize, usize), [usize; 3]> = HashMap::new();
-            for order in &p.ops {
+            for order in &p.instructions {
                 let (run, writes, [input, weight]) = match order {
-                    ExecOp::Backward { run, writes, split, .. } => (run, writes, [true, !split]),
-                    ExecOp::Weight { run, writes } => (run, writes, [false, true]),
+                    PlacedInstruction::Backward { run, writes, split, .. } => (run, writes, [true, !split]),
+                    PlacedInstruction::Weight { run, writes } => (run, writes, [false, true]),
                     _ => continue,
                 };
                 let of = found.entry((run.chunk, run.update)).or_default();
@@ -73,10 +73,10 @@ fn tags_agree_at_both_ends() {
         let mut sent: Vec<(usize, usize, u64)> = Vec::new();
         let mut received = Vec::new();
         for (rank, p) in all.iter().enumerate() {
-            for order in &p.ops {
+            for order in &p.instructions {
                 match order {
-                    ExecOp::Send(l) => sent.push((rank, l.peer, l.tag)),
-                    ExecOp::Receive(l) => received.push((l.peer, rank, l.tag)),
+                    PlacedInstruction::Send(l) => sent.push((rank, l.peer, l.tag)),
+                    PlacedInstruction::Receive(l) => received.push((l.peer, rank, l.tag)),
                     _ => {}
                 }
             }

@@ -1,35 +1,26 @@
-//! What a rank does inside a pass besides computing: it walks the pass's list and runs the collectives of its programs.
+//! Collectives, offloading and readers of operands of a unit while it runs.
 
-use crate::exchange::{Exchange, ExchangeError};
-use crate::lists::unit_number;
+use crate::exchange::ExchangeError;
 use crate::offload::PassOffload;
 use crate::operands::{LinearOperands, PassOperands};
 use crate::tensor::TensorGroup;
-use bessemer_arch::Span;
-use bessemer_arch::Unit;
 use bessemer_collectives::CollectiveError;
-use bessemer_model::StageRanks;
-use bessemer_program::{Collective, PassNode, Phase, Ranks};
-use bessemer_tensor::{Backend, Stream, TensorError, View};
+use bessemer_program::{Collective, Ranks};
+use bessemer_tensor::{Backend, TensorError, View};
 
-/// The ranks of one pass.
-pub(crate) struct PassRanks<'a> {
-    pub(crate) exchange: &'a mut Exchange,
+/// The ranks of one unit's list.
+pub(crate) struct UnitRanks<'a> {
     pub(crate) tensor: &'a mut TensorGroup,
     /// Reader of operands, if there is one.
     pub(crate) reader: Option<PassOperands<'a>>,
     /// The second memory, if the rank has one.
     pub(crate) offload: Option<PassOffload<'a>>,
-    /// Entries of the pass's list that have not run.
-    pub(crate) list: &'a [PassNode],
     /// The error of another rank, of which the model only has the text.
     pub(crate) failed: Option<CollectiveError>,
-    /// The part of the model that the chunk holds.
-    pub(crate) span: &'a Span,
 }
 
-impl PassRanks<'_> {
-    /// Keeps the error for the caller of the pass.
+impl UnitRanks<'_> {
+    /// Keeps the error of a collective for the caller of the pass.
     fn note(&mut self, result: Result<(), ExchangeError>) -> Result<(), TensorError> {
         match result {
             Ok(()) => Ok(()),
@@ -41,33 +32,6 @@ impl PassRanks<'_> {
             }
         }
     }
-
-    /// Runs the entries of the pass's list up to `unit`, which runs next; all that are left without one.
-    fn advance(&mut self, backend: &mut dyn Backend, unit: Option<Unit>) -> Result<(), ExchangeError> {
-        let wanted = unit.map(|unit| unit_number(self.span, unit));
-        while let Some((node, rest)) = self.list.split_first() {
-            self.list = rest;
-            match node {
-                PassNode::Unit(number) if Some(*number) == wanted => return Ok(()),
-                PassNode::Unit(number) => {
-                    let runs = unit.map_or("the pass ends".to_owned(), |unit| format!("{unit:?} runs"));
-                    return Err(outside(format!(
-                        "the list continues with unit {number} of the stage, but {runs}"
-                    )));
-                }
-                node => transfer(backend, self.tensor, self.exchange, node)?,
-            }
-        }
-        match unit {
-            Some(unit) => Err(outside(format!("{unit:?} runs, which the pass's list does not have"))),
-            None => Ok(()),
-        }
-    }
-
-    /// The entries behind the last unit of a pass that has not failed.
-    pub(crate) fn finish(&mut self, backend: &mut dyn Backend) -> Result<(), ExchangeError> {
-        self.advance(backend, None)
-    }
 }
 
 fn no_second_memory() -> TensorError {
@@ -75,27 +39,7 @@ fn no_second_memory() -> TensorError {
     TensorError::Outside(problem.into())
 }
 
-fn outside(problem: String) -> ExchangeError {
-    TensorError::Outside(problem.into()).into()
-}
-
-/// Runs an entry between units.
-pub(crate) fn transfer(
-    backend: &mut dyn Backend,
-    tensor: &mut TensorGroup,
-    exchange: &mut Exchange,
-    node: &PassNode,
-) -> Result<(), ExchangeError> {
-    match node {
-        PassNode::Unit(number) => Err(outside(format!("unit {number} is in a list without units"))),
-        PassNode::Complete(flats) => tensor.complete(backend, flats),
-        PassNode::Start(transfer) => exchange.start(backend, *transfer),
-        PassNode::Wait(transfer) => exchange.wait(backend, *transfer),
-        PassNode::Add(flat) => Ok(backend.launch(Stream(0), &exchange.addition(*flat)?)?),
-    }
-}
-
-impl Ranks for PassRanks<'_> {
+impl Ranks for UnitRanks<'_> {
     fn collective(
         &mut self,
         backend: &mut dyn Backend,
@@ -147,12 +91,5 @@ impl Ranks for PassRanks<'_> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let read = reader.read(backend, self.tensor, param, LinearOperands { x, dy });
         self.note(read)
-    }
-}
-
-impl StageRanks for PassRanks<'_> {
-    fn unit_begins(&mut self, backend: &mut dyn Backend, unit: Unit, _: Phase) -> Result<(), TensorError> {
-        let advanced = self.advance(backend, Some(unit));
-        self.note(advanced)
     }
 }

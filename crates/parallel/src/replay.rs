@@ -1,27 +1,35 @@
-//! Events of this rank's step, for [`bessemer_sim::replay`]: the nodes of the step ([`Worker::step_nodes`]) and of its units'
-//! programs, in the pieces in which they travel.
+//! Events of this rank's step, for [`bessemer_sim::replay`]: the nodes of the list that runs ([`Worker::step_nodes`]) and of its
+//! units' programs, in the pieces in which they are sent.
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::execute::{NoBatches, StepRun, UpdateRule};
 use crate::flow::{PieceFlow, PieceWork};
 use crate::plan::Coord;
 use crate::worker::Worker;
 use bessemer_mesh::{Axis, label};
-use bessemer_program::{Action, Collective, CollectiveKind, Message, Phase, Stream, Transfer};
+use bessemer_program::{Action, Collective, CollectiveKind, Message, NormGroup, Pass, Phase, Transfer};
 use bessemer_schedule::Place;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{Copied, Progress, RankWriter, Traffic, UnitCosts};
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::op::{Copy, Op, quantised_bytes};
-use std::collections::{BTreeSet, HashMap};
+use bessemer_tensor::op::{Op, quantised_bytes};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-/// Operators of a step that stand in no list: those of the optimizer.
+/// Operators of the optimizer in a step, by node of the list.
 #[derive(Debug, Clone, Default)]
 pub struct UpdateOps {
-    /// Squares of the gradients.
-    pub norm: Vec<Op>,
-    /// Updates of the parameters.
-    pub step: Vec<Op>,
+    ops: BTreeMap<usize, Vec<Op>>,
+    /// First node after the norm.
+    updates_from: usize,
+}
+
+impl UpdateOps {
+    /// Operators of the updates, without those of the norm.
+    pub fn updates(&self) -> impl Iterator<Item = &Op> {
+        self.ops.range(self.updates_from..).flat_map(|(_, ops)| ops)
+    }
 }
 
 /// Numbers of a chunk's groups.
@@ -45,8 +53,6 @@ struct Started {
 /// A chunk while its events are written.
 #[derive(Debug)]
 struct ChunkState {
-    /// Units that have gone backward.
-    backward: BTreeSet<usize>,
     flow: PieceFlow<Started>,
     next_id: usize,
 }
@@ -62,52 +68,49 @@ struct Writing<'w, 'a> {
 }
 
 impl Worker {
-    /// Launches what an update launches on a device that computes nothing, without the passes and gathers of its step.
+    /// Runs the nodes of the norm and of the updates on a device that computes nothing, without transfers, and returns their
+    /// operators.
     ///
     /// # Errors
     /// An error of the optimizer.
     pub fn update_ops(&mut self, null: &mut NullBackend) -> Result<UpdateOps, ParallelError> {
+        let step = Arc::clone(self.step_at_hand());
+        let source = &mut NoBatches;
+        // On a null device the norm is not a number.
+        let rule = UpdateRule::Global { t: 1, lr: 0.0, grad_norm: 1.0 };
+        let mut run = StepRun::new(source, rule, &mut []);
+        let mut update = UpdateOps { updates_from: step.updates_from, ..UpdateOps::default() };
         null.keep_launches();
-        self.grad_norm(null)?;
-        let norm = null.take_launches();
-        // Of a null device the norm is no number.
-        let size = self.prepare_updates(null, 1)?;
-        for chunk in &mut self.chunks {
-            chunk.step(null, (1, 0.0), 1.0, size)?;
+        null.take_launches();
+        for at in step.program.norm().start..step.program.nodes.len() {
+            let action = &step.program.nodes[at].action;
+            if let Action::Squares | Action::Prepare | Action::SumSize | Action::Update { .. } = action {
+                self.run_nodes(null, &step, at..at + 1, &mut run)?;
+                update.ops.insert(at, null.take_launches());
+            }
         }
-        Ok(UpdateOps { norm, step: null.take_launches() })
+        Ok(update)
     }
 
     /// Appends the events of the next optimizer step on this rank, with the batches of evaluation in its bubbles:
     /// [`Worker::gradients`], [`Worker::sum_over_data`], [`Worker::grad_norm`] and [`Worker::apply`], one after the other.
+    /// `update`: the operators of the optimizer; those that it lacks are left out.
     ///
     /// # Errors
     /// [`SimError::Cost`] for an operator whose cost is not known, and for work in bubbles whose operators stand in no list:
     /// K-FAC's and copies.
     pub fn write_events(&self, writer: &mut RankWriter<'_>, update: &UpdateOps) -> Result<(), SimError> {
         let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();
-        let chunks = self.chunks.iter().map(|chunk| ChunkState {
-            backward: BTreeSet::new(),
-            flow: PieceFlow::new(chunk.exchange.in_flight()),
-            next_id: 0,
-        });
+        let chunks = self
+            .chunks
+            .iter()
+            .map(|chunk| ChunkState { flow: PieceFlow::new(chunk.exchange.in_flight()), next_id: 0 });
         let chunks = chunks.collect();
         let mut writing = Writing { worker: self, writer, groups, chunks, costs: HashMap::new() };
-        let nodes = self.nodes_of(self.ops());
-        let first = nodes.iter().position(|node| matches!(node.action, Action::Update { .. }));
-        for (number, node) in nodes.iter().enumerate() {
-            match &node.action {
-                Action::Norm => {
-                    writing.sum_losses();
-                    writing.norm(&update.norm)?;
-                }
-                // Chunks update one after the other, with nothing between them but their gathers.
-                Action::Update { .. } if Some(number) == first => {
-                    update.step.iter().try_for_each(|op| writing.writer.op(op))?;
-                }
-                Action::Update { .. } => {}
-                action => writing.action(node.chunk, action)?,
-            }
+        for (at, node) in self.step_at_hand().program.nodes.iter().enumerate() {
+            writing.action(node.chunk, &node.action)?;
+            let ops = update.ops.get(&at).map_or(&[][..], Vec::as_slice);
+            ops.iter().try_for_each(|op| writing.writer.op(op))?;
         }
         Ok(())
     }
@@ -144,7 +147,7 @@ impl<'a> Writing<'_, 'a> {
     fn action(&mut self, chunk: usize, action: &Action) -> Result<(), SimError> {
         let worker = self.worker;
         match action {
-            Action::Unit { unit, phase, micro, .. } => self.unit(chunk, *unit, *phase, *micro)?,
+            Action::Unit { unit, pass } => self.unit(chunk, *unit, pass)?,
             Action::Complete(flats) => self.complete(chunk, flats),
             Action::Start(transfer) => {
                 let (flow, mut pieces) = self.pieces(chunk);
@@ -160,27 +163,31 @@ impl<'a> Writing<'_, 'a> {
             }
             Action::Send(m) => self.writer.send(worker.peer(m), m.tag, m.bytes),
             Action::Receive(m) => self.writer.receive(worker.peer(m), m.tag, m.bytes),
-            Action::Hand { stream, to, .. } => {
-                if let Some(copy) = worker.handed(*stream, chunk, *to) {
-                    self.writer.op(&Op::from(copy))?;
-                }
+            Action::Hand(hand) => {
+                let copy = worker.handed(chunk, hand).map_err(|e| SimError::Cost(e.to_string()))?;
+                self.writer.op(&Op::from(copy))?;
             }
             Action::Tie => self.tie()?,
-            Action::Filler(work) => return Err(SimError::Cost(format!("filler work ({work})"))),
-            Action::Norm | Action::Update { .. } => {}
+            Action::Losses => self.sum_losses(),
+            Action::SumSquares(group) => self.sum_squares(chunk, *group),
+            Action::Filler(filler) => {
+                return Err(SimError::Cost(format!("filler work ({})", filler.name)));
+            }
+            Action::SumSize => self.control_over_pipeline("size of the step"),
+            Action::Begin(_) | Action::End(_) | Action::Squares | Action::Prepare | Action::Update { .. } => {
+            }
         }
         Ok(())
     }
 
-    fn unit(&mut self, chunk: usize, unit: usize, phase: Phase, micro: usize) -> Result<(), SimError> {
-        let (of, state) = (&self.worker.chunks[chunk], &mut self.chunks[chunk]);
-        let begins = matches!(phase, Phase::Backward | Phase::BackwardInput);
-        let first = match begins {
-            true => state.backward.insert(unit) || of.settles,
-            false => phase == Phase::Forward,
+    fn unit(&mut self, chunk: usize, unit: usize, pass: &Pass) -> Result<(), SimError> {
+        let (of, phase) = (&self.worker.chunks[chunk], pass.phase);
+        let first = match phase {
+            Phase::Backward | Phase::BackwardInput => !pass.adds.input,
+            _ => phase == Phase::Forward,
         };
-        // Evaluated batches have no slot of their own; scores are the same in all.
-        let slot = self.worker.prepared.slot(micro, chunk).unwrap_or(0);
+        // Backward passes are split only where all slots run the same programs.
+        let slot = pass.slot.unwrap_or(0);
         let Some(program) = of.decoder.program(unit, slot) else { return Ok(()) };
         let (groups, mesh) = (self.groups[chunk], &self.worker.plan.mesh);
         let group_of = |collective: &Collective| {
@@ -244,17 +251,22 @@ impl<'a> Writing<'_, 'a> {
         self.control(group, "losses", ranks, 3);
     }
 
-    /// The norm of the gradient, over the shard, tensor and pipeline axes.
-    fn norm(&mut self, ops: &[Op]) -> Result<(), SimError> {
-        ops.iter().try_for_each(|op| self.writer.op(op))?;
+    /// A sum of the squares of the gradients over a group.
+    fn sum_squares(&mut self, chunk: usize, group: NormGroup) {
+        let (worker, name, groups) = (self.worker, "norm of the gradient", self.groups[chunk]);
+        match group {
+            NormGroup::Shard => self.control(groups.shard, name, worker.plan.shard(), 1),
+            NormGroup::Layers => self.control(groups.tensor, name, worker.plan.tensor(), 1),
+            NormGroup::Pipeline => self.control_over_pipeline(name),
+        }
+    }
+
+    /// A number that is summed over the ranks of the pipeline.
+    fn control_over_pipeline(&mut self, name: &str) {
         let worker = self.worker;
-        let (name, groups) = ("norm of the gradient", self.groups[0]);
-        self.control(groups.shard, name, worker.plan.shard(), 1);
-        self.control(groups.tensor, name, worker.plan.tensor(), 1);
         let ranks = worker.plan.mesh.group(worker.world.rank(), &[Axis::Pipeline]);
         let group = self.writer.group(Axis::Pipeline.name(), 0, ranks, Progress::Caller);
         self.control(group, name, worker.plan.pipeline(), 1);
-        Ok(())
     }
 
     /// A control message of so many numbers of 64 bits.
@@ -364,16 +376,6 @@ impl WrittenPieces<'_, '_> {
 }
 
 impl Worker {
-    /// The copy of the residual stream, or of its gradient, from one chunk of this rank to another.
-    fn handed(&self, stream: Stream, from: usize, to: usize) -> Option<Copy> {
-        let (from, to) = (&self.chunks[from].decoder, &self.chunks[to].decoder);
-        let (src, dst) = match stream {
-            Stream::Values => (from.stage_output(0), to.stage_input(0)),
-            Stream::Gradient => (from.stage_input_gradient(0), to.stage_output_gradient(0)),
-        };
-        Some(Copy { src: src.ok()?, dst: dst.ok()? })
-    }
-
     /// The rank of the job at the other end of a message.
     fn peer(&self, message: &Message) -> usize {
         self.plan.rank(Coord { pipeline: message.peer, ..self.coord })

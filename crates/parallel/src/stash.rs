@@ -21,7 +21,7 @@ struct Version {
 #[derive(Debug, Default)]
 pub(crate) struct WeightVersions {
     versions: Vec<Version>,
-    /// Which one passes read now; none: the weights themselves.
+    /// The version that passes read now; none: the weights themselves.
     reading: Option<usize>,
 }
 
@@ -53,7 +53,12 @@ impl WeightVersions {
         Ok(WeightVersions { versions, reading: None })
     }
 
-    /// Copies the weights to place `at`.
+    /// Versions that can be kept at a time.
+    pub(crate) fn count(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Copies the weights to memory `at`.
     pub(crate) fn keep(
         &self,
         backend: &mut dyn Backend,

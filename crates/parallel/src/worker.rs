@@ -4,14 +4,17 @@ use crate::chunk::{Chunk, places, slot_pools};
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
 use crate::exchange::ExchangeError;
+use crate::execute::{NoBatches, StepRun, UpdateRule};
 use crate::fill::{AnyRank, FillSupplier, Fillers};
 use crate::groups::Groups;
 use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
 use crate::offload::Offloading;
 use crate::plan::{Coord, Plan};
-use crate::prepare::{ExecOp, Prepared, prepare, prepare_evaluation};
+use crate::prepare::{Needs, Prepared, prepare, prepare_evaluation};
+use crate::steps::RankStep;
 use crate::tie::Tie;
+use crate::window::Update;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
 use bessemer_model::{
@@ -21,6 +24,7 @@ use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
+use std::sync::Arc;
 
 /// Description of a job, the same on every rank.
 #[derive(Debug, Clone)]
@@ -83,11 +87,14 @@ pub struct Worker {
     pub(crate) plan: Plan,
     pub(crate) whole: Model,
     pub(crate) program: Program,
-    pub(crate) prepared: Prepared,
+    /// The step of the schedule.
+    pub(crate) step: Arc<RankStep>,
+    /// Memory that was made, by chunk.
+    needs: Vec<Needs>,
     /// By chunk: number of the first chunk with which it shares its slots.
     pub(crate) pools: Vec<usize>,
     /// Passes of a batch that is evaluated between steps.
-    pub(crate) evaluation: Vec<ExecOp>,
+    pub(crate) evaluation: Arc<RankStep>,
     /// Other work, in its bubbles.
     pub(crate) fillers: Fillers,
     pub(crate) coord: Coord,
@@ -102,10 +109,8 @@ pub struct Worker {
     pub(crate) tie: Tie,
     /// The part of the model that each stage holds.
     pub(crate) spans: Vec<bessemer_arch::Span>,
-    /// The next order of the program.
-    pub(crate) next: usize,
     /// Current optimizer step, from 0.
-    pub(crate) step: u64,
+    pub(crate) step_number: u64,
     /// Updates before this step, less steps before it.
     pub(crate) updates_ahead: i64,
     /// Factor on the loss, and with it on the gradients in memory.
@@ -187,11 +192,11 @@ impl Worker {
         let places = places(job, &spans, coord.pipeline)?;
         crate::lengths::check(job, fill, places.len())?;
         let pools = slot_pools(job, &places, coord.pipeline);
-        let mut prepared = prepare(program, coord.pipeline, &pools)?;
-        let fillers = Fillers::prepare(fill, (coord.pipeline, &pools), &mut prepared.needs)?;
+        let Prepared { instructions, mut needs } = prepare(program, coord.pipeline, &pools)?;
+        let placed = Fillers::place(fill, (coord.pipeline, &pools), &mut needs)?;
         refuse_unequal_visits(job)?;
         let mut chunks: Vec<Chunk> = Vec::with_capacity(places.len());
-        for ((place, needs), groups) in places.into_iter().zip(&prepared.needs).zip(groups) {
+        for ((place, needs), groups) in places.into_iter().zip(&needs).zip(groups) {
             let pool = pools[chunks.len()];
             let beside = match chunks.get(pool) {
                 Some(first) => Some((&first.decoder, SlotMemory::Shared)),
@@ -217,18 +222,18 @@ impl Worker {
             plan: plan.clone(),
             whole: job.model.clone(),
             program: program.clone(),
-            prepared,
-            evaluation: prepare_evaluation(program, coord.pipeline, &pools)?,
+            step: Arc::default(),
+            needs,
+            evaluation: Arc::default(),
             pools,
-            fillers,
+            fillers: Fillers::default(),
             coord,
             world,
             pipeline,
             messages,
             chunks,
             spans,
-            next: 0,
-            step: 0,
+            step_number: 0,
             updates_ahead: 0,
             loss_scale: 1.0,
             evaluated: Vec::new(),
@@ -238,6 +243,13 @@ impl Worker {
             watch,
             intervals: None,
         };
+        worker.step = Arc::new(worker.expand(program, &instructions));
+        let evaluation = prepare_evaluation(program, coord.pipeline, &worker.pools)?;
+        worker.evaluation = Arc::new(worker.expand(program, &evaluation));
+        for (program, instructions) in placed {
+            let step = worker.expand(program, &instructions);
+            worker.fillers.add(program, step);
+        }
         worker.verify_step()?;
         if let Some(fill) = fill {
             worker.fillers.work = Some(fill.work(backend, job, coord.pipeline, &mut worker.chunks)?);
@@ -261,9 +273,9 @@ impl Worker {
     /// # Errors
     /// A program that needs more memory.
     pub fn set_program(&mut self, program: &Program) -> Result<(), ParallelError> {
-        let prepared = prepare(program, self.coord.pipeline, &self.pools)?;
+        let Prepared { instructions, needs } = prepare(program, self.coord.pipeline, &self.pools)?;
         let fits = program.routes == self.program.routes
-            && prepared.needs.iter().zip(&self.prepared.needs).all(|(new, made)| new.fit(made));
+            && needs.iter().zip(&self.needs).all(|(new, made)| new.fit(made));
         if !fits {
             return Err(ParallelError::Layout(format!(
                 "schedule {:?} of {} micro-batches does not fit the memory of the one of {}",
@@ -272,11 +284,8 @@ impl Worker {
                 self.program.micro_batches()
             )));
         }
-        // What was made stays.
-        let needs = std::mem::take(&mut self.prepared.needs);
-        self.prepared = Prepared { needs, ..prepared };
+        self.step = Arc::new(self.expand(program, &instructions));
         self.program = program.clone();
-        self.next = 0;
         Ok(())
     }
 
@@ -335,9 +344,13 @@ impl Worker {
         backend: &mut dyn Backend,
         feed: &mut dyn BatchSource,
     ) -> Result<LossSum, ParallelError> {
-        let sum = self.run_passes(backend, feed)?;
-        self.complete_gradients(backend)?;
-        Ok(sum)
+        self.forget_reloads();
+        let step = Arc::clone(self.step_at_hand());
+        let mut updates = [Update::default()];
+        let rule = UpdateRule::Global { t: 0, lr: 0.0, grad_norm: f64::NAN };
+        let mut run = StepRun::new(feed, rule, &mut updates);
+        self.run_nodes(backend, &step, step.program.gradients(), &mut run)?;
+        Ok(updates[0].loss)
     }
 
     /// Multiplies the loss, and with it the gradients in memory, by `scale` from the next step on; norms and updates are those
@@ -358,16 +371,11 @@ impl Worker {
     /// # Errors
     /// An error of the device or of another rank.
     pub fn grad_norm(&mut self, backend: &mut dyn Backend) -> Result<f64, ParallelError> {
-        let mut sum = 0.0;
-        for chunk in &mut self.chunks {
-            sum += chunk.squares.sum(backend)?;
-        }
-        let first = &mut self.chunks[0];
-        if self.plan.shard() > 1 {
-            sum = self.control.sum(&mut *first.exchange.shard().idle()?, "norm of the gradient", sum)?;
-        }
-        sum = self.control.sum(&mut *first.tensor.idle()?, "norm of the gradient", sum)?;
-        Ok(self.sum_over_stages(sum)?.sqrt() / self.loss_scale)
+        let step = Arc::clone(self.step_at_hand());
+        let source = &mut NoBatches;
+        let mut run = StepRun::of_norm(source);
+        self.run_nodes(backend, &step, step.program.norm(), &mut run)?;
+        Ok(run.squares.sqrt() / self.loss_scale)
     }
 
     /// A sum over the stages, added in the order of the ranks.
@@ -387,12 +395,22 @@ impl Worker {
         lr: f64,
         grad_norm: f64,
     ) -> Result<StepStats, ParallelError> {
-        self.run_updates(backend, (t, lr), grad_norm)
+        let step = Arc::clone(self.step_at_hand());
+        let source = &mut NoBatches;
+        let mut run = StepRun::new(source, UpdateRule::Global { t, lr, grad_norm }, &mut []);
+        self.run_nodes(backend, &step, step.program.updates(), &mut run)?;
+        let stats = run.stats;
+        self.end_filling(stats.skipped);
+        Ok(stats)
+    }
+
+    /// Whether the size of an update is summed over the pipeline.
+    pub(crate) fn sums_size(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.optimizer.sums_size())
     }
 
     /// Skips an update.
     pub fn skip(&mut self, grad_norm: f64) -> StepStats {
-        self.next = 0;
         let mut stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
         if !self.fillers.are_amid_interval() {
             for chunk in &mut self.chunks {
@@ -405,7 +423,6 @@ impl Worker {
 
     /// Forgets the gradients of the batch at hand, and all that was made from it.
     pub fn discard(&mut self) {
-        self.next = 0;
         if let Some(work) = &mut self.fillers.work {
             work.discard();
         }

@@ -72,7 +72,9 @@ pub use rank::{AxisRole, Rank};
 pub use recompute::{RecomputeError, recompute};
 pub use run::{OneDevice, Ranks, StepValues, each_op, run};
 pub use split::split;
-pub use step::{Action, Message, StepChunk, StepNode, Stream};
+pub use step::{
+    Action, Filler, GradientAdds, Hand, Message, NormGroup, Pass, RankProgram, StepChunk, StepNode, Stream,
+};
 pub use unit::{Again, Phase, Recorder, UnitProgram};
 pub use value::{Class, Input, Value};
 pub use verify::{Violation, seal, verify};

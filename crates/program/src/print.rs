@@ -12,7 +12,7 @@
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, CollectiveKind, Node};
 use crate::rank::{AxisRole, Rank};
-use crate::step::{Action, Message, StepChunk, StepNode, Stream};
+use crate::step::{Action, Hand, Message, Pass, StepChunk, StepNode, Stream};
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use crate::zero::Transfer;
@@ -61,9 +61,16 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
             format!("{way} {}: {what} of micro-batch {}  {} B", m.peer, m.micro, grouped(m.bytes))
         };
         let line = match &node.action {
-            Action::Unit { unit, phase, micro, older } => {
-                let older = if *older { ", older weights" } else { "" };
-                format!("{} {}, micro-batch {micro}{older}", chunk.names[*unit], phase.name())
+            Action::Begin(pass) => format!("begin {}", printed_pass(pass)),
+            Action::Unit { unit, pass } => {
+                let older = if pass.kept.is_some() { ", older weights" } else { "" };
+                format!("{} {}, micro-batch {}{older}", chunk.names[*unit], pass.phase.name(), pass.micro)
+            }
+            Action::End(pass) => {
+                let reads =
+                    chunk.head && matches!(pass.phase, Phase::Score | Phase::Backward | Phase::BackwardInput);
+                let losses = if reads { ", read the losses" } else { "" };
+                format!("end {}, micro-batch {}{losses}", pass.phase.name(), pass.micro)
             }
             Action::Complete(flats) => {
                 let names: Vec<&str> = flats.iter().map(|f| chunk.data.flats[*f].name.as_str()).collect();
@@ -83,14 +90,21 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
                 message("send to", m)
             }
             Action::Receive(m) => message("receive from", m),
-            Action::Hand { stream, micro, to } => {
+            Action::Hand(Hand { stream, micro, to, .. }) => {
                 let what = if *stream == Stream::Values { "the stream" } else { "its gradient" };
                 format!("copy to chunk {to}: {what} of micro-batch {micro}")
             }
             Action::Tie => "all_reduce the tied table over its two stages".to_owned(),
-            Action::Norm => "global norm of the gradients".to_owned(),
-            Action::Update { micro_batches } => format!("update of {micro_batches} micro-batches"),
-            Action::Filler(what) => format!("filler {what}"),
+            Action::Losses => "sum the losses over all ranks".to_owned(),
+            Action::Squares => "sum the squares of the gradients".to_owned(),
+            Action::SumSquares(group) => format!("all_reduce the sum of squares over {}", group.name()),
+            Action::Prepare => "prepare the update".to_owned(),
+            Action::SumSize => "all_reduce the size of the update over pipeline".to_owned(),
+            Action::Update { micro_batches, keep, .. } => {
+                let keep = keep.map_or(String::new(), |keep| format!(", keep the weights in memory {keep}"));
+                format!("update of {micro_batches} micro-batches{keep}")
+            }
+            Action::Filler(filler) => format!("filler {}", filler.name),
         };
         let of = if chunks.len() > 1 { format!("chunk {} ", node.chunk) } else { String::new() };
         let _ = writeln!(out, "{:>4}  {of}{line}", at + 1);
@@ -99,6 +113,25 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
         let _ = writeln!(out, " sent over {axis} {} B", grouped(bytes));
     }
     out
+}
+
+/// "forward, micro-batch 3, slot 1, weights 0": a pass with its memory.
+fn printed_pass(pass: &Pass) -> String {
+    let mut line = format!("{}, micro-batch {}", pass.phase.name(), pass.micro);
+    if let Some(slot) = pass.slot {
+        let _ = write!(line, ", slot {slot}");
+    }
+    if let Some(kept) = pass.kept {
+        let _ = write!(line, ", weights of version {} in memory {kept}", pass.version);
+    }
+    let adds = match (pass.adds.input, pass.adds.weight) {
+        (true, true) => ", adds to gradients",
+        (true, false) => ", adds to gradients of norms and tables",
+        (false, true) => ", adds to gradients of matrices",
+        (false, false) => "",
+    };
+    line.push_str(adds);
+    line
 }
 
 struct Printing<'a> {

@@ -1,4 +1,4 @@
-//! The way of one micro-batch through one chunk, for the verifier of a step.
+//! Progress of one micro-batch in one chunk, for the verifier of a step.
 
 use crate::step::{StepChunk, Stream};
 use crate::unit::Phase;
@@ -86,6 +86,22 @@ impl Progress {
             true => Err("leaves twice"),
             false if !made => Err("is sent before it is computed"),
             false => Ok(()),
+        }
+    }
+
+    /// The micro-batch is evaluated.
+    pub(crate) fn scores(&self) -> bool {
+        self.scores
+    }
+
+    /// All units have run their lists of a phase.
+    pub(crate) fn ended(&self, chunk: &StepChunk, phase: Phase) -> bool {
+        let units = chunk.units();
+        match phase {
+            Phase::Forward => self.forward == units - usize::from(chunk.head),
+            Phase::Score => self.forward == units,
+            Phase::Backward | Phase::BackwardInput => self.backward == units,
+            Phase::BackwardWeight => self.weight == units,
         }
     }
 

@@ -5,8 +5,9 @@
 
 use crate::unit::Phase;
 use crate::zero::{DataProgram, Transfer, UnitUse};
+use std::ops::Range;
 
-/// What of the residual stream travels between chunks.
+/// Part of the residual stream that travels between chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stream {
     /// Its values, in the direction of the forward pass.
@@ -15,13 +16,45 @@ pub enum Stream {
     Gradient,
 }
 
+/// Whether the lists of a pass add to the gradients in memory, for those of each part of a backward pass.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GradientAdds {
+    /// Gradients that the input part writes: norms, tables, output projection.
+    pub input: bool,
+    /// Gradients that the weight part writes: matrices of the layers and their biases.
+    pub weight: bool,
+}
+
+/// A pass of one micro-batch through the units of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pass {
+    /// The list that each unit runs.
+    pub phase: Phase,
+    /// Number of the micro-batch; evaluated batches are numbered after those that train.
+    pub micro: usize,
+    /// Slot of the micro-batch's activations. The weight part of a split backward pass reads a pending set instead.
+    pub slot: Option<usize>,
+    /// Version of the weights that the schedule demands: the number of the step's updates of the chunk before it.
+    pub version: usize,
+    /// Memory of that version: a kept copy, or the weights themselves.
+    pub kept: Option<usize>,
+    /// Update that its gradients are for, from 0.
+    pub update: usize,
+    /// Whether its gradients are added to those in memory.
+    pub adds: GradientAdds,
+    /// No earlier pass has made gradients of matrices for the update.
+    pub begins: bool,
+}
+
 /// A message to or from another pipeline rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// The part of the residual stream that travels.
+    /// Part of the residual stream that is sent.
     pub stream: Stream,
-    /// Number of the micro-batch; evaluated batches are numbered behind those that train.
+    /// Number of the micro-batch, as in [`Pass::micro`].
     pub micro: usize,
+    /// Slot of the micro-batch on this rank.
+    pub slot: usize,
     /// Pipeline rank at the other end.
     pub peer: usize,
     /// Tag, the same at both ends.
@@ -30,20 +63,69 @@ pub struct Message {
     pub bytes: u64,
 }
 
+/// A copy of the residual stream from one chunk of a rank to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hand {
+    /// Part of the residual stream that is copied.
+    pub stream: Stream,
+    /// Number of the micro-batch, as in [`Pass::micro`].
+    pub micro: usize,
+    /// Slot in the chunk that it leaves.
+    pub slot: usize,
+    /// Number of the chunk that receives it.
+    pub to: usize,
+    /// Slot there.
+    pub to_slot: usize,
+}
+
+/// Ranks over which the squared norm of the gradients is summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NormGroup {
+    /// Ranks of the shard axis.
+    Shard,
+    /// Ranks that share the layers of the chunk.
+    Layers,
+    /// Ranks of the pipeline.
+    Pipeline,
+}
+
+impl NormGroup {
+    /// Name, as it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            NormGroup::Shard => "shard",
+            NormGroup::Layers => "the ranks of a layer",
+            NormGroup::Pipeline => "pipeline",
+        }
+    }
+}
+
+/// Work that is no pass, such as K-FAC's, in a bubble of the pipeline. The verifier does not look into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filler {
+    /// Number of the work among the step's.
+    pub work: usize,
+    /// Description: kind and unit.
+    pub name: String,
+    /// It is a part of the update, after the norm.
+    pub update: bool,
+}
+
 /// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// A unit of the chunk runs its list of the phase.
+    /// A pass begins: the tokens of a forward pass are written to its slot, and the step's numbers (loss factor, random counters)
+    /// to the device.
+    Begin(Pass),
+    /// A unit of the chunk runs its list of the pass's phase.
     Unit {
         /// Number of the unit in the chunk.
         unit: usize,
-        /// The list.
-        phase: Phase,
-        /// Number of the micro-batch.
-        micro: usize,
-        /// It reads an older version of the weights, which was kept for it.
-        older: bool,
+        /// The pass, as it began.
+        pass: Pass,
     },
+    /// A pass ends: the losses are read where the head is, and the pass's memory is free unless another node reads it.
+    End(Pass),
     /// As [`crate::PassNode::Complete`].
     Complete(Vec<usize>),
     /// As [`crate::PassNode::Start`].
@@ -52,39 +134,75 @@ pub enum Action {
     Wait(Transfer),
     /// As [`crate::PassNode::Add`].
     Add(usize),
-    /// The residual stream of a micro-batch leaves the chunk for another rank.
+    /// The residual stream of a micro-batch is sent to another rank.
     Send(Message),
-    /// The residual stream of a micro-batch comes from another rank.
+    /// The residual stream of a micro-batch is received from another rank.
     Receive(Message),
-    /// The residual stream of a micro-batch goes on to another chunk of this rank.
-    Hand {
-        /// The part of the residual stream that is copied.
-        stream: Stream,
-        /// Number of the micro-batch.
-        micro: usize,
-        /// Number of the chunk that receives it.
-        to: usize,
-    },
+    /// The residual stream of a micro-batch is copied to another chunk of this rank.
+    Hand(Hand),
     /// Both ends of a tied token table add their terms of its gradient.
     Tie,
-    /// The global norm of the gradients of all chunks, for which all ranks meet.
-    Norm,
+    /// The losses are summed over all ranks.
+    Losses,
+    /// The squares of the chunk's gradients are summed on this rank.
+    Squares,
+    /// The sum of the squares becomes that of all ranks of a group.
+    SumSquares(NormGroup),
+    /// The optimizer prepares the chunk's update.
+    Prepare,
+    /// The terms of the size of the update are summed over the pipeline.
+    SumSize,
     /// The optimizer's update of the chunk.
     Update {
         /// Micro-batches whose gradients it takes.
         micro_batches: usize,
+        /// Number of the update, from 0.
+        update: usize,
+        /// Memory to which the weights are copied before, if a later pass reads them.
+        keep: Option<usize>,
     },
-    /// Other work that the schedule has put into a bubble.
-    Filler(String),
+    /// Work that is no pass.
+    Filler(Filler),
 }
 
 /// One entry of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepNode {
-    /// The chunk that it is about; of [`Action::Norm`] and [`Action::Tie`]: the first.
+    /// Chunk of the entry; 0 if it belongs to all.
     pub chunk: usize,
     /// Kind of the entry, with its operands.
     pub action: Action,
+}
+
+/// The step of one rank: the list that is verified, executed, simulated and printed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct RankProgram {
+    /// The entries, in the order in which the rank runs them.
+    pub nodes: Vec<StepNode>,
+}
+
+impl RankProgram {
+    fn section(&self, of: impl Fn(&Action) -> bool) -> Range<usize> {
+        let first = self.nodes.iter().position(|node| of(&node.action));
+        let last = self.nodes.iter().rposition(|node| of(&node.action));
+        first.zip(last).map_or(self.nodes.len()..self.nodes.len(), |(first, last)| first..last + 1)
+    }
+
+    /// Entries that sum the squares of the gradients; empty at the end of the list if there are none.
+    pub fn norm(&self) -> Range<usize> {
+        self.section(|action| matches!(action, Action::Squares | Action::SumSquares(_)))
+    }
+
+    /// Entries before the sum of the losses and the norm: passes, and transfers until the gradients are complete.
+    pub fn gradients(&self) -> Range<usize> {
+        let losses = self.section(|action| matches!(action, Action::Losses)).start;
+        0..losses.min(self.norm().start)
+    }
+
+    /// Entries after the norm.
+    pub fn updates(&self) -> Range<usize> {
+        self.norm().end..self.nodes.len()
+    }
 }
 
 /// Facts about a chunk for [`crate::verify_step`].
@@ -98,6 +216,18 @@ pub struct StepChunk {
     pub head: bool,
     /// Whether a token table of the chunk is tied to another chunk's.
     pub tied: bool,
+    /// Number of the memory of its slots; chunks of one number share them.
+    pub pool: usize,
+    /// Number of its slots.
+    pub slots: usize,
+    /// Number of older versions of its weights that can be kept.
+    pub kept: usize,
+    /// Number of the ranks that share its layers.
+    pub layer_ranks: usize,
+    /// Number of the ranks of the pipeline.
+    pub pipeline_ranks: usize,
+    /// Whether the size of an update is summed over the pipeline.
+    pub sums_size: bool,
     /// Its flat parameters.
     pub data: DataProgram,
     /// By [`Phase`]: what each unit's list uses, in the order of the forward pass.
@@ -108,6 +238,11 @@ impl StepChunk {
     /// Number of its units.
     pub fn units(&self) -> usize {
         self.names.len()
+    }
+
+    /// Whether the gradients of its flat parameters are reduced in every pass.
+    pub fn settles(&self) -> bool {
+        (0..self.flats()).any(|flat| self.data.settles(flat))
     }
 
     /// Number of its flat parameters.

@@ -8,15 +8,19 @@
 //! | a reduction that is missing, doubled, early, over another axis, or in another type | an update finds terms, or there is nothing to reduce |
 //! | a term that is written behind the reduction | it would be lost, or added to a sum |
 //! | an addition that is missing, doubled, or of another term | an update finds sums of some passes only |
-//! | units or messages that are missing, doubled or exchanged | the next in the micro-batch's way finds no input |
+//! | units or messages that are missing, doubled or exchanged | the next one of the micro-batch finds no input |
+//! | a pass in another slot | it finds another micro-batch's activations, or overwrites them |
+//! | a pass with another version of the weights | forward and backward pass would read different weights |
+//! | a pass that adds to gradients that it must replace, or the reverse | an update finds gradients of the update before, or loses terms |
+//! | a term of the norm, the losses or the size of the update that is missing or doubled | ranks would decide on different numbers |
 
 use crate::node::CollectiveKind;
 use crate::progress::Progress;
-use crate::step::{Action, Message, StepChunk, StepNode, Stream};
+use crate::step::{Action, GradientAdds, Hand, Message, NormGroup, Pass, StepChunk, StepNode, Stream};
 use crate::unit::Phase;
 use crate::zero::{DataProgram, Transfer};
 use bessemer_units::ReduceDType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A step that must not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +63,10 @@ impl Gradient {
 struct ChunkState<'a> {
     chunk: &'a StepChunk,
     passes: BTreeMap<usize, Progress>,
+    /// The pass between its begin and its end.
+    running: Option<Pass>,
+    /// Gradients that passes of the current update have made.
+    made: GradientAdds,
     gradients: Vec<Gradient>,
     /// By place: the flat parameter whose values lie there.
     values: BTreeMap<usize, usize>,
@@ -71,31 +79,45 @@ struct ChunkState<'a> {
     tied: bool,
     /// The norm or a tied table has been made of the gradients.
     used: bool,
-    updated: bool,
+    /// The squares of the gradients have been summed.
+    squared: bool,
+    /// Groups over which the sum of this chunk's squares was summed, where each chunk has its own norm.
+    groups: BTreeSet<NormGroup>,
+    /// The optimizer has prepared the update.
+    prepared: bool,
+    /// Updates so far.
+    updates: usize,
+    /// By memory of kept weights: the version there.
+    kept: BTreeMap<usize, usize>,
 }
 
 struct Checking<'a> {
     chunks: Vec<ChunkState<'a>>,
     node: usize,
-    normed: bool,
+    /// One norm for all chunks.
+    norm: bool,
+    /// By pool and slot: the chunk and the micro-batch that hold it.
+    slots: BTreeMap<(usize, usize), (usize, usize)>,
+    losses: bool,
+    /// Groups over which the sum of all chunks' squares was summed.
+    groups: BTreeSet<NormGroup>,
+    sized: bool,
 }
 
 type Checked = Result<(), Box<StepViolation>>;
 
-/// Checks a rank's step. `norm`: updates wait for the global norm.
+/// Checks a rank's step. `norm`: updates wait for the losses and the norm of all chunks and ranks; else each chunk has its own.
 ///
 /// # Errors
 /// The first node that is wrong.
-pub fn verify_step(
-    chunks: &[StepChunk],
-    nodes: impl IntoIterator<Item = StepNode>,
-    norm: bool,
-) -> Result<(), Box<StepViolation>> {
+pub fn verify_step(chunks: &[StepChunk], nodes: &[StepNode], norm: bool) -> Result<(), Box<StepViolation>> {
     let state = |chunk| {
         let flats = StepChunk::flats(chunk);
         ChunkState {
             chunk,
             passes: BTreeMap::new(),
+            running: None,
+            made: GradientAdds::default(),
             gradients: vec![Gradient::default(); flats],
             values: BTreeMap::new(),
             gathering: Vec::new(),
@@ -103,13 +125,24 @@ pub fn verify_step(
             terms: BTreeMap::new(),
             tied: false,
             used: false,
-            updated: false,
+            squared: false,
+            groups: BTreeSet::new(),
+            prepared: false,
+            updates: 0,
+            kept: BTreeMap::new(),
         }
     };
-    let chunks = chunks.iter().map(state).collect();
-    let mut check = Checking { chunks, node: 0, normed: !norm };
+    let mut check = Checking {
+        chunks: chunks.iter().map(state).collect(),
+        node: 0,
+        norm,
+        slots: BTreeMap::new(),
+        losses: false,
+        groups: BTreeSet::new(),
+        sized: false,
+    };
     for node in nodes {
-        check.visit(&node)?;
+        check.visit(node)?;
         check.node += 1;
     }
     check.end()
@@ -136,7 +169,9 @@ impl Checking<'_> {
             return Err(self.wrong(chunk, "the chunk", "is not on this rank"));
         }
         match &node.action {
-            Action::Unit { unit, phase, micro, older } => self.unit(chunk, *unit, *phase, (*micro, *older)),
+            Action::Begin(pass) => self.begin(chunk, pass),
+            Action::Unit { unit, pass } => self.unit(chunk, *unit, pass),
+            Action::End(pass) => self.end_pass(chunk, pass),
             Action::Complete(flats) => flats.iter().try_for_each(|flat| self.complete(chunk, *flat)),
             Action::Start(transfer) if transfer.kind == CollectiveKind::AllGather => {
                 self.gather(chunk, transfer)
@@ -144,12 +179,11 @@ impl Checking<'_> {
             Action::Start(transfer) => self.reduce(chunk, transfer),
             Action::Wait(transfer) => self.wait(chunk, transfer),
             Action::Add(flat) => self.add(chunk, *flat),
-            Action::Send(message) => self.leaves(chunk, message.stream, message.micro),
-            Action::Receive(message) => self.comes(chunk, message),
-            Action::Hand { stream, micro, to } => {
-                self.leaves(chunk, *stream, *micro)?;
-                let message = Message { stream: *stream, micro: *micro, peer: 0, tag: 0, bytes: 0 };
-                self.comes(*to, &message)
+            Action::Send(Message { stream, micro, slot, .. }) => self.leaves(chunk, *stream, *micro, *slot),
+            Action::Receive(Message { stream, micro, slot, .. }) => self.comes(chunk, *stream, *micro, *slot),
+            Action::Hand(Hand { stream, micro, slot, to, to_slot }) => {
+                self.comes(*to, *stream, *micro, *to_slot)?;
+                self.leaves(chunk, *stream, *micro, *slot)
             }
             Action::Tie => {
                 for chunk in 0..self.chunks.len() {
@@ -163,28 +197,156 @@ impl Checking<'_> {
                 }
                 Ok(())
             }
-            Action::Norm => {
-                (0..self.chunks.len()).try_for_each(|chunk| self.ready(chunk))?;
-                self.chunks.iter_mut().for_each(|chunk| chunk.used = true);
-                if std::mem::replace(&mut self.normed, true) {
-                    return Err(self.wrong(chunk, "the norm", "is in the step already"));
+            Action::Losses => match std::mem::replace(&mut self.losses, true) || !self.norm {
+                true => Err(self.wrong(chunk, "the losses", "are summed already, or once a window")),
+                false => Ok(()),
+            },
+            Action::Squares => {
+                self.ready(chunk)?;
+                self.chunks[chunk].used = true;
+                match std::mem::replace(&mut self.chunks[chunk].squared, true) {
+                    true => Err(self.wrong(chunk, "the norm", "has the squares of the chunk already")),
+                    false => Ok(()),
                 }
-                Ok(())
             }
-            Action::Update { micro_batches } => self.update(chunk, *micro_batches),
+            Action::SumSquares(group) => self.sum_squares(chunk, *group),
+            Action::Prepare => {
+                self.normed(chunk)?;
+                match std::mem::replace(&mut self.chunks[chunk].prepared, true) || !self.norm {
+                    true => {
+                        Err(self.wrong(chunk, "the update", "is prepared already, or not to be prepared"))
+                    }
+                    false => Ok(()),
+                }
+            }
+            Action::SumSize => {
+                if let Some(chunk) = self.chunks.iter().position(|chunk| !chunk.prepared) {
+                    return Err(self.wrong(
+                        chunk,
+                        "the size of the update",
+                        "is summed before it is prepared",
+                    ));
+                }
+                match std::mem::replace(&mut self.sized, true) {
+                    true => Err(self.wrong(chunk, "the size of the update", "is summed already")),
+                    false => Ok(()),
+                }
+            }
+            Action::Update { micro_batches, update, keep } => {
+                self.update(chunk, *micro_batches, *update, *keep)
+            }
             Action::Filler(_) => Ok(()),
         }
     }
 
-    fn unit(&mut self, at: usize, unit: usize, phase: Phase, (micro, older): (usize, bool)) -> Checked {
+    /// A slot gets a micro-batch of a chunk.
+    fn take(&mut self, at: usize, slot: usize, micro: usize, name: &str) -> Checked {
+        let chunk = self.chunks[at].chunk;
+        if slot >= chunk.slots {
+            return Err(self.wrong(at, name, format!("is put into slot {slot} of {}", chunk.slots)));
+        }
+        match self.slots.insert((chunk.pool, slot), (at, micro)) {
+            Some((other, found)) => {
+                let problem =
+                    format!("is put into slot {slot}, which holds micro-batch {found} of chunk {other}");
+                Err(self.wrong(at, name, problem))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A slot must hold a micro-batch of a chunk.
+    fn holds(&self, at: usize, slot: usize, micro: usize, name: &str) -> Checked {
+        match self.slots.get(&(self.chunks[at].chunk.pool, slot)) {
+            Some(found) if *found == (at, micro) => Ok(()),
+            Some((other, found)) => {
+                let problem =
+                    format!("is used in slot {slot}, which holds micro-batch {found} of chunk {other}");
+                Err(self.wrong(at, name, problem))
+            }
+            None => Err(self.wrong(at, name, format!("is used in slot {slot}, which is free"))),
+        }
+    }
+
+    fn free(&mut self, at: usize, slot: usize) {
+        self.slots.remove(&(self.chunks[at].chunk.pool, slot));
+    }
+
+    fn begin(&mut self, at: usize, pass: &Pass) -> Checked {
+        let name = format!("{} of micro-batch {}", pass.phase.name(), pass.micro);
+        if self.chunks[at].running.is_some() {
+            return Err(self.wrong(at, name, "begins inside another pass"));
+        }
+        let first = matches!(pass.phase, Phase::Forward | Phase::Score);
+        match pass.slot {
+            Some(slot) if first && self.chunks[at].chunk.embedding => {
+                self.take(at, slot, pass.micro, &name)?
+            }
+            Some(slot) if pass.phase != Phase::BackwardWeight => self.holds(at, slot, pass.micro, &name)?,
+            None if pass.phase == Phase::BackwardWeight => {}
+            found => return Err(self.wrong(at, name, format!("runs in slot {found:?}"))),
+        }
+        let state = &mut self.chunks[at];
+        if pass.phase != Phase::BackwardWeight {
+            let found = pass.kept.map_or(Some(state.updates), |kept| state.kept.get(&kept).copied());
+            if found != Some(pass.version) {
+                let problem = match found {
+                    Some(found) => format!("reads version {found} of the weights, wanted {}", pass.version),
+                    None => format!("reads version {} of the weights, which was not kept", pass.version),
+                };
+                return Err(self.wrong(at, name, problem));
+            }
+        }
+        if !first {
+            let (settles, made) = (state.chunk.settles(), state.made);
+            let wanted = GradientAdds { input: made.input && !settles, weight: made.weight && !settles };
+            let begins = !made.weight && pass.phase != Phase::BackwardInput;
+            if (pass.adds, pass.begins, pass.update) != (wanted, begins, state.updates) {
+                let problem = format!(
+                    "makes gradients of update {} with {:?}, begins: {}; wanted update {} with {wanted:?}, begins: {begins}",
+                    pass.update, pass.adds, pass.begins, state.updates
+                );
+                return Err(self.wrong(at, name, problem));
+            }
+            state.made.input |= pass.phase != Phase::BackwardWeight;
+            state.made.weight |= pass.phase != Phase::BackwardInput;
+        }
+        self.chunks[at].running = Some(*pass);
+        Ok(())
+    }
+
+    fn end_pass(&mut self, at: usize, pass: &Pass) -> Checked {
+        let name = format!("{} of micro-batch {}", pass.phase.name(), pass.micro);
+        let state = &mut self.chunks[at];
+        let ended = state.passes.get(&pass.micro).is_some_and(|p| p.ended(state.chunk, pass.phase));
+        if state.running.take() != Some(*pass) || !ended {
+            return Err(self.wrong(at, name, "ends, but its units have not run"));
+        }
+        // A stream or gradient that leaves the chunk is read after the pass.
+        let last = match pass.phase {
+            Phase::Score => state.chunk.head,
+            Phase::Backward | Phase::BackwardInput => state.chunk.embedding,
+            Phase::Forward | Phase::BackwardWeight => false,
+        };
+        if let Some(slot) = pass.slot.filter(|_| last) {
+            self.free(at, slot);
+        }
+        Ok(())
+    }
+
+    fn unit(&mut self, at: usize, unit: usize, pass: &Pass) -> Checked {
+        let Pass { phase, micro, .. } = *pass;
         let name = format!("unit {unit}, {} of micro-batch {micro},", phase.name());
         let state = &mut self.chunks[at];
+        if state.running != Some(*pass) {
+            return Err(self.wrong(at, name, "runs outside of its pass"));
+        }
         let progress = state.passes.entry(micro).or_default();
         if let Err(problem) = progress.advance(state.chunk, unit, phase) {
             return Err(self.wrong(at, name, problem));
         }
         let uses = &state.chunk.uses[phase as usize][unit];
-        if !older {
+        if pass.kept.is_none() {
             for flat in uses.reads.clone() {
                 self.readable(at, flat, &name)?;
             }
@@ -192,7 +354,7 @@ impl Checking<'_> {
         for flat in uses.writes.clone() {
             self.write(at, flat)?;
         }
-        // The gradients of both parts are there behind the second.
+        // The gradients of both parts are complete after the second.
         if matches!(phase, Phase::Backward | Phase::BackwardWeight) {
             let state = &mut self.chunks[at];
             for flat in &state.chunk.uses[Phase::Backward as usize][unit].writes {
@@ -200,6 +362,49 @@ impl Checking<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The groups over which squares must be summed.
+    fn norm_groups(&self, at: usize) -> BTreeSet<NormGroup> {
+        let chunk = self.chunks[at].chunk;
+        let ranks = [
+            (NormGroup::Shard, chunk.data.rank.shard.0),
+            (NormGroup::Layers, chunk.layer_ranks),
+            (NormGroup::Pipeline, if self.norm { chunk.pipeline_ranks } else { 1 }),
+        ];
+        ranks.into_iter().filter(|(_, ranks)| *ranks > 1).map(|(group, _)| group).collect()
+    }
+
+    fn sum_squares(&mut self, at: usize, group: NormGroup) -> Checked {
+        let missing = |chunk: &ChunkState<'_>| !chunk.squared;
+        let missing = match self.norm {
+            true => self.chunks.iter().position(missing),
+            false => missing(&self.chunks[at]).then_some(at),
+        };
+        if let Some(chunk) = missing {
+            return Err(self.wrong(chunk, "the norm", "is summed before the squares of the chunk"));
+        }
+        let wanted = self.norm_groups(at).contains(&group);
+        let groups = if self.norm { &mut self.groups } else { &mut self.chunks[at].groups };
+        // Sums are formed in one order on all ranks.
+        let in_order = groups.last().is_none_or(|last| *last < group);
+        groups.insert(group);
+        match in_order && wanted {
+            true => Ok(()),
+            false => {
+                let problem = format!("is summed over {} twice, out of order or in vain", group.name());
+                Err(self.wrong(at, "the norm", problem))
+            }
+        }
+    }
+
+    /// The norm for the update of a chunk is complete.
+    fn normed(&self, at: usize) -> Checked {
+        let groups = if self.norm { &self.groups } else { &self.chunks[at].groups };
+        match *groups == self.norm_groups(at) && self.chunks[at].squared {
+            true => Ok(()),
+            false => Err(self.wrong(at, "the update", "begins before the norm is complete")),
+        }
     }
 
     fn readable(&self, at: usize, flat: usize, by: &str) -> Checked {
@@ -397,20 +602,41 @@ impl Checking<'_> {
         Ok(())
     }
 
-    fn comes(&mut self, at: usize, message: &Message) -> Checked {
-        let name = format!("the stream of micro-batch {}", message.micro);
+    fn comes(&mut self, at: usize, stream: Stream, micro: usize, slot: usize) -> Checked {
+        let name = format!("the stream of micro-batch {micro}");
         if at >= self.chunks.len() {
-            return Err(self.wrong(at, name, "goes to a chunk that is not on this rank"));
+            return Err(self.wrong(at, name, "is copied to a chunk that is not on this rank"));
         }
-        let progress = self.chunks[at].passes.entry(message.micro).or_default();
-        progress.comes(message.stream).map_err(|problem| self.wrong(at, name, problem))
+        self.outside_of_passes(at, micro, &name)?;
+        let progress = self.chunks[at].passes.entry(micro).or_default();
+        progress.comes(stream).map_err(|problem| self.wrong(at, name.as_str(), problem))?;
+        match stream {
+            Stream::Values => self.take(at, slot, micro, &name),
+            Stream::Gradient => self.holds(at, slot, micro, &name),
+        }
     }
 
-    fn leaves(&mut self, at: usize, stream: Stream, micro: usize) -> Checked {
+    /// No pass of a micro-batch runs in a chunk.
+    fn outside_of_passes(&self, at: usize, micro: usize, name: &str) -> Checked {
+        match self.chunks[at].running.is_some_and(|pass| pass.micro == micro) {
+            true => Err(self.wrong(at, name, "enters or leaves the chunk inside a pass")),
+            false => Ok(()),
+        }
+    }
+
+    fn leaves(&mut self, at: usize, stream: Stream, micro: usize, slot: usize) -> Checked {
+        let name = format!("the stream of micro-batch {micro}");
+        self.outside_of_passes(at, micro, &name)?;
         let state = &mut self.chunks[at];
         let progress = state.passes.entry(micro).or_default();
+        let scores = progress.scores();
         let left = progress.leaves(state.chunk, stream);
-        left.map_err(|problem| self.wrong(at, format!("the stream of micro-batch {micro}"), problem))
+        left.map_err(|problem| self.wrong(at, name.as_str(), problem))?;
+        self.holds(at, slot, micro, &name)?;
+        if stream == Stream::Gradient || scores {
+            self.free(at, slot);
+        }
+        Ok(())
     }
 
     /// All gradients of the chunk are sums over the data-parallel axes.
@@ -449,10 +675,28 @@ impl Checking<'_> {
         Ok(())
     }
 
-    fn update(&mut self, at: usize, micro_batches: usize) -> Checked {
+    fn update(&mut self, at: usize, micro_batches: usize, update: usize, keep: Option<usize>) -> Checked {
         self.ready(at)?;
-        if !self.normed {
-            return Err(self.wrong(at, "the update", "comes before the global norm"));
+        self.normed(at)?;
+        let state = &self.chunks[at];
+        let prepared = self.chunks.iter().all(|other| other.prepared || other.updates > state.updates);
+        if self.norm && (!self.losses || !prepared || self.sized != state.chunk.sums_size) {
+            return Err(self.wrong(
+                at,
+                "the update",
+                "comes before the losses are summed and it is prepared",
+            ));
+        }
+        if update != state.updates {
+            return Err(self.wrong(
+                at,
+                "the update",
+                format!("is number {update}, wanted {}", state.updates),
+            ));
+        }
+        if keep.is_some_and(|keep| keep >= state.chunk.kept) {
+            let problem = format!("keeps the weights in memory {keep:?} of {}", state.chunk.kept);
+            return Err(self.wrong(at, "the update", problem));
         }
         for flat in 0..self.chunks[at].gradients.len() {
             let gradient = &self.chunks[at].gradients[flat];
@@ -472,13 +716,19 @@ impl Checking<'_> {
         for flat in 0..state.stale.len() {
             state.stale[flat] = state.chunk.data.spreads(flat);
         }
-        (state.tied, state.used, state.updated) = (false, false, true);
+        state.kept.extend(keep.map(|keep| (keep, state.updates)));
+        state.updates += 1;
+        (state.tied, state.used, state.squared, state.prepared) = (false, false, false, false);
+        (state.made, state.groups) = (GradientAdds::default(), BTreeSet::new());
         Ok(())
     }
 
     fn end(&self) -> Checked {
         for (at, state) in self.chunks.iter().enumerate() {
-            if !state.updated {
+            if let Some(pass) = &state.running {
+                return Err(self.wrong(at, format!("micro-batch {}", pass.micro), "is left inside a pass"));
+            }
+            if state.updates == 0 {
                 return Err(self.wrong(at, "the chunk", "is left without an update"));
             }
             if let Some(flat) = state.stale.iter().position(|stale| *stale) {

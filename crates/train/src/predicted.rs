@@ -63,7 +63,7 @@ pub fn predicted_step(
         let world = Box::new(NullCommunicator::new("world", 0, ranks));
         let update = Worker::dry(&mut null, job, None, world)?.update_ops(&mut null)?;
         let mut optimizer = 0.0;
-        for op in &update.step {
+        for op in update.updates() {
             optimizer += costs.op(op).map_err(|e| ParallelError::Layout(e.to_string()))?;
         }
         let lists = step.replay.events.len();

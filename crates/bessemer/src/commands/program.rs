@@ -50,7 +50,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     let worker = Worker::filled(&mut NullBackend::new(), &job, fill, Box::new(world))?;
     if args.unit == Some(UnitChoice::Step) {
         let (chunks, nodes) = (worker.step_chunks(), worker.step_nodes());
-        let text = print_step(&chunks, &nodes);
+        let text = print_step(&chunks, nodes);
         return match as_json {
             true => print(&serde_json::to_string(&json!({ "nodes": nodes.len(), "text": text }))?),
             false => print(text.trim_end()),

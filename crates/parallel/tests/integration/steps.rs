@@ -11,7 +11,8 @@ use bessemer_parallel::{
     Plan, Stage, Worker,
 };
 use bessemer_program::{
-    Action, CollectiveKind, Phase, StepChunk, StepNode, Stream, Transfer, print_step, verify_step,
+    Action, CollectiveKind, GradientAdds, Hand, Message, NormGroup, Pass, Phase, StepChunk, StepNode, Stream,
+    Transfer, print_step, verify_step,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamStorage, ReduceDType};
@@ -170,9 +171,20 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
     let gradient = |flat: usize| format!("gradient {chunk}.{flat}");
     let stream = |chunk: usize, stream: Stream, micro: usize| format!("stream {stream:?} {chunk}.{micro}");
     let term = |chunk: usize| format!("term {chunk}");
+    let slot_of = |chunk: usize, slot: usize| format!("slot {}.{slot}", chunks[chunk].pool);
     let mut all = Vec::new();
     match &node.action {
-        Action::Unit { unit, phase, micro, .. } => {
+        Action::Begin(pass) | Action::End(pass) => {
+            all.push((format!("pass {chunk}.{}", pass.micro), Touch::Write));
+            all.push((format!("running {chunk}"), Touch::Write));
+            all.extend(pass.slot.map(|slot| (slot_of(chunk, slot), Touch::Write)));
+            if pass.phase != Phase::Forward && pass.phase != Phase::Score {
+                all.push((format!("adds {chunk}"), Touch::Write));
+            }
+        }
+        Action::Unit { unit, pass } => {
+            let (phase, micro) = (&pass.phase, &pass.micro);
+            all.push((format!("pass {chunk}.{micro}"), Touch::Write));
             let uses = &chunks[chunk].uses[*phase as usize][*unit];
             all.extend(uses.reads.iter().map(|flat| (values(*flat), Touch::Read)));
             all.extend(uses.writes.iter().map(|flat| (gradient(*flat), Touch::Add)));
@@ -211,17 +223,26 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
         Action::Add(flat) => {
             all.extend([(format!("sum {chunk}.{flat}"), Touch::Write), (term(chunk), Touch::Write)]);
         }
-        Action::Send(m) | Action::Receive(m) => all.push((stream(chunk, m.stream, m.micro), Touch::Write)),
-        Action::Hand { stream: of, micro, to } => {
-            all.extend([chunk, *to].map(|chunk| (stream(chunk, *of, *micro), Touch::Write)));
+        Action::Send(m) | Action::Receive(m) => {
+            all.extend([
+                (stream(chunk, m.stream, m.micro), Touch::Write),
+                (slot_of(chunk, m.slot), Touch::Write),
+            ]);
         }
-        Action::Tie | Action::Norm | Action::Update { .. } => {
+        Action::Hand(Hand { stream: of, micro, slot, to, to_slot }) => {
+            all.extend([chunk, *to].map(|chunk| (stream(chunk, *of, *micro), Touch::Write)));
+            all.extend([(slot_of(chunk, *slot), Touch::Write), (slot_of(*to, *to_slot), Touch::Write)]);
+        }
+        Action::Losses => all.push(("losses".into(), Touch::Write)),
+        Action::SumSquares(_) => all.push(("norm".into(), Touch::Write)),
+        Action::Prepare => {
+            all.extend([("norm".into(), Touch::Read), (format!("prepared {chunk}"), Touch::Write)]);
+            all.push(("size".into(), Touch::Add));
+        }
+        Action::SumSize => all.push(("size".into(), Touch::Write)),
+        Action::Tie | Action::Squares | Action::Update { .. } => {
             for (chunk, of) in chunks.iter().enumerate() {
-                let concerned = match node.action {
-                    Action::Update { .. } => chunk == node.chunk,
-                    Action::Tie => of.tied,
-                    _ => true,
-                };
+                let concerned = if node.action == Action::Tie { of.tied } else { chunk == node.chunk };
                 if !concerned {
                     continue;
                 }
@@ -230,11 +251,12 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
                 all.extend(flats.clone().map(|flat| (format!("sum {chunk}.{flat}"), Touch::Write)));
                 all.extend(flats.map(|flat| (format!("values {chunk}.{flat}"), Touch::Write)));
             }
-            if !matches!(node.action, Action::Tie) {
-                all.push((
-                    "norm".into(),
-                    if node.action == Action::Norm { Touch::Write } else { Touch::Read },
-                ));
+            if let Action::Update { .. } = node.action {
+                all.extend([("norm".into(), Touch::Read), ("losses".into(), Touch::Read)]);
+                all.extend([(format!("prepared {chunk}"), Touch::Write), ("size".into(), Touch::Read)]);
+                all.push((format!("adds {chunk}"), Touch::Write));
+            } else if node.action == Action::Squares {
+                all.push(("norm".into(), Touch::Add));
             }
         }
         Action::Filler(_) => {}
@@ -253,6 +275,28 @@ fn depend(chunks: &[StepChunk], a: &StepNode, b: &StepNode) -> bool {
     let (a, b) = (touches(chunks, a), touches(chunks, b));
     let clash = |x: Touch, y: Touch| x == Touch::Write || y == Touch::Write || x != y;
     a.iter().any(|(name, x)| b.iter().any(|(other, y)| name == other && clash(*x, *y)))
+}
+
+/// The same pass of another micro-batch, in another slot, with other weights, for another update, or with gradients that are added
+/// where they must be replaced. Equivalent by name: the update and the adds of a forward pass and of a score, which make no
+/// gradients; the version of a weight part, which reads no weights.
+fn other_passes(chunks: &[StepChunk], chunk: usize, pass: &Pass) -> impl Iterator<Item = Pass> {
+    let mut all = vec![Pass { micro: pass.micro + 1000, ..*pass }];
+    all.push(Pass { slot: pass.slot.map_or(Some(0), |slot| Some(slot + 1)), ..*pass });
+    all.push(Pass { slot: pass.slot.map_or(Some(1), |_| None), ..*pass });
+    if pass.phase != Phase::BackwardWeight {
+        all.push(Pass { version: pass.version + 1, ..*pass });
+        let kept = if pass.kept.is_some() { None } else { Some(chunks[chunk].kept) };
+        all.push(Pass { kept, ..*pass });
+    }
+    if !matches!(pass.phase, Phase::Forward | Phase::Score) {
+        let GradientAdds { input, weight } = pass.adds;
+        all.push(Pass { update: pass.update + 1, ..*pass });
+        all.push(Pass { begins: !pass.begins, ..*pass });
+        all.push(Pass { adds: GradientAdds { input: !input, weight }, ..*pass });
+        all.push(Pass { adds: GradientAdds { input, weight: !weight }, ..*pass });
+    }
+    all.into_iter()
 }
 
 /// The same node about something else of the same kind.
@@ -278,20 +322,49 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
         Action::Complete(of) if flats > 1 => {
             vec![with(Action::Complete(of.iter().map(|flat| (flat + 1) % flats).collect()))]
         }
-        Action::Unit { unit, phase, micro, older } => {
-            let of = |unit, micro| with(Action::Unit { unit, phase: *phase, micro, older: *older });
-            vec![of((unit + 1) % chunks[node.chunk].units(), *micro), of(*unit, micro + 1000)]
+        Action::Begin(pass) => {
+            other_passes(chunks, node.chunk, pass).map(|p| with(Action::Begin(p))).collect()
         }
-        Action::Send(m) => {
-            vec![with(Action::Send(bessemer_program::Message { micro: m.micro + 1000, ..*m }))]
+        Action::End(pass) => other_passes(chunks, node.chunk, pass).map(|p| with(Action::End(p))).collect(),
+        Action::Unit { unit, pass } => {
+            let of = |unit, pass| with(Action::Unit { unit, pass });
+            let another = of((unit + 1) % chunks[node.chunk].units(), *pass);
+            let passes = other_passes(chunks, node.chunk, pass).map(|pass| of(*unit, pass));
+            std::iter::once(another).chain(passes).collect()
         }
-        Action::Receive(m) => {
-            vec![with(Action::Receive(bessemer_program::Message { micro: m.micro + 1000, ..*m }))]
+        Action::Send(m) => vec![
+            with(Action::Send(Message { micro: m.micro + 1000, ..*m })),
+            with(Action::Send(Message { slot: m.slot + 1, ..*m })),
+        ],
+        Action::Receive(m) => vec![
+            with(Action::Receive(Message { micro: m.micro + 1000, ..*m })),
+            with(Action::Receive(Message { slot: m.slot + 1, ..*m })),
+        ],
+        Action::Hand(hand) => vec![
+            with(Action::Hand(Hand { micro: hand.micro + 1000, ..*hand })),
+            with(Action::Hand(Hand { slot: hand.slot + 1, ..*hand })),
+            with(Action::Hand(Hand { to_slot: hand.to_slot + 1, ..*hand })),
+            with(Action::Hand(Hand { to: node.chunk, ..*hand })),
+        ],
+        Action::SumSquares(group) => {
+            let all = [NormGroup::Shard, NormGroup::Layers, NormGroup::Pipeline];
+            all.into_iter().filter(|other| other != group).map(|g| with(Action::SumSquares(g))).collect()
         }
-        Action::Hand { stream, micro, to } => {
-            vec![with(Action::Hand { stream: *stream, micro: micro + 1000, to: *to })]
+        Action::Squares | Action::Prepare if chunks.len() > 1 => {
+            vec![StepNode { chunk: (node.chunk + 1) % chunks.len(), ..node.clone() }]
         }
-        Action::Update { micro_batches } => vec![with(Action::Update { micro_batches: micro_batches + 1 })],
+        Action::Update { micro_batches, update, keep } => {
+            let (micro_batches, update, keep) = (*micro_batches, *update, *keep);
+            let mut all = vec![
+                Action::Update { micro_batches: micro_batches + 1, update, keep },
+                Action::Update { micro_batches, update: update + 1, keep },
+            ];
+            if let Some(at) = keep {
+                all.push(Action::Update { micro_batches, update, keep: None });
+                all.push(Action::Update { micro_batches, update, keep: Some(at + 1) });
+            }
+            all.into_iter().map(with).collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -308,7 +381,7 @@ fn reduced_early(
     let [start, wait, add] = [Action::Start(t), Action::Wait(t), Action::Add(t.flat)].map(with);
     let uses = &chunks[node.chunk].uses[Phase::Backward as usize];
     let writes = |other: &StepNode| match other.action {
-        Action::Unit { unit, phase: Phase::Backward | Phase::BackwardWeight, .. } => {
+        Action::Unit { unit, pass } if matches!(pass.phase, Phase::Backward | Phase::BackwardWeight) => {
             other.chunk == node.chunk && uses[unit].writes.contains(&t.flat)
         }
         _ => false,
@@ -326,7 +399,7 @@ fn reduced_early(
 /// Refuses every wrong form of a right list of a rank; counts them by kind.
 fn mutate(name: &str, worker: &Worker, nodes: &[StepNode], norm: bool, mutants: &mut BTreeMap<&str, usize>) {
     let (chunks, at) = (worker.step_chunks(), worker.rank());
-    let check = |nodes: Vec<StepNode>| verify_step(&chunks, nodes, norm);
+    let check = |nodes: Vec<StepNode>| verify_step(&chunks, &nodes, norm);
     check(nodes.to_vec()).unwrap_or_else(|e| panic!("{name}, rank {at}: {e}"));
     let mut refused = |what: &'static str, i: usize, mutant: Vec<StepNode>| {
         *mutants.entry(what).or_default() += 1;
@@ -364,7 +437,7 @@ fn every_wrong_step_is_refused() {
         // One rank of each stage, and the last one.
         for at in (0..pipeline).map(|stage| stage * layout.ranks / pipeline).chain([layout.ranks - 1]) {
             let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
-            mutate(layout.name, &worker, &worker.step_nodes(), layout.updates == 1, &mut mutants);
+            mutate(layout.name, &worker, worker.step_nodes(), layout.updates == 1, &mut mutants);
         }
     }
     let all: usize = mutants.values().sum();
@@ -380,11 +453,11 @@ fn every_wrong_step_with_filled_bubbles_is_refused() {
         layout.config.fill =
             FillConfig::Several(vec![FillChoice::Kfac, FillChoice::Evaluation, FillChoice::Checkpoint]);
         let worker = rank(&layout, layout.ranks - 1, &Ledger::new(), &mut NullBackend::new());
-        let steps = worker.filled_step_nodes();
+        let steps: Vec<&[StepNode]> = worker.filled_step_nodes().collect();
         // Outside of a refresh, its first step, and one of the others at least.
         assert!(steps.len() >= 4 + 4 + 2, "{name}: {} programs", steps.len());
         // The fullest programs of each kind of step.
-        for nodes in [&steps[3], &steps[7], &steps[9]] {
+        for nodes in [steps[3], steps[7], steps[9]] {
             let fillers = nodes.iter().filter(|node| matches!(node.action, Action::Filler(_))).count();
             assert!(fillers > 0, "{name}");
             mutate(name, &worker, nodes, true, &mut mutants);
@@ -478,18 +551,18 @@ fn lists_of_different_ranks_fit_each_other() {
         let plan = plan.unwrap();
         let ranks: Vec<_> =
             (0..layout.ranks).map(|at| rank(&layout, at, &Ledger::new(), &mut NullBackend::new())).collect();
-        let lists: Vec<Vec<StepNode>> = ranks.iter().map(Worker::step_nodes).collect();
+        let lists: Vec<&[StepNode]> = ranks.iter().map(Worker::step_nodes).collect();
         let mut messages: BTreeMap<(usize, usize, u64), [Vec<u64>; 2]> = BTreeMap::new();
         for (at, list) in lists.iter().enumerate() {
             let coord = plan.coord(at);
             let same = (0..at).find(|other| plan.coord(*other).pipeline == coord.pipeline);
             if let Some(same) = same {
-                assert_eq!(list, &lists[same], "{}: ranks {same} and {at}", layout.name);
+                assert_eq!(*list, lists[same], "{}: ranks {same} and {at}", layout.name);
             }
             if same.is_some() {
                 continue;
             }
-            for node in list {
+            for node in *list {
                 match &node.action {
                     Action::Send(m) => {
                         messages.entry((coord.pipeline, m.peer, m.tag)).or_default()[0].push(m.bytes)
@@ -515,7 +588,7 @@ fn printed_steps_are_the_golden_files() {
     for (name, at) in golden {
         let layout = layouts().into_iter().find(|layout| layout.name == name).unwrap();
         let worker = rank(&layout, at, &Ledger::new(), &mut NullBackend::new());
-        let text = print_step(&worker.step_chunks(), &worker.step_nodes());
+        let text = print_step(&worker.step_chunks(), worker.step_nodes());
         let file = format!(
             "{}/tests/golden/{}.txt",
             env!("CARGO_MANIFEST_DIR"),
