@@ -109,8 +109,8 @@ impl Decoder {
     /// [`Decoder::write_param`] then say nothing about the model). A tied token table belongs to two units.
     ///
     /// # Errors
-    /// As [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, of a float type, with
-    /// gradients if the decoder is to train (the first that is not is named).
+    /// As [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, of a float type (the first
+    /// that is not is named). A decoder that trains freezes the parameters without a gradient.
     pub fn with_params(
         backend: &mut dyn Backend,
         model: &Model,
@@ -135,7 +135,7 @@ impl Decoder {
         let Parts { model, tensor_shard, ranks, shape, config, stage } = *parts;
         let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
         let specs = tensor_shard.map_or_else(|| span.params(model), |part| part.specs(span));
-        params::check(&params, &specs, train)?;
+        params::check(&params, &specs)?;
         let shardings = tensor_shard.map_or_else(|| model.shardings(), |part| part.shardings.clone());
         let whole = tensor_shard.map(|part| &part.whole);
         let plan = Plan {

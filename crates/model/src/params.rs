@@ -14,7 +14,7 @@ pub struct Param {
     pub spec: ParamSpec,
     /// Values, `[rows, cols]` as in [`ParamSpec::matrix`].
     pub value: View,
-    /// Gradient of the same shape, if the decoder trains.
+    /// Gradient of the same shape, if the decoder trains the parameter.
     pub grad: Option<View>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) fn alloc(
     Ok(params)
 }
 
-/// Errors unless these are the parameters of `specs`, placed in matrices of a float type, with gradients if asked.
-pub(crate) fn check(params: &[Param], specs: &[ParamSpec], gradients: bool) -> Result<(), ModelError> {
+/// Errors unless these are the parameters of `specs`, placed in matrices of a float type.
+pub(crate) fn check(params: &[Param], specs: &[ParamSpec]) -> Result<(), ModelError> {
     let wrong = |name: &str, wanted: String, found: String| {
         Err(ModelError::ParameterPlace { name: name.into(), wanted, found })
     };
@@ -61,7 +61,7 @@ pub(crate) fn check(params: &[Param], specs: &[ParamSpec], gradients: bool) -> R
                     let found = format!("{what} [{}, {}] of {}", v.rows, v.cols, v.dtype());
                     return wrong(&spec.name, wanted, found);
                 }
-                None if gradients => return wrong(&spec.name, wanted, format!("no {what}")),
+                // A frozen parameter has no gradient.
                 None => {}
             }
         }

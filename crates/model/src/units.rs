@@ -8,8 +8,8 @@ use crate::record::Recording;
 use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_program::{
-    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, fuse, offload, overlap, partition,
-    partition_activations, plan_memory, recompute, seal, split,
+    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, freeze, fuse, offload, overlap,
+    partition, partition_activations, plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
@@ -48,6 +48,8 @@ pub(crate) struct Plan<'a> {
 pub enum Rewrite {
     /// As the model's code has recorded it.
     Record,
+    /// Without the gradients of frozen parameters.
+    Freeze,
     /// Values that are made again.
     Recompute,
     /// One rank's shapes and collectives.
@@ -91,8 +93,12 @@ impl Plan<'_> {
         mut unit: UnitProgram,
         policy: Option<&RecomputePolicy>,
         offloads: bool,
+        frozen: &dyn Fn(&str) -> bool,
     ) -> Result<(UnitProgram, UnitMemory), ModelError> {
         let wanted = |pass: Rewrite| pass <= self.until;
+        if wanted(Rewrite::Freeze) && self.shape.purpose == Purpose::Train {
+            freeze(&mut unit, frozen);
+        }
         if let Some(policy) = policy.filter(|_| wanted(Rewrite::Recompute)) {
             recompute(&mut unit, policy)?;
         }
@@ -174,18 +180,21 @@ impl Plan<'_> {
             };
             program.parameters.iter().map(find).collect()
         };
+        let frozen = |name: &str| numbers.get(name).is_some_and(|number| params[*number].grad.is_none());
         if span.embedding {
-            let (program, memory) = self.rewrite(recording.embedding(), None, false)?;
+            let (program, memory) = self.rewrite(recording.embedding(), None, false, &frozen)?;
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Embedding, program, memory, distinct: true, parameters });
         }
-        // Layers of one policy, one memory and one layout differ in nothing but their number.
-        let mut recorded: HashMap<(&RecomputePolicy, bool, Vec<Option<usize>>), usize> = HashMap::new();
+        // Layers of one policy, one memory and one layout that freeze the same parameters differ only in their number.
+        let mut recorded: HashMap<(&RecomputePolicy, bool, Vec<(Option<usize>, bool)>), usize> =
+            HashMap::new();
         for layer in span.layers.clone() {
             let policy = recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
             let offloads = offload.has(layer, &span.layers);
-            let kind = (policy, offloads, of_layer.map(Sharding::dim).collect());
+            let of_layer = of_layer.map(|sharding| (sharding.dim(), frozen(&sharding.spec.name)));
+            let kind = (policy, offloads, of_layer.collect());
             let like = recorded.get(&kind).copied();
             let (program, memory) = match like {
                 Some(at) => {
@@ -194,7 +203,9 @@ impl Plan<'_> {
                 }
                 None => {
                     recorded.insert(kind, units.len());
-                    self.rewrite(recording.layer(layer), Some(policy), offloads)?
+                    let prefix = layer_prefix(layer);
+                    let frozen = |name: &str| frozen(&format!("{prefix}{name}"));
+                    self.rewrite(recording.layer(layer), Some(policy), offloads, &frozen)?
                 }
             };
             let parameters = number(&layer_prefix(layer), &program);
@@ -202,7 +213,7 @@ impl Plan<'_> {
             units.push(StageUnit { unit: Unit::Layer(layer), program, memory, distinct, parameters });
         }
         if span.head {
-            let (program, memory) = self.rewrite(recording.head(), None, false)?;
+            let (program, memory) = self.rewrite(recording.head(), None, false, &frozen)?;
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Head, program, memory, distinct: true, parameters });
         }

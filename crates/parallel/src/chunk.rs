@@ -2,8 +2,8 @@
 
 use crate::config::Stage;
 use crate::error::ParallelError;
-use crate::exchange::Exchange;
-use crate::flat::Units;
+use crate::exchange::{DataQueues, Exchange};
+use crate::flat::{GroupShards, Units};
 use crate::groups::ChunkGroups;
 use crate::lists::PassLists;
 use crate::memory::ParamMemory;
@@ -22,7 +22,6 @@ use bessemer_collectives::Communicator;
 use bessemer_mesh::Axis;
 use bessemer_model::{ActivationConfig, Decoder, Pending, SlotMemory, StageConfig, StagePass};
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StateView, StepStats};
-use bessemer_program::DataRank;
 use bessemer_schedule::Instruction;
 use bessemer_tensor::{Backend, View};
 use bessemer_units::ParamStorage;
@@ -94,14 +93,16 @@ impl Chunk {
             .enumerate()
             .filter(|(_, p)| place.span.uses(&part.model, p.id()))
             .unzip();
-        let owners = Owners::new(job.model, job.optim, plan.shard()).of_params(&numbers);
-        let units = Units::new(&specs, place.table_apart, &owners, plan.shard());
-        let memory = ParamMemory::alloc(backend, job, specs, &units.list, coord.shard)?;
+        let shards = plan.group_shards();
+        let groups_of_params = GroupShards { groups: &plan.groups, shards: &shards };
+        let owners = Owners::new(job.model, job.optim, &groups_of_params).of_params(&numbers);
+        let units = Units::new(&specs, place.table_apart, &owners, &groups_of_params);
+        let memory = ParamMemory::alloc(backend, job, specs, &units.list, coord)?;
         let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
         let stash = WeightVersions::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
         decoder.set_z_loss(job.z_loss);
-        let list = memory.optim_params(&part, &units.list, plan.shard() == 1, coord.shard);
+        let list = memory.optim_params(&part, &units.list, (plan, coord));
         let list = with_others(list, job, &part, &memory.params, &numbers);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
         // Mirrored holders see other micro-batches. They come to their copies of a stage at different times, so nothing but sums
@@ -114,27 +115,25 @@ impl Chunk {
         let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;
         let gradients = match place.first_holder {
-            true => unique_gradients(&list, &tensor_shard, &place.span),
+            true => unique_gradients(&list, &tensor_shard, &place.span, &units),
             false => Vec::new(),
         };
         let squares = LocalSquares::new(backend, &gradients)?;
-        let (sharing, operands) = share(backend, job, &owners, &list, &tensor_shard)?;
+        let group_of = |param: usize| units.list[units.place(param).unit].group;
+        let (sharing, operands) = share(backend, job, (&owners, &group_of), &list, &tensor_shard)?;
         let numbered = tensor_shard.iter().cloned().zip(&memory.params).enumerate();
         let gradients: Vec<_> = numbered
             .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
             .collect();
-        let ChunkGroups { layers, shard, replicate, ends } = groups;
+        let ChunkGroups { layers, data, ends } = groups;
         let mut tensor = TensorGroup::new(layers, &part, (plan.sequence, plan.overlap), &gradients)?;
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
-        let of = |group: &bessemer_collectives::CollectiveQueue| (group.size(), group.rank());
-        let rank = DataRank { shard: of(&shard), replicate: of(&replicate) };
-        let lists = PassLists::new(&decoder, &memory, &units, &tensor, (rank, plan.reduce_dtype));
+        let ranks = data.iter().map(DataQueues::rank).collect();
+        let lists = PassLists::new(&decoder, &memory, &units, &tensor, (ranks, plan.reduce_dtype));
         let programs = decoder.programs().map(|(_, program, _)| program);
         tensor.plan_staging(programs, &lists.completed(), job.types.gradients.dtype());
-        let groups = (shard, replicate);
-        let exchange =
-            Exchange::new(backend, groups, &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;
+        let exchange = Exchange::new(backend, data, &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;
         Ok(Chunk {
             settles: (0..lists.data.flats.len()).any(|flat| lists.data.settles(flat)),
             lists,
@@ -216,7 +215,7 @@ impl Chunk {
 
     /// This rank's part of the gradient of a token table that two stages hold.
     pub(crate) fn table_gradient(&self) -> Option<View> {
-        self.units.table.map(|unit| self.memory.gradients[unit].own)
+        self.units.table.and_then(|unit| Some(self.memory.gradients[unit].as_ref()?.own))
     }
 }
 
@@ -250,6 +249,7 @@ fn in_gradients(job: &Job<'_>, needs: &Needs) -> bool {
         && program.stages == 1
         && program.micro_batches() == 1
         && job.plan.stage < Stage::Zero2
+        && job.plan.groups.is_single()
         && needs.slots <= 1
         && needs.pending == 0
         && activations.lengths.is_empty()
@@ -275,13 +275,14 @@ fn expect_complete(decoder: &Decoder, tensor: &TensorGroup) -> Result<(), Parall
     Ok(())
 }
 
-/// The gradients that this rank stands for in the global norm. A token table that the last stage holds too is the first
-/// stage's.
+/// The gradients whose squares this rank sums, with the groups of their parameters. A token table that the last stage holds too is
+/// the first stage's.
 fn unique_gradients(
     list: &[(usize, Range<usize>, bessemer_optim::OptimParam)],
     tensor_shard: &[TensorShardParam],
     span: &Span,
-) -> Vec<View> {
+    units: &Units,
+) -> Vec<(usize, View)> {
     let cut = |grad: View, range: &Range<usize>, r: Range<usize>| match r == *range {
         true => grad,
         false => View {
@@ -296,7 +297,8 @@ fn unique_gradients(
         .filter(|(index, ..)| span.owns(tensor_shard[*index].id()))
         .flat_map(|(index, range, param)| {
             let counted = counted(&tensor_shard[*index], range);
-            counted.into_iter().map(move |r| cut(param.grad, range, r))
+            let group = units.list[units.place(*index).unit].group;
+            counted.into_iter().map(move |r| (group, cut(param.grad, range, r)))
         })
         .collect()
 }

@@ -20,14 +20,36 @@ use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 pub(crate) use bessemer_collectives::ViewError as ExchangeError;
 use bessemer_collectives::{
-    Collective, CollectiveQueue, ElementType, HostBuffer, Pattern, Reduce, Ticket, read_view, write_view,
+    Collective, CollectiveQueue, ElementType, HostBuffer, Parts, Pattern, Reduce, Ticket, read_view,
+    write_view,
 };
 use bessemer_mesh::{Axis, even};
-use bessemer_program::{BUCKET, CollectiveKind, PiecesInFlight, Transfer};
+use bessemer_program::{BUCKET, CollectiveKind, DataRank, PiecesInFlight, Transfer};
 use bessemer_tensor::op::{Add, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::{DType, ReduceDType};
 use std::ops::Range;
+
+/// Queues of the data-parallel ranks of one group of parameters.
+#[derive(Debug)]
+pub(crate) struct DataQueues {
+    /// Ranks over which the group is sharded.
+    pub(crate) shard: CollectiveQueue,
+    /// Ranks with replicas: for other data, and mirrored holders.
+    pub(crate) replicate: CollectiveQueue,
+}
+
+impl DataQueues {
+    /// This rank's position.
+    pub(crate) fn rank(&self) -> DataRank {
+        let at = |queue: &CollectiveQueue| (queue.size(), queue.rank());
+        DataRank { shard: at(&self.shard), replicate: at(&self.replicate) }
+    }
+
+    fn over(&mut self, axis: Axis) -> &mut CollectiveQueue {
+        if axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard }
+    }
+}
 
 /// The transfers of one rank on the data-parallel axes.
 #[derive(Debug)]
@@ -41,12 +63,14 @@ pub(crate) struct Exchange {
 /// Pieces of values and gradients between the memory of the device and collectives.
 #[derive(Debug)]
 struct StagedPieces {
-    shard: CollectiveQueue,
-    replicate: CollectiveQueue,
+    /// By group of parameters.
+    groups: Vec<DataQueues>,
+    /// By unit: its group.
+    group_of: Vec<usize>,
     /// By unit.
     pieces: Vec<Vec<Piece>>,
     values: Vec<Stretch>,
-    gradients: Vec<Stretch>,
+    gradients: Vec<Option<Stretch>>,
     /// First element of this rank's part, by unit.
     own_start: Vec<usize>,
     /// Staging buffers that no collective has.
@@ -64,7 +88,7 @@ impl Exchange {
     /// An error of the device.
     pub(crate) fn new(
         backend: &mut dyn Backend,
-        (shard, replicate): (CollectiveQueue, CollectiveQueue),
+        groups: Vec<DataQueues>,
         units: &[FlatUnit],
         memory: &ParamMemory,
         reduce_dtype: ReduceDType,
@@ -80,20 +104,24 @@ impl Exchange {
             values: most.values.min(usual.values.max(unit)),
             gradients: most.gradients.min(usual.gradients.max(all)),
         };
-        let silent = shard.size() * replicate.size() == 1;
-        let dtype = |of: &[Stretch]| of.first().map_or(DType::F32, |s| s.whole.dtype());
-        let (values, gradients) = (dtype(&memory.values), dtype(&memory.gradients));
+        let silent = groups.iter().all(|group| group.shard.size() * group.replicate.size() == 1);
+        let gathers = groups.iter().any(|group| group.shard.size() > 1);
+        let dtype = |of: Option<&Stretch>| of.map_or(DType::F32, |s| s.whole.dtype());
+        let (values, gradients) =
+            (dtype(memory.values.first()), dtype(memory.gradients.iter().flatten().next()));
         let buffers = |count: usize, dtype: DType, len: usize, idle: bool| -> Vec<HostBuffer> {
             let count = if idle { 0 } else { count };
             (0..count).map(|_| HostBuffer::planned(dtype.into(), len)).collect()
         };
-        let own_start = memory.parts.iter().map(|p| p.range(shard.rank()).start).collect();
+        let group_of: Vec<usize> = units.iter().map(|unit| unit.group).collect();
+        let start = |(parts, group): (&Parts, &usize)| parts.range(groups[*group].shard.rank()).start;
+        let own_start = memory.parts.iter().zip(&group_of).map(start).collect();
         let mut staged = StagedPieces {
             free_for_gradients: Vec::new(),
-            free_for_values: buffers(most.values, values, longest, shard.size() == 1),
+            free_for_values: buffers(most.values, values, longest, !gathers),
             term: memory.term,
-            shard,
-            replicate,
+            groups,
+            group_of,
             pieces,
             values: memory.values.clone(),
             gradients: memory.gradients.clone(),
@@ -101,11 +129,11 @@ impl Exchange {
         };
         let int8 = match reduce_dtype {
             ReduceDType::Int8 if !silent => {
-                let at = |group: &CollectiveQueue| (group.size(), group.rank());
-                let (positions, of) = ((at(&staged.shard), at(&staged.replicate)), &staged);
-                let whole = |unit: usize| of.gradients[unit].whole;
-                Some(Int8::alloc(backend, &of.pieces, positions, &whole, &|unit, piece| {
-                    of.summed(unit, piece)
+                let of = &staged;
+                let at = |unit: usize| of.groups[of.group_of[unit]].rank();
+                let whole = |unit: usize| of.gradients[unit].map(|gradients| gradients.whole);
+                Some(Int8::alloc(backend, &of.pieces, &at, &whole, &|unit, piece| {
+                    of.summed(unit, piece).ok()
                 })?)
             }
             _ => None,
@@ -117,14 +145,9 @@ impl Exchange {
         Ok(Exchange { flow: PieceFlow::new(most), staged, int8 })
     }
 
-    /// The communicator of the shard axis, for calls while no transfer is in flight.
-    pub(crate) fn shard(&mut self) -> &mut CollectiveQueue {
-        &mut self.staged.shard
-    }
-
-    /// The communicator of the replicate axis, for calls while no transfer is in flight.
-    pub(crate) fn replicate(&mut self) -> &mut CollectiveQueue {
-        &mut self.staged.replicate
+    /// The queues of a group of parameters, for calls while no transfer is in flight.
+    pub(crate) fn group(&mut self, group: usize) -> &mut DataQueues {
+        &mut self.staged.groups[group]
     }
 
     /// Most pieces that travel at once.
@@ -185,18 +208,24 @@ impl Exchange {
 
     /// The operator of [`bessemer_program::PassNode::Add`]. The sum is formed in f32 and rounded to the type of gradients.
     pub(crate) fn addition(&self, unit: usize) -> Result<Op, TensorError> {
-        let sum = self.staged.gradients[unit].own;
+        let sum = self.staged.gradient(unit)?.own;
         Ok(Add { a: self.staged.term(unit)?, b: sum, out: sum }.into())
     }
 }
 
 impl StagedPieces {
+    /// The gradients of a unit.
+    fn gradient(&self, unit: usize) -> Result<Stretch, TensorError> {
+        let frozen = || TensorError::Outside(format!("unit {unit} is frozen and has no gradients").into());
+        self.gradients[unit].ok_or_else(frozen)
+    }
+
     /// Where the term of a unit's gradients lies that is added to earlier ones.
     fn term(&self, unit: usize) -> Result<View, TensorError> {
         let whole = self.term.ok_or_else(|| {
             TensorError::Outside("no memory was planned for gradients of several micro-batches".into())
         })?;
-        Ok(whole.columns(0, self.gradients[unit].own.len()))
+        Ok(whole.columns(0, self.gradient(unit)?.own.len()))
     }
 
     /// Elements of a unit within this rank's part.
@@ -207,28 +236,35 @@ impl StagedPieces {
     }
 
     /// What an all-reduce sums of a piece: this rank's part, if the shard axis has summed it before.
-    fn summed(&self, unit: usize, piece: &Piece) -> View {
-        match self.shard.size() {
-            1 => self.gradients[unit].whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
-            _ => self.own(self.gradients[unit].own, unit, &piece.ranges[self.shard.rank()]),
-        }
+    fn summed(&self, unit: usize, piece: &Piece) -> Result<View, TensorError> {
+        let (gradients, shard) = (self.gradient(unit)?, &self.queues(unit).shard);
+        Ok(match shard.size() {
+            1 => gradients.whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
+            _ => self.own(gradients.own, unit, &piece.ranges[shard.rank()]),
+        })
     }
 
-    fn group(&mut self, axis: Axis) -> &mut CollectiveQueue {
-        if axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard }
+    /// The queues of a unit's group.
+    fn queues(&self, unit: usize) -> &DataQueues {
+        &self.groups[self.group_of[unit]]
+    }
+
+    fn queue(&mut self, transfer: Transfer) -> &mut CollectiveQueue {
+        self.groups[self.group_of[transfer.flat]].over(transfer.axis)
     }
 
     /// Where the sum of a piece belongs on this rank: of an all-reduce its part of what is summed.
     fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
         let unit = transfer.flat;
         if transfer.kind == CollectiveKind::AllReduce {
-            let group = if transfer.axis == Axis::Replicate { &self.replicate } else { &self.shard };
-            let summed = self.summed(unit, &self.pieces[unit][piece]);
-            let own = even(summed.len(), group.size(), group.rank());
+            let rank = self.queues(unit).rank();
+            let (ranks, me) = if transfer.axis == Axis::Replicate { rank.replicate } else { rank.shard };
+            let summed = self.summed(unit, &self.pieces[unit][piece])?;
+            let own = even(summed.len(), ranks, me);
             return Ok(summed.columns(own.start, own.len));
         }
-        let part = if transfer.term { self.term(unit)? } else { self.gradients[unit].own };
-        Ok(self.own(part, unit, &self.pieces[unit][piece].ranges[self.shard.rank()]))
+        let part = if transfer.term { self.term(unit)? } else { self.gradient(unit)?.own };
+        Ok(self.own(part, unit, &self.pieces[unit][piece].ranges[self.queues(unit).shard.rank()]))
     }
 
     /// Encodes the quantised of a piece and starts their all-to-all.
@@ -249,8 +285,8 @@ impl StagedPieces {
         }
         let pattern = Pattern::AllToAll { send: &quantised.bytes, receive: &quantised.received };
         let name = &self.pieces[transfer.flat][piece].name;
-        let group = if transfer.axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard };
-        Ok(group.start(&Collective::new(name, pattern), values)?)
+        let queue = self.groups[self.group_of[transfer.flat]].over(transfer.axis);
+        Ok(queue.start(&Collective::new(name, pattern), values)?)
     }
 
     /// Decodes what an all-to-all has brought, and sums it; of an all-reduce encodes the sum and starts its all-gather. Or decodes what
@@ -263,7 +299,7 @@ impl StagedPieces {
         pending: Ticket,
     ) -> Result<Option<Ticket>, ExchangeError> {
         let (scratch, quantised) = (&int8.scratch, int8.piece(transfer.axis, transfer.flat, piece));
-        let mut values = self.group(transfer.axis).finish(pending)?;
+        let mut values = self.queue(transfer).finish(pending)?;
         let launch = |backend: &mut dyn Backend, op: Op| backend.launch(Stream(0), &op);
         if leg > 0 {
             for (rank, part) in quantised.views.iter().enumerate() {
@@ -287,11 +323,11 @@ impl StagedPieces {
         }
         scratch.encode(sum).try_for_each(|op| launch(backend, op))?;
         values.reset(ElementType::U8, quantised.bytes.len());
-        let group = if transfer.axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard };
-        let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(group.rank())];
+        let queue = self.groups[self.group_of[transfer.flat]].over(transfer.axis);
+        let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(queue.rank())];
         scratch.read(backend, own.len(), bytes)?;
         let name = &self.pieces[transfer.flat][piece].name;
-        Ok(Some(group.start(&Collective::new(name, Pattern::AllGather(&quantised.bytes)), values)?))
+        Ok(Some(queue.start(&Collective::new(name, Pattern::AllGather(&quantised.bytes)), values)?))
     }
 
     /// Copies a piece to a staging buffer and starts its collective.
@@ -302,37 +338,40 @@ impl StagedPieces {
         piece: usize,
     ) -> Result<Ticket, ExchangeError> {
         let unit = transfer.flat;
-        let (free, of) = match transfer.kind {
-            CollectiveKind::AllGather => (&mut self.free_for_values, &self.values),
-            _ => (&mut self.free_for_gradients, &self.gradients),
+        let (free, whole) = match transfer.kind {
+            CollectiveKind::AllGather => (&mut self.free_for_values, self.values[unit].whole),
+            _ => {
+                let gradients = self.gradient(unit)?.whole;
+                (&mut self.free_for_gradients, gradients)
+            }
         };
-        let dtype = of[unit].whole.dtype();
+        let dtype = whole.dtype();
         let mut values = free.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0));
         let p = &self.pieces[unit][piece];
         if transfer.axis == Axis::Replicate {
-            let summed = self.summed(unit, p);
+            let summed = self.summed(unit, p)?;
             values.reset(values.element(), summed.len());
             read_view(backend, summed, &mut values, 0..summed.len())?;
             let sum = Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum));
-            return Ok(self.replicate.start(&sum, values)?);
+            return Ok(self.groups[self.group_of[unit]].replicate.start(&sum, values)?);
         }
         values.reset(values.element(), p.parts.len());
         let pattern = match transfer.kind {
             CollectiveKind::AllGather => {
-                let me = self.shard.rank();
+                let me = self.queues(unit).shard.rank();
                 let own = self.own(self.values[unit].own, unit, &p.ranges[me]);
                 read_view(backend, own, &mut values, p.parts.range(me))?;
                 Pattern::AllGather(&p.parts)
             }
             _ => {
                 for (r, range) in p.ranges.iter().enumerate() {
-                    let whole = self.gradients[unit].whole.columns(range.start, range.len());
-                    read_view(backend, whole, &mut values, p.parts.range(r))?;
+                    let part = whole.columns(range.start, range.len());
+                    read_view(backend, part, &mut values, p.parts.range(r))?;
                 }
                 Pattern::ReduceScatter(&p.parts, Reduce::Sum)
             }
         };
-        Ok(self.shard.start(&Collective::new(&p.name, pattern), values)?)
+        Ok(self.groups[self.group_of[unit]].shard.start(&Collective::new(&p.name, pattern), values)?)
     }
 
     /// Waits for a piece's collective and puts its result where it belongs.
@@ -344,15 +383,14 @@ impl StagedPieces {
         pending: Ticket,
     ) -> Result<(), ExchangeError> {
         let unit = transfer.flat;
+        let values = self.queue(transfer).finish(pending)?;
         let p = &self.pieces[unit][piece];
         if transfer.axis == Axis::Replicate {
-            let values = self.replicate.finish(pending)?;
-            let summed = self.summed(unit, p);
+            let summed = self.summed(unit, p)?;
             write_view(backend, summed, &values, 0..summed.len())?;
             self.free_for_gradients.push(values);
             return Ok(());
         }
-        let values = self.shard.finish(pending)?;
         if transfer.kind == CollectiveKind::AllGather {
             for (r, range) in p.ranges.iter().enumerate() {
                 let whole = self.values[unit].whole.columns(range.start, range.len());
@@ -362,7 +400,7 @@ impl StagedPieces {
             return Ok(());
         }
         let own = self.sum_of(transfer, piece)?;
-        write_view(backend, own, &values, p.parts.range(self.shard.rank()))?;
+        write_view(backend, own, &values, p.parts.range(self.queues(unit).shard.rank()))?;
         self.free_for_gradients.push(values);
         Ok(())
     }

@@ -76,8 +76,6 @@ pub(crate) struct StepRun<'a> {
     pub(crate) updates: &'a mut [Update],
     /// Loss of batches that were evaluated.
     pub(crate) evaluated: LossSum,
-    /// Sum of squares of gradients.
-    pub(crate) squares: f64,
     /// Sum of the terms of the size of the update.
     size: f64,
     /// The newest update.
@@ -92,7 +90,7 @@ impl<'a> StepRun<'a> {
     ) -> StepRun<'a> {
         let grad_norm = if let UpdateRule::Global { grad_norm, .. } = rule { grad_norm } else { 0.0 };
         let stats = StepStats { grad_norm, clip_factor: 0.0, skipped: true };
-        StepRun { source, rule, updates, evaluated: LossSum::default(), squares: 0.0, size: 0.0, stats }
+        StepRun { source, rule, updates, evaluated: LossSum::default(), size: 0.0, stats }
     }
 
     /// A run of nodes that neither read batches nor update.
@@ -167,8 +165,8 @@ impl Worker {
             Action::Tie => parallel_error(self.tie.add_up(backend, &mut self.chunks))?,
             // Reported by every rank between the sections ([`Worker::sum_over_data`]).
             Action::Losses => {}
-            Action::Squares => run.squares += self.chunks[number].squares.sum(backend)?,
-            Action::SumSquares(group) => run.squares = self.sum_squares(number, *group, run.squares)?,
+            Action::Squares => self.chunks[number].squares.add_to(backend, &mut self.squares)?,
+            Action::SumSquares(group) => self.sum_squares(number, *group)?,
             Action::Prepare => self.prepare_update(backend, number, run)?,
             Action::SumSize if run.skips() => {}
             Action::SumSize => {
@@ -361,14 +359,25 @@ impl Worker {
         Ok(Copy { src, dst })
     }
 
-    fn sum_squares(&mut self, number: usize, group: NormGroup, sum: f64) -> Result<f64, ParallelError> {
+    fn sum_squares(&mut self, number: usize, group: NormGroup) -> Result<(), ParallelError> {
         let name = "norm of the gradient";
-        let chunk = &mut self.chunks[number];
-        Ok(match group {
-            NormGroup::Shard => self.control.sum(&mut *chunk.exchange.shard().idle()?, name, sum)?,
-            NormGroup::Layers => self.control.sum(&mut *chunk.tensor.idle()?, name, sum)?,
-            NormGroup::Pipeline => self.sum_over_stages(sum)?,
-        })
+        if let NormGroup::Shard(group) = group {
+            let mut shard = self.chunks[number].exchange.group(group).shard.idle()?;
+            self.squares[group] = self.control.sum(&mut *shard, name, self.squares[group])?;
+            return Ok(());
+        }
+        // From here on the first sum is that of all groups.
+        let sum = self.take_squares();
+        self.squares[0] = match group {
+            NormGroup::Layers => self.control.sum(&mut *self.chunks[number].tensor.idle()?, name, sum)?,
+            _ => self.sum_over_stages(sum)?,
+        };
+        Ok(())
+    }
+
+    /// The sum of squares of all groups of parameters, which are zero after it.
+    pub(crate) fn take_squares(&mut self) -> f64 {
+        self.squares.iter_mut().map(std::mem::take).sum()
     }
 
     /// Prepares the update of a chunk. Of mirrored holders one counts in the size of the update.
@@ -404,7 +413,8 @@ impl Worker {
                 run.stats = chunk.step(backend, (t, lr), grad_norm, run.size)?;
             }
             UpdateRule::Alone { t, rate } => {
-                let squares = std::mem::take(&mut run.squares) / self.loss_scale.powi(2);
+                let squares = self.take_squares() / self.loss_scale.powi(2);
+                let chunk = &mut self.chunks[number];
                 if let Some(keep) = keep {
                     chunk.stash.keep(backend, &chunk.memory, keep)?;
                 }

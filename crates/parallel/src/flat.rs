@@ -6,6 +6,7 @@
 //! gaps. So a part may begin and end within a parameter, which does not count as sharded for that.
 
 use crate::owner::Owners;
+use crate::param_groups::ParamGroups;
 use bessemer_arch::{ParamId, ParamSpec, Unit};
 use bessemer_collectives::Parts;
 use bessemer_mesh::{Axis, Dim, ElementRun, Form, Layout, Mesh, Placement};
@@ -23,6 +24,10 @@ pub(crate) struct FlatUnit {
     pub(crate) name: String,
     /// The layer, or none for embedding, last normalisation and head.
     pub(crate) layer: Option<usize>,
+    /// Number of the group of its parameters.
+    pub(crate) group: usize,
+    /// Ranks over which the group is sharded.
+    pub(crate) ranks: usize,
     /// (number in the list of parameters, elements of the unit).
     pub(crate) params: Vec<(usize, Range<usize>)>,
     /// Its one dim.
@@ -30,11 +35,12 @@ pub(crate) struct FlatUnit {
 }
 
 impl FlatUnit {
-    /// A unit of these parameters (number, elements), one after the other; `lengths`: elements of each shard rank's part, or
-    /// nothing if parts are even.
+    /// A unit of these parameters (number, elements), one after the other, of a group that is sharded over `ranks` ranks;
+    /// `lengths`: elements of each rank's part, or nothing if parts are even.
     pub(crate) fn new(
         name: String,
         layer: Option<usize>,
+        (group, ranks): (usize, usize),
         params: &[(usize, usize)],
         lengths: Option<Vec<usize>>,
     ) -> FlatUnit {
@@ -48,7 +54,7 @@ impl FlatUnit {
             None => Dim::plain(end),
             Some(lengths) => Dim::owned_lengths(Axis::Shard, lengths),
         };
-        FlatUnit { name, layer, params: placed, form: Form { dims: vec![dim] } }
+        FlatUnit { name, layer, group, ranks, params: placed, form: Form { dims: vec![dim] } }
     }
 
     /// Elements.
@@ -56,16 +62,16 @@ impl FlatUnit {
         self.form.dims[0].len()
     }
 
-    /// Elements that each of `ranks` shard ranks keeps.
-    pub(crate) fn parts(&self, ranks: usize) -> Parts {
-        let mesh = Mesh::along(Axis::Shard, ranks);
-        Parts::of((0..ranks).map(|rank| layout().shape(&self.form, &mesh, &mesh.coord(rank))[0]))
+    /// Elements that each shard rank keeps.
+    pub(crate) fn parts(&self) -> Parts {
+        let mesh = Mesh::along(Axis::Shard, self.ranks);
+        Parts::of((0..self.ranks).map(|rank| layout().shape(&self.form, &mesh, &mesh.coord(rank))[0]))
     }
 
-    /// What shard rank `rank` of `ranks` keeps of the unit's parameter number `at`: `whole` counts elements of the parameter,
-    /// `local` those of the rank's part of the unit. Of no element where it keeps nothing.
-    pub(crate) fn run(&self, at: usize, ranks: usize, rank: usize) -> ElementRun {
-        let mesh = Mesh::along(Axis::Shard, ranks);
+    /// Elements that shard rank `rank` keeps of the unit's parameter number `at`: `whole` counts elements of the parameter,
+    /// `local` those of the rank's part of the unit. An empty run where it keeps nothing.
+    pub(crate) fn run(&self, at: usize, rank: usize) -> ElementRun {
+        let mesh = Mesh::along(Axis::Shard, self.ranks);
         let range = &self.params[at].1;
         let runs = layout().runs(&self.form, &mesh, &mesh.coord(rank));
         let here = runs.first().and_then(|run| run.of_whole(range));
@@ -84,7 +90,15 @@ pub(crate) struct UnitPlace {
     pub(crate) at: usize,
 }
 
-/// A stage's units, and which is which.
+/// The groups of a model's parameters, and over how many ranks each is sharded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupShards<'a> {
+    pub(crate) groups: &'a ParamGroups,
+    /// By group.
+    pub(crate) shards: &'a [usize],
+}
+
+/// A stage's units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Units {
     /// In the order in which they are kept.
@@ -98,9 +112,9 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// The units of a stage's parameters: that of embedding and head, the layers in order, and the token table if it
-    /// lies `apart`. `owners`: of the parameters, over so many shard ranks.
-    pub(crate) fn new(specs: &[ParamSpec], apart: bool, owners: &Owners, ranks: usize) -> Units {
+    /// The units of a stage's parameters: those of embedding and head, the layers in order, and the token table if it
+    /// lies `apart`; each of one group of parameters. `owners`: of the parameters, over the shard ranks of their groups.
+    pub(crate) fn new(specs: &[ParamSpec], apart: bool, owners: &Owners, groups: &GroupShards<'_>) -> Units {
         let of_table = |spec: &ParamSpec| apart && spec.id == ParamId::TOKEN_TABLE;
         let layers: Vec<usize> = specs.iter().filter_map(|s| s.id.unit().layer()).collect();
         let first = layers.iter().min().copied().unwrap_or(0);
@@ -115,16 +129,30 @@ impl Units {
             };
             members[unit].push((number, spec.len()));
         }
-        let table = !members[of_apart].is_empty();
         let names = (0..members.len()).map(|unit| match unit {
             _ if unit == of_root => ("root".to_owned(), None),
             _ if unit == of_apart => (TABLE.to_owned(), None),
             _ => (format!("layers.{}", first + unit - 1), Some(first + unit - 1)),
         });
-        let list: Vec<FlatUnit> = (names.zip(&members).enumerate())
-            .filter(|(unit, (_, params))| ![of_root, of_apart].contains(unit) || !params.is_empty())
-            .map(|(_, ((name, layer), params))| owners.unit(name, layer, params, ranks))
-            .collect();
+        let mut list: Vec<FlatUnit> = Vec::with_capacity(members.len());
+        let mut table = None;
+        for (unit, ((name, layer), params)) in names.zip(&members).enumerate() {
+            for (group, shards) in groups.shards.iter().enumerate() {
+                let of = |(number, _): &&(usize, usize)| groups.groups.of(specs[*number].id) == group;
+                let params: Vec<(usize, usize)> = params.iter().filter(of).copied().collect();
+                if params.is_empty() {
+                    continue;
+                }
+                let name = match group {
+                    0 => name.clone(),
+                    _ => format!("{name}.{}", groups.groups.list()[group].name),
+                };
+                if unit == of_apart {
+                    table = Some(list.len());
+                }
+                list.push(owners.unit(name, layer, (group, *shards), &params));
+            }
+        }
         let mut places = vec![UnitPlace { unit: 0, at: 0 }; specs.len()];
         for (unit, members) in list.iter().enumerate() {
             for (at, (number, _)) in members.params.iter().enumerate() {
@@ -133,7 +161,6 @@ impl Units {
         }
         let mut numbers: Vec<_> = specs.iter().enumerate().map(|(number, spec)| (spec.id, number)).collect();
         numbers.sort_unstable();
-        let table = table.then(|| list.len() - 1);
         Units { list, table, places, numbers }
     }
 
@@ -166,7 +193,13 @@ mod tests {
     fn every_parameter_is_in_one_unit_without_gaps() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
         let specs = model.params();
-        let units = Units::new(&specs, false, &Owners::none(specs.len()), 3);
+        let groups = ParamGroups::default();
+        let units = Units::new(
+            &specs,
+            false,
+            &Owners::none(specs.len()),
+            &GroupShards { groups: &groups, shards: &[3] },
+        );
         assert_eq!((units.list[0].layer, units.list[1].layer, units.table), (None, Some(0), None));
         let units = units.list;
         assert_eq!(units.len(), 1 + model.layers);
@@ -180,11 +213,11 @@ mod tests {
             }
             assert_eq!(next, unit.len());
             // What the ranks keep of each parameter, one after the other, is the parameter.
-            let parts = unit.parts(3);
+            let parts = unit.parts();
             for (at, (_, range)) in unit.params.iter().enumerate() {
                 let mut next = 0;
                 for rank in 0..3 {
-                    let run = unit.run(at, 3, rank);
+                    let run = unit.run(at, rank);
                     assert!(
                         run.len == 0
                             || (run.whole, range.start + run.whole)
@@ -206,7 +239,8 @@ mod tests {
         let spans = model.split_layers(&[1, 5, 6]).expect("twelve layers");
         let names = |i: usize| {
             let specs = spans[i].params(&model);
-            let units = Units::new(&specs, true, &Owners::none(specs.len()), 2);
+            let groups = GroupShards { groups: &ParamGroups::default(), shards: &[2] };
+            let units = Units::new(&specs, true, &Owners::none(specs.len()), &groups);
             let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
             (names, units.table)
         };
@@ -216,7 +250,8 @@ mod tests {
         let (last, table) = names(2);
         assert_eq!((last.len(), last[0].as_str(), last[1].as_str(), table), (8, "root", "layers.6", Some(7)));
         let specs = spans[2].params(&model);
-        let units = Units::new(&specs, true, &Owners::none(specs.len()), 1);
+        let groups = GroupShards { groups: &ParamGroups::default(), shards: &[1] };
+        let units = Units::new(&specs, true, &Owners::none(specs.len()), &groups);
         for (number, spec) in specs.iter().enumerate() {
             assert_eq!(units.number(spec.id), Some(number));
             let UnitPlace { unit, at } = units.place(number);

@@ -3,6 +3,7 @@
 //! Groups are made in one order on every rank: the pipeline, then stage by stage those of the ranks that hold it. Ranks that
 //! share several groups therefore meet in the same order in all of them.
 
+use crate::exchange::DataQueues;
 use crate::plan::{Coord, Plan};
 use bessemer_collectives::{CollectiveError, CollectiveQueue, Communicator};
 use bessemer_mesh::Axis;
@@ -22,10 +23,8 @@ pub(crate) struct LayerGroups {
 pub(crate) struct ChunkGroups {
     /// Ranks that share its layers.
     pub(crate) layers: LayerGroups,
-    /// Ranks that share its state.
-    pub(crate) shard: CollectiveQueue,
-    /// Ranks that have the same part of it: copies for other data, and mirrored holders.
-    pub(crate) replicate: CollectiveQueue,
+    /// Data-parallel ranks, by group of parameters.
+    pub(crate) data: Vec<DataQueues>,
     /// Ranks that have the same part of a token table that the first and the last stage both hold, and the route of which
     /// they are the ends.
     pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
@@ -79,20 +78,25 @@ impl Groups {
                     Ok((axis, world.group(label, &line)?))
                 });
                 let axes = axes.collect::<Result<_, CollectiveError>>()?;
-                let (label, line) = along(Axis::Shard);
-                let shard = world.group(label, &line)?;
-                let copies = |p: &Place| {
-                    let pipeline = p.rank;
-                    (0..plan.replicate()).map(move |replicate| Coord { replicate, pipeline, ..at })
-                };
-                let line = holders.iter().flat_map(copies).collect();
-                let replicate = world.group(Axis::Replicate.name(), &ranks(line))?;
-                chunks[place.chunk] = Some(ChunkGroups {
-                    layers: LayerGroups { all, axes },
-                    shard: queue(shard, plan.overlap)?,
-                    replicate: queue(replicate, plan.overlap)?,
-                    ends: None,
-                });
+                let mut data = Vec::with_capacity(plan.groups.list().len());
+                for group in 0..plan.groups.list().len() {
+                    let (shard_axes, reduce_axes) = (plan.shard_axes(group), plan.reduce_axes(group));
+                    let label = |axes: &[Axis], usual: Axis| match axes {
+                        [] => usual.name().to_owned(),
+                        axes => bessemer_mesh::label(axes),
+                    };
+                    let line = ranks(plan.along_data(shard_axes, at));
+                    let shard = world.group(&label(shard_axes, Axis::Shard), &line)?;
+                    let replicas = |p: &Place| plan.along_data(reduce_axes, Coord { pipeline: p.rank, ..at });
+                    let line = ranks(holders.iter().flat_map(replicas).collect());
+                    let replicate = world.group(&label(reduce_axes, Axis::Replicate), &line)?;
+                    data.push(DataQueues {
+                        shard: queue(shard, plan.overlap)?,
+                        replicate: queue(replicate, plan.overlap)?,
+                    });
+                }
+                chunks[place.chunk] =
+                    Some(ChunkGroups { layers: LayerGroups { all, axes }, data, ends: None });
             }
         }
         if tied && program.stages > 1 {

@@ -20,6 +20,7 @@
 use crate::piece::Piece;
 use bessemer_collectives::Parts;
 use bessemer_mesh::{Axis, even};
+use bessemer_program::DataRank;
 use bessemer_tensor::op::{Copy, Dequantise, GRADIENT_BLOCK, Op, Quantise, quantised_bytes};
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
@@ -167,41 +168,40 @@ impl QuantisedPiece {
 #[derive(Debug)]
 pub(crate) struct Int8 {
     pub(crate) scratch: Int8Scratch,
-    /// By unit and piece, if the shard axis has several ranks.
+    /// By unit and piece, if the unit is sharded over several ranks.
     shard: Vec<Vec<QuantisedPiece>>,
-    /// By unit and piece, if the replicate axis has several ranks.
+    /// By unit and piece, if the unit has several replicas.
     replicate: Vec<Vec<QuantisedPiece>>,
 }
 
-/// Degree and index on an axis.
-type Position = (usize, usize);
-
 impl Int8 {
-    /// `gradients` gives a unit's whole gradients, `summed` what the replicate axis reduces of a piece.
+    /// `at` gives this rank's position in the group of a unit, `gradients` a unit's whole gradients, `summed` the view of a piece
+    /// that replicas reduce. A frozen unit has no pieces here.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         pieces: &[Vec<Piece>],
-        (shard, replicate): (Position, Position),
-        gradients: &dyn Fn(usize) -> View,
-        summed: &dyn Fn(usize, &Piece) -> View,
+        at: &dyn Fn(usize) -> DataRank,
+        gradients: &dyn Fn(usize) -> Option<View>,
+        summed: &dyn Fn(usize, &Piece) -> Option<View>,
     ) -> Result<Int8, TensorError> {
-        let each = |parts: &dyn Fn(usize, &Piece) -> QuantisedPiece| -> Vec<Vec<QuantisedPiece>> {
-            let unit = |(unit, pieces): (usize, &Vec<Piece>)| pieces.iter().map(|p| parts(unit, p)).collect();
+        let each = |parts: &dyn Fn(usize, &Piece) -> Option<QuantisedPiece>| -> Vec<Vec<QuantisedPiece>> {
+            let unit =
+                |(unit, pieces): (usize, &Vec<Piece>)| pieces.iter().filter_map(|p| parts(unit, p)).collect();
             pieces.iter().enumerate().map(unit).collect()
         };
         let columns = |of: View, range: &Range<usize>| of.columns(range.start, range.len());
         let by_shard = |unit: usize, piece: &Piece| {
-            let whole = gradients(unit);
-            QuantisedPiece::new(piece.ranges.iter().map(|range| columns(whole, range)).collect(), shard.1)
+            let (whole, (ranks, me)) = (gradients(unit)?, at(unit).shard);
+            let parts = || piece.ranges.iter().map(|range| columns(whole, range)).collect();
+            (ranks > 1).then(|| QuantisedPiece::new(parts(), me))
         };
         let by_replica = |unit: usize, piece: &Piece| {
-            let summed = summed(unit, piece);
-            let part = |rank| even(summed.len(), replicate.0, rank);
-            let parts = (0..replicate.0).map(part).map(|part| summed.columns(part.start, part.len));
-            QuantisedPiece::new(parts.collect(), replicate.1)
+            let (summed, (ranks, me)) = (summed(unit, piece)?, at(unit).replicate);
+            let part = |rank| even(summed.len(), ranks, rank);
+            let parts = || (0..ranks).map(part).map(|part| summed.columns(part.start, part.len)).collect();
+            (ranks > 1).then(|| QuantisedPiece::new(parts(), me))
         };
-        let shard = if shard.0 > 1 { each(&by_shard) } else { Vec::new() };
-        let replicate = if replicate.0 > 1 { each(&by_replica) } else { Vec::new() };
+        let (shard, replicate) = (each(&by_shard), each(&by_replica));
         let all = || shard.iter().chain(&replicate).flatten().flat_map(|parts| &parts.views);
         let longest = all().map(View::len).max().unwrap_or(0);
         let dtype = all().next().map_or(DType::F32, View::dtype);

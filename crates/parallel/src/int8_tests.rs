@@ -2,7 +2,7 @@
 //! follows from the code.
 
 use super::*;
-use crate::exchange::Exchange;
+use crate::exchange::{DataQueues, Exchange};
 use crate::flat::FlatUnit;
 use crate::groups::queue;
 use crate::memory::{ParamMemory, Stretch};
@@ -65,9 +65,11 @@ fn rank(case: Case, mut world: Box<dyn Communicator>, terms: &dyn Fn(usize, usiz
     let replicas = group("replicate", (0..case.replicas).map(|r| r * case.shards + shard).collect());
     let config = CpuConfig { threads: case.threads, ..CpuConfig::default() };
     let mut backend = CpuBackend::new(config).unwrap();
-    let unit = |(number, len): (usize, &usize)| FlatUnit::new(format!("{number}"), None, &[(0, *len)], None);
+    let unit = |(number, len): (usize, &usize)| {
+        FlatUnit::new(format!("{number}"), None, (0, case.shards), &[(0, *len)], None)
+    };
     let units: Vec<FlatUnit> = UNITS.iter().enumerate().map(unit).collect();
-    let parts: Vec<Parts> = units.iter().map(|unit| unit.parts(case.shards)).collect();
+    let parts: Vec<Parts> = units.iter().map(|unit| unit.parts()).collect();
     let mut stretch = |class, dtype, unit: usize| {
         let spec = BufferSpec { class, name: "unit", dtype, len: UNITS[unit] };
         let whole = backend.alloc(spec).unwrap().vector();
@@ -79,11 +81,12 @@ fn rank(case: Case, mut world: Box<dyn Communicator>, terms: &dyn Fn(usize, usiz
     for (number, stretch) in gradients.iter().enumerate() {
         backend.write_f32(stretch.whole, &terms(me, number)).unwrap();
     }
-    let memory = ParamMemory { values, gradients: gradients.clone(), parts, term: None, params: Vec::new() };
+    let kept = gradients.iter().copied().map(Some).collect();
+    let memory = ParamMemory { values, gradients: kept, parts, term: None, params: Vec::new() };
     let data = data_program(case, &memory, (shard, replica));
     let mut exchange = Exchange::new(
         &mut backend,
-        (shards, replicas),
+        vec![DataQueues { shard: shards, replicate: replicas }],
         &units,
         &memory,
         data.reduce_dtype,
@@ -101,7 +104,7 @@ fn rank(case: Case, mut world: Box<dyn Communicator>, terms: &dyn Fn(usize, usiz
     }
     for (label, axis) in [("shard", Axis::Shard), ("replicate", Axis::Replicate)] {
         let of_axis = first.iter().chain(&second).filter(|transfer| transfer.axis == axis);
-        let listed: u64 = of_axis.map(|t| t.bytes_sent(&data.flats[t.flat], data.rank)).sum();
+        let listed: u64 = of_axis.map(|t| t.bytes_sent(&data.flats[t.flat], data.rank(t.flat))).sum();
         assert_eq!(ledger.of(label).volume.sent, listed, "{case:?}, rank {me}, {label}");
     }
     let read = |stretch: &Stretch| {
@@ -123,13 +126,14 @@ fn data_program(case: Case, memory: &ParamMemory, at: (usize, usize)) -> DataPro
         name: format!("{number}"),
         parts: (0..parts.count()).map(|rank| parts.range(rank).len()).collect(),
         values: residence(DType::F32, number),
-        gradients: residence(case.dtype, number),
+        group: 0,
+        gradients: Some(residence(case.dtype, number)),
         updated,
         partial: 0,
     };
     DataProgram {
         flats: memory.parts.iter().enumerate().map(flat).collect(),
-        rank: DataRank { shard: (case.shards, at.0), replicate: (case.replicas, at.1) },
+        groups: vec![DataRank { shard: (case.shards, at.0), replicate: (case.replicas, at.1) }],
         reduce_dtype: ReduceDType::Int8,
     }
 }

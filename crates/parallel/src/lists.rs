@@ -49,9 +49,9 @@ impl PassLists {
         memory: &ParamMemory,
         units: &Units,
         tensor: &TensorGroup,
-        (rank, reduce_dtype): (DataRank, ReduceDType),
+        (groups, reduce_dtype): (Vec<DataRank>, ReduceDType),
     ) -> PassLists {
-        let data = DataProgram { flats: flats(memory, units, tensor), rank, reduce_dtype };
+        let data = DataProgram { flats: flats(memory, units, tensor), groups, reduce_dtype };
         let uses = |phase: Phase| -> Vec<UnitUse> {
             decoder.uses(phase, &|param| units.place(param).unit).into_iter().collect()
         };
@@ -114,9 +114,10 @@ fn flats(memory: &ParamMemory, units: &Units, tensor: &TensorGroup) -> Vec<FlatP
         let parts = &memory.parts[number];
         FlatParameter {
             name: unit.name.clone(),
+            group: unit.group,
             parts: (0..parts.count()).map(|rank| parts.range(rank).len()).collect(),
             values: residence(&memory.values[number]),
-            gradients: residence(&memory.gradients[number]),
+            gradients: memory.gradients[number].as_ref().map(&mut residence),
             updated: layout(parts.count() > 1),
             partial: tensor.partial_elements(number),
         }

@@ -14,6 +14,7 @@
 
 use crate::config::Stage;
 use crate::flat::FlatUnit;
+use crate::plan::{Coord, Plan};
 use crate::worker::Job;
 use bessemer_arch::{ParamSpec, TensorShard};
 use bessemer_collectives::Parts;
@@ -44,8 +45,8 @@ impl Stretch {
 pub(crate) struct ParamMemory {
     /// By unit.
     pub(crate) values: Vec<Stretch>,
-    /// By unit.
-    pub(crate) gradients: Vec<Stretch>,
+    /// By unit; frozen ones have none.
+    pub(crate) gradients: Vec<Option<Stretch>>,
     /// By unit: every shard rank's part.
     pub(crate) parts: Vec<Parts>,
     /// The term of this rank's part of a unit's gradients that a micro-batch adds to the sum of earlier ones.
@@ -59,7 +60,8 @@ struct Placing<'a> {
     backend: &'a mut dyn Backend,
     units: &'a [FlatUnit],
     parts: &'a [Parts],
-    rank: usize,
+    /// By unit: this rank among those over which it is sharded.
+    ranks: &'a [usize],
     dtype: DType,
 }
 
@@ -68,35 +70,60 @@ impl Placing<'_> {
         Ok(self.backend.alloc(BufferSpec { class, name, dtype: self.dtype, len })?.vector())
     }
 
-    /// Every unit whole, this rank's part within it.
-    fn kept(&mut self, class: &'static str) -> Result<Vec<Stretch>, TensorError> {
-        let (units, parts) = (self.units, self.parts);
-        let place = |(unit, parts): (&FlatUnit, &Parts)| {
-            let whole = self.buffer(class, &unit.name, unit.len())?;
-            let own = parts.range(self.rank);
-            Ok(Stretch { whole, own: whole.columns(own.start, own.len()) })
-        };
-        units.iter().zip(parts).map(place).collect()
+    /// A unit whole, this rank's part within it.
+    fn kept(&mut self, class: &'static str, number: usize) -> Result<Stretch, TensorError> {
+        let unit = &self.units[number];
+        let whole = self.buffer(class, &unit.name, unit.len())?;
+        let own = self.parts[number].range(self.ranks[number]);
+        Ok(Stretch { whole, own: whole.columns(own.start, own.len()) })
     }
 
-    /// Parts kept, whole units elsewhere: layers in `turns` places that they share, each other unit in one of its own.
-    fn cut(&mut self, class: &'static str, turns: usize) -> Result<Vec<Stretch>, TensorError> {
-        let (units, parts) = (self.units, self.parts);
-        let longest = units.iter().filter(|u| u.layer.is_some()).map(|u| u.len()).max().unwrap_or(0);
-        let layers = units.iter().filter(|u| u.layer.is_some()).count();
-        let mut places = Vec::with_capacity(turns);
-        for turn in 0..turns.min(layers) {
-            places.push(self.buffer("gathered", &format!("{class} of layers, {turn}"), longest)?);
-        }
-        let place = |(unit, parts): (&FlatUnit, &Parts)| {
-            let whole = match unit.layer {
-                Some(layer) => places[layer % places.len()].columns(0, unit.len()),
-                None => self.buffer("gathered", &format!("{class} of {}", unit.name), unit.len())?,
-            };
-            let own = self.buffer(class, &unit.name, parts.range(self.rank).len())?;
-            Ok(Stretch { whole, own })
+    /// Memory that the layers of one group share: `turns` buffers, fewer for fewer layers.
+    fn shared(&mut self, class: &'static str, group: usize, turns: usize) -> Result<Vec<View>, TensorError> {
+        let layers = || self.units.iter().filter(|unit| unit.layer.is_some() && unit.group == group);
+        let (longest, count) = (layers().map(|unit| unit.len()).max().unwrap_or(0), layers().count());
+        let of_group = if group > 0 { format!(" of group {group}") } else { String::new() };
+        let name = |turn: usize| format!("{class} of layers{of_group}, {turn}");
+        (0..turns.min(count)).map(|turn| self.buffer("gathered", &name(turn), longest)).collect()
+    }
+
+    /// A part kept, the whole unit elsewhere: a layer in memory that layers share, another unit in its own.
+    fn cut(&mut self, class: &'static str, number: usize, shared: &[View]) -> Result<Stretch, TensorError> {
+        let unit = &self.units[number];
+        let whole = match unit.layer {
+            Some(layer) => shared[layer % shared.len()].columns(0, unit.len()),
+            None => self.buffer("gathered", &format!("{class} of {}", unit.name), unit.len())?,
         };
-        units.iter().zip(parts).map(place).collect()
+        let own = self.parts[number].range(self.ranks[number]).len();
+        Ok(Stretch { whole, own: self.buffer(class, &unit.name, own)? })
+    }
+
+    /// Every unit that `takes` accepts: cut if `cuts`, where several ranks share it.
+    fn all(
+        &mut self,
+        class: &'static str,
+        (cuts, turns): (bool, usize),
+        takes: &dyn Fn(&FlatUnit) -> bool,
+    ) -> Result<Vec<Option<Stretch>>, TensorError> {
+        let groups = self.units.iter().map(|unit| unit.group + 1).max().unwrap_or(0);
+        let mut shared: Vec<Option<Vec<View>>> = vec![None; groups];
+        let mut all = Vec::with_capacity(self.units.len());
+        for (number, unit) in self.units.iter().enumerate() {
+            if !takes(unit) {
+                all.push(None);
+                continue;
+            }
+            if !cuts || unit.ranks == 1 {
+                all.push(Some(self.kept(class, number)?));
+                continue;
+            }
+            if shared[unit.group].is_none() {
+                shared[unit.group] = Some(self.shared(class, unit.group, turns)?);
+            }
+            let places = shared[unit.group].as_deref().unwrap_or_default();
+            all.push(Some(self.cut(class, number, places)?));
+        }
+        Ok(all)
     }
 }
 
@@ -107,54 +134,55 @@ fn within(unit: View, range: &Range<usize>, spec: &ParamSpec) -> View {
 }
 
 impl ParamMemory {
-    /// Allocates for shard rank `rank` of a job.
+    /// Allocates for the rank of a job at `coord`.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         job: &Job<'_>,
         specs: Vec<ParamSpec>,
         units: &[FlatUnit],
-        rank: usize,
+        coord: Coord,
     ) -> Result<ParamMemory, TensorError> {
-        let (stage, types, ranks) = (job.plan.stage, job.types, job.plan.shard());
-        let parts: Vec<Parts> = units.iter().map(|unit| unit.parts(ranks)).collect();
+        let (stage, types, groups) = (job.plan.stage, job.types, job.plan.groups.list());
+        let parts: Vec<Parts> = units.iter().map(FlatUnit::parts).collect();
+        let ranks: Vec<usize> = units.iter().map(|unit| job.plan.shard_index(unit.group, coord)).collect();
         let dtype = types.weights.dtype();
-        let mut placing = Placing { backend, units, parts: &parts, rank, dtype };
-        let values =
-            if stage == Stage::Zero3 { placing.cut("weights", 2)? } else { placing.kept("weights")? };
+        let mut placing = Placing { backend, units, parts: &parts, ranks: &ranks, dtype };
+        let values = placing.all("weights", (stage == Stage::Zero3, 2), &|_| true)?;
+        let values: Vec<Stretch> = values.into_iter().flatten().collect();
         placing.dtype = types.gradients.dtype();
-        let gradients =
-            if stage >= Stage::Zero2 { placing.cut("gradients", 1)? } else { placing.kept("gradients")? };
+        let trained = |unit: &FlatUnit| groups[unit.group].trainable;
+        let gradients = placing.all("gradients", (stage >= Stage::Zero2, 1), &trained)?;
         let adds = stage >= Stage::Zero2 && job.program.micro_batches() > 1;
-        let largest = gradients.iter().map(|g| g.own.len()).max().filter(|_| adds);
+        let largest = gradients.iter().flatten().map(|g| g.own.len()).max().filter(|_| adds);
         let term =
             largest.map(|len| placing.buffer("gathered", "gradients of a micro-batch", len)).transpose()?;
-        let mut places: Vec<Option<(View, View)>> = vec![None; specs.len()];
+        let mut places: Vec<Option<(View, Option<View>)>> = vec![None; specs.len()];
         for ((unit, value), grad) in units.iter().zip(&values).zip(&gradients) {
             for (index, range) in &unit.params {
-                let spec = &specs[*index];
-                places[*index] = Some((within(value.whole, range, spec), within(grad.whole, range, spec)));
+                let view = |stretch: &Stretch| within(stretch.whole, range, &specs[*index]);
+                places[*index] = Some((view(value), grad.as_ref().map(view)));
             }
         }
-        let param = |(spec, place): (ParamSpec, Option<(View, View)>)| {
+        let param = |(spec, place): (ParamSpec, Option<(View, Option<View>)>)| {
             let (value, grad) = place.expect("every parameter is in one unit");
-            Param { spec, value, grad: Some(grad) }
+            Param { spec, value, grad }
         };
         let params = specs.into_iter().zip(places).map(param).collect();
         Ok(ParamMemory { values, gradients, parts, term, params })
     }
 
-    /// What the optimizer steps on this rank: whole parameters if `whole`, else the stretches of them that lie in this
-    /// rank's parts, in the order of the parameters. With each its number in the list of parameters and the elements.
+    /// The parameters that the optimizer steps on the rank at `coord`: whole ones of groups that are not sharded, else their
+    /// elements in this rank's parts, in the order of the parameters. With each its number in the list of parameters and the elements.
     pub(crate) fn optim_params(
         &self,
         part: &TensorShard,
         units: &[FlatUnit],
-        whole: bool,
-        rank: usize,
+        (plan, coord): (&Plan, Coord),
     ) -> Vec<(usize, Range<usize>, OptimParam)> {
         let mut list = Vec::new();
         for (u, unit) in units.iter().enumerate() {
-            let ranks = self.parts[u].count();
+            let Some(gradients) = &self.gradients[u] else { continue };
+            let (whole, rank) = (unit.ranks == 1, plan.shard_index(unit.group, coord));
             for (at, (index, range)) in unit.params.iter().enumerate() {
                 let spec = &self.params[*index].spec;
                 let model = part.model_of(spec.id);
@@ -164,12 +192,12 @@ impl ParamMemory {
                     list.push((*index, 0..range.len(), OptimParam::of(model, spec, value, grad)));
                     continue;
                 }
-                let here = unit.run(at, ranks, rank);
+                let here = unit.run(at, rank);
                 if here.len == 0 {
                     continue;
                 }
                 let cut = |s: &Stretch| s.own.columns(here.local, here.len);
-                let (value, grad) = (cut(&self.values[u]), cut(&self.gradients[u]));
+                let (value, grad) = (cut(&self.values[u]), cut(gradients));
                 // What is whole here is a matrix; a stretch of one is not.
                 let param = if here.len == range.len() {
                     let (rows, cols) = spec.matrix();

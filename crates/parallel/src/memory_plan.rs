@@ -4,7 +4,7 @@ use crate::chunk::{ChunkPlace, places, slot_pools};
 use crate::error::ParallelError;
 use crate::fill::FillSupplier;
 use crate::int8::IN_FLIGHT;
-use crate::plan::{Coord, Plan};
+use crate::plan::Plan;
 use crate::prepare::{Needs, prepare};
 use crate::state::StateTensor;
 use crate::worker::{Job, Worker};
@@ -62,11 +62,12 @@ impl MemoryPlan {
         fill: Option<&dyn FillSupplier>,
         mut device: Option<&mut dyn Backend>,
     ) -> Result<MemoryPlan, ParallelError> {
-        let shards = if MemoryPlan::alike(job) { 1 } else { job.plan.shard() };
-        let at = |pipeline: usize, shard: usize| {
-            let coord = Coord { shard, ..job.plan.data_coord(0, pipeline) };
-            job.plan.rank(coord)
+        let shards = match job.plan.groups.is_single() {
+            _ if MemoryPlan::alike(job) => 1,
+            true => job.plan.shard(),
+            false => job.plan.data_ranks(),
         };
+        let at = |pipeline: usize, data: usize| job.plan.rank(job.plan.data_coord(data, pipeline));
         let pipeline_ranks = if fill.is_some() { (0..job.plan.pipeline()).collect() } else { fullest(job)? };
         let ranks = pipeline_ranks.into_iter().flat_map(|p| (0..shards).map(move |s| at(p, s)));
         let (mut most, mut copy): (Option<MemoryPlan>, _) = (None, Bytes(0));
@@ -292,7 +293,9 @@ fn slot_bytes(job: &Job<'_>, rank: usize) -> u64 {
             return 0;
         }
         let axes: u64 = layer_axes.iter().map(|axis| several(plan.mesh.degree(*axis))).sum();
-        axes + several(layer_axes.len()) + several(plan.shard()) + several(plan.replicate() * holders.len())
+        let data = |group: usize| several(plan.shards(group)) + several(plan.replicas(group) * holders.len());
+        let groups = (0..plan.groups.list().len()).map(data).sum::<u64>();
+        axes + several(layer_axes.len()) + groups
     };
     let stages: u64 = (0..job.program.stages).map(of_stage).sum();
     // The ends of a route sum the gradients of a tied table.

@@ -14,6 +14,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct LocalSquares {
     launches: Vec<Op>,
+    /// By launch: the group of the parameter.
+    groups: Vec<usize>,
     squares: View,
     host: Vec<f32>,
 }
@@ -25,13 +27,16 @@ pub(crate) fn counted(param: &TensorShardParam, here: &Range<usize>) -> Vec<Rang
 }
 
 impl LocalSquares {
-    /// Plans the sums over `gradients`, and the memory and workspace for them.
-    pub(crate) fn new(backend: &mut dyn Backend, gradients: &[View]) -> Result<LocalSquares, TensorError> {
+    /// Plans the sums over `gradients`, each of a parameter of a group, and the memory and workspace for them.
+    pub(crate) fn new(
+        backend: &mut dyn Backend,
+        gradients: &[(usize, View)],
+    ) -> Result<LocalSquares, TensorError> {
         let count = gradients.len().max(1);
         let spec =
             BufferSpec { class: "optimizer", name: "squares of the gradient", dtype: DType::F32, len: count };
         let squares = backend.alloc(spec)?.vector();
-        let launch = |(i, x): (usize, &View)| -> Op {
+        let launch = |(i, (_, x)): (usize, &(usize, View))| -> Op {
             SumSquares { x: *x, out: squares.columns(i, 1), accumulate: false }.into()
         };
         let launches: Vec<Op> = gradients.iter().enumerate().map(launch).collect();
@@ -41,15 +46,20 @@ impl LocalSquares {
             most = most.max(backend.workspace(op)?);
         }
         backend.reserve_workspace(most)?;
-        Ok(LocalSquares { host: vec![0.0; count], launches, squares })
+        let groups = gradients.iter().map(|(group, _)| *group).collect();
+        Ok(LocalSquares { host: vec![0.0; count], launches, groups, squares })
     }
 
-    /// The sum of this rank's squares.
-    pub(crate) fn sum(&mut self, backend: &mut dyn Backend) -> Result<f64, TensorError> {
+    /// Adds this rank's squares to the sums of the groups.
+    pub(crate) fn add_to(&mut self, backend: &mut dyn Backend, sums: &mut [f64]) -> Result<(), TensorError> {
         for op in &self.launches {
             backend.launch(Stream(0), op)?;
         }
         backend.read_f32(self.squares, &mut self.host)?;
-        Ok(self.host[..self.launches.len()].iter().map(|&s| f64::from(s)).sum())
+        for (number, sum) in sums.iter_mut().enumerate() {
+            let of_group = self.host.iter().zip(&self.groups).filter(|(_, group)| **group == number);
+            *sum += of_group.map(|(square, _)| f64::from(*square)).sum::<f64>();
+        }
+        Ok(())
     }
 }

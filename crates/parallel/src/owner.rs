@@ -17,7 +17,7 @@
 //! `P - P_next` ([`bessemer_mesh::formulas::DataParallel::volume_of_parts`]); a rank's optimizer state is that of the
 //! `P_r` elements of whole matrices. With equal parts both are the usual (N-1)/N and 1/N.
 
-use crate::flat::{FlatUnit, Units};
+use crate::flat::{FlatUnit, GroupShards, Units};
 use crate::worker::Job;
 use bessemer_arch::{Model, TensorShard};
 use bessemer_mesh::even;
@@ -37,14 +37,28 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Shares the parameters of `model` out among `ranks` shard ranks. The whole model counts, so tensor-parallel ranks
+    /// Assigns the parameters of `model` to the shard ranks of their groups. The whole model counts, so tensor-parallel ranks
     /// agree about their parts.
-    pub(crate) fn new(model: &Model, optim: &OptimConfig, ranks: usize) -> Owners {
+    pub(crate) fn new(model: &Model, optim: &OptimConfig, groups: &GroupShards<'_>) -> Owners {
         let specs = model.params();
         let mut owners = Owners { indivisible: optim.indivisible(), ..Owners::none(specs.len()) };
-        if ranks == 1 {
-            return owners;
+        for (group, ranks) in groups.shards.iter().enumerate().filter(|(_, ranks)| **ranks > 1) {
+            if groups.groups.list()[group].trainable {
+                owners.assign(model, optim, groups, (group, *ranks));
+            }
         }
+        owners
+    }
+
+    /// Assigns the parameters of one group.
+    fn assign(
+        &mut self,
+        model: &Model,
+        optim: &OptimConfig,
+        groups: &GroupShards<'_>,
+        (group, ranks): (usize, usize),
+    ) {
+        let specs = model.params();
         let cost = |spec: &bessemer_arch::ParamSpec| {
             let (rows, cols) = spec.matrix();
             // Costs depend on shapes alone.
@@ -52,9 +66,9 @@ impl Owners {
             optim.update_cost(&OptimParam::of(model, spec, view, view))
         };
         let costs: Vec<_> = specs.iter().map(cost).collect();
-        let units = Units::new(&specs, false, &Owners::none(specs.len()), ranks).list;
+        let units = Units::new(&specs, false, &Owners::none(specs.len()), groups).list;
         let mut owned: Vec<usize> = Vec::new();
-        for unit in &units {
+        for unit in units.iter().filter(|unit| unit.group == group) {
             if unit.params.iter().any(|(i, _)| costs[*i].whole) {
                 owned.extend(unit.params.iter().map(|p| p.0));
             }
@@ -68,11 +82,10 @@ impl Owners {
                 by_cost.then(load[*a].1.cmp(&load[*b].1))
             });
             let rank = least.unwrap_or(0);
-            owners.of[index] = Some(rank);
+            self.of[index] = Some(rank);
             load[rank].0 += costs[index].flops;
             load[rank].1 += specs[index].len();
         }
-        owners
     }
 
     /// Parameters without owners, `count` of them.
@@ -90,25 +103,25 @@ impl Owners {
         self.of[param]
     }
 
-    /// A unit of parameters (number, elements), over so many shard ranks: what one rank owns lies together, in the order of the
-    /// ranks, and is that rank's part. A unit without owners has even parts, but for what is not to be cut.
+    /// A unit of parameters (number, elements) of a group, over its shard ranks: the parameters of an owner are contiguous, in the
+    /// order of the ranks, and are that rank's part. A unit without owners has even parts, but for what is not to be cut.
     pub(crate) fn unit(
         &self,
         name: String,
         layer: Option<usize>,
+        (group, ranks): (usize, usize),
         params: &[(usize, usize)],
-        ranks: usize,
     ) -> FlatUnit {
         if params.iter().all(|(number, _)| self.of[*number].is_none()) {
             let lengths = (self.indivisible > 1).then(|| self.nearly_even(params, ranks));
-            return FlatUnit::new(name, layer, params, lengths);
+            return FlatUnit::new(name, layer, (group, ranks), params, lengths);
         }
         let owner = |number: usize| self.of[number].unwrap_or(0);
         let mut params = params.to_vec();
         params.sort_by_key(|(number, _)| owner(*number));
         let mut lengths = vec![0; ranks];
         params.iter().for_each(|(number, len)| lengths[owner(*number)] += len);
-        FlatUnit::new(name, layer, &params, Some(lengths))
+        FlatUnit::new(name, layer, (group, ranks), &params, Some(lengths))
     }
 
     /// Elements of each rank's part of a unit: even parts, whose ends within a parameter move to the nearest multiple of
@@ -180,6 +193,7 @@ pub(crate) fn with_others(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::param_groups::ParamGroups;
     use bessemer_collectives::Parts;
     use bessemer_optim::StateChoice;
 
@@ -190,12 +204,13 @@ mod tests {
     #[test]
     fn element_wise_optimizers_own_nothing_and_their_parts_are_even() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");
-        let owners = Owners::new(&model, &optim(OptimizerChoice::AdamW), 8);
+        let groups = GroupShards { groups: &ParamGroups::default(), shards: &[8] };
+        let owners = Owners::new(&model, &optim(OptimizerChoice::AdamW), &groups);
         assert!(owners.of.iter().all(Option::is_none));
         let specs = model.params();
-        let units = Units::new(&specs, false, &owners, 8).list;
-        assert_eq!(units, Units::new(&specs, false, &Owners::none(specs.len()), 8).list);
-        assert!(units.iter().all(|u| u.parts(8) == Parts::even(u.len(), 8)));
+        let units = Units::new(&specs, false, &owners, &groups).list;
+        assert_eq!(units, Units::new(&specs, false, &Owners::none(specs.len()), &groups).list);
+        assert!(units.iter().all(|u| u.parts() == Parts::even(u.len(), 8)));
     }
 
     /// Moments in 8 bits: no block lies on two ranks, and a part differs from an even one by at most a block at either end.
@@ -205,9 +220,10 @@ mod tests {
         let specs = model.params();
         let config = OptimConfig { state: StateChoice::Int8, ..OptimConfig::default() };
         for ranks in [1, 2, 3, 7, 64] {
-            let owners = Owners::new(&model, &config, ranks);
-            for unit in Units::new(&specs, false, &owners, ranks).list {
-                let (parts, even) = (unit.parts(ranks), Parts::even(unit.len(), ranks));
+            let groups = GroupShards { groups: &ParamGroups::default(), shards: &[ranks] };
+            let owners = Owners::new(&model, &config, &groups);
+            for unit in Units::new(&specs, false, &owners, &groups).list {
+                let (parts, even) = (unit.parts(), Parts::even(unit.len(), ranks));
                 assert_eq!(parts.len(), unit.len());
                 for rank in 0..ranks {
                     let (end, wanted) = (parts.range(rank).end, even.range(rank).end);
@@ -225,11 +241,12 @@ mod tests {
         let specs = model.params();
         for choice in [OptimizerChoice::Muon, OptimizerChoice::Kfac, OptimizerChoice::Adafactor] {
             for ranks in [2, 3, 8] {
-                let owners = Owners::new(&model, &optim(choice), ranks);
-                let units = Units::new(&specs, false, &owners, ranks).list;
+                let groups = GroupShards { groups: &ParamGroups::default(), shards: &[ranks] };
+                let owners = Owners::new(&model, &optim(choice), &groups);
+                let units = Units::new(&specs, false, &owners, &groups).list;
                 let mut elements = vec![0; ranks];
                 for unit in &units {
-                    let parts = unit.parts(ranks);
+                    let parts = unit.parts();
                     assert_eq!(parts.len(), unit.len());
                     let mut next = 0;
                     for (index, range) in &unit.params {

@@ -32,6 +32,8 @@ use std::ops::Range;
 #[derive(Debug)]
 struct Shared {
     name: String,
+    /// Group of the parameter.
+    group: usize,
     owner: Option<usize>,
     /// By tensor rank, where the parameter is cut: where its elements are in the whole.
     runs: Vec<Vec<ElementRun>>,
@@ -55,14 +57,14 @@ pub(crate) struct OptimizerCommunication {
 }
 
 impl OptimizerCommunication {
-    /// `params`: owner and, by tensor rank, the tensor shards of each of the optimizer's parameters; `factor`: elements of the
-    /// largest factor of curvature, if there is any.
+    /// `params`: group, owner and, by tensor rank, the tensor shards of each of the optimizer's parameters; `factor`: elements of
+    /// the largest factor of curvature, if there is any.
     pub(crate) fn new(
-        params: Vec<(Option<usize>, Vec<TensorShardParam>)>,
+        params: Vec<(usize, Option<usize>, Vec<TensorShardParam>)>,
         factor: usize,
     ) -> OptimizerCommunication {
         let (mut all, mut largest) = (factor, 0);
-        let shared = |(owner, tensor_shards): (Option<usize>, Vec<TensorShardParam>)| {
+        let shared = |(group, owner, tensor_shards): (usize, Option<usize>, Vec<TensorShardParam>)| {
             let name = tensor_shards.first().map_or(String::new(), |p| p.name().to_owned());
             let parts = Parts::of(tensor_shards.iter().map(TensorShardParam::len));
             let cut = tensor_shards.len() > 1;
@@ -72,7 +74,7 @@ impl OptimizerCommunication {
             }
             let runs =
                 if cut { tensor_shards.iter().map(TensorShardParam::runs).collect() } else { Vec::new() };
-            Shared { name, owner, runs, parts }
+            Shared { name, group, owner, runs, parts }
         };
         let params = params.into_iter().map(shared).collect();
         OptimizerCommunication {
@@ -103,7 +105,7 @@ impl OptimizerCommunication {
 pub(crate) fn share(
     backend: &mut dyn Backend,
     job: &Job<'_>,
-    owners: &Owners,
+    (owners, group_of): (&Owners, &dyn Fn(usize) -> usize),
     list: &[(usize, Range<usize>, OptimParam)],
     tensor_shard: &[TensorShardParam],
 ) -> Result<(OptimizerCommunication, Operands), ParallelError> {
@@ -125,7 +127,7 @@ pub(crate) fn share(
             factor = factor.max(side * side);
         }
         let together = if seen.whole.is_some() { all } else { all.into_iter().take(1).collect() };
-        params.push((owners.of(*param), together));
+        params.push((group_of(*param), owners.of(*param), together));
     }
     let columns = if curved && ranks > 1 {
         let all: Vec<_> = (0..numbers.len()).map(tensor_shards).collect();
@@ -159,10 +161,11 @@ impl RankPeers<'_> {
 
     fn summed(&mut self, backend: &mut dyn Backend, param: usize, factor: View) -> Result<(), ExchangeError> {
         let OptimizerCommunication { params, lengths, values, .. } = &mut *self.sharing;
-        let (ranks, me) = (self.exchange.shard().size(), self.exchange.shard().rank());
-        let Shared { name, owner, .. } = &params[param];
+        let Shared { name, group, owner, .. } = &params[param];
+        let queues = self.exchange.group(*group);
+        let (ranks, me) = (queues.shard.size(), queues.shard.rank());
         let owner = owner.unwrap_or(me);
-        let copies = self.exchange.replicate().size();
+        let copies = queues.replicate.size();
         if ranks * copies == 1 {
             return Ok(());
         }
@@ -171,14 +174,14 @@ impl RankPeers<'_> {
         if ranks > 1 {
             let len = values.len();
             lengths.set((0..ranks).map(|r| if r == owner { len } else { 0 }));
-            let mut shard = self.exchange.shard().idle()?;
+            let mut shard = queues.shard.idle()?;
             shard.reduce_scatter(name, &mut *values, lengths, Reduce::Sum)?;
         }
         if owner != me {
             return Ok(());
         }
         if copies > 1 {
-            self.exchange.replicate().idle()?.all_reduce(name, &mut *values, Reduce::Sum)?;
+            queues.replicate.idle()?.all_reduce(name, &mut *values, Reduce::Sum)?;
         }
         Ok(backend.write_f32(factor, values)?)
     }
@@ -190,7 +193,7 @@ impl RankPeers<'_> {
         inverse: View,
     ) -> Result<(), ExchangeError> {
         let OptimizerCommunication { params, values, .. } = &mut *self.sharing;
-        let replicate = self.exchange.replicate();
+        let replicate = &mut self.exchange.group(params[param].group).replicate;
         if replicate.size() == 1 {
             return Ok(());
         }
@@ -249,11 +252,13 @@ impl Peers for RankPeers<'_> {
     }
 
     fn sum_over_owners(&mut self, value: f64) -> Result<f64, TensorError> {
-        if self.exchange.shard().size() == 1 {
+        // K-FAC, whose terms these are, trains one group of parameters.
+        let shard = &mut self.exchange.group(0).shard;
+        if shard.size() == 1 {
             return Ok(value);
         }
         let control = &mut self.sharing.control;
-        let mut sum = || control.sum(&mut *self.exchange.shard().idle()?, "size of the step", value);
+        let mut sum = || control.sum(&mut *shard.idle()?, "size of the step", value);
         let result = sum().map_err(ExchangeError::from);
         self.note(result)
     }

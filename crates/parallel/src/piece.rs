@@ -47,7 +47,7 @@ mod tests {
         for (len, ranks, bucket) in
             [(1, 1, 10), (100, 1, 30), (103, 4, 20), (2, 4, 1), (64, 4, 64), (0, 2, 8)]
         {
-            let unit = FlatUnit::new("u".into(), None, &[(0, len)], None);
+            let unit = FlatUnit::new("u".into(), None, (0, ranks), &[(0, len)], None);
             let all = Parts::even(len, ranks);
             let mut seen = vec![0; len];
             for piece in pieces(&unit, &all, bucket) {

@@ -2,6 +2,7 @@
 
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
+use crate::param_groups::ParamGroups;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
@@ -36,6 +37,8 @@ pub struct Plan {
     pub in_flight: PiecesInFlight,
     /// Layouts over the tensor axis that the user asks for.
     pub annotations: Annotations,
+    /// Groups of parameters that are reduced and sharded alike.
+    pub groups: ParamGroups,
 }
 
 /// A rank's position on each axis.
@@ -66,6 +69,7 @@ impl Plan {
             overlap: false,
             in_flight: PiecesInFlight::DEFAULT,
             annotations: Annotations::default(),
+            groups: ParamGroups::default(),
         }
     }
 
@@ -156,6 +160,7 @@ impl Plan {
             overlap: config.overlap,
             in_flight: config.pieces_in_flight(),
             annotations: config.annotate.clone(),
+            groups: ParamGroups::default(),
         };
         // What one rank's part refuses, every rank's does.
         let line = plan.tensor_shard(model, 0)?.model;
@@ -289,7 +294,7 @@ impl Plan {
 
     /// Whether every rank has its tensor shard's parameters whole between steps.
     pub fn keeps_values(&self) -> bool {
-        self.stage != Stage::Zero3 || self.shard() == 1
+        (0..self.groups.list().len()).all(|group| self.keeps_values_of(group))
     }
 
     /// Whether every rank has the whole model between steps, and can run it alone.

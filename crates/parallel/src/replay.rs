@@ -33,14 +33,14 @@ impl UpdateOps {
 }
 
 /// Numbers of a chunk's groups.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct ChunkGroupNumbers {
     /// All ranks that share its layers.
     tensor: usize,
     /// By axis of these ranks.
     axes: [Option<(Axis, usize)>; 3],
-    shard: usize,
-    replicate: usize,
+    /// By group of parameters: ranks over which it is sharded, and ranks with replicas.
+    data: Vec<[usize; 2]>,
 }
 
 /// A collective that has started.
@@ -128,18 +128,24 @@ impl Worker {
             let line = layer_axes.len() == 1;
             *place = Some((*axis, if line { tensor } else { group(label(&[*axis]), along(&[*axis])) }));
         }
-        let copies = |place: &Place| {
-            let at = Coord { pipeline: place.rank, ..self.coord };
-            (0..self.plan.replicate()).map(move |replicate| Coord { replicate, ..at })
-        };
         let holders = self.program.holders(number);
-        let replicas = holders.iter().flat_map(copies).map(|coord| self.plan.rank(coord)).collect();
-        ChunkGroupNumbers {
-            tensor,
-            axes,
-            shard: group(label(&[Axis::Shard]), along(&[Axis::Shard])),
-            replicate: group(label(&[Axis::Replicate]), replicas),
+        let ranks = |coords: Vec<Coord>| coords.into_iter().map(|coord| self.plan.rank(coord)).collect();
+        let mut data = Vec::new();
+        for of in 0..self.plan.groups.list().len() {
+            let (shard_axes, reduce_axes) = (self.plan.shard_axes(of), self.plan.reduce_axes(of));
+            let name =
+                |axes: &[Axis], usual: Axis| if axes.is_empty() { label(&[usual]) } else { label(axes) };
+            let replicas = |place: &Place| {
+                self.plan.along_data(reduce_axes, Coord { pipeline: place.rank, ..self.coord })
+            };
+            let replicas = ranks(holders.iter().flat_map(replicas).collect());
+            let shards = ranks(self.plan.along_data(shard_axes, self.coord));
+            data.push([
+                group(name(shard_axes, Axis::Shard), shards),
+                group(name(reduce_axes, Axis::Replicate), replicas),
+            ]);
         }
+        ChunkGroupNumbers { tensor, axes, data }
     }
 }
 
@@ -189,7 +195,7 @@ impl<'a> Writing<'_, 'a> {
         // Backward passes are split only where all slots run the same programs.
         let slot = pass.slot.unwrap_or(0);
         let Some(program) = of.decoder.program(unit, slot) else { return Ok(()) };
-        let (groups, mesh) = (self.groups[chunk], &self.worker.plan.mesh);
+        let (groups, mesh) = (&self.groups[chunk], &self.worker.plan.mesh);
         let group_of = |collective: &Collective| {
             let group = groups.axes.iter().flatten().find(|(axis, _)| *axis == collective.axis);
             (group.map_or(groups.tensor, |group| group.1), mesh.degree(collective.axis))
@@ -209,7 +215,7 @@ impl<'a> Writing<'_, 'a> {
     fn complete(&mut self, chunk: usize, flats: &[usize]) {
         let of = &self.worker.chunks[chunk];
         let element = of.types.gradients.dtype().size();
-        for (axis, group) in self.groups[chunk].axes.into_iter().flatten() {
+        for (axis, group) in self.groups[chunk].axes.iter().copied().flatten() {
             let bytes = (of.tensor.partial_along(axis, flats) * element) as u64;
             if bytes > 0 {
                 let ranks = self.worker.plan.mesh.degree(axis);
@@ -223,7 +229,7 @@ impl<'a> Writing<'_, 'a> {
     /// The pieces of a chunk's transfers that are in flight, and how others are written.
     fn pieces(&mut self, chunk: usize) -> (&mut PieceFlow<Started>, WrittenPieces<'_, 'a>) {
         let ChunkState { flow, next_id, .. } = &mut self.chunks[chunk];
-        let (of, groups) = (&self.worker.chunks[chunk], self.groups[chunk]);
+        let (of, groups) = (&self.worker.chunks[chunk], &self.groups[chunk]);
         (flow, WrittenPieces { of, groups, next_id, writer: &mut *self.writer })
     }
 
@@ -253,9 +259,9 @@ impl<'a> Writing<'_, 'a> {
 
     /// A sum of the squares of the gradients over a group.
     fn sum_squares(&mut self, chunk: usize, group: NormGroup) {
-        let (worker, name, groups) = (self.worker, "norm of the gradient", self.groups[chunk]);
+        let (worker, name, groups) = (self.worker, "norm of the gradient", &self.groups[chunk]);
         match group {
-            NormGroup::Shard => self.control(groups.shard, name, worker.plan.shard(), 1),
+            NormGroup::Shard(of) => self.control(groups.data[of][0], name, worker.plan.shards(of), 1),
             NormGroup::Layers => self.control(groups.tensor, name, worker.plan.tensor(), 1),
             NormGroup::Pipeline => self.control_over_pipeline(name),
         }
@@ -279,7 +285,7 @@ impl<'a> Writing<'_, 'a> {
 /// Pieces of a chunk's transfers as events.
 struct WrittenPieces<'w, 'a> {
     of: &'w Chunk,
-    groups: ChunkGroupNumbers,
+    groups: &'w ChunkGroupNumbers,
     next_id: &'w mut usize,
     writer: &'w mut RankWriter<'a>,
 }
@@ -294,9 +300,11 @@ impl PieceWork for WrittenPieces<'_, '_> {
 
     fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Started, SimError> {
         let (data, exchange) = (&self.of.lists.data, &self.of.exchange);
+        let (rank, [shard, replicate]) =
+            (data.rank(transfer.flat), self.groups.data[data.flats[transfer.flat].group]);
         let (group, ranks) = match transfer.axis {
-            Axis::Replicate => (self.groups.replicate, data.rank.replicate.0),
-            _ => (self.groups.shard, data.rank.shard.0),
+            Axis::Replicate => (replicate, rank.replicate.0),
+            _ => (shard, rank.shard.0),
         };
         if let Some((int8, quantised)) = exchange.int8(transfer, piece) {
             let mut encode = quantised.views.iter().flat_map(|part| int8.scratch.encode(*part));
@@ -313,9 +321,10 @@ impl PieceWork for WrittenPieces<'_, '_> {
             ));
         }
         let piece_of = &exchange.pieces(transfer.flat)[piece];
-        let (flat, (shards, me)) = (&data.flats[transfer.flat], data.rank.shard);
+        let (flat, (shards, me)) = (&data.flats[transfer.flat], rank.shard);
         let gathers = transfer.kind == CollectiveKind::AllGather;
-        let element = if gathers { flat.values.dtype } else { flat.gradients.dtype }.size() as u64;
+        let gradients = flat.gradients.as_ref().unwrap_or(&flat.values);
+        let element = if gathers { flat.values.dtype } else { gradients.dtype }.size() as u64;
         let all = piece_of.parts.len() as u64 * element;
         let own = piece_of.parts.range(me).len() as u64 * element;
         let (bytes, copied) = match transfer.axis {

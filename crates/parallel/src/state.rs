@@ -15,7 +15,7 @@ pub use slices::{FinishedCopy, OwnSlice, OwnSlices, PendingCopy, StateCopy};
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
-use crate::flat::UnitPlace;
+use crate::flat::{GroupShards, UnitPlace};
 use crate::owner::Owners;
 use crate::plan::{Coord, Plan};
 use crate::worker::Worker;
@@ -115,6 +115,15 @@ pub struct WholeState {
 /// # Errors
 /// A configuration that the optimizer refuses.
 pub fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<WholeState>, ParallelError> {
+    states_of(model, config, &|_| true)
+}
+
+/// [`whole_states`] of the parameters that are trained.
+fn states_of(
+    model: &Model,
+    config: &OptimConfig,
+    trains: &dyn Fn(ParamId) -> bool,
+) -> Result<Vec<WholeState>, ParallelError> {
     let mut null = NullBackend::new();
     let whole = |spec: &ParamSpec| -> Result<OptimParam, TensorError> {
         let (rows, cols) = spec.matrix();
@@ -126,7 +135,8 @@ pub fn whole_states(model: &Model, config: &OptimConfig) -> Result<Vec<WholeStat
         Ok(OptimParam::of(model, spec, value, grad))
     };
     let specs = model.params();
-    let params = specs.iter().map(whole).collect::<Result<Vec<_>, _>>()?;
+    let trained = specs.iter().filter(|spec| trains(spec.id));
+    let params = trained.map(whole).collect::<Result<Vec<_>, _>>()?;
     let optimizer = Optimizer::new(&mut null, &params, config)?;
     let numbers: HashMap<&str, usize> = specs.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect();
     let state = |(name, view): (String, StateView)| {
@@ -149,7 +159,9 @@ struct Reading {
     param: Option<usize>,
     /// Elements of this tensor rank's tensor shard.
     len: usize,
-    /// How the tensor shard lies over the shard axis; nothing if it is whole here.
+    /// Group of its parameter; the first for a state of no parameter.
+    group: usize,
+    /// How the tensor shard lies over the shard ranks of the group; nothing if it is whole here.
     parts: Option<Parts>,
     /// The elements on this rank.
     view: Option<StateView>,
@@ -172,8 +184,11 @@ impl Worker {
         let mut list = self.params();
         let specs = self.whole.params();
         // An owner is the same whether a stage or the whole model is looked at.
-        let owners = Owners::new(&self.whole, config, self.plan.shard());
-        for WholeState { name, param, shape, moment } in whole_states(&self.whole, config)? {
+        let shards = self.plan.group_shards();
+        let groups = GroupShards { groups: &self.plan.groups, shards: &shards };
+        let owners = Owners::new(&self.whole, config, &groups);
+        let trains = |id: ParamId| self.plan.groups.trains(id);
+        for WholeState { name, param, shape, moment } in states_of(&self.whole, config, &trains)? {
             let (id, own_name) = (param.map(|number| specs[number].id), name.clone());
             let place = match id.filter(|_| moment) {
                 Some(id) => Place::Moment(id, own_name),
@@ -194,7 +209,9 @@ impl Worker {
 
     /// The gradients, as whole tensors under their parameters' names; after the last micro-batch of a step.
     pub fn gradients_of_params(&self) -> Vec<StateTensor> {
-        self.each(Place::Gradient)
+        let mut all = self.each(Place::Gradient);
+        all.retain(|tensor| tensor.param().is_some_and(|id| self.plan.groups.trains(id)));
+        all
     }
 
     fn each(&self, place: fn(ParamId) -> Place) -> Vec<StateTensor> {

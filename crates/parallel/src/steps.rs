@@ -52,13 +52,14 @@ impl Chunk {
             names: self.decoder.programs().map(|(unit, ..)| name(unit)).collect(),
             embedding: self.place.span.embedding,
             head: self.place.span.head,
-            tied: self.units.table.is_some(),
+            tied: self.table_gradient().is_some(),
             pool: 0,
             slots: self.decoder.stage().slots,
             kept: self.stash.count(),
             layer_ranks: 1,
             pipeline_ranks: 1,
             sums_size: false,
+            trained: Vec::new(),
             data: self.lists.data.clone(),
             uses: Phase::ALL.map(|phase| self.decoder.uses(phase, &flat_of)),
         }
@@ -97,6 +98,7 @@ impl Worker {
         let facts = |(number, chunk): (usize, &Chunk)| StepChunk {
             pool: self.pools[number],
             layer_ranks: self.plan.tensor(),
+            trained: self.plan.groups.list().iter().map(|group| group.trainable).collect(),
             pipeline_ranks: self.plan.pipeline(),
             sums_size,
             ..chunk.step_chunk()
@@ -226,12 +228,14 @@ impl Expanding<'_> {
     /// The sum of a chunk's squares over the ranks that have other parts of the same gradients.
     fn sum_squares(&mut self, chunk: usize, pipeline: bool) {
         let worker = self.worker;
-        let groups = [
-            (NormGroup::Shard, worker.plan.shard()),
-            (NormGroup::Layers, worker.plan.tensor()),
-            (NormGroup::Pipeline, if pipeline { worker.plan.pipeline() } else { 1 }),
+        let plan = &worker.plan;
+        let trained = plan.groups.list().iter().enumerate().filter(|(_, group)| group.trainable);
+        let shards = trained.map(|(group, _)| (NormGroup::Shard(group), plan.shards(group)));
+        let others = [
+            (NormGroup::Layers, plan.tensor()),
+            (NormGroup::Pipeline, if pipeline { plan.pipeline() } else { 1 }),
         ];
-        for (group, _) in groups.into_iter().filter(|(_, ranks)| *ranks > 1) {
+        for (group, _) in shards.chain(others).filter(|(_, ranks)| *ranks > 1) {
             self.push(chunk, Action::SumSquares(group));
         }
     }
@@ -247,7 +251,7 @@ impl Expanding<'_> {
         for chunk in worker.by_stage.iter().copied() {
             self.transfers(chunk, &worker.chunks[chunk].lists.finish);
         }
-        if worker.chunks.iter().any(|chunk| chunk.units.table.is_some()) {
+        if worker.chunks.iter().any(|chunk| chunk.table_gradient().is_some()) {
             self.push(0, Action::Tie);
         }
         self.part("norm".into());

@@ -115,6 +115,8 @@ pub struct Worker {
     pub(crate) updates_ahead: i64,
     /// Factor on the loss, and with it on the gradients in memory.
     pub(crate) loss_scale: f64,
+    /// By group of parameters: the sum of the squares of gradients.
+    pub(crate) squares: Vec<f64>,
     /// Losses of an evaluated batch.
     pub(crate) evaluated: Vec<f32>,
     /// Bits of every rank's part of the newest loss, equally many of each.
@@ -172,6 +174,14 @@ impl Worker {
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
         let (plan, program) = (job.plan, job.program);
+        plan.groups.check(plan)?;
+        if job.optim.optimizer == OptimizerChoice::Kfac && !plan.groups.is_single() {
+            return Err(ParallelError::Layout(
+                "optim.optimizer = \"kfac\" with several groups of parameters, whose curvature would be summed over different ranks: \
+                 wanted one group; take another optimizer"
+                    .into(),
+            ));
+        }
         let differ = |what: &str, wanted: usize, found: usize| {
             Err(ParallelError::Layout(format!("the plan is for {wanted} {what}, found {found}")))
         };
@@ -236,6 +246,7 @@ impl Worker {
             step_number: 0,
             updates_ahead: 0,
             loss_scale: 1.0,
+            squares: vec![0.0; plan.groups.list().len()],
             evaluated: Vec::new(),
             rank_losses: Vec::new(),
             control: ControlMessages::default(),
@@ -324,8 +335,11 @@ impl Worker {
     /// Elements of this rank's tensor shard that each rank of the shard axis steps: equal but for a remainder, or what the
     /// owners of whole matrices have.
     pub fn shares(&self) -> Vec<usize> {
-        let parts = || self.chunks.iter().flat_map(|c| &c.memory.parts);
-        (0..self.plan.shard()).map(|r| parts().map(|parts| parts.range(r).len()).sum()).collect()
+        let units = || self.chunks.iter().flat_map(|c| c.units.list.iter().zip(&c.memory.parts));
+        let part = |at: usize| {
+            units().filter(|(unit, _)| unit.group == 0).map(move |(_, parts)| parts.range(at).len())
+        };
+        (0..self.plan.shards(0)).map(|rank| part(rank).sum()).collect()
     }
 
     /// Bytes of host memory in which values wait for collectives, or for copies to and from the second memory.
@@ -374,8 +388,9 @@ impl Worker {
         let step = Arc::clone(self.step_at_hand());
         let source = &mut NoBatches;
         let mut run = StepRun::of_norm(source);
+        self.squares.fill(0.0);
         self.run_nodes(backend, &step, step.program.norm(), &mut run)?;
-        Ok(run.squares.sqrt() / self.loss_scale)
+        Ok(self.take_squares().sqrt() / self.loss_scale)
     }
 
     /// A sum over the stages, added in the order of the ranks.

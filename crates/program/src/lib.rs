@@ -25,6 +25,7 @@
 
 mod blocks;
 mod compress;
+mod freeze;
 mod fuse;
 mod heads;
 mod input_aware;
@@ -58,6 +59,7 @@ mod written;
 mod zero;
 
 pub use compress::{CompressionError, compress};
+pub use freeze::freeze;
 pub use fuse::fuse;
 pub use input_aware::choose_layers;
 pub use loops::{Loop, dim_of, sharded_loop, unshardable};

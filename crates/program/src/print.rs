@@ -35,12 +35,11 @@ pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, ranks: &[Ran
 /// A rank's step as text, one line for each entry, with what the rank sends outside of its units.
 pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
     let mut out = String::from("step");
-    if let Some(chunk) = chunks.first() {
-        for (axis, (degree, index)) in
-            [(Axis::Replicate, chunk.data.rank.replicate), (Axis::Shard, chunk.data.rank.shard)]
-        {
+    for (number, rank) in chunks.first().into_iter().flat_map(|chunk| chunk.data.groups.iter().enumerate()) {
+        let group = if number > 0 { format!("group {number} ") } else { String::new() };
+        for (axis, (degree, index)) in [(Axis::Replicate, rank.replicate), (Axis::Shard, rank.shard)] {
             if degree > 1 {
-                let _ = write!(out, "  {axis}={index} of {degree}");
+                let _ = write!(out, "  {group}{axis}={index} of {degree}");
             }
         }
     }
@@ -77,7 +76,8 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
                 format!("all_reduce partial gradients of {} over tensor", names.join(", "))
             }
             Action::Start(transfer) => {
-                let bytes = transfer.bytes_sent(&chunk.data.flats[transfer.flat], chunk.data.rank);
+                let bytes =
+                    transfer.bytes_sent(&chunk.data.flats[transfer.flat], chunk.data.rank(transfer.flat));
                 *sent.entry(transfer.axis.name()).or_default() += bytes;
                 format!("start {}  {} B", flat(transfer), grouped(bytes))
             }
@@ -97,7 +97,7 @@ pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
             Action::Tie => "all_reduce the tied table over its two stages".to_owned(),
             Action::Losses => "sum the losses over all ranks".to_owned(),
             Action::Squares => "sum the squares of the gradients".to_owned(),
-            Action::SumSquares(group) => format!("all_reduce the sum of squares over {}", group.name()),
+            Action::SumSquares(group) => format!("all_reduce the sum of squares over {group}"),
             Action::Prepare => "prepare the update".to_owned(),
             Action::SumSize => "all_reduce the size of the update over pipeline".to_owned(),
             Action::Update { micro_batches, keep, .. } => {

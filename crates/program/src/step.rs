@@ -81,21 +81,21 @@ pub struct Hand {
 /// Ranks over which the squared norm of the gradients is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NormGroup {
-    /// Ranks of the shard axis.
-    Shard,
+    /// Ranks over which the parameters of a group are sharded: the sum of that group's squares.
+    Shard(usize),
     /// Ranks that share the layers of the chunk.
     Layers,
     /// Ranks of the pipeline.
     Pipeline,
 }
 
-impl NormGroup {
-    /// Name, as it is printed.
-    pub fn name(self) -> &'static str {
+impl std::fmt::Display for NormGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NormGroup::Shard => "shard",
-            NormGroup::Layers => "the ranks of a layer",
-            NormGroup::Pipeline => "pipeline",
+            NormGroup::Shard(0) => f.write_str("shard"),
+            NormGroup::Shard(group) => write!(f, "shard of parameter group {group}"),
+            NormGroup::Layers => f.write_str("the ranks of a layer"),
+            NormGroup::Pipeline => f.write_str("pipeline"),
         }
     }
 }
@@ -228,6 +228,8 @@ pub struct StepChunk {
     pub pipeline_ranks: usize,
     /// Whether the size of an update is summed over the pipeline.
     pub sums_size: bool,
+    /// By group of parameters: whether it is trained.
+    pub trained: Vec<bool>,
     /// Its flat parameters.
     pub data: DataProgram,
     /// By [`Phase`]: what each unit's list uses, in the order of the forward pass.
@@ -243,6 +245,11 @@ impl StepChunk {
     /// Whether the gradients of its flat parameters are reduced in every pass.
     pub fn settles(&self) -> bool {
         (0..self.flats()).any(|flat| self.data.settles(flat))
+    }
+
+    /// Whether the model trains parameters of a group, in this chunk or another.
+    pub fn trains(&self, group: usize) -> bool {
+        self.trained.get(group).copied().unwrap_or(false)
     }
 
     /// Number of its flat parameters.

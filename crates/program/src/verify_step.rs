@@ -367,12 +367,14 @@ impl Checking<'_> {
     /// The groups over which squares must be summed.
     fn norm_groups(&self, at: usize) -> BTreeSet<NormGroup> {
         let chunk = self.chunks[at].chunk;
-        let ranks = [
-            (NormGroup::Shard, chunk.data.rank.shard.0),
+        let shards = chunk.data.groups.iter().enumerate();
+        let shards = shards.filter(|(group, _)| chunk.trains(*group));
+        let shards = shards.map(|(group, rank)| (NormGroup::Shard(group), rank.shard.0));
+        let others = [
             (NormGroup::Layers, chunk.layer_ranks),
             (NormGroup::Pipeline, if self.norm { chunk.pipeline_ranks } else { 1 }),
         ];
-        ranks.into_iter().filter(|(_, ranks)| *ranks > 1).map(|(group, _)| group).collect()
+        shards.chain(others).filter(|(_, ranks)| *ranks > 1).map(|(group, _)| group).collect()
     }
 
     fn sum_squares(&mut self, at: usize, group: NormGroup) -> Checked {
@@ -392,7 +394,7 @@ impl Checking<'_> {
         match in_order && wanted {
             true => Ok(()),
             false => {
-                let problem = format!("is summed over {} twice, out of order or in vain", group.name());
+                let problem = format!("is summed over {group} twice, out of order or in vain");
                 Err(self.wrong(at, "the norm", problem))
             }
         }
@@ -427,7 +429,9 @@ impl Checking<'_> {
     fn write(&mut self, at: usize, flat: usize) -> Checked {
         let state = &self.chunks[at];
         let gradient = &state.gradients[flat];
-        let residence = &state.chunk.data.flats[flat].gradients;
+        let Some(residence) = &state.chunk.data.flats[flat].gradients else {
+            return Err(self.flat(at, flat, "is frozen, and a unit writes a gradient of it"));
+        };
         if state.used {
             return Err(self.flat(at, flat, "gets another term after the norm or the sum of the tied table"));
         }
@@ -531,9 +535,9 @@ impl Checking<'_> {
             return Err(self.flat(at, flat, problem));
         }
         let state = &mut self.chunks[at];
-        let place = state.chunk.data.flats[flat].gradients.place;
+        let place = state.chunk.data.flats[flat].gradients.as_ref().map(|gradients| gradients.place);
         state.gradients[flat].moving = Some(*transfer);
-        state.terms.retain(|at, of| *at != place || *of != flat);
+        state.terms.retain(|at, of| Some(*at) != place || *of != flat);
         Ok(())
     }
 

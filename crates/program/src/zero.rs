@@ -78,12 +78,14 @@ fn sharded(layout: &Layout) -> bool {
 pub struct FlatParameter {
     /// "root", "layers.3".
     pub name: String,
+    /// Number of its group, of which [`DataProgram::groups`] has this rank's position.
+    pub group: usize,
     /// Elements that each rank of the shard axis keeps where the vector is sharded.
     pub parts: Vec<usize>,
     /// Values.
     pub values: Residence,
-    /// Gradients.
-    pub gradients: Residence,
+    /// Gradients; frozen parameters have none.
+    pub gradients: Option<Residence>,
     /// Layout of what the optimizer updates, and of the gradients that it takes.
     pub updated: Layout,
     /// Elements of the gradients that a pass leaves as terms of a sum over the tensor axis.
@@ -102,12 +104,13 @@ impl FlatParameter {
     }
 }
 
-/// A rank's place on the data-parallel axes.
+/// A rank's position among the data-parallel ranks of a group of parameters. In transfers [`Axis::Shard`] stands for the ranks over
+/// which the group is sharded, and [`Axis::Replicate`] for those that have replicas of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRank {
-    /// Degree and index on the shard axis.
+    /// Number of the ranks over which it is sharded, and index among them.
     pub shard: (usize, usize),
-    /// Degree and index on the replicate axis.
+    /// Number of the ranks with replicas, and index among them.
     pub replicate: (usize, usize),
 }
 
@@ -133,7 +136,8 @@ impl Transfer {
         if self.dtype == ReduceDType::Int8 {
             return self.quantised_bytes_sent(flat, rank) as u64;
         }
-        let residence = if self.kind == CollectiveKind::AllGather { &flat.values } else { &flat.gradients };
+        let gradients = || flat.gradients.as_ref().unwrap_or(&flat.values);
+        let residence = if self.kind == CollectiveKind::AllGather { &flat.values } else { gradients() };
         let elements = match self.kind {
             CollectiveKind::AllGather => flat.len() - flat.parts[(index + 1) % degree],
             CollectiveKind::ReduceScatter => flat.len() - flat.parts[index],
@@ -253,8 +257,8 @@ impl UnitUse {
 pub struct DataProgram {
     /// The stage's flat parameters.
     pub flats: Vec<FlatParameter>,
-    /// Position of this rank on the data-parallel axes.
-    pub rank: DataRank,
+    /// Position of this rank among the data-parallel ranks, by group of parameters.
+    pub groups: Vec<DataRank>,
     /// Type in which gradients travel.
     pub reduce_dtype: ReduceDType,
 }
@@ -314,7 +318,8 @@ impl DataProgram {
         let left = self.reduce(units).into_iter().filter_map(|node| reduction(&node));
         let left = left.filter(|transfer| !self.settles(transfer.flat));
         let mut nodes: Vec<PassNode> = left.map(PassNode::Wait).collect();
-        for transfer in (0..self.flats.len()).filter_map(|flat| self.second_reduction(flat)) {
+        let trained = (0..self.flats.len()).filter(|flat| self.flats[*flat].gradients.is_some());
+        for transfer in trained.filter_map(|flat| self.second_reduction(flat)) {
             nodes.extend([PassNode::Start(transfer), PassNode::Wait(transfer)]);
         }
         nodes
@@ -328,23 +333,30 @@ impl DataProgram {
 
     /// Whether values rest whole and the optimizer updates this rank's part of them only.
     pub fn spreads(&self, flat: usize) -> bool {
-        let flat = &self.flats[flat];
-        self.rank.shard.0 > 1 && sharded(&flat.updated) && !sharded(&flat.values.layout)
+        let (rank, flat) = (self.rank(flat), &self.flats[flat]);
+        let updates = flat.gradients.is_some();
+        updates && rank.shard.0 > 1 && sharded(&flat.updated) && !sharded(&flat.values.layout)
     }
 
     /// Whether gradients are reduced in every pass.
     pub fn settles(&self, flat: usize) -> bool {
-        sharded(&self.flats[flat].gradients.layout)
+        self.flats[flat].gradients.as_ref().is_some_and(|gradients| sharded(&gradients.layout))
+    }
+
+    /// Position of this rank in the group of a flat parameter.
+    pub fn rank(&self, flat: usize) -> DataRank {
+        self.groups[self.flats[flat].group]
     }
 
     /// Whether a pass finds only this rank's part of the values.
     pub fn gathered(&self, flat: usize) -> bool {
-        self.rank.shard.0 > 1 && sharded(&self.flats[flat].values.layout)
+        self.rank(flat).shard.0 > 1 && sharded(&self.flats[flat].values.layout)
     }
 
     /// The first reduction of a flat parameter's gradients, if they are reduced at all.
     pub fn first_reduction(&self, flat: usize) -> Option<Transfer> {
-        let (kind, axis) = match (self.rank.shard.0 > 1, self.rank.replicate.0 > 1) {
+        let rank = self.rank(flat);
+        let (kind, axis) = match (rank.shard.0 > 1, rank.replicate.0 > 1) {
             (true, _) if sharded(&self.flats[flat].updated) => (CollectiveKind::ReduceScatter, Axis::Shard),
             (true, _) => (CollectiveKind::AllReduce, Axis::Shard),
             (false, true) => (CollectiveKind::AllReduce, Axis::Replicate),
@@ -355,7 +367,8 @@ impl DataProgram {
 
     /// The reduction behind the first, where both axes have several ranks.
     pub fn second_reduction(&self, flat: usize) -> Option<Transfer> {
-        let both = self.rank.shard.0 > 1 && self.rank.replicate.0 > 1;
+        let rank = self.rank(flat);
+        let both = rank.shard.0 > 1 && rank.replicate.0 > 1;
         let (kind, dtype) = (CollectiveKind::AllReduce, self.reduce_dtype);
         both.then_some(Transfer { kind, axis: Axis::Replicate, flat, term: false, dtype })
     }

@@ -47,6 +47,7 @@ pub(crate) enum UnitChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PassChoice {
     Record,
+    Freeze,
     Recompute,
     Partition,
     Fuse,

@@ -60,6 +60,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
     let decoder = worker.decoder();
     let after = match args.after {
         Some(PassChoice::Record) => Rewrite::Record,
+        Some(PassChoice::Freeze) => Rewrite::Freeze,
         Some(PassChoice::Recompute) => Rewrite::Recompute,
         Some(PassChoice::Partition) => Rewrite::Partition,
         Some(PassChoice::Fuse) => Rewrite::Fuse,

@@ -173,8 +173,8 @@ fn parameters_in_the_wrong_place_are_named() {
         "parameter embed.tokens: wanted shape [97, 32] as number 0, found embed.positions of shape [16, 32]"
     );
     assert_eq!(
-        train(&|p| p[3].grad = None),
-        "parameter layers.0.attention_norm.bias: wanted an f32, bf16 or f16 matrix [1, 32], found no gradients"
+        train(&|p| p[3].grad = p[3].grad.map(|grad| grad.columns(0, 31))),
+        "parameter layers.0.attention_norm.bias: wanted an f32, bf16 or f16 matrix [1, 32], found gradients [1, 31] of f32"
     );
     assert_eq!(
         train(&|p| p[4].value = p[4].value.rows(0, 7)),

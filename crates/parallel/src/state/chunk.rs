@@ -16,18 +16,21 @@ impl Chunk {
         coord: Coord,
         tensor: &StateTensor,
     ) -> Result<Reading, ParallelError> {
-        let on_shards = |lengths: Vec<usize>| (plan.shard() > 1).then(|| Parts::of(lengths));
+        let group = self.param_of(tensor).map_or(0, |number| self.group_of(number));
+        let shards = plan.shards(group);
+        let on_shards = |lengths: Vec<usize>| (shards > 1).then(|| Parts::of(lengths));
         let master = format!("{MASTER}{}", tensor.name);
+        let trains = plan.groups.list()[group].trainable;
         let of = match &tensor.place {
             Place::Whole { name, owner, .. } => {
                 let len = tensor.len();
-                let mine = owner.is_none_or(|owner| owner == coord.shard);
+                let mine = owner.is_none_or(|owner| owner == plan.shard_index(group, coord));
                 let view = mine.then(|| self.state_view(name, len)).transpose()?;
-                let owned = |owner: usize| (0..plan.shard()).map(move |r| if r == owner { len } else { 0 });
+                let owned = |owner: usize| (0..shards).map(move |r| if r == owner { len } else { 0 });
                 let parts = owner.and_then(|owner| on_shards(owned(owner).collect()));
-                return Ok(Reading { param: None, len, parts, view });
+                return Ok(Reading { param: None, len, group, parts, view });
             }
-            Place::Param(_) if self.types.has_masters() => Of::State(&master),
+            Place::Param(_) if self.types.has_masters() && trains => Of::State(&master),
             Place::Param(_) => Of::Value,
             Place::Gradient(_) => Of::Gradient,
             Place::Moment(_, name) => Of::State(name),
@@ -46,14 +49,15 @@ impl Chunk {
     ) -> Result<Reading, ParallelError> {
         let len = self.tensor_shard[number].len();
         let param = Some(number).filter(|_| self.tensor_shard[number].sharding.is_sharded());
-        if matches!(of, Of::Value) && plan.keeps_values() {
+        let group = self.group_of(number);
+        if matches!(of, Of::Value) && plan.keeps_values_of(group) {
             let view = Some(self.memory.params[number].value.into());
-            return Ok(Reading { param, len, parts: None, view });
+            return Ok(Reading { param, len, group, parts: None, view });
         }
         let place = self.units.place(number);
-        let lengths = (0..plan.shard()).map(|r| self.run(plan, place, r).len);
-        let parts = (plan.shard() > 1).then(|| Parts::of(lengths));
-        Ok(Reading { param, len, parts, view: self.own_view(plan, coord, place, of)? })
+        let lengths = (0..plan.shards(group)).map(|r| self.run(place, r).len);
+        let parts = (plan.shards(group) > 1).then(|| Parts::of(lengths));
+        Ok(Reading { param, len, group, parts, view: self.own_view(plan, coord, place, of)? })
     }
 
     /// Whole tensors of this chunk, one after the other: tensor shards from the ranks of the shard axis, then tensors from those of
@@ -70,41 +74,64 @@ impl Chunk {
             tensors.iter().map(|t| self.reading(plan, coord, t)).collect::<Result<_, _>>()?;
         let name = tensors.first().map_or("", |t| &t.name);
         let mut tensor_shards = vec![0.0; readings.iter().map(|r| r.len).sum()];
-        let of_shard =
-            |rank: usize| readings.iter().filter_map(move |r| Some(r.parts.as_ref()?.range(rank).len()));
-        let on_shards = Parts::of((0..plan.shard()).map(|rank| of_shard(rank).sum()));
-        let mut gathered = vec![0.0; on_shards.len()];
-        let (mut at, mut mine) = (0, on_shards.range(coord.shard).start);
+        let mut at = 0;
         for reading in &readings {
-            let Some(view) = reading.view else {
-                at += reading.len;
-                continue;
-            };
-            match reading.parts {
-                None => view.read(backend, 0, &mut tensor_shards[at..at + view.len()])?,
-                Some(_) => {
-                    view.read(backend, 0, &mut gathered[mine..mine + view.len()])?;
-                    mine += view.len();
-                }
+            if let (Some(view), None) = (reading.view, &reading.parts) {
+                view.read(backend, 0, &mut tensor_shards[at..at + view.len()])?;
             }
             at += reading.len;
         }
-        if !gathered.is_empty() {
-            self.exchange.shard().idle()?.all_gather(name, &mut gathered, &on_shards)?;
-        }
-        for rank in 0..plan.shard() {
-            let (mut at, mut from) = (0, on_shards.range(rank).start);
-            for reading in &readings {
-                if let Some(parts) = &reading.parts {
-                    let here = parts.range(rank);
-                    tensor_shards[at + here.start..at + here.end]
-                        .copy_from_slice(&gathered[from..from + here.len()]);
-                    from += here.len();
-                }
-                at += reading.len;
-            }
+        for group in 0..plan.groups.list().len() {
+            self.gather_shards(backend, (plan, coord), (name, group), &readings, &mut tensor_shards)?;
         }
         self.assemble(plan, coord, &readings, tensors, &tensor_shards, values)
+    }
+
+    /// Gathers the readings of a group of parameters that are cut over its shard ranks.
+    fn gather_shards(
+        &mut self,
+        backend: &mut dyn Backend,
+        (plan, coord): (&Plan, Coord),
+        (name, group): (&str, usize),
+        readings: &[Reading],
+        tensor_shards: &mut [f32],
+    ) -> Result<(), ParallelError> {
+        let mut at = 0;
+        let placed = readings.iter().map(|reading| {
+            at += reading.len;
+            (at - reading.len, reading)
+        });
+        let cut: Vec<(usize, &Parts, Option<StateView>)> = placed
+            .filter(|(_, reading)| reading.group == group)
+            .filter_map(|(at, reading)| Some((at, reading.parts.as_ref()?, reading.view)))
+            .collect();
+        let of_shard = |rank: usize| cut.iter().map(|(_, parts, _)| parts.range(rank).len()).sum();
+        let on_shards = Parts::of((0..plan.shards(group)).map(of_shard));
+        if on_shards.len() == 0 {
+            return Ok(());
+        }
+        let mut gathered = vec![0.0; on_shards.len()];
+        let mut mine = on_shards.range(plan.shard_index(group, coord)).start;
+        for view in cut.iter().filter_map(|(.., view)| *view) {
+            view.read(backend, 0, &mut gathered[mine..mine + view.len()])?;
+            mine += view.len();
+        }
+        self.exchange.group(group).shard.idle()?.all_gather(name, &mut gathered, &on_shards)?;
+        for rank in 0..plan.shards(group) {
+            let mut from = on_shards.range(rank).start;
+            for (at, parts, _) in &cut {
+                let here = parts.range(rank);
+                tensor_shards[at + here.start..at + here.end]
+                    .copy_from_slice(&gathered[from..from + here.len()]);
+                from += here.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Group of a parameter of the chunk.
+    pub(super) fn group_of(&self, number: usize) -> usize {
+        self.units.list[self.units.place(number).unit].group
     }
 
     /// Whole tensors from the tensor shards of the tensor axis. What every rank of it has is taken from this one's.
@@ -158,8 +185,8 @@ impl Chunk {
     }
 
     /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's tensor shard of it.
-    pub(super) fn run(&self, plan: &Plan, place: UnitPlace, rank: usize) -> ElementRun {
-        self.units.list[place.unit].run(place.at, plan.shard(), rank)
+    pub(super) fn run(&self, place: UnitPlace, rank: usize) -> ElementRun {
+        self.units.list[place.unit].run(place.at, rank)
     }
 
     /// This rank's stretch of a parameter's value or state, if it has one.
@@ -170,14 +197,17 @@ impl Chunk {
         place: UnitPlace,
         of: &Of<'_>,
     ) -> Result<Option<StateView>, ParallelError> {
-        let here = self.run(plan, place, coord.shard);
+        let here = self.run(place, plan.shard_index(self.units.list[place.unit].group, coord));
         if here.len == 0 {
             return Ok(None);
         }
         let cut = |stretch: View| Ok(Some(stretch.columns(here.local, here.len).into()));
         let name = match of {
             Of::Value => return cut(self.memory.values[place.unit].own),
-            Of::Gradient => return cut(self.memory.gradients[place.unit].own),
+            Of::Gradient => {
+                let gradients = self.memory.gradients[place.unit].as_ref();
+                return gradients.map_or(Ok(None), |gradients| cut(gradients.own));
+            }
             Of::State(name) => *name,
         };
         Ok(Some(self.state_view(name, here.len)?))
@@ -199,16 +229,17 @@ impl Chunk {
         first: usize,
         values: &[f32],
     ) -> Result<(), ParallelError> {
-        if matches!(of, Of::Value) && self.types.has_masters() {
+        let group = self.group_of(param);
+        if matches!(of, Of::Value) && self.types.has_masters() && plan.groups.list()[group].trainable {
             let master = format!("{MASTER}{}", self.tensor_shard[param].name());
             self.write_tensor_shard(backend, (plan, coord), param, &Of::State(&master), first, values)?;
         }
-        if matches!(of, Of::Value) && plan.keeps_values() {
+        if matches!(of, Of::Value) && plan.keeps_values_of(group) {
             return Ok(StateView::from(self.memory.params[param].value).write(backend, first, values)?);
         }
         let place = self.units.place(param);
         if let Some(view) = self.own_view(plan, coord, place, of)? {
-            let kept = self.run(plan, place, coord.shard).wholes();
+            let kept = self.run(place, plan.shard_index(group, coord)).wholes();
             let here = kept.start.max(first)..kept.end.min(first + values.len());
             if !here.is_empty() {
                 view.write(backend, here.start - kept.start, &values[here.start - first..here.end - first])?;

@@ -53,7 +53,9 @@ pub type ReadElements<'a, E> = dyn FnMut(&[(usize, usize)], &mut [f32]) -> Resul
 /// The ranks that have the same elements, among those of one stage.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Holders {
-    /// Every position on the shard axis has them.
+    /// Group of their parameter.
+    group: usize,
+    /// All data-parallel ranks have them, not only those with replicas of this rank's part.
     all_shards: bool,
     /// The positions among the ranks that share every layer that have them.
     layer_ranks: Vec<usize>,
@@ -147,7 +149,7 @@ impl Worker {
                 let mut held = Vec::new();
                 match &tensor.place {
                     Place::Whole { .. } => continue,
-                    Place::Param(_) if chunk.types.has_masters() => {
+                    Place::Param(id) if chunk.types.has_masters() && self.plan.groups.trains(*id) => {
                         self.held_pieces(index, tensor, number, &mut held)?;
                         let values = chunk.reading_of(&self.plan, self.coord, param, &Of::Value)?;
                         self.pieces_of(values, index, tensor, number, &mut held)?;
@@ -170,18 +172,9 @@ impl Worker {
         let stages = if tied { vec![0, self.program.stages - 1] } else { vec![chunk.place.stage] };
         let mut ranks = Vec::new();
         for pipeline in stages.iter().flat_map(|stage| self.program.holders(*stage)).map(|place| place.rank) {
-            for replicate in 0..self.plan.replicate() {
-                let shards = if holders.all_shards {
-                    0..self.plan.shard()
-                } else {
-                    self.coord.shard..self.coord.shard + 1
-                };
-                for shard in shards {
-                    let at = |tensor: &usize| {
-                        self.plan.rank(Coord { pipeline, replicate, shard, tensor: *tensor })
-                    };
-                    ranks.extend(holders.layer_ranks.iter().map(at));
-                }
+            for data in self.data_holders(holders) {
+                let at = |tensor: &usize| self.plan.rank(Coord { pipeline, tensor: *tensor, ..data });
+                ranks.extend(holders.layer_ranks.iter().map(at));
             }
         }
         ranks.sort_unstable();
@@ -189,16 +182,26 @@ impl Worker {
         ranks
     }
 
+    /// Positions of the data-parallel ranks that have some elements, in one order on all of them.
+    fn data_holders(&self, holders: &Holders) -> Vec<Coord> {
+        let (shard_axes, reduce_axes) =
+            (self.plan.shard_axes(holders.group), self.plan.reduce_axes(holders.group));
+        let replicas = self.plan.along_data(reduce_axes, self.coord);
+        match holders.all_shards {
+            false => replicas,
+            true => replicas.into_iter().flat_map(|at| self.plan.along_data(shard_axes, at)).collect(),
+        }
+    }
+
     /// This rank's position among those that have some elements, and their number.
     fn position(&self, holders: &Holders) -> (usize, usize) {
         if holders.first_saves {
             return (0, 1);
         }
-        let shards = if holders.all_shards { self.plan.shard() } else { 1 };
-        let ranks = holders.layer_ranks.len();
-        let data = self.coord.replicate * shards + if holders.all_shards { self.coord.shard } else { 0 };
+        let (data, ranks) = (self.data_holders(holders), holders.layer_ranks.len());
+        let at = data.iter().position(|coord| *coord == self.coord).unwrap_or(0);
         let of_layer = holders.layer_ranks.iter().position(|r| *r == self.coord.tensor).unwrap_or(0);
-        (data * ranks + of_layer, self.plan.replicate() * shards * ranks)
+        (at * ranks + of_layer, data.len() * ranks)
     }
 
     /// What this rank has of a tensor of a chunk, by who else has it.
@@ -216,7 +219,7 @@ impl Worker {
     /// What this rank has of a tensor of chunk `number`, which lies as `reading` says.
     fn pieces_of(
         &self,
-        Reading { param, len, parts, view }: Reading,
+        Reading { param, len, group, parts, view }: Reading,
         index: usize,
         tensor: &StateTensor,
         number: usize,
@@ -228,11 +231,14 @@ impl Worker {
         // A state of another shape than its parameter, such as K-FAC's, may be ahead on ranks that compute a part of it for the
         // others: the first rank's is the job's.
         let first_saves = matches!(tensor.place, Place::Whole { .. });
-        let is_first = coord.replicate == 0 && coord.tensor == 0 && !(all_shards && coord.shard > 0);
+        let reduce_axes = self.plan.reduce_axes(group);
+        let first_replica = self.plan.along_data(reduce_axes, coord).first() == Some(&coord);
+        let first_shard = self.plan.shard_index(group, coord) == 0;
+        let is_first = first_replica && coord.tensor == 0 && (!all_shards || first_shard);
         if first_saves && !is_first {
             return Ok(());
         }
-        let stretch = parts.map_or(0..len, |parts| parts.range(coord.shard));
+        let stretch = parts.map_or(0..len, |parts| parts.range(self.plan.shard_index(group, coord)));
         if !view.is_contiguous() || view.len() != stretch.len() {
             let text = format!("{:?} does not lie in one stretch on a rank", tensor.name);
             return Err(ParallelError::Layout(text));
@@ -242,7 +248,7 @@ impl Worker {
             if local.is_empty() {
                 continue;
             }
-            let holders = Holders { all_shards, layer_ranks, first_saves };
+            let holders = Holders { group, all_shards, layer_ranks, first_saves };
             let (tensor, chunk, start) = (index, number, stretch.start);
             held.push(HeldPiece { holders, tensor, chunk, param, view, local, start });
         }
@@ -291,8 +297,10 @@ impl Worker {
 
     /// The part of a tensor that a chunk has, if any.
     fn wanted<'a>(&self, chunk: &Chunk, tensor: &'a StateTensor) -> Option<WantedPart<'a>> {
+        let group = tensor.param().map_or(0, |id| self.plan.groups.of(id));
+        let shard = self.plan.shard_index(group, self.coord);
         let of = match &tensor.place {
-            Place::Whole { owner: Some(owner), .. } if *owner != self.coord.shard => return None,
+            Place::Whole { owner: Some(owner), .. } if *owner != shard => return None,
             Place::Whole { name, param, .. } => {
                 let here = param.is_none() || chunk.states.contains_key(name);
                 return here.then(|| WantedPart { to: WantedPlace::Whole(name), range: 0..tensor.len() });
@@ -303,8 +311,8 @@ impl Worker {
         };
         let param = chunk.param_of(tensor)?;
         let range = match of {
-            Of::Value if self.plan.keeps_values() => 0..chunk.tensor_shard[param].len(),
-            _ => chunk.run(&self.plan, chunk.units.place(param), self.coord.shard).wholes(),
+            Of::Value if self.plan.keeps_values_of(group) => 0..chunk.tensor_shard[param].len(),
+            _ => chunk.run(chunk.units.place(param), shard).wholes(),
         };
         (!range.is_empty()).then_some(WantedPart { to: WantedPlace::Param(param, of), range })
     }

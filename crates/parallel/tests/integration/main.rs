@@ -5,6 +5,7 @@
 mod annotations;
 mod dry_run;
 mod golden_memory;
+mod groups;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod large_dry_run;

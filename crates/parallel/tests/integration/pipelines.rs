@@ -4,7 +4,7 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, ParamGroups, Plan, Stage, Worker};
 use bessemer_schedule::Kind;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
@@ -62,19 +62,20 @@ impl BatchSource for Text {
 
 /// What a job did: loss and norm of each step, the parameters after the last.
 #[derive(Debug, Clone, PartialEq)]
-struct Done {
-    losses: Vec<f64>,
-    norms: Vec<f64>,
-    params: BTreeMap<String, Vec<f32>>,
+pub(crate) struct Done {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) norms: Vec<f64>,
+    pub(crate) params: BTreeMap<String, Vec<f32>>,
     /// Loss of an evaluated batch at the end, on the rank that has it.
     evaluated: Option<f64>,
 }
 
 #[derive(Debug, Clone)]
-struct Layout {
-    config: ParallelConfig,
-    ranks: usize,
-    micro_batches: usize,
+pub(crate) struct Layout {
+    pub(crate) config: ParallelConfig,
+    pub(crate) ranks: usize,
+    pub(crate) micro_batches: usize,
+    pub(crate) groups: ParamGroups,
 }
 
 fn rank(
@@ -84,7 +85,10 @@ fn rank(
     world: Box<dyn Communicator>,
 ) -> Result<Done, ParallelError> {
     let optim = OptimConfig { lr: 1e-2, ..OptimConfig::default() };
-    let plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
+    let plan = Plan {
+        groups: layout.groups.clone(),
+        ..Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?
+    };
     let per_rank = all / plan.data_ranks() as u64;
     let sequences = per_rank / layout.micro_batches as u64;
     let program = plan.program(layout.micro_batches, 1, None)?;
@@ -127,7 +131,7 @@ fn rank(
     Ok(done)
 }
 
-fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
+pub(crate) fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
     let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
     let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
     std::thread::scope(|scope| {
@@ -138,14 +142,15 @@ fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
     })
 }
 
-fn single() -> Layout {
-    Layout { config: ParallelConfig::default(), ranks: 1, micro_batches: 1 }
+pub(crate) fn single() -> Layout {
+    let groups = ParamGroups::default();
+    Layout { config: ParallelConfig::default(), ranks: 1, micro_batches: 1, groups }
 }
 
 /// Holds a layout against one rank: losses within 1e-5, as the schedules promise, parameters within what sums in another
 /// order make of them in three steps.
-fn check(model: &Model, layout: &Layout, all: u64) {
-    let reference = &train(model, &single(), all)[0];
+pub(crate) fn check(model: &Model, layout: &Layout, all: u64) {
+    let reference = &train(model, &Layout { groups: layout.groups.clone(), ..single() }, all)[0];
     let ranks = train(model, layout, all);
     let found = &ranks[0];
     for other in &ranks[1..] {
@@ -195,22 +200,22 @@ const SYNCHRONOUS: [Kind; 10] = [
     Kind::DualPipeV,
 ];
 
-fn pipelined(kind: Kind, ranks: usize, micro_batches: usize) -> Layout {
+pub(crate) fn pipelined(kind: Kind, ranks: usize, micro_batches: usize) -> Layout {
     let config =
         ParallelConfig { pipeline: ranks as u64, schedule: kind.name().into(), ..ParallelConfig::default() };
-    Layout { config, ranks, micro_batches }
+    Layout { config, ranks, micro_batches, groups: ParamGroups::default() }
 }
 
 impl Layout {
     /// The same with `copies` times as many ranks for data, whose optimizer state is whole or cut.
-    fn with_data(mut self, copies: usize, stage: Stage, shard: u64) -> Layout {
+    pub(crate) fn with_data(mut self, copies: usize, stage: Stage, shard: u64) -> Layout {
         (self.config.stage, self.config.shard) = (stage, shard);
         self.ranks *= copies;
         self
     }
 
     /// The same with every layer cut over two ranks.
-    fn with_tensor(mut self, sequence: bool) -> Layout {
+    pub(crate) fn with_tensor(mut self, sequence: bool) -> Layout {
         (self.config.tensor, self.config.sequence) = (2.into(), sequence);
         self.ranks *= 2;
         self

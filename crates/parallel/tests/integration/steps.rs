@@ -8,7 +8,7 @@ use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, ContextMethod, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParallelError,
-    Plan, Stage, Worker,
+    ParamGroups, Plan, Stage, Worker,
 };
 use bessemer_program::{
     Action, CollectiveKind, GradientAdds, Hand, Message, NormGroup, Pass, Phase, StepChunk, StepNode, Stream,
@@ -25,6 +25,8 @@ pub(crate) struct Layout {
     pub(crate) micro_batches: usize,
     pub(crate) updates: usize,
     pub(crate) tied: bool,
+    /// Groups of the model's parameters.
+    pub(crate) groups: fn(&Model) -> ParamGroups,
 }
 
 pub(crate) fn layouts() -> Vec<Layout> {
@@ -35,6 +37,7 @@ pub(crate) fn layouts() -> Vec<Layout> {
         micro_batches: 2,
         updates: 1,
         tied: true,
+        groups: |_| ParamGroups::default(),
     };
     let tensor = |name, stage, sequence| {
         let mut layout = data(name, stage, 0, 4);
@@ -71,7 +74,13 @@ pub(crate) fn layouts() -> Vec<Layout> {
         (layout.updates, layout.tied) = (3, false);
         layout
     };
+    let grouped = |name, layout: Layout| Layout { name, groups: crate::groups::groups, ..layout };
     vec![
+        grouped("groups, ddp", data("", Stage::Ddp, 0, 4)),
+        grouped("groups, zero1", data("", Stage::Zero1, 2, 6)),
+        grouped("groups, zero2", data("", Stage::Zero2, 2, 4)),
+        grouped("groups, zero3 in int8", int8("", data("", Stage::Zero3, 2, 4))),
+        grouped("groups, 1f1b, zero1", pipeline("", "1f1b", 2, 4)),
         data("ddp", Stage::Ddp, 0, 3),
         data("zero1", Stage::Zero1, 0, 2),
         data("zero2", Stage::Zero2, 0, 3),
@@ -147,6 +156,7 @@ pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut Nul
     let optim = OptimConfig { clip: 0.0, optimizer, ..OptimConfig::default() };
     let model = model(layout.tied);
     let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
+    let plan = Plan { groups: (layout.groups)(&model), ..plan };
     let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, layout.ranks)));
     let job = Job {
         model: &model,
@@ -201,8 +211,8 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
         Action::Start(t) | Action::Wait(t) => {
             let gathers = t.kind == CollectiveKind::AllGather;
             let place = |flat: &usize| match gathers {
-                true => data.flats[*flat].values.place,
-                false => data.flats[*flat].gradients.place,
+                true => Some(data.flats[*flat].values.place),
+                false => data.flats[*flat].gradients.as_ref().map(|gradients| gradients.place),
             };
             // Vectors of one place take turns.
             let shared = (0..data.flats.len()).filter(|flat| place(flat) == place(&t.flat));
@@ -347,7 +357,7 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
             with(Action::Hand(Hand { to: node.chunk, ..*hand })),
         ],
         Action::SumSquares(group) => {
-            let all = [NormGroup::Shard, NormGroup::Layers, NormGroup::Pipeline];
+            let all = [NormGroup::Shard(0), NormGroup::Shard(1), NormGroup::Layers, NormGroup::Pipeline];
             all.into_iter().filter(|other| other != group).map(|g| with(Action::SumSquares(g))).collect()
         }
         Action::Squares | Action::Prepare if chunks.len() > 1 => {
@@ -476,16 +486,20 @@ fn a_step_sends_what_its_list_says() {
             let mut worker = rank(&layout, at, &ledger, &mut null);
             ledger.clear();
             worker.gradients(&mut null, &mut Zeros).unwrap();
-            let before = ledger.of("replicate").volume.sent + ledger.of("shard").volume.sent;
+            let sent = || {
+                let of = |label| ledger.of(label).volume.sent;
+                of("replicate") + of("shard") + of(&bessemer_mesh::label(&[Axis::Replicate, Axis::Shard]))
+            };
+            let before = sent();
             worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
-            let sent = ledger.of("replicate").volume.sent + ledger.of("shard").volume.sent;
+            let sent = sent();
             assert!(sent >= before);
             let chunks = worker.step_chunks();
             let listed: u64 = (worker.step_nodes().iter())
                 .map(|node| match &node.action {
                     Action::Start(transfer) => {
                         let data = &chunks[node.chunk].data;
-                        transfer.bytes_sent(&data.flats[transfer.flat], data.rank)
+                        transfer.bytes_sent(&data.flats[transfer.flat], data.rank(transfer.flat))
                     }
                     _ => 0,
                 })
@@ -531,7 +545,7 @@ fn pieces_in_int8_send_what_the_list_says() {
                     && transfer.kind != CollectiveKind::AllGather
                 {
                     let data = &chunks[node.chunk].data;
-                    let bytes = transfer.bytes_sent(&data.flats[transfer.flat], data.rank);
+                    let bytes = transfer.bytes_sent(&data.flats[transfer.flat], data.rank(transfer.flat));
                     *listed.entry(transfer.axis.name()).or_default() += bytes;
                 }
             }
