@@ -462,13 +462,15 @@ impl Decoder {
         let units = self.units.iter_mut().chain(&mut self.stored).chain(shorter);
         for node in units.flat_map(|u| u.program.lists.iter_mut().flatten()) {
             let bessemer_program::Node::Launch(launch) = node else { continue };
-            let (backward, loss) = match &mut launch.op {
-                Op::LinearCrossEntropy(op) => (&mut op.backward, &mut op.loss),
-                Op::LinearCrossEntropyShard(op) => (&mut op.backward, &mut op.loss),
-                _ => continue,
-            };
-            if let Some(backward) = backward {
-                (backward.z_loss, loss.rows) = (weight, rows);
+            for op in launch.forms_mut() {
+                let (backward, loss) = match op {
+                    Op::LinearCrossEntropy(op) => (&mut op.backward, &mut op.loss),
+                    Op::LinearCrossEntropyShard(op) => (&mut op.backward, &mut op.loss),
+                    _ => continue,
+                };
+                if let Some(backward) = backward {
+                    (backward.z_loss, loss.rows) = (weight, rows);
+                }
             }
         }
     }

@@ -5,7 +5,6 @@ use crate::error::ParallelError;
 use crate::exchange::{DataQueues, Exchange};
 use crate::flat::{GroupShards, Units};
 use crate::groups::ChunkGroups;
-use crate::lists::PassLists;
 use crate::memory::ParamMemory;
 use crate::norm::{LocalSquares, counted};
 use crate::operands::Operands;
@@ -16,6 +15,7 @@ use crate::prepare::Needs;
 use crate::rows::most_in_flight;
 use crate::stash::WeightVersions;
 use crate::tensor::TensorGroup;
+use crate::transfers::PassTransfers;
 use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
 use bessemer_collectives::Communicator;
@@ -47,7 +47,7 @@ pub struct Chunk {
     pub(crate) place: ChunkPlace,
     pub(crate) tensor: TensorGroup,
     pub(crate) exchange: Exchange,
-    pub(crate) lists: PassLists,
+    pub(crate) transfers: PassTransfers,
     /// Gradients are reduced in every pass.
     pub(crate) settles: bool,
     pub(crate) units: Units,
@@ -130,13 +130,13 @@ impl Chunk {
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
         let ranks = data.iter().map(DataQueues::rank).collect();
-        let lists = PassLists::new(&decoder, &memory, &units, &tensor, (ranks, plan.reduce_dtype));
+        let transfers = PassTransfers::new(&decoder, &memory, &units, &tensor, (ranks, plan.reduce_dtype));
         let programs = decoder.programs().map(|(_, program, _)| program);
-        tensor.plan_staging(programs, &lists.completed(), job.types.gradients.dtype());
+        tensor.plan_staging(programs, &transfers.completed(), job.types.gradients.dtype());
         let exchange = Exchange::new(backend, data, &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;
         Ok(Chunk {
-            settles: (0..lists.data.flats.len()).any(|flat| lists.data.settles(flat)),
-            lists,
+            settles: (0..transfers.data.flats.len()).any(|flat| transfers.data.settles(flat)),
+            transfers,
             tensor,
             exchange,
             units,

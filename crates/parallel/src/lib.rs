@@ -31,7 +31,6 @@ mod flow;
 mod groups;
 mod int8;
 mod lengths;
-mod lists;
 mod memory;
 mod memory_plan;
 mod messages;
@@ -56,6 +55,7 @@ mod steps;
 mod tensor;
 mod tensor_config;
 mod tie;
+mod transfers;
 mod window;
 mod worker;
 

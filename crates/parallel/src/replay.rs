@@ -299,7 +299,7 @@ impl PieceWork for WrittenPieces<'_, '_> {
     }
 
     fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Started, SimError> {
-        let (data, exchange) = (&self.of.lists.data, &self.of.exchange);
+        let (data, exchange) = (&self.of.transfers.data, &self.of.exchange);
         let (rank, [shard, replicate]) =
             (data.rank(transfer.flat), self.groups.data[data.flats[transfer.flat].group]);
         let (group, ranks) = match transfer.axis {

@@ -60,7 +60,7 @@ impl Chunk {
             pipeline_ranks: 1,
             sums_size: false,
             trained: Vec::new(),
-            data: self.lists.data.clone(),
+            data: self.transfers.data.clone(),
             uses: Phase::ALL.map(|phase| self.decoder.uses(phase, &flat_of)),
         }
     }
@@ -172,7 +172,7 @@ impl Expanding<'_> {
 
     /// A pass of a chunk: its units, and the transfers before, between and after them.
     fn pass(&mut self, chunk: usize, pass: Pass, traffic: GradientTraffic) {
-        let list = self.worker.chunks[chunk].lists.pass(pass.phase, traffic);
+        let list = self.worker.chunks[chunk].transfers.pass(pass.phase, traffic);
         let last = list.iter().rposition(|node| matches!(node, PassNode::Unit(_)));
         self.push(chunk, Action::Begin(pass));
         for (at, node) in list.iter().enumerate() {
@@ -249,7 +249,7 @@ impl Expanding<'_> {
         self.part("complete".into());
         // Copies of a cut model meet in the order of the stages.
         for chunk in worker.by_stage.iter().copied() {
-            self.transfers(chunk, &worker.chunks[chunk].lists.finish);
+            self.transfers(chunk, &worker.chunks[chunk].transfers.finish());
         }
         if worker.chunks.iter().any(|chunk| chunk.table_gradient().is_some()) {
             self.push(0, Action::Tie);
@@ -264,7 +264,7 @@ impl Expanding<'_> {
     fn update(&mut self, chunk: usize, update: usize, keep: Option<usize>) {
         let worker = self.worker;
         if worker.updates_alone() {
-            self.transfers(chunk, &worker.chunks[chunk].lists.finish);
+            self.transfers(chunk, &worker.chunks[chunk].transfers.finish());
             self.push(chunk, Action::Squares);
             self.sum_squares(chunk, false);
         } else {
@@ -339,12 +339,12 @@ impl Expanding<'_> {
             PlacedInstruction::Send(message) => self.send(message),
             PlacedInstruction::Receive(message) => self.receive(message),
             PlacedInstruction::Reduce { chunk, .. } if worker.chunks[*chunk].leaves_late() => {
-                self.transfers(*chunk, &worker.chunks[*chunk].lists.reduce);
+                self.transfers(*chunk, &worker.chunks[*chunk].transfers.reduce());
             }
             PlacedInstruction::Reduce { .. } => {}
             PlacedInstruction::Step { chunk, update, stash } => self.update(*chunk, *update, *stash),
             PlacedInstruction::Gather { chunk, .. } => {
-                self.transfers(*chunk, &worker.chunks[*chunk].lists.spread);
+                self.transfers(*chunk, &worker.chunks[*chunk].transfers.spread());
             }
             PlacedInstruction::Evaluate(pass) => self.evaluate(pass),
             PlacedInstruction::Fill(fill) => {

@@ -138,7 +138,7 @@ impl TensorGroup {
     pub(crate) fn plan_staging<'p>(
         &mut self,
         programs: impl Iterator<Item = &'p UnitProgram>,
-        completed: &[&[usize]],
+        completed: &[Vec<usize>],
         gradients: DType,
     ) {
         let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));

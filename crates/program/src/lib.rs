@@ -64,7 +64,10 @@ pub use fuse::fuse;
 pub use input_aware::choose_layers;
 pub use loops::{Loop, dim_of, sharded_loop, unshardable};
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
-pub use node::{Collective, CollectiveKind, Launch, Node, OffloadedValue, Random, Touch, Version};
+pub use node::{
+    AddingForm, Collective, CollectiveKind, GradientPart, Launch, Node, OffloadedValue, Random, Touch,
+    Version,
+};
 pub use offload::{OFFLOAD_ALIGNMENT, offload, offloaded_bytes, offloads, reloads, transfer_buffers};
 pub use overlap::{LEAST_ROWS, overlap};
 pub use partition::{LayoutConflict, partition};

@@ -27,7 +27,7 @@ impl Partition<'_> {
         let whole = Op::from(op);
         let by_tokens = self.rank.role == AxisRole::Sequences;
         if by_tokens || self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
-            return self.launch(&Launch { op: whole, first_only: false, versions: Vec::new() });
+            return self.launch(&Launch::new(whole));
         }
         let tensor_shard = {
             let held = self.local(weight, Placement::Shard { dim: 0 }, 0);

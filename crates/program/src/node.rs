@@ -24,6 +24,24 @@ pub struct Version {
     pub writes: u32,
 }
 
+/// Gradients that one pass replaces or adds to together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GradientPart {
+    /// Of the layers' matrices and their biases: the weight part of a split backward pass.
+    Matrices,
+    /// All others: the input part.
+    Others,
+}
+
+/// An operator that adds to a gradient where the launch's own replaces it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AddingForm {
+    /// Which gradient it writes.
+    pub part: GradientPart,
+    /// The operator.
+    pub op: Box<Op>,
+}
+
 /// An operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
@@ -31,6 +49,9 @@ pub struct Launch {
     pub op: Op,
     /// Runs only in the pass that begins the gradients of an update.
     pub first_only: bool,
+    /// The form of the operator in passes that add to the gradients in memory. None until the program is sealed, and for operators
+    /// that write no gradient.
+    pub adding: Option<AddingForm>,
     /// The version of each value that it touches, as [`Node::touches`] lists them. Empty until the program is sealed.
     pub versions: Vec<Version>,
 }
@@ -292,10 +313,23 @@ impl Touch {
     }
 }
 
+impl Launch {
+    /// An operator that runs every time.
+    pub fn new(op: impl Into<Op>) -> Launch {
+        Launch { op: op.into(), first_only: false, adding: None, versions: Vec::new() }
+    }
+
+    /// Both forms of the operator.
+    pub fn forms_mut(&mut self) -> impl Iterator<Item = &mut Op> {
+        let adding = self.adding.as_mut().map(|adding| &mut *adding.op);
+        std::iter::once(&mut self.op).chain(adding)
+    }
+}
+
 impl Node {
     /// An operator that runs every time.
     pub fn launch(op: impl Into<Op>) -> Node {
-        Node::Launch(Launch { op: op.into(), first_only: false, versions: Vec::new() })
+        Node::Launch(Launch::new(op))
     }
 
     /// The operator, if it is one.
@@ -358,7 +392,7 @@ impl Node {
     /// Calls `f` with every view, to change it.
     pub fn for_each_view(&mut self, f: &mut dyn FnMut(&mut View)) {
         match self {
-            Node::Launch(launch) => launch.op.for_each_view(f),
+            Node::Launch(launch) => launch.forms_mut().for_each(|op| op.for_each_view(f)),
             Node::Collective(c) | Node::Start(c) => {
                 f(&mut c.src);
                 f(&mut c.dst);

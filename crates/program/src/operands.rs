@@ -249,7 +249,7 @@ impl Partition<'_> {
             // The operator adds to what is there.
             Access::Update => self.push(Node::launch(begin(terms))),
             _ if gradient => {
-                after.push(Node::Launch(Launch { op: begin(here), first_only: true, versions: Vec::new() }));
+                after.push(Node::Launch(Launch { first_only: true, ..Launch::new(begin(here)) }));
             }
             // Terms of another axis.
             _ => {

@@ -1,13 +1,13 @@
 //! The interpreter: a list, bound to memory, on a backend.
 //!
-//! Between two passes of the same list only three things differ: the memory that values are bound to (the slot of a
-//! micro-batch), whether gradients are begun or added to, and the numbers of [`StepValues`]. Everything else stands in the
-//! list.
+//! Two passes of the same list differ in the memory that values are bound to (the slot of a micro-batch), in the form of the
+//! operators that write gradients (they replace or add), and, while decoding, in the positions of a key/value cache
+//! ([`StepValues`]). No operator is changed between the passes of a step, and a step launches the same operators each time.
 
-use crate::node::{Collective, Node};
+use crate::node::{AddingForm, Collective, GradientPart, Node};
 use crate::unit::{Phase, UnitProgram};
-use crate::value::Class;
-use bessemer_tensor::op::{Access, LossBackward, Op};
+use crate::value::{Class, Value};
+use bessemer_tensor::op::{Access, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
 /// Numbers that vary from pass to pass.
@@ -26,10 +26,18 @@ pub struct StepValues {
 }
 
 impl StepValues {
+    /// Whether a pass adds to the gradients of a part.
+    fn adds(&self, part: GradientPart) -> bool {
+        match part {
+            GradientPart::Matrices => self.add_matrices,
+            GradientPart::Others => self.add_others,
+        }
+    }
+
     /// An operator that reads a key/value cache, with the positions of this pass: to ask what workspace it needs.
     pub fn filled(&self, op: &Op) -> Op {
         let mut op = op.clone();
-        fill_in(&mut op, self);
+        fill_cache(&mut op, self);
         op
     }
 }
@@ -179,14 +187,12 @@ pub fn run(
                 {
                     ranks.weight_gradient(backend, parameters[parameter], at(&op.x), at(&op.dy))?;
                 }
-                let mut op = launch.op.clone();
+                let mut op = match &launch.adding {
+                    Some(adding) if values.adds(adding.part) => (*adding.op).clone(),
+                    _ => launch.op.clone(),
+                };
                 op.for_each_view(&mut |view| *view = at(view));
-                match makes_terms(unit, &launch.op) {
-                    true => {
-                        fill_in(&mut op, &StepValues { add_matrices: false, add_others: false, ..*values })
-                    }
-                    false => fill_in(&mut op, values),
-                }
+                fill_cache(&mut op, values);
                 backend.launch(Stream(0), &op)?;
             }
             Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
@@ -210,32 +216,34 @@ pub fn run(
     Ok(())
 }
 
-/// Whether an operator makes a term of a gradient beside it, which is reduced and then added to the gradient.
-fn makes_terms(unit: &UnitProgram, op: &Op) -> bool {
-    op.operands().iter().filter(|o| o.access != Access::Read).any(|o| {
-        let value = &unit.values[o.view.buffer.id as usize];
+/// The form of an operator that adds to the gradient which the operator replaces; `None` for an operator that writes no gradient,
+/// or only a term of one, which is reduced and then added.
+pub(crate) fn adding_form(values: &[Value], op: &Op) -> Option<AddingForm> {
+    let makes_term = op.operands().iter().filter(|o| o.access != Access::Read).any(|o| {
+        let value = &values[o.view.buffer.id as usize];
         value.class == Class::Local && value.parameter.is_some()
-    })
+    });
+    if makes_term {
+        return None;
+    }
+    let mut op = op.clone();
+    let (part, accumulate) = match &mut op {
+        Op::LinearCrossEntropy(o) => (GradientPart::Others, &mut o.backward.as_mut()?.accumulate),
+        Op::LinearCrossEntropyShard(o) => (GradientPart::Others, &mut o.backward.as_mut()?.accumulate),
+        Op::LinearBackwardWeight(o) => (GradientPart::Matrices, &mut o.accumulate),
+        Op::NormBackward(o) => (GradientPart::Others, &mut o.accumulate),
+        Op::NormBackwardOfSums(o) => (GradientPart::Others, &mut o.accumulate),
+        _ => return None,
+    };
+    *accumulate = true;
+    Some(AddingForm { part, op: Box::new(op) })
 }
 
-/// Puts the values of this step into an operator.
-fn fill_in(op: &mut Op, values: &StepValues) {
-    let adds = |backward: &mut Option<LossBackward>| {
-        if let Some(b) = backward {
-            b.accumulate = values.add_others;
-        }
-    };
-    match op {
-        Op::LinearCrossEntropy(o) => adds(&mut o.backward),
-        Op::LinearCrossEntropyShard(o) => adds(&mut o.backward),
-        Op::LinearBackwardWeight(o) => o.accumulate = values.add_matrices,
-        Op::NormBackward(o) => o.accumulate = values.add_others,
-        Op::NormBackwardOfSums(o) => o.accumulate = values.add_others,
-        Op::AttentionCached(o) => {
-            (o.past, o.capacity) = (values.past, values.capacity);
-            o.k_cache.rows = o.shape.batch * values.capacity;
-            o.v_cache.rows = o.shape.batch * values.capacity;
-        }
-        _ => {}
+/// Puts the positions of this pass into an operator that reads a key/value cache.
+fn fill_cache(op: &mut Op, values: &StepValues) {
+    if let Op::AttentionCached(o) = op {
+        (o.past, o.capacity) = (values.past, values.capacity);
+        o.k_cache.rows = o.shape.batch * values.capacity;
+        o.v_cache.rows = o.shape.batch * values.capacity;
     }
 }

@@ -224,12 +224,12 @@ impl Recorder {
 
     /// Appends an operator.
     pub fn launch(&mut self, op: impl Into<Op>) {
-        self.push(Launch { op: op.into(), first_only: false, versions: Vec::new() });
+        self.push(Launch::new(op));
     }
 
     /// Appends an operator that runs only in the pass that begins the gradients of an update.
     pub fn launch_first(&mut self, op: impl Into<Op>) {
-        self.push(Launch { op: op.into(), first_only: true, versions: Vec::new() });
+        self.push(Launch { first_only: true, ..Launch::new(op) });
     }
 
     fn push(&mut self, launch: Launch) {

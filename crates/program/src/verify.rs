@@ -22,6 +22,7 @@ use crate::loops::{Loop, dim_of, sharded_loop, unshardable};
 use crate::memory::{Home, UnitMemory};
 use crate::node::{Collective, CollectiveKind, Node, Version};
 use crate::rank::Rank;
+use crate::run::adding_form;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use crate::verify_blocks::BlockRows;
@@ -33,8 +34,15 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, FactorKind, Op, TermReduction};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Writes into every node the versions of the values that it touches: the last pass.
+/// Writes into every node the versions of the values that it touches, and the forms of operators that add to gradients: the last
+/// pass.
 pub fn seal(unit: &mut UnitProgram) {
+    let UnitProgram { values, lists, .. } = &mut *unit;
+    for node in lists.iter_mut().flatten() {
+        if let Node::Launch(launch) = node {
+            launch.adding = adding_form(values, &launch.op);
+        }
+    }
     for list in &mut unit.lists {
         let mut counts = vec![0u32; unit.values.len()];
         for node in list {

@@ -513,6 +513,28 @@ fn a_step_sends_what_its_list_says() {
     }
 }
 
+/// A warm step launches the same operators in the same order: nothing is patched between steps.
+#[test]
+fn every_step_launches_the_same_operators() {
+    let mut launches = 0;
+    for layout in layouts().into_iter().filter(|layout| layout.updates == 1) {
+        let mut null = NullBackend::new();
+        let mut worker = rank(&layout, layout.ranks - 1, &Ledger::new(), &mut null);
+        null.keep_launches();
+        let mut step = |t: u64, lr: f64| {
+            worker.gradients(&mut null, &mut Zeros).unwrap();
+            worker.grad_norm(&mut null).unwrap();
+            worker.apply(&mut null, t, lr, 1.0).unwrap();
+            null.take_launches()
+        };
+        (1..3).for_each(|t| drop(step(t, 1e-3)));
+        let (third, fourth) = (step(3, 2e-3), step(4, 3e-3));
+        assert!(third == fourth, "{}: launches of steps 3 and 4 differ", layout.name);
+        launches += third.len();
+    }
+    assert!(launches > 5_000, "{launches}");
+}
+
 /// Flat parameters of several pieces, among ranks that do not divide them.
 #[test]
 fn pieces_in_int8_send_what_the_list_says() {
