@@ -187,14 +187,13 @@ impl Plan<'_> {
             units.push(StageUnit { unit: Unit::Embedding, program, memory, distinct: true, parameters });
         }
         // Layers of one policy, one memory and one layout that freeze the same parameters differ only in their number.
-        let mut recorded: HashMap<(&RecomputePolicy, bool, Vec<(Option<usize>, bool)>), usize> =
-            HashMap::new();
+        let mut recorded: HashMap<LayerKind<'_>, usize> = HashMap::new();
         for layer in span.layers.clone() {
             let policy = recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
             let offloads = offload.has(layer, &span.layers);
             let of_layer = of_layer.map(|sharding| (sharding.dim(), frozen(&sharding.spec.name)));
-            let kind = (policy, offloads, of_layer.collect());
+            let kind = LayerKind { policy, offloads, params: of_layer.collect() };
             let like = recorded.get(&kind).copied();
             let (program, memory) = match like {
                 Some(at) => {
@@ -219,6 +218,15 @@ impl Plan<'_> {
         }
         Ok(units)
     }
+}
+
+/// Properties of a layer on which its program depends.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct LayerKind<'a> {
+    policy: &'a RecomputePolicy,
+    offloads: bool,
+    /// By parameter: the dim that is sharded, and whether it is frozen.
+    params: Vec<(Option<usize>, bool)>,
 }
 
 impl StageUnit {

@@ -130,7 +130,7 @@ impl Chunk {
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
         let ranks = data.iter().map(DataQueues::rank).collect();
-        let transfers = PassTransfers::new(&decoder, &memory, &units, &tensor, (ranks, plan.reduce_dtype));
+        let transfers = PassTransfers::new(&decoder, &memory, &units, &tensor, ranks, plan.reduce_dtype);
         let programs = decoder.programs().map(|(_, program, _)| program);
         tensor.plan_staging(programs, &transfers.completed(), job.types.gradients.dtype());
         let exchange = Exchange::new(backend, data, &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;

@@ -145,9 +145,9 @@ impl Worker {
         let node = &step.program.nodes[at];
         let number = node.chunk;
         match &node.action {
-            Action::Begin(pass) => self.begin(backend, (step, at), pass, run)?,
+            Action::Begin(pass) => self.begin(backend, step, at, pass, run)?,
             Action::Unit { unit, pass } => self.unit(backend, number, *unit, pass)?,
-            Action::End(pass) => self.end(backend, (step, at), pass, run)?,
+            Action::End(pass) => self.end(backend, step, at, pass, run)?,
             // Parameters that were not updated are whole.
             Action::Start(_) | Action::Wait(_) if at >= step.updates_from && run.stats.skipped => {}
             Action::Complete(flats) => parallel_error(self.chunks[number].tensor.complete(backend, flats))?,
@@ -160,8 +160,8 @@ impl Worker {
                 backend.launch(DeviceStream(0), &op)?;
             }
             Action::Send(message) => self.send(backend, number, message)?,
-            Action::Receive(message) => self.receive(backend, (step, number), message, run)?,
-            Action::Hand(hand) => self.hand(backend, (step, number), hand, run)?,
+            Action::Receive(message) => self.receive(backend, step, number, message, run)?,
+            Action::Hand(hand) => self.hand(backend, step, number, hand, run)?,
             Action::Tie => parallel_error(self.tie.add_up(backend, &mut self.chunks))?,
             // Reported by every rank between the sections ([`Worker::sum_over_data`]).
             Action::Losses => {}
@@ -172,7 +172,7 @@ impl Worker {
             Action::SumSize => {
                 run.size = self.control.sum(&mut *self.pipeline, "size of the step", run.size)?;
             }
-            Action::Update { update, keep, .. } => self.update(backend, number, (*update, *keep), run)?,
+            Action::Update { update, keep, .. } => self.update(backend, number, *update, *keep, run)?,
             // Nothing is made of gradients that are not finite.
             Action::Filler(filler) if filler.update && run.skips() => {}
             Action::Filler(filler) => self.fill(backend, step.fills[filler.work])?,
@@ -185,7 +185,8 @@ impl Worker {
     fn expect_stream(
         &mut self,
         step: &RankStep,
-        (chunk, slot): (usize, usize),
+        chunk: usize,
+        slot: usize,
         micro: usize,
         source: &mut dyn BatchSource,
     ) -> Result<(), ParallelError> {
@@ -198,7 +199,8 @@ impl Worker {
     fn begin(
         &mut self,
         backend: &mut dyn Backend,
-        (step, at): (&RankStep, usize),
+        step: &RankStep,
+        at: usize,
         pass: &Pass,
         run: &mut StepRun<'_>,
     ) -> Result<(), ParallelError> {
@@ -269,7 +271,8 @@ impl Worker {
     fn end(
         &mut self,
         backend: &mut dyn Backend,
-        (step, at): (&RankStep, usize),
+        step: &RankStep,
+        at: usize,
         pass: &Pass,
         run: &mut StepRun<'_>,
     ) -> Result<(), ParallelError> {
@@ -319,12 +322,13 @@ impl Worker {
     fn receive(
         &mut self,
         backend: &mut dyn Backend,
-        (step, number): (&RankStep, usize),
+        step: &RankStep,
+        number: usize,
         message: &Message,
         run: &mut StepRun<'_>,
     ) -> Result<(), ParallelError> {
         if message.stream == Stream::Values {
-            self.expect_stream(step, (number, message.slot), message.micro, run.source)?;
+            self.expect_stream(step, number, message.slot, message.micro, run.source)?;
         }
         let decoder = &self.chunks[number].decoder;
         let view = match message.stream {
@@ -337,12 +341,13 @@ impl Worker {
     fn hand(
         &mut self,
         backend: &mut dyn Backend,
-        (step, number): (&RankStep, usize),
+        step: &RankStep,
+        number: usize,
         hand: &Hand,
         run: &mut StepRun<'_>,
     ) -> Result<(), ParallelError> {
         if hand.stream == Stream::Values {
-            self.expect_stream(step, (hand.to, hand.to_slot), hand.micro, run.source)?;
+            self.expect_stream(step, hand.to, hand.to_slot, hand.micro, run.source)?;
         }
         copy(backend, self.handed(number, hand)?)
     }
@@ -402,7 +407,8 @@ impl Worker {
         &mut self,
         backend: &mut dyn Backend,
         number: usize,
-        (update, keep): (usize, Option<usize>),
+        update: usize,
+        keep: Option<usize>,
         run: &mut StepRun<'_>,
     ) -> Result<(), ParallelError> {
         let amid_interval = self.fillers.are_amid_interval();
@@ -453,13 +459,13 @@ impl Worker {
 }
 
 impl Chunk {
-    /// Whether gradients may leave during the last backward pass. Those of a stage with mirrored holders wait for the
-    /// program's order: the mirror may be there much later.
+    /// Whether gradients are reduced during the last backward pass. Those of a stage with mirrored holders wait for the schedule's
+    /// reduction, because the mirror may finish its passes much later.
     pub(crate) fn leaves_early(&self) -> bool {
         !self.place.mirrored
     }
 
-    /// Whether gradients leave where the schedule says so, and not in passes.
+    /// Whether gradients are reduced where the schedule has its reduction, and not in passes.
     pub(crate) fn leaves_late(&self) -> bool {
         !self.settles && !self.leaves_early()
     }

@@ -28,7 +28,8 @@ impl PassTransfers {
         memory: &ParamMemory,
         units: &Units,
         tensor: &TensorGroup,
-        (groups, reduce_dtype): (Vec<DataRank>, ReduceDType),
+        groups: Vec<DataRank>,
+        reduce_dtype: ReduceDType,
     ) -> PassTransfers {
         let data = DataProgram { flats: flats(memory, units, tensor), groups, reduce_dtype };
         let span = &decoder.stage().span;

@@ -1,7 +1,7 @@
-//! The step of one rank as one list: the units of all passes, what travels between and around them, and the updates.
+//! The step of one rank as one list: the units of all passes, transfers and messages between them, and the updates.
 //!
-//! A schedule names passes of chunks; [`crate::DataProgram`] says what joins the units of each. Expanded, they are a list of
-//! [`StepNode`]s in the order in which the rank runs them, which [`crate::verify_step`] checks, a simulator times and people read.
+//! A schedule orders passes of chunks, and [`crate::DataProgram`] adds the transfers between the units of each. Expanded, they are a
+//! [`RankProgram`]: [`crate::verify_step`] checks it, the executor runs it, a simulator times it and [`crate::print_step`] prints it.
 
 use crate::unit::Phase;
 use crate::zero::{DataProgram, Transfer, UnitUse};
@@ -107,7 +107,7 @@ pub struct Filler {
     pub work: usize,
     /// Description: kind and unit.
     pub name: String,
-    /// It is a part of the update, after the norm.
+    /// Whether it is a part of the update, after the norm.
     pub update: bool,
 }
 
@@ -126,13 +126,13 @@ pub enum Action {
     },
     /// A pass ends: the losses are read where the head is, and the pass's memory is free unless another node reads it.
     End(Pass),
-    /// As [`crate::PassNode::Complete`].
+    /// The entry [`crate::PassNode::Complete`].
     Complete(Vec<usize>),
-    /// As [`crate::PassNode::Start`].
+    /// The entry [`crate::PassNode::Start`].
     Start(Transfer),
-    /// As [`crate::PassNode::Wait`].
+    /// The entry [`crate::PassNode::Wait`].
     Wait(Transfer),
-    /// As [`crate::PassNode::Add`].
+    /// The entry [`crate::PassNode::Add`].
     Add(usize),
     /// The residual stream of a micro-batch is sent to another rank.
     Send(Message),

@@ -107,7 +107,7 @@ impl Chunk {
             .collect();
         let of_shard = |rank: usize| cut.iter().map(|(_, parts, _)| parts.range(rank).len()).sum();
         let on_shards = Parts::of((0..plan.shards(group)).map(of_shard));
-        if on_shards.len() == 0 {
+        if on_shards.is_empty() {
             return Ok(());
         }
         let mut gathered = vec![0.0; on_shards.len()];
