@@ -1,7 +1,7 @@
 """Attention with masks by PyTorch's scaled_dot_product_attention in f64, gradients by autograd.
 
 Masks come from outside: the sliding window from transformers' masking_utils, ALiBi's slopes from its Bloom. Inputs are an
-integer formula that crates/kernels-cpu/tests/kernels/attention_golden.rs writes down too. Run: python golden/attention/make.py
+integer formula that crates/operator-suite/src/attention_golden.rs writes down too. Run: python golden/attention/make.py
 """
 import pathlib
 import torch

@@ -1,15 +1,16 @@
 //! Engines of matrix products: each against the reference over a list of shapes, bit for bit for any number of threads;
 //! and the exactness that each promises, against sums in f64.
 
-use crate::harness::Setup;
-use crate::instruction_set::{self, InstructionSet, engines};
+use crate::devices::Cpu;
+use crate::devices::instruction_set::{self, InstructionSet, engines};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
+use bessemer_operator_suite::{Devices, Setup};
+use bessemer_tensor::View;
 use bessemer_tensor::op::{
     ActivationKind, Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape, Linear,
     LinearBackwardInput, LinearBackwardWeight, Op,
 };
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, View};
 use bessemer_units::MatmulPrecision;
 
 /// (M, N, K) of products: below a tile, at its edges, several panels, blocks and parts of k.
@@ -29,10 +30,8 @@ const SHAPES: [(usize, usize, usize); 12] = [
 ];
 
 fn setup(engine: Engine, threads: usize) -> Setup {
-    let mut s = Setup::new(instruction_set::rung(), threads);
     let config = CpuConfig { threads, ..CpuConfig::default() };
-    s.backend = CpuBackend::with_engine(config, instruction_set::rung(), engine).unwrap();
-    s
+    Setup::over(Box::new(CpuBackend::with_engine(config, instruction_set::rung(), engine).unwrap()))
 }
 
 /// Bound on the error of an element of a product of k normal values, several times the rms error.
@@ -52,7 +51,7 @@ fn agrees(what: &str, k: usize, build: &dyn Fn(&mut Setup) -> Op) {
         s.launch(&op).unwrap();
         s.all()
     };
-    let truth = result(Setup::new(Rung::Reference, 1));
+    let truth = result(Setup::over(Cpu.reference()));
     for engine in engines() {
         let one = result(setup(engine, 1));
         let limit = tolerance(engine, k);

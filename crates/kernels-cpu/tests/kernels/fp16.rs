@@ -1,9 +1,10 @@
 //! Products by fp16 multiply-adds against the plain formula, bit for bit.
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Engine, Rung};
+use bessemer_operator_suite::Setup;
 use bessemer_tensor::op::{Linear, LinearBackwardInput, LinearBackwardWeight, Op};
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, BufferSpec, Stream, View};
+use bessemer_tensor::{BufferSpec, View};
 use bessemer_units::DType;
 
 /// Products whose sum stays in fp16.
@@ -55,44 +56,37 @@ fn transposed(rows: usize, v: &[f32]) -> Vec<f32> {
     (0..v.len()).map(|i| v[i % rows * cols + i / rows]).collect()
 }
 
-struct Machine(CpuBackend);
+/// A matrix without gaps of a type.
+fn matrix(s: &mut Setup, rows: usize, cols: usize, dtype: DType, values: &[f32]) -> View {
+    let spec = BufferSpec { class: "test", name: "x", dtype, len: rows * cols };
+    let view = s.backend.alloc(spec).unwrap().matrix(rows, cols);
+    s.backend.write_f32(view, values).unwrap();
+    view
+}
 
-impl Machine {
-    fn matrix(&mut self, rows: usize, cols: usize, dtype: DType, values: &[f32]) -> View {
-        let spec = BufferSpec { class: "test", name: "x", dtype, len: rows * cols };
-        let buffer = self.0.alloc(spec).unwrap();
-        let view = View { buffer, offset: 0, rows, cols, stride: cols };
-        self.0.write_f32(view, values).unwrap();
-        view
-    }
-
-    fn result(&mut self, op: &Op, out: View) -> Vec<f32> {
-        let bytes = self.0.workspace(op).unwrap();
-        self.0.reserve_workspace(bytes).unwrap();
-        self.0.launch(Stream(0), op).unwrap();
-        let mut values = vec![0.0; out.len()];
-        self.0.read_f32(out, &mut values).unwrap();
-        values
-    }
+fn result(s: &mut Setup, op: &Op, out: View) -> Vec<f32> {
+    s.launch(op).unwrap();
+    s.read(out)
 }
 
 /// `a b^T` with operands stored as the forward pass, the input gradient and the weight gradient have them.
 fn products((m, n, k): (usize, usize, usize), dtype: DType, a: &[f32], b: &[f32]) -> [Vec<f32>; 3] {
     let config = CpuConfig { threads: 1, ..CpuConfig::default() };
-    let mut s = Machine(CpuBackend::with_engine(config, Rung::detect(), Engine::Fp16).unwrap());
+    let backend = CpuBackend::with_engine(config, Rung::detect(), Engine::Fp16).unwrap();
+    let s = &mut Setup::over(Box::new(backend));
     let none = vec![0.0; m * n];
-    let out = s.matrix(m, n, DType::F32, &none);
-    let (x, weight) = (s.matrix(m, k, dtype, a), s.matrix(n, k, DType::F32, b));
+    let out = matrix(s, m, n, DType::F32, &none);
+    let (x, weight) = (matrix(s, m, k, dtype, a), matrix(s, n, k, DType::F32, b));
     // The output of an operator on activations has their type.
-    let y = s.matrix(m, n, dtype, &none);
+    let y = matrix(s, m, n, dtype, &none);
     let op = Linear { x, weight, bias: None, activation: None, residual: None, rowwise: false, out: y };
-    let forward = s.result(&op.into(), y);
-    let weight = s.matrix(k, n, DType::F32, &transposed(n, b));
+    let forward = result(s, &op.into(), y);
+    let weight = matrix(s, k, n, DType::F32, &transposed(n, b));
     let op = LinearBackwardInput { dy: x, weight, activation: None, dx: y, accumulate: false };
-    let input = s.result(&op.into(), y);
-    let (dy, x) = (s.matrix(k, m, dtype, &transposed(m, a)), s.matrix(k, n, dtype, &transposed(n, b)));
+    let input = result(s, &op.into(), y);
+    let (dy, x) = (matrix(s, k, m, dtype, &transposed(m, a)), matrix(s, k, n, dtype, &transposed(n, b)));
     let op = LinearBackwardWeight { x, dy, dweight: out, dbias: None, accumulate: false };
-    let weight = s.result(&op.into(), out);
+    let weight = result(s, &op.into(), out);
     [forward, input, weight]
 }
 

@@ -1,10 +1,10 @@
 //! Operators that hold a part of their layer or table: alone against the reference, together against the whole.
 
-use crate::harness::{Setup, check, fast_rungs};
-use bessemer_kernels_cpu::Rung;
+use crate::setup::{ids, targets};
+use crate::{Kernels, Setup, Suite};
 use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{TensorError, View};
 
 /// (N, D, rows of the whole, first row here, rows here); the last is cut into several chunks.
 const SHAPES: [(usize, usize, usize, usize, usize); 5] = [
@@ -14,10 +14,6 @@ const SHAPES: [(usize, usize, usize, usize, usize); 5] = [
     (40, 24, 130, 44, 43),
     (530, 3, 70_000, 1_000, 33_000),
 ];
-
-fn targets(n: usize, v: usize) -> Vec<u32> {
-    (0..n).map(|i| if i % 5 == 2 { IGNORED } else { ((i * 131 + 5) % v) as u32 }).collect()
-}
 
 fn sums(s: &mut Setup, (n, d, of, first, rows): (usize, usize, usize, usize, usize)) -> LogitSums {
     LogitSums {
@@ -30,15 +26,14 @@ fn sums(s: &mut Setup, (n, d, of, first, rows): (usize, usize, usize, usize, usi
     }
 }
 
-#[test]
-fn sums_losses_and_gradients_agree_with_the_reference() {
+pub(crate) fn sums_losses_and_gradients_agree_with_the_reference(suite: &Suite<'_>) {
     for (i, shape) in SHAPES.into_iter().enumerate() {
         if shape.4 > 30_000 {
             continue;
         }
-        check(&format!("sums {shape:?}"), 4e-6, &|s| sums(s, shape).into());
+        suite.check(&format!("sums {shape:?}"), 4e-6, &|s| sums(s, shape).into());
         for backward in [false, true] {
-            check(&format!("loss {shape:?} {backward}"), 1e-5, &|s| {
+            suite.check(&format!("loss {shape:?} {backward}"), 1e-5, &|s| {
                 let given = sums(s, shape);
                 s.launch(&given.into()).unwrap();
                 let LogitSums { x, weight, tensor_shard, targets, lse, target_logit } = given;
@@ -66,13 +61,6 @@ fn sums_losses_and_gradients_agree_with_the_reference() {
     }
 }
 
-fn close(found: &[f32], wanted: &[f32], tolerance: f32) {
-    assert_eq!(found.len(), wanted.len());
-    for (i, (a, b)) in found.iter().zip(wanted).enumerate() {
-        assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "element {i}: {a} {b}");
-    }
-}
-
 /// Combines what several devices found out: log of the sum of exponentials, and the sum.
 fn combined(terms: &[[Vec<f32>; 2]]) -> [Vec<f32>; 2] {
     let n = terms[0][0].len();
@@ -81,10 +69,9 @@ fn combined(terms: &[[Vec<f32>; 2]]) -> [Vec<f32>; 2] {
     [(0..n).map(lse).collect(), (0..n).map(hit).collect()]
 }
 
-#[test]
-fn combined_sums_agree_with_the_reference() {
+pub(crate) fn combined_sums_agree_with_the_reference(suite: &Suite<'_>) {
     for (ranks, n) in [(1, 1), (2, 5), (3, 70), (8, 40_001)] {
-        check(&format!("combined sums of {ranks}, {n}"), 0.0, &|s| {
+        suite.check(&format!("combined sums of {ranks}, {n}"), 0.0, &|s| {
             let (parts, lse, target_logit) = (s.strided(2 * ranks, n, 1), s.mat(1, n), s.mat(1, n));
             CombineLogSums { parts, lse, target_logit }.into()
         });
@@ -93,10 +80,9 @@ fn combined_sums_agree_with_the_reference() {
 
 /// Large and small terms neither overflow nor vanish, and the derivative of the log-sum-exp by a term is the term's part of the
 /// probability, as the gradients of the loss take it to be.
-#[test]
-fn combined_sums_are_those_of_all_terms_and_have_their_derivatives() {
-    for rung in fast_rungs().chain([Rung::Reference]) {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn combined_sums_are_those_of_all_terms_and_have_their_derivatives(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
         let (lse, target_logit) = (s.mat(1, 4), s.mat(1, 4));
         let sums = |s: &mut Setup, lses: [[f32; 4]; 2], targets: [[f32; 4]; 2]| {
             let parts = s.values(4, 4, &[lses[0], targets[0], lses[1], targets[1]].concat());
@@ -107,8 +93,8 @@ fn combined_sums_are_those_of_all_terms_and_have_their_derivatives() {
         let terms = [[3.0, 800.0, -800.0, 1.0], [3.0, -800.0, -800.0, f32::NEG_INFINITY]];
         let [found, target] = sums(&mut s, terms, targets);
         let ln2 = std::f32::consts::LN_2;
-        assert_eq!(found, [3.0 + ln2, 800.0, -800.0 + ln2, 1.0], "{rung}");
-        assert_eq!(target, [0.5, 0.25, -3.0, 0.0], "{rung}");
+        suite.equal(&format!("lse on {kernels}"), &found, &[3.0 + ln2, 800.0, -800.0 + ln2, 1.0]);
+        suite.equal(&format!("target logits on {kernels}"), &target, &[0.5, 0.25, -3.0, 0.0]);
 
         let (one, other, step) = ([0.5, -1.0, 2.0, 6.0f32], [1.0, 1.5, -2.0, 6.0f32], 1.0 / 64.0);
         let lse = sums(&mut s, [one, other], targets)[0].clone();
@@ -116,25 +102,25 @@ fn combined_sums_are_those_of_all_terms_and_have_their_derivatives() {
         let below = sums(&mut s, [one.map(|x| x - step), other], targets)[0].clone();
         for i in 0..4 {
             let (slope, part) = ((above[i] - below[i]) / (2.0 * step), (one[i] - lse[i]).exp());
-            assert!((slope - part).abs() < 1e-4, "{rung}, token {i}: {slope} for {part}");
+            assert!((slope - part).abs() < suite.bound(1e-4), "{kernels}, token {i}: {slope} for {part}");
         }
     }
 }
 
-#[test]
-fn combined_sums_refuse_an_odd_number_of_rows() {
-    let mut s = Setup::new(Rung::Reference, 1);
+pub(crate) fn combined_sums_refuse_an_odd_number_of_rows(suite: &Suite<'_>) {
+    let mut s = suite.setup(Kernels::Reference, 1);
     let (parts, lse, target_logit) = (s.mat(3, 5), s.mat(1, 5), s.mat(1, 5));
     let e = s.launch(&CombineLogSums { parts, lse, target_logit }.into()).unwrap_err().to_string();
     assert_eq!(e, "combine_log_sums: parts should be [4, 5], found [3, 5]");
 }
 
-#[test]
-fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_whole() {
+pub(crate) fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_whole(
+    suite: &Suite<'_>,
+) {
     for (n, d, v, cuts) in [(19, 12, 37, vec![0, 13, 25, 37]), (530, 3, 40_000, vec![0, 33_000, 40_000])] {
-        let rungs = fast_rungs().chain((v < 100).then_some(Rung::Reference));
-        for rung in rungs {
-            let mut s = Setup::new(rung, 2);
+        let rungs = suite.variants().chain((v < 100).then_some(Kernels::Reference));
+        for kernels in rungs {
+            let mut s = suite.setup(kernels, 2);
             let (x, weight, loss) = (s.act(n, d, 0), s.mat(v, d), s.mat(2, n));
             let targets = s.indices(&targets(n, v));
             let (dx, dweight) = (s.act(n, d, 0), s.mat(v, d));
@@ -157,8 +143,8 @@ fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_wh
             let parts_of_sums = s.values(2 * terms.len(), n, &gathered);
             s.launch(&CombineLogSums { parts: parts_of_sums, lse, target_logit }.into()).unwrap();
             let together = combined(&terms);
-            close(&s.read(lse), &together[0], 1e-6);
-            close(&s.read(target_logit), &together[1], 1e-6);
+            suite.close("lse", &s.read(lse), &together[0], 1e-6);
+            suite.close("target logit", &s.read(target_logit), &together[1], 1e-6);
             s.backend.write_f32(dweight, &vec![f32::NAN; v * d]).unwrap();
             let mut sum_dx = vec![0.0; n * d];
             for &(first, weight) in &parts {
@@ -176,17 +162,16 @@ fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradients_of_the_wh
                 };
                 s.launch(&op.into()).unwrap();
                 sum_dx.iter_mut().zip(s.read(dx)).for_each(|(sum, term)| *sum += term);
-                close(&s.read(loss), &wanted_loss, 4e-6);
+                suite.close("loss", &s.read(loss), &wanted_loss, 4e-6);
             }
-            close(&sum_dx, &wanted_dx, 1e-5);
-            close(&s.read(dweight), &wanted_dw, 1e-5);
+            suite.close("dx", &sum_dx, &wanted_dx, 1e-5);
+            suite.close("dweight", &s.read(dweight), &wanted_dw, 1e-5);
         }
     }
 }
 
-#[test]
-fn large_logits_do_not_overflow() {
-    check("sums of logits of some thousands", 1e-3, &|s| {
+pub(crate) fn large_logits_do_not_overflow(suite: &Suite<'_>) {
+    suite.check("sums of logits of some thousands", 1e-3, &|s| {
         let o = sums(s, (6, 4, 60, 5, 50));
         let x: Vec<f32> = (0..6 * 4).map(|i| 300.0 * ((i % 7) as f32 - 3.0)).collect();
         s.backend.write_f32(o.x, &x).unwrap();
@@ -194,15 +179,10 @@ fn large_logits_do_not_overflow() {
     });
 }
 
-fn ids(n: usize, below: usize) -> Vec<u32> {
-    (0..n).map(|i| ((i * i * 31 + 7 * i) % below) as u32).collect()
-}
-
-#[test]
-fn portions_of_a_table_add_up_to_the_whole() {
+pub(crate) fn portions_of_a_table_add_up_to_the_whole(suite: &Suite<'_>) {
     let (v, n, d) = (31, 57, 19);
-    for rung in crate::instruction_set::rungs() {
-        let mut s = Setup::new(rung, 2);
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 2);
         let (table, out, dtable) = (s.mat(v, d), s.mat(n, d), s.mat(v, d));
         let ids = s.indices(&ids(n, v));
         let start = s.read(dtable);
@@ -223,9 +203,10 @@ fn portions_of_a_table_add_up_to_the_whole() {
             s.launch(&EmbeddingBackward { dtable: dtable.rows(first, rows), tensor_shard, ..back }.into())
                 .unwrap();
         }
-        assert!(sum == wanted && s.read(dtable) == wanted_gradient, "{rung}");
+        suite.same(&format!("sum on {kernels}"), &sum, &wanted);
+        suite.same(&format!("gradient on {kernels}"), &s.read(dtable), &wanted_gradient);
     }
-    check("embedding, a part", 0.0, &|s| {
+    suite.check("embedding, a part", 0.0, &|s| {
         let tensor_shard = Some(VocabularyShard { first: 7, of: v });
         let positions = Some(PositionTable { table: s.mat(5, d), positions: s.indices(&ids(n, 5)) });
         Embedding {
@@ -239,10 +220,9 @@ fn portions_of_a_table_add_up_to_the_whole() {
     });
 }
 
-#[test]
-fn what_is_outside_the_whole_is_named() {
-    for rung in crate::instruction_set::rungs() {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn what_is_outside_the_whole_is_named(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
         let good = sums(&mut s, (3, 5, 7, 2, 3));
         s.launch(&good.into()).unwrap();
         let targets = s.indices(&[6, IGNORED, 7]);
@@ -267,10 +247,9 @@ fn what_is_outside_the_whole_is_named() {
 }
 
 /// Heads 2 and 3 of a layer of six, alone.
-#[test]
-fn a_part_of_the_heads_drops_and_lowers_what_the_whole_layer_does() {
-    for rung in crate::instruction_set::rungs() {
-        let mut s = Setup::new(rung, 2);
+pub(crate) fn a_part_of_the_heads_drops_and_lowers_what_the_whole_layer_does(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 2);
         let (batch, seq, heads, e) = (2, 150, 6, 5);
         let shape = AttentionShape { batch, seq, heads, kv_heads: heads, head_dim: e, scale: 0.4 };
         let n = batch * seq;
@@ -298,7 +277,7 @@ fn a_part_of_the_heads_drops_and_lowers_what_the_whole_layer_does() {
         s.launch(&AttentionBackward { shape, q, k, v, out: o, lse, dout, dq, dk, dv, mask, dropout }.into())
             .unwrap();
         for (view, wanted) in [o, dq, dk, dv].into_iter().zip(&wanted) {
-            assert!(s.read(view) == *wanted, "{rung}");
+            suite.same(&format!("{kernels}"), &s.read(view), wanted);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Sliding windows, linear biases, packed documents, and what they have in common.
 
-use crate::harness::{Setup, check, run};
-use bessemer_kernels_cpu::Rung;
+use crate::{Kernels, Setup, Suite};
+use bessemer_tensor::View;
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
     Positions,
 };
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, View};
 use bessemer_test_tier::either;
 
 /// First positions of documents of some irregular lengths, one of them a single position.
@@ -113,11 +112,10 @@ fn backward(s: &mut Setup, f: &Attention) -> AttentionBackward {
     }
 }
 
-#[test]
-fn masks_agree_with_the_reference() {
+pub(crate) fn masks_agree_with_the_reference(suite: &Suite<'_>) {
     for case in CASES {
-        check(&format!("attention {case:?}"), 6e-6, &|s| forward(s, case).into());
-        check(&format!("attention backward {case:?}"), 3e-5, &|s| {
+        suite.check(&format!("attention {case:?}"), 6e-6, &|s| forward(s, case).into());
+        suite.check(&format!("attention backward {case:?}"), 3e-5, &|s| {
             let f = forward(s, case);
             s.launch(&f.into()).unwrap();
             let back = backward(s, &f);
@@ -126,17 +124,16 @@ fn masks_agree_with_the_reference() {
     }
 }
 
-/// The same with an `out` that no forward pass made: one rounded to bf16 may differ from rung to rung by a unit in its last
+/// The same with an `out` that no forward pass made: one rounded to bf16 may differ from one instruction set to another by a unit in its last
 /// place, and everything after it would.
 fn any_out(s: &mut Setup, op: AttentionBackward) -> AttentionBackward {
     AttentionBackward { out: s.act(op.out.rows, op.out.cols, 0), ..op }
 }
 
-#[test]
-fn some_of_the_queries_agree_with_the_reference() {
+pub(crate) fn some_of_the_queries_agree_with_the_reference(suite: &Suite<'_>) {
     for case in LATER {
-        check(&format!("attention {case:?}"), 6e-6, &|s| later(s, case).into());
-        check(&format!("attention backward {case:?}"), 3e-5, &|s| {
+        suite.check(&format!("attention {case:?}"), 6e-6, &|s| later(s, case).into());
+        suite.check(&format!("attention backward {case:?}"), 3e-5, &|s| {
             let f = later(s, case);
             s.launch(&f.into()).unwrap();
             let back = backward(s, &f);
@@ -145,10 +142,9 @@ fn some_of_the_queries_agree_with_the_reference() {
     }
 }
 
-#[test]
-fn queries_without_their_keys_are_refused() {
+pub(crate) fn queries_without_their_keys_are_refused(suite: &Suite<'_>) {
     let case = (2, 33, 4, 2, 5, None, false, false, false);
-    let mut s = Setup::new(Rung::Reference, 1);
+    let mut s = suite.setup(Kernels::Reference, 1);
     let few = Attention {
         mask: AttentionMask { queries: 10.into(), ..AttentionMask::default() },
         ..later(&mut s, (case, (9, 0, 0)))
@@ -157,11 +153,10 @@ fn queries_without_their_keys_are_refused() {
     assert!(e.contains("at least 43 rows for each of 2 sequences") && e.contains("found 84 rows"), "{e}");
 }
 
-#[test]
-fn many_strips_of_keys_add_up_in_one_order() {
+pub(crate) fn many_strips_of_keys_add_up_in_one_order(suite: &Suite<'_>) {
     // One sequence and head: every thread works on strips of its own, and waits for its turn at dq.
     let case = (1, either(500, 1500), 2, 1, 72, None, false, false, false);
-    check("attention backward in strips", 5e-5, &|s| {
+    suite.check("attention backward in strips", 5e-5, &|s| {
         let f = forward(s, case);
         s.launch(&f.into()).unwrap();
         let back = backward(s, &f);
@@ -169,8 +164,7 @@ fn many_strips_of_keys_add_up_in_one_order() {
     });
 }
 
-#[test]
-fn decoding_with_windows_and_biases_agrees_with_the_reference() {
+pub(crate) fn decoding_with_windows_and_biases_agrees_with_the_reference(suite: &Suite<'_>) {
     // (new, past, window, alibi)
     for (seq, past, window, alibi) in [
         (1, 0, Some(1), true),
@@ -181,7 +175,7 @@ fn decoding_with_windows_and_biases_agrees_with_the_reference() {
         (150, 60, Some(100), false),
         (150, 0, None, true),
     ] {
-        check(&format!("cached attention {seq} after {past}, window {window:?}"), 6e-6, &|s| {
+        suite.check(&format!("cached attention {seq} after {past}, window {window:?}"), 6e-6, &|s| {
             let (batch, heads, kv_heads, head_dim, capacity) = (2, 4, 2, 24, past + seq + 3);
             AttentionCached {
                 shape: AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 0.2 },
@@ -199,18 +193,11 @@ fn decoding_with_windows_and_biases_agrees_with_the_reference() {
     }
 }
 
-fn close(what: &str, found: &[f32], wanted: &[f32]) {
-    for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
-        assert!((f - w).abs() <= 5e-6 * w.abs().max(1.0), "{what}: element {i} is {f}, alone {w}");
-    }
-}
-
-#[test]
-fn packed_documents_are_as_if_alone() {
+pub(crate) fn packed_documents_are_as_if_alone(suite: &Suite<'_>) {
     let (seq, heads, kv_heads, head_dim) = (230, 4, 2, 24);
     let cuts = [0, 1, 60, 61, 190, 230];
-    for rung in [Rung::Reference, crate::instruction_set::rung()] {
-        let mut s = Setup::new(rung, 2);
+    for kernels in suite.reference_and_fastest() {
+        let mut s = suite.setup(kernels, 2);
         let mut first = Vec::new();
         for pair in cuts.windows(2) {
             first.extend((pair[0]..pair[1]).map(|_| pair[0] as u32));
@@ -235,31 +222,29 @@ fn packed_documents_are_as_if_alone() {
             };
             alone.mask.documents = None;
             s.launch(&alone.into()).unwrap();
-            close("out", &s.read(part(packed.out)), &s.read(alone.out));
+            suite.close("out", &s.read(part(packed.out)), &s.read(alone.out), 5e-6);
             let mut gradients = backward(&mut s, &alone);
             gradients.dout = part(back.dout);
             s.launch(&gradients.into()).unwrap();
             for (what, whole, one) in
                 [("dq", back.dq, gradients.dq), ("dk", back.dk, gradients.dk), ("dv", back.dv, gradients.dv)]
             {
-                close(what, &s.read(part(whole)), &s.read(one));
+                suite.close(what, &s.read(part(whole)), &s.read(one), 5e-6);
             }
         }
     }
 }
 
-#[test]
-fn a_wide_window_is_no_window_bit_for_bit() {
+pub(crate) fn a_wide_window_is_no_window_bit_for_bit(suite: &Suite<'_>) {
     let case = |window| (2, 300, 2, 1, 40, window, false, false, true);
-    let wide = run(crate::instruction_set::rung(), 2, &|s| forward(s, case(Some(300))).into());
-    let none = run(crate::instruction_set::rung(), 2, &|s| forward(s, case(None)).into());
-    assert_eq!(wide, none);
+    let wide = suite.run(suite.fastest(), 2, &|s| forward(s, case(Some(300))).into());
+    let none = suite.run(suite.fastest(), 2, &|s| forward(s, case(None)).into());
+    suite.same("a wide window and none", &wide.concat(), &none.concat());
 }
 
-#[test]
-fn wrong_documents_are_named() {
-    for rung in [Rung::Reference, crate::instruction_set::rung()] {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn wrong_documents_are_named(suite: &Suite<'_>) {
+    for kernels in suite.reference_and_fastest() {
+        let mut s = suite.setup(kernels, 1);
         let f = forward(&mut s, (1, 5, 1, 1, 4, None, false, true, false));
         let view = f.mask.documents.unwrap();
         s.backend.write_u32(view, &[0, 0, 3, 3, 3]).unwrap();

@@ -1,14 +1,11 @@
-use crate::harness::{Setup, check, run};
+use crate::setup::targets;
+use crate::{Setup, Suite};
+use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward};
-use bessemer_tensor::{Backend, TensorError};
 
 /// (N, D, V); the last is cut into several chunks.
 const SHAPES: [(usize, usize, usize); 6] =
     [(1, 1, 1), (3, 5, 7), (17, 16, 33), (40, 24, 130), (65, 9, 1000), (530, 4, 33_000)];
-
-fn targets(n: usize, v: usize) -> Vec<u32> {
-    (0..n).map(|i| if i % 5 == 2 { IGNORED } else { ((i * 131 + 5) % v) as u32 }).collect()
-}
 
 fn op(
     s: &mut Setup,
@@ -33,25 +30,25 @@ fn op(
     }
 }
 
-#[test]
-fn loss_and_gradients_agree_with_the_reference() {
+pub(crate) fn loss_and_gradients_agree_with_the_reference(suite: &Suite<'_>) {
     for (i, shape) in SHAPES.into_iter().enumerate() {
         if shape.2 > 30_000 {
             continue;
         }
-        check(&format!("loss {shape:?}"), 4e-6, &|s| op(s, shape, false, false).into());
+        suite.check(&format!("loss {shape:?}"), 4e-6, &|s| op(s, shape, false, false).into());
         let accumulate = i % 2 == 1;
-        check(&format!("loss and gradients {shape:?}"), 1e-5, &|s| op(s, shape, true, accumulate).into());
+        suite.check(&format!("loss and gradients {shape:?}"), 1e-5, &|s| {
+            op(s, shape, true, accumulate).into()
+        });
     }
 }
 
-#[test]
-fn chunks_of_rows_give_what_the_rows_give_alone() {
+pub(crate) fn chunks_of_rows_give_what_the_rows_give_alone(suite: &Suite<'_>) {
     let (n, d, v) = SHAPES[5];
-    let all = run(crate::instruction_set::rung(), 2, &|s| op(s, (n, d, v), true, false).into());
+    let all = suite.run(suite.fastest(), 2, &|s| op(s, (n, d, v), true, false).into());
     // The same values in two launches, the second adding to the weight gradient of the first.
     let halves = {
-        let mut s = Setup::new(crate::instruction_set::rung(), 2);
+        let mut s = suite.setup(suite.fastest(), 2);
         let whole = op(&mut s, (n, d, v), true, false);
         let b = whole.backward.unwrap();
         let half = n / 2 - 3;
@@ -68,15 +65,12 @@ fn chunks_of_rows_give_what_the_rows_give_alone() {
         }
         s.all()
     };
-    for (a, b) in all.iter().flatten().zip(halves.iter().flatten()) {
-        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
-    }
+    suite.close("chunks", &all.concat(), &halves.concat(), 1e-5);
 }
 
-#[test]
-fn a_target_past_the_vocabulary_is_named() {
-    for rung in crate::instruction_set::rungs() {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn a_target_past_the_vocabulary_is_named(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
         let good = op(&mut s, (3, 5, 7), true, false);
         let bad = LinearCrossEntropy { targets: s.indices(&[6, IGNORED, 7]), ..good };
         match s.launch(&bad.into()).unwrap_err() {
@@ -86,9 +80,8 @@ fn a_target_past_the_vocabulary_is_named() {
     }
 }
 
-#[test]
-fn large_logits_do_not_overflow() {
-    check("loss with logits of some thousands", 1e-3, &|s| {
+pub(crate) fn large_logits_do_not_overflow(suite: &Suite<'_>) {
+    suite.check("loss with logits of some thousands", 1e-3, &|s| {
         let x: Vec<f32> = (0..6 * 4).map(|i| 300.0 * ((i % 7) as f32 - 3.0)).collect();
         let o = op(s, (6, 4, 50), true, false);
         s.backend.write_f32(o.x, &x).unwrap();

@@ -1,12 +1,10 @@
-use crate::harness::Setup;
-use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung};
+use crate::Suite;
 use bessemer_tensor::op::{Activation, ActivationKind, Add, Copy, Fill, Linear, Op, SumSquares};
-use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError};
+use bessemer_tensor::{Buffer, BufferSpec, Stream, TensorError};
 use bessemer_units::{Bytes, DType};
 
-#[test]
-fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures() {
-    let mut s = Setup::new(Rung::detect(), 2);
+pub(crate) fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures(suite: &Suite<'_>) {
+    let mut s = suite.setup(suite.fastest(), 2);
     let op: Op = Linear {
         x: s.mat(64, 64),
         weight: s.mat(64, 64),
@@ -29,9 +27,10 @@ fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures() {
     s.backend.launch(Stream(0), &op).unwrap();
 }
 
-#[test]
-fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_is() {
-    let mut b = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+pub(crate) fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_is(
+    suite: &Suite<'_>,
+) {
+    let mut b = suite.setup(suite.fastest(), 1).backend;
     for dtype in [DType::Bf16, DType::F16] {
         let x = b.alloc(BufferSpec { class: "test", name: "x", dtype, len: 4 }).unwrap().vector();
         let y = b.alloc(BufferSpec { class: "test", name: "y", dtype, len: 4 }).unwrap().vector();
@@ -82,11 +81,10 @@ fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_
 
 /// Views of more than one piece, whose pieces begin and end inside rows, in a wider buffer: what threads share is written as a
 /// whole, and nothing beside it.
-#[test]
-fn host_copies_by_several_threads_write_the_view_and_nothing_else() {
+pub(crate) fn host_copies_by_several_threads_write_the_view_and_nothing_else(suite: &Suite<'_>) {
     const ROWS: usize = 300;
     const COLUMNS: usize = 701;
-    let mut b = CpuBackend::new(CpuConfig { threads: 3, ..CpuConfig::default() }).unwrap();
+    let mut b = suite.setup(suite.fastest(), 3).backend;
     let numbers: Vec<u32> = (0..ROWS * COLUMNS).map(|i| 1 + i as u32 % 200).collect();
     let floats: Vec<f32> = numbers.iter().map(|&n| n as f32).collect();
     let wide = COLUMNS + 9;
@@ -128,9 +126,8 @@ fn host_copies_by_several_threads_write_the_view_and_nothing_else() {
     }
 }
 
-#[test]
-fn host_copies_follow_rows_and_refuse_wrong_counts() {
-    let mut s = Setup::new(Rung::detect(), 1);
+pub(crate) fn host_copies_follow_rows_and_refuse_wrong_counts(suite: &Suite<'_>) {
+    let mut s = suite.setup(suite.fastest(), 1);
     let v = s.strided(3, 4, 2);
     let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
     s.backend.write_f32(v, &values).unwrap();
@@ -141,9 +138,8 @@ fn host_copies_follow_rows_and_refuse_wrong_counts() {
     assert!(s.backend.write_u32(v, &[0; 12]).is_err());
 }
 
-#[test]
-fn foreign_and_overflowing_views_are_refused() {
-    let mut s = Setup::new(Rung::detect(), 1);
+pub(crate) fn foreign_and_overflowing_views_are_refused(suite: &Suite<'_>) {
+    let mut s = suite.setup(suite.fastest(), 1);
     let a = s.mat(2, 2);
     let foreign = Buffer { id: 99, len: 4, dtype: DType::F32 }.matrix(2, 2);
     assert!(s.backend.launch(Stream(0), &Add { a, b: foreign, out: a }.into()).is_err());
@@ -151,9 +147,8 @@ fn foreign_and_overflowing_views_are_refused() {
     assert!(s.backend.launch(Stream(0), &Fill { dst: huge, value: 0.0 }.into()).is_err());
 }
 
-#[test]
-fn empty_views_are_no_work() {
-    let mut s = Setup::new(Rung::detect(), 2);
+pub(crate) fn empty_views_are_no_work(suite: &Suite<'_>) {
+    let mut s = suite.setup(suite.fastest(), 2);
     let a = s.mat(4, 4).rows(0, 0);
     let b = s.mat(4, 4).rows(0, 0);
     s.launch(&Add { a, b, out: a }.into()).unwrap();
@@ -163,13 +158,4 @@ fn empty_views_are_no_work() {
         &Linear { x: a, weight, bias: None, activation: None, residual: None, rowwise: false, out }.into(),
     )
     .unwrap();
-}
-
-#[test]
-fn thread_counts_are_as_asked_and_unavailable_rungs_are_refused() {
-    let b = CpuBackend::new(CpuConfig { threads: 3, pin: true, ..CpuConfig::default() }).unwrap();
-    assert_eq!(b.threads(), 3);
-    assert_eq!(b.rung(), Rung::detect());
-    assert!(CpuBackend::new(CpuConfig { threads: 0, ..CpuConfig::default() }).unwrap().threads() >= 1);
-    assert!(CpuBackend::new(CpuConfig { threads: 100_000, ..CpuConfig::default() }).is_err());
 }

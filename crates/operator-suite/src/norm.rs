@@ -1,5 +1,4 @@
-use crate::harness::{Setup, check};
-use bessemer_tensor::Backend;
+use crate::{Setup, Suite};
 use bessemer_tensor::op::{Norm, NormBackward, NormKind};
 
 const SHAPES: [(usize, usize); 7] = [(1, 1), (2, 3), (5, 16), (33, 17), (64, 192), (70, 385), (1, 5000)];
@@ -18,12 +17,11 @@ fn forward(s: &mut Setup, kind: NormKind, i: usize) -> Norm {
     }
 }
 
-#[test]
-fn forward_and_backward_agree_with_the_reference() {
+pub(crate) fn forward_and_backward_agree_with_the_reference(suite: &Suite<'_>) {
     for kind in [NormKind::Layer, NormKind::Rms] {
         for (i, shape) in SHAPES.iter().enumerate() {
-            check(&format!("norm {kind:?} {shape:?}"), 1e-5, &|s| forward(s, kind, i).into());
-            check(&format!("norm backward {kind:?} {shape:?}"), 3e-5, &|s| {
+            suite.check(&format!("norm {kind:?} {shape:?}"), 1e-5, &|s| forward(s, kind, i).into());
+            suite.check(&format!("norm backward {kind:?} {shape:?}"), 3e-5, &|s| {
                 let f = forward(s, kind, i);
                 s.launch(&f.into()).unwrap();
                 let (n, d) = SHAPES[i];
@@ -46,9 +44,8 @@ fn forward_and_backward_agree_with_the_reference() {
     }
 }
 
-#[test]
-fn a_large_mean_does_not_spoil_the_variance() {
-    check("norm of values near 1000", 2e-3, &|s| {
+pub(crate) fn a_large_mean_does_not_spoil_the_variance(suite: &Suite<'_>) {
+    suite.check("norm of values near 1000", 2e-3, &|s| {
         let x: Vec<f32> = (0..4 * 100).map(|i| 1000.0 + (i % 13) as f32).collect();
         let f = forward(s, NormKind::Layer, 2);
         let at = s.act(4, 100, 0);

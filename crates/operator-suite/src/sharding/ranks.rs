@@ -1,11 +1,11 @@
 //! Simulated ranks: slices of operands, one launch for each rank, and the reduction that the rule declares.
 
 use super::cases::{Case, Data};
-use bessemer_kernels_cpu::{CpuConfig, Rung};
+use crate::{Kernels, Suite};
 use bessemer_tensor::op::rule::{Linear, OperandRule, Rule};
 use bessemer_tensor::op::{Access, FactorKind, Op, TermReduction, VocabularyShard};
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, Buffer, BufferSpec, Stream, TensorError};
+use bessemer_tensor::{Backend, Buffer, BufferSpec, TensorError};
 use bessemer_units::DType;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Deviation {
     pub(crate) magnitude: f32,
 }
 
-/// What a partition may get wrong besides the rule.
+/// Mistakes of a partition besides the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistake {
     None,
@@ -31,7 +31,7 @@ pub(crate) enum Mistake {
     OnceOnEveryRank,
 }
 
-/// What a rank holds of a factor.
+/// The part of a factor on a rank.
 #[derive(Clone, Copy)]
 struct Part {
     factor: usize,
@@ -39,10 +39,8 @@ struct Part {
     size: usize,
 }
 
-/// Runs `op` on operands of these values and returns all of them. Operands that share a buffer in `op` share one here.
-fn execute(rung: Rung, op: &Op, values: &Values) -> Result<Values, TensorError> {
-    let config = CpuConfig { threads: 1, ..CpuConfig::default() };
-    let mut backend = crate::instruction_set::with_rung(config, rung);
+/// The operator on buffers of a backend that have these values. Operands that share a buffer in `op` share one there.
+pub(crate) fn bind(backend: &mut dyn Backend, op: &Op, values: &Values) -> Result<Op, TensorError> {
     let mut buffers: BTreeMap<u32, Buffer> = BTreeMap::new();
     for o in op.operands().iter() {
         if buffers.contains_key(&o.view.buffer.id) {
@@ -67,18 +65,22 @@ fn execute(rung: Rung, op: &Op, values: &Values) -> Result<Values, TensorError> 
         let data = &values[names.next().unwrap()];
         *view = buffers[&view.buffer.id].matrix(data.rows, data.cols);
     });
-    let bytes = backend.workspace(&local)?;
-    backend.reserve_workspace(bytes)?;
-    backend.launch(Stream(0), &local)?;
+    Ok(local)
+}
+
+/// Runs `op` on operands of these values and returns all of them.
+fn execute(suite: &Suite<'_>, kernels: Kernels, op: &Op, values: &Values) -> Result<Values, TensorError> {
+    let mut s = suite.setup(kernels, 1);
+    let local = bind(&mut *s.backend, op, values)?;
+    s.launch(&local)?;
     let mut results = values.clone();
     for o in local.operands().iter().filter(|o| o.access != Access::Read) {
-        let out = &mut results.get_mut(o.name).unwrap().values;
-        backend.read_f32(o.view, out)?;
+        results.get_mut(o.name).unwrap().values = s.read(o.view);
     }
     Ok(results)
 }
 
-/// Indices of a dim, packed from `factors`, that lie in the part.
+/// Indices of a dim, packed from `factors`, inside the part.
 fn selected(rule: &Rule, factors: &[usize], part: Part) -> Vec<usize> {
     let size = |f: &usize| rule.factors[*f].size;
     let all = 0..factors.iter().map(size).product();
@@ -210,7 +212,8 @@ fn parts(factor: usize, size: usize, ranks: usize) -> Vec<Part> {
 
 /// Shards factor number `f` over `ranks` as the rule says and compares with one rank.
 pub(crate) fn by_factor(
-    rung: Rung,
+    suite: &Suite<'_>,
+    kernels: Kernels,
     case: &Case,
     rule: &Rule,
     f: usize,
@@ -236,7 +239,7 @@ pub(crate) fn by_factor(
             let mine = if summed { term(whole, rank, ranks) } else { whole.clone() };
             values.insert(o.name, slice(rule, o, &mine, *part));
         }
-        locals.push(execute(rung, &op, &values)?);
+        locals.push(execute(suite, kernels, &op, &values)?);
     }
     let mut found = Values::new();
     for o in rule.operands.iter().filter(|o| o.access != Access::Read) {
@@ -248,18 +251,19 @@ pub(crate) fn by_factor(
             }
             found.insert(o.name, whole);
         } else if contracted {
-            found.insert(o.name, reduced(o, &locals));
+            found.insert(o.name, reduced(suite, o, &locals));
         } else {
-            found.insert(o.name, equal(o, &locals));
+            found.insert(o.name, equal(suite, o, &locals));
         }
     }
-    let truth = execute(rung, &case.op, &case.values)?;
+    let truth = execute(suite, kernels, &case.op, &case.values)?;
     Ok(compare(rule, &found, &truth, &locals))
 }
 
 /// Gives each rank terms of the operands `partial` and compares the reduced results with those of one rank.
 pub(crate) fn by_terms(
-    rung: Rung,
+    suite: &Suite<'_>,
+    kernels: Kernels,
     case: &Case,
     rule: &Rule,
     partial: &[&str],
@@ -279,31 +283,31 @@ pub(crate) fn by_terms(
                 values.insert(o.name, term(&case.values[o.name], rank, ranks));
             }
         }
-        locals.push(execute(rung, &op, &values)?);
+        locals.push(execute(suite, kernels, &op, &values)?);
     }
     let outputs = rule.operands.iter().filter(|o| o.access != Access::Read);
-    let found = outputs.map(|o| (o.name, reduced(o, &locals))).collect();
-    let truth = execute(rung, &case.op, &case.values)?;
+    let found = outputs.map(|o| (o.name, reduced(suite, o, &locals))).collect();
+    let truth = execute(suite, kernels, &case.op, &case.values)?;
     Ok(compare(rule, &found, &truth, &locals))
 }
 
-fn reduced(o: &OperandRule, locals: &[Values]) -> Data {
+fn reduced(suite: &Suite<'_>, o: &OperandRule, locals: &[Values]) -> Data {
     let first = &locals[0][o.name];
     let terms = |i: usize| locals.iter().map(move |l| l[o.name].values[i]);
     let value = |i: usize| match o.reduce {
         TermReduction::Sum => terms(i).sum(),
         TermReduction::LogSumExp => terms(i).map(|x| f64::from(x).exp()).sum::<f64>().ln() as f32,
-        TermReduction::Equal => equal(o, locals).values[i],
+        TermReduction::Equal => equal(suite, o, locals).values[i],
     };
     Data { values: (0..first.values.len()).map(value).collect(), ..*first }
 }
 
 /// The first rank's values; NaN where another rank has others by more than rounding.
-fn equal(o: &OperandRule, locals: &[Values]) -> Data {
+fn equal(suite: &Suite<'_>, o: &OperandRule, locals: &[Values]) -> Data {
     let mut first = locals[0][o.name].clone();
     for other in &locals[1..] {
         for (x, y) in first.values.iter_mut().zip(&other[o.name].values) {
-            if (*x - y).abs() > super::ROUNDING * x.abs().max(1.0) {
+            if (*x - y).abs() > suite.bound(super::ROUNDING) * x.abs().max(1.0) {
                 *x = f32::NAN;
             }
         }

@@ -1,13 +1,12 @@
 //! Attention of some queries to some keys, block by block, and the merge of its results: as attention over all of them.
 
-use crate::harness::{Setup, check, fast_rungs};
-use bessemer_kernels_cpu::Rung;
+use crate::{Kernels, Setup, Suite};
+use bessemer_tensor::View;
 use bessemer_tensor::op::{
     Add, Alibi, Attention, AttentionBackward, AttentionDropout, AttentionMask, AttentionMerge,
     AttentionShape, Op, Positions, SomeKeys,
 };
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, View};
 use bessemer_test_tier::Sample;
 
 /// Ways in which ranks share a sequence.
@@ -91,8 +90,7 @@ fn block(s: &mut Setup, case: Case, order: Order, (query, key): (usize, usize)) 
     }
 }
 
-#[test]
-fn some_of_the_keys_agree_with_the_reference() {
+pub(crate) fn some_of_the_keys_agree_with_the_reference(suite: &Suite<'_>) {
     let mut sample = Sample::one_in(3);
     for case in CASES {
         for order in ORDERS {
@@ -101,8 +99,8 @@ fn some_of_the_keys_agree_with_the_reference() {
                     continue;
                 }
                 let what = format!("{case:?} {order:?} {pair:?}");
-                check(&format!("attention {what}"), 6e-6, &|s| block(s, case, order, pair).into());
-                check(&format!("attention backward {what}"), 5e-5, &|s| {
+                suite.check(&format!("attention {what}"), 6e-6, &|s| block(s, case, order, pair).into());
+                suite.check(&format!("attention backward {what}"), 5e-5, &|s| {
                     let f = block(s, case, order, pair);
                     s.launch(&f.into()).unwrap();
                     let (n, hq, hk) = (f.q.rows, f.q.cols, f.k.cols);
@@ -127,10 +125,9 @@ fn some_of_the_keys_agree_with_the_reference() {
     }
 }
 
-#[test]
-fn merged_results_agree_with_the_reference() {
+pub(crate) fn merged_results_agree_with_the_reference(suite: &Suite<'_>) {
     for (batch, seq, heads, head_dim) in [(1, 1, 1, 1), (2, 33, 4, 5), (1, 300, 2, 64), (1, 40, 3, 24)] {
-        check(&format!("merge {batch} {seq} {heads} {head_dim}"), 2e-6, &|s| {
+        suite.check(&format!("merge {batch} {seq} {heads} {head_dim}"), 2e-6, &|s| {
             let shape = AttentionShape { batch, seq, heads, kv_heads: 1, head_dim, scale: 1.0 };
             let [out, part] = std::array::from_fn(|i| s.strided(batch * seq, heads * head_dim, i));
             let [lse, part_lse] = std::array::from_fn(|i| {
@@ -152,10 +149,9 @@ fn merged_results_agree_with_the_reference() {
 }
 
 /// Sides that have seen nothing, on both sides: nothing changes, and nothing is a NaN.
-#[test]
-fn a_side_that_has_seen_nothing_changes_nothing() {
-    for rung in [Rung::Reference, crate::instruction_set::rung()] {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn a_side_that_has_seen_nothing_changes_nothing(suite: &Suite<'_>) {
+    for kernels in suite.reference_and_fastest() {
+        let mut s = suite.setup(kernels, 1);
         let shape = AttentionShape { batch: 1, seq: 4, heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
         let none = f32::NEG_INFINITY;
         let (out, part) = (s.values(4, 1, &[1.0, 2.0, 3.0, 4.0]), s.values(4, 1, &[5.0, 6.0, 7.0, 8.0]));
@@ -180,9 +176,9 @@ struct Whole {
     dv: Vec<f32>,
 }
 
-fn whole(rung: Rung, case: Case) -> Whole {
+fn whole(suite: &Suite<'_>, kernels: Kernels, case: Case) -> Whole {
     let (seq, _, heads, kv_heads, head_dim, window, alibi, documents, dropout) = case;
-    let mut s = Setup::new(rung, 2);
+    let mut s = suite.setup(kernels, 2);
     let (hq, hk) = (heads * head_dim, kv_heads * head_dim);
     let [q, dout, out, dq] = std::array::from_fn(|_| s.mat(seq, hq));
     let [k, v, dk, dv] = std::array::from_fn(|_| s.mat(seq, hk));
@@ -201,34 +197,26 @@ fn whole(rung: Rung, case: Case) -> Whole {
     Whole { q, k, v, dout, out, lse, dq, dk, dv }
 }
 
-fn close(what: &str, found: &[f32], wanted: &[f32], tolerance: f32) {
-    assert_eq!(found.len(), wanted.len(), "{what}");
-    for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
-        assert!((f - w).abs() <= tolerance * w.abs().max(1.0), "{what}: element {i} is {f}, whole {w}");
-    }
-}
-
 /// Every rank's queries against the keys of every rank, merged: the result of the whole. The backward pass of each block from the
 /// whole's result, summed: its gradients.
-#[test]
-fn blocks_together_are_the_whole() {
-    for rung in [Rung::Reference].into_iter().chain(fast_rungs()) {
+pub(crate) fn blocks_together_are_the_whole(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
         for case in CASES {
-            if rung == Rung::Reference && case.0 > 300 {
+            if kernels == Kernels::Reference && case.0 > 300 {
                 continue;
             }
-            let whole = whole(rung, case);
+            let whole = whole(suite, kernels, case);
             for order in ORDERS {
-                hold_blocks(&format!("{rung} {case:?} {order:?}"), rung, case, order, &whole);
+                hold_blocks(suite, &format!("{kernels} {case:?} {order:?}"), kernels, case, order, &whole);
             }
         }
     }
 }
 
-fn hold_blocks(what: &str, rung: Rung, case: Case, order: Order, whole: &Whole) {
+fn hold_blocks(suite: &Suite<'_>, what: &str, kernels: Kernels, case: Case, order: Order, whole: &Whole) {
     let (seq, ranks, heads, kv_heads, head_dim, ..) = case;
     let (n, hq, hk) = (seq / ranks, heads * head_dim, kv_heads * head_dim);
-    let mut s = Setup::new(rung, 2);
+    let mut s = suite.setup(kernels, 2);
     let at = |rank| positions(order, seq, ranks, rank);
     let lse_at = |rank: usize| -> Vec<f32> {
         (0..heads).flat_map(|h| some(&whole.lse[h * seq..][..seq], 1, &at(rank), n)).collect()
@@ -273,22 +261,21 @@ fn hold_blocks(what: &str, rung: Rung, case: Case, order: Order, whole: &Whole) 
                 s.launch(&Add { a: sum, b: term, out: sum }.into()).unwrap();
             }
         }
-        close(&format!("{what} out"), &s.read(out), &some(&whole.out, hq, &at(a), n), 5e-6);
-        close(&format!("{what} lse"), &s.read(lse), &lse_at(a), 2e-6);
-        close(&format!("{what} dq"), &s.read(dq_sum), &some(&whole.dq, hq, &at(a), n), 3e-5);
+        suite.close(&format!("{what} out"), &s.read(out), &some(&whole.out, hq, &at(a), n), 5e-6);
+        suite.close(&format!("{what} lse"), &s.read(lse), &lse_at(a), 2e-6);
+        suite.close(&format!("{what} dq"), &s.read(dq_sum), &some(&whole.dq, hq, &at(a), n), 3e-5);
     }
     for (b, key_sums) in sums.iter().enumerate() {
-        close(&format!("{what} dk"), &s.read(key_sums[0]), &some(&whole.dk, hk, &at(b), n), 5e-5);
-        close(&format!("{what} dv"), &s.read(key_sums[1]), &some(&whole.dv, hk, &at(b), n), 5e-5);
+        suite.close(&format!("{what} dk"), &s.read(key_sums[0]), &some(&whole.dk, hk, &at(b), n), 5e-5);
+        suite.close(&format!("{what} dv"), &s.read(key_sums[1]), &some(&whole.dv, hk, &at(b), n), 5e-5);
     }
 }
 
-/// What the mask hides as a whole is not computed, and gives nothing.
-#[test]
-fn a_hidden_block_gives_nothing() {
+/// A block that the mask hides as a whole is not computed, and gives nothing.
+pub(crate) fn a_hidden_block_gives_nothing(suite: &Suite<'_>) {
     let case = (240, 2, 2, 1, 24, None, true, false, true);
-    for rung in [Rung::Reference].into_iter().chain(fast_rungs()) {
-        let mut s = Setup::new(rung, 2);
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 2);
         let op = block(&mut s, case, Order::Consecutive, (0, 1));
         assert_eq!(Op::from(op).flops().0, 0.0);
         s.launch(&op.into()).unwrap();

@@ -1,4 +1,5 @@
-use crate::harness::{Setup, check};
+use crate::setup::ids;
+use crate::{Setup, Suite};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{Embedding, EmbeddingBackward, PositionTable};
 
@@ -6,17 +7,12 @@ use bessemer_tensor::op::{Embedding, EmbeddingBackward, PositionTable};
 const SHAPES: [(usize, usize, usize); 5] =
     [(1, 1, 1), (7, 40, 5), (50, 3, 64), (300, 129, 65), (64, 500, 192)];
 
-fn ids(n: usize, below: usize) -> Vec<u32> {
-    (0..n).map(|i| ((i * i * 31 + 7 * i) % below) as u32).collect()
-}
-
-#[test]
-fn look_up_and_its_gradient_agree_with_the_reference() {
+pub(crate) fn look_up_and_its_gradient_agree_with_the_reference(suite: &Suite<'_>) {
     for (i, (v, n, d)) in SHAPES.into_iter().enumerate() {
         let table = |s: &mut Setup, table| {
             (i % 2 == 1).then(|| PositionTable { table, positions: s.indices(&ids(n, 11)) })
         };
-        check(&format!("embedding {v} {n} {d}"), 0.0, &|s| {
+        suite.check(&format!("embedding {v} {n} {d}"), 0.0, &|s| {
             let learned = s.param(11, d, 1);
             let positions = table(s, learned);
             Embedding {
@@ -28,7 +24,7 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
             }
             .into()
         });
-        check(&format!("embedding backward {v} {n} {d}"), 0.0, &|s| {
+        suite.check(&format!("embedding backward {v} {n} {d}"), 0.0, &|s| {
             let learned = s.gradient(11, d, 1);
             let positions = table(s, learned);
             EmbeddingBackward {
@@ -43,10 +39,9 @@ fn look_up_and_its_gradient_agree_with_the_reference() {
     }
 }
 
-#[test]
-fn an_index_past_the_table_is_named_on_every_rung() {
-    for rung in crate::instruction_set::rungs() {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn an_index_past_the_table_is_named_on_every_rung(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
         let (table, out) = (s.mat(10, 4), s.mat(3, 4));
         let ids = s.indices(&[0, 3, 10]);
         let op = Embedding { table, tensor_shard: None, ids, positions: None, out };

@@ -1,9 +1,9 @@
 //! Attention against PyTorch's, with masks made by transformers: `golden/attention/make.py`.
 
-use crate::harness::Setup;
+use crate::Suite;
 use bessemer_tensor::op::{Alibi, Attention, AttentionBackward, AttentionMask, AttentionShape};
 
-const GOLDEN: &str = include_str!("../../../../golden/attention/sdpa.txt");
+const GOLDEN: &str = include_str!("../../../golden/attention/sdpa.txt");
 
 const SHAPE: AttentionShape =
     AttentionShape { batch: 2, seq: 7, heads: 6, kv_heads: 2, head_dim: 4, scale: 0.5 };
@@ -17,9 +17,8 @@ fn golden(case: &str, what: &str) -> Vec<f32> {
     line.split(' ').map(|x| x.parse().unwrap()).collect()
 }
 
-#[test]
-fn every_mask_gives_what_pytorch_gives() {
-    for rung in crate::instruction_set::rungs() {
+pub(crate) fn every_mask_gives_what_pytorch_gives(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
         for (case, window, alibi, documents) in [
             ("causal", None, false, false),
             ("window", Some(3), false, false),
@@ -27,7 +26,7 @@ fn every_mask_gives_what_pytorch_gives() {
             ("documents", None, false, true),
             ("all", Some(2), true, true),
         ] {
-            let mut s = Setup::new(rung, 2);
+            let mut s = suite.setup(kernels, 2);
             let starts = s.indices(&[0, 0, 0, 3, 3, 5, 5, 0, 1, 1, 1, 1, 1, 6]);
             let mask = AttentionMask {
                 window,
@@ -48,8 +47,8 @@ fn every_mask_gives_what_pytorch_gives() {
             s.launch(&back.into()).unwrap();
             for (what, view) in [("out", out), ("dq", dq), ("dk", dk), ("dv", dv)] {
                 for (i, (found, wanted)) in s.read(view).iter().zip(golden(case, what)).enumerate() {
-                    let near = (found - wanted).abs() <= 2e-6;
-                    assert!(near, "{rung}, {case}, {what}[{i}]: {found}, PyTorch {wanted}");
+                    let near = (found - wanted).abs() <= suite.bound(2e-6);
+                    assert!(near, "{kernels}, {case}, {what}[{i}]: {found}, PyTorch {wanted}");
                 }
             }
         }

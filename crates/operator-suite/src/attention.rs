@@ -1,11 +1,9 @@
-use crate::harness::{Setup, check};
-use bessemer_kernels_cpu::Rung;
+use crate::{Setup, Suite};
 use bessemer_tensor::op::{
     Alibi, Attention, AttentionBackward, AttentionCached, AttentionDropout, AttentionMask, AttentionShape,
-    AttentionSlots, Op, Rope, RopeScaling,
+    AttentionSlots, Rope, RopeScaling,
 };
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, Stream};
 
 /// (B, T, H, G, E): one position, less and more than a block, odd head widths, grouped heads, several strips.
 const SHAPES: [(usize, usize, usize, usize, usize); 10] = [
@@ -45,17 +43,15 @@ fn forward(s: &mut Setup, i: usize) -> Attention {
     }
 }
 
-#[test]
-fn forward_agrees_with_the_reference() {
+pub(crate) fn forward_agrees_with_the_reference(suite: &Suite<'_>) {
     for (i, shape) in SHAPES.iter().enumerate() {
-        check(&format!("attention {shape:?}"), 4e-6, &|s| forward(s, i).into());
+        suite.check(&format!("attention {shape:?}"), 4e-6, &|s| forward(s, i).into());
     }
 }
 
-#[test]
-fn backward_agrees_with_the_reference() {
+pub(crate) fn backward_agrees_with_the_reference(suite: &Suite<'_>) {
     for (i, shape) in SHAPES.iter().enumerate() {
-        check(&format!("attention backward {shape:?}"), 2e-5, &|s| {
+        suite.check(&format!("attention backward {shape:?}"), 2e-5, &|s| {
             let f = forward(s, i);
             s.launch(&f.into()).unwrap();
             let (n, hq, hk) = (f.q.rows, f.q.cols, f.k.cols);
@@ -65,7 +61,7 @@ fn backward_agrees_with_the_reference() {
                 q: f.q,
                 k: f.k,
                 v: f.v,
-                // Not the forward result: rounded to bf16, it may differ from rung to rung by a unit in its last place.
+                // Not the forward result: rounded to bf16, it may differ from one instruction set to another by a unit in its last place.
                 out: s.act(n, hq, i % 3),
                 lse: f.lse,
                 dout: s.act(n, hq, i % 2),
@@ -80,8 +76,7 @@ fn backward_agrees_with_the_reference() {
     }
 }
 
-#[test]
-fn decoding_agrees_with_the_reference() {
+pub(crate) fn decoding_agrees_with_the_reference(suite: &Suite<'_>) {
     // (B, new, past, capacity, H, G, E): one new position, a few, and a prompt with and without a past.
     let cases = [
         (1, 1, 0, 1, 1, 1, 1),
@@ -94,7 +89,7 @@ fn decoding_agrees_with_the_reference() {
     ];
     for (batch, seq, past, capacity, heads, kv_heads, head_dim) in cases {
         let what = format!("cached attention {seq} new after {past}");
-        check(&what, 4e-6, &|s| {
+        suite.check(&what, 4e-6, &|s| {
             let shape = AttentionShape { batch, seq, heads, kv_heads, head_dim, scale: 0.2 };
             AttentionCached {
                 shape,
@@ -135,8 +130,7 @@ fn slots(s: &mut Setup, places: &[(u32, u32, u32)], window: Option<usize>) -> At
     }
 }
 
-#[test]
-fn decoding_of_slots_agrees_with_the_reference() {
+pub(crate) fn decoding_of_slots_agrees_with_the_reference(suite: &Suite<'_>) {
     let cases: [Places; 3] = [
         &[(4, 0, 0)],
         &[(3, 0, 89), (0, 0, 17), (2, 5, 40)],
@@ -144,39 +138,36 @@ fn decoding_of_slots_agrees_with_the_reference() {
     ];
     for places in cases {
         for window in [None, Some(9)] {
-            check(&format!("slots {places:?}, window {window:?}"), 4e-6, &|s| {
+            suite.check(&format!("slots {places:?}, window {window:?}"), 4e-6, &|s| {
                 slots(s, places, window).into()
             });
         }
     }
 }
 
-#[test]
-fn places_outside_the_cache_are_refused() {
+pub(crate) fn places_outside_the_cache_are_refused(suite: &Suite<'_>) {
     for places in [[(5, 0, 0)], [(0, 0, 90)], [(0, 4, 3)]] {
-        let mut s = Setup::new(Rung::detect(), 1);
+        let mut s = suite.setup(suite.fastest(), 1);
         let op = slots(&mut s, &places, None);
         let e = s.launch(&op.into()).unwrap_err().to_string();
         assert!(e.contains("attention_slots: places") && e.contains("5 slots of 90 positions"), "{e}");
     }
 }
 
-#[test]
-fn large_scores_do_not_overflow() {
-    check("attention with scores of some thousands", 2e-3, &|s| {
+pub(crate) fn large_scores_do_not_overflow(suite: &Suite<'_>) {
+    suite.check("attention with scores of some thousands", 2e-3, &|s| {
         let f = forward(s, 7);
         Attention { shape: AttentionShape { scale: 100.0, ..f.shape }, dropout: None, ..f }.into()
     });
 }
 
-#[test]
-fn rotations_agree_with_the_reference_and_undo_each_other() {
+pub(crate) fn rotations_agree_with_the_reference_and_undo_each_other(suite: &Suite<'_>) {
     for (n, heads, e, theta, far) in
         [(1, 1, 2, 1e4, 0), (5, 3, 6, 1e4, 3), (40, 2, 64, 1e4, 2_000), (33, 4, 34, 5e5, 130_000)]
     {
         let positions: Vec<u32> = (0..n).map(|i| (i as u32 * 7919 + far) % (far + n as u32)).collect();
         for inverse in [false, true] {
-            check(&format!("rope {n} {heads} {e} inverse {inverse}"), 1e-6, &|s| {
+            suite.check(&format!("rope {n} {heads} {e} inverse {inverse}"), 1e-6, &|s| {
                 let x = s.act(n, heads * e, 3);
                 Rope {
                     x,
@@ -189,7 +180,7 @@ fn rotations_agree_with_the_reference_and_undo_each_other() {
                 .into()
             });
         }
-        let mut s = Setup::new(crate::instruction_set::rung(), 2);
+        let mut s = suite.setup(suite.fastest(), 2);
         let x = s.mat(n, heads * e);
         let rope = Rope {
             x,
@@ -201,8 +192,8 @@ fn rotations_agree_with_the_reference_and_undo_each_other() {
         };
         let before = s.read(x);
         s.launch(&rope.into()).unwrap();
-        s.backend.launch(Stream(0), &Op::from(Rope { inverse: true, ..rope })).unwrap();
+        s.launch(&Rope { inverse: true, ..rope }.into()).unwrap();
         let worst = s.read(x).iter().zip(&before).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 2e-6, "{worst}");
+        assert!(worst < suite.bound(2e-6), "{worst}");
     }
 }

@@ -1,43 +1,29 @@
 //! Values in 8 bits: activations by blocks of a row, and AdamW's moments.
 
-use crate::harness::{Setup, TYPES, fast_rungs, run_in};
-use bessemer_kernels_cpu::Rung;
+use crate::suite::{TYPES, types_of_parameters};
+use crate::{Setup, Suite};
+use bessemer_tensor::View;
 use bessemer_tensor::op::*;
 use bessemer_tensor::quantise::{DynamicCode, MOMENT_BLOCK, SIGNED, UNSIGNED};
-use bessemer_tensor::{Backend, View};
 use bessemer_units::DType;
 
 /// Rows, columns and blocks of a row.
 const SHAPES: [(usize, usize, usize); 6] =
     [(1, 1, 1), (3, 17, 1), (40, 64, 4), (7, 768, 3), (130, 257, 257), (64, 512, 2)];
 
-fn same_bits(what: &str, types: &[[DType; 3]], build: &dyn Fn(&mut Setup) -> Op) {
-    let bits = |all: Vec<Vec<f32>>| -> Vec<u32> { all.into_iter().flatten().map(f32::to_bits).collect() };
-    for types in types {
-        let reference = bits(run_in(*types, Rung::Reference, 1, build).0);
-        for rung in fast_rungs() {
-            for threads in [1, 2, 3] {
-                let fast = bits(run_in(*types, rung, threads, build).0);
-                assert!(reference == fast, "{what} on {rung}, {threads} threads, {types:?}");
-            }
-        }
-    }
-}
-
 fn zeros(s: &mut Setup, rows: usize, cols: usize) -> View {
     s.codes(rows, cols, &vec![0.0; rows * cols])
 }
 
-#[test]
-fn activations_and_gradients_have_the_same_codes_on_every_rung() {
+pub(crate) fn activations_and_gradients_have_the_same_codes_on_every_rung(suite: &Suite<'_>) {
     let types = [TYPES[0], TYPES[1], [DType::F16; 3]];
     for ((i, (r, c, b)), gradients) in SHAPES.into_iter().enumerate().flat_map(|s| [(s, false), (s, true)]) {
-        same_bits(&format!("quantise {r}x{c}"), &types, &|s| {
+        suite.same_bits(&format!("quantise {r}x{c}"), &types, &|s| {
             let (src, codes, scales) = (s.act(r, c, i % 3), zeros(s, r, c), s.strided(r, b, i % 2));
             Quantise { src, codes, scales, keep_sign: !gradients }.into()
         });
         let codes: Vec<f32> = (0..r * c).map(|i| (i * 91 % 256) as f32).collect();
-        same_bits(&format!("dequantise {r}x{c}"), &types, &|s| {
+        suite.same_bits(&format!("dequantise {r}x{c}"), &types, &|s| {
             let (codes, scales, dst) = (s.codes(r, c, &codes), s.strided(r, b, 1), s.act(r, c, i % 3));
             Dequantise { codes, scales, dst, accumulate: gradients }.into()
         });
@@ -46,11 +32,10 @@ fn activations_and_gradients_have_the_same_codes_on_every_rung() {
 
 /// max |x| / 254 for each block, and what the product with the factor and the one with the scale are rounded by: of a number of at
 /// most 127 units 2^-23 each. With their sign kept, smaller values become a whole unit.
-#[test]
-fn values_come_back_within_half_a_unit_of_their_block() {
-    for (rung, keep_sign) in fast_rungs().flat_map(|rung| [(rung, true), (rung, false)]) {
+pub(crate) fn values_come_back_within_half_a_unit_of_their_block(suite: &Suite<'_>) {
+    for (kernels, keep_sign) in suite.variants().flat_map(|kernels| [(kernels, true), (kernels, false)]) {
         for (r, c, b) in SHAPES {
-            let mut s = Setup::new(rung, 2);
+            let mut s = suite.setup(kernels, 2);
             let (src, dst, scales) = (s.mat(r, c), s.mat(r, c), s.mat(r, b));
             let codes = zeros(&mut s, r, c);
             let mut values = s.read(src);
@@ -66,21 +51,20 @@ fn values_come_back_within_half_a_unit_of_their_block() {
                 let half = largest / 254.0 * (1.0 + 127.0 * 4.0 / 8_388_608.0) + 1e-30;
                 for (x, y) in x.iter().zip(y) {
                     let bound = if keep_sign && x.abs() < half { 2.0 * half } else { half };
-                    assert!((x - y).abs() <= bound, "{rung} {r}x{c}: {x} {y}, bound {bound}");
+                    assert!((x - y).abs() <= bound, "{kernels} {r}x{c}: {x} {y}, bound {bound}");
                     let sign = *x == 0.0 || largest < 1e-30 || (*x < 0.0) == (*y < 0.0);
                     let sign = sign || !keep_sign && *y == 0.0;
-                    assert!(sign && (*x != 0.0 || *y == 0.0), "{rung} {r}x{c}: {x} {y}");
+                    assert!(sign && (*x != 0.0 || *y == 0.0), "{kernels} {r}x{c}: {x} {y}");
                 }
             }
         }
     }
 }
 
-#[test]
-fn what_is_not_finite_spoils_its_block_and_no_other() {
-    for rung in fast_rungs().chain([Rung::Reference]) {
+pub(crate) fn what_is_not_finite_spoils_its_block_and_no_other(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
         for bad in [f32::NAN, f32::INFINITY] {
-            let mut s = Setup::new(rung, 1);
+            let mut s = suite.setup(kernels, 1);
             let (src, dst, scales) = (s.mat(3, 64), s.mat(3, 64), s.mat(3, 2));
             let codes = zeros(&mut s, 3, 64);
             s.backend.write_f32(src.rows(1, 1).columns(40, 1), &[bad]).unwrap();
@@ -88,15 +72,14 @@ fn what_is_not_finite_spoils_its_block_and_no_other() {
             s.launch(&Dequantise { codes, scales, dst, accumulate: false }.into()).unwrap();
             let found = s.read(dst);
             for (i, x) in found.iter().enumerate() {
-                assert_eq!(x.is_nan(), (96..128).contains(&i), "{rung}, element {i}");
+                assert_eq!(x.is_nan(), (96..128).contains(&i), "{kernels}, element {i}");
             }
         }
     }
 }
 
-#[test]
-fn blocks_that_do_not_divide_a_row_or_are_too_long_are_refused() {
-    let mut s = Setup::new(crate::instruction_set::rung(), 1);
+pub(crate) fn blocks_that_do_not_divide_a_row_or_are_too_long_are_refused(suite: &Suite<'_>) {
+    let mut s = suite.setup(suite.fastest(), 1);
     for (columns, blocks) in [(10, 3), (257, 1), (512, 1)] {
         let (src, codes, scales) = (s.mat(2, columns), zeros(&mut s, 2, columns), s.mat(2, blocks));
         let e = s.launch(&Quantise { src, codes, scales, keep_sign: true }.into()).unwrap_err().to_string();
@@ -159,21 +142,20 @@ fn int8(s: &mut Setup, shape: (usize, usize), master: bool, flag: f32) -> AdamWI
     }
 }
 
-#[test]
-fn the_update_in_8_bits_has_the_same_bits_on_every_rung() {
-    let types: Vec<_> = TYPES.into_iter().filter(|t| t[0] == DType::F32).collect();
+pub(crate) fn the_update_in_8_bits_has_the_same_bits_on_every_rung(suite: &Suite<'_>) {
+    let types = types_of_parameters();
     for (i, shape) in MATRICES.into_iter().enumerate() {
-        same_bits(&format!("adamw_int8 {shape:?}"), &types, &|s| int8(s, shape, i % 2 == 1, 1.0).into());
+        suite
+            .same_bits(&format!("adamw_int8 {shape:?}"), &types, &|s| int8(s, shape, i % 2 == 1, 1.0).into());
     }
 }
 
 /// From the same moments, the parameter has the bits of the update in f32, and the new moments differ from those in f32 by
 /// the bound of their code.
-#[test]
-fn the_update_in_8_bits_is_that_in_f32_whose_moments_are_rounded() {
-    for rung in fast_rungs() {
+pub(crate) fn the_update_in_8_bits_is_that_in_f32_whose_moments_are_rounded(suite: &Suite<'_>) {
+    for kernels in suite.variants() {
         for shape in MATRICES {
-            let mut s = Setup::new(rung, 2);
+            let mut s = suite.setup(kernels, 2);
             let op = int8(&mut s, shape, false, 1.0);
             let (m, _) = decoded(&mut s, &SIGNED, op.m, op.m_scales);
             let (v, _) = decoded(&mut s, &UNSIGNED, op.v, op.v_scales);
@@ -192,7 +174,7 @@ fn the_update_in_8_bits_is_that_in_f32_whose_moments_are_rounded() {
             };
             s.launch(&op.into()).unwrap();
             s.launch(&plain.into()).unwrap();
-            assert_eq!(s.read(op.param), s.read(plain.param), "{rung} {shape:?}");
+            suite.same(&format!("{kernels} {shape:?}"), &s.read(op.param), &s.read(plain.param));
             for (code, codes, scales, exact) in
                 [(&SIGNED, op.m, op.m_scales, plain.m), (&UNSIGNED, op.v, op.v_scales, plain.v)]
             {
@@ -201,27 +183,25 @@ fn the_update_in_8_bits_is_that_in_f32_whose_moments_are_rounded() {
                 for (i, (x, y)) in exact.iter().zip(&found).enumerate() {
                     // Besides the gap: rounding of the quotient, the product and the middle between two values.
                     let bound = scales[i / MOMENT_BLOCK].abs() * (code.bound() + 3.0 / 16_777_216.0);
-                    assert!((x - y).abs() <= bound, "{rung} {shape:?} {i}: {x} {y}, bound {bound}");
+                    assert!((x - y).abs() <= bound, "{kernels} {shape:?} {i}: {x} {y}, bound {bound}");
                 }
             }
         }
     }
 }
 
-#[test]
-fn an_update_in_8_bits_that_does_not_apply_changes_nothing() {
-    for rung in fast_rungs().chain([Rung::Reference]) {
-        let mut s = Setup::new(rung, 1);
+pub(crate) fn an_update_in_8_bits_that_does_not_apply_changes_nothing(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
         let op = int8(&mut s, (5, 300), true, 0.0);
         let before = s.all();
         s.launch(&op.into()).unwrap();
-        assert_eq!(before, s.all(), "{rung}");
+        assert_eq!(before, s.all(), "{kernels}");
     }
 }
 
-#[test]
-fn moments_with_gaps_or_other_scales_are_refused() {
-    let mut s = Setup::new(crate::instruction_set::rung(), 1);
+pub(crate) fn moments_with_gaps_or_other_scales_are_refused(suite: &Suite<'_>) {
+    let mut s = suite.setup(suite.fastest(), 1);
     let op = int8(&mut s, (5, 300), false, 1.0);
     let (grad, m_scales) = (s.strided(5, 300, 1), s.mat(1, 5));
     let e = s.launch(&AdamWInt8 { grad, ..op }.into()).unwrap_err().to_string();

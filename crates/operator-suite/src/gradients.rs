@@ -5,29 +5,41 @@
 //! pass is f32, so steps are large (2^-5) and the extrapolation takes off their h^2 error.
 
 use crate::attention_blocks::{ORDERS, positions};
-use crate::harness::Setup;
-use bessemer_kernels_cpu::Rung;
+use crate::setup::noise;
+use crate::{Setup, Suite};
+use bessemer_tensor::View;
 use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
-use bessemer_tensor::{Backend, Stream, View};
-
-pub(crate) fn noise(name: &str, len: usize) -> Vec<f32> {
-    let mut v = vec![0.0; len];
-    RngKey::new(77, 0, name).fill_normal(0, 1.0, &mut v);
-    v
-}
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
 /// Holds `gradient`, what the backward pass gave for `input`, against differences of `forward`, which writes `out`.
-fn hold(s: &mut Setup, what: &str, forward: &Op, input: View, out: View, w: &[f32], gradient: View) {
-    hold_all(s, what, std::slice::from_ref(forward), input, out, w, gradient);
+fn hold(
+    suite: &Suite<'_>,
+    s: &mut Setup,
+    what: &str,
+    forward: &Op,
+    input: View,
+    out: View,
+    w: &[f32],
+    gradient: View,
+) {
+    hold_all(suite, s, what, std::slice::from_ref(forward), input, out, w, gradient);
 }
 
-/// As [`hold`], of operators one after the other.
-fn hold_all(s: &mut Setup, what: &str, forward: &[Op], input: View, out: View, w: &[f32], gradient: View) {
+/// Holds the gradient of several operators, one after the other, as [`hold`] does.
+fn hold_all(
+    suite: &Suite<'_>,
+    s: &mut Setup,
+    what: &str,
+    forward: &[Op],
+    input: View,
+    out: View,
+    w: &[f32],
+    gradient: View,
+) {
     let (x, g) = (s.read(input), s.read(gradient));
     let u = noise(what, x.len());
     let mut central = |h: f32| {
@@ -45,17 +57,19 @@ fn hold_all(s: &mut Setup, what: &str, forward: &[Op], input: View, out: View, w
     let found = dot(&u, &g);
     // Against the size of the terms of the sum, because the sum itself may be near 0.
     let size = dot(&u, &u).sqrt() * dot(&g, &g).sqrt();
-    assert!((found - truth).abs() < 2e-3 * size.max(0.05), "{what}: backward {found}, differences {truth}");
+    assert!(
+        (found - truth).abs() < f64::from(suite.bound(2e-3)) * size.max(0.05),
+        "{what}: backward {found}, differences {truth}"
+    );
 }
 
-/// The fastest rung and the reference: those between are held against the reference elsewhere.
-fn setups() -> [Setup; 2] {
-    [Setup::new(Rung::Reference, 1), Setup::new(crate::instruction_set::rung(), 2)]
+/// The fastest kernels and the reference: those between are held against the reference elsewhere.
+fn setups(suite: &Suite<'_>) -> [Setup; 2] {
+    suite.reference_and_fastest().map(|kernels| suite.setup(kernels, 2))
 }
 
-#[test]
-fn linear() {
-    for mut s in setups() {
+pub(crate) fn linear(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         let (n, i, o) = (9, 7, 11);
         let x = s.mat(n, i);
         let (weight, bias, pre) = (s.mat(o, i), s.mat(1, o), s.mat(n, o));
@@ -81,15 +95,14 @@ fn linear() {
             .unwrap();
         let back = LinearBackwardWeight { x, dy: dpre, dweight, dbias: Some(dbias), accumulate: false };
         s.launch(&back.into()).unwrap();
-        hold(&mut s, "linear x", &forward, x, out, &w, dx);
-        hold(&mut s, "linear weight", &forward, weight, out, &w, dweight);
-        hold(&mut s, "linear bias", &forward, bias, out, &w, dbias);
+        hold(suite, &mut s, "linear x", &forward, x, out, &w, dx);
+        hold(suite, &mut s, "linear weight", &forward, weight, out, &w, dweight);
+        hold(suite, &mut s, "linear bias", &forward, bias, out, &w, dbias);
     }
 }
 
-#[test]
-fn activations_and_gated_units() {
-    for mut s in setups() {
+pub(crate) fn activations_and_gated_units(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         let smooth = [ActivationKind::GeluTanh, ActivationKind::GeluErf, ActivationKind::Silu];
         // Its second derivative jumps at 0, its first does not.
         for kind in smooth.into_iter().chain([ActivationKind::ReluSquared]) {
@@ -100,18 +113,17 @@ fn activations_and_gated_units() {
             let (dgate, dup) = (s.mat(r, c), s.mat(r, c));
             let forward = Op::from(Gated { kind, gate, up, out });
             s.launch(&GatedBackward { kind, gate, up, dout, dgate, dup }.into()).unwrap();
-            hold(&mut s, &format!("gate {kind:?}"), &forward, gate, out, &w, dgate);
-            hold(&mut s, &format!("up {kind:?}"), &forward, up, out, &w, dup);
+            hold(suite, &mut s, &format!("gate {kind:?}"), &forward, gate, out, &w, dgate);
+            hold(suite, &mut s, &format!("up {kind:?}"), &forward, up, out, &w, dup);
             let forward = Op::from(Activation { kind, x: gate, out });
             s.launch(&ActivationBackward { kind, x: gate, dout, dx: dgate }.into()).unwrap();
-            hold(&mut s, &format!("activation {kind:?}"), &forward, gate, out, &w, dgate);
+            hold(suite, &mut s, &format!("activation {kind:?}"), &forward, gate, out, &w, dgate);
         }
     }
 }
 
-#[test]
-fn norms() {
-    for mut s in setups() {
+pub(crate) fn norms(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         for kind in [NormKind::Layer, NormKind::Rms] {
             let (n, d) = (5, 37);
             let (x, weight, out, rstd) = (s.mat(n, d), s.mat(1, d), s.mat(n, d), s.mat(1, n));
@@ -136,10 +148,10 @@ fn norms() {
                 accumulate: false,
             };
             s.launch(&back.into()).unwrap();
-            hold(&mut s, &format!("norm x {kind:?}"), &forward, x, out, &w, dx);
-            hold(&mut s, &format!("norm weight {kind:?}"), &forward, weight, out, &w, dweight);
+            hold(suite, &mut s, &format!("norm x {kind:?}"), &forward, x, out, &w, dx);
+            hold(suite, &mut s, &format!("norm weight {kind:?}"), &forward, weight, out, &w, dweight);
             if let (Some(bias), Some(dbias)) = (bias, dbias) {
-                hold(&mut s, "norm bias", &forward, bias, out, &w, dbias);
+                hold(suite, &mut s, "norm bias", &forward, bias, out, &w, dbias);
             }
         }
     }
@@ -147,9 +159,8 @@ fn norms() {
 
 /// A normalisation whose columns two devices have, of unequal numbers: the sums of both are added, and the columns of both are those of
 /// the whole.
-#[test]
-fn norms_of_sums() {
-    for mut s in setups() {
+pub(crate) fn norms_of_sums(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         for kind in [NormKind::Layer, NormKind::Rms] {
             let (n, d, eps) = (5, 37, 1e-5);
             let layer = kind == NormKind::Layer;
@@ -182,8 +193,9 @@ fn norms_of_sums() {
                 Op::from(NormOfSums { kind, x, sums, squares, width: d, weight, bias, out, mean, rstd, eps })
             }));
             forward.iter().for_each(|op| s.launch(op).unwrap());
-            let near =
-                |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5 * (1.0 + b.abs()));
+            let near = |a: &[f32], b: &[f32]| {
+                a.iter().zip(b).all(|(a, b)| (a - b).abs() < suite.bound(1e-5) * (1.0 + b.abs()))
+            };
             let (made, numbers) = (s.read(out), s.read(rstd));
             s.launch(&Norm { kind, x, weight, bias, out, mean, rstd, eps }.into()).unwrap();
             assert!(near(&made, &s.read(out)) && near(&numbers, &s.read(rstd)), "{kind:?}");
@@ -215,18 +227,17 @@ fn norms_of_sums() {
             }));
             backward.iter().for_each(|op| s.launch(op).unwrap());
             let what = |input: &str| format!("norm of sums, {input} {kind:?}");
-            hold_all(&mut s, &what("x"), &forward, x, out, &w, dx);
-            hold_all(&mut s, &what("weight"), &forward, weight, out, &w, dweight);
+            hold_all(suite, &mut s, &what("x"), &forward, x, out, &w, dx);
+            hold_all(suite, &mut s, &what("weight"), &forward, weight, out, &w, dweight);
             if let (Some(bias), Some(dbias)) = (bias, dbias) {
-                hold_all(&mut s, &what("bias"), &forward, bias, out, &w, dbias);
+                hold_all(suite, &mut s, &what("bias"), &forward, bias, out, &w, dbias);
             }
         }
     }
 }
 
-#[test]
-fn attention_with_grouped_heads_masks_and_dropout() {
-    for mut s in setups() {
+pub(crate) fn attention_with_grouped_heads_masks_and_dropout(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         let weights = s.dropout(0.2, RngKey::new(1, 2, "a"), 0);
         let starts: Vec<u32> = (0..36).map(|n| if n % 18 < 6 { 0 } else { 6 }).collect();
         let documents = s.indices(&starts);
@@ -268,16 +279,24 @@ fn attention_with_grouped_heads_masks_and_dropout() {
             s.launch(&AttentionBackward { shape, q, k, v, out, lse, dout, dq, dk, dv, mask, dropout }.into())
                 .unwrap();
             for (operand, input, gradient) in [("q", q, dq), ("k", k, dk), ("v", v, dv)] {
-                hold(&mut s, &format!("attention {what} {operand}"), &forward, input, out, &w, gradient);
+                hold(
+                    suite,
+                    &mut s,
+                    &format!("attention {what} {operand}"),
+                    &forward,
+                    input,
+                    out,
+                    &w,
+                    gradient,
+                );
             }
         }
     }
 }
 
 /// Attention to the keys of two ranks, block by block, merged; its gradients from the merged result.
-#[test]
-fn merged_attention() {
-    for mut s in setups() {
+pub(crate) fn merged_attention(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         for order in ORDERS {
             let (ranks, n, hq, hk) = (2, 12, 24, 12);
             let shape = AttentionShape { batch: 1, seq: n, heads: 4, kv_heads: 2, head_dim: 6, scale: 0.3 };
@@ -329,15 +348,14 @@ fn merged_attention() {
                 inputs.into_iter().chain([("v", values[0], dvalues[0]), ("v", values[1], dvalues[1])])
             {
                 let what = format!("merged attention {order:?} {operand}");
-                hold_all(&mut s, &what, &forward, input, out, &w, gradient);
+                hold_all(suite, &mut s, &what, &forward, input, out, &w, gradient);
             }
         }
     }
 }
 
-#[test]
-fn rotations() {
-    for mut s in setups() {
+pub(crate) fn rotations(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         let (n, c) = (4, 24);
         let x = s.mat(n, c);
         let (copy, gradient) = (s.mat(n, c), s.mat(n, c));
@@ -352,14 +370,13 @@ fn rotations() {
         s.backend.write_f32(copy, &u).unwrap();
         s.launch(&rope.into()).unwrap();
         let (found, truth) = (dot(&u, &g), dot(&w, &s.read(copy)));
-        assert!((found - truth).abs() < 1e-4, "{found} {truth}");
+        assert!((found - truth).abs() < f64::from(suite.bound(1e-4)), "{found} {truth}");
         let _ = x;
     }
 }
 
-#[test]
-fn loss() {
-    for mut s in setups() {
+pub(crate) fn loss(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         let (n, d, v) = (13, 8, 29);
         let (x, weight, loss) = (s.mat(n, d), s.mat(v, d), s.mat(1, n));
         let ids: Vec<u32> = (0..n).map(|i| if i == 4 { IGNORED } else { (i * 7 % v) as u32 }).collect();
@@ -370,8 +387,8 @@ fn loss() {
         let backward = Some(LossBackward { step, z_loss: 0.0, dx, dweight, accumulate: false });
         s.launch(&LinearCrossEntropy { backward, ..forward }.into()).unwrap();
         let w = vec![0.25; n];
-        hold(&mut s, "loss x", &forward.into(), x, loss, &w, dx);
-        hold(&mut s, "loss weight", &forward.into(), weight, loss, &w, dweight);
+        hold(suite, &mut s, "loss x", &forward.into(), x, loss, &w, dx);
+        hold(suite, &mut s, "loss weight", &forward.into(), weight, loss, &w, dweight);
     }
 }
 
@@ -389,8 +406,7 @@ fn objective(x: &[f32], w: &[f32], targets: &[usize], d: usize, z_loss: f64) -> 
 
 /// Gradients with z-loss 0.1 from PyTorch 2.15 in f64:
 /// `(cross_entropy(x @ w.T, t) + 0.1 * logsumexp(x @ w.T, -1).square().mean()).backward()`; then finite differences.
-#[test]
-fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
+pub(crate) fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone(suite: &Suite<'_>) {
     let x = [0.5, -1.0, 2.0, 0.25, -0.75, 1.5];
     let w = [1.0, 0.5, -0.5, 2.0, 0.25, -1.25, 1.5, 1.0];
     // Cross-entropies, then log-sum-exps.
@@ -406,7 +422,7 @@ fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
         0.831_103_4,
         0.081_098_68,
     ];
-    for mut s in setups() {
+    for mut s in setups(suite) {
         let (dx, dweight, step) = (s.mat(3, 2), s.mat(4, 2), s.values(1, 1, &[1.0 / 3.0]));
         let op = LinearCrossEntropy {
             x: s.values(3, 2, &x),
@@ -418,7 +434,7 @@ fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
         s.launch(&op.into()).unwrap();
         for (view, gold) in [(op.loss, &losses[..]), (dx, &dx_gold), (dweight, &dw_gold)] {
             for (found, wanted) in s.read(view).iter().zip(gold) {
-                assert!((found - wanted).abs() < 2e-6, "{found} {wanted}");
+                assert!((found - wanted).abs() < suite.bound(2e-6), "{found} {wanted}");
             }
         }
         for (i, found) in s.read(dx).iter().enumerate() {
@@ -427,14 +443,13 @@ fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone() {
             side[1][i] -= 1e-3;
             let [up, down] = side.map(|x| objective(&x, &w, &[2, 0, 1], 2, 0.1));
             let truth = (up - down) / (f64::from(side[0][i]) - f64::from(side[1][i]));
-            assert!((f64::from(*found) - truth).abs() < 1e-5, "{found} {truth}");
+            assert!((f64::from(*found) - truth).abs() < f64::from(suite.bound(1e-5)), "{found} {truth}");
         }
     }
 }
 
-#[test]
-fn embedding() {
-    for mut s in setups() {
+pub(crate) fn embedding(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
         let (n, d, v) = (12, 9, 5);
         let (table, learned, out) = (s.mat(v, d), s.mat(4, d), s.mat(n, d));
         let ids = s.indices(&(0..n as u32).map(|i| i * i % 5).collect::<Vec<_>>());
@@ -456,8 +471,8 @@ fn embedding() {
             tensor_shard: None,
             positions: Some(PositionTable { table: dlearned, positions }),
         };
-        s.backend.launch(Stream(0), &back.into()).unwrap();
-        hold(&mut s, "embedding table", &forward, table, out, &w, dtable);
-        hold(&mut s, "embedding positions", &forward, learned, out, &w, dlearned);
+        s.launch(&back.into()).unwrap();
+        hold(suite, &mut s, "embedding table", &forward, table, out, &w, dtable);
+        hold(suite, &mut s, "embedding positions", &forward, learned, out, &w, dlearned);
     }
 }

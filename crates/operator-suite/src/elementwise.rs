@@ -1,10 +1,8 @@
-use crate::harness::{Setup, check, run, run_in};
-use crate::instruction_set;
-use bessemer_tensor::Backend;
+use crate::{Setup, Suite};
 use bessemer_tensor::op::*;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::DType;
-use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 
 /// Edges of vectors, of rows and of blocks; one row longer than a block.
 const SHAPES: [(usize, usize); 7] = [(1, 1), (3, 7), (5, 16), (17, 33), (64, 257), (1, 40_001), (700, 48)];
@@ -17,33 +15,36 @@ const KINDS: [ActivationKind; 5] = [
     ActivationKind::Silu,
 ];
 
-fn each(what: &str, tolerance: f32, build: impl Fn(&mut Setup, usize, usize, usize) -> Op) {
+fn each(
+    suite: &Suite<'_>,
+    what: &str,
+    tolerance: f32,
+    build: impl Fn(&mut Setup, usize, usize, usize) -> Op,
+) {
     for (i, (r, c)) in SHAPES.into_iter().enumerate() {
-        check(&format!("{what} {r}x{c}"), tolerance, &|s| build(s, r, c, i % 3));
+        suite.check(&format!("{what} {r}x{c}"), tolerance, &|s| build(s, r, c, i % 3));
     }
 }
 
-#[test]
-fn fill_copy_and_add_agree_with_the_reference() {
-    each("fill", 0.0, |s, r, c, gap| Fill { dst: s.act(r, c, gap), value: 2.5 }.into());
-    each("copy", 0.0, |s, r, c, gap| Copy { src: s.act(r, c, 1), dst: s.act(r, c, gap) }.into());
-    each("add", 0.0, |s, r, c, gap| {
+pub(crate) fn fill_copy_and_add_agree_with_the_reference(suite: &Suite<'_>) {
+    each(suite, "fill", 0.0, |s, r, c, gap| Fill { dst: s.act(r, c, gap), value: 2.5 }.into());
+    each(suite, "copy", 0.0, |s, r, c, gap| Copy { src: s.act(r, c, 1), dst: s.act(r, c, gap) }.into());
+    each(suite, "add", 0.0, |s, r, c, gap| {
         Add { a: s.act(r, c, gap), b: s.act(r, c, 1), out: s.act(r, c, 0) }.into()
     });
-    each("add in place", 0.0, |s, r, c, gap| {
+    each(suite, "add in place", 0.0, |s, r, c, gap| {
         let a = s.act(r, c, gap);
         Add { a, b: s.act(r, c, 1), out: a }.into()
     });
-    each("add gradients in place", 0.0, |s, r, c, gap| {
+    each(suite, "add gradients in place", 0.0, |s, r, c, gap| {
         let b = s.gradient(r, c, gap);
         Add { a: s.gradient(r, c, 1), b, out: b }.into()
     });
 }
 
 /// Sums of gradients over micro-batches are formed in f32 and rounded once, to nearest, ties to even.
-#[test]
-fn sums_of_gradients_are_rounded_to_their_type() {
-    for rung in instruction_set::rungs() {
+pub(crate) fn sums_of_gradients_are_rounded_to_their_type(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
         for (gradient, wanted) in [
             (DType::F32, [1.003_906_3, 1.000_488_3, -0.0]),
             (DType::Bf16, [1.0, 1.0, -0.0]),
@@ -55,31 +56,29 @@ fn sums_of_gradients_are_rounded_to_their_type() {
                 s.backend.write_f32(out, &[1.0, 1.0, -0.0]).unwrap();
                 Add { a, b: out, out }.into()
             };
-            let found = run_in([DType::F32, DType::F32, gradient], rung, 1, &build).0;
+            let found = suite.run_in([DType::F32, DType::F32, gradient], kernels, 1, &build);
             let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&found[1]), bits(&wanted), "{gradient} on {rung}: {:?}", found[1]);
+            assert_eq!(bits(&found[1]), bits(&wanted), "{gradient} on {kernels}: {:?}", found[1]);
         }
     }
 }
 
-#[test]
-fn scale_agrees_with_the_reference_also_in_place() {
-    each("scale", 0.0, |s, r, c, gap| {
+pub(crate) fn scale_agrees_with_the_reference_also_in_place(suite: &Suite<'_>) {
+    each(suite, "scale", 0.0, |s, r, c, gap| {
         Scale { x: s.act(r, c, gap), out: s.act(r, c, 1), factor: 2.632148 }.into()
     });
-    each("scale in place", 0.0, |s, r, c, gap| {
+    each(suite, "scale in place", 0.0, |s, r, c, gap| {
         let x = s.act(r, c, gap);
         Scale { x, out: x, factor: -0.1 }.into()
     });
 }
 
-#[test]
-fn activations_agree_with_the_reference() {
+pub(crate) fn activations_agree_with_the_reference(suite: &Suite<'_>) {
     for kind in KINDS {
-        each(&format!("{kind:?}"), 1e-6, |s, r, c, gap| {
+        each(suite, &format!("{kind:?}"), 1e-6, |s, r, c, gap| {
             Activation { kind, x: s.act(r, c, gap), out: s.act(r, c, 1) }.into()
         });
-        each(&format!("{kind:?} backward"), 2e-6, |s, r, c, gap| {
+        each(suite, &format!("{kind:?} backward"), 2e-6, |s, r, c, gap| {
             let dout = s.act(r, c, gap);
             ActivationBackward {
                 kind,
@@ -92,13 +91,12 @@ fn activations_agree_with_the_reference() {
     }
 }
 
-#[test]
-fn gated_units_agree_with_the_reference_also_in_place() {
+pub(crate) fn gated_units_agree_with_the_reference_also_in_place(suite: &Suite<'_>) {
     for kind in KINDS {
-        each(&format!("gated {kind:?}"), 2e-6, |s, r, c, gap| {
+        each(suite, &format!("gated {kind:?}"), 2e-6, |s, r, c, gap| {
             Gated { kind, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, 1) }.into()
         });
-        each(&format!("gated {kind:?} backward"), 4e-6, |s, r, c, gap| {
+        each(suite, &format!("gated {kind:?} backward"), 4e-6, |s, r, c, gap| {
             let (gate, up) = (s.act(r, c, gap), s.act(r, c, 0));
             let (dgate, dup) = if gap == 0 { (gate, up) } else { (s.act(r, c, 0), s.act(r, c, 1)) };
             GatedBackward { kind, gate, up, dout: s.act(r, c, 0), dgate, dup }.into()
@@ -106,10 +104,9 @@ fn gated_units_agree_with_the_reference_also_in_place() {
     }
 }
 
-#[test]
-fn dropout_is_the_mask_by_element_number() {
+pub(crate) fn dropout_is_the_mask_by_element_number(suite: &Suite<'_>) {
     for first in [0, 1, 6, 1 << 40] {
-        each("dropout", 0.0, |s, r, c, gap| {
+        each(suite, "dropout", 0.0, |s, r, c, gap| {
             let mask = s.dropout(0.4, RngKey::new(1, 9, "dropout"), first);
             let x = s.act(r, c, gap);
             Dropout { x, out: if gap == 1 { x } else { s.act(r, c, 0) }, mask, global_cols: c }.into()
@@ -117,10 +114,9 @@ fn dropout_is_the_mask_by_element_number() {
     }
 }
 
-#[test]
-fn dropout_keeps_the_mean_and_the_right_share() {
+pub(crate) fn dropout_keeps_the_mean_and_the_right_share(suite: &Suite<'_>) {
     let ones = vec![1.0; 40_000];
-    let out = run(crate::instruction_set::rung(), 2, &|s| {
+    let out = suite.run(suite.fastest(), 2, &|s| {
         let mask = s.dropout(0.25, RngKey::new(4, 0, "share"), 0);
         let x = s.values(100, 400, &ones);
         Dropout { x, out: x, mask, global_cols: x.cols }.into()
@@ -130,17 +126,24 @@ fn dropout_keeps_the_mean_and_the_right_share() {
     assert!((kept - 0.75).abs() < 0.01 && (mean - 1.0).abs() < 0.015, "{kept} {mean}");
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
-    #[test]
-    fn any_small_shape_agrees(r in 1usize..40, c in 1usize..70, gap in 0usize..5) {
-        check("gated", 2e-6, &|s| {
-            Gated { kind: ActivationKind::Silu, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, gap) }
-                .into()
+pub(crate) fn any_small_shape_agrees(suite: &Suite<'_>) {
+    let shapes = (1usize..40, 1usize..70, 0usize..5);
+    let agrees = |(r, c, gap)| {
+        suite.check("gated", 2e-6, &|s| {
+            Gated {
+                kind: ActivationKind::Silu,
+                gate: s.act(r, c, gap),
+                up: s.act(r, c, 0),
+                out: s.act(r, c, gap),
+            }
+            .into()
         });
-        check("dropout", 0.0, &|s| {
+        suite.check("dropout", 0.0, &|s| {
             let mask = s.dropout(0.5, RngKey::new(1, 9, "any"), gap as u64);
             Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask, global_cols: c }.into()
         });
-    }
+        Ok(())
+    };
+    let config = Config { failure_persistence: None, ..Config::with_cases(12) };
+    TestRunner::new(config).run(&shapes, agrees).unwrap();
 }

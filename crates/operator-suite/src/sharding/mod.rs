@@ -4,22 +4,23 @@
 mod cases;
 mod ranks;
 
-use bessemer_kernels_cpu::Rung;
+use crate::Suite;
+use bessemer_tensor::Backend;
 use bessemer_tensor::op::rule::{Linear, Rule};
 use bessemer_tensor::op::{Access, FactorKind, Op};
 use cases::{Case, cases};
 use ranks::{Deviation, Mistake, by_factor, by_terms};
 
+/// The operators of all cases on buffers of a backend.
+pub(crate) fn bound_cases(backend: &mut dyn Backend) -> Vec<Op> {
+    cases().iter().map(|case| ranks::bind(backend, &case.op, &case.values).unwrap()).collect()
+}
+
 /// Largest deviation that rounding explains. Sums of at most a hundred products of numbers around 1, and the few
 /// operations after them, each of which rounds by 2^-24 of a number of at most [`Deviation::magnitude`].
 const ROUNDING: f32 = 100.0 / 16_777_216.0;
 
-fn rungs() -> Vec<Rung> {
-    vec![Rung::Reference, crate::instruction_set::rung()]
-}
-
-#[test]
-fn every_operator_has_a_rule_that_fits_its_operands() {
+pub(crate) fn every_operator_has_a_rule_that_fits_its_operands(_: &Suite<'_>) {
     let cases = cases();
     for name in Op::NAMES {
         assert!(cases.iter().any(|c| c.op.name() == *name), "{name} is in no case");
@@ -52,9 +53,9 @@ fn degrees(size: usize) -> impl Iterator<Item = usize> {
     [2, 3].into_iter().filter(move |ranks| size >= *ranks)
 }
 
-fn agrees(what: &str, found: Result<Deviation, bessemer_tensor::TensorError>) {
+fn agrees(suite: &Suite<'_>, what: &str, found: Result<Deviation, bessemer_tensor::TensorError>) {
     let found = found.unwrap_or_else(|e| panic!("{what}: {e}"));
-    let bound = ROUNDING * found.magnitude.max(1.0);
+    let bound = suite.bound(ROUNDING) * found.magnitude.max(1.0);
     assert!(
         found.deviation <= bound,
         "{what}: {} is off by {}, bound {bound}",
@@ -73,24 +74,22 @@ fn differs(what: &str, found: Result<Deviation, bessemer_tensor::TensorError>) {
     }
 }
 
-#[test]
-fn ranks_that_share_a_loop_compute_what_one_computes() {
-    for rung in rungs() {
+pub(crate) fn ranks_that_share_a_loop_compute_what_one_computes(suite: &Suite<'_>) {
+    for kernels in suite.reference_and_fastest() {
         for case in cases() {
             let rule = case.op.rule();
             for (f, factor) in rule.factors.iter().enumerate().filter(|f| f.1.kind != FactorKind::Whole) {
                 for ranks in degrees(factor.size) {
-                    let what = format!("{rung}: {}, {} over {ranks}", case.what, factor.name);
-                    agrees(&what, by_factor(rung, &case, &rule, f, ranks, Mistake::None));
+                    let what = format!("{kernels}: {}, {} over {ranks}", case.what, factor.name);
+                    agrees(suite, &what, by_factor(suite, kernels, &case, &rule, f, ranks, Mistake::None));
                 }
             }
         }
     }
 }
 
-#[test]
-fn partial_operands_that_are_declared_linear_give_partial_results() {
-    for rung in rungs() {
+pub(crate) fn partial_operands_that_are_declared_linear_give_partial_results(suite: &Suite<'_>) {
+    for kernels in suite.reference_and_fastest() {
         for case in cases() {
             let rule = case.op.rule();
             let jointly =
@@ -101,9 +100,9 @@ fn partial_operands_that_are_declared_linear_give_partial_results() {
             let mut sets: Vec<Vec<&str>> = alone.map(|o| vec![o.name]).collect();
             sets.extend((!together.is_empty()).then_some(together));
             for partial in sets {
-                let what = format!("{rung}: {}, partial {partial:?}", case.what);
-                agrees(&what, by_terms(rung, &case, &rule, &partial, 2));
-                agrees(&what, by_terms(rung, &case, &rule, &partial, 3));
+                let what = format!("{kernels}: {}, partial {partial:?}", case.what);
+                agrees(suite, &what, by_terms(suite, kernels, &case, &rule, &partial, 2));
+                agrees(suite, &what, by_terms(suite, kernels, &case, &rule, &partial, 3));
             }
         }
     }
@@ -116,9 +115,8 @@ fn with_kind(rule: &Rule, factor: usize, kind: FactorKind) -> Rule {
     rule
 }
 
-#[test]
-fn wrong_rules_change_the_numbers() {
-    let rung = crate::instruction_set::rung();
+pub(crate) fn wrong_rules_change_the_numbers(suite: &Suite<'_>) {
+    let kernels = suite.fastest();
     let (mut whole, mut sums, mut offsets, mut once) = (0, 0, 0, 0);
     for case in cases() {
         let rule = case.op.rule();
@@ -129,7 +127,7 @@ fn wrong_rules_change_the_numbers() {
                     let free = with_kind(&rule, f, FactorKind::Free);
                     differs(
                         &format!("{what}: whole as free"),
-                        by_factor(rung, &case, &free, f, 2, Mistake::None),
+                        by_factor(suite, kernels, &case, &free, f, 2, Mistake::None),
                     );
                     whole += 1;
                 }
@@ -137,11 +135,11 @@ fn wrong_rules_change_the_numbers() {
                     let free = with_kind(&rule, f, FactorKind::Free);
                     differs(
                         &format!("{what}: sum as free"),
-                        by_factor(rung, &case, &free, f, 2, Mistake::None),
+                        by_factor(suite, kernels, &case, &free, f, 2, Mistake::None),
                     );
                     sums += 1;
                     if rule.operands.iter().any(|o| o.once) {
-                        let found = by_factor(rung, &case, &rule, f, 2, Mistake::OnceOnEveryRank);
+                        let found = by_factor(suite, kernels, &case, &rule, f, 2, Mistake::OnceOnEveryRank);
                         differs(&format!("{what}: once everywhere"), found);
                         once += 1;
                     }
@@ -149,7 +147,7 @@ fn wrong_rules_change_the_numbers() {
                 FactorKind::Free => {}
             }
             if factor.offset && factor.kind != FactorKind::Whole {
-                let found = by_factor(rung, &case, &rule, f, 2, Mistake::NoOffset);
+                let found = by_factor(suite, kernels, &case, &rule, f, 2, Mistake::NoOffset);
                 differs(&format!("{what}: without offset"), found);
                 offsets += 1;
             }
@@ -160,17 +158,15 @@ fn wrong_rules_change_the_numbers() {
 }
 
 /// A log-sum-exp whose terms are added is off by the logarithm of the ranks.
-#[test]
-fn a_wrong_reduction_changes_the_numbers() {
+pub(crate) fn a_wrong_reduction_changes_the_numbers(suite: &Suite<'_>) {
     let case = cases().into_iter().find(|c| c.op.name() == "logit_sums").unwrap();
     let mut rule = case.op.rule();
     let v = rule.factors.iter().position(|f| f.name == "v").unwrap();
     rule.operands.iter_mut().for_each(|o| o.reduce = bessemer_tensor::op::TermReduction::Sum);
-    differs("lse as sum", by_factor(crate::instruction_set::rung(), &case, &rule, v, 2, Mistake::None));
+    differs("lse as sum", by_factor(suite, suite.fastest(), &case, &rule, v, 2, Mistake::None));
 }
 
-#[test]
-fn partial_operands_that_are_not_linear_change_the_numbers() {
+pub(crate) fn partial_operands_that_are_not_linear_change_the_numbers(suite: &Suite<'_>) {
     let not_linear = [
         ("activation", "x"),
         ("activation_backward", "x"),
@@ -193,7 +189,7 @@ fn partial_operands_that_are_not_linear_change_the_numbers() {
         let case = all.iter().find(|c| c.op.name() == name).unwrap();
         let rule = case.op.rule();
         assert_eq!(rule.operand(operand).unwrap().linear, Linear::No, "{name}.{operand}");
-        let found = by_terms(crate::instruction_set::rung(), case, &rule, &[operand], 2);
+        let found = by_terms(suite, suite.fastest(), case, &rule, &[operand], 2);
         differs(&format!("{name}: partial {operand}"), found);
     }
 }
