@@ -7,6 +7,7 @@ mod devices;
 mod engines;
 #[cfg(target_arch = "x86_64")]
 mod fp16;
+mod mutations;
 mod threads;
 
 bessemer_operator_suite::operator_suite!(crate::devices::Cpu);
