@@ -7,7 +7,8 @@
 //! parameters' when programs are partitioned.
 
 use crate::model::Model;
-use crate::param_id::{ParamId, ParamRole, Unit};
+use crate::param_id::{ParamId, Unit};
+use crate::roles::ShardedLoop;
 use crate::sharding::{GradientSum, Sharding};
 use bessemer_mesh::{Axis, Placement};
 use schemars::JsonSchema;
@@ -142,38 +143,6 @@ pub enum AnnotationError {
     },
 }
 
-/// What parameters are sharded along over the tensor axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ShardedLoop {
-    Vocabulary,
-    Heads,
-    HiddenUnits,
-}
-
-impl ShardedLoop {
-    fn name(self) -> &'static str {
-        match self {
-            ShardedLoop::Vocabulary => "rows of the vocabulary",
-            ShardedLoop::Heads => "heads",
-            ShardedLoop::HiddenUnits => "hidden units",
-        }
-    }
-
-    /// The loop that an operator with this parameter has; for those that are never sharded themselves the loop that says how
-    /// their gradient is made.
-    fn of(role: ParamRole) -> Option<ShardedLoop> {
-        use ParamRole as R;
-        Some(match role {
-            R::TokenTable | R::HeadWeight => ShardedLoop::Vocabulary,
-            R::QkvWeight | R::QkvBias | R::AttentionOutWeight | R::AttentionOutBias => ShardedLoop::Heads,
-            R::QueryNormWeight | R::KeyNormWeight => ShardedLoop::Heads,
-            R::UpWeight | R::UpBias | R::GateUpWeight | R::GateUpBias => ShardedLoop::HiddenUnits,
-            R::DownWeight | R::DownBias => ShardedLoop::HiddenUnits,
-            _ => return None,
-        })
-    }
-}
-
 /// Values of a layer between its products, as its recorded program names them, and the loop that their columns have.
 const ACTIVATIONS: [(&str, ShardedLoop); 5] = [
     ("attention.qkv.out", ShardedLoop::Heads),
@@ -251,7 +220,7 @@ impl Model {
         let mut values = Vec::new();
         for sharding in &shardings {
             let id = sharding.spec.id;
-            let along = sharding.dim().and_then(|_| ShardedLoop::of(id.role()));
+            let along = sharding.dim().and_then(|_| id.role().row().sharded_loop);
             let Some(value) = annotation_of(&sharding.spec.name, id.unit(), along, annotations)? else {
                 continue;
             };
@@ -333,7 +302,7 @@ impl Model {
         }
         for sharding in &mut shardings {
             let id = sharding.spec.id;
-            let along = ShardedLoop::of(id.role());
+            let along = id.role().row().sharded_loop;
             if along.is_some_and(|along| loops.contains_key(&(id.unit(), along))) {
                 sharding.layout = sharding.layout.with(Axis::Tensor, Placement::Replicate);
                 // Each rank works on all of the loop, and on the rows of the residual stream that it has.

@@ -2,6 +2,7 @@
 //! in messages and in the keys of random numbers.
 
 use crate::model::Model;
+use crate::roles::ParamRole;
 
 /// A part of the model whose parameters are needed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,95 +49,6 @@ pub enum ParamClass {
     Norm,
 }
 
-/// Role of a parameter in its unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the names say it; shapes stand at `Model::params`")]
-pub enum ParamRole {
-    TokenTable,
-    PositionTable,
-    AttentionNormWeight,
-    AttentionNormBias,
-    QkvWeight,
-    QkvBias,
-    QueryNormWeight,
-    KeyNormWeight,
-    AttentionOutWeight,
-    AttentionOutBias,
-    MlpNormWeight,
-    MlpNormBias,
-    UpWeight,
-    UpBias,
-    GateUpWeight,
-    GateUpBias,
-    DownWeight,
-    DownBias,
-    FinalNormWeight,
-    FinalNormBias,
-    HeadWeight,
-}
-
-/// (role, class, text name within the unit), in the order of the forward pass.
-const ROLES: [(ParamRole, ParamClass, &str); 21] = {
-    use ParamClass::{Bias, Embedding, Matrix, Norm};
-    use ParamRole as R;
-    [
-        (R::TokenTable, Embedding, "embed.tokens"),
-        (R::PositionTable, Embedding, "embed.positions"),
-        (R::AttentionNormWeight, Norm, "attention_norm.weight"),
-        (R::AttentionNormBias, Norm, "attention_norm.bias"),
-        (R::QkvWeight, Matrix, "attention.qkv.weight"),
-        (R::QkvBias, Bias, "attention.qkv.bias"),
-        (R::QueryNormWeight, Norm, "attention.q_norm.weight"),
-        (R::KeyNormWeight, Norm, "attention.k_norm.weight"),
-        (R::AttentionOutWeight, Matrix, "attention.out.weight"),
-        (R::AttentionOutBias, Bias, "attention.out.bias"),
-        (R::MlpNormWeight, Norm, "mlp_norm.weight"),
-        (R::MlpNormBias, Norm, "mlp_norm.bias"),
-        (R::UpWeight, Matrix, "mlp.up.weight"),
-        (R::UpBias, Bias, "mlp.up.bias"),
-        (R::GateUpWeight, Matrix, "mlp.gate_up.weight"),
-        (R::GateUpBias, Bias, "mlp.gate_up.bias"),
-        (R::DownWeight, Matrix, "mlp.down.weight"),
-        (R::DownBias, Bias, "mlp.down.bias"),
-        (R::FinalNormWeight, Norm, "final_norm.weight"),
-        (R::FinalNormBias, Norm, "final_norm.bias"),
-        (R::HeadWeight, Embedding, "head.weight"),
-    ]
-};
-
-impl ParamRole {
-    /// Every role, in the order of the forward pass.
-    pub fn all() -> impl Iterator<Item = ParamRole> {
-        ROLES.iter().map(|row| row.0)
-    }
-
-    /// Kind of the parameter.
-    pub fn class(self) -> ParamClass {
-        ROLES[self as usize].1
-    }
-
-    /// Text name within the unit.
-    fn text(self) -> &'static str {
-        ROLES[self as usize].2
-    }
-
-    /// True for a vector that is added, of a linear layer or of a normalisation.
-    pub fn is_bias(self) -> bool {
-        self.text().ends_with(".bias")
-    }
-
-    /// The identity of the parameter in layer `layer`, or outside the layers for a role of the embedding or the head.
-    pub fn in_layer(self, layer: usize) -> ParamId {
-        use ParamRole::{FinalNormBias, FinalNormWeight, HeadWeight, PositionTable, TokenTable};
-        let unit = match self {
-            TokenTable | PositionTable => Unit::Embedding,
-            FinalNormWeight | FinalNormBias | HeadWeight => Unit::Head,
-            _ => Unit::Layer(layer),
-        };
-        ParamId { unit, role: self }
-    }
-}
-
 /// Identity of a parameter of a model. Its text ([`std::fmt::Display`], [`ParamId::parse`]) is the canonical name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId {
@@ -147,6 +59,10 @@ pub struct ParamId {
 impl ParamId {
     /// The token table, which a tied output projection reads too.
     pub const TOKEN_TABLE: ParamId = ParamId { unit: Unit::Embedding, role: ParamRole::TokenTable };
+
+    pub(crate) fn new(unit: Unit, role: ParamRole) -> ParamId {
+        ParamId { unit, role }
+    }
 
     /// The unit that the parameter belongs to.
     pub fn unit(self) -> Unit {
@@ -164,7 +80,7 @@ impl ParamId {
             Some((layer, text)) => (layer.parse().ok()?, text),
             None => (0, name),
         };
-        let role = ParamRole::all().find(|role| role.text() == text)?;
+        let role = ParamRole::all().find(|role| role.row().name == text)?;
         Some(role.in_layer(layer)).filter(|id| id.to_string() == name)
     }
 }
@@ -172,8 +88,8 @@ impl ParamId {
 impl std::fmt::Display for ParamId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.unit {
-            Unit::Layer(layer) => write!(f, "layers.{layer}.{}", self.role.text()),
-            Unit::Embedding | Unit::Head => f.write_str(self.role.text()),
+            Unit::Layer(layer) => write!(f, "layers.{layer}.{}", self.role.row().name),
+            Unit::Embedding | Unit::Head => f.write_str(self.role.row().name),
         }
     }
 }
@@ -185,8 +101,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written_and_nothing_else_is() {
-        for (number, role) in ParamRole::all().enumerate() {
-            assert_eq!(role as usize, number);
+        for role in ParamRole::all() {
             let id = role.in_layer(11);
             assert_eq!(ParamId::parse(&id.to_string()), Some(id));
         }

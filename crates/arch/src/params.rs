@@ -1,10 +1,10 @@
-//! The table of a model's parameters: names, shapes, initialisation, decay. The one list that the model, the
-//! optimizer, checkpoints and (later) the sharding table are made from.
+//! The list of a model's parameters, made from the table of roles ([`crate::ParamRole`]): the model, the optimizer, checkpoints and
+//! shardings are made from it.
 
-use crate::choices::{NormChoice, Placement, PositionChoice};
-use crate::init::{Init, Part, Slice, TablePart};
-use crate::model::{MlpKind, Model};
-use crate::param_id::{ParamClass, ParamId, ParamRole};
+use crate::init::Init;
+use crate::model::Model;
+use crate::param_id::{ParamClass, ParamId};
+use crate::roles::{ParamRole, RoleUnit};
 
 /// One parameter tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,69 +51,18 @@ impl ParamSpec {
     }
 }
 
-/// The list while it is written.
-struct List<'a> {
-    model: &'a Model,
-    params: Vec<ParamSpec>,
-}
-
-impl List<'_> {
-    fn add(&mut self, id: ParamId, shape: Vec<usize>, init: Init) {
+/// The parameters of a unit, in the order of the forward pass.
+fn add_unit(model: &Model, unit: RoleUnit, layer: usize, params: &mut Vec<ParamSpec>) {
+    for role in ParamRole::all() {
+        let row = role.row();
+        if row.unit != unit || !(row.present)(model) {
+            continue;
+        }
+        let id = role.in_layer(layer);
         // Hidden matrices: Adam's steps must shrink as their inputs grow (Yang et al. 2022, table 8).
-        let hidden = id.role().class() == ParamClass::Matrix;
-        let lr_scale = if hidden { 1.0 / self.model.mup_ratio() } else { 1.0 };
-        self.params.push(ParamSpec { id, name: id.to_string(), shape, init, lr_scale });
-    }
-
-    fn table(&mut self, role: ParamRole, part: TablePart, rows: usize) {
-        let init = self.model.table_init(part, rows);
-        self.add(role.in_layer(0), vec![rows, self.model.width], init);
-    }
-
-    fn norm(&mut self, layer: usize, weight: ParamRole, bias: ParamRole) {
-        let width = self.model.width;
-        if self.model.norm == NormChoice::None {
-            return;
-        }
-        self.add(weight.in_layer(layer), vec![width], Init::Constant(1.0));
-        if self.model.bias && self.model.norm == NormChoice::LayerNorm {
-            self.add(bias.in_layer(layer), vec![width], Init::Constant(0.0));
-        }
-    }
-
-    /// A linear map that consists of these slices, one below the other.
-    fn linear(&mut self, layer: usize, weight: ParamRole, bias: ParamRole, slices: &[Slice]) {
-        let (inputs, outputs) = (slices[0].1, slices.iter().map(|s| s.2).sum());
-        let init = self.model.matrix_init(layer, slices);
-        self.add(weight.in_layer(layer), vec![outputs, inputs], init);
-        if self.model.bias || (self.model.qkv_bias && bias == ParamRole::QkvBias) {
-            self.add(bias.in_layer(layer), vec![outputs], Init::Constant(0.0));
-        }
-    }
-
-    /// All parameters of one layer.
-    fn layer(&mut self, i: usize) {
-        use ParamRole as R;
-        let model = self.model;
-        let (d, f) = (model.width, model.ffn_width);
-        let (queries, keys) = (model.attention_width(), model.kv_heads * model.head_dim);
-        self.norm(i, R::AttentionNormWeight, R::AttentionNormBias);
-        let qkv = [(Part::QueryOrKey, d, queries), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)];
-        self.linear(i, R::QkvWeight, R::QkvBias, &qkv);
-        if model.qk_norm {
-            for role in [R::QueryNormWeight, R::KeyNormWeight] {
-                self.add(role.in_layer(i), vec![model.head_dim], Init::Constant(1.0));
-            }
-        }
-        self.linear(i, R::AttentionOutWeight, R::AttentionOutBias, &[(Part::AttentionOut, queries, d)]);
-        self.norm(i, R::MlpNormWeight, R::MlpNormBias);
-        match model.mlp() {
-            MlpKind::Plain => self.linear(i, R::UpWeight, R::UpBias, &[(Part::Up, d, f)]),
-            MlpKind::Gated => {
-                self.linear(i, R::GateUpWeight, R::GateUpBias, &[(Part::Gate, d, f), (Part::Up, d, f)])
-            }
-        }
-        self.linear(i, R::DownWeight, R::DownBias, &[(Part::Down, f, d)]);
+        let lr_scale = if row.class == ParamClass::Matrix { 1.0 / model.mup_ratio() } else { 1.0 };
+        let (shape, init) = (row.shape(model), row.init(model, layer));
+        params.push(ParamSpec { id, name: id.to_string(), shape, init, lr_scale });
     }
 }
 
@@ -127,30 +76,20 @@ impl Model {
     ///
     /// Biases start at 0, norm weights at 1, all others as `init` says.
     pub fn params(&self) -> Vec<ParamSpec> {
-        let mut list = List { model: self, params: Vec::new() };
-        list.table(ParamRole::TokenTable, TablePart::Embedding, self.vocab_size);
-        if self.positions == PositionChoice::Learned {
-            list.table(ParamRole::PositionTable, TablePart::Embedding, self.context);
-        }
-        for i in 0..self.layers {
-            list.layer(i);
-        }
-        if self.placement == Placement::Pre {
-            list.norm(0, ParamRole::FinalNormWeight, ParamRole::FinalNormBias);
-        }
-        if !self.tied_embeddings {
-            list.table(ParamRole::HeadWeight, TablePart::Head, self.vocab_size);
-        }
-        list.params
+        let mut params = Vec::new();
+        add_unit(self, RoleUnit::Embedding, 0, &mut params);
+        (0..self.layers).for_each(|layer| add_unit(self, RoleUnit::Layer, layer, &mut params));
+        add_unit(self, RoleUnit::Head, 0, &mut params);
+        params
     }
 
     /// Sum of `count` over every parameter, without listing them: layers are alike in names, shapes and roles.
     pub(crate) fn sum_params(&self, count: impl Fn(&ParamSpec) -> usize) -> usize {
         let sum = |params: &[ParamSpec]| params.iter().map(&count).fold(0, usize::saturating_add);
-        let mut layer = List { model: self, params: Vec::new() };
-        layer.layer(0);
+        let mut layer = Vec::new();
+        add_unit(self, RoleUnit::Layer, 0, &mut layer);
         let others = Model { layers: 0, ..self.clone() }.params();
-        sum(&layer.params).saturating_mul(self.layers).saturating_add(sum(&others))
+        sum(&layer).saturating_mul(self.layers).saturating_add(sum(&others))
     }
 
     /// Number of parameters, tied ones counted once.
@@ -162,6 +101,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::choices::NormChoice;
     use crate::{NAMED, named};
 
     #[test]

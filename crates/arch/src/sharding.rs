@@ -10,9 +10,8 @@
 //! | biases of `attention.out` and `mlp.down`, norms, `q_norm`, `k_norm`, `embed.positions` | no | |
 
 use crate::model::Model;
-use crate::param_id::ParamRole;
 use crate::params::ParamSpec;
-use bessemer_mesh::{Axis, Block, Dim, Form, Layout, Mesh, Placement, TensorGrid};
+use bessemer_mesh::{Axis, Dim, Form, Layout, Mesh, Placement, TensorGrid};
 
 /// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
 /// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
@@ -75,41 +74,12 @@ impl Model {
     }
 
     fn sharding(&self, spec: ParamSpec) -> Sharding {
+        let row = spec.id.role().row();
         let mut form = Form::plain(&spec.shape);
-        let heads = Block::heads(self.heads, self.head_dim);
-        let kv_heads = Block::heads(self.kv_heads, self.head_dim);
-        let hidden = Block::plain(self.ffn_width);
-        use ParamRole as R;
-        let (dim, gradient) = match spec.id.role() {
-            R::QkvWeight | R::QkvBias => {
-                form.dims[0] = Dim::of([heads, kv_heads, kv_heads]);
-                (Some(0), GradientSum::Replicas)
-            }
-            R::AttentionOutWeight => {
-                form.dims[1] = Dim::of([heads]);
-                (Some(1), GradientSum::Nothing)
-            }
-            R::UpWeight | R::UpBias => {
-                form.dims[0] = Dim::of([hidden]);
-                (Some(0), GradientSum::Nothing)
-            }
-            R::GateUpWeight | R::GateUpBias => {
-                form.dims[0] = Dim::of([hidden, hidden]);
-                (Some(0), GradientSum::Nothing)
-            }
-            R::DownWeight => (Some(1), GradientSum::Nothing),
-            // Every rank makes their gradients from all rows: those of the product are gathered for the weight anyway.
-            R::AttentionOutBias | R::DownBias => (None, GradientSum::Nothing),
-            R::QueryNormWeight | R::KeyNormWeight => (None, GradientSum::All),
-            R::TokenTable | R::HeadWeight => (Some(0), GradientSum::Nothing),
-            R::PositionTable
-            | R::AttentionNormWeight
-            | R::AttentionNormBias
-            | R::MlpNormWeight
-            | R::MlpNormBias
-            | R::FinalNormWeight
-            | R::FinalNormBias => (None, GradientSum::IfSequenceParallel),
-        };
+        if let Some((dim, blocks)) = row.blocks(self) {
+            form.dims[dim] = blocks;
+        }
+        let (dim, gradient) = (row.dim, row.gradient);
         let placement = dim.map_or(Placement::Replicate, |dim| Placement::Shard { dim });
         let layout = Layout::replicated().with(Axis::Tensor, placement);
         Sharding { spec, form, layout, gradient, sums: Vec::new() }
@@ -133,20 +103,11 @@ impl Model {
     }
 
     fn grid_sharding(&self, spec: ParamSpec, grid: TensorGrid) -> Sharding {
-        use Axis::{TensorColumn as Column, TensorDepth as Depth, TensorRow as Row};
-        use ParamRole as R;
+        use Axis::{TensorColumn as Column, TensorRow as Row};
         let cube = matches!(grid, TensorGrid::Cube { .. });
         let line = self.sharding(spec);
-        let second = matches!(line.spec.id.role(), R::AttentionOutWeight | R::DownWeight);
-        let by: &[(Axis, usize)] = match line.spec.id.role() {
-            R::QueryNormWeight | R::KeyNormWeight => &[],
-            R::PositionTable => &[(Column, 1)],
-            R::QkvBias | R::UpBias | R::GateUpBias if cube => &[(Row, 0)],
-            role if line.form.dims.len() == 1 || role == R::PositionTable => &[(Column, 0)],
-            _ if !cube => &[(Column, 0), (Row, 1)],
-            _ if second => &[(Row, 1), (Column, 0), (Depth, 0)],
-            _ => &[(Row, 0), (Column, 1), (Depth, 1)],
-        };
+        let row = line.spec.id.role().row();
+        let (second, by) = (row.is_second(), row.grid(cube));
         let mut form = line.form;
         if second && !cube {
             // Its inputs are gathered as they are stored, not by heads.

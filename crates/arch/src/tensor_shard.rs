@@ -2,8 +2,9 @@
 
 use crate::init::Init;
 use crate::model::Model;
-use crate::param_id::{ParamId, ParamRole};
+use crate::param_id::ParamId;
 use crate::params::ParamSpec;
+use crate::roles::ParamRole;
 use crate::sharding::{GradientSum, Sharding};
 use crate::span::Span;
 use bessemer_mesh::{

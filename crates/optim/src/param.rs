@@ -1,6 +1,6 @@
 //! A parameter as optimizers see it.
 
-use bessemer_arch::{Model, ParamClass, ParamRole, ParamSpec};
+use bessemer_arch::{Model, ParamClass, ParamSpec};
 use bessemer_tensor::View;
 
 /// A parameter as the optimizer sees it.
@@ -112,20 +112,17 @@ fn stacked(blocks: &[usize]) -> impl Iterator<Item = (usize, usize)> {
 
 /// The matrices that parameter `spec` of `model`, with so many rows, consists of.
 fn blocks(model: &Model, spec: &ParamSpec, rows: usize) -> Vec<usize> {
-    match spec.id.role() {
-        ParamRole::QkvWeight => {
-            let keys = model.kv_heads * model.head_dim;
-            vec![model.attention_width(), keys, keys]
-        }
-        ParamRole::GateUpWeight => vec![model.ffn_width; 2],
-        _ if spec.class() == ParamClass::Matrix => vec![rows],
-        _ => Vec::new(),
+    match spec.id.role().stacked(model) {
+        stacked if stacked.len() > 1 => stacked,
+        stacked if stacked.is_empty() => stacked,
+        _ => vec![rows],
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_arch::ParamRole;
     use bessemer_tensor::Buffer;
     use bessemer_units::DType;
 

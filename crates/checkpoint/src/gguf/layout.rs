@@ -110,6 +110,8 @@ impl Architecture {
             }
             R::UpWeight | R::UpBias => &[("ffn_up", m.ffn_width, Order::Same)],
             R::DownWeight | R::DownBias => &[("ffn_down", m.width, Order::Same)],
+            // Refused before (`foreign_choices`).
+            _ => &[],
         };
         let kind = kind(id);
         let name = |theirs: &str| match id.unit() {

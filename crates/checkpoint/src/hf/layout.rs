@@ -1,6 +1,6 @@
 //! Where each parameter of a model stands in Hugging Face files: one table for writing and reading.
 
-use bessemer_arch::{Model, ParamId, Placement, Unit};
+use bessemer_arch::{Model, ParamId, ParamRole, Placement, Unit};
 use std::collections::BTreeSet;
 
 /// A stretch of rows of a parameter that is a tensor of its own in the files.
@@ -142,6 +142,31 @@ pub(crate) fn written(choice: impl serde::Serialize) -> String {
     }
 }
 
+/// Roles of the parameters that the formats have tensors for.
+const FORMAT_ROLES: [ParamRole; 21] = [
+    ParamRole::TokenTable,
+    ParamRole::PositionTable,
+    ParamRole::AttentionNormWeight,
+    ParamRole::AttentionNormBias,
+    ParamRole::QkvWeight,
+    ParamRole::QkvBias,
+    ParamRole::QueryNormWeight,
+    ParamRole::KeyNormWeight,
+    ParamRole::AttentionOutWeight,
+    ParamRole::AttentionOutBias,
+    ParamRole::MlpNormWeight,
+    ParamRole::MlpNormBias,
+    ParamRole::UpWeight,
+    ParamRole::UpBias,
+    ParamRole::GateUpWeight,
+    ParamRole::GateUpBias,
+    ParamRole::DownWeight,
+    ParamRole::DownBias,
+    ParamRole::FinalNormWeight,
+    ParamRole::FinalNormBias,
+    ParamRole::HeadWeight,
+];
+
 /// Choices that no architecture written here can express.
 pub(crate) fn foreign_choices(m: &Model) -> Vec<String> {
     let mut list = Vec::new();
@@ -150,6 +175,9 @@ pub(crate) fn foreign_choices(m: &Model) -> Vec<String> {
             list.push(text);
         }
     };
+    for role in ParamRole::all().filter(|role| role.occurs_in(m) && !FORMAT_ROLES.contains(role)) {
+        need(false, format!("parameters of role {role:?} (no tensor holds them)"));
+    }
     need(m.placement == Placement::Pre, format!("placement = {} (only pre)", written(m.placement)));
     need(
         m.embedding_scale == 1.0,

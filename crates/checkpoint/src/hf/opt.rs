@@ -87,7 +87,8 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
         R::AttentionOutWeight | R::AttentionOutBias => &[("self_attn.out_proj", m.width)],
         R::UpWeight | R::UpBias => &[("fc1", m.ffn_width)],
         R::DownWeight | R::DownBias => &[("fc2", m.width)],
-        R::QueryNormWeight | R::KeyNormWeight | R::GateUpWeight | R::GateUpBias => &[],
+        // A model with others is refused before.
+        _ => &[],
     };
     let skip = if id.role() == R::PositionTable { OFFSET } else { 0 };
     list.iter().map(|(theirs, rows)| Part { skip, ..in_layers(id, theirs, *rows) }).collect()

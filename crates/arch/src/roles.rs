@@ -1,0 +1,448 @@
+//! The roles of parameters: what each is named, when a model has it, its shape, initial values and sharding. Everything that is
+//! known of a kind of parameter is in its row here; lists of parameters, shardings, optimizers and checkpoints follow.
+
+use crate::choices::{NormChoice, Placement, PositionChoice};
+use crate::init::{Init, Part, Slice, TablePart};
+use crate::model::{MlpKind, Model};
+use crate::param_id::{ParamClass, ParamId, Unit};
+use crate::sharding::GradientSum;
+use bessemer_mesh::{Axis, Block, Dim};
+
+/// Unit in which a role occurs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RoleUnit {
+    Embedding,
+    /// Each layer.
+    Layer,
+    Head,
+}
+
+/// Shape and initial values of a parameter.
+#[derive(Clone, Copy)]
+enum RoleValues {
+    /// A table of this many rows of the model's width.
+    Table(TablePart, fn(&Model) -> usize),
+    /// A linear map that consists of slices, one below the other: `[outputs, inputs]`.
+    Matrix(fn(&Model) -> Vec<Slice>),
+    /// A vector of one value.
+    Vector(f64, fn(&Model) -> usize),
+}
+
+/// Loop of a layer's operators that tensor-parallel ranks share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ShardedLoop {
+    Vocabulary,
+    Heads,
+    HiddenUnits,
+}
+
+impl ShardedLoop {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ShardedLoop::Vocabulary => "rows of the vocabulary",
+            ShardedLoop::Heads => "heads",
+            ShardedLoop::HiddenUnits => "hidden units",
+        }
+    }
+}
+
+/// Part that a parameter has in a block on a grid of tensor-parallel ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GridPart {
+    /// First matrix of a block, token table or output projection.
+    First,
+    /// Second matrix of a block: its inputs are gathered.
+    Second,
+    /// Bias of a first matrix.
+    FirstBias,
+    /// Vector as wide as the residual stream.
+    Width,
+    /// Table whose columns are those of the residual stream.
+    Columns,
+    /// Vector as wide as a head: on every rank.
+    Replicated,
+}
+
+/// All that is known of a role.
+pub(crate) struct RoleRow {
+    constant: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) class: ParamClass,
+    pub(crate) unit: RoleUnit,
+    /// Whether a model has it.
+    pub(crate) present: fn(&Model) -> bool,
+    values: RoleValues,
+    /// Blocks of the dim that tensor-parallel ranks shard by itself, if they are not plain.
+    blocks: Option<fn(&Model) -> Vec<Block>>,
+    /// The dim that tensor-parallel ranks shard.
+    pub(crate) dim: Option<usize>,
+    pub(crate) gradient: GradientSum,
+    /// The loop of the operators that read it; of a parameter that is never sharded, the loop that says how its gradient is made.
+    pub(crate) sharded_loop: Option<ShardedLoop>,
+    grid: GridPart,
+}
+
+/// Role of a parameter in its unit: a row of the table of roles, in the order of the forward pass.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamRole(u8);
+
+impl std::fmt::Debug for ParamRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.row().constant)
+    }
+}
+
+/// Declares the constants of [`ParamRole`] and their rows.
+macro_rules! roles {
+    ($($constant:ident: $row:expr,)*) => {
+        #[allow(non_upper_case_globals, reason = "roles are matched like variants")]
+        #[allow(missing_docs, reason = "the rows of the table describe them")]
+        impl ParamRole {
+            $(pub const $constant: ParamRole = ParamRole(Number::$constant as u8);)*
+        }
+
+        /// Numbers of the rows.
+        enum Number {
+            $($constant,)*
+        }
+
+        static ROLES: &[RoleRow] = &[$(RoleRow { constant: stringify!($constant), ..$row },)*];
+    };
+}
+
+fn heads(model: &Model) -> Block {
+    Block::heads(model.heads, model.head_dim)
+}
+
+fn qkv_blocks(model: &Model) -> Vec<Block> {
+    let keys = Block::heads(model.kv_heads, model.head_dim);
+    vec![heads(model), keys, keys]
+}
+
+fn qkv_slices(model: &Model) -> Vec<Slice> {
+    let (d, keys) = (model.width, model.kv_heads * model.head_dim);
+    vec![(Part::QueryOrKey, d, model.attention_width()), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)]
+}
+
+fn gate_up_slices(model: &Model) -> Vec<Slice> {
+    let (d, f) = (model.width, model.ffn_width);
+    vec![(Part::Gate, d, f), (Part::Up, d, f)]
+}
+
+fn outputs(slices: &[Slice]) -> usize {
+    slices.iter().map(|slice| slice.2).sum()
+}
+
+fn width(model: &Model) -> usize {
+    model.width
+}
+
+fn has_norms(model: &Model) -> bool {
+    model.norm != NormChoice::None
+}
+
+fn has_norm_biases(model: &Model) -> bool {
+    model.bias && model.norm == NormChoice::LayerNorm
+}
+
+fn is_gated(model: &Model) -> bool {
+    model.mlp() == MlpKind::Gated
+}
+
+const TABLE: RoleRow = RoleRow {
+    constant: "",
+    name: "",
+    class: ParamClass::Embedding,
+    unit: RoleUnit::Embedding,
+    present: |_| true,
+    values: RoleValues::Table(TablePart::Embedding, |model| model.vocab_size),
+    blocks: None,
+    dim: Some(0),
+    gradient: GradientSum::Nothing,
+    sharded_loop: Some(ShardedLoop::Vocabulary),
+    grid: GridPart::First,
+};
+
+const MATRIX: RoleRow = RoleRow { class: ParamClass::Matrix, unit: RoleUnit::Layer, ..TABLE };
+
+/// Bias of a linear map of a layer.
+const BIAS: RoleRow = RoleRow {
+    class: ParamClass::Bias,
+    unit: RoleUnit::Layer,
+    present: |model| model.bias,
+    grid: GridPart::FirstBias,
+    ..TABLE
+};
+
+/// Bias of a second matrix: every rank makes its gradient from all rows, because those of the product are gathered for the weight.
+const SECOND_BIAS: RoleRow =
+    RoleRow { values: RoleValues::Vector(0.0, width), dim: None, grid: GridPart::Width, ..BIAS };
+
+const NORM_WEIGHT: RoleRow = RoleRow {
+    class: ParamClass::Norm,
+    unit: RoleUnit::Layer,
+    present: has_norms,
+    values: RoleValues::Vector(1.0, width),
+    dim: None,
+    gradient: GradientSum::IfSequenceParallel,
+    sharded_loop: None,
+    grid: GridPart::Width,
+    ..TABLE
+};
+
+const NORM_BIAS: RoleRow =
+    RoleRow { present: has_norm_biases, values: RoleValues::Vector(0.0, width), ..NORM_WEIGHT };
+
+/// Weight of the norm of queries or keys, one head wide: a rank's gradient is that of its heads.
+const HEAD_NORM: RoleRow = RoleRow {
+    present: |model| model.qk_norm,
+    values: RoleValues::Vector(1.0, |model| model.head_dim),
+    gradient: GradientSum::All,
+    sharded_loop: Some(ShardedLoop::Heads),
+    grid: GridPart::Replicated,
+    ..NORM_WEIGHT
+};
+
+roles! {
+    TokenTable: RoleRow { name: "embed.tokens", ..TABLE },
+    PositionTable: RoleRow {
+        name: "embed.positions",
+        present: |model| model.positions == PositionChoice::Learned,
+        values: RoleValues::Table(TablePart::Embedding, |model| model.context),
+        dim: None,
+        gradient: GradientSum::IfSequenceParallel,
+        sharded_loop: None,
+        grid: GridPart::Columns,
+        ..TABLE
+    },
+    AttentionNormWeight: RoleRow { name: "attention_norm.weight", ..NORM_WEIGHT },
+    AttentionNormBias: RoleRow { name: "attention_norm.bias", ..NORM_BIAS },
+    QkvWeight: RoleRow {
+        name: "attention.qkv.weight",
+        sharded_loop: Some(ShardedLoop::Heads),
+        values: RoleValues::Matrix(qkv_slices),
+        blocks: Some(qkv_blocks),
+        gradient: GradientSum::Replicas,
+        ..MATRIX
+    },
+    QkvBias: RoleRow {
+        name: "attention.qkv.bias",
+        sharded_loop: Some(ShardedLoop::Heads),
+        present: |model| model.bias || model.qkv_bias,
+        values: RoleValues::Vector(0.0, |model| outputs(&qkv_slices(model))),
+        blocks: Some(qkv_blocks),
+        gradient: GradientSum::Replicas,
+        ..BIAS
+    },
+    QueryNormWeight: RoleRow { name: "attention.q_norm.weight", ..HEAD_NORM },
+    KeyNormWeight: RoleRow { name: "attention.k_norm.weight", ..HEAD_NORM },
+    AttentionOutWeight: RoleRow {
+        name: "attention.out.weight",
+        sharded_loop: Some(ShardedLoop::Heads),
+        values: RoleValues::Matrix(|model| vec![(Part::AttentionOut, model.attention_width(), model.width)]),
+        blocks: Some(|model| vec![heads(model)]),
+        dim: Some(1),
+        grid: GridPart::Second,
+        ..MATRIX
+    },
+    AttentionOutBias: RoleRow {
+        name: "attention.out.bias",
+        sharded_loop: Some(ShardedLoop::Heads),
+        ..SECOND_BIAS
+    },
+    MlpNormWeight: RoleRow { name: "mlp_norm.weight", ..NORM_WEIGHT },
+    MlpNormBias: RoleRow { name: "mlp_norm.bias", ..NORM_BIAS },
+    UpWeight: RoleRow {
+        name: "mlp.up.weight",
+        sharded_loop: Some(ShardedLoop::HiddenUnits),
+        present: |model| !is_gated(model),
+        values: RoleValues::Matrix(|model| vec![(Part::Up, model.width, model.ffn_width)]),
+        blocks: Some(|model| vec![Block::plain(model.ffn_width)]),
+        ..MATRIX
+    },
+    UpBias: RoleRow {
+        name: "mlp.up.bias",
+        sharded_loop: Some(ShardedLoop::HiddenUnits),
+        present: |model| model.bias && !is_gated(model),
+        values: RoleValues::Vector(0.0, |model| model.ffn_width),
+        blocks: Some(|model| vec![Block::plain(model.ffn_width)]),
+        ..BIAS
+    },
+    GateUpWeight: RoleRow {
+        name: "mlp.gate_up.weight",
+        sharded_loop: Some(ShardedLoop::HiddenUnits),
+        present: is_gated,
+        values: RoleValues::Matrix(gate_up_slices),
+        blocks: Some(|model| vec![Block::plain(model.ffn_width); 2]),
+        ..MATRIX
+    },
+    GateUpBias: RoleRow {
+        name: "mlp.gate_up.bias",
+        sharded_loop: Some(ShardedLoop::HiddenUnits),
+        present: |model| model.bias && is_gated(model),
+        values: RoleValues::Vector(0.0, |model| outputs(&gate_up_slices(model))),
+        blocks: Some(|model| vec![Block::plain(model.ffn_width); 2]),
+        ..BIAS
+    },
+    DownWeight: RoleRow {
+        name: "mlp.down.weight",
+        sharded_loop: Some(ShardedLoop::HiddenUnits),
+        values: RoleValues::Matrix(|model| vec![(Part::Down, model.ffn_width, model.width)]),
+        dim: Some(1),
+        grid: GridPart::Second,
+        ..MATRIX
+    },
+    DownBias: RoleRow {
+        name: "mlp.down.bias",
+        sharded_loop: Some(ShardedLoop::HiddenUnits),
+        ..SECOND_BIAS
+    },
+    FinalNormWeight: RoleRow {
+        name: "final_norm.weight",
+        unit: RoleUnit::Head,
+        present: |model| has_norms(model) && model.placement == Placement::Pre,
+        ..NORM_WEIGHT
+    },
+    FinalNormBias: RoleRow {
+        name: "final_norm.bias",
+        unit: RoleUnit::Head,
+        present: |model| has_norm_biases(model) && model.placement == Placement::Pre,
+        ..NORM_BIAS
+    },
+    HeadWeight: RoleRow {
+        name: "head.weight",
+        unit: RoleUnit::Head,
+        present: |model| !model.tied_embeddings,
+        values: RoleValues::Table(TablePart::Head, |model| model.vocab_size),
+        ..TABLE
+    },
+}
+
+impl ParamRole {
+    /// Every role, in the order of the forward pass.
+    pub fn all() -> impl Iterator<Item = ParamRole> {
+        (0..ROLES.len()).map(|number| ParamRole(number as u8))
+    }
+
+    pub(crate) fn row(self) -> &'static RoleRow {
+        &ROLES[usize::from(self.0)]
+    }
+
+    /// Whether a model has parameters of this role.
+    pub fn occurs_in(self, model: &Model) -> bool {
+        (self.row().present)(model)
+    }
+
+    /// Kind of the parameter.
+    pub fn class(self) -> ParamClass {
+        self.row().class
+    }
+
+    /// True for a vector that is added, of a linear layer or of a normalisation.
+    pub fn is_bias(self) -> bool {
+        self.row().name.ends_with(".bias")
+    }
+
+    /// The identity of the parameter in layer `layer`, or outside the layers for a role of the embedding or the head.
+    pub fn in_layer(self, layer: usize) -> ParamId {
+        let unit = match self.row().unit {
+            RoleUnit::Embedding => Unit::Embedding,
+            RoleUnit::Layer => Unit::Layer(layer),
+            RoleUnit::Head => Unit::Head,
+        };
+        ParamId::new(unit, self)
+    }
+
+    /// Rows of the matrices that the parameter of a model consists of, one below the other; empty if it is no matrix of a layer.
+    pub fn stacked(self, model: &Model) -> Vec<usize> {
+        match self.row().values {
+            RoleValues::Matrix(slices) => slices(model).iter().map(|slice| slice.2).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl RoleRow {
+    /// Shape of the parameter of a model: matrices are `[outputs, inputs]`, tables `[rows, width]`.
+    pub(crate) fn shape(&self, model: &Model) -> Vec<usize> {
+        match self.values {
+            RoleValues::Table(_, rows) => vec![rows(model), model.width],
+            RoleValues::Matrix(slices) => {
+                let slices = slices(model);
+                vec![outputs(&slices), slices[0].1]
+            }
+            RoleValues::Vector(_, len) => vec![len(model)],
+        }
+    }
+
+    /// Initial values in layer `layer`.
+    pub(crate) fn init(&self, model: &Model, layer: usize) -> Init {
+        match self.values {
+            RoleValues::Table(part, rows) => model.table_init(part, rows(model)),
+            RoleValues::Matrix(slices) => model.matrix_init(layer, &slices(model)),
+            RoleValues::Vector(value, _) => Init::Constant(value),
+        }
+    }
+
+    /// The sharded dim with its blocks, where they are not plain.
+    pub(crate) fn blocks(&self, model: &Model) -> Option<(usize, Dim)> {
+        Some((self.dim?, Dim::of(self.blocks?(model))))
+    }
+
+    /// Axes of a grid and the dims that they shard.
+    pub(crate) fn grid(&self, cube: bool) -> &'static [(Axis, usize)] {
+        use Axis::{TensorColumn as Column, TensorDepth as Depth, TensorRow as Row};
+        match (self.grid, cube) {
+            (GridPart::Replicated, _) => &[],
+            (GridPart::Columns, _) => &[(Column, 1)],
+            (GridPart::FirstBias, true) => &[(Row, 0)],
+            (GridPart::FirstBias, false) | (GridPart::Width, _) => &[(Column, 0)],
+            (GridPart::First | GridPart::Second, false) => &[(Column, 0), (Row, 1)],
+            (GridPart::Second, true) => &[(Row, 1), (Column, 0), (Depth, 0)],
+            (GridPart::First, true) => &[(Row, 0), (Column, 1), (Depth, 1)],
+        }
+    }
+
+    /// Whether it is the second matrix of a block.
+    pub(crate) fn is_second(&self) -> bool {
+        self.grid == GridPart::Second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A role is one row: a toy with a name, a shape, initial values and a sharding of its own.
+    #[test]
+    fn a_row_is_all_that_a_role_needs() {
+        let toy = RoleRow {
+            name: "attention.sink.weight",
+            values: RoleValues::Vector(0.5, |model| model.heads * model.head_dim),
+            blocks: Some(|model| vec![heads(model)]),
+            dim: Some(0),
+            gradient: GradientSum::Nothing,
+            grid: GridPart::FirstBias,
+            ..NORM_WEIGHT
+        };
+        let model = crate::named("gpt2").unwrap();
+        assert!((toy.present)(&model));
+        assert_eq!(toy.shape(&model), [model.heads * model.head_dim]);
+        assert_eq!(toy.init(&model, 3), Init::Constant(0.5));
+        let (dim, blocks) = toy.blocks(&model).unwrap();
+        assert_eq!((dim, blocks.len()), (0, model.heads * model.head_dim));
+        assert_eq!(
+            (toy.grid(true), toy.grid(false)),
+            (&[(Axis::TensorRow, 0)][..], &[(Axis::TensorColumn, 0)][..])
+        );
+    }
+
+    #[test]
+    fn roles_are_numbered_in_the_order_of_the_table() {
+        for (number, role) in ParamRole::all().enumerate() {
+            assert_eq!(usize::from(role.0), number);
+        }
+        assert_eq!(format!("{:?}", ParamRole::QkvWeight), "QkvWeight");
+        assert_eq!(ParamRole::HeadWeight.row().name, "head.weight");
+    }
+}
