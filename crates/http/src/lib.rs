@@ -15,6 +15,7 @@ mod body;
 mod client;
 mod patient;
 mod server;
+mod waiting;
 
 pub use access::Access;
 pub use answer::{Gone, Responder, StreamedBody};

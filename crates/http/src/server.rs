@@ -5,6 +5,7 @@ use crate::answer::{AnswerBody, Responder};
 use crate::body::{BodyPool, NoBody};
 use crate::patient::{Lingering, PatientStream};
 use crate::response;
+use crate::waiting::{Answering, Connection, Connections, HeldBody};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
@@ -27,6 +28,8 @@ use tokio::time::{sleep, timeout};
 const STOP_POLL: Duration = Duration::from_millis(50);
 /// Wait after an error of the listener, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time for which a connection may wait for its client while others wait to be accepted.
+const MAKES_WAY_AFTER: Duration = Duration::from_millis(500);
 /// Largest head of a request, bytes.
 const HEAD_BYTES: usize = 32 << 10;
 
@@ -38,7 +41,8 @@ pub struct Limits {
     /// Bytes that the bodies of all requests hold together, those that arrive and those in handlers, beyond 16 KiB of each. Further
     /// ones are answered with status 503.
     pub bodies_bytes: usize,
-    /// Open connections, and with them threads of handlers. Further clients wait to be accepted.
+    /// Open connections, and with them threads of handlers. A further client takes the place of the connection that has waited longest
+    /// for a request or the rest of one, from half a second on; where all are being answered it waits.
     pub connections: usize,
     /// Time for a request to arrive, its head and then its body, and for which an idle connection stays open.
     pub arrival: Duration,
@@ -142,13 +146,11 @@ impl Server {
             limits: self.limits.clone(),
         });
         let places = Arc::new(Semaphore::new(self.limits.connections));
+        let (connections, mut number) = (Arc::new(Connections::default()), 0);
         let graceful = GracefulShutdown::new();
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.arrival).max_buf_size(HEAD_BYTES);
         while !stop.load(Ordering::Relaxed) {
-            let Ok(Ok(place)) = timeout(STOP_POLL, Arc::clone(&places).acquire_owned()).await else {
-                continue;
-            };
             let stream = match timeout(STOP_POLL, listener.accept()).await {
                 Ok(Ok((stream, _))) => stream,
                 Ok(Err(_)) => {
@@ -157,25 +159,49 @@ impl Server {
                 }
                 Err(_) => continue,
             };
+            let Some(place) = place(&places, &connections, stop).await else { break };
             // Tokens of a streamed answer are small and must not wait for each other.
             let _ = stream.set_nodelay(true);
             let front = Arc::clone(&front);
             let unread = Arc::new(AtomicBool::new(false));
             let lingering = Lingering { unread: Arc::clone(&unread), time: self.limits.arrival };
             let io = TokioIo::new(PatientStream::new(stream, self.limits.stall, lingering));
-            let service =
-                service_fn(move |request| Front::answer(Arc::clone(&front), request, Arc::clone(&unread)));
+            number += 1;
+            let opened = Arc::new(connections.open(number));
+            let service = service_fn(move |request| {
+                let (front, unread, opened) = (Arc::clone(&front), Arc::clone(&unread), Arc::clone(&opened));
+                async move { front.answer(request, &unread, &opened).await }
+            });
             let connection = graceful.watch(http.serve_connection(io, service));
-            tokio::spawn(async move {
+            let task = tokio::spawn(async move {
                 // What a client does wrong is not ours to report.
                 let _ = connection.await;
                 drop(place);
             });
+            connections.serve_by(number, task.abort_handle());
         }
         drop(listener);
         let _ = timeout(self.limits.drain, graceful.shutdown()).await;
         Ok(())
     }
+}
+
+/// A place for a client that was accepted; `None` once the server is asked to stop.
+async fn place(
+    places: &Arc<Semaphore>,
+    connections: &Connections,
+    stop: &AtomicBool,
+) -> Option<OwnedSemaphorePermit> {
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+            return Some(place);
+        }
+        connections.close_longest_waiting(MAKES_WAY_AFTER);
+        if let Ok(Ok(place)) = timeout(STOP_POLL, Arc::clone(places).acquire_owned()).await {
+            return Some(place);
+        }
+    }
+    None
 }
 
 fn runtime(limits: &Limits) -> io::Result<Runtime> {
@@ -200,14 +226,16 @@ struct Front {
 impl Front {
     /// The answer to one request: that of its handler, or the reason why it has none. `unread`: whether part of its body is left.
     async fn answer(
-        self: Arc<Self>,
+        &self,
         request: Request<Incoming>,
-        unread: Arc<AtomicBool>,
-    ) -> Result<Response<AnswerBody>, Infallible> {
+        unread: &AtomicBool,
+        connection: &Arc<Connection>,
+    ) -> Result<Response<HeldBody>, Infallible> {
         let (head, body) = request.into_parts();
         unread.store(!body.is_end_stream(), Ordering::Relaxed);
         let mut cors = self.access.cors(&head);
         let path = head.uri.path().to_owned();
+        let mut answering: Option<Answering> = None;
         let mut answer = match self.refuse_head(&head, &body) {
             Some(refusal) => closing(refusal),
             None => match self.access.preflight(&head) {
@@ -219,13 +247,14 @@ impl Front {
                     Err(cause) => closing(self.no_body(&path, cause)),
                     Ok(body) => {
                         unread.store(false, Ordering::Relaxed);
+                        answering = Some(connection.answering());
                         self.handled(&path, Request::from_parts(head, body)).await
                     }
                 },
             },
         };
         answer.headers_mut().extend(cors.unwrap_or_default());
-        Ok(answer)
+        Ok(answer.map(|body| HeldBody { body, _answering: answering }))
     }
 
     /// The answer to a request that is refused by its head.

@@ -225,6 +225,39 @@ fn connections_past_the_limit_wait_their_turn() {
     assert!(most.load(Ordering::SeqCst) <= 3, "{most:?} at once");
 }
 
+/// Clients that send nothing, part of a head or part of a body take no places from others, and no answer is lost over that.
+#[test]
+fn slow_clients_make_way_for_others() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let server = Running::start(limits, |request: Request<Bytes>, responder| {
+        if request.uri().path() == "/slow" {
+            thread::sleep(Duration::from_secs(3));
+        }
+        echo(request, responder);
+    });
+    let begun = Instant::now();
+    let mut answered = server.connect();
+    answered.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let beginnings: [&[u8]; 3] =
+        [b"", b"GET / HTT", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf"];
+    let slow: Vec<TcpStream> = (0..9)
+        .map(|index| {
+            let mut client = server.connect();
+            client.write_all(beginnings[index % beginnings.len()]).unwrap();
+            client
+        })
+        .collect();
+    for _ in 0..6 {
+        let answer = server.ask(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        assert!(answer.ends_with("GET /x 0"), "{answer}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let mut answer = String::new();
+    answered.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("GET /slow 0"), "{answer}");
+    drop(slow);
+}
+
 #[test]
 fn a_stop_lets_answers_finish_and_waits_for_nobody_for_ever() {
     let met = Arc::new(Barrier::new(2));
