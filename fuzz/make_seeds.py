@@ -60,6 +60,7 @@ put("serve_request", "ids", b"\0" + b'{"prompt": [[1, 2, 3], [4]], "temperature"
 put("serve_request", "chat", b"\1" + b'{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}], "top_logprobs": 3, "logprobs": true}')
 put("serve_request", "template", b"\2" + b'{"chat_template": "{% for m in messages %}<|{{ m.role }}|>{{ m[\'content\'] | trim }}{% endfor %}"}')
 
+GROW = "{% set a = [a, a] %}{% set b = [b, b] %}" * 30
 LOOP = "{% for i in range(9999) %}{% for j in range(9999) %}BODY{% endfor %}{% endfor %}"
 for name, template in {
     "attributes": "{{ text" + ".x" * 5000 + " }}",
@@ -87,6 +88,15 @@ for name, template in {
     "replaced": "{% set x = 'x' * 100000 %}{{ x|replace('x', x) }}{{ x.replace('', x) }}",
     "statements": "{% if 1 %}" * 2000 + "{% endif %}" * 2000,
     "sum": "{{ 1" + "+1" * 30000 + " }}",
+    "format-precision": "{{ '{:.999999999f}'.format(1.0) }}",
+    "namespace-in-itself": "{% set n = namespace() %}{% set n.n = n %}{{ n }}",
+    "namespace-json": "{% set n = namespace() %}{% set n.n = [n] %}{{ n|tojson(indent=1000000000) }}",
+    "repeated-list": "{{ ['a' * 1000000] * 1000000 }}{{ (['a' * 1000000] * 1000000)|join }}",
+    "shared-blocks": "{% with a = [a, a] %}" * 30 + "{{ [a] == 1 }}" + "{% endwith %}" * 30,
+    "shared-compared": "{% set a = [] %}{% set b = [] %}" + GROW + "{{ a == b }}",
+    "shared-loops": "{% for a in [[a, a]] %}" * 30 + "{{ a == 1 }}" + "{% endfor %}" * 30,
+    "shared-macros": "{% macro f(a) %}{{ f([a, a]) }}{% endmacro %}{{ f([]) }}",
+    "shared-printed": "{% set a = [] %}" + "{% set a = [a, a] %}" * 30 + "{{ a }}",
 }.items():
     put("template", name, template)
 put("task_file", "choices", """task: t

@@ -9,12 +9,21 @@
 //! | [`MOST_TOKENS`] | 1,000 | tokens of one tag, which bounds the depth of an expression before it is parsed |
 //! | [`MOST_BRANCHES`] | 500 | `elif` branches of a template, whose parser is recursive |
 //! | [`MOST_STEPS`] | 1,000,000 | steps of one rendering; each 64 bytes of a text that is made cost one, so that values and output together stay below 64 MB |
+//! | [`MOST_DEPTH`], [`MOST_ITEMS`] | 256 levels, 2^18 items | size of a value that a variable has or that is printed |
 //! | [`STACK`] | 256 MiB | stack of the thread that parses a template and renders it if it has statements; only touched pages take memory |
 //!
-//! The steps bound how deep loops can nest a value in another, and with that the stack that dropping or printing it
-//! takes.
+//! Behind each tag that binds variables a check of their values is written into the template: without it a value could be part of
+//! itself (`set n.x = n`), or of another as often as there are atoms (`set a = [a, a]`, sixty times).
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod bindings;
+mod filters;
+mod size;
+
+pub use filters::method;
+pub use size::{MOST_DEPTH, MOST_ITEMS, bounded};
+
+use bindings::{bound_names, is_block_set};
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
@@ -34,6 +43,8 @@ pub const STACK: usize = 256 << 20;
 
 /// Name of the template in its environment.
 const NAME: &str = "template";
+/// Name of the function that checks variables.
+const CHECK: &str = "__check_variables";
 
 /// How a kind of templates treats white space around tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +65,13 @@ pub fn environment(white_space: WhiteSpace) -> Environment<'static> {
     environment.set_syntax(syntax.build().unwrap_or_default());
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(MOST_STEPS));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(method);
+    environment.set_formatter(|out, state, value| {
+        bounded(state, value)?;
+        minijinja::escape_formatter(out, state, value)
+    });
+    environment.add_function(CHECK, size::check_variables);
+    filters::add(&mut environment);
     environment
 }
 
@@ -101,7 +118,7 @@ impl BoundedTemplate {
     pub fn undeclared(&self) -> Result<BTreeSet<String>, Error> {
         on_own_stack(|| {
             let template = self.environment.get_template(NAME)?;
-            Ok(template.undeclared_variables(false).into_iter().collect())
+            Ok(template.undeclared_variables(false).into_iter().filter(|name| name != CHECK).collect())
         })
     }
 }
@@ -116,7 +133,7 @@ fn limit(what: String) -> Error {
     Error::new(ErrorKind::SyntaxError, what)
 }
 
-/// Counts the tokens of a template before it is parsed, with the lexer of the parser.
+/// Counts the tokens of a template before it is parsed, with the lexer of the parser, and writes checks of variables into it.
 fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
     if source.len() > MOST_BYTES {
         return Err(limit(format!(
@@ -126,22 +143,54 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
     }
     let (mut checked, mut copied) = (String::with_capacity(source.len()), 0);
     let (mut in_tag, mut branches, mut has_statements, mut begins) = (0, 0, false, false);
+    // Tokens of the tag that is read, if it may bind variables, and variables of blocks that end with `endset`.
+    let (mut tag, mut blocks): (Vec<Token<'_>>, Vec<Vec<&str>>) = (Vec::new(), Vec::new());
     for token in tokenize(source, false, syntax.clone()) {
         let (token, span) = token?;
         in_tag += 1;
         let first = std::mem::take(&mut begins);
-        match token {
+        match &token {
             Token::TemplateData(_) | Token::VariableStart => in_tag = 0,
-            Token::BlockStart => (in_tag, has_statements, begins) = (0, true, true),
+            Token::BlockStart => {
+                (in_tag, has_statements, begins) = (0, true, true);
+                tag.clear();
+            }
+            Token::BlockEnd => {
+                let names = match tag.first() {
+                    Some(Token::Ident("endset")) => blocks.pop().unwrap_or_default(),
+                    _ if is_block_set(&tag) => {
+                        blocks.push(bound_names(&tag));
+                        Vec::new()
+                    }
+                    _ => bound_names(&tag),
+                };
+                if !names.is_empty() {
+                    let end = span.end_offset as usize;
+                    let written = source.get(copied..end).unwrap_or_default();
+                    // White space behind the tag is treated as before.
+                    let trims = match written.as_bytes() {
+                        [.., sign @ (b'-' | b'+'), b'%', b'}'] => char::from(*sign).to_string(),
+                        _ => String::new(),
+                    };
+                    checked.push_str(written);
+                    checked
+                        .push_str(&format!("{{% if {CHECK}({}) %}}{{% endif {trims}%}}", names.join(", ")));
+                    copied = end;
+                }
+                tag.clear();
+            }
             Token::Ident("elif") if first => branches += 1,
             // Their body is rendered as it is.
             Token::Ident(name @ ("generation" | "endgeneration")) if first => {
                 let (begin, end) = (span.start_offset as usize, span.end_offset as usize);
                 checked.push_str(source.get(copied..begin).unwrap_or_default());
-                checked.push_str(if name == "generation" { "if true" } else { "endif" });
+                checked.push_str(if *name == "generation" { "if true" } else { "endif" });
                 copied = end;
             }
             _ => {}
+        }
+        if !matches!(token, Token::BlockStart | Token::BlockEnd) {
+            tag.push(token);
         }
         if in_tag > MOST_TOKENS {
             let line = span.start_line;

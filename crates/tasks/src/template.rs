@@ -1,7 +1,7 @@
 //! Templates of task files: Jinja with Python's methods of texts, values printed as Python prints them, an unknown name an error.
 
 use crate::python;
-use bessemer_jinja::{BoundedTemplate, WhiteSpace, environment};
+use bessemer_jinja::{BoundedTemplate, WhiteSpace, bounded, environment};
 use minijinja::value::{Serde, Value as Jinja, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
 use serde_json::{Map, Value};
@@ -30,10 +30,11 @@ impl Templates {
         let mut env = environment(WhiteSpace { trim_statements: false, keep_last_line_break: true });
         env.set_undefined_behavior(UndefinedBehavior::Strict);
         env.set_unknown_method_callback(method);
-        env.set_formatter(|out, _, value| {
+        env.set_formatter(|out, state, value| {
             if value.is_undefined() {
                 return Err(Error::from(ErrorKind::UndefinedError));
             }
+            bounded(state, value)?;
             match value.as_str() {
                 Some(text) => out.write_str(text)?,
                 None => out.write_str(&python::display(&json(value)?))?,
@@ -126,7 +127,7 @@ fn method(state: &mut State<'_, '_>, value: &Jinja, name: &str, args: &[Jinja]) 
                 Error::new(ErrorKind::InvalidOperation, format!("{wanted:?} is not in the text"))
             })
         }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+        _ => bessemer_jinja::method(state, value, name, args),
     }
 }
 

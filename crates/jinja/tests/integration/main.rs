@@ -29,6 +29,10 @@ fn hostile() -> Vec<(&'static str, String)> {
     let nested = |open: &str, close: &str, times: usize| {
         format!("{{{{ {}1{} }}}}", open.repeat(times), close.repeat(times))
     };
+    let shared = |after: &str| {
+        let grow = "{% set a = [a, a] %}{% set b = [b, b] %}".repeat(60);
+        format!("{{% set a = [] %}}{{% set b = [] %}}{grow}{after}")
+    };
     vec![
         ("sum of 30,000 terms", format!("{{{{ 1{} }}}}", "+1".repeat(30_000))),
         ("sum in a statement", format!("{{% set x = 1{} %}}", "~1".repeat(30_000))),
@@ -63,6 +67,49 @@ fn hostile() -> Vec<(&'static str, String)> {
         ("output", looped("", "{{ 'x' * 100000 }}", "")),
         ("captured output", looped("", "{% set x %}{{ 'x' * 100000 }}{% endset %}", "")),
         ("escaped output", looped("{% set x = '<' * 100000 %}", "{{ x|escape|tojson }}", "")),
+        ("shared lists printed", shared("{{ a }}")),
+        ("shared lists as text", shared("{{ a|string|length }}")),
+        ("shared lists as JSON", shared("{{ a|tojson }}")),
+        ("shared lists shown", shared("{{ a|pprint }}")),
+        ("shared lists joined", shared("{{ [a]|join }}")),
+        ("shared lists compared", shared("{{ a == b }}")),
+        ("shared lists as keys", shared("{{ {a: 1}[b] }}")),
+        ("shared lists sorted", shared("{{ [a, b]|sort }}")),
+        ("shared lists once each", shared("{{ [a, b]|unique|list|length }}")),
+        ("shared lists concatenated", shared("{{ a ~ b }}")),
+        (
+            "shared lists of loops",
+            format!("{}{{{{ a == 1 }}}}{}", "{% for a in [[a, a]] %}".repeat(60), "{% endfor %}".repeat(60)),
+        ),
+        (
+            "shared lists of blocks",
+            format!("{}{{{{ [a] == 1 }}}}{}", "{% with a = [a, a] %}".repeat(60), "{% endwith %}".repeat(60)),
+        ),
+        ("shared lists of macros", "{% macro f(a) %}{{ f([a, a]) }}{% endmacro %}{{ f([]) }}".into()),
+        (
+            "shared lists of captures",
+            "{% set a = [] %}".to_owned()
+                + &"{% set a | default([a, a], true) %}{% endset %}".repeat(60)
+                + "{{ [a] == [[a]] }}",
+        ),
+        ("a namespace in itself, printed", "{% set n = namespace() %}{% set n.n = n %}{{ n }}".into()),
+        (
+            "a namespace in itself, as JSON",
+            "{% set n = namespace() %}{% set n.n = [n] %}{{ n|tojson }}".into(),
+        ),
+        (
+            "a namespace in itself, compared",
+            "{% set n = namespace() %}{% set n.n = n %}{{ n.n == n.n.n }}".into(),
+        ),
+        (
+            "two namespaces in each other",
+            "{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = b %}{{ [a] == [b] }}".into(),
+        ),
+        ("repeated list of long texts", "{{ ['a' * 1000000] * 1000000 }}".into()),
+        ("repeated list, joined", "{{ (['a' * 1000000] * 1000000)|join }}".into()),
+        ("indent of JSON", "{{ [[1]]|tojson(indent=1000000000) }}".into()),
+        ("indent of JSON by place", "{{ [[1]]|tojson(1000000000) }}".into()),
+        ("format precision", "{{ '{:.999999999f}'.format(1.0) }}".into()),
         ("numbers", looped("{% set s = namespace(x=9) %}", "{% set s.x = s.x * s.x %}", "")),
     ]
 }
@@ -112,6 +159,64 @@ fn limits_say_what_was_found() {
     assert_eq!(render(&format!("{{{{ '{long}'|length }}}}")).unwrap(), "60000");
 }
 
+/// Checks that are written into a template change no text. Right: what Jinja2 gives.
+#[test]
+fn checks_of_variables_leave_the_text_as_it_is() {
+    let trimmed = WhiteSpace { trim_statements: true, keep_last_line_break: false };
+    for (source, wanted, wanted_trimmed) in [
+        ("{% set a = 1 %}\n {{ a }}", "\n 1", " 1"),
+        ("{% set a = 1 -%}\n {{ a }}", "1", "1"),
+        ("{% set a = 1 +%}\n {{ a }}", "\n 1", "\n 1"),
+        ("a \n {%- set a = 1 %}\n{{ a }}", "a\n1", "a1"),
+        ("{% set a, b = 1, [2] %}{{ a }}{{ b[0] }}", "12", "12"),
+        ("{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}\n{{ n.x }}", "\n2", "2"),
+        ("{% set a %}\nx{% endset %}\n{{ a }}", "\n\nx", "x"),
+        ("{% set a | upper %}x=1{% endset -%}\n{{ a }}", "X=1", "X=1"),
+        ("{% for a, b in {'k': 1}|items %}\n{{ a }}{{ b }}{% else %}none{% endfor %}", "\nk1", "k1"),
+        ("{% for m in messages if m.role == 'user' -%}\n {{ m.content }}\n{%- endfor %}", "hello", "hello"),
+        ("{% for x in [] %}{% else %}none{% endfor %}", "none", "none"),
+        (
+            "{% for x in [[1, [2]]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
+            "(1(2))",
+            "(1(2))",
+        ),
+        ("{% with a = 1, b = [a, 2] %}\n{{ a }}{{ b[1] }}{% endwith %}", "\n12", "12"),
+        ("{% with (a, b) = (1, 2) %}{{ a }}{{ b }}{% endwith %}", "12", "12"),
+        (
+            "{% macro f(a, b=g(1, 2), c=[1, 2]) -%}\n{{ a }}{{ b }}{{ c[1] }}{%- endmacro %}{{ f(1, 3) }}",
+            "132",
+            "132",
+        ),
+        ("{% macro f(a) %}{{ a is defined }}{% endmacro %}{{ f() }}", "False", "False"),
+        (
+            "{% macro f() %}<{{ caller('x') }}>{% endmacro %}{% call(u) f() %}{{ u }}{% endcall %}",
+            "<x>",
+            "<x>",
+        ),
+        (
+            "{% set set = 1 %}{{ set }}{% raw %}{% set a = 1 %}{% endraw %}",
+            "1{% set a = 1 %}",
+            "1{% set a = 1 %}",
+        ),
+        ("{% set a = '%}' %}{{ a }}", "%}", "%}"),
+        ("{% set a = x if x else {'b': 1} %}{{ a.b }}", "1", "1"),
+        (
+            "{{ [{'b': 'c'}]|tojson(indent=2)|length }}{{ '{:5.2f} {}'.format(1.5, 123456) }}",
+            "24 1.50 123456",
+            "24 1.50 123456",
+        ),
+    ] {
+        assert_eq!(render(source).as_deref(), Ok(wanted), "{source}");
+        let template = BoundedTemplate::new(environment(trimmed), source).unwrap();
+        let context = json!({"messages": [{"role": "user", "content": "hello"}]});
+        assert_eq!(template.render(Value::from(Serde(context))).unwrap(), wanted_trimmed, "{source}");
+    }
+    let mut strict = environment(AS_WRITTEN);
+    strict.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
+    let source = "{% macro f(a) %}{{ a is defined }}{% endmacro %}{{ f() }}{% set b = nothing %}{% for c in [nothing] %}{{ c is defined }}{% endfor %}";
+    assert_eq!(BoundedTemplate::new(strict, source).unwrap().render(Value::from(())).unwrap(), "FalseFalse");
+}
+
 /// Right: what apply_chat_template of Transformers gives for the same templates (its `AssistantTracker` renders the body).
 #[test]
 fn the_tag_generation_renders_its_body() {
@@ -134,4 +239,9 @@ fn the_tag_generation_renders_its_body() {
 fn names_that_a_template_reads() {
     let template = BoundedTemplate::new(environment(AS_WRITTEN), "{% set b = a %}{{ b }}{{ c.d }}").unwrap();
     assert_eq!(Vec::from_iter(template.undeclared().unwrap()), ["a", "c"]);
+    // A long conversation, copied turn by turn.
+    let source = "{% set n = namespace(all=[]) %}{% for m in messages %}{% set n.all = n.all + [m] %}{% endfor %}{{ n.all|length }}";
+    let template = BoundedTemplate::new(environment(AS_WRITTEN), source).unwrap();
+    let messages = vec![json!({"role": "user", "content": "hello"}); 2000];
+    assert_eq!(template.render(Value::from(Serde(json!({ "messages": messages })))).unwrap(), "2000");
 }
