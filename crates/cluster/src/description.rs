@@ -3,7 +3,7 @@
 use crate::collective::SlotSwitch;
 use crate::topology::{Clos, Dragonfly, RailOnly, RailOptimised, Topology, Torus};
 use crate::{CableKind, ClusterError, LinkClass, Network, NodeShape, catalogue};
-use bessemer_units::Link;
+use bessemer_units::{Link, with_suggestion};
 use serde::Deserialize;
 
 /// A described network and the figures of its parts.
@@ -126,7 +126,7 @@ impl Description {
     pub fn parse(file: &str, text: &str) -> Result<Description, ClusterError> {
         let parsed: File = toml::from_str(text).map_err(|e| ClusterError::Description {
             file: file.into(),
-            problem: e.to_string().trim_end().into(),
+            problem: with_suggestion(e.to_string().trim_end()),
         })?;
         let in_file = |e: ClusterError| match e {
             ClusterError::Value { place, wanted, found, hint } => {

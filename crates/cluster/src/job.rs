@@ -7,7 +7,7 @@ use crate::{
     simulate,
 };
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
-use bessemer_units::Bytes;
+use bessemer_units::{Bytes, with_suggestion};
 use serde::Deserialize;
 
 /// Axes of a mesh, the fastest first, with what each exchanges in a step. Rank r is on device r.
@@ -69,7 +69,7 @@ impl TrafficJob {
     pub fn parse(file: &str, text: &str) -> Result<TrafficJob, ClusterError> {
         let parsed: File = toml::from_str(text).map_err(|e| ClusterError::Description {
             file: file.into(),
-            problem: e.to_string().trim_end().into(),
+            problem: with_suggestion(e.to_string().trim_end()),
         })?;
         if !(0.0..=1e6).contains(&parsed.overhead_us) {
             let place = format!("{file}: overhead_us");

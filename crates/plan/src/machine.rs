@@ -2,7 +2,7 @@
 
 use crate::{InProcess, Measurements, PlanError, SummingSwitches};
 use bessemer_cluster::collective::formulas::ring_all_reduce;
-use bessemer_units::{Link, did_you_mean};
+use bessemer_units::{Link, did_you_mean, with_suggestion};
 use serde::{Deserialize, Serialize};
 
 /// A kind of device, and how devices are joined.
@@ -198,7 +198,7 @@ impl Machine {
     /// that is not in the catalogue.
     pub fn parse(text: &str) -> Result<Machine, PlanError> {
         let wrong = |problem: String| PlanError::Machine { problem };
-        let unread = |cause: toml::de::Error| wrong(cause.message().to_string());
+        let unread = |cause: toml::de::Error| wrong(with_suggestion(cause.message()));
         let mut table: toml::Table = toml::from_str(text).map_err(unread)?;
         if let Some(ports) = table.remove("network") {
             let ports: NetworkPorts = ports.try_into().map_err(unread)?;

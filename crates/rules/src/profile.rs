@@ -10,7 +10,7 @@ use crate::read::{read_list, read_text};
 use crate::words::WordSegmenter;
 use bessemer_corpus_config::is_profile_path;
 use bessemer_text::Words;
-use bessemer_units::did_you_mean;
+use bessemer_units::{did_you_mean, with_suggestion};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -151,8 +151,8 @@ impl Profile {
     /// # Errors
     /// If it is no profile: the message says where and what was wanted.
     pub fn parse(toml: &str, folder: Option<&Path>) -> Result<Profile> {
-        let file: ProfileFile =
-            toml::from_str(toml).map_err(|error| Error::new(error.to_string().trim_end()))?;
+        let file: ProfileFile = toml::from_str(toml)
+            .map_err(|error| Error::new(with_suggestion(error.to_string().trim_end())))?;
         Profile::compile(file, folder)
     }
 

@@ -5,6 +5,7 @@ use crate::filters::Filter;
 use crate::metrics::{Metric, OutputType};
 use crate::task::columns;
 use crate::yaml::FUNCTION;
+use bessemer_units::did_you_mean;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -86,10 +87,13 @@ struct Fields<'a> {
     map: Map<String, Value>,
     /// Where the mapping stands, e.g. "fewshot_config.".
     place: &'a str,
+    /// Known fields: those that were taken, in the mapping or not.
+    known: Vec<String>,
 }
 
 impl Fields<'_> {
     fn take(&mut self, key: &str) -> Result<Option<Value>, String> {
+        self.known.push(key.to_owned());
         let value = self.map.remove(key).filter(|value| !value.is_null());
         if let Some(function) = value.as_ref().and_then(|value| value.get(FUNCTION)) {
             return Err(format!(
@@ -163,7 +167,10 @@ impl Fields<'_> {
     fn end(self) -> Result<(), String> {
         match self.map.keys().next() {
             None => Ok(()),
-            Some(key) => Err(format!("{}{key}: unknown field of a task", self.place)),
+            Some(key) => {
+                let near = did_you_mean(key, self.known.iter().map(String::as_str));
+                Err(format!("{}{key}: unknown field of a task{near}", self.place))
+            }
         }
     }
 }
@@ -180,7 +187,7 @@ impl TaskConfig {
     }
 
     fn read(name: String, map: Map<String, Value>) -> Result<TaskConfig, String> {
-        let mut fields = Fields { map, place: "" };
+        let mut fields = Fields { map, place: "", known: Vec::new() };
         for ignored in ["task", "task_alias", "tag", "group", "should_decontaminate"] {
             fields.map.remove(ignored);
         }
@@ -194,7 +201,8 @@ impl TaskConfig {
         fields.refuse("doc_to_audio", "wanted text only")?;
         let metadata = fields.map.remove("metadata").unwrap_or_default();
         let version = metadata.get("version").map(crate::python::display).unwrap_or_else(|| "none".into());
-        let mut kwargs = Fields { map: fields.mapping("dataset_kwargs")?, place: "dataset_kwargs." };
+        let mut kwargs =
+            Fields { map: fields.mapping("dataset_kwargs")?, place: "dataset_kwargs.", known: Vec::new() };
         let data_files = kwargs.take("data_files")?;
         kwargs.map.remove("trust_remote_code");
         kwargs.map.remove("data_dir");
@@ -213,7 +221,8 @@ impl TaskConfig {
             return Err("output_type multiple_choice: wanted doc_to_choice".into());
         }
         let fewshot_split = fields.text("fewshot_split")?;
-        let mut fewshot = Fields { map: fields.mapping("fewshot_config")?, place: "fewshot_config." };
+        let mut fewshot =
+            Fields { map: fields.mapping("fewshot_config")?, place: "fewshot_config.", known: Vec::new() };
         fewshot.refuse("process_docs", "wanted columns that need no preparation")?;
         let fewshot_parts = Parts {
             text: fewshot.source("doc_to_text")?.unwrap_or_else(|| parts.text.clone()),
@@ -276,7 +285,7 @@ impl TaskConfig {
 
 impl Generation {
     fn read(map: Map<String, Value>, delimiter: &str) -> Result<Generation, String> {
-        let mut fields = Fields { map, place: "generation_kwargs." };
+        let mut fields = Fields { map, place: "generation_kwargs.", known: Vec::new() };
         let until = match fields.take("until")? {
             None => vec![delimiter.to_owned()],
             Some(Value::String(one)) => vec![one],

@@ -23,7 +23,7 @@ pub use dtype::DType;
 pub use interval::{best_interval, daly_interval, young_interval};
 pub use link::Link;
 pub use matmul::MatmulPrecision;
-pub use nearest::{did_you_mean, nearest};
+pub use nearest::{did_you_mean, nearest, with_suggestion};
 pub use offload::{Offload, OffloadPlan};
 pub use params::{ParamDType, ParamStorage, ReduceDType};
 pub use quantity::{Bytes, Flops, Seconds, Tokens};

@@ -36,6 +36,25 @@ pub fn did_you_mean<'n>(typed: &str, names: impl IntoIterator<Item = &'n str>) -
     nearest(typed, names).map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"))
 }
 
+/// An error message of serde with [`did_you_mean`] after the unknown field or variant that it names; any other message as it is.
+///
+/// ```
+/// let message = "unknown field `lnik`, expected `link` or `ports`";
+/// let wanted = "unknown field `lnik` (did you mean \"link\"?), expected `link` or `ports`";
+/// assert_eq!(bessemer_units::with_suggestion(message), wanted);
+/// ```
+pub fn with_suggestion(message: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"];
+    let after = unknown.iter().filter_map(|what| Some(message.rfind(what)? + what.len())).max();
+    let parts = after.and_then(|after| {
+        let (typed, expected) = message[after..].split_once('`')?;
+        Some((after + typed.len() + 1, typed, expected.strip_prefix(", expected ")?))
+    });
+    let Some((end, typed, expected)) = parts else { return message.to_owned() };
+    let names = expected.lines().next().unwrap_or_default().split('`').skip(1).step_by(2);
+    format!("{}{}{}", &message[..end], did_you_mean(typed, names), &message[end..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +80,27 @@ mod tests {
         assert_eq!(nearest(&"x".repeat(1 << 20), names), None);
         let long = "lr".repeat(1 << 20);
         assert_eq!(nearest("lr", [&*long]), None);
+    }
+
+    #[test]
+    fn messages_of_serde_get_a_suggestion_and_others_stay() {
+        for (message, wanted) in [
+            (
+                "at line 3\n  | unknown field `x`\nunknown field `nodes`, expected one of `name`, `node`, `link`",
+                "at line 3\n  | unknown field `x`\nunknown field `nodes` (did you mean \"node\"?), expected one of `name`, `node`, `link`",
+            ),
+            (
+                "unknown variant `rign`, expected `ring` or `table`\nin `all_reduce`",
+                "unknown variant `rign` (did you mean \"ring\"?), expected `ring` or `table`\nin `all_reduce`",
+            ),
+            ("unknown field `zzz`, expected `name`", "unknown field `zzz`, expected `name`"),
+            ("unknown field `a`, there are no fields", "unknown field `a`, there are no fields"),
+            ("unknown field `", "unknown field `"),
+            ("missing field `name`", "missing field `name`"),
+            ("", ""),
+        ] {
+            assert_eq!(with_suggestion(message), wanted);
+        }
     }
 
     #[test]

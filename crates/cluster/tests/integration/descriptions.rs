@@ -58,7 +58,12 @@ fn cost_and_power_are_those_of_the_parts() {
 #[test]
 fn bad_descriptions_say_what_was_wanted_and_found() {
     let typo = refused("nodes = 4\n[network]\ntopolgy = \"switch\"\n");
-    assert!(typo.contains("my.toml") && typo.contains("topolgy") && typo.contains("line 3"), "{typo}");
+    assert!(
+        typo.contains("my.toml")
+            && typo.contains("`topolgy` (did you mean \"topology\"?)")
+            && typo.contains("line 3"),
+        "{typo}"
+    );
     let base = "nodes = 4\n[network]\ntopology = \"fat-tree\"\n";
     let link = refused(&format!("{base}ports = 4\n"));
     assert!(link.contains("network.link: wanted a name of the catalogue"), "{link}");
@@ -149,7 +154,12 @@ fn bad_jobs_say_what_was_wanted_and_found() {
     assert!(TrafficJob::from_specs(&twice).unwrap_err().to_string().contains("wanted 8, as before, found 4"));
     let typo =
         TrafficJob::parse("job.toml", "[[axis]]\naxis = \"data\"\nrank = 4\n").unwrap_err().to_string();
-    assert!(typo.contains("job.toml") && typo.contains("rank") && typo.contains("line 3"), "{typo}");
+    assert!(
+        typo.contains("job.toml")
+            && typo.contains("`rank` (did you mean \"ranks\"?)")
+            && typo.contains("line 3"),
+        "{typo}"
+    );
     let network = Description::parse("n", EXAMPLES[0].1).unwrap().network;
     let job = TrafficJob::from_specs(&["data=9:all-reduce:1MiB".to_string()]).unwrap();
     let error = run_job(&network, &job, Routing::Static, &Failures::default()).unwrap_err().to_string();

@@ -159,7 +159,8 @@ impl JudgeTemplate {
         if text.len() > LONGEST {
             return Err(wrong(format!("wanted at most {LONGEST} bytes, found {}", text.len())));
         }
-        let fields: Fields = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        let fields: Fields =
+            toml::from_str(text).map_err(|e| wrong(bessemer_units::with_suggestion(&e.to_string())))?;
         if fields.generate.is_none() && fields.likelihood.is_none() {
             return Err(wrong("wanted a table [generate], [likelihood] or both".into()));
         }
@@ -519,6 +520,7 @@ mod tests {
             ("name = 1".to_owned(), vec!["t.toml", "line 1"]),
             (head.into(), vec!["[generate], [likelihood] or both"]),
             (format!("{head}colour = 1\n[generate]"), vec!["unknown field `colour`"]),
+            (format!("{head}[generate]\nfrist = 'A'\n"), vec!["`frist` (did you mean \"first\"?)", "line 5"]),
             (format!("{head}[generate]\nfirst = 'A'\n"), vec!["generate.second: wanted a pattern"]),
             (format!("{head}[generate]\nfirst = '('\nsecond = 'B'\n"), vec!["generate.first"]),
             (format!("{head}[likelihood]\nfirst = 'A'\n"), vec!["likelihood.second: wanted a continuation"]),

@@ -60,7 +60,7 @@ fn wrong_descriptions_are_refused() {
     let text = include_str!("../../machines/h100-80gb.toml");
     for (from, to, said) in [
         ("node = 8", "node = 0", "node is 0"),
-        ("node = 8", "nodes = 8", "unknown field `nodes`"),
+        ("node = 8", "nodes = 8", "unknown field `nodes` (did you mean \"node\"?)"),
         ("matrix_flops = 989e12", "matrix_flops = -1.0", "matrix_flops is -1"),
         ("matrix_flops = 989e12", "matrix_flops = nan", "matrix_flops is NaN"),
         ("bus_bandwidth = 370.8e9", "bus_bandwidth = 0.0", "all_reduce: wanted figures above 0"),
@@ -76,7 +76,7 @@ fn wrong_descriptions_are_refused() {
             "node_link is \"nvlink\" (did you mean \"nvlink",
         ),
         ("ports = 8 }", "ports = 0 }", "network_bandwidth is 0"),
-        ("ports = 8 }", "port = 8 }", "unknown field `port`"),
+        ("ports = 8 }", "port = 8 }", "unknown field `port` (did you mean \"ports\"?)"),
         ("node = 8", "node = 8\nnetwork_bandwidth = 1e9", "wanted one of them"),
     ] {
         assert!(text.contains(from));

@@ -103,6 +103,10 @@ fn what_cannot_run_here_is_named() {
     );
     wrong(&format!("{TEMPLATE}nothing: 1\n"), "nothing: unknown field");
     wrong(
+        &format!("{TEMPLATE}num_fewshots: 1\n"),
+        "num_fewshots: unknown field of a task (did you mean \"num_fewshot\"?)",
+    );
+    wrong(
         &TEMPLATE.replace("multiple_choice", "classification"),
         "output_type classification: wanted multiple_choice",
     );
