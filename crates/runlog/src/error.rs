@@ -15,6 +15,9 @@ pub enum RunLogError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The folder of the log could not be opened. The system's answer names it.
+    #[error(transparent)]
+    Folder(std::io::Error),
     /// A file could not be written or made durable (full disk). The system's answer names the file.
     #[error("{source}; {} was not replaced", path.display())]
     Write {

@@ -79,7 +79,7 @@ pub fn read_tail(dir: impl AsDir, bytes: u64) -> Result<Vec<Record>, RunLogError
 }
 
 pub(crate) fn opened(dir: &impl AsDir) -> Result<ConfinedDir, RunLogError> {
-    dir.as_dir().map_err(|e| RunLogError::io(Path::new(FILE), "open the folder of", e))
+    dir.as_dir().map_err(RunLogError::Folder)
 }
 
 /// A line of a log.

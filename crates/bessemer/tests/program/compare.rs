@@ -117,6 +117,12 @@ fn runs_are_recorded_listed_and_compared() {
     place
         .bessemer(&["compare", "runs/damaged", "nothere"])
         .failed(1, &["2 of 2 runs cannot be read", "nothere"]);
+    let missing = place.bessemer(&["compare", "runs/none", "nothere"]);
+    assert_eq!(
+        (missing.err.matches("runs/none").count(), missing.err.matches("nothere").count()),
+        (1, 1),
+        "{missing:?}"
+    );
     let out = ["compare", "runs/t", "runs/other", "--out", "none/x.html"];
     place.bessemer(&out).failed(1, &["--out none/x.html"]);
     place.bessemer(&["runs", "nothere"]).failed(1, &["nothere", "run.dir"]);

@@ -345,8 +345,14 @@ fn foreign_files_and_other_versions_are_refused_and_left_alone() {
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
     let missing = dir.path().join("missing");
-    assert!(matches!(read(&missing), Err(RunLogError::Io { .. })));
-    assert!(matches!(RunLog::open(&missing), Err(RunLogError::Io { .. })));
+    for error in [read(&missing).unwrap_err(), RunLog::open(&missing).map(drop).unwrap_err()] {
+        let text = error.to_string();
+        assert!(
+            matches!(error, RunLogError::Folder(_)) && text.starts_with("cannot open the directory"),
+            "{text}"
+        );
+        assert_eq!(text.matches(&missing.display().to_string()).count(), 1, "{text}");
+    }
 }
 
 #[test]
