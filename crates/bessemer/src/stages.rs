@@ -34,6 +34,16 @@ const MOST_REPEATED: f64 = 0.1;
 /// Fewest blocks of a validation split whose share means something.
 const FEWEST_BLOCKS: u64 = 8;
 
+/// Reads the tokenizer that the recipe names instead of training one; `None` if it names none.
+pub(crate) fn given_tokenizer(recipe: &Recipe) -> Result<Option<Tokenizer>, Failure> {
+    let file = &recipe.tokenizer.file;
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let loaded = load_tokenizer(Path::new(file));
+    loaded.map(Some).map_err(|e| Failure::new(format!("tokenizer.file: {}", e.message)))
+}
+
 /// State that the stages of one run share.
 pub(crate) struct Stages<'a> {
     pub(crate) recipe: &'a Recipe,
@@ -129,13 +139,7 @@ impl Stages<'_> {
     ) -> Result<Arc<Tokenizer>, Failure> {
         let begun = Instant::now();
         self.is_own(STAGES)?;
-        let file = Path::new(&self.recipe.tokenizer.file);
-        let given = match file.as_os_str().is_empty() {
-            true => None,
-            false => Some(
-                load_tokenizer(file).map_err(|e| Failure::new(format!("tokenizer.file: {}", e.message)))?,
-            ),
-        };
+        let given = given_tokenizer(self.recipe)?;
         let made_from = match &given {
             Some(given) => json!({ "fingerprint": given.fingerprint() }),
             None => {
@@ -157,7 +161,11 @@ impl Stages<'_> {
         if let Some(tokenizer) = given {
             tokenizer.save_in(self.dir.handle()?, TOKENIZER)?;
             self.mark("tokenizer", &made_from, &tokenizer.fingerprint())?;
-            console.say(&format!("tokenizer: {} tokens of {}", tokenizer.vocab_size(), file.display()));
+            console.say(&format!(
+                "tokenizer: {} tokens of {}",
+                tokenizer.vocab_size(),
+                self.recipe.tokenizer.file
+            ));
             let seconds = begun.elapsed().as_secs_f64();
             log.append(&tokenizer_record(&tokenizer, 0, seconds).into())?;
             log_stage(log, "tokenizer", seconds)?;

@@ -62,8 +62,8 @@ pub use read::{CorpusDocument, CorpusReader};
 pub use remote::{Engine, RemotePlan};
 pub use sample::{Sample, sample};
 pub use source::{
-    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, begins_as_text, open_compressed,
-    open_json_lines, repair_json, source_kind_of,
+    Access, Listing, Skipped, SkippedFiles, Source, SourceInfo, begins_as_text, check_inputs,
+    open_compressed, open_json_lines, repair_json, source_kind_of,
 };
 pub use split::side_of;
 pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};

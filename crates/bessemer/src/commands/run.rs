@@ -12,11 +12,10 @@ use crate::machine;
 use crate::recipes::load_recipe_for;
 use crate::run_dir::{LOCK, RECIPE, RunDir, SHARDS};
 use crate::signals::{Deadline, stop_flag};
-use crate::stages::Stages;
+use crate::stages::{Stages, given_tokenizer};
 use crate::task_data::parquet_rows;
 use crate::uploads::Uploads;
 use crate::working_tree;
-use bessemer_corpus_config::CorpusConfig;
 use bessemer_durable::FileLock;
 use bessemer_eval::score::prepared::Catalog;
 use bessemer_kernels_cpu::Rung;
@@ -60,7 +59,7 @@ impl Session {
     /// Loads the recipe and takes the run directory for this process, to build from the corpus on.
     pub(crate) fn open(args: &RecipeArgs, recipe_use: RecipeUse) -> Result<Session, Failure> {
         let mut session = Session::of(load_recipe_for(&args.recipe, &args.overrides(), recipe_use)?)?;
-        session.hold(Begins::WithCorpus)?;
+        session.hold(Begins::WithCorpus(recipe_use))?;
         Ok(session)
     }
 
@@ -94,7 +93,7 @@ impl Session {
     /// Takes the run directory for this process, if what the session begins with is there.
     fn hold(&mut self, begins: Begins) -> Result<(), Failure> {
         match begins {
-            Begins::WithCorpus => sources_exist(&self.recipe.corpus)?,
+            Begins::WithCorpus(recipe_use) => check_inputs(&self.recipe, recipe_use)?,
             Begins::WithTraining if self.dir.root().is_dir() => {}
             Begins::WithTraining => {
                 return Err(Failure::new(format!(
@@ -316,24 +315,17 @@ impl Session {
 #[derive(Clone, Copy)]
 enum Begins {
     /// It reads the sources, and makes the run directory.
-    WithCorpus,
+    WithCorpus(RecipeUse),
     /// Training, on the corpus, tokenizer and shards of the run directory.
     WithTraining,
 }
 
-/// Errors if a file or folder of the recipe is not there: a mistyped path must not leave a run directory behind.
-fn sources_exist(corpus: &CorpusConfig) -> Result<(), Failure> {
-    let named = [("corpus.path", &corpus.path)].into_iter();
-    let named = named.chain(corpus.sources.iter().map(|source| ("corpus.sources", &source.path)));
-    // An address is asked by the stage that reads it.
-    let local = named.filter(|(_, path)| !path.is_empty() && !path.contains("://"));
-    for (key, path) in local {
-        Path::new(path).metadata().map_err(|e| {
-            Failure::new(format!(
-                "cannot read the corpus source {path}: {e}; check {key} (relative paths start at the current \
-                 directory)"
-            ))
-        })?;
+/// Returns an error if an input of the recipe cannot be read: a mistyped path must not leave a run directory behind, nor be found
+/// after hours of work on the corpus.
+fn check_inputs(recipe: &Recipe, recipe_use: RecipeUse) -> Result<(), Failure> {
+    bessemer_corpus::check_inputs(&recipe.corpus)?;
+    if recipe_use != RecipeUse::Corpus {
+        given_tokenizer(recipe)?;
     }
     Ok(())
 }
@@ -482,7 +474,7 @@ fn lead(
         (None, 0) => {}
     }
     session.refuse_what_cannot_fit(job, console)?;
-    session.hold(if stages { Begins::WithCorpus } else { Begins::WithTraining })?;
+    session.hold(if stages { Begins::WithCorpus(RecipeUse::Training) } else { Begins::WithTraining })?;
     job.launched(session.launch, &session.dir)?;
     // A process that left alone would end the others with an error; they agree to stop instead.
     let _held = job.is_of_processes().then(|| session.deadline.hold());

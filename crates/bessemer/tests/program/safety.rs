@@ -3,12 +3,13 @@
 
 use crate::workplace::{GPT2, Workplace, assert_untouched, finished, with_overrides};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 const FAILED: i32 = 1;
 const CONTINUE: i32 = 75;
+const RECIPE: i32 = 78;
 const SAVES: [&str; 4] =
     ["save.every_steps=2", "save.keep_last=1", "optim.schedule=constant", "eval.ngram.enabled=false"];
 
@@ -136,6 +137,58 @@ fn a_damaged_line_of_the_log_costs_that_line() {
         place.bessemer(words).failed(FAILED, &["metrics.jsonl", "regular file"]);
     }
     assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn an_input_that_cannot_be_read_is_refused_before_the_run_directory_is_made() {
+    let place = Workplace::new(GPT2);
+    fs::create_dir(place.path("folder")).unwrap();
+    fs::write(place.path("folder/text.txt"), "A line of text.\n").unwrap();
+    assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    let socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
+    fs::write(place.path("secret.txt"), "text").unwrap();
+    fs::set_permissions(place.path("secret.txt"), fs::Permissions::from_mode(0o0)).unwrap();
+    let is_refused = fs::File::open(place.path("secret.txt")).is_err();
+    let source = |name: &str, kind: &str| {
+        vec![format!("corpus.path={name}"), format!("corpus.source={kind}"), "run.name=new".into()]
+    };
+    let set = |key_and_value: &str| vec![key_and_value.to_owned(), "run.name=new".into()];
+    let score = |path: &str| {
+        let list =
+            format!("corpus.scores.list=[{{name = \"lang\", kind = \"language\", model = \"{path}\"}}]");
+        vec![list, "run.name=new".into()]
+    };
+    let mut cases = vec![
+        (source("pipe", "auto"), FAILED, ["pipe", "save its content to a file"]),
+        (source("pipe", "file"), FAILED, ["pipe", "save its content to a file"]),
+        (source("pipe", "jsonl"), FAILED, ["pipe", "save its content to a file"]),
+        (source("socket", "folder"), FAILED, ["socket", "save its content to a file"]),
+        (source("none", "auto"), FAILED, ["none", "check corpus.path"]),
+        (source("folder", "file"), FAILED, ["folder", "corpus.source = \"folder\""]),
+        (source("recipe.toml", "folder"), FAILED, ["recipe.toml", "corpus.source = \"file\""]),
+        (set("tokenizer.file=none.json"), FAILED, ["tokenizer.file", "none.json"]),
+        (set("tokenizer.file=folder"), FAILED, ["tokenizer.file", "folder"]),
+        (set("tokenizer.file=pipe"), FAILED, ["tokenizer.file", "pipe"]),
+        (set("tokenizer.file=recipe.toml"), FAILED, ["tokenizer.file", "recipe.toml"]),
+        (set("corpus.urls.domain_files=[\"pipe\"]"), RECIPE, ["corpus.urls.domain_files", "pipe"]),
+        (set("corpus.urls.domain_files=[\"none\"]"), RECIPE, ["corpus.urls.domain_files", "none"]),
+        (score("none"), RECIPE, ["\"lang\": model", "none"]),
+        (score("folder"), RECIPE, ["\"lang\": model", "folder"]),
+    ];
+    if is_refused {
+        cases.push((source("secret.txt", "file"), FAILED, ["secret.txt", "ermission denied"]));
+    }
+    for (sets, code, parts) in cases {
+        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+        let done = place.bessemer(&with_overrides(&["run", "recipe.toml"], &sets));
+        done.failed(code, &parts);
+        assert!(!place.path("runs").exists(), "{sets:?} leaves a run directory");
+    }
+    // A corpus needs no tokenizer.
+    let sets = ["tokenizer.file=none.json"];
+    let done = place.bessemer(&with_overrides(&["corpus", "build", "recipe.toml"], &sets));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    drop(socket);
 }
 
 #[test]

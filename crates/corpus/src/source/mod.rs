@@ -31,7 +31,7 @@ pub(crate) use location::is_address;
 pub(crate) use metadata::MetadataColumns;
 pub use repair::repair_json;
 pub(crate) use resolve::open;
-pub use resolve::source_kind_of;
+pub use resolve::{check_inputs, source_kind_of};
 pub use row_lines::open_json_lines;
 
 use bessemer_corpus_config::DialogueConfig;

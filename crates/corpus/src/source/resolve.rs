@@ -40,6 +40,44 @@ pub(crate) fn open(config: &CorpusConfig) -> Result<Arc<dyn Source>> {
     Ok(Arc::new(chain::open(sources)))
 }
 
+/// Checks, without reading a text, that every local file and folder that the configuration names exists, is of the kind that its
+/// use needs, and may be read. Reading, and a listing of object stores, may find further faults.
+///
+/// # Errors
+/// The first path at fault, with the reason.
+pub fn check_inputs(config: &CorpusConfig) -> Result<()> {
+    if config.sources.is_empty() {
+        check_source_path(config)?;
+    }
+    for source in &config.sources {
+        check_source_path(&source.alone(config))
+            .map_err(|error| Error::OfSource { name: source.name.clone(), error: Box::new(error) })?;
+    }
+    for (key, path) in config.clone().paths() {
+        bessemer_durable::open_regular(Path::new(path))
+            .map_err(|cause| Error::Config(format!("{key}: cannot read {path}: {cause}")))?;
+    }
+    Ok(())
+}
+
+/// Checks the path of a single source.
+fn check_source_path(config: &CorpusConfig) -> Result<()> {
+    let path = Path::new(&config.path);
+    if config.path.is_empty() || is_address(&config.path) {
+        return Ok(());
+    }
+    match config.source {
+        SourceKind::Folder => folder_exists(path)?,
+        SourceKind::File => file_exists(path)?,
+        _ => exists(path)?,
+    }
+    let opened = match path.is_dir() {
+        true => std::fs::read_dir(path).map(drop),
+        false => bessemer_durable::open_regular(path).map(drop),
+    };
+    opened.map_err(|cause| unreadable(path, &cause))
+}
+
 /// Opens one source.
 fn open_one(config: &CorpusConfig, metadata: &MetadataColumns) -> Result<Arc<dyn Source>> {
     let path = Path::new(&config.path);
@@ -298,12 +336,13 @@ fn exists(path: &Path) -> Result<()> {
             "is a pipe, device or socket",
             "save its content to a file first, and set corpus.path to that",
         )),
-        Err(cause) => Err(wrong(
-            path,
-            &format!("cannot be read: {cause}"),
-            "check corpus.path; a relative path is taken from the current directory",
-        )),
+        Err(cause) => Err(unreadable(path, &cause)),
     }
+}
+
+fn unreadable(path: &Path, cause: &std::io::Error) -> Error {
+    let hint = "check corpus.path; a relative path is taken from the current directory";
+    wrong(path, &format!("cannot be read: {cause}"), hint)
 }
 
 fn folder_exists(path: &Path) -> Result<()> {
