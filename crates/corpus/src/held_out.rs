@@ -150,7 +150,8 @@ impl Choice {
     pub(crate) fn in_words(self) -> &'static str {
         match self {
             Choice::Document { .. } => {
-                "the hash of names held out no document, so the one whose name hashes lowest is held out for validation"
+                "none of the documents that the hash of names holds out was kept, so the one whose name hashes lowest is held out \
+                 for validation"
             }
             Choice::Tail { .. } => {
                 "there are too few documents to hold one out, so the end of the largest is held out for validation"

@@ -664,3 +664,33 @@ fn numbers_and_keys_are_replaced_where_that_is_asked_for() {
             .contains("personal-data 1")
     );
 }
+
+/// Eight pairs of similar texts, of which FineWeb's MinHash finds the first four. Where one of a pair is held out, that one is dropped, be it
+/// the first or the second: no text of validation is also trained on.
+#[test]
+fn of_similar_texts_the_one_of_the_training_split_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dedup/tests/minhash-fineweb.jsonl");
+    let mut config = config(SourceKind::Jsonl, &source);
+    config.clean.min_bytes = 0;
+    config.dedup.methods = vec![dedup::Method::Minhash];
+    config.dedup.minhash =
+        dedup::MinHashConfig { verify: dedup::Verify::None, ..dedup::MinHashConfig::fineweb() };
+    let ids =
+        |rows: [u32; 4]| rows.map(|row| (format!("minhash-fineweb.jsonl#{row}"), "near-duplicate".into()));
+    // The hash holds out row 7, not row 8, from a fraction of .01 on.
+    for (fraction, rows) in [(0.0, [2, 4, 6, 8]), (0.05, [2, 4, 6, 7])] {
+        config.split.validation_fraction = fraction;
+        let out = folder.path().join(fraction.to_string());
+        built(&config, &out);
+        assert_eq!(dropped(&out), ids(rows), "validation_fraction = {fraction}");
+    }
+    // Without row 7 nothing is held out by hash, so another document is.
+    let summary = CorpusReader::open(&folder.path().join("0.05")).unwrap().summary().clone();
+    assert_eq!(summary.split(Split::Validation).documents, 1);
+    assert!(
+        summary.remarks.iter().any(|remark| remark.contains("holds out was kept")),
+        "{:?}",
+        summary.remarks
+    );
+}
