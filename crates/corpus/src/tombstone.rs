@@ -70,8 +70,13 @@ impl Tombstones {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(Tombstones::default()),
             Err(cause) => return Err(Error::System(cause)),
         };
-        let list: List =
-            serde_json::from_str(&text).map_err(|cause| Error::Json { path: path.clone(), cause })?;
+        let list: List = serde_json::from_str(&text).map_err(|cause| {
+            Error::Config(format!(
+                "{}: no list of deleted documents: {cause}; restore it from a copy, or remove it, after which a build \
+                 takes these documents up again",
+                path.display()
+            ))
+        })?;
         if list.format != FORMAT || list.version != TOMBSTONES_VERSION {
             return Err(Error::Config(format!(
                 "{}: {} of version {}; this program reads {FORMAT} of version {TOMBSTONES_VERSION}",

@@ -188,8 +188,18 @@ impl ConfinedDir {
             true => Err(Errno::XDEV),
             false => openat(&self.fd, below, flags, Mode::empty()),
         };
-        let fd = fd.map_err(|e| crate::at(&self.path.join(below), "open the directory", e.into()))?;
-        Ok(ConfinedDir { path: self.path.join(below), fd: Arc::new(fd) })
+        let path = self.path.join(below);
+        match fd {
+            Ok(fd) => Ok(ConfinedDir { path, fd: Arc::new(fd) }),
+            Err(Errno::NOTDIR) => Err(io::Error::new(
+                io::ErrorKind::NotADirectory,
+                format!(
+                    "cannot open the directory {}: not a directory; move it away and try again",
+                    path.display()
+                ),
+            )),
+            Err(e) => Err(crate::at(&path, "open the directory", e.into())),
+        }
     }
 
     /// Opens the directory `below`; makes it, and those above it, where they are missing.

@@ -39,7 +39,9 @@ fn read_file(path: &Path, role: Role) -> Result<Arc<Source>, RecipeError> {
     let refused = |reason: String| RecipeError::NotARecipe { path: path.to_path_buf(), reason };
     let mut bytes = Vec::new();
     let file = match bessemer_durable::open_input(path) {
-        Err(e) if e.kind() == ErrorKind::InvalidInput => return Err(refused(e.to_string())),
+        Err(e) if e.kind() == ErrorKind::InvalidInput => {
+            return Err(refused(format!("{e}; name a recipe file")));
+        }
         Err(e) if e.kind() == ErrorKind::NotFound => {
             return Err(RecipeError::Absent { path: path.to_path_buf() });
         }

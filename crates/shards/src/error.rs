@@ -61,7 +61,8 @@ pub enum ShardError {
         source: std::io::Error,
     },
     /// The path is a directory, FIFO, socket or device.
-    #[error("{}: wanted a regular shard file, found {found}", path.display())]
+    #[error("{}: wanted a regular shard file, found {found}; put the file itself in its place, or remove the folder of shards, which \
+         `bessemer run RECIPE` makes again", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,

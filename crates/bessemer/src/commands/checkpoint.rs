@@ -21,6 +21,9 @@ use bessemer_units::{Bytes, Tokens, counted};
 use serde_json::json;
 use std::path::Path;
 
+/// Advice about damaged checkpoints.
+const REMEDY: &str = "restore a damaged one from a copy, or remove its directory; a run continues from the newest that is intact";
+
 pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         CheckpointCommand::Ls { run } => list(run, as_json, console),
@@ -179,7 +182,9 @@ fn verify(args: &PlaceArgs, as_json: bool, console: &mut Console) -> Result<(), 
     }
     match damaged {
         0 => Ok(()),
-        1 if steps.len() == 1 => Err(Failure::new("the checkpoint is damaged")),
-        n => Err(Failure::new(format!("{n} of {} are damaged", counted(steps.len(), "checkpoint")))),
+        1 if steps.len() == 1 => Err(Failure::new(format!("the checkpoint is damaged; {REMEDY}"))),
+        n => {
+            Err(Failure::new(format!("{n} of {} are damaged; {REMEDY}", counted(steps.len(), "checkpoint"))))
+        }
     }
 }

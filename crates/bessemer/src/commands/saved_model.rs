@@ -113,6 +113,10 @@ pub(crate) fn named_tokenizer_error(path: &Path, error: TokenizerError) -> Failu
 
 /// A run directory without a checkpoint.
 pub(crate) fn no_checkpoint(dir: &RunDir) -> Failure {
+    let path = dir.checkpoints();
+    if path.symlink_metadata().is_ok() && !path.is_dir() {
+        return Failure::new(format!("{} is not a directory; move it away and train again", path.display()));
+    }
     Failure::new(format!(
         "{} holds no checkpoint; train first: bessemer run RECIPE",
         dir.checkpoints().display()
