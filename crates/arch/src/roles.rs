@@ -77,7 +77,7 @@ pub(crate) struct RoleRow {
     /// The dim that tensor-parallel ranks shard.
     pub(crate) dim: Option<usize>,
     pub(crate) gradient: GradientSum,
-    /// The loop of the operators that read it; of a parameter that is never sharded, the loop that says how its gradient is made.
+    /// Loop of the operators that read it. A parameter that is never sharded has the loop over which its gradient is a sum.
     pub(crate) sharded_loop: Option<ShardedLoop>,
     grid: GridPart,
 }
@@ -403,7 +403,7 @@ impl RoleRow {
         }
     }
 
-    /// Whether it is the second matrix of a block.
+    /// Returns true for the second matrix of a block.
     pub(crate) fn is_second(&self) -> bool {
         self.grid == GridPart::Second
     }
