@@ -4,7 +4,7 @@
 mod mutate;
 pub mod targets;
 
-pub use mutate::{Random, mutated};
+pub use mutate::mutated;
 
 use bessemer_corpus::{BuildContext, build};
 use bessemer_corpus_config::{CorpusConfig, SourceKind};

@@ -2,6 +2,7 @@
 
 use crate::topology::Topology;
 use crate::{ClusterError, Network, UNREACHABLE, Vertex};
+use bessemer_units::splitmix;
 use std::collections::BTreeSet;
 
 /// How one of several minimal paths is chosen, at each vertex that has a choice.
@@ -369,10 +370,7 @@ impl<'a> Router<'a> {
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+/// The first number that SplitMix64 makes from `seed`.
+fn mix(seed: u64) -> u64 {
+    splitmix::nth(seed, 0)
 }

@@ -10,32 +10,17 @@
 
 use bessemer_dedup::substring::{Finder, Limits, suffix};
 use bessemer_durable::ConfinedDir;
+use bessemer_units::splitmix::SplitMix64;
 use std::error::Error;
 use std::io::Write;
 use std::time::Instant;
 
-/// Splitmix64: any stream of numbers will do, as long as it is the same everywhere.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-}
-
 /// Documents of Zipf-like words, about 4 KiB each; some take a passage of 500 to 2500 bytes from an earlier one.
 fn documents(bytes: usize, share: f64) -> Vec<Vec<u8>> {
-    let mut numbers = Numbers(1);
+    let mut numbers = SplitMix64(1);
     let mut word = |_| {
-        let length = 2 + numbers.below(9);
-        (0..length).map(|_| b"etaoinshrdlucmfwypvbgkqjxz"[numbers.below(26).min(numbers.below(26))]).collect()
+        let length = 2 + numbers.index(9);
+        (0..length).map(|_| b"etaoinshrdlucmfwypvbgkqjxz"[numbers.index(26).min(numbers.index(26))]).collect()
     };
     let words: Vec<Vec<u8>> = (0..30_000).map(&mut word).collect();
     let (mut all, mut total): (Vec<Vec<u8>>, usize) = (Vec::new(), 0);
@@ -43,15 +28,15 @@ fn documents(bytes: usize, share: f64) -> Vec<Vec<u8>> {
         let mut document = Vec::with_capacity(5000);
         while document.len() < 4000 {
             // Rank with a density of about 1 / rank.
-            let rank = ((numbers.below(1 << 20) as f64 / (1 << 20) as f64) * (words.len() as f64).ln()).exp();
+            let rank = ((numbers.index(1 << 20) as f64 / (1 << 20) as f64) * (words.len() as f64).ln()).exp();
             document.extend_from_slice(&words[(rank as usize).min(words.len() - 1)]);
             document.push(b' ');
         }
-        if !all.is_empty() && (numbers.below(1 << 20) as f64) < share * (1 << 20) as f64 {
-            let earlier = &all[numbers.below(all.len())];
-            let start = numbers.below(1500);
-            let passage = &earlier[start..start + 500 + numbers.below(2000)];
-            let at = numbers.below(document.len());
+        if !all.is_empty() && (numbers.index(1 << 20) as f64) < share * (1 << 20) as f64 {
+            let earlier = &all[numbers.index(all.len())];
+            let start = numbers.index(1500);
+            let passage = &earlier[start..start + 500 + numbers.index(2000)];
+            let at = numbers.index(document.len());
             document.splice(at..at, passage.iter().copied());
         }
         total += document.len();

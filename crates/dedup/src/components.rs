@@ -206,7 +206,7 @@ fn tell<'s>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::stream;
+    use bessemer_units::splitmix::nth;
     use std::collections::BTreeMap;
 
     fn solve(edges: &[(u64, u64)], memory: usize) -> Vec<(Node, Node)> {
@@ -251,7 +251,7 @@ mod tests {
         let shuffled: Vec<(u64, u64)> = (0..400).map(|i| (i * 7919 % 401, (i + 1) * 7919 % 401)).collect();
         let random = |nodes: u64, edges: u64| -> Vec<(u64, u64)> {
             (0..edges)
-                .map(|i| (stream(1, 2 * i) % nodes, stream(1, 2 * i + 1) % nodes))
+                .map(|i| (nth(1, 2 * i) % nodes, nth(1, 2 * i + 1) % nodes))
                 .filter(|(a, b)| a != b)
                 .collect()
         };

@@ -13,7 +13,6 @@ mod keep_first;
 mod keys;
 pub mod lines;
 pub mod minhash;
-mod mix;
 pub mod rehydrate;
 mod representatives;
 pub mod semantic;

@@ -265,7 +265,7 @@ impl PipelineBreaker for Nearest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::stream;
+    use bessemer_units::splitmix::nth;
 
     #[test]
     fn golden_value_of_text_dedup() {
@@ -282,8 +282,8 @@ mod tests {
         for (blocks, distance) in [(4, 3), (6, 3), (5, 1), (3, 0)] {
             let masks = choices(blocks, blocks - distance);
             for round in 0..200 {
-                let a = stream(3, round);
-                let b = (0..distance).fold(a, |b, bit| b ^ 1 << (stream(round, u64::from(bit)) % 64));
+                let a = nth(3, round);
+                let b = (0..distance).fold(a, |b, bit| b ^ 1 << (nth(round, u64::from(bit)) % 64));
                 assert!(masks.iter().any(|mask| a & mask == b & mask), "{blocks} {distance}");
             }
         }

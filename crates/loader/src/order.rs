@@ -20,24 +20,18 @@
 //! D. Lea, C. Flood, OOPSLA 2014, with the constants of D. Stafford's variant 13). The aim is a good shuffle, not
 //! secrecy.
 
+use bessemer_units::splitmix::{GAMMA, mix, nth};
+
 /// Version of the sample order: (seed, counter) means the same sample as long as this stays the same.
 pub const ORDER_VERSION: u32 = 1;
 
 const ROUNDS: usize = 8;
-/// 2^64 divided by the golden ratio, the increment of SplitMix64.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 /// A seed for what has a name.
 pub(crate) fn fold(seed: u64, name: &str) -> u64 {
-    let step = |seed: u64, byte: u8| mix(seed.wrapping_add(GOLDEN) ^ u64::from(byte));
+    let step = |seed: u64, byte: u8| mix(seed.wrapping_add(GAMMA) ^ u64::from(byte));
     // The length keeps the seed of a name without bytes apart from the seed itself.
-    name.bytes().fold(mix(seed ^ (name.len() as u64 + 1).wrapping_mul(GOLDEN)), step)
+    name.bytes().fold(mix(seed ^ (name.len() as u64 + 1).wrapping_mul(GAMMA)), step)
 }
 
 /// A 64-bit value scaled to [0, modulus).
@@ -68,8 +62,8 @@ impl Permutation {
         let root = n.isqrt();
         let a = if root * root < n { root + 1 } else { root.max(1) };
         let b = n.div_ceil(a).max(1);
-        let key = mix(mix(seed.wrapping_add(GOLDEN)) ^ epoch.wrapping_mul(GOLDEN).wrapping_add(GOLDEN));
-        let sub_key = |i: usize| mix(key.wrapping_add(GOLDEN.wrapping_mul(i as u64 + 1)));
+        let key = mix(nth(seed, 0) ^ epoch.wrapping_mul(GAMMA).wrapping_add(GAMMA));
+        let sub_key = |i: usize| nth(key, i as u64);
         Permutation { n, a, b, keys: std::array::from_fn(sub_key), extra: sub_key(ROUNDS) }
     }
 

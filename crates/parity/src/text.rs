@@ -1,13 +1,6 @@
 //! Made-up text that can be learned: a noisy walk through the vocabulary, a function of (step, sequence) alone.
 
-/// The splitmix64 generator (Steele et al. 2014).
-fn mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
+use bessemer_units::splitmix::SplitMix64;
 
 /// `seq` + 1 tokens of sequence `sequence` of step `step`: mostly `next = 3 token + 1`, one in eight anything. One in ten
 /// is `document_end`, where there is such a token.
@@ -18,13 +11,13 @@ pub(super) fn tokens(
     vocab: usize,
     document_end: Option<u32>,
 ) -> Vec<u32> {
-    let mut state = step << 32 | sequence;
+    let mut random = SplitMix64(step << 32 | sequence);
     let vocab = vocab as u64;
-    let mut token = mix(&mut state) % vocab;
+    let mut token = random.below(vocab);
     let mut out = Vec::with_capacity(seq + 1);
     for _ in 0..=seq {
         out.push(token as u32);
-        let draw = mix(&mut state);
+        let draw = random.next_u64();
         token = match document_end {
             Some(end) if (draw >> 3).is_multiple_of(10) => u64::from(end),
             _ if draw.is_multiple_of(8) => (draw >> 8) % vocab,

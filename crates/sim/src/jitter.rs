@@ -1,5 +1,7 @@
 //! Times that vary, the same way every time: a pure function of seed, rank and position.
 
+use bessemer_units::splitmix::{nth, unit};
+
 /// Varies every duration by a factor drawn evenly from `1 - share` to `1 + share`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Jitter {
@@ -19,19 +21,13 @@ impl Jitter {
     }
 }
 
-/// A number from 0 to 1 (exclusive): SplitMix64's finalizer (Steele, Lea & Flood 2014) over the counters.
+/// A number from 0 to 1 (exclusive): the finalizer of SplitMix64 over the counters.
 fn uniform(seed: u64, rank: u64, index: u64) -> f64 {
     let mut z = seed;
     for word in [rank, index] {
-        z = mix(z.wrapping_add(word).wrapping_add(0x9E37_79B9_7F4A_7C15));
+        z = nth(z.wrapping_add(word), 0);
     }
-    (z >> 11) as f64 / (1u64 << 53) as f64
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    unit(z)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! than the policy says.
 
 use crate::exit::{Exit, ExitClass};
+use bessemer_units::splitmix::{SplitMix64, unit};
 use std::time::Duration;
 
 /// How a supervisor restarts.
@@ -144,7 +145,7 @@ pub struct Supervision {
     /// Newest saved step so far.
     saved: Option<u64>,
     launches: u64,
-    random: u64,
+    random: SplitMix64,
 }
 
 impl Supervision {
@@ -161,7 +162,7 @@ impl Supervision {
             in_a_row: 0,
             saved,
             launches: 0,
-            random: seed,
+            random: SplitMix64(seed),
         }
     }
 
@@ -270,13 +271,9 @@ impl Supervision {
         order
     }
 
-    /// A factor from 0.75 to 1.25, so that the jobs of a cluster that failed together do not come back together. (SplitMix64)
+    /// A factor from 0.75 to 1.25, so that the jobs of a cluster that failed together do not come back together.
     fn jitter(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        0.75 + 0.5 * ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        0.75 + 0.5 * unit(self.random.next_u64())
     }
 }
 

@@ -4,6 +4,8 @@
 //! dropout do not depend on threads, ranks or the order of work. Cost: ten rounds of two 32-bit multiplications for
 //! four 32-bit values.
 
+use bessemer_units::splitmix;
+
 /// Key of one stream of random numbers: a tensor at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RngKey {
@@ -21,10 +23,7 @@ impl RngKey {
         for b in name.bytes() {
             h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        let mut z = h ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
+        let z = splitmix::mix(h ^ seed.wrapping_mul(splitmix::GAMMA));
         RngKey { key: [z as u32, (z >> 32) as u32], step }
     }
 

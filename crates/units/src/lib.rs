@@ -15,6 +15,7 @@ mod offload;
 mod params;
 mod quantity;
 mod recompute;
+pub mod splitmix;
 mod text;
 
 pub use activations::Storage;

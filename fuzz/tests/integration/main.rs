@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
-use bessemer_fuzz::{Random, TARGETS, Target, mutated, seeds};
+use bessemer_fuzz::{TARGETS, Target, mutated, seeds};
 use bessemer_test_tier::either;
+use bessemer_units::splitmix::SplitMix64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,14 +32,14 @@ fn faults(target: &Target) -> Vec<String> {
     let none = (std::path::PathBuf::new(), Vec::new());
     let mut found: Vec<String> =
         seeds.iter().chain([&none]).filter_map(|(_, seed)| fault(target, seed)).collect();
-    let mut random = Random(
+    let mut random = SplitMix64(
         target.name.bytes().fold(1_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte))),
     );
     // A soak tries 200 mutations a seed.
     let mutations = either(200.min(20 * seeds.len().max(1)), 200 * seeds.len().max(1));
     for _ in 0..mutations {
         let pick =
-            |random: &mut Random| seeds.get(random.below(seeds.len())).map_or(&b""[..], |seed| &seed.1);
+            |random: &mut SplitMix64| seeds.get(random.index(seeds.len())).map_or(&b""[..], |seed| &seed.1);
         let (input, other) = (pick(&mut random), pick(&mut random));
         found.extend(fault(target, &mutated(input, other, &mut random)));
     }

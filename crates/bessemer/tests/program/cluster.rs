@@ -14,7 +14,8 @@ fn a_program_without_the_cluster_says_how_to_get_it() {
 
 #[cfg(feature = "cluster")]
 mod processes {
-    use crate::workplace::{Files, GPT2, Random, Workplace};
+    use crate::workplace::{Files, GPT2, Workplace};
+    use bessemer_units::splitmix::SplitMix64;
     use std::collections::BTreeMap;
     use std::fmt::Write;
     use std::net::{TcpListener, TcpStream};
@@ -29,7 +30,7 @@ mod processes {
     fn write_documents(place: &Workplace) {
         let folder = place.path("documents");
         std::fs::create_dir(&folder).unwrap();
-        let mut random = Random(5);
+        let mut random = SplitMix64(5);
         let words: Vec<String> = (0..4000)
             .map(|_| (0..2 + random.below(8)).map(|_| (b'a' + random.below(26) as u8) as char).collect())
             .collect();
@@ -39,11 +40,11 @@ mod processes {
                 // One in eight is one of 100 texts; half of those have a word of their own.
                 let fixed = random.below(8) == 0;
                 let seed = if fixed { random.below(100) } else { 1000 + random.below(u64::MAX - 1000) };
-                let mut own = Random(seed);
+                let mut own = SplitMix64(seed);
                 let mut text = format!("mail{}@firm.example said: the and that have with", own.below(1000));
                 for _ in 0..120 + own.below(400) {
                     text.push(' ');
-                    text += &words[own.below(4000) as usize];
+                    text += &words[own.index(4000)];
                 }
                 if fixed && random.below(2) == 0 {
                     text += " another";

@@ -201,7 +201,7 @@ fn the_stated_memory_is_kept_or_the_smallest_possible_one_is_asked_for() {
     let small = place.bessemer(&["corpus", "build", "recipe.toml", "--set", "corpus.memory=\"64MiB\""]);
     small.failed(RECIPE, &["corpus.memory", "64MiB", "at least 144MiB"]);
     // Texts of a vocabulary that exceeds the memory several times, none of them equal.
-    let mut random = crate::workplace::Random(5);
+    let mut random = bessemer_units::splitmix::SplitMix64(5);
     for file in 0..40 {
         let lines: String = (0..1500)
             .map(|_| {

@@ -1,6 +1,7 @@
 //! A run that is killed or interrupted and started again ends with the same bits as one that never stopped.
 
-use crate::workplace::{LLAMA, Random, Workplace};
+use crate::workplace::{LLAMA, Workplace};
+use bessemer_units::splitmix::SplitMix64;
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command};
@@ -105,7 +106,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
 fn a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_never_stopped() {
     let wanted = straight();
     let place = Workplace::new(LLAMA);
-    let mut random = Random(2026);
+    let mut random = SplitMix64(2026);
     let (mut in_a_save, mut before_training, mut killed_at) = (0, 0, Vec::new());
     for kill in 1..=15 {
         let before = logged_step(&place);
@@ -152,7 +153,7 @@ fn a_run_killed_at_random_moments_goes_on_from_memory() {
     let directory = format!("save.memory.directory={}", memory.display());
     let mut recipe: Vec<&str> = RECIPE.iter().copied().filter(|set| !set.starts_with("save.")).collect();
     recipe.extend(["save.every_seconds=0", "save.memory.keep=own", &directory]);
-    let mut random = Random(2027);
+    let mut random = SplitMix64(2027);
     for kill in 1..=6 {
         let before = logged_step(&place);
         let mut child = place.start(&recipe);

@@ -574,7 +574,7 @@ impl Hosts {
 
     /// Kills the job at random moments and starts it again, `kills` times; every third time a host's memory is lost with it. Returns
     /// the steps that each kill has cost.
-    fn soak(&self, kills: u64, sets: &[&str], random: &mut crate::workplace::Random) -> Vec<u64> {
+    fn soak(&self, kills: u64, sets: &[&str], random: &mut bessemer_units::splitmix::SplitMix64) -> Vec<u64> {
         let mut lost = Vec::new();
         for kill in 0..kills {
             let (before, sessions) = (crate::kill_resume::logged_step(&self.place), self.resumes().len());
@@ -591,7 +591,7 @@ impl Hosts {
                 assert!(path.contains("memory"), "kill {kill}: step {step}, {path}");
                 lost.push(before - step.min(before));
             }
-            let victim = random.below(self.ranks as u64) as usize;
+            let victim = random.index(self.ranks);
             self.kill(child, victim);
             if self.processes && kill % 3 == 2 {
                 std::fs::remove_dir_all(self.memory(victim)).unwrap();
@@ -614,7 +614,7 @@ fn soaked(processes: bool) {
     let done = straight.bessemer(&words("run", "4", &[&sets[..], &["save.every_steps=0"]].concat()));
     assert_eq!(done.code, Some(0), "{}", done.err);
     let hosts = Hosts::new(4, processes);
-    let mut lost = hosts.soak(kills, &sets, &mut crate::workplace::Random(2028));
+    let mut lost = hosts.soak(kills, &sets, &mut bessemer_units::splitmix::SplitMix64(2028));
     assert!(hosts.place.tensors(total) == straight.tensors(total), "other bits");
     lost.sort_unstable();
     let mean = lost.iter().sum::<u64>() as f64 / lost.len() as f64;

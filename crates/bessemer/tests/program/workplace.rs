@@ -1,25 +1,12 @@
 //! A folder with a corpus and a recipe in which the program runs, and readers for what it leaves there.
 
+use bessemer_units::splitmix::SplitMix64;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
-
-/// A generator of test data: SplitMix64 (Steele, Lea & Flood 2014), fixed by its seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    /// A number below `n`.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-}
 
 /// GPT-2 in small: LayerNorm, learned positions, biases, tied embeddings.
 pub(crate) const GPT2: &str = "architecture = \"gpt2\"\nlayers = 2\nwidth = 32\nheads = 2\ncontext = 32\n";
@@ -70,13 +57,13 @@ impl Workplace {
         let words = "the quick brown fox jumps over lazy dogs while rain falls on green hills and rivers run \
                      toward distant seas under pale stars café 東京 naïve";
         let words: Vec<&str> = words.split_whitespace().collect();
-        let mut random = Random(1);
+        let mut random = SplitMix64(1);
         for source in ["alpha", "beta", "gamma", "delta"] {
             fs::create_dir_all(place.path("text").join(source)).unwrap();
             for number in 0..8 {
                 let mut text = String::new();
                 for i in 1..150 {
-                    text += words[random.below(words.len() as u64) as usize];
+                    text += words[random.index(words.len())];
                     text.push(if i % 14 == 0 { '\n' } else { ' ' });
                 }
                 fs::write(place.path(&format!("text/{source}/{number}.txt")), text).unwrap();

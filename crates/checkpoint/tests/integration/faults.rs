@@ -15,7 +15,8 @@ use bessemer_checkpoint::{CheckpointError, HostTensors, Loaded, Retention, SaveR
 use bessemer_tensor::host::HostTensor;
 use bessemer_test_tier::either;
 use bessemer_units::DType;
-use simdisk::{Fault, Rng, SimDisk};
+use bessemer_units::splitmix::SplitMix64;
+use simdisk::{Fault, SimDisk};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ fn at_every_operation(
             check(&disk.after_kill(), result.is_ok(), &context);
             states += 1;
             for seed in 0..cuts {
-                let cut = disk.power_cut(&mut Rng(seed * 1_000_003 + at));
+                let cut = disk.power_cut(&mut SplitMix64(seed * 1_000_003 + at));
                 check(&cut, result.is_ok(), &format!("power cut {seed} after {context}"));
                 states += 1;
             }

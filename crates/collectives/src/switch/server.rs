@@ -2,6 +2,7 @@
 
 use super::aggregator::{Aggregator, SwitchCounts, SwitchMemory};
 use super::packet::MOST_BYTES;
+use bessemer_units::splitmix::unit;
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -159,6 +160,5 @@ impl SwitchServer {
 
 /// Whether packet number `packet` is among a share of all, by a hash.
 fn chosen(seed: u64, packet: u64, share: f64) -> bool {
-    share > 0.0
-        && (xxh3_64_with_seed(&packet.to_le_bytes(), seed) >> 11) as f64 / ((1u64 << 53) as f64) < share
+    share > 0.0 && unit(xxh3_64_with_seed(&packet.to_le_bytes(), seed)) < share
 }

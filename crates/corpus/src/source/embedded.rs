@@ -16,6 +16,7 @@
 use super::{Listing, MORSEL_BYTES, Source, SourceInfo};
 use bessemer_dataflow::{Morsel, Scan};
 use bessemer_documents::{Origin, RowBuilder};
+use bessemer_units::splitmix::SplitMix64;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -50,54 +51,36 @@ const TASKS: &[(&str, WriteLine)] =
     &[("copy", copy), ("reverse", reverse), ("add", add), ("brackets", brackets), ("sort", sort)];
 
 /// Appends one random line.
-type WriteLine = fn(&mut Random, &mut String);
+type WriteLine = fn(&mut SplitMix64, &mut String);
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a counter and a finaliser.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `limit`; the bias is below 2^-50 for the limits used here.
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn word(&mut self) -> String {
-        (0..8).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
-    }
+fn word(random: &mut SplitMix64) -> String {
+    (0..8).map(|_| char::from(b'a' + random.below(26) as u8)).collect()
 }
 
-fn copy(random: &mut Random, out: &mut String) {
-    let word = random.word();
+fn copy(random: &mut SplitMix64, out: &mut String) {
+    let word = word(random);
     let _ = writeln!(out, "copy {word} = {word}");
 }
 
-fn reverse(random: &mut Random, out: &mut String) {
-    let word = random.word();
+fn reverse(random: &mut SplitMix64, out: &mut String) {
+    let word = word(random);
     let _ = writeln!(out, "reverse {word} = {}", word.chars().rev().collect::<String>());
 }
 
-fn add(random: &mut Random, out: &mut String) {
+fn add(random: &mut SplitMix64, out: &mut String) {
     let (a, b) = (random.below(1000), random.below(1000));
     let _ = writeln!(out, "add {a:03} + {b:03} = {:04}", a + b);
 }
 
-fn brackets(random: &mut Random, out: &mut String) {
-    let open: Vec<usize> = (0..6).map(|_| random.below(4) as usize).collect();
+fn brackets(random: &mut SplitMix64, out: &mut String) {
+    let open: Vec<usize> = (0..6).map(|_| random.index(4)).collect();
     let opening: String = open.iter().map(|&kind| ['(', '[', '{', '<'][kind]).collect();
     let closing: String = open.iter().rev().map(|&kind| [')', ']', '}', '>'][kind]).collect();
     // The word is long enough that letters are a quarter of the line: the rules for code keep it.
     let _ = writeln!(out, "brackets {opening} = {closing}");
 }
 
-fn sort(random: &mut Random, out: &mut String) {
+fn sort(random: &mut SplitMix64, out: &mut String) {
     let mut digits: Vec<u64> = (0..8).map(|_| random.below(10)).collect();
     let line = |digits: &[u64]| digits.iter().map(u64::to_string).collect::<Vec<String>>().join(" ");
     let question = line(&digits);
@@ -107,7 +90,7 @@ fn sort(random: &mut Random, out: &mut String) {
 
 /// Text of a document of a task.
 fn task(index: usize, document: usize) -> String {
-    let mut random = Random(((index as u64) << 32) | document as u64);
+    let mut random = SplitMix64(((index as u64) << 32) | document as u64);
     let mut text = String::new();
     for _ in 0..LINES {
         TASKS[index].1(&mut random, &mut text);

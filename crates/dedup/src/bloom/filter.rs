@@ -7,7 +7,7 @@
 //! Mitzenmacher, "Less Hashing, Same Performance", 2006). The highest six bits of the key choose the shard.
 
 use super::SHARDS;
-use crate::mix::mix;
+use bessemer_units::splitmix::mix;
 
 /// Bits of the smallest filter: 1 MiB.
 const SMALLEST: u64 = 8 << 20;
@@ -113,7 +113,7 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::stream;
+    use bessemer_units::splitmix::nth;
 
     #[test]
     fn sizes_are_those_of_dolma() {
@@ -130,9 +130,9 @@ mod tests {
         let size = Size { bits: 1 << 18, hashes: 5, false_positives: 0.0 };
         let mut filter = Filter::new(size);
         let keys = 30_000;
-        (0..keys).for_each(|i| filter.insert(stream(1, i)));
-        assert!((0..keys).all(|i| filter.contains(stream(1, i))), "none is forgotten");
-        let wrong = (0..100_000).filter(|&i| filter.contains(stream(2, i))).count() as f64 / 100_000.0;
+        (0..keys).for_each(|i| filter.insert(nth(1, i)));
+        assert!((0..keys).all(|i| filter.contains(nth(1, i))), "none is forgotten");
+        let wrong = (0..100_000).filter(|&i| filter.contains(nth(2, i))).count() as f64 / 100_000.0;
         let (m, n, k) = ((1 << 18) as f64, keys as f64, 5.0);
         let expected = (1.0 - (1.0 - 1.0 / m).powf(k * n)).powf(k);
         assert!((wrong - expected).abs() < 5.0 * (expected / 100_000.0).sqrt(), "{wrong} {expected}");

@@ -1,7 +1,7 @@
 //! Bands: the curve, the choice of bands and rows, and the keys.
 
-use crate::mix::mix;
 use bessemer_corpus_config::dedup::{MinHashConfig, Profile, ShingleBy, Signature};
+use bessemer_units::splitmix::{GAMMA, mix};
 
 /// Values that the optimiser may use where bands are 0.
 const OPTIMISED_VALUES: usize = 256;
@@ -66,7 +66,7 @@ pub fn optimal_bands(hashes: usize, t: f64) -> (usize, usize) {
 #[inline]
 pub fn band_key(band: usize, values: &[u64]) -> u64 {
     let start = mix(band as u64 ^ 0x6261_6e64);
-    values.iter().fold(start, |key, &value| mix(key ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    values.iter().fold(start, |key, &value| mix(key ^ value.wrapping_mul(GAMMA)))
 }
 
 #[cfg(test)]

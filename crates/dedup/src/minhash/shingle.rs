@@ -1,9 +1,9 @@
 //! Shingles: a document as a set of hashes of neighbouring words or characters.
 
-use crate::mix::mix;
 use bessemer_corpus_config::dedup::ShingleBy;
 use bessemer_text::ngram::{Joined, char_hashes};
 use bessemer_text::{Simplify, Words, hash};
+use bessemer_units::splitmix::mix;
 
 /// Makes hashed shingles; keeps its buffers between documents.
 #[derive(Debug)]

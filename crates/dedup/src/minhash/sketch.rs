@@ -11,7 +11,7 @@
 //! Bins of one round draw without replacement: r given bins all agree with probability C(sn, r) / C(n, r), which is
 //! below s^r by the factor 1 − r(r − 1)(1/s − 1) / 2n, about. `tests/planted.rs` holds the hit rates against the curve.
 
-use crate::mix::{mix, stream};
+use bessemer_units::splitmix::{mix, nth};
 
 /// Makes sketches of `t` values.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl Sketcher {
     /// Sketches of `bins` values under `seed`.
     pub fn new(bins: usize, seed: u64) -> Self {
         let bins = bins.max(1);
-        Sketcher { bins, rounds: (0..2 * bins as u64).map(|round| stream(seed, round)).collect() }
+        Sketcher { bins, rounds: (0..2 * bins as u64).map(|round| nth(seed, round)).collect() }
     }
 
     /// Values of a sketch.
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn set(from: u64, count: u64) -> Vec<u64> {
-        (from..from + count).map(|i| stream(9, i)).collect()
+        (from..from + count).map(|i| nth(9, i)).collect()
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! Cost: n · k · d multiplications a round.
 
 use super::{dot, normalise};
-use crate::mix::stream;
 use bessemer_external_sort::for_each_on_threads;
+use bessemer_units::splitmix::{nth, unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rounds of oversampling.
@@ -73,7 +73,7 @@ impl Centres {
 
 /// A uniform number in [0, 1) of (seed, round, index).
 fn uniform(seed: u64, round: u64, index: u64) -> f64 {
-    (stream(stream(seed, round), index) >> 11) as f64 / (1_u64 << 53) as f64
+    unit(nth(nth(seed, round), index))
 }
 
 /// Distance of a cosine: half the squared chord.
@@ -86,7 +86,7 @@ fn distance(cosine: f32) -> f64 {
 fn first_centres(points: &[f32], dimensions: usize, settings: &Settings, stop: &AtomicBool) -> Centres {
     let count = points.len() / dimensions;
     let point = |index: usize| &points[index * dimensions..(index + 1) * dimensions];
-    let start = (stream(settings.seed, 0) % count as u64) as usize;
+    let start = (nth(settings.seed, 0) % count as u64) as usize;
     let mut chosen = vec![start];
     let mut near: Vec<f64> = (0..count).map(|index| distance(dot(point(start), point(index)))).collect();
     for round in 1..=ROUNDS {

@@ -14,7 +14,7 @@ mod stages;
 pub(crate) use stages::{keys, stages};
 
 use crate::minhash::shingle::words_of;
-use crate::mix::mix;
+use bessemer_units::splitmix::mix;
 
 /// Scales a vector to length 1; false if it has none.
 pub(crate) fn normalise(vector: &mut [f32]) -> bool {

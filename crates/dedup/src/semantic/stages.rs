@@ -3,7 +3,6 @@
 use super::kmeans::{Centres, Settings, kmeans};
 use super::{dot, hashed_bag, normalise};
 use crate::keys::{KeptRows, check, names, with_keys};
-use crate::mix::{mix, stream};
 use crate::verdict::{self, DropDuplicates, Verdicts, weight};
 use arrow_array::{Array, BinaryArray, RecordBatch};
 use bessemer_corpus_config::dedup::{Keep, SemanticConfig};
@@ -13,6 +12,7 @@ use bessemer_dataflow::{
 use bessemer_documents::{DocKey, doc_key_column};
 use bessemer_durable::ConfinedDir;
 use bessemer_external_sort::{SortMemory, SortedWords, WordSorter};
+use bessemer_units::splitmix::{mix, nth};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -164,7 +164,7 @@ impl SemDeDup {
         for (place, _) in entries {
             vectors.read(&mut reader, &mut bytes, &mut vector)?;
             let [high, low] = place.words();
-            if stream(self.config.seed ^ mix(high), low) <= below {
+            if nth(self.config.seed ^ mix(high), low) <= below {
                 sample.extend_from_slice(&vector);
             }
         }

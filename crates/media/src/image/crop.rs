@@ -7,6 +7,7 @@
 
 use super::{Filter, Image, resize};
 use crate::Result;
+use bessemer_units::splitmix::{GAMMA, SplitMix64, mix, nth, unit};
 
 /// A rectangle of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,35 +39,18 @@ impl Default for CropRange {
 }
 
 /// Random numbers of one sample: number i is a function of (seed, sample, i) and of nothing else.
-///
-/// SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014) with the mixer of the sample order in the data loader; the state is a
-/// counter, so any number can be had at once.
 #[derive(Debug, Clone)]
-pub struct Draws {
-    key: u64,
-    drawn: u64,
-}
-
-/// 2^64 divided by the golden ratio.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
+pub struct Draws(SplitMix64);
 
 impl Draws {
     /// The numbers of `sample` under `seed`, from the first.
     pub fn new(seed: u64, sample: u64) -> Draws {
-        let key = mix(mix(seed.wrapping_add(GOLDEN)) ^ sample.wrapping_mul(GOLDEN).wrapping_add(GOLDEN));
-        Draws { key, drawn: 0 }
+        Draws(SplitMix64(mix(nth(seed, 0) ^ sample.wrapping_mul(GAMMA).wrapping_add(GAMMA))))
     }
 
     /// The next number, uniform in [0, 1) with 53 bits.
     pub fn uniform(&mut self) -> f64 {
-        self.drawn += 1;
-        (mix(self.key.wrapping_add(GOLDEN.wrapping_mul(self.drawn))) >> 11) as f64 / (1u64 << 53) as f64
+        unit(self.0.next_u64())
     }
 }
 

@@ -1,23 +1,7 @@
 //! Whatever the text: a value or an error, never a panic, a hang or an endless message.
 
 use bessemer_recipe::{RecipeError, parse_recipe};
-
-/// A small deterministic generator (splitmix64), so that a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
+use bessemer_units::splitmix::SplitMix64;
 
 fn survives(text: &str, sets: &[String]) -> bool {
     match parse_recipe("hostile.toml", text, sets) {
@@ -127,29 +111,29 @@ fn mutated_recipes_never_panic_and_what_loads_loads_again() {
         "\t",
         "_",
     ];
-    let mut random = Random(7);
+    let mut random = SplitMix64(7);
     let mut loaded = 0;
     for _ in 0..1500 {
-        let mut text: Vec<char> = seeds[random.below(seeds.len())].chars().collect();
-        for _ in 0..random.below(4) {
-            let at = random.below(text.len() + 1);
-            match random.below(3) {
+        let mut text: Vec<char> = seeds[random.index(seeds.len())].chars().collect();
+        for _ in 0..random.index(4) {
+            let at = random.index(text.len() + 1);
+            match random.index(3) {
                 0 if at < text.len() => {
                     text.remove(at);
                 }
                 1 => {
-                    let end = (at + random.below(12)).min(text.len());
+                    let end = (at + random.index(12)).min(text.len());
                     let copy: Vec<char> = text[at..end].to_vec();
-                    let to = random.below(text.len() + 1);
+                    let to = random.index(text.len() + 1);
                     text.splice(to..to, copy);
                 }
                 _ => {
-                    text.splice(at..at, tokens[random.below(tokens.len())].chars());
+                    text.splice(at..at, tokens[random.index(tokens.len())].chars());
                 }
             }
         }
         let text: String = text.into_iter().collect();
-        let sets = if random.below(4) == 0 { text.lines().map(str::to_string).collect() } else { vec![] };
+        let sets = if random.index(4) == 0 { text.lines().map(str::to_string).collect() } else { vec![] };
         loaded += usize::from(survives(&text, &sets));
     }
     assert!(

@@ -155,19 +155,13 @@ fn nice_step(raw: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_units::splitmix;
 
-    /// splitmix64, mapped to many magnitudes.
+    /// Numbers of many magnitudes.
     fn values() -> impl Iterator<Item = f64> {
-        let mut state = 3u64;
-        std::iter::from_fn(move || {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^= z >> 31;
-            let mantissa = (z >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0;
-            Some(mantissa * 10f64.powi((z % 40) as i32 - 20))
-        })
+        (0..)
+            .map(|i| splitmix::nth(3, i))
+            .map(|z| (splitmix::unit(z) * 2.0 - 1.0) * 10f64.powi((z % 40) as i32 - 20))
     }
 
     #[test]

@@ -1,7 +1,8 @@
-use super::{MeasureSpec, compile_pattern};
-use crate::error::Result;
 use bessemer_text::hash::xxh3_seeded;
+use bessemer_units::splitmix::unit;
+use crate::error::Result;
 use regex::Regex;
+use super::{MeasureSpec, compile_pattern};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "bad-words",
@@ -36,6 +37,5 @@ fn pattern(list: &[String], anywhere: bool) -> Result<Regex> {
 
 /// Whether the hash of the text is among the share `keep`: the same for every order of documents and any run.
 fn is_let_through(keep: f64, text: &str) -> bool {
-    // 53 bits: every value is an f64 of its own, all below 1.
-    keep > 0.0 && ((xxh3_seeded(text.as_bytes(), KEEP_SEED) >> 11) as f64) / ((1_u64 << 53) as f64) < keep
+    keep > 0.0 && unit(xxh3_seeded(text.as_bytes(), KEEP_SEED)) < keep
 }

@@ -6,6 +6,7 @@
 //! unsynced bytes the old ones, the new ones, a prefix, zeros, or a mix by sectors.
 
 use bessemer_checkpoint::fs::{EntryKind, FileSystem, Links, LockGuard, ReadFile, WriteFile};
+use bessemer_units::splitmix::SplitMix64;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
@@ -53,23 +54,6 @@ struct State {
 /// The disk; clones are the same disk.
 #[derive(Debug, Clone)]
 pub(crate) struct SimDisk(Arc<Mutex<State>>);
-
-/// A small generator (SplitMix64), so that a failing seed is the bug report.
-#[derive(Debug, Clone)]
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
 
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
@@ -219,11 +203,11 @@ impl SimDisk {
     }
 
     /// One of the states that the disk may be in after a power cut now.
-    pub(crate) fn power_cut(&self, rng: &mut Rng) -> SimDisk {
+    pub(crate) fn power_cut(&self, rng: &mut SplitMix64) -> SimDisk {
         let disk = self.after_kill();
         let mut s = disk.0.lock().unwrap();
         // Extremes are more telling than the middle: sometimes all or none of what is pending survives.
-        let mood = rng.below(4);
+        let mood = rng.index(4);
         let mut ids: Vec<Id> = s.nodes.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
@@ -237,7 +221,7 @@ impl SimDisk {
                         let survives = match mood {
                             0 => true,
                             1 => false,
-                            _ => rng.below(2) == 0,
+                            _ => rng.index(2) == 0,
                         };
                         if survives {
                             apply(durable, &change);
@@ -252,19 +236,19 @@ impl SimDisk {
     }
 }
 
-fn surviving_bytes(durable: &[u8], live: &[u8], rng: &mut Rng, mood: usize) -> Vec<u8> {
+fn surviving_bytes(durable: &[u8], live: &[u8], rng: &mut SplitMix64, mood: usize) -> Vec<u8> {
     if durable == live {
         return live.to_vec();
     }
-    match if mood < 2 { mood } else { rng.below(5) } {
+    match if mood < 2 { mood } else { rng.index(5) } {
         0 => live.to_vec(),
         1 => durable.to_vec(),
-        2 => live[..rng.below(live.len() + 1)].to_vec(),
+        2 => live[..rng.index(live.len() + 1)].to_vec(),
         3 => vec![0; live.len()],
         _ => {
             let mut mixed = live.to_vec();
             for sector in mixed.chunks_mut(512) {
-                if rng.below(2) == 0 {
+                if rng.index(2) == 0 {
                     sector.fill(0);
                 }
             }
