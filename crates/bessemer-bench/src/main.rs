@@ -18,7 +18,8 @@ mod updates;
 
 use bessemer::{Console, Failure, print};
 use bessemer_kernels_cpu::{Rung, peak};
-use bessemer_measure::{machine, median};
+use bessemer_measure::machine;
+use bessemer_units::stats::upper_median;
 use cli::{BenchCommand, Cli};
 use serde_json::json;
 use std::process::ExitCode;
@@ -57,7 +58,7 @@ fn show_peak(threads: usize, seconds: f64, as_json: bool) -> Result<(), Failure>
     while trials.is_empty() || begun.elapsed().as_secs_f64() < seconds {
         trials.push(probe.trial() / 1e9);
     }
-    let (median, best) = (median(&mut trials), trials.last().copied().unwrap_or(f64::NAN));
+    let (median, best) = (upper_median(&mut trials), trials.last().copied().unwrap_or(f64::NAN));
     Ok(print(&match as_json {
         true => json!({ "threads": threads, "gflops": median, "gflops_best": best }).to_string(),
         false => format!("{median:.1} GFLOP/s (median), {best:.1} at best, {threads} threads"),

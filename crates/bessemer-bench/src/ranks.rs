@@ -9,10 +9,11 @@ use crate::trace;
 use bessemer::{Console, Failure, print};
 use bessemer_collectives::{CallSpan, Communicator};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_measure::{Job, RandomText, SEED, machine, median};
+use bessemer_measure::{Job, RandomText, SEED, machine};
 use bessemer_model::Shape;
 use bessemer_parallel::{MemoryPlan, Notes, ParallelConfig, ParallelError, Plan, Stage};
 use bessemer_train::{Passes, Runner, TrainError, give_second_memory, on_threads, recorded_threads};
+use bessemer_units::stats::upper_median;
 use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 use serde_json::json;
 use std::path::Path;
@@ -84,7 +85,8 @@ pub(crate) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -
         let mut a = block(&turn(&one))?;
         let mut b = block(&turn(&many))?;
         check_losses(&a[0].losses, &b, (types, many.reduce_dtype))?;
-        let (a, b_seconds) = (median(&mut a[0].seconds[skip..]), median(&mut b[0].seconds[skip..]));
+        let (a, b_seconds) =
+            (upper_median(&mut a[0].seconds[skip..]), upper_median(&mut b[0].seconds[skip..]));
         console.say(&format!("round {}: {a:.3} s alone, {b_seconds:.3} s together", round + 1));
         alone.push(a);
         together.push(b_seconds);
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &BenchRanksArgs, as_json: bool, console: &mut Console) -
         console.say(&format!("trace of the last step: {}", path.display()));
     }
     let tokens = (job.tokens() * args.micro_batches as usize) as f64;
-    let (a, b, ratio) = (median(&mut alone), median(&mut together), median(&mut ratios));
+    let (a, b, ratio) = (upper_median(&mut alone), upper_median(&mut together), upper_median(&mut ratios));
     let hidden = hidden(&last);
     Ok(print(&match as_json {
         true => serde_json::to_string(&json!({

@@ -10,11 +10,12 @@ use bessemer_checkpoint::{
 };
 use bessemer_durable::ConfinedDir;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_measure::{Job, RandomText, SEED, machine, median};
+use bessemer_measure::{Job, RandomText, SEED, machine};
 use bessemer_parallel::{FinishedCopy, MemoryPlan, OwnSlices, StateTensor};
 use bessemer_tensor::rng::RngKey;
 use bessemer_train::{Runner, TrainError, read_tensors};
 use bessemer_units::Bytes;
+use bessemer_units::stats::{mean, upper_median};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -285,20 +286,19 @@ fn read_plainly(path: &Path) -> Result<f64, Failure> {
 
 fn report(job: &Job, folder: &Folder, bytes: u64, times: &mut Times, as_json: bool) -> Result<(), Failure> {
     let steps_beside = times.beside.len();
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let (clean, beside) = (mean(&times.clean), mean(&times.beside));
     let longer = beside / clean - 1.0;
-    let (write, read) = (median(&mut times.plain_write), median(&mut times.plain_read));
-    let direct = median(&mut times.direct_write);
+    let (write, read) = (upper_median(&mut times.plain_write), upper_median(&mut times.plain_read));
+    let direct = upper_median(&mut times.direct_write);
     // The disk's rate is that of the faster way.
     let disk = write.min(direct);
     let per_gib = |seconds: &mut Vec<f64>| {
-        (!seconds.is_empty()).then(|| median(seconds) * (1u64 << 30) as f64 / bytes as f64)
+        (!seconds.is_empty()).then(|| upper_median(seconds) * (1u64 << 30) as f64 / bytes as f64)
     };
     let (save_processor, load_processor) =
         (per_gib(&mut times.save_processor), per_gib(&mut times.load_processor));
-    let (save, load) = (median(&mut times.save), median(&mut times.load));
-    let (stall, background) = (median(&mut times.stall), median(&mut times.background));
+    let (save, load) = (upper_median(&mut times.save), upper_median(&mut times.load));
+    let (stall, background) = (upper_median(&mut times.stall), upper_median(&mut times.background));
     if as_json {
         let result = json!({
             "model": job.model.summary(),

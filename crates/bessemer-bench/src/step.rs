@@ -4,9 +4,10 @@ use crate::cli::BenchStepArgs;
 use crate::job;
 use bessemer::{Console, Failure, print};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, peak};
-use bessemer_measure::{Spent, Steps, Timed, Times, engine, machine, measure_steps, median};
+use bessemer_measure::{Spent, Steps, Timed, Times, engine, machine, measure_steps};
 use bessemer_parallel::MemoryPlan;
 use bessemer_units::Bytes;
+use bessemer_units::stats::upper_median;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,12 +35,12 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
     let after = peak::flops_per_s(rung, threads)?;
 
     let tokens = job.tokens() as f64;
-    let seconds = median(&mut times.step);
+    let seconds = upper_median(&mut times.step);
     let resident = machine::peak_resident_bytes();
     let rate = job.flops() / seconds;
     if as_json {
         let mut result = job.facts();
-        let ms = |list: &mut Vec<f64>| (!list.is_empty()).then(|| 1e3 * median(list));
+        let ms = |list: &mut Vec<f64>| (!list.is_empty()).then(|| 1e3 * upper_median(list));
         let more = json!({
             "threads": threads,
             "kernels": rung.to_string(),
@@ -80,7 +81,7 @@ pub(super) fn run(args: &BenchStepArgs, as_json: bool, console: &mut Console) ->
         peak / 1e9,
         Bytes(resident.unwrap_or_default())
     ))?;
-    let ms = |list: &mut Vec<f64>| 1e3 * median(list);
+    let ms = |list: &mut Vec<f64>| 1e3 * upper_median(list);
     print(&format!(
         "{:.1} ms a step: forward {:.1}, loss and its gradient {:.1}, backward {:.1}, optimizer {:.1}",
         1e3 * seconds,

@@ -4,7 +4,7 @@ use crate::cases::Work;
 use bessemer::Failure;
 use bessemer_kernels_cpu::peak::Probe;
 use bessemer_kernels_cpu::{CpuBackend, Rung, peak};
-use bessemer_measure::median;
+use bessemer_units::stats::upper_median;
 use std::time::Instant;
 
 /// Times of one operator, or one step of an optimizer.
@@ -75,7 +75,7 @@ impl Stopwatch {
         }
         let (kept_count, tried) = (kept.len(), all.len());
         let counting = if kept.is_empty() { &mut all } else { &mut kept };
-        let median = median(counting);
+        let median = upper_median(counting);
         Ok(Timing { median, best: counting[0], kept: kept_count, tried })
     }
 }

@@ -8,6 +8,7 @@ use bessemer_metrics::bootstrap::Resamples;
 use bessemer_metrics::judgement::{
     Comparison, Huse, JudgedSentence, Scale, bradley_terry, elo, huse, krippendorff_alpha,
 };
+use bessemer_units::stats::upper_median;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -299,7 +300,6 @@ fn judges(study: &Study, judgements: &[Judgement]) -> Vec<JudgeFacts> {
             .collect();
         let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
         let mut seconds: Vec<f64> = first.iter().filter_map(|one| one.seconds).collect();
-        seconds.sort_by(f64::total_cmp);
         JudgeFacts {
             judge: judge.to_owned(),
             judgements: first.len(),
@@ -307,7 +307,7 @@ fn judges(study: &Study, judgements: &[Judgement]) -> Vec<JudgeFacts> {
             constancy: share(alike.count(), again.len()),
             left: share(won.iter().filter(|left| **left).count(), won.len()),
             longer: longer_won(study, first.iter().copied()),
-            seconds: seconds.get(seconds.len() / 2).copied(),
+            seconds: (!seconds.is_empty()).then(|| upper_median(&mut seconds)),
         }
     });
     facts.collect()

@@ -6,7 +6,7 @@
 //! Ranks on paced devices sleep in a step, and there may be many more of them than cores. If all of them copied and sent at once, each would
 //! wait for the cores most of the time, which in a step it does not. So a pair of them measures copies and messages, and the others wait.
 
-use crate::{Launched, MeasureError, RandomText, Setup, Timed, median};
+use crate::{Launched, MeasureError, RandomText, Setup, Timed};
 use bessemer_collectives::{
     Collective, CollectiveError, CollectiveQueue, Communicator, ElementType, HostBuffer, Memory, Message,
     Parts, Pattern, Reduce,
@@ -18,6 +18,7 @@ use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, BufferSpec, Stream};
 use bessemer_train::{Runner, TrainError, on_threads};
 use bessemer_units::DType;
+use bessemer_units::stats::upper_median;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -91,7 +92,7 @@ pub fn layout_costs(setups: &[&Setup<'_>], repeats: usize) -> Result<CostTable, 
         transports.push(transport_of(setup, setup.plan.ranks(), TRANSPORT_REPEATS)?);
     }
     let middle = |seconds: &dyn Fn(&Transport) -> f64| -> f64 {
-        median(&mut transports.iter().map(seconds).collect::<Vec<f64>>())
+        upper_median(&mut transports.iter().map(seconds).collect::<Vec<f64>>())
     };
     let line = |of: &dyn Fn(&Transport) -> LinearSeconds| {
         let bytes = ELEMENTS.map(|len| 4 * len as u64);
@@ -101,7 +102,7 @@ pub fn layout_costs(setups: &[&Setup<'_>], repeats: usize) -> Result<CostTable, 
     let collectives =
         (0..kinds).map(|at| (transports[0].collectives[at].0, line(&|of| of.collectives[at].1)));
     Ok(CostTable {
-        ops: ops.into_iter().map(|(key, mut seconds)| (key, median(&mut seconds))).collect(),
+        ops: ops.into_iter().map(|(key, mut seconds)| (key, upper_median(&mut seconds))).collect(),
         copy: line(&|of| of.copy),
         collectives: collectives.collect(),
         handoff: middle(&|of| of.handoff),
@@ -128,10 +129,10 @@ pub fn launches(setup: &Setup<'_>, repeats: usize) -> Result<BTreeMap<String, (O
         }
         between.extend_from_slice(&rank.between);
     }
-    let between = median(&mut between);
+    let between = upper_median(&mut between);
     let mut medians: BTreeMap<String, (Op, f64)> = BTreeMap::new();
     for (key, (op, times)) in &mut ops {
-        medians.insert(key.clone(), (op.clone(), median(times)));
+        medians.insert(key.clone(), (op.clone(), upper_median(times)));
     }
     // Where other programs take the cores now and then, a step's launches together take longer than their medians.
     let mut lengthened: Vec<f64> = (ranks.iter())
@@ -141,7 +142,7 @@ pub fn launches(setup: &Setup<'_>, repeats: usize) -> Result<BTreeMap<String, (O
             rank.repeats.iter().map(move |seconds| seconds / expected)
         })
         .collect();
-    let lengthened = median(&mut lengthened);
+    let lengthened = upper_median(&mut lengthened);
     for (_, seconds) in medians.values_mut() {
         *seconds = between + lengthened * *seconds;
     }
@@ -230,7 +231,7 @@ fn line<E>(repeats: usize, mut seconds: impl FnMut(usize) -> Result<f64, E>) -> 
     let mut medians = [0.0; 2];
     for (found, len) in medians.iter_mut().zip(ELEMENTS) {
         let mut times = (0..repeats).map(|_| seconds(len)).collect::<Result<Vec<f64>, E>>()?;
-        *found = median(&mut times);
+        *found = upper_median(&mut times);
     }
     Ok(LinearSeconds::through(ELEMENTS.map(|len| 4 * len as u64), medians))
 }
@@ -331,6 +332,6 @@ fn transport(
         times.push(begun.elapsed().as_secs_f64());
     }
     let alone = costs.collectives[0].1.of(4 * ELEMENTS[0] as u64);
-    costs.handoff = (median(&mut times) - alone).max(0.0);
+    costs.handoff = (upper_median(&mut times) - alone).max(0.0);
     Ok(())
 }

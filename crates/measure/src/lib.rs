@@ -40,9 +40,3 @@ pub fn engine(name: &str) -> Result<Engine, MeasureError> {
     (Engine::ALL.into_iter().find(|e| e.name() == name))
         .ok_or_else(|| MeasureError::request(format!("--engine {name}: wanted one of {}", known.join(", "))))
 }
-
-/// The middle value (the upper one of two), NaN of none. Leaves `values` sorted.
-pub fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}

@@ -1,9 +1,10 @@
 //! A step on one core, on more, and beside both the model of many cores.
 
-use crate::{Job, MeasureError, Steps, Timed, engine, machine, measure_steps, median};
+use crate::{Job, MeasureError, Steps, Timed, engine, machine, measure_steps};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, Rung, peak};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{ManyCores, OperatorWork, Placement, StepWork};
+use bessemer_units::stats::upper_median;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -69,7 +70,7 @@ pub fn profile(
     // Times of operators are sums over the steps, the step's is their median: a disturbed step lengthens both alike.
     let count = times.step.len() as f64;
     let mean = times.step.iter().sum::<f64>() / count;
-    let seconds = median(&mut times.step);
+    let seconds = upper_median(&mut times.step);
     let share = seconds / mean / count;
     let operators: Vec<OperatorWork> = (times.operators.values())
         .map(|spent| OperatorWork {

@@ -1,10 +1,11 @@
 //! Rates of a machine's matrix products over a grid of shapes, measured on all ranks at once.
 
-use crate::{Effort, MeasureError, median};
+use crate::{Effort, MeasureError};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_plan::{ProductGrid, ProductKind};
 use bessemer_tensor::op::{Linear, LinearBackwardInput, LinearBackwardWeight, Op};
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
+use bessemer_units::stats::upper_median;
 use bessemer_units::{DType, MatmulPrecision};
 use std::sync::Barrier;
 use std::time::Instant;
@@ -104,7 +105,7 @@ pub(crate) fn grid(
     let times = joined.into_iter().collect::<Result<Vec<_>, MeasureError>>()?;
     let rate = |(at, [m, n, k]): (usize, &[usize; 3])| {
         let mut of_all: Vec<f64> = times.iter().flat_map(|rank| rank[at].iter().copied()).collect();
-        2.0 * (m * n * k) as f64 / median(&mut of_all).max(1e-9)
+        2.0 * (m * n * k) as f64 / upper_median(&mut of_all).max(1e-9)
     };
     let flops_per_second = shapes.iter().enumerate().map(rate).collect();
     let axis = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).collect::<Vec<f64>>();

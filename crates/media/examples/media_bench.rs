@@ -9,6 +9,7 @@
 use bessemer_media::audio::{self, LogMel, Padding, RATE, Resampler};
 use bessemer_media::image::{self, Filter};
 use bessemer_media::{Limits, MediaError, sniff};
+use bessemer_units::stats::upper_median;
 use std::time::Instant;
 
 fn picture(bytes: &[u8]) -> Result<u64, MediaError> {
@@ -23,11 +24,6 @@ fn sound(bytes: &[u8], mel: &mut LogMel) -> Result<u64, MediaError> {
     let samples = Resampler::new(decoded.rate, RATE)?.run(&decoded.samples);
     let y = mel.compute(&samples, Padding::To(480_000))?;
     Ok(y.iter().map(|v| (v * 100.0) as i64 as u64).fold(0, u64::wrapping_add))
-}
-
-fn median(mut v: Vec<f64>) -> f64 {
-    v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,8 +56,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "{}",
         serde_json::json!({
-            "images": pictures.len(), "image_seconds": median(image_seconds),
-            "sounds": sounds.len(), "audio_seconds": median(audio_seconds), "checksum": checksum,
+            "images": pictures.len(), "image_seconds": upper_median(&mut image_seconds),
+            "sounds": sounds.len(), "audio_seconds": upper_median(&mut audio_seconds), "checksum": checksum,
         })
     );
     Ok(())

@@ -14,6 +14,7 @@
 
 use crate::image::{Filter, Image, resize_samples};
 use crate::{MediaError, Result};
+use bessemer_units::stats::median;
 use std::collections::HashMap;
 
 /// The difference hash of an image.
@@ -54,8 +55,7 @@ pub fn phash(image: &Image) -> Result<u64> {
         *v = columns[i / LOW].iter().zip(&basis[i % LOW]).map(|(t, b)| t * b).sum();
     }
     let mut sorted = low;
-    sorted.sort_by(f64::total_cmp);
-    let median = f64::midpoint(sorted[31], sorted[32]);
+    let median = median(&mut sorted);
     Ok(pack(low.iter().map(|&v| v > median)))
 }
 

@@ -7,6 +7,7 @@
 //! - regret: in a group of layouts of one job, the measured time of the layout that is predicted fastest over the best measured, minus 1;
 //! - tau: Kendall's rank correlation of predicted and measured times in a group (pairs in order less pairs out of order, over all pairs).
 
+use bessemer_units::stats::{mean, median};
 use serde::Serialize;
 
 /// Errors over a table.
@@ -32,11 +33,8 @@ pub fn errors(ratios: &[f64]) -> Option<Errors> {
         return None;
     }
     let mut absolute: Vec<f64> = ratios.iter().map(|ratio| (ratio - 1.0).abs()).collect();
-    absolute.sort_by(f64::total_cmp);
+    let median = median(&mut absolute);
     let quantile = |share: f64| absolute[((absolute.len() - 1) as f64 * share).round() as usize];
-    let half = absolute.len() / 2;
-    let median =
-        if absolute.len() % 2 == 1 { absolute[half] } else { (absolute[half - 1] + absolute[half]) / 2.0 };
     Some(Errors {
         mean: mean(&absolute),
         median,
@@ -77,8 +75,4 @@ pub fn ranking(times: &[(f64, f64)]) -> Option<(f64, f64)> {
         }
     }
     Some((chosen / best - 1.0, balance / pairs))
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }

@@ -6,12 +6,13 @@
 use crate::training::name;
 use crate::{PlannerError, Training};
 use bessemer_measure::machine::threads;
-use bessemer_measure::{Bench, Job as BenchJob, LayoutCase, Setup, StepSize, median};
+use bessemer_measure::{Bench, Job as BenchJob, LayoutCase, Setup, StepSize};
 use bessemer_parallel::ContextMethod;
 use bessemer_plan::{
     Calibration, DataParallel, Job, Layout, Machine, Measurement, PipelineSchedule, Question, Recompute,
     candidates, choose_at_most,
 };
+use bessemer_units::stats::upper_median;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ pub fn measured_seconds(
     };
     let case = LayoutCase { name: name(layout), config, slow: false, sequences: None, recompute: None };
     let mut times = Setup::new(&bench, &case)?.steps(1, steps, None)?;
-    Ok(median(&mut times))
+    Ok(upper_median(&mut times))
 }
 
 /// Jobs with the measured seconds of their steps as a table of `--fit`.

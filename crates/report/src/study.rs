@@ -6,6 +6,7 @@ use crate::page::page;
 use crate::plot::{LineChart, Mark, Rule, Scale, Series};
 use crate::text::{escape, grouped, number};
 use bessemer_runlog::study::{Study, StudyMethod, StudyRun, StudyVerdict};
+use bessemer_units::stats::mean;
 use std::io;
 use std::path::Path;
 
@@ -210,8 +211,4 @@ fn means(method: &StudyMethod, of: fn(&StudyRun) -> &Vec<f64>) -> Vec<f64> {
     let longest = method.runs.iter().map(|r| of(r).len()).max().unwrap_or(0);
     let at = |i: usize| mean(&method.runs.iter().filter_map(|r| of(r).get(i).copied()).collect::<Vec<_>>());
     (0..longest).map(at).collect()
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }

@@ -41,8 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Verdict::Edit(text) => println!("keep {:016x}", xxh64(text.as_bytes())),
         }
     }
-    seconds.sort_by(f64::total_cmp);
-    let median = seconds[seconds.len() / 2];
+    let median = bessemer_units::stats::upper_median(&mut seconds);
     eprintln!(
         "{{\"tool\": \"bessemer\", \"documents\": {}, \"bytes\": {bytes}, \"seconds\": {median}, \"mb_per_s\": {}}}",
         texts.len(),

@@ -32,8 +32,7 @@ fn measure(name: &str, documents: &[&str], mut each: impl FnMut(&str)) {
             bytes as f64 / 1e6 / start.elapsed().as_secs_f64()
         })
         .collect();
-    rates.sort_by(f64::total_cmp);
-    println!("{name:<28}{:>10.2} MB/s per core", rates[PASSES / 2]);
+    println!("{name:<28}{:>10.2} MB/s per core", bessemer_units::stats::upper_median(&mut rates));
 }
 
 fn argument(name: &str) -> Option<String> {

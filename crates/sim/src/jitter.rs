@@ -39,7 +39,7 @@ mod tests {
         let jitter = Jitter { share: 0.2, seed: 7 };
         let all: Vec<f64> = (0..100).flat_map(|r| (0..100).map(move |i| jitter.factor(r, i))).collect();
         assert!(all.iter().all(|f| (0.8..1.2).contains(f)));
-        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        let mean = bessemer_units::stats::mean(&all);
         // The mean of 10,000 even draws of width 0.4 has a deviation of 0.4 / sqrt(12 * 10,000) = 0.0012.
         assert!((mean - 1.0).abs() < 0.005, "{mean}");
         let low = all.iter().filter(|f| **f < 0.9).count();

@@ -2,6 +2,7 @@
 
 use crate::{Costs, PassTimes, SimError};
 use bessemer_schedule::{Filler, Place, Program};
+use bessemer_units::stats::median;
 use std::collections::BTreeMap;
 
 /// Kind of measured work.
@@ -102,10 +103,7 @@ impl Samples {
 
     /// Median of what was measured.
     pub fn median(&self, rank: usize, chunk: usize, kind: Kind) -> Option<f64> {
-        let mut all = self.times.get(&(rank, chunk, kind))?.clone();
-        all.sort_by(f64::total_cmp);
-        let middle = all.len() / 2;
-        Some(if all.len() % 2 == 1 { all[middle] } else { (all[middle - 1] + all[middle]) / 2.0 })
+        Some(median(&mut self.times.get(&(rank, chunk, kind))?.clone()))
     }
 
     /// Time of what all holders of a place's stage do together: the shortest of their medians, since who comes early

@@ -16,6 +16,7 @@ use bessemer_mersenne::PythonRandom as Random;
 use bessemer_metrics::answers::f1;
 use bessemer_metrics::proportion::wilson;
 use bessemer_metrics::{Bleu, ChrF, CorpusMetric, Rouge, Ter};
+use bessemer_units::stats;
 use regex::Regex;
 use serde_json::Value;
 
@@ -311,9 +312,7 @@ impl Aggregation {
         match self {
             Aggregation::Mean => sum(0) / n,
             Aggregation::Median => {
-                let mut values: Vec<f64> = picked.iter().map(|&row| rows[row][0]).collect();
-                values.sort_by(f64::total_cmp);
-                values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+                stats::upper_median(&mut picked.iter().map(|&row| rows[row][0]).collect::<Vec<f64>>())
             }
             Aggregation::Perplexity => (-sum(0) / n).exp(),
             Aggregation::WeightedPerplexity => (-sum(0) / sum(1)).exp(),
@@ -401,7 +400,7 @@ pub(crate) fn score(aggregation: Aggregation, rows: &[Vec<f64>], samples: u64) -
             scores.push(aggregation.score(rows, &picked));
         }
     }
-    let mean = scores.iter().sum::<f64>() / scores.len() as f64;
+    let mean = stats::mean(&scores);
     let squares = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>();
     (value, Some((squares / (scores.len() - 1) as f64).sqrt()))
 }

@@ -16,6 +16,7 @@ mod params;
 mod quantity;
 mod recompute;
 pub mod splitmix;
+pub mod stats;
 mod text;
 
 pub use activations::Storage;

@@ -1,5 +1,6 @@
 //! How well predictions order the layouts of one job.
 
+use bessemer_units::stats::mean;
 use serde_json::{Value, json};
 
 /// Predicted and measured seconds of each layout.
@@ -73,7 +74,6 @@ fn ranks(values: &[f64]) -> Vec<f64> {
 }
 
 fn pearson(a: &[f64], b: &[f64]) -> f64 {
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let (mean_a, mean_b) = (mean(a), mean(b));
     let sum =
         |f: &dyn Fn(f64, f64) -> f64| a.iter().zip(b).map(|(a, b)| f(a - mean_a, b - mean_b)).sum::<f64>();

@@ -12,12 +12,13 @@ use crate::cli::BenchLayoutsArgs;
 use crate::job;
 use agreement::Agreement;
 use bessemer::{Console, Failure, print};
-use bessemer_measure::{Bench, LayoutCase, Setup, StepSize, layout_cases, layout_costs, machine, median};
+use bessemer_measure::{Bench, LayoutCase, Setup, StepSize, layout_cases, layout_costs, machine};
 use bessemer_plan::{Efficiency, Machine, MachineCosts};
 use bessemer_sim::Link;
 use bessemer_sim::replay::{CostTable, LinearSeconds};
 use bessemer_train::{SimulatedRanks, SimulatedStep, simulate};
 use bessemer_units::ParamStorage;
+use bessemer_units::stats::upper_median;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tally::{Charges, Tally};
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         console.say(&format!("round {} of {} measured", round + 1, args.rounds));
     }
     for (row, times) in rows.iter_mut().zip(&mut measured) {
-        row.measured = median(times);
+        row.measured = upper_median(times);
         row.range = [times[0], times[times.len() - 1]];
     }
     let within = rows.iter().filter(|row| (row.ratio() - 1.0).abs() <= 0.1).count();

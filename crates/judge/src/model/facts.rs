@@ -7,6 +7,7 @@ use crate::store::Judgement;
 use crate::study::{Question, Study};
 use crate::verdicts::{ModelJudge, Verdict};
 use bessemer_metrics::judgement::{Scale, cohen_kappa, krippendorff_alpha};
+use bessemer_units::stats;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -164,7 +165,7 @@ fn places(own: &[&Verdict]) -> [Option<f64>; 3] {
 
 /// Mean of shares; none of none.
 fn mean(shares: &[f64]) -> Option<f64> {
-    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+    (!shares.is_empty()).then(|| stats::mean(shares))
 }
 
 fn is_winner(choice: f64) -> bool {

@@ -102,6 +102,7 @@ pub fn resize_shorter_side(image: &Image, side: usize, filter: Filter) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_units::stats::mean;
 
     #[test]
     fn the_numbers_depend_on_seed_and_sample_alone() {
@@ -133,7 +134,6 @@ mod tests {
         }
         // What torchvision's loop gives for this size, from 4,000 draws of another generator: crops that do not fit are drawn
         // again, which takes from the large and the tall ones. Standard errors are 0.004 and 0.003.
-        let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
         assert!((mean(&areas) - 0.4287).abs() < 0.02, "{}", mean(&areas));
         assert!((mean(&logs) - 0.0311).abs() < 0.015, "{}", mean(&logs));
     }

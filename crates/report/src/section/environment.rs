@@ -4,6 +4,7 @@ use crate::facts::Facts;
 use crate::html::{Align, details, section, table};
 use crate::text::{escape, grouped, number};
 use bessemer_runlog::{Save, rfc3339};
+use bessemer_units::stats::upper_median;
 use bessemer_units::{Seconds, Tokens};
 
 /// Warnings shown.
@@ -127,8 +128,7 @@ fn rows(facts: &Facts<'_>) -> Vec<Vec<String>> {
     }
     if !facts.saves.is_empty() {
         let mut seconds: Vec<f64> = facts.steps.iter().map(|s| s.seconds).filter(|s| s.is_finite()).collect();
-        seconds.sort_by(f64::total_cmp);
-        let median = seconds.get(seconds.len() / 2).copied();
+        let median = (!seconds.is_empty()).then(|| upper_median(&mut seconds));
         row("checkpoints written", saves(&facts.saves, median, facts.spent.steps));
     }
     if let Some(t) = facts.training {

@@ -10,6 +10,7 @@ use bessemer_collectives::{CallSpan, Communicator, Ledger};
 use bessemer_parallel::{Notes, OrderSpan, Worker};
 use bessemer_runlog::{CostItem, Measured, StepCosts};
 use bessemer_tensor::Backend;
+use bessemer_units::stats::upper_median;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -182,9 +183,8 @@ impl Measuring {
         let watched = (self.watched.max(1) as usize * ranks.len()) as f64;
         let mean = |item: usize| ranks.iter().map(|rank| rank.time[item]).sum::<f64>() / watched;
         let time = ITEMS.iter().enumerate().map(|(item, name)| CostItem::new(name, mean(item)));
-        self.seconds.sort_by(f64::total_cmp);
         let costs = StepCosts {
-            seconds: self.seconds[self.seconds.len() / 2],
+            seconds: upper_median(&mut self.seconds),
             time: time.filter(|item| self.watched > 0 && item.value != 0.0).collect(),
             memory: most.map(|rank| items(&rank.memory)).unwrap_or_default(),
             traffic: ranks.first().map(|rank| items(&rank.traffic)).unwrap_or_default(),

@@ -363,10 +363,7 @@ fn cost_of_checks() {
         "save.every_steps=0",
         "save.at_end=false",
     ];
-    let middle = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
+    let middle = |mut values: Vec<f64>| bessemer_units::stats::upper_median(&mut values);
     for (name, sets, ranks) in [
         ("replicas and sums", ["train.integrity.every_steps=4", "train.integrity.at_rest_every=0"], 2),
         ("state at rest", ["train.integrity.every_steps=0", "train.integrity.at_rest_every=4"], 1),

@@ -138,7 +138,7 @@ fn rows(before: &DocumentValues, runs: &[PerturbedRun]) -> Vec<Row> {
         filter: before.filter.clone(),
         larger_is_better: before.larger_is_better,
         perturbation: perturbation.to_owned(),
-        all: all.iter().sum::<f64>() / all.len() as f64,
+        all: bessemer_units::stats::mean(&all),
         drop,
     };
     let mut rows = Vec::new();

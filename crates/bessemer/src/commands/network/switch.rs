@@ -12,6 +12,7 @@ use bessemer_collectives::switch::{
 };
 use bessemer_report::terminal;
 use bessemer_units::Link;
+use bessemer_units::stats::upper_median;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -302,8 +303,7 @@ fn measure(args: &NetworkSwitchArgs, slots: u32, injected: Injected) -> Result<S
     })?;
     let slowest = |i: usize| reports.iter().map(|r| r.seconds[i]).fold(0.0, f64::max);
     let mut times: Vec<f64> = (0..args.repeats as usize).map(slowest).collect();
-    times.sort_by(f64::total_cmp);
-    Ok(SwitchMeasurement { seconds: times[times.len() / 2], reports, counts })
+    Ok(SwitchMeasurement { seconds: upper_median(&mut times), reports, counts })
 }
 
 /// Processes that are ended when they are dropped.
