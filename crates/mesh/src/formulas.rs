@@ -4,17 +4,23 @@
 //! Volumes are elements per rank under ring algorithms.
 
 use crate::even;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// What data-parallel ranks hold a part of (Rajbhandari et al. 2020, ZeRO, section 5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DataParallel {
-    /// DDP: every rank holds everything.
+/// What the ranks of the shard axis have a part of instead of a whole copy (Rajbhandari et al. 2020).
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ZeroStage {
+    /// Nothing: distributed data parallelism. Gradients are all-reduced.
+    #[default]
     Ddp,
-    /// Optimizer state.
+    /// Optimizer state. Gradients are reduce-scattered, updated parameters gathered.
     Zero1,
-    /// Gradients too.
+    /// Gradients too: every micro-batch's are reduce-scattered as they are made.
     Zero2,
-    /// Parameters too.
+    /// Parameters too (FSDP): a layer's are gathered before they are used and dropped after.
     Zero3,
 }
 
@@ -49,7 +55,25 @@ pub fn quantised_ring(elements: usize, ranks: usize, block: usize) -> usize {
     (ranks - 1) * (elements + 4 * blocks)
 }
 
-impl DataParallel {
+impl ZeroStage {
+    /// All stages, by their number.
+    pub const ALL: [ZeroStage; 4] = [ZeroStage::Ddp, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3];
+
+    /// Number of the stage: 0 (DDP) to 3.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Name in recipes: `ddp`, `zero1`, `zero2` or `zero3`.
+    pub fn key(self) -> &'static str {
+        ["ddp", "zero1", "zero2", "zero3"][self as usize]
+    }
+
+    /// Name in reports: "DDP", "ZeRO-1", "ZeRO-2" or "ZeRO-3".
+    pub fn name(self) -> &'static str {
+        ["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"][self as usize]
+    }
+
     /// Elements that a rank sends in a step, gradients and parameters alike.
     ///
     /// | | one micro-batch | m micro-batches |
@@ -73,14 +97,14 @@ impl DataParallel {
             Exchange::LastMicroBatch => 1.0,
         };
         let (reduce_scatters, all_gathers) = match self {
-            DataParallel::Ddp | DataParallel::Zero1 => (1.0, 1.0),
-            DataParallel::Zero2 => (exchanges, 1.0),
-            DataParallel::Zero3 => (exchanges, 2.0 * m),
+            ZeroStage::Ddp | ZeroStage::Zero1 => (1.0, 1.0),
+            ZeroStage::Zero2 => (exchanges, 1.0),
+            ZeroStage::Zero3 => (exchanges, 2.0 * m),
         };
         Passes { reduce_scatters, all_gathers }
     }
 
-    /// As [`DataParallel::volume`] for parts of any length: a reduce-scatter over the ring sends all but the rank's `own`
+    /// As [`ZeroStage::volume`] for parts of any length: a reduce-scatter over the ring sends all but the rank's `own`
     /// part, an all-gather all but the part of the `next` rank. All-reduces (DDP) are of equal parts always.
     pub fn volume_of_parts(
         self,
@@ -97,9 +121,9 @@ impl DataParallel {
     pub fn bytes(self, per_parameter: ParameterBytes, parameters: f64, ranks: usize) -> f64 {
         let part = |cut: bool, bytes: f64| if cut { bytes / ranks as f64 } else { bytes };
         let p = per_parameter;
-        let each = part(self == DataParallel::Zero3, p.parameter)
-            + part(matches!(self, DataParallel::Zero2 | DataParallel::Zero3), p.gradient)
-            + part(self != DataParallel::Ddp, p.state);
+        let each = part(self == ZeroStage::Zero3, p.parameter)
+            + part(matches!(self, ZeroStage::Zero2 | ZeroStage::Zero3), p.gradient)
+            + part(self != ZeroStage::Ddp, p.state);
         each * parameters
     }
 }
@@ -395,13 +419,10 @@ pub fn pipeline_micro_batch(batch: usize, tokens: usize, width: usize, boundarie
 mod tests {
     use super::*;
 
-    const ALL: [DataParallel; 4] =
-        [DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3];
-
     /// Rajbhandari et al. 2020, figure 1: 7.5e9 parameters over 64 ranks.
     #[test]
     fn published_bytes_of_zero() {
-        let gigabytes = ALL.map(|s| s.bytes(ParameterBytes::MIXED_ADAM, 7.5e9, 64) / 1e9);
+        let gigabytes = ZeroStage::ALL.map(|s| s.bytes(ParameterBytes::MIXED_ADAM, 7.5e9, 64) / 1e9);
         for (found, wanted) in gigabytes.iter().zip([120.0, 31.4, 16.6, 1.9]) {
             assert!((found - wanted).abs() < 0.05, "{gigabytes:?}");
         }
@@ -413,22 +434,22 @@ mod tests {
         ];
         for (bytes, whole, kept, cut) in megatron {
             assert_eq!(total(bytes), whole);
-            assert_eq!(DataParallel::Zero1.bytes(bytes, 1.0, 8), kept + cut / 8.0);
+            assert_eq!(ZeroStage::Zero1.bytes(bytes, 1.0, 8), kept + cut / 8.0);
         }
     }
 
     #[test]
     fn published_volumes() {
         let psi = 64.0;
-        let of = |m, e| ALL.map(|s| s.volume(psi, 4, m, e) / (psi * 0.75));
+        let of = |m, e| ZeroStage::ALL.map(|s| s.volume(psi, 4, m, e) / (psi * 0.75));
         assert_eq!(of(1, Exchange::EachMicroBatch), [2.0, 2.0, 2.0, 3.0]);
         assert_eq!(of(5, Exchange::EachMicroBatch), [2.0, 2.0, 6.0, 15.0]);
         assert_eq!(of(5, Exchange::LastMicroBatch), [2.0, 2.0, 2.0, 11.0]);
-        for stage in ALL {
+        for stage in ZeroStage::ALL {
             let parts = stage.volume_of_parts(psi, (16.0, 16.0), 5, Exchange::EachMicroBatch);
             assert_eq!(parts, stage.volume(psi, 4, 5, Exchange::EachMicroBatch));
         }
-        assert!(ALL.iter().all(|s| s.volume(psi, 1, 1, Exchange::EachMicroBatch) == 0.0));
+        assert!(ZeroStage::ALL.iter().all(|s| s.volume(psi, 1, 1, Exchange::EachMicroBatch) == 0.0));
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, false), 8.0 * 256.0 * 0.75);
         assert_eq!(tensor_parallel_layer(2, 8, 16, 4, true), 12.0 * 256.0 * 0.75);
         assert_eq!(context_parallel_layer(16, 8, 4), 6.0 * 128.0 * 0.75);

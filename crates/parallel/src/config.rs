@@ -3,28 +3,12 @@
 use crate::pipeline::Pipeline;
 use crate::tensor_config::TensorConfig;
 use bessemer_arch::Annotations;
+pub use bessemer_mesh::formulas::ZeroStage as Stage;
 use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing};
 use bessemer_program::PiecesInFlight;
 use bessemer_units::ReduceDType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// What the ranks of the shard axis have a part of instead of a whole copy (Rajbhandari et al. 2020).
-#[derive(
-    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// Nothing: distributed data parallelism. Gradients are all-reduced.
-    #[default]
-    Ddp,
-    /// Optimizer state. Gradients are reduce-scattered, updated parameters gathered.
-    Zero1,
-    /// Gradients too: every micro-batch's are reduce-scattered as they are made.
-    Zero2,
-    /// Parameters too (FSDP): a layer's are gathered before they are used and dropped after.
-    Zero3,
-}
 
 /// One kind of work that a rank does in the bubbles of a pipeline.
 #[derive(

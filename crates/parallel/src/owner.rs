@@ -14,7 +14,7 @@
 //! a rank keeps has the same codes whatever the number of ranks.
 //!
 //! With P elements of which rank r owns `P_r`, a reduce-scatter over the ring sends `P - P_r`, an all-gather
-//! `P - P_next` ([`bessemer_mesh::formulas::DataParallel::volume_of_parts`]); a rank's optimizer state is that of the
+//! `P - P_next` ([`bessemer_mesh::formulas::ZeroStage::volume_of_parts`]); a rank's optimizer state is that of the
 //! `P_r` elements of whole matrices. With equal parts both are the usual (N-1)/N and 1/N.
 
 use crate::flat::{FlatUnit, GroupShards, Units};

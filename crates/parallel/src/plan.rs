@@ -356,13 +356,7 @@ impl Plan {
     pub fn summary(&self) -> String {
         let mut text = format!("{} ranks: {} copies", self.ranks(), self.replicate());
         if self.shard() > 1 {
-            let stage = match self.stage {
-                Stage::Ddp => "ddp",
-                Stage::Zero1 => "zero1",
-                Stage::Zero2 => "zero2",
-                Stage::Zero3 => "zero3",
-            };
-            text += &format!(" x {} shards ({stage})", self.shard());
+            text += &format!(" x {} shards ({})", self.shard(), self.stage.key());
         }
         if self.pipeline() > 1 {
             text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());

@@ -16,7 +16,7 @@ use crate::grid;
 use crate::memory;
 use crate::operator::{HOP, Products, Spread, between_nodes, collective_seconds, within_node};
 use crate::switches::LevelSeconds;
-use crate::{DataParallel, Efficiency, Job, Machine, Recompute};
+use crate::{Efficiency, Job, Machine, Recompute, ZeroStage};
 use bessemer_cluster::collective::formulas::point_to_point;
 use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::{Exchange, ring};
@@ -123,7 +123,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
         time.offload = micro_batches * (moved - stage).max(0.0);
     }
     let traffic = cost.data_traffic();
-    time.data = if matches!(layout.zero, DataParallel::Zero2 | DataParallel::Zero3) {
+    time.data = if matches!(layout.zero, ZeroStage::Zero2 | ZeroStage::Zero3) {
         // Gathers and scatters go on while the layers compute.
         let (long, short) = (time.compute.max(traffic), time.compute.min(traffic));
         (long + efficiency.exposed * short) - time.compute
@@ -134,7 +134,7 @@ pub fn step_time(job: &Job, machine: &Machine, efficiency: &Efficiency) -> StepT
     } else {
         traffic
     };
-    if matches!(layout.zero, DataParallel::Zero1 | DataParallel::Zero2 | DataParallel::Zero3) {
+    if matches!(layout.zero, ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3) {
         time.optimizer /= layout.shards() as f64;
     }
     time.total = time.compute
@@ -350,12 +350,12 @@ impl Cost<'_> {
         let latency = self.ring_latency();
         let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);
         // An all-reduce gathers sums of gradients, ZeRO parameters.
-        let gathered = if layout.zero == DataParallel::Ddp { layout.gradient_bytes } else { ELEMENT };
+        let gathered = if layout.zero == ZeroStage::Ddp { layout.gradient_bytes } else { ELEMENT };
         let passes =
             (passes.reduce_scatters * layout.gradient_bytes + passes.all_gathers * gathered) * parameters;
         // Only whole sums of gradients are all-reduces; scatters and gathers take half of one each.
         let inside = |ranks| match layout.zero {
-            DataParallel::Ddp => {
+            ZeroStage::Ddp => {
                 let kind = CollectiveKind::AllReduce;
                 within_node(kind, passes / 2.0, ranks, self.machine, self.efficiency).least()
             }
@@ -372,7 +372,7 @@ impl Cost<'_> {
         let between = LevelSeconds {
             endpoints: ring(passes, layout.data) / network,
             switches: match (&self.machine.switches.network, layout.zero) {
-                (Some(switch), DataParallel::Ddp) => {
+                (Some(switch), ZeroStage::Ddp) => {
                     let nodes = layout.data.div_ceil(within);
                     switch.seconds(CollectiveKind::AllReduce, nodes, passes / 2.0, lines, network)
                 }
@@ -386,7 +386,7 @@ impl Cost<'_> {
     /// group has other ranks, for each layer and the table.
     fn ring_latency(&self) -> f64 {
         let layout = &self.job.layout;
-        if layout.zero != DataParallel::Zero3 {
+        if layout.zero != ZeroStage::Zero3 {
             return 0.0;
         }
         let passes = layout.zero.passes(self.job.micro_batches(), Exchange::EachMicroBatch);

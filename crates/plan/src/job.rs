@@ -1,7 +1,7 @@
 //! What is trained and how it is spread over devices: the input of a prediction.
 
 use crate::PlanError;
-use bessemer_mesh::formulas::DataParallel;
+use bessemer_mesh::formulas::ZeroStage;
 use bessemer_mesh::{Axis, ContextMethod, TensorGrid};
 use bessemer_program::PiecesInFlight;
 use serde::{Deserialize, Serialize, Serializer};
@@ -141,7 +141,7 @@ pub struct Layout {
     pub micro_batch: usize,
     /// State of which data-parallel ranks keep a part.
     #[serde(serialize_with = "stage")]
-    pub zero: DataParallel,
+    pub zero: ZeroStage,
     /// Activations that the backward pass recomputes.
     pub recompute: Recompute,
     /// Layers of each stage of which it does; 0: all.
@@ -177,7 +177,7 @@ impl Default for Layout {
             schedule: PipelineSchedule::default(),
             chunks: 1,
             micro_batch: 1,
-            zero: DataParallel::Ddp,
+            zero: ZeroStage::Ddp,
             recompute: Recompute::None,
             recomputed: 0,
             offload: 0,
@@ -198,7 +198,7 @@ impl Layout {
 
     /// Ranks along an axis of [`Layout::order`].
     pub fn ranks_along(&self, axis: Axis) -> usize {
-        let shard = if self.zero == DataParallel::Ddp { 1 } else { self.shards() };
+        let shard = if self.zero == ZeroStage::Ddp { 1 } else { self.shards() };
         match axis {
             Axis::Tensor => self.tensor,
             Axis::Context => self.context,
@@ -250,7 +250,7 @@ impl Layout {
 
     /// Whether every rank has the whole model between steps.
     pub fn keeps_model(&self) -> bool {
-        let values = self.zero != DataParallel::Zero3 || self.shards() == 1;
+        let values = self.zero != ZeroStage::Zero3 || self.shards() == 1;
         self.tensor * self.pipeline == 1 && values
     }
 
@@ -302,13 +302,8 @@ fn grid<S: Serializer>(grid: &Option<TensorGrid>, to: S) -> Result<S::Ok, S::Err
 }
 
 /// Writes the number of ZeRO's stage.
-fn stage<S: Serializer>(zero: &DataParallel, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u8(match zero {
-        DataParallel::Ddp => 0,
-        DataParallel::Zero1 => 1,
-        DataParallel::Zero2 => 2,
-        DataParallel::Zero3 => 3,
-    })
+fn stage<S: Serializer>(zero: &ZeroStage, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u8(zero.number())
 }
 
 /// A model, its batch and its layout.

@@ -10,7 +10,7 @@
 //! policy recomputes, pieces in flight, workspaces. A test holds it against dry runs.
 
 use crate::memory::stored_bytes;
-use crate::{DataParallel, Job, Layout, ParameterBytes, PipelineSchedule, Recompute};
+use crate::{Job, Layout, ParameterBytes, PipelineSchedule, Recompute, ZeroStage};
 
 /// Bytes that each element takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -111,7 +111,7 @@ impl OfRank<'_> {
     /// Bytes of stored values that may lie in gradients of so many parameters: where a step has one micro-batch.
     fn in_gradients(&self, parameters: f64) -> f64 {
         let Layout { pipeline, chunks, zero, .. } = *self.layout;
-        let kept = matches!(zero, DataParallel::Ddp | DataParallel::Zero1) || self.layout.shards() == 1;
+        let kept = matches!(zero, ZeroStage::Ddp | ZeroStage::Zero1) || self.layout.shards() == 1;
         let one = pipeline == 1 && chunks == 1 && self.micro_batches == 1;
         if one && kept { self.bytes.parameters.gradient * parameters } else { 0.0 }
     }
@@ -131,9 +131,9 @@ impl OfRank<'_> {
         let ParameterBytes { parameter, gradient, .. } = bytes.parameters;
         let whole = match layout.zero {
             _ if layout.shards() == 1 => 0.0,
-            DataParallel::Ddp | DataParallel::Zero1 => 0.0,
-            DataParallel::Zero2 => gradient * layer,
-            DataParallel::Zero3 => (parameter + gradient) * layer,
+            ZeroStage::Ddp | ZeroStage::Zero1 => 0.0,
+            ZeroStage::Zero2 => gradient * layer,
+            ZeroStage::Zero3 => (parameter + gradient) * layer,
         };
         let summed = if layout.context > 1 { gradient * layer } else { 0.0 };
         let recomputing = match (layout.recompute, layout.recomputed) {

@@ -38,7 +38,7 @@ mod switches;
 mod table;
 mod validate;
 
-pub use bessemer_mesh::formulas::{DataParallel, ParameterBytes};
+pub use bessemer_mesh::formulas::{ParameterBytes, ZeroStage};
 pub use bessemer_mesh::{Axis, TensorGrid};
 pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
 pub use cores::{Cores, CoresTime, ManyCores, OperatorWork, Placement, StepWork};

@@ -9,7 +9,7 @@
 //! Embedding and output projection share their table, but in models whose feed-forward blocks have a gate, as llama's do.
 //! A parameter takes 2 bytes, its gradient what the layout says, and its state 12, by ZeRO's stage; context-parallel ranks share states as data-parallel ones do.
 
-use crate::{DataParallel, Job, ParameterBytes, Recompute};
+use crate::{Job, ParameterBytes, Recompute, ZeroStage};
 
 /// Bytes of an optimizer's state: a copy in 32 bits and two moments.
 const STATE: f64 = 12.0;
@@ -29,7 +29,7 @@ pub fn expected_memory(job: &Job) -> f64 {
     let tables = if model.gated && stages == 1 { 2.0 } else { 1.0 } * model.table_parameters() / parts;
     let bytes = ParameterBytes { parameter: ELEMENT, gradient: layout.gradient_bytes, state: STATE };
     let states = layout.zero.bytes(bytes, layers * layer + tables, layout.shards() * layout.context);
-    let gathered = if layout.zero == DataParallel::Zero3 { 2.0 * layer * ELEMENT } else { 0.0 };
+    let gathered = if layout.zero == ZeroStage::Zero3 { 2.0 * layer * ELEMENT } else { 0.0 };
 
     let tokens = (layout.micro_batch * job.seq / layout.context) as f64;
     let (waiting, working) = stored(job);

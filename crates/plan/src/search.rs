@@ -9,8 +9,8 @@
 use crate::grid;
 use crate::least::{ElementBytes, StageSplit, least_memory};
 use crate::{
-    Calibration, DataParallel, Job, Layout, Machine, PipelineSchedule, PlanError, Recompute, StepTime,
-    Transformer,
+    Calibration, Job, Layout, Machine, PipelineSchedule, PlanError, Recompute, StepTime, Transformer,
+    ZeroStage,
 };
 use bessemer_mesh::{ContextMethod, TensorGrid, exchange_problem};
 use serde::Serialize;
@@ -177,17 +177,17 @@ fn schedules(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = La
 /// A layout with what data-parallel ranks keep a part of, and whether tensor-parallel ranks share positions.
 fn copies(layout: Layout, question: &Question<'_>) -> impl Iterator<Item = Layout> {
     let Question { seq, machine, .. } = *question;
-    let zeros: &[DataParallel] = match (layout.data, layout.schedule) {
-        (1, _) => &[DataParallel::Ddp],
+    let zeros: &[ZeroStage] = match (layout.data, layout.schedule) {
+        (1, _) => &[ZeroStage::Ddp],
         // Gradients whose weights' part comes later are kept whole in between.
-        (_, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV) => &[DataParallel::Ddp, DataParallel::Zero1],
-        _ => &[DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3],
+        (_, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV) => &[ZeroStage::Ddp, ZeroStage::Zero1],
+        _ => &ZeroStage::ALL,
     };
     // A group of the data-parallel ranks of one node.
     let within = machine.node / (layout.tensor * layout.context).min(machine.node);
     let hybrid = within > 1 && within < layout.data && layout.data.is_multiple_of(within);
-    let groups = move |zero: DataParallel| {
-        let some = (hybrid && zero != DataParallel::Ddp).then_some(within);
+    let groups = move |zero: ZeroStage| {
+        let some = (hybrid && zero != ZeroStage::Ddp).then_some(within);
         std::iter::once(0).chain(some)
     };
     let shares =

@@ -26,7 +26,7 @@
 //! Other columns are not read.
 
 use crate::{
-    DataParallel, Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer, expected_memory,
+    Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer, ZeroStage, expected_memory,
 };
 use bessemer_mesh::ContextMethod;
 use bessemer_units::did_you_mean;
@@ -80,15 +80,15 @@ impl Row<'_> {
         }
     }
 
-    fn zero(&self) -> Result<Option<DataParallel>, PlanError> {
+    fn zero(&self) -> Result<Option<ZeroStage>, PlanError> {
         let stages = [
-            ("0", DataParallel::Ddp),
-            ("1", DataParallel::Zero1),
-            ("2", DataParallel::Zero2),
-            ("3", DataParallel::Zero3),
+            ("0", ZeroStage::Ddp),
+            ("1", ZeroStage::Zero1),
+            ("2", ZeroStage::Zero2),
+            ("3", ZeroStage::Zero3),
         ];
         match self.one_of("zero", &stages)? {
-            None if self.text("scheme") == Some("zero3") => Ok(Some(DataParallel::Zero3)),
+            None if self.text("scheme") == Some("zero3") => Ok(Some(ZeroStage::Zero3)),
             stage => Ok(stage),
         }
     }
@@ -154,7 +154,7 @@ impl Row<'_> {
                 pipeline,
                 chunks: self.count("virtual")?.unwrap_or(1),
                 micro_batch,
-                zero: zero.unwrap_or(DataParallel::Ddp),
+                zero: zero.unwrap_or(ZeroStage::Ddp),
                 recompute: self.one_of("recompute", &recomputes)?.unwrap_or(Recompute::Full),
                 sequence: self.one_of("sequence", &answers)?.unwrap_or(false),
                 gradient_bytes: self.number("gradient_bytes")?.unwrap_or(2.0),

@@ -11,7 +11,7 @@ use bessemer_plan::sharding::{
     ShardingError, ShardingPlan, ShardingQuestion, UnequalStage, UnequalStages, UnitChoice, UnitGraph,
     UnitPrograms, sharding_plans, unequal_stages,
 };
-use bessemer_plan::{DataParallel, Efficiency, Machine, Spread};
+use bessemer_plan::{Efficiency, Machine, Spread};
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::planned_memory;
 use bessemer_units::{Bytes, Recompute, RecomputePlan};
@@ -361,7 +361,7 @@ pub(crate) fn keys(training: &Training, plan: &ShardingPlan) -> Vec<String> {
         "parallel.schedule=\"1f1b\"".into(),
         "parallel.chunks=0".into(),
         format!("parallel.stages={:?}", if layout.pipeline > 1 { &plan.stages[..] } else { &[] }),
-        format!("parallel.data={:?}", zero(layout.zero).0),
+        format!("parallel.data={:?}", layout.zero.key()),
         "parallel.shard=0".into(),
         format!("train.micro_batch={}", layout.micro_batch),
         format!("train.recompute=\"{}\"", layout.recompute),
@@ -370,15 +370,6 @@ pub(crate) fn keys(training: &Training, plan: &ShardingPlan) -> Vec<String> {
         replicated(training, plan).iter().map(|name| format!("parallel.annotate.{name:?}=\"replicate\"")),
     );
     keys
-}
-
-fn zero(zero: DataParallel) -> (&'static str, &'static str) {
-    match zero {
-        DataParallel::Ddp => ("ddp", "DDP"),
-        DataParallel::Zero1 => ("zero1", "ZeRO-1"),
-        DataParallel::Zero2 => ("zero2", "ZeRO-2"),
-        DataParallel::Zero3 => ("zero3", "ZeRO-3"),
-    }
 }
 
 /// A plan in words.
@@ -393,7 +384,7 @@ fn name(plan: &ShardingPlan) -> String {
         parts.push(format!("pipeline {} of {} layers", layout.pipeline, lengths(&plan.stages)));
     }
     if layout.data > 1 {
-        parts.push(format!("data {} ({})", layout.data, zero(layout.zero).1));
+        parts.push(format!("data {} ({})", layout.data, layout.zero.name()));
     }
     parts.push(format!("micro-batch {}", layout.micro_batch));
     parts.push(format!("recompute {}", layout.recompute));
@@ -680,7 +671,7 @@ fn as_value(training: &Training, machine: &Machine, answer: &Answer, others: &Ot
                 "tensor": layout.tensor,
                 "sequence": layout.sequence,
                 "data": layout.data,
-                "zero": zero(layout.zero).0,
+                "zero": layout.zero.key(),
                 "pipeline": layout.pipeline,
                 "stages": plan.stages,
                 "micro_batch": layout.micro_batch,

@@ -9,8 +9,8 @@ use bessemer_measure::machine::threads;
 use bessemer_measure::{Bench, Job as BenchJob, LayoutCase, Setup, StepSize};
 use bessemer_parallel::ContextMethod;
 use bessemer_plan::{
-    Calibration, DataParallel, Job, Layout, Machine, Measurement, PipelineSchedule, Question, Recompute,
-    candidates, choose_at_most,
+    Calibration, Job, Layout, Machine, Measurement, PipelineSchedule, Question, Recompute, candidates,
+    choose_at_most,
 };
 use bessemer_units::stats::upper_median;
 use std::fmt::Write;
@@ -108,12 +108,7 @@ pub fn calibration_table(steps: &[(&Job, f64)]) -> String {
     let answer = |yes: bool| if yes { "yes" } else { "no" };
     for (number, (job, seconds)) in steps.iter().enumerate() {
         let (model, layout) = (&job.model, &job.layout);
-        let zero = match layout.zero {
-            DataParallel::Ddp => 0,
-            DataParallel::Zero1 => 1,
-            DataParallel::Zero2 => 2,
-            DataParallel::Zero3 => 3,
-        };
+        let zero = layout.zero.number();
         let recompute = match layout.recompute {
             Recompute::None => "none",
             Recompute::Selective => "rows",
@@ -154,7 +149,7 @@ pub fn calibration_table(steps: &[(&Job, f64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_plan::{Transformer, read_table};
+    use bessemer_plan::{Transformer, ZeroStage, read_table};
 
     /// Calibration as `--fit` reads it.
     #[test]
@@ -168,7 +163,7 @@ mod tests {
             data: 2,
             chunks: 2,
             micro_batch: 2,
-            zero: DataParallel::Zero1,
+            zero: ZeroStage::Zero1,
             recompute: Recompute::Attention,
             sequence: true,
             overlap: true,

@@ -9,8 +9,8 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
 use bessemer_model::{CacheShape, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, DataParallel, Layout, Machine, MachineCosts, Question, Recompute,
-    StageSplit, TensorGrid, candidates, choose, read_table,
+    Calibration, Candidate, Candidates, Layout, Machine, MachineCosts, Question, Recompute, StageSplit,
+    TensorGrid, ZeroStage, candidates, choose, read_table,
 };
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, RecipeUse};
@@ -537,9 +537,9 @@ impl Search<'_> {
         detail: &mut dyn FnMut(&str),
     ) -> Vec<(&'static str, Option<Planned>)> {
         let kinds: [(&str, Kind); 3] = [
-            ("DDP", |layout| alone(layout) && layout.zero == DataParallel::Ddp),
-            ("ZeRO-3", |layout| alone(layout) && layout.zero == DataParallel::Zero3),
-            ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == DataParallel::Ddp),
+            ("DDP", |layout| alone(layout) && layout.zero == ZeroStage::Ddp),
+            ("ZeRO-3", |layout| alone(layout) && layout.zero == ZeroStage::Zero3),
+            ("tensor and pipeline without ZeRO", |layout| !alone(layout) && layout.zero == ZeroStage::Ddp),
         ];
         kinds.map(|(kind, is)| (kind, self.fastest(found, is, detail))).into()
     }

@@ -4,7 +4,7 @@ use crate::PlannerError;
 use crate::layerwise::Planning;
 use crate::pricing::Vocabulary;
 use bessemer_arch::{ParamRole, Sharding, Unit};
-use bessemer_parallel::{ParallelConfig, Stage};
+use bessemer_parallel::ParallelConfig;
 use bessemer_plan::layerwise::{BlockLayout, Degrees, LayerChoice, LayerPlan, Prices, SimulatedStep, step};
 use bessemer_recipe::Recipe;
 use bessemer_units::{Offload, Recompute, RecomputePolicy};
@@ -44,12 +44,7 @@ impl Planning<'_> {
             data,
             pipeline: layout.pipeline(),
             micro_batch: batch.micro_batch as usize,
-            zero: match layout.stage {
-                Stage::Ddp => 0,
-                Stage::Zero1 => 1,
-                Stage::Zero2 => 2,
-                Stage::Zero3 => 3,
-            },
+            zero: layout.stage.number(),
         };
         let shardings = model
             .annotated_shardings(&parallel.annotate, parallel.sequence)

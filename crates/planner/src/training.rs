@@ -3,10 +3,9 @@
 use crate::PlannerError;
 use bessemer_arch::{MlpKind, Model};
 use bessemer_optim::{OptimizerChoice, StateChoice};
-use bessemer_parallel::{CubeConfig, LayoutChoice, PlacedAxis, PlaneConfig, Stage, TensorConfig};
+use bessemer_parallel::{CubeConfig, LayoutChoice, PlacedAxis, PlaneConfig, TensorConfig};
 use bessemer_plan::{
-    Axis, DataParallel, ElementBytes, Layout, ParameterBytes, PipelineSchedule, Recompute, TensorGrid,
-    Transformer, grids,
+    Axis, ElementBytes, Layout, ParameterBytes, PipelineSchedule, Recompute, TensorGrid, Transformer, grids,
 };
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Loaded, Recipe, set_argument};
@@ -188,7 +187,7 @@ impl Training {
             }
             "parallel.chunks" => layout.pipeline == 1 || parallel.chunks == layout.chunks as u64,
             "parallel.stages" => parallel.stages.len() == layout.pipeline * layout.chunks,
-            "parallel.data" => layout.data == 1 || stage(layout.zero).0 == parallel.stage,
+            "parallel.data" => layout.data == 1 || layout.zero == parallel.stage,
             "parallel.shard" => parallel.shard == layout.shards() as u64,
             "train.micro_batch" => train.micro_batch == layout.micro_batch as u64,
             RECOMPUTE => match policy(layout.recompute) {
@@ -241,7 +240,7 @@ impl Training {
             parallel.stages.clear();
         }
         if free("parallel.data") {
-            parallel.stage = stage(layout.zero).0;
+            parallel.stage = layout.zero;
         }
         if free("parallel.shard") {
             parallel.shard = layout.shard as u64;
@@ -375,16 +374,6 @@ fn tensor(layout: &Layout) -> TensorConfig {
     }
 }
 
-/// ZeRO's stage as the recipe and people name it.
-pub(crate) fn stage(zero: DataParallel) -> (Stage, &'static str) {
-    match zero {
-        DataParallel::Ddp => (Stage::Ddp, "DDP"),
-        DataParallel::Zero1 => (Stage::Zero1, "ZeRO-1"),
-        DataParallel::Zero2 => (Stage::Zero2, "ZeRO-2"),
-        DataParallel::Zero3 => (Stage::Zero3, "ZeRO-3"),
-    }
-}
-
 fn schedule(layout: &Layout) -> &'static str {
     match layout.schedule {
         PipelineSchedule::OneFOneB if layout.chunks > 1 => "interleaved",
@@ -432,7 +421,7 @@ pub fn name(layout: &Layout) -> String {
     }
     if layout.data > 1 {
         let groups = if layout.shard > 0 { format!(" in groups of {}", layout.shard) } else { String::new() };
-        parts.push(format!("data {} ({}{groups})", layout.data, stage(layout.zero).1));
+        parts.push(format!("data {} ({}{groups})", layout.data, layout.zero.name()));
     }
     let order: Vec<&str> = order(layout).into_iter().map(PlacedAxis::name).collect();
     if !order.is_empty() {

@@ -3,20 +3,13 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
-use bessemer_mesh::formulas::{DataParallel, Exchange, ParameterBytes, ring, tensor_parallel_layer};
+use bessemer_mesh::formulas::{Exchange, ParameterBytes, ring, tensor_parallel_layer};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};
-
-const STAGES: [(Stage, DataParallel); 4] = [
-    (Stage::Ddp, DataParallel::Ddp),
-    (Stage::Zero1, DataParallel::Zero1),
-    (Stage::Zero2, DataParallel::Zero2),
-    (Stage::Zero3, DataParallel::Zero3),
-];
 
 /// GPT-2 style.
 fn model(layers: u64, width: u64, heads: u64, vocab_size: u64, context: u64) -> Model {
@@ -118,11 +111,11 @@ fn traffic_of_data_parallelism_is_that_of_the_closed_forms() {
     let model = model(3, 32, 4, 96, 16);
     for ranks in [2, 4, 8] {
         for micro_batches in [1, 3] {
-            for (stage, form) in STAGES {
+            for stage in Stage::ALL {
                 let config = ParallelConfig { stage, ..ParallelConfig::default() };
                 let found = step(&model, &config, ranks, 16, micro_batches).ledger;
                 let psi = model.parameters() as f64;
-                let wanted = 4.0 * form.volume(psi, ranks, micro_batches, Exchange::EachMicroBatch);
+                let wanted = 4.0 * stage.volume(psi, ranks, micro_batches, Exchange::EachMicroBatch);
                 let label = if stage == Stage::Ddp { "replicate" } else { "shard" };
                 let other = if stage == Stage::Ddp { "shard" } else { "replicate" };
                 let volume = found.of(label).volume;
@@ -148,7 +141,7 @@ fn traffic_of_bf16_parameters_is_that_of_the_closed_forms() {
         for ranks in [2, 8] {
             for micro in [1, 3] {
                 let part = |passes: f64, bytes: f64| passes * bytes * psi * (1.0 - 1.0 / ranks as f64);
-                for (stage, _) in STAGES {
+                for stage in Stage::ALL {
                     let wanted = match stage {
                         Stage::Ddp => part(2.0, gradient),
                         Stage::Zero1 => part(1.0, gradient) + part(1.0, 2.0),
@@ -184,11 +177,11 @@ fn memory_of_a_rank_is_that_of_the_closed_forms() {
     let model = model(6, 128, 4, 512, 64);
     let psi = model.parameters() as f64;
     for ranks in [2, 4, 16] {
-        for (stage, form) in STAGES {
+        for stage in Stage::ALL {
             let config = ParallelConfig { stage, ..ParallelConfig::default() };
             let found = step(&model, &config, ranks, 64, 1);
             let held = found.held("weights") + found.held("gradients") + found.held("optimizer");
-            let wanted = form.bytes(ParameterBytes::F32_ADAM, psi, ranks);
+            let wanted = stage.bytes(ParameterBytes::F32_ADAM, psi, ranks);
             assert!((held as f64 / wanted - 1.0).abs() < 0.02, "{stage:?} {ranks}: {held} for {wanted}");
             // Units in use come on top: the root's and some layers'.
             let layer = 4 * (12 * 128 * 128 + 13 * 128) as u64;
@@ -215,7 +208,7 @@ fn owners_of_whole_matrices_send_and_hold_what_is_theirs() {
     // The largest block is 512 x 128.
     let scratch = 4 * (2 * 512 * 128 + 2 * 128 * 128) as u64;
     for ranks in [2, 3, 4] {
-        for (stage, form) in &STAGES[1..] {
+        for stage in &Stage::ALL[1..] {
             let config = ParallelConfig { stage: *stage, ..ParallelConfig::default() };
             let mut held = 0;
             for rank in 0..ranks {
@@ -224,7 +217,7 @@ fn owners_of_whole_matrices_send_and_hold_what_is_theirs() {
                 assert_eq!(shares.iter().sum::<usize>() as f64, psi);
                 let (own, next) = (shares[rank] as f64, shares[(rank + 1) % ranks] as f64);
                 assert!((own / psi * ranks as f64 - 1.0).abs() < 0.25, "{shares:?}");
-                let wanted = 4.0 * form.volume_of_parts(psi, (own, next), 2, Exchange::EachMicroBatch);
+                let wanted = 4.0 * stage.volume_of_parts(psi, (own, next), 2, Exchange::EachMicroBatch);
                 assert_eq!(
                     found.ledger.of("shard").volume.sent as f64,
                     wanted,
@@ -332,11 +325,11 @@ fn memory_of_bf16_parameters_is_that_of_the_closed_forms() {
         (ParamStorage::weights(ParamDType::Bf16), ParameterBytes::MEGATRON_BF16),
     ] {
         for ranks in [2, 4, 16] {
-            for (stage, form) in STAGES {
+            for stage in Stage::ALL {
                 let config = ParallelConfig { stage, ..ParallelConfig::default() };
                 let found = step_in(types, &model, &config, ranks, 1);
                 let held = found.held("weights") + found.held("gradients") + found.held("optimizer");
-                let wanted = form.bytes(bytes, psi, ranks);
+                let wanted = stage.bytes(bytes, psi, ranks);
                 assert!(
                     (held as f64 / wanted - 1.0).abs() < 0.02,
                     "{types} {stage:?} {ranks}: {held}, {wanted}"
@@ -358,14 +351,14 @@ fn seven_and_a_half_billion_parameters_on_64_ranks() {
         (ParamStorage::both(ParamDType::Bf16), ParameterBytes::MIXED_ADAM),
         (ParamStorage::default(), ParameterBytes::F32_ADAM),
     ] {
-        for ((stage, form), published) in STAGES.into_iter().zip(published) {
+        for (stage, published) in Stage::ALL.into_iter().zip(published) {
             if !types.has_masters() && matches!(stage, Stage::Zero1 | Stage::Zero2) {
                 continue;
             }
             let config = ParallelConfig { stage, ..ParallelConfig::default() };
             let found = step_in(types, &model, &config, 64, 1);
             let held = (found.held("weights") + found.held("gradients") + found.held("optimizer")) as f64;
-            let wanted = form.bytes(bytes, psi, 64);
+            let wanted = stage.bytes(bytes, psi, 64);
             assert!((held / wanted - 1.0).abs() < 0.02, "{types}, {stage:?}: {held} for {wanted}");
             // The model has not 7.5e9 parameters to the last one, and the paper prints one digit behind the point.
             let scaled = held / 1e9 * 7.5e9 / psi;

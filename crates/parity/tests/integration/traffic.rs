@@ -6,8 +6,8 @@
 use bessemer_arch::{MlpKind, Model, NormChoice, ParamId, Placement, PositionChoice, Span};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{
-    DataParallel, Exchange, Passes, context_parallel_layer, lightseq_layer, pipeline_micro_batch,
-    quantised_ring, ring, ring_layer, tensor_parallel_layer, ulysses_layer,
+    Exchange, Passes, context_parallel_layer, lightseq_layer, pipeline_micro_batch, quantised_ring, ring,
+    ring_layer, tensor_parallel_layer, ulysses_layer,
 };
 use bessemer_mesh::{Axis, ContextMethod, PositionOrder, label};
 use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
@@ -192,7 +192,7 @@ fn expected(
 
     // What all ranks of a ring send: a reduce-scatter or an all-gather once, an all-reduce twice.
     let whole_ring = |elements: usize, ranks: usize| ranks as f64 * ring(elements as f64, ranks);
-    let stage = form(plan.stage);
+    let stage = plan.stage;
     let Passes { reduce_scatters, all_gathers } = stage.passes(micro, Exchange::EachMicroBatch);
     for (number, span) in spans.iter().enumerate() {
         let holders = program.holders(number).len();
@@ -318,15 +318,6 @@ fn expected(
         .filter(|(_, b)| *b > 0.0)
         .map(|(label, b)| (label.to_owned(), b.round() as u64))
         .collect()
-}
-
-pub(crate) fn form(stage: Stage) -> DataParallel {
-    match stage {
-        Stage::Ddp => DataParallel::Ddp,
-        Stage::Zero1 => DataParallel::Zero1,
-        Stage::Zero2 => DataParallel::Zero2,
-        Stage::Zero3 => DataParallel::Zero3,
-    }
 }
 
 fn check(what: &str, model: &Model, layout: &Layout, activations: ActivationConfig, seq: usize) {

@@ -1,7 +1,7 @@
 //! The bytes that a step on a grid of tensor-parallel ranks sends, axis by axis: the closed forms of its layers, of embedding, head and
 //! loss, of sums of gradients, of data parallelism and pipelines beside the grid, and of control messages.
 
-use crate::traffic::{Traffic, counted, form, in_8_bits};
+use crate::traffic::{Traffic, counted, in_8_bits};
 use bessemer_arch::{Model, NormChoice, PositionChoice, Span};
 use bessemer_mesh::formulas::{
     CubeProduct, Exchange, GridElements, Passes, cube_ends, cube_gradients, cube_layer, pipeline_micro_batch,
@@ -153,7 +153,7 @@ fn expected(of: &OnGrid<'_>, (plan, program): (&Plan, &Program), micro: usize, s
     let mut send = |label: &str, elements: f64| sent.push((label.into(), 4.0 * elements));
     let (ranks, tokens) = (grid.ranks() as f64, shape.tokens());
     let sharers = (grid.degree(grid.line()) / model.kv_heads).max(1);
-    let Passes { reduce_scatters, all_gathers } = form(plan.stage).passes(micro, Exchange::EachMicroBatch);
+    let Passes { reduce_scatters, all_gathers } = plan.stage.passes(micro, Exchange::EachMicroBatch);
     let mut along = plus([0.0; 3], (data * micro) as f64 * ranks, of.micro_batch(tokens));
     for (number, span) in spans.iter().enumerate() {
         let (holders, elements) = (program.holders(number).len(), of.stage(span));

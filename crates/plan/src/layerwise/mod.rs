@@ -32,7 +32,7 @@ pub use simulate::{SimulatedStep, step};
 pub use solve::{Solved, priced, solve, uniform};
 pub use space::{Searched, degrees, search};
 
-use crate::{DataParallel, Efficiency, Machine, ParameterBytes};
+use crate::{Efficiency, Machine, ParameterBytes, ZeroStage};
 use bessemer_program::PiecesInFlight;
 use bessemer_units::Recompute;
 use serde::Serialize;
@@ -109,13 +109,8 @@ pub struct Degrees {
 
 impl Degrees {
     /// Tensors that data-parallel ranks hold a part of.
-    pub fn data_parallel(&self) -> DataParallel {
-        match self.zero {
-            0 => DataParallel::Ddp,
-            1 => DataParallel::Zero1,
-            2 => DataParallel::Zero2,
-            _ => DataParallel::Zero3,
-        }
+    pub fn data_parallel(&self) -> ZeroStage {
+        ZeroStage::ALL[usize::from(self.zero.min(3))]
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::stage::{DataSeconds, Stages, TransferSeconds};
 use super::{LayerPlan, Prices, Setting, UnitPrice};
-use crate::DataParallel;
+use crate::ZeroStage;
 use bessemer_schedule::{Flow, Instruction, Kind, Pass, Program, Shape, generate};
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{Medium, Progress, RankEvent, ReplayGroup, StepEvents, replay};
@@ -133,9 +133,9 @@ impl Writing<'_> {
         list.push(RankEvent::Wait { group: self.group, number });
     }
 
-    fn zero(&self) -> DataParallel {
+    fn zero(&self) -> ZeroStage {
         match self.stages.degrees.data {
-            1 => DataParallel::Ddp,
+            1 => ZeroStage::Ddp,
             _ => self.stages.degrees.data_parallel(),
         }
     }
@@ -148,14 +148,14 @@ impl Writing<'_> {
     /// `complete`: no pass adds to the gradients after this one.
     fn backward(&mut self, list: &mut Vec<RankEvent>, complete: bool) {
         let reduces = self.stages.degrees.data > 1
-            && (complete || matches!(self.zero(), DataParallel::Zero2 | DataParallel::Zero3));
+            && (complete || matches!(self.zero(), ZeroStage::Zero2 | ZeroStage::Zero3));
         let seconds: Vec<f64> = self.units.iter().map(|unit| unit.backward).collect();
         self.pass(list, seconds.into_iter().enumerate().rev().collect(), reduces);
     }
 
     /// A pass of units in their order, each with its seconds.
     fn pass(&mut self, list: &mut Vec<RankEvent>, units: Vec<(usize, f64)>, reduces: bool) {
-        let gathers = self.zero() == DataParallel::Zero3;
+        let gathers = self.zero() == ZeroStage::Zero3;
         if !gathers && !reduces {
             let seconds = units.iter().map(|unit| unit.1).sum();
             list.push(RankEvent::Compute { seconds });
@@ -190,7 +190,7 @@ impl Writing<'_> {
 
     /// Gathers updated parameters.
     fn spread(&mut self, list: &mut Vec<RankEvent>) {
-        if matches!(self.zero(), DataParallel::Zero1 | DataParallel::Zero2) {
+        if matches!(self.zero(), ZeroStage::Zero1 | ZeroStage::Zero2) {
             for unit in 0..self.units.len() {
                 let TransferSeconds { beside, waited } = self.data[unit].gather;
                 self.exposed(list, beside + waited);

@@ -6,7 +6,7 @@
 //! step says what a plan really takes.
 
 use super::{Degrees, Prices, Setting, UnitPrice};
-use crate::{DataParallel, Spread, collective_seconds};
+use crate::{Spread, ZeroStage, collective_seconds};
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
 use bessemer_program::{BUCKET, CollectiveKind, piece_width};
 
@@ -122,13 +122,13 @@ impl<'a> Stages<'a> {
         };
         let zero = self.degrees.data_parallel();
         let reduction = match zero {
-            DataParallel::Ddp => CollectiveKind::AllReduce,
+            ZeroStage::Ddp => CollectiveKind::AllReduce,
             _ => CollectiveKind::ReduceScatter,
         };
-        let held = if zero == DataParallel::Ddp { parameters } else { parameters / ranks as f64 };
+        let held = if zero == ZeroStage::Ddp { parameters } else { parameters / ranks as f64 };
         DataSeconds {
             gather: match zero {
-                DataParallel::Ddp => TransferSeconds::default(),
+                ZeroStage::Ddp => TransferSeconds::default(),
                 _ => seconds(CollectiveKind::AllGather, bytes.parameter, in_flight.values as f64),
             },
             reduce: seconds(reduction, bytes.gradient, in_flight.gradients as f64),
@@ -148,10 +148,10 @@ impl<'a> Stages<'a> {
         let behind = |traffic: TransferSeconds, computes| traffic.behind(computes, self.setting.overlap);
         let computes = price.forward + price.backward;
         let (pass, tail) = match self.degrees.data_parallel() {
-            DataParallel::Ddp => (computes, behind(reduce, price.backward)),
-            DataParallel::Zero1 => (computes, behind(reduce, price.backward) + gather.all()),
-            DataParallel::Zero2 => (computes + behind(reduce, price.backward), gather.all()),
-            DataParallel::Zero3 => {
+            ZeroStage::Ddp => (computes, behind(reduce, price.backward)),
+            ZeroStage::Zero1 => (computes, behind(reduce, price.backward) + gather.all()),
+            ZeroStage::Zero2 => (computes + behind(reduce, price.backward), gather.all()),
+            ZeroStage::Zero3 => {
                 (computes + behind(gather, price.forward) + behind(gather + reduce, price.backward), 0.0)
             }
         };
@@ -203,9 +203,9 @@ impl<'a> Stages<'a> {
         let bytes = self.setting.bytes;
         let gathered = match self.degrees.data_parallel() {
             _ if self.degrees.data == 1 => 0.0,
-            DataParallel::Ddp | DataParallel::Zero1 => 0.0,
-            DataParallel::Zero2 => parameters * bytes.gradient,
-            DataParallel::Zero3 => parameters * (bytes.parameter + bytes.gradient) + ends * bytes.parameter,
+            ZeroStage::Ddp | ZeroStage::Zero1 => 0.0,
+            ZeroStage::Zero2 => parameters * bytes.gradient,
+            ZeroStage::Zero3 => parameters * (bytes.parameter + bytes.gradient) + ends * bytes.parameter,
         };
         scratch + gathered
     }

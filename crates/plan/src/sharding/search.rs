@@ -12,7 +12,7 @@ use super::pareto::{Front, Point, Traces, fronts, link};
 use super::training::{BoundBy, Prices, Seconds, Training};
 use super::unit::{Layouts, LoopLabel, UnitGraph};
 use crate::{
-    DataParallel, Efficiency, Machine, ParameterBytes, Spread, Stage, StageCosts, StageQuestion,
+    Efficiency, Machine, ParameterBytes, Spread, Stage, StageCosts, StageQuestion, ZeroStage,
     collective_seconds, stages,
 };
 use bessemer_mesh::{Axis, Mesh, MeshConfig};
@@ -73,7 +73,7 @@ pub struct ShardingLayout {
     /// Data-parallel ranks.
     pub data: usize,
     /// Tensors that these keep a part of.
-    pub zero: DataParallel,
+    pub zero: ZeroStage,
     /// Pipeline stages.
     pub pipeline: usize,
     /// Sequences of a micro-batch.
@@ -223,10 +223,8 @@ pub fn sharding_plans<E>(
     Ok(found)
 }
 
-fn zeros(data: usize) -> &'static [DataParallel] {
-    const ALL: [DataParallel; 4] =
-        [DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3];
-    if data == 1 { &ALL[..1] } else { &ALL }
+fn zeros(data: usize) -> &'static [ZeroStage] {
+    if data == 1 { &ZeroStage::ALL[..1] } else { &ZeroStage::ALL }
 }
 
 /// How the groups of each axis lie on the nodes.
@@ -300,7 +298,7 @@ impl MeshCase<'_> {
     }
 
     fn prices(&self, in_flight: usize) -> Prices<'_> {
-        let ddp = self.layout.zero == DataParallel::Ddp;
+        let ddp = self.layout.zero == ZeroStage::Ddp;
         let training = Training {
             zero: self.layout.zero,
             data: if ddp { self.spreads.replicate } else { self.spreads.shard },

@@ -8,7 +8,7 @@
 use super::exchange::Devices;
 use super::graph::{CostGraph, Price};
 use super::unit::{ShardOption, UnitGraph};
-use crate::{DataParallel, ParameterBytes, Spread, collective_seconds};
+use crate::{ParameterBytes, Spread, ZeroStage, collective_seconds};
 use bessemer_mesh::Axis;
 use bessemer_mesh::formulas::Exchange;
 use bessemer_program::CollectiveKind;
@@ -17,7 +17,7 @@ use bessemer_program::CollectiveKind;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Training {
     /// Tensors that data-parallel ranks keep a part of.
-    pub zero: DataParallel,
+    pub zero: ZeroStage,
     /// Data-parallel ranks, and how they lie.
     pub data: Spread,
     /// Micro-batches of a step on a rank.
@@ -79,7 +79,7 @@ impl<'a> Prices<'a> {
     /// that share states. Of what one axis has summed each rank has a part for the next.
     fn shared(&self, option: &ShardOption) -> Vec<(f64, Spread, Axis)> {
         let Training { zero, data, .. } = self.training;
-        let axis = if zero == DataParallel::Ddp { Axis::Replicate } else { Axis::Shard };
+        let axis = if zero == ZeroStage::Ddp { Axis::Replicate } else { Axis::Shard };
         let own = (data.ranks > 1).then_some((option.elements, data, axis));
         let mut left = 1.0;
         let axes = self.devices.axes.iter().zip(&option.partial).filter(|(axis, _)| axis.shares_states);
@@ -98,7 +98,7 @@ impl<'a> Prices<'a> {
         let m = micro_batches as f64;
         let passes = zero.passes(micro_batches, Exchange::EachMicroBatch);
         let each = |spread, axis| match zero {
-            DataParallel::Ddp => {
+            ZeroStage::Ddp => {
                 // A scatter and a gather of gradients are one sum.
                 passes.reduce_scatters
                     * bytes.gradient
@@ -124,7 +124,7 @@ impl<'a> Prices<'a> {
             })
             .sum();
         let own = match zero {
-            DataParallel::Ddp => option.elements,
+            ZeroStage::Ddp => option.elements,
             _ => self.own(option),
         };
         let update = own * efficiency.optimizer_bytes / machine.memory_bandwidth;
@@ -146,8 +146,8 @@ impl<'a> Prices<'a> {
     /// One of the two sums of which the larger is the time.
     fn bound(&self, Seconds { compute, traffic }: Seconds, by: BoundBy) -> f64 {
         let exposed = match self.training.zero {
-            DataParallel::Ddp | DataParallel::Zero1 => 1.0,
-            DataParallel::Zero2 | DataParallel::Zero3 => self.devices.efficiency.exposed.min(1.0),
+            ZeroStage::Ddp | ZeroStage::Zero1 => 1.0,
+            ZeroStage::Zero2 | ZeroStage::Zero3 => self.devices.efficiency.exposed.min(1.0),
         };
         match by {
             BoundBy::Compute => compute + exposed * traffic,
@@ -161,9 +161,9 @@ impl<'a> Prices<'a> {
         let (all, own) = (option.elements, self.own(option));
         // As if `all / own` ranks had a part of each element.
         let part = |shards: bool, bytes: f64| bytes * if shards { own } else { all };
-        part(zero == DataParallel::Zero3, bytes.parameter)
-            + part(matches!(zero, DataParallel::Zero2 | DataParallel::Zero3), bytes.gradient)
-            + part(zero != DataParallel::Ddp, bytes.state)
+        part(zero == ZeroStage::Zero3, bytes.parameter)
+            + part(matches!(zero, ZeroStage::Zero2 | ZeroStage::Zero3), bytes.gradient)
+            + part(zero != ZeroStage::Ddp, bytes.state)
             + in_flight as f64 * option.saved
     }
 

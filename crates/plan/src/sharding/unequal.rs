@@ -12,7 +12,7 @@ use super::search::{
     MeshCase, ShardingError, ShardingLayout, ShardingQuestion, Spreads, StageFronts, UnitPrograms, Units,
 };
 use super::unit::Layouts;
-use crate::{DataParallel, Spread, StageCosts, StagePlan, StageQuestion, collective_seconds, stages};
+use crate::{Spread, StageCosts, StagePlan, StageQuestion, ZeroStage, collective_seconds, stages};
 use bessemer_mesh::Axis;
 use bessemer_program::CollectiveKind;
 use bessemer_units::Recompute;
@@ -188,7 +188,7 @@ pub fn unequal_stages<E>(
         let layout = ShardingLayout {
             data,
             micro_batch: sequences / data,
-            zero: if data == 1 { DataParallel::Ddp } else { plan.zero },
+            zero: if data == 1 { ZeroStage::Ddp } else { plan.zero },
             ..*plan
         };
         let programs = programs(layout.micro_batch, layout.recompute).map_err(ShardingError::Programs)?;

@@ -1,7 +1,7 @@
 //! Times of steps: parts, what they grow with, closed forms.
 
 use crate::job;
-use bessemer_plan::{AllReduce, DataParallel, Efficiency, Job, Layout, Machine, Recompute, step_time};
+use bessemer_plan::{AllReduce, Efficiency, Job, Layout, Machine, Recompute, ZeroStage, step_time};
 use proptest::prelude::*;
 
 fn a100() -> Machine {
@@ -22,8 +22,7 @@ fn jobs() -> impl Strategy<Value = Job> {
                 pipeline: 1 << p,
                 chunks: 1,
                 micro_batch: 1 << mb,
-                zero: [DataParallel::Ddp, DataParallel::Zero1, DataParallel::Zero2, DataParallel::Zero3]
-                    [zero],
+                zero: ZeroStage::ALL[zero],
                 recompute: [Recompute::None, Recompute::Attention, Recompute::Full][again],
                 sequence,
                 ..Layout::default()
@@ -96,14 +95,8 @@ fn waves_of_tiles_are_whole() {
 
 #[test]
 fn zero_3_hides_what_is_shorter() {
-    let layout = Layout {
-        tensor: 1,
-        pipeline: 1,
-        data: 256,
-        micro_batch: 4,
-        zero: DataParallel::Zero3,
-        ..job().layout
-    };
+    let layout =
+        Layout { tensor: 1, pipeline: 1, data: 256, micro_batch: 4, zero: ZeroStage::Zero3, ..job().layout };
     let job = Job { layout, ..job() };
     let slow = Machine { network_bandwidth: 1e9, ..a100() };
     let fast = Machine { network_bandwidth: 1e15, ..a100() };
@@ -125,17 +118,17 @@ fn gathers_of_each_layer_take_the_steps_of_their_rings() {
         step_time(&job, &Machine { network_bandwidth: 1e13, ..a100() }, &efficiency).data
     };
     let (step, layers) = (1e-6, job().model.layers as f64);
-    let seen = data(DataParallel::Zero3, step) - data(DataParallel::Zero3, 0.0);
+    let seen = data(ZeroStage::Zero3, step) - data(ZeroStage::Zero3, 0.0);
     let steps = 3.0 * (layers + 1.0) * 255.0;
     assert!((seen / (0.25 * steps * step) - 1.0).abs() < 1e-9, "{seen}");
-    assert_eq!(data(DataParallel::Zero1, step), data(DataParallel::Zero1, 0.0));
+    assert_eq!(data(ZeroStage::Zero1, step), data(ZeroStage::Zero1, 0.0));
 }
 
 /// Ranks of a group of 8 keep and update four times as much as the 32 data-parallel ranks of one group.
 #[test]
 fn the_optimizer_updates_what_a_group_keeps() {
     let optimizer = |shard| {
-        let zero = DataParallel::Zero1;
+        let zero = ZeroStage::Zero1;
         let layout = Layout { tensor: 1, pipeline: 1, data: 32, shard, zero, ..job().layout };
         step_time(&Job { layout, ..job() }, &a100(), &Efficiency::default()).optimizer
     };
@@ -188,7 +181,7 @@ fn collectives_beside_computation_cost_less_and_wider_gradients_more() {
     let narrow = time(Layout { gradient_bytes: 2.0, ..layout });
     assert!((narrow.data / plain.data - 0.5).abs() < 1e-12, "{} {}", narrow.data, plain.data);
     // Of ZeRO-1 only the gradients change, not the parameters that are gathered in 16 bits.
-    let zero = Layout { zero: DataParallel::Zero1, ..layout };
+    let zero = Layout { zero: ZeroStage::Zero1, ..layout };
     let (wide, narrow) = (time(zero), time(Layout { gradient_bytes: 2.0, ..zero }));
     assert!((narrow.data / wide.data - 2.0 / 3.0).abs() < 1e-12, "{} {}", narrow.data, wide.data);
 }

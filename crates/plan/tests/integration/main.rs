@@ -16,7 +16,7 @@ mod switches;
 mod table;
 mod unequal;
 
-use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer};
+use bessemer_plan::{Job, Layout, Recompute, Transformer, ZeroStage};
 
 /// GPT of 18.4 billion parameters on 256 devices.
 fn job() -> Job {
@@ -31,7 +31,7 @@ fn job() -> Job {
             pipeline: 4,
             chunks: 1,
             micro_batch: 2,
-            zero: DataParallel::Ddp,
+            zero: ZeroStage::Ddp,
             recompute: Recompute::Full,
             sequence: false,
             ..Layout::default()

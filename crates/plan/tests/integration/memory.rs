@@ -1,7 +1,7 @@
 //! Memory in closed form.
 
 use crate::job;
-use bessemer_plan::{DataParallel, Job, Layout, Recompute, Transformer, expected_memory};
+use bessemer_plan::{Job, Layout, Recompute, Transformer, ZeroStage, expected_memory};
 
 /// Bytes of one layer's values for a token, from the difference between two depths.
 fn layer(layout: Layout, fused_attention: bool) -> f64 {
@@ -55,8 +55,8 @@ fn states_are_spread_by_the_stage_of_zero_and_over_context_ranks() {
         expected_memory(&Job { layout, ..job() })
     };
     let parameters = 40.0 * job().model.layer_parameters() + job().model.table_parameters();
-    let saved = with(DataParallel::Ddp, 1) - with(DataParallel::Zero1, 1);
+    let saved = with(ZeroStage::Ddp, 1) - with(ZeroStage::Zero1, 1);
     assert!((saved / (12.0 * parameters * 63.0 / 64.0) - 1.0).abs() < 1e-9);
-    let more = with(DataParallel::Zero1, 1) - with(DataParallel::Zero1, 2);
+    let more = with(ZeroStage::Zero1, 1) - with(ZeroStage::Zero1, 2);
     assert!(more > 12.0 * parameters / 128.0, "sequences are shorter too: {more}");
 }

@@ -2,8 +2,8 @@
 
 use bessemer_mesh::TensorGrid;
 use bessemer_plan::{
-    Calibration, Candidates, DataParallel, ElementBytes, Layout, Machine, ParameterBytes, Question,
-    Recompute, Transformer, candidates, grids,
+    Calibration, Candidates, ElementBytes, Layout, Machine, ParameterBytes, Question, Recompute, Transformer,
+    ZeroStage, candidates, grids,
 };
 
 const BYTES: ElementBytes = ElementBytes {
@@ -127,22 +127,19 @@ fn states_are_those_of_the_paper() {
         // Without the activation that waits, and what is whole while the layer is at work.
         let parameters = model.layer_parameters() + model.table_parameters();
         let whole = match zero {
-            DataParallel::Ddp | DataParallel::Zero1 => 0.0,
-            DataParallel::Zero2 => 2.0 * model.layer_parameters(),
-            DataParallel::Zero3 => 4.0 * model.layer_parameters(),
+            ZeroStage::Ddp | ZeroStage::Zero1 => 0.0,
+            ZeroStage::Zero2 => 2.0 * model.layer_parameters(),
+            ZeroStage::Zero3 => 4.0 * model.layer_parameters(),
         };
         // The input that waits, unless it lies in gradients, and the values that are computed again: 34 bytes for each column without
         // scores and masks.
-        let waits = if matches!(zero, DataParallel::Ddp | DataParallel::Zero1) { 0.0 } else { 2.0 };
+        let waits = if matches!(zero, ZeroStage::Ddp | ZeroStage::Zero1) { 0.0 } else { 2.0 };
         let values = 2048.0 * 4096.0 * (waits + 30.0);
         (one.least_memory - whole - values) / parameters * 7.5
     };
-    for (zero, gigabytes) in [
-        (DataParallel::Ddp, 120.0),
-        (DataParallel::Zero1, 31.4),
-        (DataParallel::Zero2, 16.6),
-        (DataParallel::Zero3, 1.9),
-    ] {
+    for (zero, gigabytes) in
+        [(ZeroStage::Ddp, 120.0), (ZeroStage::Zero1, 31.4), (ZeroStage::Zero2, 16.6), (ZeroStage::Zero3, 1.9)]
+    {
         assert!((of(zero) - gigabytes).abs() < 0.05, "{zero:?}: {}", of(zero));
     }
 }
@@ -222,7 +219,7 @@ fn kinds_of_recomputation_trade_time_for_memory() {
 #[test]
 fn orders_differ_in_what_a_node_holds() {
     use bessemer_plan::Axis;
-    let layout = Layout { tensor: 4, data: 2, pipeline: 2, zero: DataParallel::Zero1, ..Layout::default() };
+    let layout = Layout { tensor: 4, data: 2, pipeline: 2, zero: ZeroStage::Zero1, ..Layout::default() };
     let others = layout.other_orders(8);
     assert_eq!(others.len(), 2, "{others:?}");
     let place = |order: &[Axis; 5], axis| order.iter().position(|other| *other == axis).unwrap();

@@ -1,7 +1,7 @@
 //! Sums within switches: against published rates, closed forms, and the algorithms between devices.
 
 use bessemer_plan::{
-    Axis, DataParallel, Efficiency, Job, Layout, Machine, NetworkSwitch, NodeSwitch, Spread, Transformer,
+    Axis, Efficiency, Job, Layout, Machine, NetworkSwitch, NodeSwitch, Spread, Transformer, ZeroStage,
     collective_choice, collective_seconds, step_time,
 };
 use bessemer_program::CollectiveKind;
@@ -159,10 +159,10 @@ fn steps_gain_where_they_sum() {
         let [with, without] = [&machine, &forwarding].map(|machine| step(layout, machine));
         [without.tensor / with.tensor.max(1e-30), without.data / with.data.max(1e-30)]
     };
-    let ddp = Layout { data: 64, zero: DataParallel::Ddp, ..base };
+    let ddp = Layout { data: 64, zero: ZeroStage::Ddp, ..base };
     let [_, data] = gain(ddp);
     assert!(data > 1.3 && data < 2.0, "{data}");
-    let [_, zero] = gain(Layout { zero: DataParallel::Zero1, ..ddp });
+    let [_, zero] = gain(Layout { zero: ZeroStage::Zero1, ..ddp });
     assert_eq!(zero, 1.0);
     let tensor = Layout { tensor: 8, data: 8, ..ddp };
     let [sums, _] = gain(tensor);

@@ -1,6 +1,6 @@
 //! Tables of measured steps.
 
-use bessemer_plan::{DataParallel, Machine, PlanError, Recompute, read_table};
+use bessemer_plan::{Machine, PlanError, Recompute, ZeroStage, read_table};
 
 fn read(text: &str, only: bool) -> Result<bessemer_plan::Table, PlanError> {
     read_table(text, &Machine::named("a100-80gb").unwrap(), only)
@@ -18,7 +18,7 @@ fn what_a_table_leaves_out_is_filled_in() {
     let layout = step.job.layout;
     assert_eq!(
         (layout.data, layout.chunks, layout.zero, layout.recompute),
-        (32, 1, DataParallel::Ddp, Recompute::Full)
+        (32, 1, ZeroStage::Ddp, Recompute::Full)
     );
     assert!(!step.job.fused_attention);
 }
@@ -29,7 +29,7 @@ fn tokens_a_second_and_rates_become_times() {
     let table = read(&format!("{head},tokens_per_s\n1024,16,24,2048,8,4,2,3,none,65536\n"), false).unwrap();
     let step = &table.steps[0];
     assert_eq!((step.job.global_batch, step.seconds), (64, 2.0));
-    assert!(step.job.fused_attention && step.job.layout.zero == DataParallel::Zero3);
+    assert!(step.job.fused_attention && step.job.layout.zero == ZeroStage::Zero3);
     let table = read(&format!("{head},tflops_per_gpu\n1024,16,24,2048,8,4,2,0,full,100\n"), false).unwrap();
     let step = &table.steps[0];
     assert!((step.job.hardware_flops() / step.seconds - 1e14).abs() < 1e3);

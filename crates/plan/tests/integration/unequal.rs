@@ -5,7 +5,7 @@ use bessemer_model::{Decoder, Purpose, Rewrite, Shape, Unit};
 use bessemer_plan::sharding::{
     ShardingLayout, ShardingQuestion, UnequalStages, UnitPrograms, sharding_plans, unequal_stages,
 };
-use bessemer_plan::{DataParallel, Efficiency, Machine, ParameterBytes};
+use bessemer_plan::{Efficiency, Machine, ParameterBytes, ZeroStage};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Recompute;
 use std::convert::Infallible;
@@ -77,8 +77,7 @@ fn submeshes_that_differ_are_never_worse_than_equal_ones_and_may_be_better() {
         let machine = machine(node);
         let question = question(&machine, &efficiency, layers, devices);
         let plans = sharding_plans(&question, programs).unwrap().plans;
-        for plan in
-            plans.iter().filter(|plan| plan.layout.zero == DataParallel::Zero1 || plan.layout.data == 1)
+        for plan in plans.iter().filter(|plan| plan.layout.zero == ZeroStage::Zero1 || plan.layout.data == 1)
         {
             let found = unequal(&question, &plan.layout);
             assert!(found.seconds <= found.equal * (1.0 + 1e-12), "{found:?}");
@@ -101,12 +100,12 @@ fn equal_submeshes_have_the_seconds_of_plans() {
     let question = question(&machine, &efficiency, 5, 8);
     let plans = sharding_plans(&question, programs).unwrap().plans;
     let first =
-        plans.iter().find(|plan| plan.layout.data > 1 && plan.layout.zero == DataParallel::Zero1).unwrap();
+        plans.iter().find(|plan| plan.layout.data > 1 && plan.layout.zero == ZeroStage::Zero1).unwrap();
     let found = unequal(&question, &first.layout);
     let sequences = |layout: &ShardingLayout| layout.micro_batch * layout.data;
     let alike = plans.iter().filter(|plan| {
         sequences(&plan.layout) == sequences(&first.layout)
-            && (plan.layout.data == 1 || plan.layout.zero == DataParallel::Zero1)
+            && (plan.layout.data == 1 || plan.layout.zero == ZeroStage::Zero1)
     });
     let least = alike.map(|plan| plan.seconds).fold(f64::INFINITY, f64::min);
     assert!((found.equal / least - 1.0).abs() < 1e-9, "{} {least}", found.equal);

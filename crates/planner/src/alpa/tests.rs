@@ -3,8 +3,8 @@
 use super::*;
 use bessemer_arch::{Annotations, ModelConfig, ParamLayout};
 use bessemer_model::{LineStream, Phase, StageConfig, Stream};
-use bessemer_plan::op_seconds;
 use bessemer_plan::sharding::{Decision, Price, Traffic};
+use bessemer_plan::{ZeroStage, op_seconds};
 use bessemer_program::{Node, UnitProgram};
 
 const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };
@@ -175,7 +175,7 @@ fn chains_of_units_are_the_best_of_all_combinations() {
     let bytes = bessemer_plan::ParameterBytes { parameter: 4.0, gradient: 4.0, state: 8.0 };
     let data = Spread::consecutive(1, machine.node);
     let training = bessemer_plan::sharding::Training {
-        zero: DataParallel::Ddp,
+        zero: ZeroStage::Ddp,
         data,
         micro_batches: 1,
         in_flight: 1,
@@ -229,12 +229,12 @@ fn figures_of_operator_graphs() {
     let recorded = recorded.unwrap();
     let bytes = bessemer_plan::ParameterBytes { parameter: 2.0, gradient: 2.0, state: 12.0 };
     for (layers, zero, limit) in [
-        (32, DataParallel::Zero1, f64::INFINITY),
-        (32, DataParallel::Zero1, 80e9),
-        (32, DataParallel::Zero1, 40e9),
-        (100, DataParallel::Zero3, f64::INFINITY),
-        (100, DataParallel::Zero3, 120e9),
-        (100, DataParallel::Zero1, 120e9),
+        (32, ZeroStage::Zero1, f64::INFINITY),
+        (32, ZeroStage::Zero1, 80e9),
+        (32, ZeroStage::Zero1, 40e9),
+        (100, ZeroStage::Zero3, f64::INFINITY),
+        (100, ZeroStage::Zero3, 120e9),
+        (100, ZeroStage::Zero1, 120e9),
     ] {
         let begun = Instant::now();
         let [embedding, layer, head] = [&recorded.embedding, &recorded.layer, &recorded.head]
