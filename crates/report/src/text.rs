@@ -1,25 +1,6 @@
-//! Text for people: escaping for HTML and SVG, numbers in few digits.
+//! Text for people: escaping for HTML and SVG (of `units`), numbers in few digits.
 
-/// Escapes text for element content and for quoted attributes of HTML and SVG.
-///
-/// Characters that XML 1.0 forbids (most control characters) become U+FFFD, so that an inline SVG stays
-/// well-formed whatever a model has generated.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len() + text.len() / 8);
-    for c in text.chars() {
-        match c {
-            '&' => escaped += "&amp;",
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '"' => escaped += "&quot;",
-            '\'' => escaped += "&#39;",
-            '\t' | '\n' | '\r' => escaped.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
+pub use bessemer_units::escape_xml as escape;
 
 /// A number with about four significant digits: "1.234", "0.0003", "12.3k", "1.50M", "3e-7".
 pub fn number(x: f64) -> String {
@@ -107,14 +88,6 @@ fn trim_mantissa(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_that_could_leave_its_element_survives() {
-        assert_eq!(
-            escape("<script>alert('x' & \"y\")</script>\u{0}\u{1b}[31m\n"),
-            "&lt;script&gt;alert(&#39;x&#39; &amp; &quot;y&quot;)&lt;/script&gt;\u{fffd}\u{fffd}[31m\n"
-        );
-    }
 
     #[test]
     fn zero_has_no_sign_however_it_came_about() {

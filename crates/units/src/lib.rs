@@ -30,4 +30,4 @@ pub use offload::{Offload, OffloadPlan};
 pub use params::{ParamDType, ParamStorage, ReduceDType};
 pub use quantity::{Bytes, Flops, Seconds, Tokens};
 pub use recompute::{Recompute, RecomputeLayers, RecomputePlan, RecomputePolicy};
-pub use text::{bounded, counted, cut};
+pub use text::{bounded, counted, cut, escape_xml};

@@ -1,4 +1,4 @@
-//! Words and values in messages: numbers with their noun, and values of bounded length.
+//! Words and values in messages: numbers with their noun, values of bounded length, and text escaped for markup.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -23,6 +23,27 @@ pub fn counted(n: impl Display + TryInto<u64> + Copy, noun: &str) -> String {
         None if hisses => format!("{n} {noun}es"),
         None => format!("{n} {noun}s"),
     }
+}
+
+/// Escapes text for element content and for quoted attributes of HTML and SVG.
+///
+/// Characters that XML 1.0 forbids (most control characters) become U+FFFD, so that an inline SVG stays
+/// well-formed whatever a model has generated.
+pub fn escape_xml(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + text.len() / 8);
+    for c in text.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            '\t' | '\n' | '\r' => escaped.push(c),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// A message of at most about `most` characters: of a longer one the beginning, which states the place, and the end, which states the remedy.
@@ -58,5 +79,18 @@ pub fn cut(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(LONGEST_VALUE) {
         None => Cow::Borrowed(text),
         Some((at, _)) => Cow::Owned(format!("{}… ({} bytes in all)", &text[..at], text.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_could_leave_its_element_survives() {
+        assert_eq!(
+            escape_xml("<script>alert('x' & \"y\")</script>\u{0}\u{1b}[31m\n"),
+            "&lt;script&gt;alert(&#39;x&#39; &amp; &quot;y&quot;)&lt;/script&gt;\u{fffd}\u{fffd}[31m\n"
+        );
     }
 }

@@ -1,24 +1,8 @@
 //! Parts of the page: escaped text, numbers, table rows.
 
 use bessemer_units::Bytes;
+pub(super) use bessemer_units::escape_xml as escaped;
 use std::fmt::Write;
-
-/// `text` with what HTML would read as its own escaped.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            // Control characters but line ends and tabs are no HTML.
-            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
