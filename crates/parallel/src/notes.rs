@@ -19,9 +19,9 @@ pub struct OrderSpan {
 /// Notes since they were last taken.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
-    /// Orders of the program: "F 3.0" for the forward pass of micro-batch 3 through chunk 0, "B", "I" and "W" for backward
-    /// passes and their parts, "R" and "S" for what waits for a message and hands one over, "reduce", "step" and "gather"
-    /// with the chunk, "Evaluate 2.0" and other fillers with unit and chunk. One after the other.
+    /// Instructions of the schedule that have nodes: "F 3.0" for the forward pass of micro-batch 3 through chunk 0, "B", "I" and "W"
+    /// for backward passes and their parts, "R" and "S" for receives and sends, "reduce", "step" and "gather" with the chunk,
+    /// "Evaluate 2.0" and other fillers with unit and chunk; "complete" and "norm" between the passes and the updates. In order.
     pub orders: Vec<OrderSpan>,
     /// Collectives and messages, by group. Those that run beside the computation lie over the orders, the others within.
     pub calls: Vec<CallSpan>,

@@ -75,9 +75,9 @@ fn a_pipeline_writes_its_trace_and_the_report_draws_it() {
             "F 3.0",
             "B 2.0",
             "B 3.0",
-            "reduce 0",
+            "complete",
+            "norm",
             "step 0",
-            "gather 0",
             "evaluation"
         ]
         .map(str::to_owned)
