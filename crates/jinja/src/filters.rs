@@ -7,7 +7,9 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 /// Most blanks of a level in JSON.
 const MOST_INDENT: usize = 64;
 /// Name of the filter `join` without a bound.
-const JOIN: &str = "__join";
+pub(crate) const JOIN: &str = "__join";
+/// Name of the filter `format` without a bound.
+pub(crate) const FORMAT: &str = "__format";
 /// Most digits of a width or a precision.
 const MOST_DIGITS: usize = 4;
 
@@ -21,6 +23,11 @@ pub(crate) fn add(environment: &mut Environment<'static>) {
     environment.add_filter("join", |state: &mut State<'_, '_>, args: Rest<Value>| {
         args.first().map_or(Ok(()), |value| bounded(state, value))?;
         state.apply_filter(JOIN, &args)
+    });
+    environment.add_filter(FORMAT, filters::format);
+    environment.add_filter("format", |state: &mut State<'_, '_>, args: Rest<Value>| {
+        bounded(state, &Value::from(args.to_vec()))?;
+        state.apply_filter(FORMAT, &args)
     });
     environment.add_filter("pprint", |state: &State<'_, '_>, value: &Value| {
         bounded(state, value)?;

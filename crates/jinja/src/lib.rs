@@ -9,15 +9,21 @@
 //! | [`MOST_TOKENS`] | 1,000 | tokens of one tag, which bounds the depth of an expression before it is parsed |
 //! | [`MOST_BRANCHES`] | 500 | `elif` branches of a template, whose parser is recursive |
 //! | [`MOST_STEPS`] | 1,000,000 | steps of one rendering; each 64 bytes of a text that is made cost one, so that values and output together stay below 64 MB |
-//! | [`MOST_DEPTH`], [`MOST_ITEMS`] | 256 levels, 2^18 items | size of a value that a variable has or that is printed |
+//! | [`MOST_DEPTH`], [`MOST_ITEMS`] | 256 levels, 2^18 items | size of a value that a variable has, that is printed, or that `*`, long sums and long literals make |
 //! | [`STACK`] | 256 MiB | stack of the thread that parses a template and renders it if it has statements; only touched pages take memory |
 //!
 //! Behind each tag that binds variables a check of their values is written into the template: without it a value could be part of
 //! itself (`set n.x = n`), or of another as often as there are atoms (`set a = [a, a]`, sixty times).
+//!
+//! minijinja repeats, joins and slices lists lazily and takes no steps for it. Filters with the same check are therefore written
+//! around products, around long sums, literals and calls, and around slices (module `growth`). Their names are reserved.
+//!
+//! Not limited: the time of operations that take few steps for a large value, such as comparisons of nested lists in a loop.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bindings;
 mod filters;
+mod growth;
 mod size;
 
 pub use filters::method;
@@ -46,6 +52,10 @@ const NAME: &str = "template";
 /// Name of the function that checks variables.
 const CHECK: &str = "__check_variables";
 
+/// Names that are written into templates, and that those may not contain.
+const RESERVED: [&str; 6] =
+    [CHECK, filters::FORMAT, filters::JOIN, growth::REPEATED, growth::BOUNDED, growth::SLICED];
+
 /// How a kind of templates treats white space around tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WhiteSpace {
@@ -72,6 +82,7 @@ pub fn environment(white_space: WhiteSpace) -> Environment<'static> {
     });
     environment.add_function(CHECK, size::check_variables);
     filters::add(&mut environment);
+    growth::add(&mut environment);
     environment
 }
 
@@ -96,7 +107,8 @@ impl BoundedTemplate {
     pub fn new(mut environment: Environment<'static>, source: &str) -> Result<BoundedTemplate, Error> {
         let checked = check(source, environment.syntax())?;
         let environment = on_own_stack(move || {
-            environment.add_template_owned(NAME, checked.source)?;
+            let source = growth::with_bounds(&checked.source, NAME, environment.syntax())?;
+            environment.add_template_owned(NAME, source)?;
             Ok(environment)
         })?;
         Ok(BoundedTemplate { environment, has_statements: checked.has_statements })
@@ -186,6 +198,10 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
                 checked.push_str(source.get(copied..begin).unwrap_or_default());
                 checked.push_str(if *name == "generation" { "if true" } else { "endif" });
                 copied = end;
+            }
+            Token::Ident(name) if RESERVED.contains(name) => {
+                let line = span.start_line;
+                return Err(limit(format!("the name {name} at line {line} is reserved; use another")));
             }
             _ => {}
         }

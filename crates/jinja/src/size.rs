@@ -9,7 +9,7 @@ pub const MOST_DEPTH: usize = 256;
 /// Most items of a value, those of its items included. Each 64 bytes of a text count as one more.
 pub const MOST_ITEMS: u64 = 1 << 18;
 /// Items that are counted for one step: 16 million in a rendering take about as long as a million instructions.
-const ITEMS_A_STEP: u64 = 16;
+pub(crate) const ITEMS_A_STEP: u64 = 16;
 
 /// Refuses a value that is deeper than [`MOST_DEPTH`] or has more than [`MOST_ITEMS`] items, counted as often as they are printed.
 ///

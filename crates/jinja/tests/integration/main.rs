@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
+mod growth;
+
 use bessemer_jinja::{BoundedTemplate, WhiteSpace, environment};
 use minijinja::value::{Serde, Value};
 use serde_json::json;
