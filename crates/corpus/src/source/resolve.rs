@@ -72,7 +72,7 @@ fn check_source_path(config: &CorpusConfig) -> Result<()> {
         _ => exists(path)?,
     }
     let opened = match path.is_dir() {
-        true => std::fs::read_dir(path).map(drop),
+        true => bessemer_durable::read_dir(path).map(drop),
         false => bessemer_durable::open_regular(path).map(drop),
     };
     opened.map_err(|cause| unreadable(path, &cause))
