@@ -1,8 +1,8 @@
+use super::{MeasureSpec, compile_pattern};
+use crate::error::Result;
 use bessemer_text::hash::xxh3_seeded;
 use bessemer_units::splitmix::unit;
-use crate::error::Result;
 use regex::Regex;
-use super::{MeasureSpec, compile_pattern};
 
 pub(super) const MEASURE: MeasureSpec = MeasureSpec {
     name: "bad-words",
