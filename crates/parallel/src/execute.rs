@@ -22,7 +22,7 @@ use bessemer_model::{Accumulate, BackwardPart, LossSum, ModelError, StepContext,
 use bessemer_optim::StepStats;
 use bessemer_program::{Action, Hand, Message, NormGroup, Pass, Phase, Stream};
 use bessemer_tensor::op::{Copy, Op};
-use bessemer_tensor::{Backend, Stream as DeviceStream};
+use bessemer_tensor::{Backend, Stream as DeviceStream, View};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -163,7 +163,7 @@ impl Worker {
             Action::Receive(message) => self.receive(backend, step, number, message, run)?,
             Action::Hand(hand) => self.hand(backend, step, number, hand, run)?,
             Action::Tie => parallel_error(self.tie.add_up(backend, &mut self.chunks))?,
-            // Reported by every rank between the sections ([`Worker::sum_over_data`]).
+            // The caller of [`Worker::gradients`] sums them ([`Worker::sum_over_data`]), as it keeps the loss.
             Action::Losses => {}
             Action::Squares => self.chunks[number].squares.add_to(backend, &mut self.squares)?,
             Action::SumSquares(group) => self.sum_squares(number, *group)?,
@@ -311,11 +311,7 @@ impl Worker {
         number: usize,
         message: &Message,
     ) -> Result<(), ParallelError> {
-        let decoder = &self.chunks[number].decoder;
-        let view = match message.stream {
-            Stream::Values => decoder.stage_output(message.slot)?,
-            Stream::Gradient => decoder.stage_input_gradient(message.slot)?,
-        };
+        let view = self.chunks[number].outgoing(message.stream, message.slot)?;
         parallel_error(self.messages.send(backend, &mut *self.pipeline, message, view))
     }
 
@@ -330,11 +326,7 @@ impl Worker {
         if message.stream == Stream::Values {
             self.expect_stream(step, number, message.slot, message.micro, run.source)?;
         }
-        let decoder = &self.chunks[number].decoder;
-        let view = match message.stream {
-            Stream::Values => decoder.stage_input(message.slot)?,
-            Stream::Gradient => decoder.stage_output_gradient(message.slot)?,
-        };
+        let view = self.chunks[number].incoming(message.stream, message.slot)?;
         parallel_error(self.messages.receive(backend, &mut *self.pipeline, message, view))
     }
 
@@ -354,13 +346,8 @@ impl Worker {
 
     /// The copy from one chunk of this rank to another.
     pub(crate) fn handed(&self, from: usize, hand: &Hand) -> Result<Copy, ModelError> {
-        let (from, to) = (&self.chunks[from].decoder, &self.chunks[hand.to].decoder);
-        let (src, dst) = match hand.stream {
-            Stream::Values => (from.stage_output(hand.slot)?, to.stage_input(hand.to_slot)?),
-            Stream::Gradient => {
-                (from.stage_input_gradient(hand.slot)?, to.stage_output_gradient(hand.to_slot)?)
-            }
-        };
+        let src = self.chunks[from].outgoing(hand.stream, hand.slot)?;
+        let dst = self.chunks[hand.to].incoming(hand.stream, hand.to_slot)?;
         Ok(Copy { src, dst })
     }
 
@@ -459,6 +446,22 @@ impl Worker {
 }
 
 impl Chunk {
+    /// Memory of a part of the residual stream that leaves the chunk.
+    fn outgoing(&self, stream: Stream, slot: usize) -> Result<View, ModelError> {
+        match stream {
+            Stream::Values => self.decoder.stage_output(slot),
+            Stream::Gradient => self.decoder.stage_input_gradient(slot),
+        }
+    }
+
+    /// Memory of a part of the residual stream that enters the chunk.
+    fn incoming(&self, stream: Stream, slot: usize) -> Result<View, ModelError> {
+        match stream {
+            Stream::Values => self.decoder.stage_input(slot),
+            Stream::Gradient => self.decoder.stage_output_gradient(slot),
+        }
+    }
+
     /// Whether gradients are reduced during the last backward pass. Those of a stage with mirrored holders wait for the schedule's
     /// reduction, because the mirror may finish its passes much later.
     pub(crate) fn leaves_early(&self) -> bool {
