@@ -113,8 +113,8 @@ pub(crate) fn operator(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError>
         Kind::Loss(n, d, v) => cross_entropy(m, n, d, v)?.into(),
         Kind::LossWithGradients(n, d, v) => {
             let backward = LossBackward {
-                step: m.numbers(&[1.0 / n as f32])?,
-                z_loss: 0.0,
+                factors: m.numbers(&vec![1.0 / n as f32; n])?,
+                z_loss: None,
                 dx: m.act(n, d)?,
                 dweight: m.f32(v, d)?,
                 accumulate: false,
@@ -249,6 +249,7 @@ fn cross_entropy(m: &mut Maker<'_>, n: usize, d: usize, v: usize) -> Result<Line
         weight: m.f32(v, d)?,
         targets: m.ids(n, v)?,
         loss: m.f32(1, n)?,
+        scored_lse: None,
         backward: None,
     })
 }

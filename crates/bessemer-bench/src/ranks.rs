@@ -208,7 +208,7 @@ fn described<T>(
         activations: job.activations.clone(),
         types: turn.types,
         optim: &job.optim,
-        z_loss: 0.0,
+        losses: &[],
         plan,
         program: &plan.program(turn.micro_batches, 1, None)?,
     })

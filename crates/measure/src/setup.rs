@@ -101,7 +101,7 @@ impl<'a> Setup<'a> {
             activations: self.activations.clone(),
             types: self.bench.types,
             optim: &self.bench.job.optim,
-            z_loss: 0.0,
+            losses: &[],
             plan: &self.plan,
             program: &self.program,
         }

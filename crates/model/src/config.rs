@@ -1,5 +1,7 @@
 //! How activations are kept.
 
+use bessemer_arch::Unit;
+use bessemer_program::UnitProgram;
 use bessemer_units::{CompressionPlan, OffloadPlan, RecomputePlan, Storage};
 
 /// How a decoder made to train keeps its activations. One made to score keeps f32, and nothing longer than a layer.
@@ -20,7 +22,27 @@ pub struct ActivationConfig {
     /// Lets what a backward pass reads lie in the memory of gradients that it writes later. Gradients then last until the next
     /// forward pass, and no pass adds to them: for steps of one micro-batch.
     pub in_gradients: bool,
+    /// Passes of the caller's own over the programs of one device, before those of [`crate::Rewrite`], in their order.
+    pub passes: Vec<UnitPass>,
 }
+
+/// A pass over the program of a unit as the model's code has recorded it: it may add operators, values and auxiliary losses
+/// ([`bessemer_program::Recorder::of`]). What a layout does to a unit comes later, so a pass states one device, too.
+#[derive(Debug, Clone, Copy)]
+pub struct UnitPass {
+    /// Its name: passes of one name are the same.
+    pub name: &'static str,
+    /// Rewrites a unit.
+    pub apply: fn(Unit, UnitProgram) -> UnitProgram,
+}
+
+impl PartialEq for UnitPass {
+    fn eq(&self, other: &UnitPass) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for UnitPass {}
 
 /// Rows of logits made at a time by [`crate::Decoder::logits`].
 pub(crate) const LOGIT_ROWS: usize = 16;

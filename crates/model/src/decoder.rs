@@ -13,7 +13,7 @@ use crate::ranks::StageRanks;
 pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
 use crate::stage::{SlotMemory, StageConfig, StagePass};
-use crate::step::{LossSum, StepContext, TokenBatch};
+use crate::step::{LossSum, StepContext, TokenBatch, WeighedLoss};
 use crate::tensor_shard::{LineStream, Stream};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Sharding, TensorShard, Unit};
@@ -50,8 +50,12 @@ pub struct Decoder {
     /// Logits of a few rows, and of what is left of a batch after those.
     pub(crate) logits: Vec<StageUnit>,
     pub(crate) buffers: StageBuffers,
-    /// Weight of the z-loss.
-    pub(crate) z_loss: f32,
+    /// Auxiliary losses with their weights.
+    pub(crate) weighed: Vec<WeighedLoss>,
+    /// By auxiliary loss of the units in turn: its number among those that are weighed.
+    pub(crate) loss_numbers: Vec<Option<usize>>,
+    /// Host copy of their weights.
+    pub(crate) loss_weights: Vec<[f32; 2]>,
     /// Use of each slot and each set.
     pub(crate) held: Held,
     /// Memory of the values of the unit that runs.
@@ -62,8 +66,8 @@ pub struct Decoder {
     pub(crate) default_positions: Vec<u32>,
     /// First position of each token's document in the last batch, if attention stays within documents.
     pub(crate) documents: Vec<u32>,
-    /// Host copy of the token losses, and of the log-sum-exps where there are such.
-    pub(crate) losses: Vec<f32>,
+    /// Host copy of the token losses, of one auxiliary loss, or of the factors on the tokens' gradients.
+    pub(crate) numbers: Vec<f32>,
     /// Places of offloaded values.
     pub(crate) second_memory: OffloadLayout,
     /// The cache that batches stand behind, if there is one.
@@ -133,7 +137,7 @@ impl Decoder {
         beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Decoder, ModelError> {
         let Parts { model, tensor_shard, ranks, shape, config, stage } = *parts;
-        let (span, train) = (&stage.span, shape.purpose == Purpose::Train);
+        let span = &stage.span;
         let specs = tensor_shard.map_or_else(|| span.params(model), |part| part.specs(span));
         params::check(&params, &specs)?;
         let shardings = tensor_shard.map_or_else(|| model.shardings(), |part| part.shardings.clone());
@@ -176,6 +180,8 @@ impl Decoder {
             ..Allocating::new(&mut *backend, &plan, &units)
         };
         let (buffers, slots) = memory.all(beside)?;
+        let auxiliary = units.iter().map(|u| u.program.losses.len()).sum();
+        let longest_loss = buffers.auxiliary.iter().flatten().map(View::len).max().unwrap_or(0);
         let shorter = shorter
             .into_iter()
             .zip(slots)
@@ -197,13 +203,15 @@ impl Decoder {
             shorter,
             stored,
             buffers,
-            z_loss: 0.0,
+            weighed: Vec::new(),
+            loss_numbers: vec![None; auxiliary],
+            loss_weights: vec![[0.0; 2]; auxiliary],
             held: Held::new(stage),
             table: Vec::new(),
             counters,
             default_positions: (0..shape.tokens()).map(|n| (n % shape.seq) as u32).collect(),
             documents: if model.document_end.is_some() { vec![0; shape.tokens()] } else { Vec::new() },
-            losses: vec![0.0; if train { 2 } else { 1 } * if span.head { shape.tokens() } else { 0 }],
+            numbers: vec![0.0; shape.tokens().max(longest_loss)],
             second_memory: OffloadLayout::default(),
             prefix: None,
         };
@@ -283,7 +291,10 @@ impl Decoder {
             kept: memory.kept.map(|set| &buffers.kept[set]),
             pending: memory.pending.map(|set| &buffers.pending[set]),
             losses: memory.slot.map_or(buffers.losses, |slot| self.losses_of(slot)),
-            loss_factor: buffers.loss_factor,
+            auxiliary: &buffers.auxiliary[at],
+            loss_weights: buffers
+                .loss_weights
+                .map(|w| w.rows(self.first_loss(at), buffers.auxiliary[at].len())),
             counters: buffers.counters.map(|c| c.rows(places(&self.units[..at]), random)),
             constant: buffers.constant,
             external: self.prefix.as_ref().map_or(&[], |prefix| prefix.external(self.units[at].unit)),
@@ -427,7 +438,6 @@ impl Decoder {
         self.buffers.scratch = ScratchBuffers::alloc(backend, "activations", &wanted, &self.buffers.scratch)?;
         (self.units, self.stored) = (units, stored);
         self.lay_out_second_memory();
-        self.set_z_loss(self.z_loss);
         self.reserve(backend)
     }
 
@@ -452,27 +462,30 @@ impl Decoder {
         self.whole.as_ref().map_or(self.model.vocab_size, |whole| whole.vocab_size)
     }
 
-    /// Adds `weight * lse^2` of every scored token to what gradients are taken of, lse the log-sum-exp of its logits
-    /// (z-loss; Chowdhery et al. 2022, PaLM: 1e-4). Reported losses stay the cross-entropy, [`LossSum::lse_squared`] tells
-    /// the other part. 0, the default, is none. A stage without the head has no use for it.
-    pub fn set_z_loss(&mut self, weight: f32) {
-        self.z_loss = weight;
-        let rows = if weight == 0.0 { 1 } else { 2 };
-        let shorter = self.shorter.iter_mut().flat_map(|length| &mut length.units);
-        let units = self.units.iter_mut().chain(&mut self.stored).chain(shorter);
-        for node in units.flat_map(|u| u.program.lists.iter_mut().flatten()) {
-            let bessemer_program::Node::Launch(launch) = node else { continue };
-            for op in launch.forms_mut() {
-                let (backward, loss) = match op {
-                    Op::LinearCrossEntropy(op) => (&mut op.backward, &mut op.loss),
-                    Op::LinearCrossEntropyShard(op) => (&mut op.backward, &mut op.loss),
-                    _ => continue,
-                };
-                if let Some(backward) = backward {
-                    (backward.z_loss, loss.rows) = (weight, rows);
-                }
-            }
+    /// Weighs auxiliary losses: each is a term of what gradients are taken of, and its sums are reported at its place in
+    /// [`LossSum::auxiliary`]. Losses that are not listed have weight 0; a stage that has none of that name has no use for it.
+    ///
+    /// # Errors
+    /// More losses than [`LossSum::MOST_AUXILIARY`].
+    pub fn weigh_losses(&mut self, losses: &[WeighedLoss]) -> Result<(), ModelError> {
+        if losses.len() > LossSum::MOST_AUXILIARY {
+            return Err(ModelError::Stage(format!(
+                "wanted at most {} auxiliary losses, found {}",
+                LossSum::MOST_AUXILIARY,
+                losses.len()
+            )));
         }
+        self.weighed = losses.to_vec();
+        let names = self.units.iter().flat_map(|unit| &unit.program.losses);
+        for (number, loss) in self.loss_numbers.iter_mut().zip(names) {
+            *number = losses.iter().position(|weighed| weighed.name == loss.name && weighed.weight != 0.0);
+        }
+        Ok(())
+    }
+
+    /// Number of the first auxiliary loss of unit number `at` among those of all units.
+    pub(crate) fn first_loss(&self, at: usize) -> usize {
+        self.buffers.auxiliary[..at].iter().map(Vec::len).sum()
     }
 
     /// The shape of a batch.
@@ -506,9 +519,10 @@ impl Decoder {
         self.expect_training()?;
         self.expect_all_layers("a pass from tokens to the loss")?;
         self.held.free(0);
-        self.stage_forward(backend, ranks, 0, batch, Some(ctx))?;
-        let loss = self.stage_backward(backend, ranks, 0, ctx.accumulate)?;
-        Ok(loss.unwrap_or_default())
+        let pass = self.begin_forward(backend, 0, batch, Some(ctx))?;
+        let mut loss = self.forward_of(backend, ranks, &pass)?.unwrap_or_default();
+        loss += self.stage_backward(backend, ranks, 0, ctx.accumulate)?.unwrap_or_default();
+        Ok(loss)
     }
 
     /// Loss of one batch, without dropout. `per_token`, if given, receives the loss of every token in nats (0 where

@@ -30,6 +30,8 @@ pub(crate) struct Slot {
     pub(crate) ids: View,
     pub(crate) targets: View,
     pub(crate) positions: View,
+    /// Factors on the tokens' gradients, if a unit reads them.
+    pub(crate) factors: Option<View>,
     /// If attention stays within documents.
     pub(crate) documents: Option<View>,
     /// The residual stream before and behind each layer of the span.
@@ -47,8 +49,10 @@ pub(crate) struct StageBuffers {
     pub(crate) pending: Vec<Values>,
     /// If the head is here.
     pub(crate) losses: Option<View>,
-    /// `[1, 1]`, if the head is here and trains.
-    pub(crate) loss_factor: Option<View>,
+    /// By unit: memory of its auxiliary losses.
+    pub(crate) auxiliary: Vec<Vec<View>>,
+    /// `[losses, 2]`: weights of the auxiliary losses of every unit in turn, if there are any.
+    pub(crate) loss_weights: Option<View>,
     /// u32 `[places, 6]`: counters of the random numbers of every unit in turn, if any are drawn.
     pub(crate) counters: Option<View>,
     /// A fixed table of positions, if the model has one and the embedding is here.
@@ -276,7 +280,8 @@ impl<'a> Allocating<'a> {
             true => self.matrix("stream gradient", last.dtype(), last.rows, last.cols)?,
             false => last,
         };
-        Ok(Slot { gradient, saved, stream: slot.stream.clone(), ..*slot })
+        let factors = self.factors(slot.factors)?;
+        Ok(Slot { gradient, saved, factors, stream: slot.stream.clone(), ..*slot })
     }
 
     /// Memory for the residual stream between layers whose backward passes do not read it. Layers take turns in it, and so do
@@ -352,7 +357,35 @@ impl<'a> Allocating<'a> {
             Purpose::Train if plan.stage.span.head => self.matrix("stream gradient", dtype, rows, width)?,
             _ => stream[layers],
         };
-        Ok(Slot { ids, targets, positions, documents, stream, gradient, saved })
+        let factors = self.factors(None)?;
+        Ok(Slot { ids, targets, positions, factors, documents, stream, gradient, saved })
+    }
+
+    /// Memory of the factors on the tokens' gradients, if a unit reads them: `there`, or its own.
+    fn factors(&mut self, there: Option<View>) -> Result<Option<View>, ModelError> {
+        let reads = |unit: &StageUnit| {
+            unit.program.values.iter().any(|v| v.class == Class::Input(Input::LossFactors))
+        };
+        match there {
+            None if self.units.iter().any(reads) => {
+                Ok(Some(self.matrix("loss factors", DType::F32, 1, self.plan.shape.tokens())?))
+            }
+            _ => Ok(there),
+        }
+    }
+
+    /// Memory of the auxiliary losses of unit number `at`.
+    fn auxiliary_losses(&mut self, at: usize) -> Result<Vec<View>, ModelError> {
+        let program = &self.units[at].program;
+        let value = |number| program.values.iter().find(|v| v.class == Class::AuxiliaryLoss(number));
+        let losses =
+            program.losses.iter().enumerate().filter_map(|(number, loss)| Some((loss, value(number)?)));
+        losses
+            .map(|(loss, value)| {
+                let name = format!("{}{}", program.name, loss.name);
+                self.matrix(&name, DType::F32, value.rows, value.cols)
+            })
+            .collect()
     }
 
     /// All of it, and the slots of each shorter length. `beside`: another stage of the rank, whose passes take turns with this one's.
@@ -369,12 +402,14 @@ impl<'a> Allocating<'a> {
         }
         let scratch = ScratchBuffers::alloc(self.backend, "activations", &wanted, beside)?;
         let losses = match stage.span.head {
-            true => Some(self.matrix("losses", DType::F32, if train { 2 } else { 1 }, n)?),
+            true => Some(self.matrix("losses", DType::F32, 1, n)?),
             false => None,
         };
-        let loss_factor = match train && stage.span.head {
-            true => Some(self.matrix("loss factor", DType::F32, 1, 1)?),
-            false => None,
+        let auxiliary =
+            (0..self.units.len()).map(|at| self.auxiliary_losses(at)).collect::<Result<Vec<_>, _>>()?;
+        let loss_weights = match auxiliary.iter().map(Vec::len).sum() {
+            0 => None,
+            count => Some(self.matrix("weights of losses", DType::F32, count, 2)?),
         };
         let places: usize = self.units.iter().map(|u| u.program.random.len()).sum();
         let counters = match train && places > 0 {
@@ -406,8 +441,18 @@ impl<'a> Allocating<'a> {
         let split = if stage.pending > 0 { stage.slots + stage.pending } else { 0 };
         let kept = sets(Home::Kept, split, self, "")?;
         let pending = sets(Home::Pending, stage.pending, self, ".pending")?;
-        let buffers =
-            StageBuffers { slots, kept, pending, losses, loss_factor, counters, constant, logits, scratch };
+        let buffers = StageBuffers {
+            slots,
+            kept,
+            pending,
+            losses,
+            auxiliary,
+            loss_weights,
+            counters,
+            constant,
+            logits,
+            scratch,
+        };
         Ok((buffers, shorter))
     }
 
@@ -433,6 +478,11 @@ impl<'a> Allocating<'a> {
     }
 }
 
+/// The first elements of a view in the shape of a value.
+pub(crate) fn shaped(view: View, value: &Value) -> View {
+    View { rows: value.rows, cols: value.cols, stride: value.cols, ..view }
+}
+
 /// Scratch that passes of all these units need, one at a time.
 pub(crate) fn scratch_of<'a>(memories: impl Iterator<Item = &'a UnitMemory>) -> Scratch {
     let mut all = Scratch::new();
@@ -456,7 +506,9 @@ pub(crate) struct Binding<'a> {
     pub(crate) kept: Option<&'a Values>,
     pub(crate) pending: Option<&'a Values>,
     pub(crate) losses: Option<View>,
-    pub(crate) loss_factor: Option<View>,
+    /// Memory of the unit's auxiliary losses, and their rows of the weights.
+    pub(crate) auxiliary: &'a [View],
+    pub(crate) loss_weights: Option<View>,
     /// The unit's rows of the counters.
     pub(crate) counters: Option<View>,
     pub(crate) constant: Option<View>,
@@ -485,7 +537,7 @@ impl Binding<'_> {
                 match (memory.takes[at][id], memory.offsets[at][id]) {
                     (Some(saved), _) => {
                         let place = self.slot.and_then(|s| s.saved[self.at][saved])?;
-                        Some(View { rows: value.rows, cols: value.cols, stride: value.cols, ..place })
+                        Some(shaped(place, value))
                     }
                     (None, Some(offset)) => self.scratch.matrix(value.dtype, offset, value.rows, value.cols),
                     (None, None) => None,
@@ -503,12 +555,14 @@ impl Binding<'_> {
                     self.slot.map(|s| s.positions).or(self.indices.map(|i| i.1))
                 }
                 Class::Input(Input::Documents) => self.slot.and_then(|s| s.documents),
-                Class::Input(Input::LossFactor) => self.loss_factor,
+                Class::Input(Input::LossFactors) => self.slot.and_then(|s| s.factors),
+                Class::Input(Input::LossWeight(number)) => self.loss_weights.map(|w| w.rows(number, 1)),
                 Class::Random(place) => self.counters.map(|c| c.rows(place, 1)),
                 Class::StreamIn => Some(self.stream.0),
                 Class::StreamOut => Some(self.stream.1),
                 Class::StreamGradient => self.slot.map(|s| s.gradient),
                 Class::Losses => self.losses,
+                Class::AuxiliaryLoss(number) => self.auxiliary.get(number).map(|view| shaped(*view, value)),
                 Class::Constant => self.constant,
                 Class::External(number) => self.external.get(number).copied(),
                 Class::Local => None,

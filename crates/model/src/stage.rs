@@ -280,11 +280,25 @@ impl Decoder {
         ctx: Option<&StepContext>,
     ) -> Result<(), ModelError> {
         let pass = self.begin_forward(backend, slot, batch, ctx)?;
+        self.forward_of(backend, ranks, &pass)?;
+        Ok(())
+    }
+
+    /// The units of a forward pass that has begun, and its end; the auxiliary losses that it makes.
+    pub(crate) fn forward_of(
+        &mut self,
+        backend: &mut dyn Backend,
+        ranks: &mut dyn StageRanks,
+        pass: &StagePass,
+    ) -> Result<Option<LossSum>, ModelError> {
         // The head's pass is that of the loss.
         let units = self.units.len() - usize::from(self.stage.span.head);
-        self.run_units(backend, ranks, &mut (0..units), &pass)?;
-        self.end_pass(&pass);
-        Ok(())
+        self.run_units(backend, ranks, &mut (0..units), pass)?;
+        self.end_pass(pass);
+        match pass.phase {
+            Phase::Forward => self.pass_loss(backend, pass, None),
+            _ => Ok(None),
+        }
     }
 
     /// Begins a forward pass: writes a batch to a slot, and the numbers of the step to the device. With `ctx` a training pass.
@@ -322,7 +336,7 @@ impl Decoder {
             )));
         }
         self.held.length[slot] = length;
-        self.upload(backend, slot, batch)?;
+        self.upload(backend, slot, batch, ctx)?;
         ctx.map_or(Ok(()), |ctx| self.write_step(backend, ctx))?;
         let kept = if ctx.is_some() && self.stage.pending > 0 { self.held.take_kept() } else { None };
         self.held.of_slot[slot] = kept;
@@ -515,8 +529,8 @@ impl Decoder {
         }
     }
 
-    /// The loss of the micro-batch of a pass through the head that has ended, scored or backward; `None` without the head.
-    /// `per_token` as in [`Decoder::loss`].
+    /// The losses that a pass that has ended has made: those of the tokens, scored or backward with the head, and this rank's terms of
+    /// auxiliary losses; `None` if it makes none. `per_token` as in [`Decoder::loss`].
     ///
     /// # Errors
     /// An error of the backend.
@@ -526,13 +540,19 @@ impl Decoder {
         pass: &StagePass,
         per_token: Option<&mut [f32]>,
     ) -> Result<Option<LossSum>, ModelError> {
-        let Some(slot) = pass.memory.slot.filter(|_| self.stage.span.head) else { return Ok(None) };
-        let with_lse = pass.phase != Phase::Score && self.z_loss != 0.0;
-        let sum = self.read_losses(backend, slot, pass.scored, with_lse)?;
-        if let Some(out) = per_token {
-            out.copy_from_slice(&self.losses[..out.len()]);
+        let Some(slot) = pass.memory.slot else { return Ok(None) };
+        let mut sum = match pass.phase != Phase::Forward && self.stage.span.head {
+            true => Some(self.read_losses(backend, slot, pass.scored)?),
+            false => None,
+        };
+        if let (Some(out), Some(_)) = (per_token, &sum) {
+            out.copy_from_slice(&self.numbers[..out.len()]);
         }
-        Ok(Some(sum))
+        if pass.phase != Phase::Score && self.loss_numbers.iter().any(Option::is_some) {
+            let auxiliary = self.read_auxiliary_losses(backend, slot, pass.phase)?;
+            sum = Some(LossSum { auxiliary, ..sum.unwrap_or_default() });
+        }
+        Ok(sum)
     }
 
     /// Frees the memory of a pass that failed.
@@ -580,8 +600,8 @@ impl Decoder {
         (stream.len() * stream.dtype().size()) as u64
     }
 
-    /// Writes the numbers of a pass that vary from step to step: what its lists draw random numbers from, and the factor on the
-    /// loss.
+    /// Writes the numbers of a pass that vary from step to step: what its lists draw random numbers from, and the weights of
+    /// auxiliary losses.
     fn write_step(&mut self, backend: &mut dyn Backend, ctx: &StepContext) -> Result<(), ModelError> {
         let random = self.units.iter().flat_map(|u| &u.program.random);
         for (words, random) in self.counters.iter_mut().zip(random) {
@@ -591,10 +611,12 @@ impl Decoder {
         if let Some(counters) = self.buffers.counters {
             backend.write_u32(counters, self.counters.as_flattened())?;
         }
-        match self.buffers.loss_factor {
-            Some(factor) => Ok(backend.write_f32(factor, &[ctx.loss_scale])?),
-            None => Ok(()),
+        let Some(view) = self.buffers.loss_weights else { return Ok(()) };
+        for (weights, number) in self.loss_weights.iter_mut().zip(&self.loss_numbers) {
+            let weight = number.map_or(0.0, |number| self.weighed[number].weight as f32);
+            *weights = [weight, weight * ctx.loss_scale];
         }
+        Ok(backend.write_f32(view, self.loss_weights.as_flattened())?)
     }
 
     /// The residual stream behind the last layer.

@@ -2,8 +2,9 @@
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
-use crate::memory::Slot;
-use bessemer_mesh::Axis;
+use crate::memory::{Slot, shaped};
+use bessemer_mesh::{Axis, Placement};
+use bessemer_program::{Class, Phase, Value};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, TensorError, View};
 
@@ -49,6 +50,22 @@ impl From<bool> for Accumulate {
     }
 }
 
+/// An auxiliary loss ([`bessemer_program::AuxiliaryLoss`]) as a term of the objective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WeighedLoss {
+    /// Its name, such as [`crate::Z_LOSS`].
+    pub name: &'static str,
+    /// Factor on its mean over the scored targets.
+    pub weight: f64,
+}
+
+impl WeighedLoss {
+    /// The z-loss.
+    pub const fn z_loss(weight: f64) -> WeighedLoss {
+        WeighedLoss { name: crate::Z_LOSS, weight }
+    }
+}
+
 /// A sum of token losses.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct LossSum {
@@ -56,20 +73,23 @@ pub struct LossSum {
     pub nats: f64,
     /// Targets that were scored.
     pub scored: u64,
-    /// Sum over these targets of the squared log-sum-exp of their logits: what the z-loss weighs. 0 where it is not
-    /// asked for.
-    pub lse_squared: f64,
+    /// Sums of the auxiliary losses, without their weights, in the order of [`Decoder::weigh_losses`]. Of a pass on one of several
+    /// ranks: the rank's term. 0 where nothing was trained.
+    pub auxiliary: [f64; LossSum::MOST_AUXILIARY],
 }
 
 impl LossSum {
+    /// Auxiliary losses of different names that a job may have.
+    pub const MOST_AUXILIARY: usize = 4;
+
     /// Nats per scored target; NaN if there is none.
     pub fn mean(&self) -> f64 {
         self.nats / self.scored as f64
     }
 
-    /// Mean of the squared log-sum-exp per scored target.
-    pub fn mean_lse_squared(&self) -> f64 {
-        self.lse_squared / self.scored as f64
+    /// Mean of an auxiliary loss per scored target, without its weight.
+    pub fn mean_auxiliary(&self, number: usize) -> f64 {
+        self.auxiliary[number] / self.scored as f64
     }
 }
 
@@ -77,7 +97,7 @@ impl std::ops::AddAssign for LossSum {
     fn add_assign(&mut self, other: LossSum) {
         self.nats += other.nats;
         self.scored += other.scored;
-        self.lse_squared += other.lse_squared;
+        self.auxiliary.iter_mut().zip(other.auxiliary).for_each(|(sum, term)| *sum += term);
     }
 }
 
@@ -118,17 +138,23 @@ impl Decoder {
         check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
     }
 
-    /// Copies a checked batch to a slot, in the order of the ranks that share it.
+    /// Copies a checked batch to a slot, in the order of the ranks that share it; to train, with factors on the tokens' gradients.
     pub(crate) fn upload(
         &mut self,
         backend: &mut dyn Backend,
         slot: usize,
         batch: &TokenBatch<'_>,
+        ctx: Option<&StepContext>,
     ) -> Result<(), TensorError> {
         let (tokens, seq) = (self.tokens_of(slot), self.seq_of(slot));
         // Ranks that share sequences say in which order positions lie.
         let ranks = self.ranks();
         let rank = *ranks.iter().find(|rank| rank.axis == Axis::Context).unwrap_or(&ranks[0]);
+        let Slot { ids, targets, positions, factors, documents, .. } = *self.slot(slot);
+        if let (Some(ctx), Some(view)) = (ctx, factors) {
+            self.numbers[..tokens].fill(ctx.loss_scale);
+            backend.write_f32(view, &self.numbers[..tokens])?;
+        }
         let mut write = |view: View, values: &[u32]| {
             let mut at = 0;
             let all = |r| rank.order.stretches(tokens, rank.degree, r);
@@ -137,7 +163,6 @@ impl Decoder {
                 backend.write_u32(view.columns(at - stretch.len, stretch.len), &values[stretch.range()])
             })
         };
-        let Slot { ids, targets, positions, documents, .. } = *self.slot(slot);
         if !self.shorter.is_empty() {
             // Those of the micro-batch before may have had another length.
             let rows = self.default_positions[..tokens].chunks_mut(seq);
@@ -169,7 +194,7 @@ impl Decoder {
         }
     }
 
-    /// Memory of the token losses of the micro-batch in a slot, `[rows, n]`.
+    /// Memory of the token losses of the micro-batch in a slot, `[1, n]`.
     pub(crate) fn losses_of(&self, slot: usize) -> Option<View> {
         let cols = self.tokens_of(slot);
         self.buffers.losses.map(|losses| View { cols, stride: cols, ..losses })
@@ -181,17 +206,59 @@ impl Decoder {
         backend: &mut dyn Backend,
         slot: usize,
         scored: u64,
-        with_lse: bool,
     ) -> Result<LossSum, ModelError> {
         let Some(loss) = self.losses_of(slot) else { return Ok(LossSum::default()) };
-        let n = self.tokens_of(slot);
-        let read = &mut self.losses[..if with_lse { 2 * n } else { n }];
-        backend.read_f32(loss.rows(0, read.len() / n), read)?;
-        let (losses, lse) = read.split_at(n);
-        Ok(LossSum {
-            nats: losses.iter().map(|&l| f64::from(l)).sum(),
-            scored,
-            lse_squared: lse.iter().map(|&l| f64::from(l).powi(2)).sum(),
-        })
+        let losses = &mut self.numbers[..loss.len()];
+        backend.read_f32(loss, losses)?;
+        Ok(LossSum { nats: losses.iter().map(|&l| f64::from(l)).sum(), scored, ..LossSum::default() })
+    }
+
+    /// This rank's terms of the auxiliary losses that the last pass has made, that of the micro-batch in a slot.
+    pub(crate) fn read_auxiliary_losses(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        phase: Phase,
+    ) -> Result<[f64; LossSum::MOST_AUXILIARY], ModelError> {
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let sums = self.auxiliary_losses(backend, slot, phase, &mut numbers);
+        self.numbers = numbers;
+        sums
+    }
+
+    fn auxiliary_losses(
+        &self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        phase: Phase,
+        host: &mut [f32],
+    ) -> Result<[f64; LossSum::MOST_AUXILIARY], ModelError> {
+        let mut sums = [0.0; LossSum::MOST_AUXILIARY];
+        let mut first = 0;
+        for at in 0..self.units.len() {
+            let views = &self.buffers.auxiliary[at];
+            let numbers = &self.loss_numbers[first..first + views.len()];
+            first += views.len();
+            let program = &self.unit(at, Some(slot)).program;
+            for (loss, (view, weighed)) in views.iter().zip(numbers).enumerate() {
+                let Some(weighed) = weighed.filter(|_| program.makes_loss(phase, loss)) else { continue };
+                let value = program.values.iter().find(|v| v.class == Class::AuxiliaryLoss(loss));
+                let Some(value) = value.filter(|value| self.counts(value)) else { continue };
+                let read = &mut host[..value.len()];
+                backend.read_f32(shaped(*view, value), read)?;
+                let values = read.iter().map(|&v| f64::from(v));
+                sums[weighed] += match program.losses[loss].squared {
+                    true => values.map(|v| v.powi(2)).sum::<f64>(),
+                    false => values.sum(),
+                };
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Whether this rank counts a value in a sum over the ranks that share a micro-batch: of ranks with the same values the first
+    /// does.
+    fn counts(&self, value: &Value) -> bool {
+        self.ranks().iter().all(|rank| rank.index == 0 || value.placement(rank.axis) != Placement::Replicate)
     }
 }

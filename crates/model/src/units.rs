@@ -90,12 +90,15 @@ impl Plan<'_> {
     /// and only what they store is compressed or offloaded.
     fn rewrite(
         &self,
-        mut unit: UnitProgram,
+        (of, mut unit): (Unit, UnitProgram),
         policy: Option<&RecomputePolicy>,
         offloads: bool,
         frozen: &dyn Fn(&str) -> bool,
     ) -> Result<(UnitProgram, UnitMemory), ModelError> {
         let wanted = |pass: Rewrite| pass <= self.until;
+        if self.shape.purpose == Purpose::Train {
+            unit = self.config.passes.iter().fold(unit, |unit, pass| (pass.apply)(of, unit));
+        }
         if wanted(Rewrite::Freeze) && self.shape.purpose == Purpose::Train {
             freeze(&mut unit, frozen);
         }
@@ -182,7 +185,8 @@ impl Plan<'_> {
         };
         let frozen = |name: &str| numbers.get(name).is_some_and(|number| params[*number].grad.is_none());
         if span.embedding {
-            let (program, memory) = self.rewrite(recording.embedding(), None, false, &frozen)?;
+            let (program, memory) =
+                self.rewrite((Unit::Embedding, recording.embedding()), None, false, &frozen)?;
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Embedding, program, memory, distinct: true, parameters });
         }
@@ -194,7 +198,8 @@ impl Plan<'_> {
             let offloads = offload.has(layer, &span.layers);
             let of_layer = of_layer.map(|sharding| (sharding.dim(), frozen(&sharding.spec.name)));
             let kind = LayerKind { policy, offloads, params: of_layer.collect() };
-            let like = recorded.get(&kind).copied();
+            // A pass of the caller's may tell layers apart.
+            let like = recorded.get(&kind).copied().filter(|_| self.config.passes.is_empty());
             let (program, memory) = match like {
                 Some(at) => {
                     let StageUnit { program, memory, .. }: &StageUnit = &units[at];
@@ -204,7 +209,8 @@ impl Plan<'_> {
                     recorded.insert(kind, units.len());
                     let prefix = layer_prefix(layer);
                     let frozen = |name: &str| frozen(&format!("{prefix}{name}"));
-                    self.rewrite(recording.layer(layer), Some(policy), offloads, &frozen)?
+                    let recorded = (Unit::Layer(layer), recording.layer(layer));
+                    self.rewrite(recorded, Some(policy), offloads, &frozen)?
                 }
             };
             let parameters = number(&layer_prefix(layer), &program);
@@ -212,7 +218,7 @@ impl Plan<'_> {
             units.push(StageUnit { unit: Unit::Layer(layer), program, memory, distinct, parameters });
         }
         if span.head {
-            let (program, memory) = self.rewrite(recording.head(), None, false, &frozen)?;
+            let (program, memory) = self.rewrite((Unit::Head, recording.head()), None, false, &frozen)?;
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Head, program, memory, distinct: true, parameters });
         }

@@ -17,15 +17,15 @@ fn op(
         x: s.act(n, d, 1),
         weight: s.param(v, d, 2),
         targets: s.indices(&targets(n, v)),
-        // With and without the row of log-sum-exps.
-        loss: s.mat(if backward { 2 } else { 1 }, n),
+        loss: s.mat(1, n),
+        scored_lse: backward.then(|| s.mat(1, n)),
         backward: backward.then(|| LossBackward {
             // Every other shape, so that both forms are held against the reference.
-            z_loss: if n % 2 == 1 { 0.0 } else { 0.03 },
+            z_loss: (n % 2 == 0).then(|| s.values(1, 1, &[0.03])),
             dx: s.act(n, d, 1),
             dweight: s.gradient(v, d, 0),
             accumulate,
-            step: s.values(1, 1, &[0.5]),
+            factors: s.factors(n),
         }),
     }
 }
@@ -58,7 +58,13 @@ pub(crate) fn chunks_of_rows_give_what_the_rows_give_alone(suite: &Suite<'_>) {
                 x: whole.x.rows(first, count),
                 targets: s.indices(&all_targets[first..first + count]),
                 loss: whole.loss.columns(first, count),
-                backward: Some(LossBackward { dx: b.dx.rows(first, count), accumulate: first > 0, ..b }),
+                scored_lse: whole.scored_lse.map(|lse| lse.columns(first, count)),
+                backward: Some(LossBackward {
+                    factors: b.factors.columns(first, count),
+                    dx: b.dx.rows(first, count),
+                    accumulate: first > 0,
+                    ..b
+                }),
                 ..whole
             };
             s.launch(&part.into()).unwrap();

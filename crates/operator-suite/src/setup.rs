@@ -73,6 +73,12 @@ impl Setup {
         v
     }
 
+    /// `[1, n]` factors on the gradients of a loss, no two neighbours equal.
+    pub(crate) fn factors(&mut self, n: usize) -> View {
+        let factors: Vec<f32> = (0..n).map(|i| 0.25 + 0.125 * (i % 5) as f32).collect();
+        self.values(1, n, &factors)
+    }
+
     /// Codes of 8 bits, as floats.
     pub(crate) fn codes(&mut self, rows: usize, cols: usize, values: &[f32]) -> View {
         let b = self.buffer(DType::U8, rows * cols);

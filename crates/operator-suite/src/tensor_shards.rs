@@ -37,13 +37,13 @@ pub(crate) fn sums_losses_and_gradients_agree_with_the_reference(suite: &Suite<'
                 let given = sums(s, shape);
                 s.launch(&given.into()).unwrap();
                 let LogitSums { x, weight, tensor_shard, targets, lse, target_logit } = given;
-                let loss = s.mat(1 + i % 2, x.rows);
+                let (loss, scored_lse) = (s.mat(1, x.rows), (i % 2 == 1).then(|| s.mat(1, x.rows)));
                 let backward = backward.then(|| LossBackward {
-                    z_loss: if i % 2 == 1 { 0.0 } else { 0.03 },
+                    z_loss: (i % 2 == 0).then(|| s.values(1, 1, &[0.03])),
                     dx: s.act(x.rows, x.cols, 1),
                     dweight: s.gradient(weight.rows, x.cols, 0),
                     accumulate: i % 2 == 1,
-                    step: s.values(1, 1, &[0.5]),
+                    factors: s.factors(x.rows),
                 });
                 LinearCrossEntropyShard {
                     x,
@@ -53,6 +53,7 @@ pub(crate) fn sums_losses_and_gradients_agree_with_the_reference(suite: &Suite<'
                     lse,
                     target_logit,
                     loss,
+                    scored_lse,
                     backward,
                 }
                 .into()
@@ -121,13 +122,17 @@ pub(crate) fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradient
         let rungs = suite.variants().chain((v < 100).then_some(Kernels::Reference));
         for kernels in rungs {
             let mut s = suite.setup(kernels, 2);
-            let (x, weight, loss) = (s.act(n, d, 0), s.mat(v, d), s.mat(2, n));
+            let (x, weight, loss) = (s.act(n, d, 0), s.mat(v, d), s.mat(1, n));
             let targets = s.indices(&targets(n, v));
             let (dx, dweight) = (s.act(n, d, 0), s.mat(v, d));
-            let step = s.values(1, 1, &[0.25]);
-            let back = LossBackward { step, z_loss: 0.05, dx, dweight, accumulate: false };
-            s.launch(&LinearCrossEntropy { x, weight, targets, loss, backward: Some(back) }.into()).unwrap();
-            let [wanted_loss, wanted_dx, wanted_dw] = [loss, dx, dweight].map(|view| s.read(view));
+            let (factors, z_loss) = (s.factors(n), Some(s.values(1, 1, &[0.05])));
+            let back = LossBackward { factors, z_loss, dx, dweight, accumulate: false };
+            let scored_lse = Some(s.mat(1, n));
+            let whole = LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward: Some(back) };
+            s.launch(&whole.into()).unwrap();
+            let scored = scored_lse.unwrap_or(loss);
+            let [wanted_loss, wanted_lse, wanted_dx, wanted_dw] =
+                [loss, scored, dx, dweight].map(|view| s.read(view));
 
             let (lse, target_logit) = (s.mat(1, n), s.mat(1, n));
             let parts: Vec<_> = cuts.windows(2).map(|c| (c[0], weight.rows(c[0], c[1] - c[0]))).collect();
@@ -158,11 +163,13 @@ pub(crate) fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradient
                     lse,
                     target_logit,
                     loss,
+                    scored_lse,
                     backward,
                 };
                 s.launch(&op.into()).unwrap();
                 sum_dx.iter_mut().zip(s.read(dx)).for_each(|(sum, term)| *sum += term);
                 suite.close("loss", &s.read(loss), &wanted_loss, 4e-6);
+                suite.close("lse", &s.read(scored), &wanted_lse, 1e-6);
             }
             suite.close("dx", &sum_dx, &wanted_dx, 1e-5);
             suite.close("dweight", &s.read(dweight), &wanted_dw, 1e-5);

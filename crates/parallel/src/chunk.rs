@@ -101,7 +101,7 @@ impl Chunk {
         let names: Vec<String> = units.list.iter().map(|u| u.name.clone()).collect();
         let stash = WeightVersions::alloc(backend, &memory, &names, needs.stashes)?;
         let mut decoder = decoder(backend, job, (&part, &place.span), needs, &memory, beside)?;
-        decoder.set_z_loss(job.z_loss);
+        decoder.weigh_losses(job.losses)?;
         let list = memory.optim_params(&part, &units.list, (plan, coord));
         let list = with_others(list, job, &part, &memory.params, &numbers);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();

@@ -287,8 +287,8 @@ impl Worker {
             chunk.pending.insert(pass.micro, pending);
         }
         match pass.phase {
-            Phase::Forward | Phase::BackwardWeight => {}
-            Phase::Backward | Phase::BackwardInput => {
+            Phase::BackwardWeight => {}
+            Phase::Forward | Phase::Backward | Phase::BackwardInput => {
                 let loss = chunk.decoder.pass_loss(backend, &running, None)?;
                 run.updates[pass.update].loss += loss.unwrap_or_default();
             }

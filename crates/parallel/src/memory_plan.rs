@@ -107,7 +107,7 @@ impl MemoryPlan {
         let (plan, types) = (&Plan::single(), ParamStorage::default());
         let program = &plan.program(1, 1, None)?;
         MemoryPlan::of_rank(
-            &Job { model, shape, activations, types, optim, z_loss: 0.0, plan, program },
+            &Job { model, shape, activations, types, optim, losses: &[], plan, program },
             None,
             device,
         )
@@ -413,7 +413,7 @@ mod tests {
                 activations: ActivationConfig::default(),
                 types: ParamStorage::default(),
                 optim: &optim,
-                z_loss: 0.0,
+                losses: &[],
                 plan: &plan,
                 program: &program,
             };

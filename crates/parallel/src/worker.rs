@@ -19,6 +19,7 @@ use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
 use bessemer_model::{
     ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
+    WeighedLoss,
 };
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_schedule::{Place, Program};
@@ -39,8 +40,8 @@ pub struct Job<'a> {
     pub types: ParamStorage,
     /// The optimizer.
     pub optim: &'a OptimConfig,
-    /// Weight of the z-loss.
-    pub z_loss: f32,
+    /// Losses besides those of the tokens.
+    pub losses: &'a [WeighedLoss],
     /// Shares of the ranks.
     pub plan: &'a Plan,
     /// Schedule, with as many pipeline ranks as the plan ([`Plan::program`]).
@@ -453,17 +454,26 @@ impl Worker {
         if self.plan.ranks() == 1 {
             return Ok(sum);
         }
-        let numbers = [sum.nats.to_bits(), sum.scored, sum.lse_squared.to_bits()];
+        let mut numbers = [0; 2 + LossSum::MOST_AUXILIARY];
+        (numbers[0], numbers[1]) = (sum.nats.to_bits(), sum.scored);
+        numbers[2..].iter_mut().zip(sum.auxiliary).for_each(|(bits, sum)| *bits = sum.to_bits());
         let all = self.control.gather(&mut *self.world, "losses", &numbers)?;
         self.rank_losses.clear();
         self.rank_losses.extend_from_slice(all);
         let mut total = LossSum::default();
         for index in 0..self.plan.data_ranks() {
             for pipeline in 0..self.plan.pipeline() {
-                let rank = self.plan.rank(self.plan.data_coord(index, pipeline));
-                let of = &all[rank * numbers.len()..][..numbers.len()];
-                let (nats, lse_squared) = (f64::from_bits(of[0]), f64::from_bits(of[2]));
-                total += LossSum { nats, scored: of[1], lse_squared };
+                let first = self.plan.data_coord(index, pipeline);
+                for tensor in 0..self.plan.tensor() {
+                    let rank = self.plan.rank(Coord { tensor, ..first });
+                    let of = &all[rank * numbers.len()..][..numbers.len()];
+                    let auxiliary = std::array::from_fn(|number| f64::from_bits(of[2 + number]));
+                    // Ranks that share layers have the same token losses, and terms of the others.
+                    total += match tensor {
+                        0 => LossSum { nats: f64::from_bits(of[0]), scored: of[1], auxiliary },
+                        _ => LossSum { auxiliary, ..LossSum::default() },
+                    };
+                }
             }
         }
         Ok(total)

@@ -136,7 +136,7 @@ fn rank(
         },
         types,
         optim: &optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(MICRO_BATCHES, 1, None).unwrap(),
     };

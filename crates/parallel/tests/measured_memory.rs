@@ -279,6 +279,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             compression: form.into(),
             offload: offload.into(),
             in_gradients: true,
+            passes: Vec::new(),
         };
         let job = Job {
             model,
@@ -286,7 +287,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             activations,
             types: ParamStorage::default(),
             optim: &optim,
-            z_loss: 0.0,
+            losses: &[],
             plan: &plan,
             program: &plan.program(if config.pipeline > 1 { MICRO_BATCHES } else { 1 }, 1, None).unwrap(),
         };

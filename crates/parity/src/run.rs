@@ -94,7 +94,7 @@ pub fn trajectory(
         activations: job.activations.clone(),
         types: layout.types,
         optim: &job.optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program,
     };

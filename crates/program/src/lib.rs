@@ -80,7 +80,7 @@ pub use split::split;
 pub use step::{
     Action, Filler, GradientAdds, Hand, Message, NormGroup, Pass, RankProgram, StepChunk, StepNode, Stream,
 };
-pub use unit::{Again, Phase, Recorder, UnitProgram};
+pub use unit::{Again, AuxiliaryLoss, Phase, Recorder, UnitProgram};
 pub use value::{Class, Input, Value};
 pub use verify::{Violation, seal, verify};
 pub use verify_step::{StepViolation, verify_step};

@@ -15,8 +15,8 @@ use crate::value::{Class, Value};
 use bessemer_mesh::{Dim, Form, Layout, Placement, PositionOrder, Reduction, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
-    Access, CombineLogSums, Copy, LinearCrossEntropy, LinearCrossEntropyShard, LogitSums, Op, Operand,
-    VocabularyShard,
+    Access, CombineLogSums, Copy, LinearCrossEntropy, LinearCrossEntropyShard, LogitSums, LossBackward, Op,
+    Operand, VocabularyShard,
 };
 use bessemer_units::DType;
 
@@ -72,11 +72,25 @@ impl Partition<'_> {
         self.push(Node::launch(CombineLogSums { parts, lse, target_logit }));
         let loss = self.local_view(losses, op.loss, Placement::Replicate);
         let mut after = Vec::new();
+        let scored_lse = match op.scored_lse {
+            Some(all) => {
+                let id = all.buffer.id as usize;
+                Some(self.write(
+                    &whole,
+                    "scored_lse",
+                    (id, all),
+                    (Placement::Replicate, false),
+                    &mut after,
+                )?)
+            }
+            None => None,
+        };
         let backward = match op.backward {
             Some(mut b) => {
                 let (dx, dweight) = (b.dx.buffer.id as usize, b.dweight.buffer.id as usize);
                 let terms = Placement::Partial { reduce: Reduction::Sum };
-                b.step = self.read(&whole, b.step.buffer.id as usize, b.step, (None, None))?;
+                b.factors = self.read(&whole, b.factors.buffer.id as usize, b.factors, (None, None))?;
+                self.z_loss(&whole, &mut b)?;
                 b.dx = self.write(&whole, "dx", (dx, b.dx), (terms, false), &mut after)?;
                 let rows = Placement::Shard { dim: 0 };
                 b.dweight = self.write(&whole, "dweight", (dweight, b.dweight), (rows, false), &mut after)?;
@@ -86,8 +100,17 @@ impl Partition<'_> {
             None => None,
         };
         let weight = weight_here;
-        let op =
-            LinearCrossEntropyShard { x, weight, tensor_shard, targets, lse, target_logit, loss, backward };
+        let op = LinearCrossEntropyShard {
+            x,
+            weight,
+            tensor_shard,
+            targets,
+            lse,
+            target_logit,
+            loss,
+            scored_lse,
+            backward,
+        };
         self.push(Node::launch(op));
         after.into_iter().for_each(|node| self.push(node));
         Ok(())
@@ -105,10 +128,19 @@ impl Partition<'_> {
         let weight = self.read(&whole, weight, op.weight, (None, None))?;
         let targets = self.sliced(op.targets.buffer.id as usize, op.targets, 1);
         let losses = (op.loss.buffer.id as usize, op.loss);
-        let loss = self.write(&whole, "loss", losses, (Placement::Shard { dim: 1 }, false), &mut after)?;
+        let by_tokens = (Placement::Shard { dim: 1 }, false);
+        let loss = self.write(&whole, "loss", losses, by_tokens, &mut after)?;
+        let scored_lse = match op.scored_lse {
+            Some(all) => {
+                let all = (all.buffer.id as usize, all);
+                Some(self.write(&whole, "scored_lse", all, by_tokens, &mut after)?)
+            }
+            None => None,
+        };
         let backward = match op.backward {
             Some(mut b) => {
-                b.step = self.read(&whole, b.step.buffer.id as usize, b.step, (None, None))?;
+                b.factors = self.sliced(b.factors.buffer.id as usize, b.factors, 1);
+                self.z_loss(&whole, &mut b)?;
                 let dx = b.dx.buffer.id as usize;
                 let here = self.local_view(dx, b.dx, Placement::Shard { dim: 1 });
                 let all = self.whole_copy(dx, "all_columns", None);
@@ -134,15 +166,21 @@ impl Partition<'_> {
             }
             None => None,
         };
-        self.push(Node::launch(LinearCrossEntropy { x, weight, targets, loss, backward }));
+        self.push(Node::launch(LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward }));
         after.into_iter().for_each(|node| self.push(node));
         Ok(())
     }
 
-    /// Where a rank writes the losses of its tokens, which are then gathered to `all`: whole rows of the value `id`. An operator's are
-    /// gathered in all rows of the value: whether the second has log-sum-exps is decided later, by the weight of the z-loss. Of
-    /// what ranks of another axis have gathered (`one`), only that row is.
-    pub(crate) fn losses_of_rows(&mut self, id: usize, all: View, one: bool, after: &mut Vec<Node>) -> View {
+    /// The weight of the z-loss, which every rank reads.
+    fn z_loss(&mut self, op: &Op, backward: &mut LossBackward) -> Result<(), Box<LayoutConflict>> {
+        if let Some(weight) = &mut backward.z_loss {
+            *weight = self.read(op, weight.buffer.id as usize, *weight, (None, None))?;
+        }
+        Ok(())
+    }
+
+    /// Where a rank writes the losses of its tokens, which are then gathered to those of all tokens, the value `id`.
+    pub(crate) fn losses_of_rows(&mut self, id: usize, after: &mut Vec<Node>) -> View {
         let mut name = format!("{}.of_rows", self.global.values[id].name);
         if self.global.find(&name).is_some() {
             name = format!("{}.of_{}_rows", self.global.values[id].name, self.rank.axis);
@@ -150,13 +188,14 @@ impl Partition<'_> {
         let part = match self.out.find(&name) {
             Some(part) => part,
             None => {
-                let dims = &self.out.values[id].form.dims;
+                let (dims, cols) =
+                    (&self.out.values[id].form.dims, self.out.values[id].cols / self.rank.degree);
                 let sharded = Value {
                     name,
                     class: Class::Local,
                     layout: self.out.values[id].layout.with(self.rank.axis, Placement::Shard { dim: 1 }),
-                    form: Form { dims: vec![dims[0].clone(), Dim::plain(all.cols / self.rank.degree)] },
-                    cols: all.cols / self.rank.degree,
+                    form: Form { dims: vec![dims[0].clone(), Dim::plain(cols)] },
+                    cols,
                     residual: false,
                     ..self.out.values[id].clone()
                 };
@@ -164,12 +203,8 @@ impl Partition<'_> {
             }
         };
         let (part, whole) = (self.out.values[part].view(part), self.out.values[id].view(id));
-        let row = all.offset / all.stride;
-        for row in if one { row..row + 1 } else { 0..whole.rows } {
-            let (src, dst) = (part.rows(row, 1), whole.rows(row, 1));
-            after.push(Node::Collective(self.collective(CollectiveKind::AllGather, (id, 1), src, dst)));
-        }
-        part.rows(row, all.rows)
+        after.push(Node::Collective(self.collective(CollectiveKind::AllGather, (id, 1), part, whole)));
+        part
     }
 
     /// f32 `[rows, n]`, made by the pass.

@@ -152,6 +152,7 @@ impl Partition<'_> {
             Some(placement) => placement,
             None => {
                 let placement = match (made, self.rank.role) {
+                    _ if matches!(class, Class::AuxiliaryLoss(_)) => made,
                     (Placement::Partial { .. }, AxisRole::Columns) => Placement::Shard { dim: 1 },
                     (Placement::Partial { .. }, AxisRole::Turned) => Placement::Shard { dim: 0 },
                     (Placement::Partial { .. }, _) if by_rows => Placement::Shard { dim: 0 },
@@ -188,7 +189,7 @@ impl Partition<'_> {
                 Ok(terms)
             }
             (Placement::Shard { dim: 1 }, Placement::Replicate) if class == Class::Losses => {
-                Ok(self.losses_of_rows(id, here, false, after))
+                Ok(self.losses_of_rows(id, after))
             }
             (Placement::Partial { .. }, Placement::Shard { dim }) if dim == 0 || self.gathers_columns(id) => {
                 let terms = self.whole_copy(id, "terms", None);

@@ -160,6 +160,8 @@ impl Partition<'_> {
             _ if value.parameter.is_some() => Some(value.placement(self.rank.axis)),
             _ if value.residual && (rows || columns) => Some(Placement::Shard { dim: usize::from(columns) }),
             Class::Local if !value.residual => None,
+            // Whatever its maker leaves: the host forms the sum over ranks.
+            Class::AuxiliaryLoss(_) => None,
             _ => Some(Placement::Replicate),
         }
     }
@@ -419,7 +421,7 @@ impl Partition<'_> {
         let from = self.read(&op, src, c.src, (wanted, None))?;
         let mut after = Vec::new();
         let here = match losses {
-            true => self.losses_of_rows(dst, self.local_view(dst, c.dst, to), true, &mut after),
+            true => self.losses_of_rows(dst, &mut after),
             false => self.local_view(dst, c.dst, to),
         };
         self.next += 1;

@@ -1,7 +1,7 @@
 //! Unit programs, and how the model records them.
 
 use crate::node::{Launch, Node, Random};
-use crate::value::{Class, Value};
+use crate::value::{Class, Input, Value};
 use bessemer_mesh::{Dim, Form, Layout};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, DropoutMask, Op};
@@ -68,9 +68,34 @@ pub struct UnitProgram {
     pub again: Vec<Again>,
     /// Places at which random numbers are drawn: [`Class::Random`] numbers them.
     pub random: Vec<Random>,
+    /// Losses of the unit besides those of the tokens: [`Class::AuxiliaryLoss`] numbers them.
+    pub losses: Vec<AuxiliaryLoss>,
+}
+
+/// A loss besides those of the tokens, such as the z-loss: a term of the objective whose value is reported by name.
+///
+/// The objective has `weight x sum / targets`, where the sum is that of all its values (or their squares) over the step, and the
+/// targets are those that are scored. Units of one name add up. The lists make the gradient, by the weight in step memory
+/// ([`crate::Input::LossWeight`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuxiliaryLoss {
+    /// Name under which it is weighed and reported: "z_loss".
+    pub name: &'static str,
+    /// The squares of its values are summed, not the values.
+    pub squared: bool,
+    /// The backward pass makes its values, not the forward pass.
+    pub backward: bool,
 }
 
 impl UnitProgram {
+    /// Whether a pass of the phase makes the values of an auxiliary loss.
+    pub fn makes_loss(&self, phase: Phase, number: usize) -> bool {
+        match self.losses[number].backward {
+            true => matches!(phase, Phase::Backward | Phase::BackwardInput),
+            false => phase == Phase::Forward,
+        }
+    }
+
     /// The nodes of a phase, in order.
     pub fn list(&self, phase: Phase) -> &[Node] {
         &self.lists[phase.index()]
@@ -137,8 +162,20 @@ impl Recorder {
             lists: std::array::from_fn(|_| Vec::new()),
             again: Vec::new(),
             random: Vec::new(),
+            losses: Vec::new(),
         };
         Recorder { unit, phase: Phase::Forward }
+    }
+
+    /// Continues a program: a pass that adds operators at the end of lists.
+    pub fn of(unit: UnitProgram) -> Recorder {
+        Recorder { unit, phase: Phase::Forward }
+    }
+
+    /// The value of that name, if there is one.
+    pub fn find(&self, name: &str) -> Option<View> {
+        let id = self.unit.find(name)?;
+        Some(self.unit.values[id].view(id))
     }
 
     /// Begins a phase: later calls record into its list.
@@ -201,6 +238,22 @@ impl Recorder {
         });
         let dims = [Dim::plain(1), Dim::plain(DropoutMask::WORDS)];
         self.value(&format!("{name}.counters"), Class::Random(number), DType::U32, dims)
+    }
+
+    /// An auxiliary loss, made by the phase that is recorded: its values `[rows, cols]`, or their squares, are summed. Returns the
+    /// values, and its weight in step memory ([`crate::Input::LossWeight`]).
+    ///
+    /// # Panics
+    /// If the unit has one of that name already.
+    pub fn auxiliary_loss(&mut self, name: &'static str, squared: bool, dims: [Dim; 2]) -> (View, View) {
+        assert!(self.unit.losses.iter().all(|loss| loss.name != name), "{name} is recorded twice");
+        let (number, backward) = (self.unit.losses.len(), self.phase == Phase::Backward);
+        self.unit.losses.push(AuxiliaryLoss { name, squared, backward });
+        let values = self.value(name, Class::AuxiliaryLoss(number), DType::F32, dims);
+        let weight = Class::Input(Input::LossWeight(number));
+        let weight =
+            self.value(&format!("{name}.weight"), weight, DType::F32, [Dim::plain(1), Dim::plain(2)]);
+        (values, weight)
     }
 
     fn number(&mut self, name: &str) -> usize {

@@ -15,8 +15,11 @@ pub enum Input {
     Positions,
     /// First position of each token's document, u32 `[1, n]`.
     Documents,
-    /// Factor on every token's gradient, f32 `[1, 1]`.
-    LossFactor,
+    /// Factor on each token's gradient, f32 `[1, n]`.
+    LossFactors,
+    /// Weight of auxiliary loss number `.0` of [`crate::UnitProgram::losses`], f32 `[1, 2]`: its weight, and its weight times the
+    /// factor of a token whose loss has weight 1.
+    LossWeight(usize),
 }
 
 /// What a value is for, and with that who provides its memory.
@@ -37,8 +40,11 @@ pub enum Class {
     /// Gradient of the residual stream: that of [`Class::StreamOut`] when the backward pass begins, that of
     /// [`Class::StreamIn`] when it ends.
     StreamGradient,
-    /// Token losses and, in a second row, log-sum-exps: f32 `[2, n]` to train, `[1, n]` to score.
+    /// Token losses, f32 `[1, n]`.
     Losses,
+    /// Values of auxiliary loss number `.0` of [`crate::UnitProgram::losses`], f32. The host sums them over the ranks among which
+    /// the layout shards them or leaves them terms of a sum, and takes them once where they are replicated.
+    AuxiliaryLoss(usize),
     /// Provided once and only read.
     Constant,
     /// Provided by the caller of a pass, by number: a key/value cache, rows of logits.

@@ -209,7 +209,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Whether the list makes the value from nothing: the stream that leaves the unit, the losses, and in the head the stream's
+    /// Whether the list makes the value from nothing: the stream that leaves the unit, losses, and in the head the stream's
     /// gradient.
     fn makes(&self, id: usize) -> bool {
         let backward = matches!(self.phase, Phase::Backward | Phase::BackwardInput);
@@ -217,6 +217,7 @@ impl Checking<'_> {
         match self.unit.values[id].class {
             Class::StreamOut => matches!(self.phase, Phase::Forward | Phase::Score),
             Class::Losses => backward || self.phase == Phase::Score,
+            Class::AuxiliaryLoss(number) => self.unit.makes_loss(self.phase, number),
             Class::StreamGradient => backward && last(),
             _ => false,
         }

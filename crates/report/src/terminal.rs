@@ -235,7 +235,7 @@ mod tests {
             step: 1200,
             tokens: 1_228_800,
             loss: 1.84231,
-            z_loss: None,
+            losses: Default::default(),
             loss_scale: None,
             lr: 3e-4,
             grad_norm: 0.9177,

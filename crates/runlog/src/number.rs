@@ -46,12 +46,38 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::
     from.deserialize_any(Number)
 }
 
-/// For `#[serde(default, with = "number::optional", skip_serializing_if = "Option::is_none")]`.
-pub(crate) mod optional {
-    use serde::{Deserialize, Deserializer, Serializer};
+/// Losses by name, for `#[serde(default, with = "number::losses", alias = "z_loss", skip_serializing_if = "BTreeMap::is_empty")]`. Logs
+/// of earlier versions have one number, the z-loss, under its own key.
+pub(crate) mod losses {
+    use super::optional::Wrapped;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
 
     #[derive(Deserialize)]
-    struct Wrapped(#[serde(with = "super")] f64);
+    #[serde(untagged)]
+    enum Found {
+        ByName(BTreeMap<String, Wrapped>),
+        ZLoss(Wrapped),
+    }
+
+    pub(crate) fn serialize<S: Serializer>(value: &BTreeMap<String, f64>, to: S) -> Result<S::Ok, S::Error> {
+        value.iter().map(|(name, value)| (name, Wrapped(*value))).collect::<BTreeMap<_, _>>().serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+        Ok(match Found::deserialize(from)? {
+            Found::ByName(losses) => losses.into_iter().map(|(name, value)| (name, value.0)).collect(),
+            Found::ZLoss(value) => BTreeMap::from([("z_loss".into(), value.0)]),
+        })
+    }
+}
+
+/// For `#[serde(default, with = "number::optional", skip_serializing_if = "Option::is_none")]`.
+pub(crate) mod optional {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    pub(super) struct Wrapped(#[serde(with = "super")] pub(super) f64);
 
     pub(crate) fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
         match value {

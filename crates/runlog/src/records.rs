@@ -253,10 +253,15 @@ pub struct Step {
     /// Mean loss of the step's targets, nats a token.
     #[serde(with = "crate::number")]
     pub loss: f64,
-    /// What the z-loss adds to it in what is minimised, nats a token: its weight times the mean of the squared
-    /// log-sum-exp. Missing without z-loss.
-    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    pub z_loss: Option<f64>,
+    /// Auxiliary losses that are minimised with it, by name, nats a token: the weight of each times its mean over the targets.
+    /// "z_loss" is that of the squared log-sum-exp.
+    #[serde(
+        default,
+        with = "crate::number::losses",
+        alias = "z_loss",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub losses: BTreeMap<String, f64>,
     /// Learning rate of the step.
     #[serde(with = "crate::number")]
     pub lr: f64,

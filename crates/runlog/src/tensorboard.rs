@@ -239,12 +239,14 @@ impl TensorBoard {
                     Some(("train/grad_norm", r.grad_norm)),
                     Some(("speed/tokens_per_s", r.tokens_per_s)),
                     Some(("speed/seconds", r.seconds)),
-                    r.z_loss.map(|v| ("train/z_loss", v)),
                     r.loss_scale.map(|v| ("train/loss_scale", v)),
                     r.mfu.map(|v| ("speed/mfu", v)),
                     r.memory_bytes.map(|v| ("memory/bytes", v as f64)),
                 ];
-                self.points(wall_time_s, r.step, values.into_iter().flatten())
+                let losses: Vec<(String, f64)> =
+                    r.losses.iter().map(|(name, value)| (format!("train/{name}"), *value)).collect();
+                let losses = losses.iter().map(|(tag, value)| (&**tag, *value));
+                self.points(wall_time_s, r.step, values.into_iter().flatten().chain(losses))
             }
             Record::Eval(r) => {
                 let tag = |what: &str| format!("eval/{}/{what}", r.split);

@@ -34,8 +34,8 @@ mod trainer;
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
 pub use memory::{
-    COPIES, activations, copies_on_host, layout, planned_memory, planned_memory_on, refuse_what_cannot_fit,
-    refuse_what_cannot_run,
+    COPIES, activations, copies_on_host, layout, losses, planned_memory, planned_memory_on,
+    refuse_what_cannot_fit, refuse_what_cannot_run,
 };
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Activity, Observer, Silent};

@@ -7,7 +7,7 @@ use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
 use bessemer_memory_checkpoint::{NOTES_ROOM, SlotKey};
-use bessemer_model::{ActivationConfig, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_parallel::{
     FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
 };
@@ -48,7 +48,13 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         offload: train.offload_plan(),
         // Where a step has one micro-batch.
         in_gradients: true,
+        passes: Vec::new(),
     }
+}
+
+/// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_model::LossSum::auxiliary).
+pub fn losses(train: &TrainConfig) -> Vec<WeighedLoss> {
+    if train.z_loss > 0.0 { vec![WeighedLoss::z_loss(train.z_loss)] } else { Vec::new() }
 }
 
 /// Layers of a stage that stand for all of them where only their kinds matter.
@@ -89,9 +95,9 @@ pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), Train
     // The budget is that of all layers.
     activations.recompute.activation_memory = activations.recompute.budget().map(|_| Bytes(u64::MAX));
     let shape = shape(&batch);
-    let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
+    let (optim, types, losses) = (&recipe.optim, recipe.train.types(), &*losses(&recipe.train));
     let (plan, program) = (&plan, &program);
-    let job = Job { model: &model, shape, activations, types, optim, z_loss, plan, program };
+    let job = Job { model: &model, shape, activations, types, optim, losses, plan, program };
     let fill = FillPlan::new(&job, &recipe.parallel.fill, 0).map_err(wrong)?;
     let fill = fill.as_ref().map(|fill| fill as &dyn FillSupplier);
     let mut pipeline_ranks = vec![0, 1.min(plan.pipeline() - 1), plan.pipeline() - 1];
@@ -160,7 +166,7 @@ pub fn refuse_what_cannot_fit(
             },
             types: recipe.train.types(),
             optim: &recipe.optim,
-            z_loss: recipe.train.z_loss as f32,
+            losses: &losses(&recipe.train),
             plan: &plan,
             program: &program,
         };
@@ -228,9 +234,9 @@ pub(crate) fn with_job<T>(
     let plan = &layout(recipe, ranks, model)?;
     let batch = batch(recipe, plan)?;
     let program = &step_program(recipe, plan, &batch)?;
-    let (optim, types, z_loss) = (&recipe.optim, recipe.train.types(), recipe.train.z_loss as f32);
+    let (optim, types, losses) = (&recipe.optim, recipe.train.types(), &*losses(&recipe.train));
     let activations = activations(&recipe.train);
-    use_job(&Job { model, shape: shape(&batch), activations, types, optim, z_loss, plan, program })
+    use_job(&Job { model, shape: shape(&batch), activations, types, optim, losses, plan, program })
 }
 
 /// Class of copies of the state that are written while training goes on (`save.async`).
@@ -287,7 +293,7 @@ mod tests {
             activations: activations(&recipe.train),
             types: recipe.train.types(),
             optim: &recipe.optim,
-            z_loss: 0.0,
+            losses: &[],
             plan: &layout,
             program: &layout.program(1, 1, None).unwrap(),
         };

@@ -81,7 +81,7 @@ impl Runner {
     ) -> Result<Runner, TrainError> {
         let (plan, types) = (&Plan::single(), ParamStorage::default());
         let program = &plan.program(1, 1, None)?;
-        let job = Job { model, shape, activations, types, optim, z_loss: 0.0, plan, program };
+        let job = Job { model, shape, activations, types, optim, losses: &[], plan, program };
         Runner::new(backend, &job, world_of_one())
     }
 

@@ -198,11 +198,11 @@ impl Trainer {
             purpose: Purpose::Train,
         };
         let activations = activations(&recipe.train);
-        let (first, z_loss) = (world.rank() == 0, recipe.train.z_loss as f32);
+        let (first, losses) = (world.rank() == 0, &*crate::losses(&recipe.train));
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
         let program = &step_program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());
-        let job = Job { model: &model, shape, activations, types, optim, z_loss, plan: &layout, program };
+        let job = Job { model: &model, shape, activations, types, optim, losses, plan: &layout, program };
         let evaluations = bubbles.as_ref().map_or(0, |bubbles| bubbles.count());
         let fill = FillPlan::new(&job, &recipe.parallel.fill, evaluations)?;
         let supplier = fill.as_ref().map(|fill| fill as &dyn FillSupplier);

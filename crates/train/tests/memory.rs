@@ -92,7 +92,7 @@ fn held(case: &Case) -> Held {
         activations: case.activations.clone(),
         types: case.types,
         optim: &case.optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &program,
     };

@@ -40,7 +40,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         activations: bessemer_train::activations(&recipe.train),
         types: recipe.train.types(),
         optim: &recipe.optim,
-        z_loss: recipe.train.z_loss as f32,
+        losses: &bessemer_train::losses(&recipe.train),
         plan: &plan,
         program: &program,
     };

@@ -6,7 +6,7 @@ use crate::snapshot::{Part, assemble, parts};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_filling::{FillPlan, RankFill, StepFill, give_snapshot_memory, plan_snapshot, take_snapshot};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelError, Plan, Stage, Worker, whole_states,
@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use FillChoice::{Checkpoint, Evaluation, Kfac};
 
+const Z_LOSS: [WeighedLoss; 1] = [WeighedLoss::z_loss(1e-3)];
 const SEQ: usize = 8;
 const VOCAB: usize = 37;
 /// Batches of an evaluation.
@@ -92,7 +93,7 @@ fn optim(fill: &FillConfig) -> OptimConfig {
 
 fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'a Program) -> Job<'a> {
     let (activations, types) = (ActivationConfig::default(), ParamStorage::default());
-    Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
+    Job { model, shape: SHAPE, activations, types, optim, losses: &Z_LOSS, plan, program }
 }
 
 fn plan(layout: &Layout, optimizer: OptimizerChoice) -> Result<Plan, ParallelError> {

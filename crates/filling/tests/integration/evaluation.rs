@@ -3,7 +3,7 @@
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_filling::plan_evaluations;
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
@@ -13,6 +13,7 @@ use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+const Z_LOSS: [WeighedLoss; 1] = [WeighedLoss::z_loss(1e-3)];
 const SEQ: usize = 8;
 const VOCAB: usize = 37;
 const STEPS: u64 = 3;
@@ -100,7 +101,7 @@ fn optim() -> OptimConfig {
 
 fn job<'a>(model: &'a Model, optim: &'a OptimConfig, plan: &'a Plan, program: &'a Program) -> Job<'a> {
     let (activations, types) = (ActivationConfig::default(), ParamStorage::default());
-    Job { model, shape: SHAPE, activations, types, optim, z_loss: 1e-3, plan, program }
+    Job { model, shape: SHAPE, activations, types, optim, losses: &Z_LOSS, plan, program }
 }
 
 /// A program whose bubbles have no space that evaluates so many batches all the same, right before its update.

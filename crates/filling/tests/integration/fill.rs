@@ -126,7 +126,7 @@ fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelE
         activations: ActivationConfig::default(),
         types: bessemer_units::ParamStorage::default(),
         optim: &optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &program,
     };

@@ -90,7 +90,7 @@ impl Layout {
         program: &'a Program,
     ) -> Job<'a> {
         let (activations, types) = (ActivationConfig::default(), self.types);
-        Job { model, shape: SHAPE, activations, types, optim, z_loss: 0.0, plan, program }
+        Job { model, shape: SHAPE, activations, types, optim, losses: &[], plan, program }
     }
 
     fn planned(&self, model: &Model, updates: usize) -> Result<(Program, PlannedCopies), ParallelError> {

@@ -1,5 +1,5 @@
 //! Output projection and softmax cross-entropy in one: `loss[n] = lse_v(z[n,v]) - z[n, target]`, `z = x W^T`, and with
-//! p = softmax(z): `dz = scale (p (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`. The factor on p is
+//! p = softmax(z): `dz = factor (p (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`. What multiplies p is
 //! the gradient of `loss + z_loss lse^2` (Chowdhery et al. 2022, PaLM, section 5).
 //!
 //! Rows whose target is [`IGNORED`] have loss 0 and gradient 0. Logits live only for a chunk of rows at a time. The idea
@@ -16,7 +16,7 @@ use crate::operand::{AnyMat, Mat};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{IGNORED, LinearCrossEntropy};
+use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward};
 use bessemer_units::DType;
 
 /// Floats of logits of a chunk at most, for activations of 4 bytes and of 2: those take less memory beside the logits, and
@@ -67,8 +67,8 @@ struct Softmax<'a> {
     loss: *mut f32,
     /// Their log-sum-exp, if asked.
     lse: Option<*mut f32>,
-    /// Factor on the gradients, and weight of the z-loss.
-    backward: Option<(f32, f32)>,
+    /// Factors on the gradients of the chunk's rows, and weight of the z-loss.
+    backward: Option<(*const f32, f32)>,
     tile: usize,
 }
 
@@ -80,7 +80,7 @@ impl Kernel for Softmax<'_> {
         let v = logits.cols;
         for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
             let z = logits.row(r);
-            // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss and lse of row r.
+            // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss, lse and factor of row r.
             unsafe {
                 if target == IGNORED {
                     *loss.add(r) = 0.0;
@@ -122,8 +122,8 @@ impl Kernel for Softmax<'_> {
                 if let Some(all) = all_lse {
                     *all.add(r) = total.ln() + max;
                 }
-                if let Some((scale, z_loss)) = backward {
-                    let lse = total.ln() + max;
+                if let Some((factors, z_loss)) = backward {
+                    let (scale, lse) = (*factors.add(r), total.ln() + max);
                     let factor = S::splat(scale * (1.0 + 2.0 * z_loss * lse) / total);
                     for c in (0..v).step_by(S::LANES) {
                         let n = S::LANES.min(v - c);
@@ -144,7 +144,8 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
     let (w, loss) = (ctx.any(&op.weight), ctx.f32(&op.loss));
     let targets = ctx.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let backward = op.backward.map(|b| (ctx.f32(&b.step).get(0, 0), b.z_loss));
+    let backward = op.backward.map(|b| (ctx.f32(&b.factors), z_loss(ctx.arena, &b)));
+    let lse = op.scored_lse.map(|lse| ctx.f32(&lse));
     let rows = chunk_rows(op.x.rows, w.rows, T::DTYPE);
     let logits = ctx.scratch().take(rows * w.rows);
     let skip = rows * w.rows;
@@ -161,8 +162,9 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
                 logits: &z,
                 targets: &targets.0[first..first + count],
                 loss: loss.row(0).wrapping_add(first),
-                lse: (loss.rows == 2).then(|| loss.row(1).wrapping_add(first)),
-                backward,
+                lse: lse.as_ref().map(|lse| lse.row(0).wrapping_add(first)),
+                backward: (backward.as_ref())
+                    .map(|(factors, z)| (factors.row(0).wrapping_add(first).cast_const(), *z)),
                 tile,
             };
             // SAFETY: the rung is available; tiles are disjoint rows of logits and losses.
@@ -176,6 +178,11 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         }
     }
     Ok(())
+}
+
+/// Weight of the z-loss.
+pub(super) fn z_loss(arena: &Arena, backward: &LossBackward) -> f32 {
+    backward.z_loss.map_or(0.0, |weight| arena.f32(&weight).get(0, 0))
 }
 
 /// Adds row-major sums to a gradient, or replaces it.
@@ -193,14 +200,16 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
     let (x, w, loss) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.f32(&op.loss));
     let targets = arena.u32(&op.targets);
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
-    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), arena.f32(&b.step).get(0, 0), b.z_loss));
+    let scored_lse = op.scored_lse.map(|lse| arena.f32(&lse));
+    let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), arena.f32(&b.factors), z_loss(arena, &b)));
     // Rounded once, whatever the type.
     let mut sums = vec![0.0f64; if grads.is_some() { w.rows * w.cols } else { 0 }];
     let mut z = vec![0.0f64; w.rows];
     for (n, &target) in targets.0.iter().enumerate() {
         if target == IGNORED {
-            (0..loss.rows).for_each(|r| loss.set(r, n, 0.0));
-            if let Some((dx, ..)) = grads {
+            loss.set(0, n, 0.0);
+            scored_lse.iter().for_each(|all| all.set(0, n, 0.0));
+            if let Some((dx, ..)) = &grads {
                 (0..x.cols).for_each(|d| dx.set(n, d, 0.0));
             }
             continue;
@@ -211,12 +220,12 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
         let max = z.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let lse = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
         loss.set(0, n, (lse - z[target as usize]) as f32);
-        (1..loss.rows).for_each(|r| loss.set(r, n, lse as f32));
-        let Some((dx, scale, z_loss)) = grads else { continue };
-        let pull = 1.0 + 2.0 * f64::from(z_loss) * lse;
+        scored_lse.iter().for_each(|all| all.set(0, n, lse as f32));
+        let Some((dx, factors, z_loss)) = &grads else { continue };
+        let (scale, pull) = (f64::from(factors.get(0, n)), 1.0 + 2.0 * f64::from(*z_loss) * lse);
         for (v, z) in z.iter_mut().enumerate() {
             let hit = if v == target as usize { 1.0 } else { 0.0 };
-            *z = f64::from(scale) * ((*z - lse).exp() * pull - hit);
+            *z = scale * ((*z - lse).exp() * pull - hit);
         }
         for d in 0..x.cols {
             let sum: f64 = z.iter().enumerate().map(|(v, dz)| dz * f64::from(w.get(v, d))).sum();

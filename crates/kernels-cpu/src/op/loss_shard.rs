@@ -2,14 +2,14 @@
 //! over the rows that are here:
 //! - sums: `lse[n] = log sum_v exp z[n,v]`, `hit[n] = z[n, target]` or 0 if that row is elsewhere;
 //! - with the lse and hit of all rows together: `loss[n] = lse - hit`,
-//!   `dz = scale (exp(z - lse) (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W` (a term of a sum), `dW (+)= dz^T x`.
+//!   `dz = factor (exp(z - lse) (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W` (a term of a sum), `dW (+)= dz^T x`.
 //!
 //! As in `loss.rs`, ignored targets have nothing but zeros, and logits live only for a chunk of rows.
 //! Cost: 2 N D V operations for the sums, 6 N D V for the gradients.
 #![allow(unsafe_code)] // rows by address
 
 use super::gradient;
-use super::loss::{chunk_rows, put_sums};
+use super::loss::{chunk_rows, put_sums, z_loss};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
 use crate::element::{Element, with_element};
@@ -143,7 +143,8 @@ struct Gradients<'a> {
     lse: *const f32,
     /// Row of the whole projection that column 0 belongs to.
     tensor_shard: usize,
-    scale: f32,
+    /// Factors on the gradients of the chunk's rows.
+    factors: *const f32,
     z_loss: f32,
     tile: usize,
 }
@@ -152,17 +153,17 @@ impl Kernel for Gradients<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Gradients { logits, targets, lse, tensor_shard, scale, z_loss, tile } = self;
+        let Gradients { logits, targets, lse, tensor_shard, factors, z_loss, tile } = self;
         let v = logits.cols;
         for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
             let z = logits.row(r);
-            // SAFETY: columns c .. c + n of row r, the target's column (below v), and the lse of row r.
+            // SAFETY: columns c .. c + n of row r, the target's column (below v), and the lse and factor of row r.
             unsafe {
                 if target == IGNORED {
                     std::ptr::write_bytes(z, 0, v);
                     continue;
                 }
-                let lse = *lse.add(r);
+                let (lse, scale) = (*lse.add(r), *factors.add(r));
                 let (shift, factor) = (S::splat(lse), S::splat(scale * (1.0 + 2.0 * z_loss * lse)));
                 for c in (0..v).step_by(S::LANES) {
                     let n = S::LANES.min(v - c);
@@ -210,11 +211,12 @@ pub(crate) fn loss(ctx: &Ctx<'_>, op: &LinearCrossEntropyShard) -> Result<(), Te
 /// The losses, and the log-sum-exps if asked: a few operations a row.
 fn losses(arena: &Arena, op: &LinearCrossEntropyShard, targets: &[u32]) {
     let (lse, hit, loss) = (arena.f32(&op.lse), arena.f32(&op.target_logit), arena.f32(&op.loss));
+    let scored_lse = op.scored_lse.map(|lse| arena.f32(&lse));
     for (n, &target) in targets.iter().enumerate() {
         let scored = target != IGNORED;
         loss.set(0, n, if scored { lse.get(0, n) - hit.get(0, n) } else { 0.0 });
-        if loss.rows > 1 {
-            loss.set(1, n, if scored { lse.get(0, n) } else { 0.0 });
+        if let Some(all) = &scored_lse {
+            all.set(0, n, if scored { lse.get(0, n) } else { 0.0 });
         }
     }
 }
@@ -225,7 +227,8 @@ fn typed_gradients<T: Element>(
     b: &LossBackward,
     targets: &[u32],
 ) {
-    let (w, lse, scale) = (ctx.any(&op.weight), ctx.f32(&op.lse), ctx.f32(&b.step).get(0, 0));
+    let (w, lse, factors) = (ctx.any(&op.weight), ctx.f32(&op.lse), ctx.f32(&b.factors));
+    let z_loss = z_loss(ctx.arena, b);
     chunks::<T>(ctx, &op.x, &w, &mut |first, x, z, skip| {
         ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
             let gradients = Gradients {
@@ -233,8 +236,8 @@ fn typed_gradients<T: Element>(
                 targets: &targets[first..first + z.rows],
                 lse: lse.row(0).wrapping_add(first).cast_const(),
                 tensor_shard: op.tensor_shard.first,
-                scale,
-                z_loss: b.z_loss,
+                factors: factors.row(0).wrapping_add(first).cast_const(),
+                z_loss,
                 tile,
             };
             // SAFETY: the rung is available; tiles are disjoint rows.
@@ -293,10 +296,10 @@ fn typed_gradients_reference<T: Element>(
     let (x, w, lse) = (arena.mat::<T>(&op.x), arena.any(&op.weight), arena.f32(&op.lse));
     let dx = arena.mat::<T>(&b.dx);
     let mut sums = vec![0.0f64; w.rows * w.cols];
-    let (scale, mut z) = (f64::from(arena.f32(&b.step).get(0, 0)), vec![0.0f64; w.rows]);
+    let (factors, z_loss, mut z) = (arena.f32(&b.factors), f64::from(z_loss(arena, b)), vec![0.0f64; w.rows]);
     for (n, &target) in targets.iter().enumerate() {
-        let lse = f64::from(lse.get(0, n));
-        let pull = 1.0 + 2.0 * f64::from(b.z_loss) * lse;
+        let (lse, scale) = (f64::from(lse.get(0, n)), f64::from(factors.get(0, n)));
+        let pull = 1.0 + 2.0 * z_loss * lse;
         logits(&x, &w, n, &mut z);
         for (v, z) in z.iter_mut().enumerate() {
             let hit = if column(target, op.tensor_shard.first, w.rows) == Some(v) { 1.0 } else { 0.0 };

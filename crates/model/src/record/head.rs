@@ -10,6 +10,9 @@ use bessemer_units::DType;
 
 const NORM: &str = "final_norm";
 
+/// Name of the auxiliary loss `mean(lse^2)`, lse the log-sum-exp of a token's logits (Chowdhery et al. 2022, PaLM, section 5).
+pub const Z_LOSS: &str = "z_loss";
+
 impl Recording<'_> {
     /// The head: the loss alone, and fused with its gradients.
     pub(crate) fn head(&self) -> UnitProgram {
@@ -54,10 +57,9 @@ impl Writer<'_> {
         self.weight(name)
     }
 
-    /// f32 `[2, n]` to train, `[1, n]` to score.
     fn losses(&mut self) -> View {
-        let (rows, n) = (if self.recording.train { 2 } else { 1 }, self.n());
-        self.recorder.value("losses", Class::Losses, DType::F32, [Dim::plain(rows), Dim::plain(n)])
+        let n = self.n();
+        self.recorder.value("losses", Class::Losses, DType::F32, [Dim::plain(1), Dim::plain(n)])
     }
 
     fn final_norm(&self) -> Option<NormKind> {
@@ -86,8 +88,15 @@ impl Writer<'_> {
     fn score(&mut self) {
         let (x, targets) = (self.stream(Class::StreamIn), self.input(Input::Targets));
         let (x, _) = self.projected(x);
-        let (weight, loss) = (self.projection(), self.losses().rows(0, 1));
-        self.recorder.launch(LinearCrossEntropy { x, weight, targets, loss, backward: None });
+        let (weight, loss) = (self.projection(), self.losses());
+        self.recorder.launch(LinearCrossEntropy {
+            x,
+            weight,
+            targets,
+            loss,
+            scored_lse: None,
+            backward: None,
+        });
     }
 
     fn loss_and_backward(&mut self) {
@@ -95,15 +104,16 @@ impl Writer<'_> {
         let dx = self.stream(Class::StreamGradient);
         let (read, normed) = self.projected(x);
         let dread = if normed.is_some() { self.residual_rows("head.in.gradient") } else { dx };
-        let z_loss = self.recording.z_loss;
         let name = self.projection_name();
         let dweight = self.weight_gradient(name);
-        let step = self.input(Input::LossFactor);
-        let backward = LossBackward { step, z_loss, dx: dread, dweight, accumulate: false };
-        let (weight, losses) = (self.projection(), self.losses());
-        let loss = losses.rows(0, if z_loss == 0.0 { 1 } else { 2 });
-        let op = LinearCrossEntropy { x: read, weight, targets, loss, backward: Some(backward) };
-        self.recorder.launch(op);
+        let factors = self.input(Input::LossFactors);
+        let dims = [Dim::plain(1), Dim::plain(self.n())];
+        let (lse, z_weight) = self.recorder.auxiliary_loss(Z_LOSS, true, dims);
+        let z_loss = Some(z_weight.columns(0, 1));
+        let backward = Some(LossBackward { factors, z_loss, dx: dread, dweight, accumulate: false });
+        let (weight, loss) = (self.projection(), self.losses());
+        let scored_lse = Some(lse);
+        self.recorder.launch(LinearCrossEntropy { x: read, weight, targets, loss, scored_lse, backward });
         let factor = self.model().logit_scale() as f32;
         if factor != 1.0 {
             self.recorder.launch(Scale { x: dread, out: dread, factor });

@@ -18,6 +18,7 @@ mod mlp;
 mod residual;
 
 pub(crate) use embedding::sinusoids;
+pub use head::Z_LOSS;
 
 use crate::decoder::{Purpose, Shape};
 use bessemer_arch::{Model, NormChoice, Sharding};
@@ -42,8 +43,6 @@ pub(crate) struct Recording<'a> {
     pub(crate) seq: usize,
     /// Element type of activations.
     pub(crate) storage: DType,
-    /// Weight of the z-loss in the gradients.
-    pub(crate) z_loss: f32,
     /// Head and embedding are in one stage and share the token table's gradient: the head begins it.
     pub(crate) tied_here: bool,
     /// Backward lists are recorded.
@@ -66,7 +65,6 @@ impl<'a> Recording<'a> {
             sequences: shape.sequences,
             seq: shape.seq,
             storage,
-            z_loss: 0.0,
             tied_here: false,
             train: shape.purpose == Purpose::Train,
             rowwise: false,
@@ -137,14 +135,15 @@ impl Writer<'_> {
         self.recorder.value(name, class, dtype, [Dim::plain(n), Dim::plain(width)])
     }
 
-    /// What the host writes: indices `[1, n]`, or a number.
+    /// What the host writes: `[1, n]`, a number for each token.
     fn input(&mut self, input: Input) -> View {
         let (name, dtype, cols) = match input {
             Input::Ids => ("ids", DType::U32, self.n()),
             Input::Targets => ("targets", DType::U32, self.n()),
             Input::Positions => ("positions", DType::U32, self.n()),
             Input::Documents => ("documents", DType::U32, self.n()),
-            Input::LossFactor => ("loss_factor", DType::F32, 1),
+            Input::LossFactors => ("loss_factors", DType::F32, self.n()),
+            Input::LossWeight(_) => unreachable!("recorded with its loss"),
         };
         self.recorder.value(name, Class::Input(input), dtype, [Dim::plain(1), Dim::plain(cols)])
     }

@@ -8,7 +8,7 @@
 use crate::{instruction_set, tiny};
 use bessemer_arch::Model;
 use bessemer_kernels_cpu::{CpuConfig, Rung};
-use bessemer_model::{Purpose, StepContext, TokenBatch};
+use bessemer_model::{Purpose, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::OptimizerChoice::{Adafactor, AdamW, Lion, Muon, Sgd};
 use bessemer_optim::{MuonConfig, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_tensor::Backend;
@@ -24,7 +24,7 @@ fn trained(model: &Model, optimizer: OptimizerChoice, rung: Rung) -> u64 {
     let config = CpuConfig { threads: 2, ..CpuConfig::default() };
     let mut b = instruction_set::with_rung(config, rung);
     let mut d = decoder(&mut b, model, SEQUENCES, Purpose::Train);
-    d.set_z_loss(1e-3);
+    d.weigh_losses(&[WeighedLoss::z_loss(1e-3)]).unwrap();
     let muon = MuonConfig { lr: 5e-3, ..MuonConfig::default() };
     let config = OptimConfig { optimizer, lr: 2e-3, clip: 0.5, muon, ..OptimConfig::default() };
     let params: Vec<OptimParam> =

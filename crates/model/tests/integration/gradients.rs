@@ -4,7 +4,7 @@
 use crate::tiny;
 
 use bessemer_arch::{Init, InitChoice, Model, PositionChoice};
-use bessemer_model::{Decoder, LossSum, Purpose, StepContext, TokenBatch};
+use bessemer_model::{Decoder, LossSum, Purpose, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::OptimConfig;
 use bessemer_tensor::Backend;
 use bessemer_tensor::rng::RngKey;
@@ -286,10 +286,10 @@ fn the_z_loss_is_told_apart_from_the_loss() {
     let ctx = context(0, scored(&targets));
     let without = d.forward_backward(&mut b, &batch, &ctx).unwrap();
     let before = gradients(&mut b, &d);
-    d.set_z_loss(0.1);
+    d.weigh_losses(&[WeighedLoss::z_loss(0.1)]).unwrap();
     let with = d.forward_backward(&mut b, &batch, &ctx).unwrap();
-    assert_eq!((without.lse_squared, without.nats, without.scored), (0.0, with.nats, with.scored));
-    assert!((with.lse_squared / squares - 1.0).abs() < 1e-5, "{} {squares}", with.lse_squared);
+    assert_eq!((without.auxiliary[0], without.nats, without.scored), (0.0, with.nats, with.scored));
+    assert!((with.auxiliary[0] / squares - 1.0).abs() < 1e-5, "{} {squares}", with.auxiliary[0]);
     assert_ne!(before, gradients(&mut b, &d));
-    assert_eq!(d.loss(&mut b, &batch, None).unwrap().lse_squared, 0.0);
+    assert_eq!(d.loss(&mut b, &batch, None).unwrap().auxiliary[0], 0.0);
 }

@@ -6,7 +6,7 @@ use crate::tiny;
 use bessemer_arch::{Model, Span, named};
 use bessemer_model::{
     ActivationConfig, Decoder, ModelError, OneDevice, Purpose, Shape, StageConfig, StepContext, Stream,
-    TokenBatch,
+    TokenBatch, WeighedLoss,
 };
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::IGNORED;
@@ -66,7 +66,7 @@ fn made(
     let config = ActivationConfig { recompute, lengths: lengths.to_vec(), ..ActivationConfig::default() };
     let mut d = Decoder::with_activations(b, model, shape, config).unwrap();
     d.verify().unwrap();
-    d.set_z_loss(0.01);
+    d.weigh_losses(&[WeighedLoss::z_loss(0.01)]).unwrap();
     for (i, p) in d.params().iter().enumerate() {
         d.write_param(b, &p.spec.name, &values(i, &p.spec)).unwrap();
     }
@@ -80,7 +80,7 @@ fn run(b: &mut dyn Backend, d: &mut Decoder, step: &[Micro]) -> Numbers {
     let mut losses = Vec::new();
     for (micro, ctx) in step.iter().zip(contexts(step)) {
         let sum = d.forward_backward(b, &micro.batch(), &ctx).unwrap();
-        losses.push((sum.nats, sum.scored, sum.lse_squared));
+        losses.push((sum.nats, sum.scored, sum.auxiliary[0]));
     }
     (losses, gradients(b, d))
 }
@@ -199,7 +199,7 @@ fn stages_have_the_bits_of_the_whole_model() {
                     None,
                 )
                 .unwrap();
-                d.set_z_loss(0.01);
+                d.weigh_losses(&[WeighedLoss::z_loss(0.01)]).unwrap();
                 for (i, spec) in model.params().iter().enumerate() {
                     if d.params().iter().any(|p| p.spec.name == spec.name) {
                         d.write_param(&mut b, &spec.name, &values(i, spec)).unwrap();
@@ -224,7 +224,7 @@ fn stages_have_the_bits_of_the_whole_model() {
                     forward(&mut b, first, last, m + 1);
                 }
                 let sum = last.stage_backward(&mut b, ranks, m % 2, m > 0).unwrap().unwrap();
-                losses.push((sum.nats, sum.scored, sum.lse_squared));
+                losses.push((sum.nats, sum.scored, sum.auxiliary[0]));
                 let (from, to) = (last.stage_input_gradient(m % 2), first.stage_output_gradient(m % 2));
                 hand_over(&mut b, from.unwrap(), to.unwrap());
                 first.stage_backward(&mut b, ranks, m % 2, m > 0).unwrap();

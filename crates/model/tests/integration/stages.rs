@@ -7,7 +7,7 @@ use bessemer_arch::{Model, Span, TensorShard};
 use bessemer_mesh::{Axis, Mesh};
 use bessemer_model::{
     Accumulate, ActivationConfig, Decoder, LossSum, ModelError, OneDevice, Pending, Purpose, Shape,
-    SlotMemory, StageConfig, StageRanks, StepContext, Stream, TokenBatch,
+    SlotMemory, StageConfig, StageRanks, StepContext, Stream, TokenBatch, WeighedLoss,
 };
 use bessemer_tensor::{Backend, View};
 use bessemer_test_tier::Sample;
@@ -82,7 +82,7 @@ fn whole(
     config: ActivationConfig,
 ) -> Outcome {
     let mut d = Decoder::of_tensor_shard(b, tensor_shard, stream, SHAPE, config.clone(), None).unwrap();
-    d.set_z_loss(0.01);
+    d.weigh_losses(&[WeighedLoss::z_loss(0.01)]).unwrap();
     weights(b, &d, tensor_shard);
     let data = data();
     let losses = (0..MICRO)
@@ -166,7 +166,7 @@ fn chain(
             Some(first) => first.of_stage_beside(b, &stage, None, SlotMemory::Own).unwrap(),
             None => Decoder::of_stage(b, tensor_shard, stream, SHAPE, config.clone(), &stage, None).unwrap(),
         };
-        d.set_z_loss(0.01);
+        d.weigh_losses(&[WeighedLoss::z_loss(0.01)]).unwrap();
         weights(b, &d, tensor_shard);
         // What a first micro-batch replaces.
         for p in d.params() {

@@ -232,23 +232,32 @@ fn losses(m: &mut Maker) {
     let [x, dx] = std::array::from_fn(|_| m.normal(n, d));
     let [weight, dweight] = std::array::from_fn(|_| m.normal(v, d));
     let targets = m.indices(n, |i| (i * 7 + 3) % v);
-    let (loss, both) = (m.normal(1, n), m.normal(2, n));
+    let [loss, scored] = std::array::from_fn(|_| m.normal(1, n));
     let lse = m.with(1, n, |_, x| 3.0 + x);
     let target_logit = m.normal(1, n);
     let tensor_shard = VocabularyShard { first: 0, of: v };
     m.case("", LogitSums { x, weight, tensor_shard, targets, lse, target_logit });
     let parts = m.normal(6, n);
     m.case("", CombineLogSums { parts, lse, target_logit });
-    m.case("", LinearCrossEntropy { x, weight, targets, loss, backward: None });
-    let portioned =
-        LinearCrossEntropyShard { x, weight, tensor_shard, targets, lse, target_logit, loss, backward: None };
+    m.case("", LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None });
+    let portioned = LinearCrossEntropyShard {
+        x,
+        weight,
+        tensor_shard,
+        targets,
+        lse,
+        target_logit,
+        loss,
+        scored_lse: None,
+        backward: None,
+    };
     m.case("", portioned);
-    for (accumulate, loss) in [(true, loss), (false, both)] {
-        let step = m.with(1, 1, |_, _| 0.5);
-        let backward = Some(LossBackward { step, z_loss: 0.1, dx, dweight, accumulate });
+    for (accumulate, scored_lse) in [(true, None), (false, Some(scored))] {
+        let (factors, z_loss) = (m.positive(1, n), Some(m.with(1, 1, |_, _| 0.1)));
+        let backward = Some(LossBackward { factors, z_loss, dx, dweight, accumulate });
         let what = format!("backward, accumulate {accumulate}");
-        m.case(&what, LinearCrossEntropy { x, weight, targets, loss, backward });
-        m.case(&what, LinearCrossEntropyShard { loss, backward, ..portioned });
+        m.case(&what, LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward });
+        m.case(&what, LinearCrossEntropyShard { scored_lse, backward, ..portioned });
     }
 }
 

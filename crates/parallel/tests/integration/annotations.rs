@@ -55,7 +55,7 @@ fn sent(model: &Model, config: &ParallelConfig) -> Sent {
     let plan = &Plan::new(config, 2, model, optim.optimizer).unwrap();
     let program = &plan.program(MICRO_BATCHES, 1, None).unwrap();
     let (activations, types) = (ActivationConfig::default(), ParamStorage::default());
-    let job = Job { model, shape: SHAPE, activations, types, optim: &optim, z_loss: 0.0, plan, program };
+    let job = Job { model, shape: SHAPE, activations, types, optim: &optim, losses: &[], plan, program };
     let mut programs = 0;
     for rank in 0..2 {
         let mut null = NullBackend::new();

@@ -94,7 +94,7 @@ fn step_with(
         activations: ActivationConfig::default(),
         types,
         optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(micro_batches, 1, None).unwrap(),
     };

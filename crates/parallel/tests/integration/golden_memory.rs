@@ -270,7 +270,7 @@ fn the_first_rank_holds_the_published_memory() {
             activations: activations(Recompute::None),
             types: ParamStorage::default(),
             optim: &OptimConfig::default(),
-            z_loss: 0.0,
+            losses: &[],
             plan: &plan,
             program: &program,
         };

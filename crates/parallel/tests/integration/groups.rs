@@ -84,7 +84,7 @@ fn job<'a>(
 ) -> Job<'a> {
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let activations = ActivationConfig::default();
-    Job { model, shape, activations, types, optim, z_loss: 0.0, plan, program }
+    Job { model, shape, activations, types, optim, losses: &[], plan, program }
 }
 
 fn initial(model: &Model) -> BTreeMap<String, Vec<f32>> {

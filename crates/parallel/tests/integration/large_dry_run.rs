@@ -38,7 +38,7 @@ fn child() {
         activations: ActivationConfig::default(),
         types: ParamStorage::default(),
         optim: &optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(8, 1, None).unwrap(),
     };

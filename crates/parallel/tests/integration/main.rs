@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 mod annotations;
+mod auxiliary;
 mod dry_run;
 mod golden_memory;
 mod groups;

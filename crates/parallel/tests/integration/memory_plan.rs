@@ -51,7 +51,7 @@ fn a_rank_of_a_job_is_planned_with_its_part() {
             activations: ActivationConfig::default(),
             types: ParamStorage::default(),
             optim: &optim,
-            z_loss: 0.0,
+            losses: &[],
             plan: &layout,
             program: &layout.program(1, 1, None).unwrap(),
         };
@@ -100,7 +100,7 @@ fn the_plan_of_ranks_that_share_sequences_is_what_the_device_holds() {
                 activations: ActivationConfig::default(),
                 types: ParamStorage::default(),
                 optim: &optim,
-                z_loss: 0.0,
+                losses: &[],
                 plan: &plan,
                 program: &plan.program(1, 1, None).unwrap(),
             };

@@ -6,7 +6,7 @@ use crate::pipelines::{SEQ, STEPS, Text, model};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_mesh::ContextMethod;
-use bessemer_model::{ActivationConfig, Purpose, Shape};
+use bessemer_model::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{
     Job, OffloadTraffic, ParallelConfig, ParallelError, Plan, SecondMemory, Stage, Worker,
@@ -95,7 +95,7 @@ fn rank(
         activations,
         types: ParamStorage::default(),
         optim: &optim,
-        z_loss: 1e-3,
+        losses: &[WeighedLoss::z_loss(1e-3)],
         plan: &plan,
         program: &plan.program(micro_batches, 1, None)?,
     };
@@ -248,7 +248,7 @@ fn a_job_without_its_second_memory_says_so() {
         activations: ActivationConfig { offload: Offload::Disk.into(), ..ActivationConfig::default() },
         types: ParamStorage::default(),
         optim: &optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(1, 1, None).unwrap(),
     };

@@ -59,7 +59,7 @@ fn rank(config: &ParallelConfig, broken: Broken, world: Box<dyn Communicator>) -
         activations: ActivationConfig::default(),
         types: ParamStorage::both(ParamDType::F16),
         optim: &optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(plan.pipeline(), 1, None).unwrap(),
     };

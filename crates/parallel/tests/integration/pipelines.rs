@@ -2,7 +2,7 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, ParamGroups, Plan, Stage, Worker};
 use bessemer_schedule::Kind;
@@ -65,6 +65,8 @@ impl BatchSource for Text {
 pub(crate) struct Done {
     pub(crate) losses: Vec<f64>,
     pub(crate) norms: Vec<f64>,
+    /// Means of the auxiliary losses of each step.
+    pub(crate) auxiliary: Vec<[f64; LOSSES.len()]>,
     pub(crate) params: BTreeMap<String, Vec<f32>>,
     /// Loss of an evaluated batch at the end, on the rank that has it.
     evaluated: Option<f64>,
@@ -76,7 +78,12 @@ pub(crate) struct Layout {
     pub(crate) ranks: usize,
     pub(crate) micro_batches: usize,
     pub(crate) groups: ParamGroups,
+    pub(crate) activations: ActivationConfig,
 }
+
+/// The second is there in [`crate::auxiliary`] alone.
+const LOSSES: [WeighedLoss; 2] =
+    [WeighedLoss::z_loss(1e-3), WeighedLoss { name: crate::auxiliary::NAME, weight: 0.5 }];
 
 fn rank(
     model: &Model,
@@ -96,10 +103,10 @@ fn rank(
     let job = Job {
         model,
         shape,
-        activations: ActivationConfig::default(),
+        activations: layout.activations.clone(),
         types: ParamStorage::default(),
         optim: &optim,
-        z_loss: 1e-3,
+        losses: &LOSSES,
         plan: &plan,
         program: &program,
     };
@@ -107,12 +114,20 @@ fn rank(
     let mut worker = Worker::new(&mut cpu, &job, world)?;
     worker.init(&mut cpu, 3)?;
     let share = plan.data_index(worker.coord()) as u64 * per_rank;
-    let mut done = Done { losses: Vec::new(), norms: Vec::new(), params: BTreeMap::new(), evaluated: None };
+    let mut done = Done {
+        losses: Vec::new(),
+        norms: Vec::new(),
+        auxiliary: Vec::new(),
+        params: BTreeMap::new(),
+        evaluated: None,
+    };
     let mut text = Text { step: 0, share, sequences, all, ids: Vec::new(), targets: Vec::new() };
     for step in 0..STEPS {
         text.step = step;
         let sum = worker.gradients(&mut cpu, &mut text)?;
-        done.losses.push(worker.sum_over_data(sum)?.mean());
+        let sum = worker.sum_over_data(sum)?;
+        done.losses.push(sum.mean());
+        done.auxiliary.push(std::array::from_fn(|number| sum.mean_auxiliary(number)));
         let norm = worker.grad_norm(&mut cpu)?;
         done.norms.push(norm);
         worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
@@ -143,18 +158,21 @@ pub(crate) fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
 }
 
 pub(crate) fn single() -> Layout {
-    let groups = ParamGroups::default();
-    Layout { config: ParallelConfig::default(), ranks: 1, micro_batches: 1, groups }
+    let (groups, activations) = (ParamGroups::default(), ActivationConfig::default());
+    Layout { config: ParallelConfig::default(), ranks: 1, micro_batches: 1, groups, activations }
 }
 
 /// Holds a layout against one rank: losses within 1e-5, as the schedules promise, parameters within what sums in another
 /// order make of them in three steps.
 pub(crate) fn check(model: &Model, layout: &Layout, all: u64) {
-    let reference = &train(model, &Layout { groups: layout.groups.clone(), ..single() }, all)[0];
+    let (groups, passes) = (layout.groups.clone(), layout.activations.passes.clone());
+    let activations = ActivationConfig { passes, ..ActivationConfig::default() };
+    let reference = &train(model, &Layout { groups, activations, ..single() }, all)[0];
     let ranks = train(model, layout, all);
     let found = &ranks[0];
     for other in &ranks[1..] {
-        assert_eq!((&other.losses, &other.norms), (&found.losses, &found.norms), "{layout:?}");
+        let told = |of: &Done| (of.losses.clone(), of.norms.clone(), of.auxiliary.clone());
+        assert_eq!(told(other), told(found), "{layout:?}");
         assert!(other.params == found.params, "{layout:?}: ranks disagree about parameters");
     }
     for (a, b) in found.losses.iter().zip(&reference.losses) {
@@ -163,6 +181,14 @@ pub(crate) fn check(model: &Model, layout: &Layout, all: u64) {
             "{layout:?}: losses {:?}, one rank {:?}",
             found.losses,
             reference.losses
+        );
+    }
+    for (a, b) in found.auxiliary.iter().flatten().zip(reference.auxiliary.iter().flatten()) {
+        assert!(
+            (a - b).abs() <= 1e-5 * b,
+            "{layout:?}: auxiliary losses {:?}, one rank {:?}",
+            found.auxiliary,
+            reference.auxiliary
         );
     }
     for (a, b) in found.norms.iter().zip(&reference.norms) {
@@ -203,7 +229,7 @@ const SYNCHRONOUS: [Kind; 10] = [
 pub(crate) fn pipelined(kind: Kind, ranks: usize, micro_batches: usize) -> Layout {
     let config =
         ParallelConfig { pipeline: ranks as u64, schedule: kind.name().into(), ..ParallelConfig::default() };
-    Layout { config, ranks, micro_batches, groups: ParamGroups::default() }
+    Layout { config, ranks, micro_batches, ..single() }
 }
 
 impl Layout {

@@ -51,7 +51,7 @@ fn rank_of(
         activations: ActivationConfig::default(),
         types,
         optim,
-        z_loss: 0.0,
+        losses: &[],
         plan,
         program: &program,
     };
@@ -201,7 +201,7 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
                 activations: ActivationConfig::default(),
                 types: ParamStorage::default(),
                 optim: &optim,
-                z_loss: 0.0,
+                losses: &[],
                 plan: &plan,
                 program: &program,
             };

@@ -126,7 +126,7 @@ fn rank(case: Case, world: Box<dyn Communicator>) -> (Vec<LossSum>, Values) {
         activations,
         types: ParamStorage::default(),
         optim,
-        z_loss: 0.0,
+        losses: &[],
         plan,
         program,
     };
@@ -190,7 +190,7 @@ fn what_an_asynchronous_schedule_cannot_keep_is_refused() {
             activations,
             types: ParamStorage::default(),
             optim,
-            z_loss: 0.0,
+            losses: &[],
             plan,
             program,
         };

@@ -34,7 +34,7 @@ fn collectives(model: &Model, config: &ParallelConfig, ranks: usize, optim: &Opt
         activations: ActivationConfig::default(),
         types: ParamStorage::default(),
         optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(2, 1, None).unwrap(),
     };

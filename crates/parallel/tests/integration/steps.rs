@@ -166,7 +166,7 @@ pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut Nul
         activations: ActivationConfig::default(),
         types: ParamStorage::default(),
         optim: &optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &plan.program(layout.micro_batches, layout.updates, None).unwrap(),
     };
@@ -554,7 +554,7 @@ fn pieces_in_int8_send_what_the_list_says() {
             activations: ActivationConfig::default(),
             types: ParamStorage::default(),
             optim: &optim,
-            z_loss: 0.0,
+            losses: &[],
             plan: &plan,
             program: &plan.program(1, 1, None).unwrap(),
         };

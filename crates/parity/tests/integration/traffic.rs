@@ -47,7 +47,7 @@ pub(crate) fn counted(
 ) -> Traffic {
     let (optim, ledger) = (layout.optim(&OptimConfig::default()), Ledger::new());
     let job =
-        Job { model, shape, activations, types: layout.types, optim: &optim, z_loss: 0.0, plan, program };
+        Job { model, shape, activations, types: layout.types, optim: &optim, losses: &[], plan, program };
     let zeros = &mut Zeros(vec![0; shape.tokens()]);
     for rank in 0..layout.ranks {
         let mut null = NullBackend::new();

@@ -5,10 +5,14 @@ use crate::html::{figure, grid, section};
 use crate::plot::{Bar, BarChart, LineChart, Mark, Rule, Scale, Series};
 use bessemer_runlog::{Eval, Step};
 use bessemer_units::Seconds;
+use std::collections::BTreeSet;
 
 const STEP: &str = "step";
 const Z_LOSS: &str = "Nats a token that the z-loss adds to the loss in what is minimised: its weight times the mean of the \
                       squared log-sum-exp of the logits. It falls as these lose their common offset.";
+
+const AUXILIARY: &str =
+    "Nats a token that it adds to the loss in what is minimised: its weight times its mean over the targets.";
 
 /// Loss and bits per byte.
 pub(crate) fn loss(facts: &Facts<'_>) -> String {
@@ -31,8 +35,21 @@ pub(crate) fn loss(facts: &Facts<'_>) -> String {
     let norm = curve(facts, "Gradient norm before clipping (log scale)", "", Scale::Log, false, true, |s| {
         Some(s.grad_norm)
     });
-    let z_loss = curve(facts, "z-loss (log scale)", Z_LOSS, Scale::Log, false, true, |s| s.z_loss);
-    figures.extend(z_loss.into_iter().chain(lr).chain(norm));
+    let names: BTreeSet<&str> =
+        facts.steps.iter().flat_map(|s| s.losses.keys()).map(String::as_str).collect();
+    let losses = names.into_iter().filter_map(|name| {
+        let heading = format!("{} (log scale)", name.replace('_', "-"));
+        curve(
+            facts,
+            &heading,
+            if name == "z_loss" { Z_LOSS } else { AUXILIARY },
+            Scale::Log,
+            false,
+            true,
+            |s| s.losses.get(name).copied(),
+        )
+    });
+    figures.extend(losses.chain(lr).chain(norm));
     section("curves", "Training", &grid(&figures))
 }
 

@@ -135,7 +135,7 @@ fn hostile_records() -> Vec<Record> {
                 step,
                 tokens: step,
                 loss: *x,
-                z_loss: Some(*x),
+                losses: [("z_loss".to_string(), *x)].into(),
                 loss_scale: None,
                 lr: *x,
                 grad_norm: *x,
@@ -293,7 +293,10 @@ fn a_page_of_a_long_run_stays_small() {
 
 #[test]
 fn the_z_loss_has_a_curve_where_there_is_one() {
-    let step = |i: u64, z_loss| Step { step: i, loss: 2.0, z_loss, ..Default::default() }.into();
+    let step = |i: u64, z_loss: Option<f64>| {
+        let losses = z_loss.map(|value| ("z_loss".to_string(), value)).into_iter().collect();
+        Step { step: i, loss: 2.0, losses, ..Default::default() }.into()
+    };
     let page = |z_loss: Option<f64>| {
         render(&ReportInput { records: (1..9).map(|i| step(i, z_loss)).collect(), ..Default::default() })
     };

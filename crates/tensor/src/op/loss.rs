@@ -9,11 +9,12 @@ pub const IGNORED: u32 = u32::MAX;
 /// Gradients made together with the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossBackward {
-    /// `[1, 1]` f32, written by the host before the pass: factor on every row's gradient, usually 1 / (scored targets of the
-    /// whole batch), times the loss scale.
-    pub step: View,
-    /// Weight of the z-loss `lse^2` in the gradients (Chowdhery et al. 2022, PaLM: 1e-4); 0 leaves it out.
-    pub z_loss: f32,
+    /// `[1, N]` f32, written by the host before the pass: factor on each row's gradient, usually 1 / (scored targets of the whole
+    /// batch), times the loss scale.
+    pub factors: View,
+    /// `[1, 1]` f32, written by the host before the pass: weight of the z-loss `lse^2` in the gradients (Chowdhery et al. 2022,
+    /// PaLM: 1e-4). `None`: no z-loss.
+    pub z_loss: Option<View>,
     /// `[N, D]`, replaced.
     pub dx: View,
     /// `[V, D]`.
@@ -23,12 +24,12 @@ pub struct LossBackward {
 }
 
 /// `loss[n] = logsumexp_v(x[n] . weight[v]) - x[n] . weight[targets[n]]` in nats, and its gradients if asked:
-/// with p = softmax, `dlogits = step (p (1 + 2 z_loss lse) - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`. The z-loss
+/// with p = softmax, `dlogits = factor (p (1 + 2 z_loss lse) - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`. The z-loss
 /// changes the gradients only: `loss` is always the cross-entropy.
 ///
 /// The whole `[N, V]` matrix of logits is never stored.
 ///
-/// Sharding: x, dx (n, d), weight, dweight (v, d), loss (n); n summed for dweight, v, d whole.
+/// Sharding: x, dx (n, d), weight, dweight (v, d), loss, scored_lse, factors (n); n summed for dweight, v, d whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearCrossEntropy {
     /// `[N, D]`.
@@ -37,24 +38,44 @@ pub struct LinearCrossEntropy {
     pub weight: View,
     /// u32 `[1, N]`, each below V or [`IGNORED`].
     pub targets: View,
-    /// `[1, N]`, or `[2, N]`: the second row then takes the log-sum-exp of each row's logits, 0 where nothing is scored.
+    /// `[1, N]`.
     pub loss: View,
+    /// `[1, N]`, if asked: log-sum-exp of each row's logits, 0 where nothing is scored.
+    pub scored_lse: Option<View>,
     /// The gradients, if asked.
     pub backward: Option<LossBackward>,
 }
 
-/// Adds the factor of the tokens to the rule of a loss, gives its output `loss` its dims, and returns the factor. Gradients
-/// of weights are sums over tokens.
-pub(super) fn rule_of_loss(rule: &mut Rule, x: &View, loss: &View, backward: bool) -> usize {
+/// Adds the loop over tokens to the rule of a loss, gives the operands with a number for each token their dims, and returns the loop.
+/// Gradients of weights are sums over tokens.
+pub(super) fn rule_of_loss(rule: &mut Rule, x: &View, backward: bool) -> usize {
     let n = if backward { rule.sum("n", x.rows) } else { rule.free("n", x.rows) };
-    match loss.rows {
-        1 => rule.dims("loss", &[], &[n]),
-        rows => {
-            let kinds = rule.whole("kinds", rows);
-            rule.dims("loss", &[kinds], &[n]);
-        }
+    for name in ["targets", "loss", "scored_lse", "factors"] {
+        rule.dims(name, &[], &[n]);
     }
     n
+}
+
+impl LossBackward {
+    pub(super) fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "factors", &mut self.factors);
+        if let Some(weight) = &mut self.z_loss {
+            read(see, Rule::STEP, weight);
+        }
+        write(see, "dx", &mut self.dx);
+        result(see, "dweight", &mut self.dweight, self.accumulate);
+    }
+
+    pub(super) fn shapes(
+        &self,
+        op: &'static str,
+        (n, d, v): (usize, usize, usize),
+    ) -> Result<(), TensorError> {
+        expect_shape(op, "factors", &self.factors, 1, n)?;
+        self.z_loss.map_or(Ok(()), |weight| expect_shape(op, Rule::STEP, &weight, 1, 1))?;
+        expect_shape(op, "dx", &self.dx, n, d)?;
+        expect_shape(op, "dweight", &self.dweight, v, d)
+    }
 }
 
 impl Describe for LinearCrossEntropy {
@@ -64,19 +85,19 @@ impl Describe for LinearCrossEntropy {
         read(see, "weight", &mut self.weight);
         read(see, "targets", &mut self.targets);
         write(see, "loss", &mut self.loss);
+        if let Some(lse) = &mut self.scored_lse {
+            write(see, "scored_lse", lse);
+        }
         if let Some(b) = &mut self.backward {
-            read(see, Rule::STEP, &mut b.step);
-            write(see, "dx", &mut b.dx);
-            result(see, "dweight", &mut b.dweight, b.accumulate);
+            b.visit(see);
         }
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let n = rule_of_loss(&mut rule, &self.x, &self.loss, self.backward.is_some());
+        let n = rule_of_loss(&mut rule, &self.x, self.backward.is_some());
         let (v, d) = (rule.whole("v", self.weight.rows), rule.whole("d", self.x.cols));
         rule.dims("x", &[n], &[d]);
         rule.dims("weight", &[v], &[d]);
-        rule.dims("targets", &[], &[n]);
         rule.dims("dx", &[n], &[d]);
         rule.dims("dweight", &[v], &[d]);
         rule.accumulated("dweight");
@@ -90,12 +111,8 @@ impl Describe for LinearCrossEntropy {
         let (n, d, v) = (self.x.rows, self.x.cols, self.weight.rows);
         expect_shape(Self::NAME, "weight", &self.weight, v, d)?;
         expect_indices(Self::NAME, "targets", &self.targets, n)?;
-        expect_shape(Self::NAME, "loss", &self.loss, self.loss.rows.clamp(1, 2), n)?;
-        if let Some(b) = &self.backward {
-            expect_shape(Self::NAME, Rule::STEP, &b.step, 1, 1)?;
-            expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
-            expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
-        }
-        Ok(())
+        expect_shape(Self::NAME, "loss", &self.loss, 1, n)?;
+        self.scored_lse.map_or(Ok(()), |lse| expect_shape(Self::NAME, "scored_lse", &lse, 1, n))?;
+        self.backward.map_or(Ok(()), |b| b.shapes(Self::NAME, (n, d, v)))
     }
 }

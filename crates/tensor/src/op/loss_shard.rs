@@ -8,7 +8,7 @@
 use super::loss::rule_of_loss;
 use super::{
     Describe, LossBackward, Rule, TermReduction, Visit, VocabularyShard, expect_indices, expect_shape, read,
-    result, write,
+    write,
 };
 use crate::{TensorError, View};
 
@@ -70,11 +70,11 @@ impl Describe for LogitSums {
 }
 
 /// `loss[n] = lse[n] - target_logit[n]`, both of the whole vocabulary, and the gradients of the rows that are here: with
-/// `p[v] = exp(x[n] . weight[v] - lse[n])`, `dlogits = step (p (1 + 2 z_loss lse) - onehot)`, `dweight = dlogits^T x` is
+/// `p[v] = exp(x[n] . weight[v] - lse[n])`, `dlogits = factor (p (1 + 2 z_loss lse) - onehot)`, `dweight = dlogits^T x` is
 /// complete and `dx = dlogits W` is one term of a sum over the devices. [`IGNORED`](super::IGNORED) targets have loss and
 /// gradient 0.
 ///
-/// Sharding: x, dx (n, d), weight, dweight (v, d), loss, lse, target_logit (n); n summed for dweight, d whole,
+/// Sharding: x, dx (n, d), weight, dweight (v, d), loss, scored_lse, factors, lse, target_logit (n); n summed for dweight, d whole,
 /// v summed for dx with an offset (`tensor_shard`), while loss is the same everywhere.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearCrossEntropyShard {
@@ -90,8 +90,10 @@ pub struct LinearCrossEntropyShard {
     pub lse: View,
     /// `[1, N]`.
     pub target_logit: View,
-    /// As in [`LinearCrossEntropy`](super::LinearCrossEntropy): `[1, N]` or `[2, N]`.
+    /// `[1, N]`.
     pub loss: View,
+    /// `[1, N]`, if asked: the lse of rows whose target is scored, 0 elsewhere.
+    pub scored_lse: Option<View>,
     /// The gradients, if asked.
     pub backward: Option<LossBackward>,
 }
@@ -105,15 +107,16 @@ impl Describe for LinearCrossEntropyShard {
         read(see, "lse", &mut self.lse);
         read(see, "target_logit", &mut self.target_logit);
         write(see, "loss", &mut self.loss);
+        if let Some(lse) = &mut self.scored_lse {
+            write(see, "scored_lse", lse);
+        }
         if let Some(b) = &mut self.backward {
-            read(see, Rule::STEP, &mut b.step);
-            write(see, "dx", &mut b.dx);
-            result(see, "dweight", &mut b.dweight, b.accumulate);
+            b.visit(see);
         }
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let n = rule_of_loss(&mut rule, &self.x, &self.loss, self.backward.is_some());
+        let n = rule_of_loss(&mut rule, &self.x, self.backward.is_some());
         // Without gradients neither x nor the projection is read.
         let (d, v) = match self.backward {
             Some(_) => (rule.whole("d", self.x.cols), rule.sum("v", self.weight.rows)),
@@ -124,14 +127,16 @@ impl Describe for LinearCrossEntropyShard {
         }
         rule.dims("x", &[n], &[d]);
         rule.dims("weight", &[v], &[d]);
-        for name in ["targets", "lse", "target_logit"] {
+        for name in ["lse", "target_logit"] {
             rule.dims(name, &[], &[n]);
         }
         rule.dims("dx", &[n], &[d]);
         rule.dims("dweight", &[v], &[d]);
         rule.accumulated("dweight");
         // Made from the complete sums alone.
-        rule.reduce("loss", TermReduction::Equal);
+        for name in ["loss", "scored_lse"] {
+            rule.reduce(name, TermReduction::Equal);
+        }
         rule
     }
     fn flops(&self) -> f64 {
@@ -146,12 +151,9 @@ impl Describe for LinearCrossEntropyShard {
         expect_indices(Self::NAME, "targets", &self.targets, n)?;
         expect_shape(Self::NAME, "lse", &self.lse, 1, n)?;
         expect_shape(Self::NAME, "target_logit", &self.target_logit, 1, n)?;
-        expect_shape(Self::NAME, "loss", &self.loss, self.loss.rows.clamp(1, 2), n)?;
-        if let Some(b) = &self.backward {
-            expect_shape(Self::NAME, Rule::STEP, &b.step, 1, 1)?;
-            expect_shape(Self::NAME, "dx", &b.dx, n, d)?;
-            expect_shape(Self::NAME, "dweight", &b.dweight, v, d)?;
-        }
+        expect_shape(Self::NAME, "loss", &self.loss, 1, n)?;
+        self.scored_lse.map_or(Ok(()), |lse| expect_shape(Self::NAME, "scored_lse", &lse, 1, n))?;
+        self.backward.map_or(Ok(()), |b| b.shapes(Self::NAME, (n, d, v)))?;
         self.tensor_shard.check(Self::NAME, &self.weight)
     }
 }

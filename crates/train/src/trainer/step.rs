@@ -6,7 +6,7 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::runner::Passes;
 use bessemer_filling::RankFill;
-use bessemer_model::LossSum;
+use bessemer_model::{LossSum, WeighedLoss};
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
 use std::time::Instant;
@@ -137,14 +137,17 @@ impl Trainer {
     ) -> Step {
         let tokens_per_s = sum.scored as f64 / seconds;
         let left = self.plan.steps.saturating_sub(self.state.step);
-        let weight = self.input.recipe.train.z_loss;
+        let losses = crate::losses(&self.input.recipe.train);
+        let term = |(number, loss): (usize, &WeighedLoss)| {
+            (loss.name.to_string(), loss.weight * sum.mean_auxiliary(number))
+        };
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
         Step {
             step: self.state.step,
             tokens: self.state.tokens,
             loss: sum.mean(),
-            z_loss: (weight > 0.0).then(|| weight * sum.mean_lse_squared()),
+            losses: losses.iter().enumerate().map(term).collect(),
             lr,
             grad_norm,
             loss_scale: None,

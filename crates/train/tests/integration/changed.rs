@@ -89,7 +89,7 @@ fn planned_by_hand(run: &Run, recipe: &Recipe) -> Vec<(u64, u64)> {
         activations: ActivationConfig::default(),
         types: ParamStorage::default(),
         optim: &recipe.optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &programs[0],
     };

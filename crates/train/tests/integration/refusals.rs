@@ -228,7 +228,7 @@ fn make(recipe: &Recipe, ranks: usize) -> Result<(), String> {
         activations: activations(&recipe.train),
         types: recipe.train.types(),
         optim: &recipe.optim,
-        z_loss: 0.0,
+        losses: &[],
         plan: &plan,
         program: &program,
     };

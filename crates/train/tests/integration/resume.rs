@@ -81,7 +81,7 @@ fn train(recipe: &Recipe, noisy: bool, stops: &[u64], threads: usize) -> Result 
     let tensors = files.iter().flat_map(|f| std::fs::read(f).unwrap()).collect();
     Result {
         losses: steps.iter().map(|s| (s.step, s.loss.to_bits())).collect(),
-        z_losses: steps.iter().map(|s| s.z_loss).collect(),
+        z_losses: steps.iter().map(|s| s.losses.get("z_loss").copied()).collect(),
         loss_scales: steps.iter().map(|s| s.loss_scale).collect(),
         warnings,
         tensors,

@@ -182,7 +182,11 @@ pub(crate) fn tensor_bytes(checkpoint: &Path) -> Vec<u8> {
 /// (step, loss, norm) of every step and (step, loss) of every evaluation.
 pub(crate) fn numbers(records: &[Record]) -> Vec<(u64, f64)> {
     let number = |r: &Record| match r {
-        Record::Step(s) => vec![(s.step, s.loss), (s.step, s.grad_norm), (s.step, s.z_loss.unwrap_or(0.0))],
+        Record::Step(s) => vec![
+            (s.step, s.loss),
+            (s.step, s.grad_norm),
+            (s.step, s.losses.get("z_loss").copied().unwrap_or(0.0)),
+        ],
         Record::Eval(e) => vec![(e.step, e.loss), (e.step, e.bits_per_byte)],
         _ => Vec::new(),
     };

@@ -33,8 +33,8 @@ pub(crate) struct Lecture {
     dfeatures: View,
     head: Param,
     loss: View,
-    /// `[1, 1]`: 1 / ROWS.
-    loss_factor: View,
+    /// `[1, ROWS]`: 1 / ROWS.
+    loss_factors: View,
 }
 
 impl Lecture {
@@ -76,8 +76,8 @@ impl Lecture {
         let positions = rig.indices(ROWS);
         let places: Vec<u32> = (0..ROWS).map(|n| (n % SEQ) as u32).collect();
         rig.backend.write_u32(positions, &places).unwrap();
-        let loss_factor = rig.matrix(1, 1);
-        rig.backend.write_f32(loss_factor, &[1.0 / ROWS as f32]).unwrap();
+        let loss_factors = rig.matrix(1, ROWS);
+        rig.backend.write_f32(loss_factors, &[1.0 / ROWS as f32; ROWS]).unwrap();
         Lecture {
             ids: rig.indices(ROWS),
             targets: rig.indices(ROWS),
@@ -91,7 +91,7 @@ impl Lecture {
             dfeatures,
             head,
             loss: rig.matrix(1, ROWS),
-            loss_factor,
+            loss_factors,
         }
     }
 
@@ -113,8 +113,8 @@ impl Lecture {
             layer.forward(rig, xy[0], xy[1]);
         }
         let backward = LossBackward {
-            step: self.loss_factor,
-            z_loss: 0.0,
+            factors: self.loss_factors,
+            z_loss: None,
             dx: self.dfeatures,
             dweight: self.head.grad,
             accumulate: false,
@@ -124,6 +124,7 @@ impl Lecture {
             weight: self.head.value,
             targets: self.targets,
             loss: self.loss,
+            scored_lse: None,
             backward: with_gradients.then_some(backward),
         });
         if with_gradients {
