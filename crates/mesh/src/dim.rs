@@ -210,12 +210,6 @@ impl Dim {
         }))
     }
 
-    /// Elements of all parts together: more than the dim has where units are replicated.
-    pub(crate) fn total_of_parts(&self, parts: usize) -> usize {
-        let of = |block: &Block| if block.is_replicated(parts) { parts * block.unit } else { block.len() };
-        if self.owners.is_some() { self.len() } else { self.blocks.iter().map(of).sum() }
-    }
-
     /// Why `axes`, of these degrees and in this order, cannot shard the dim.
     pub(crate) fn problem(&self, axes: &[(Axis, usize)]) -> Option<String> {
         let (&(first, parts), (only, chunks)) = (axes.first()?, self.owners.as_ref()?);
@@ -282,7 +276,7 @@ mod tests {
         assert_eq!(pairs(&qkv.part(4, 3)), [(9, 3), (15, 3), (21, 3)]);
         assert_eq!(pairs(&qkv.first_part(4, 2)), [(6, 3), (15, 3), (21, 3)]);
         assert_eq!(pairs(&qkv.first_part(4, 3)), [(9, 3)]);
-        assert_eq!((qkv.blocks[1].replicas(4), qkv.total_of_parts(4)), (2, 36));
+        assert_eq!(qkv.blocks[1].replicas(4), 2);
         assert_eq!(pairs(&qkv.part(1, 0)), [(0, 24)]);
     }
 

@@ -286,7 +286,7 @@ pub fn plane_layer(
 /// With n as in [`plane_layer`]: the table of tokens is gathered for the embedding and its gradient reduce-scattered, as are those
 /// of the output projection, `4 V d/c (r-1)/r`; along columns the embedding reduce-scatters rows and gathers their gradients, the head the
 /// other way round, `4 n d (c-1)/c`, and gathers two numbers of each token from every column, `2 n (c-1)`. `row_sums` are those of the
-/// last normalisation. Two numbers of each token are gathered along rows and then along depth.
+/// last normalisation. The loss of each token is gathered along rows and then along depth.
 pub fn plane_ends(
     tokens: usize,
     vocabulary: usize,
@@ -301,8 +301,8 @@ pub fn plane_ends(
         columns: 4.0 * ring(n * width as f64, columns)
             + ring(sums, columns)
             + 2.0 * ring(n * row_sums as f64, columns),
-        rows: 4.0 * ring(table, rows) + ring(2.0 * n * rows as f64, rows),
-        depth: ring(2.0 * tokens as f64, depth),
+        rows: 4.0 * ring(table, rows) + ring(n * rows as f64, rows),
+        depth: ring(tokens as f64, depth),
     }
 }
 
@@ -361,17 +361,17 @@ pub fn cube_layer(tokens: usize, products: &[CubeProduct], side: usize) -> CubeV
 /// `4 V d/q^2 (q-1)/q`. The embedding reduce-scatters rows over j and gathers their gradients, `2 n d/q^2 (q-1)/q`. In the head ranks along l
 /// divide the tokens: rows are gathered over l, `n d/q^2`, and over j, `n d/q`; the projection over l, `V d/q`, and its gradient is
 /// reduce-scattered; gradients of rows are all-reduced over j, `n d/q^2`, and gathered over l, `n d/q`, all times (q-1)/q. Two
-/// numbers of each token are gathered: from every j, over l, and over i. `row_sums` are those of the last normalisation.
+/// numbers of each token are gathered from every j, and its loss over l and over i. `row_sums` are those of the last normalisation.
 pub fn cube_ends(tokens: usize, vocabulary: usize, width: usize, side: usize, row_sums: usize) -> CubeVolume {
     let (n, q) = (tokens as f64, side as f64);
     let (table, stream) = ((vocabulary * width) as f64 / q, n * width as f64 / q);
     CubeVolume {
-        parameters: 4.0 * ring(table / q, side) + ring(2.0 * n, side),
+        parameters: 4.0 * ring(table / q, side) + ring(n, side),
         rows: 4.0 * ring(stream / q, side) + ring(stream, side) + ring(2.0 * n / q, side),
         columns: ring(stream / q, side)
             + ring(stream, side)
             + 2.0 * ring(table, side)
-            + ring(2.0 * n / q, side)
+            + ring(n / q, side)
             + 2.0 * ring(n / (q * q) * row_sums as f64, side),
     }
 }

@@ -85,7 +85,7 @@ pub struct Layout {
     expert: Placement,
 }
 
-/// A layout that is impossible, or that is not the one wanted.
+/// A layout that is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A layout that no tensor of this form has.
@@ -95,20 +95,6 @@ pub enum LayoutError {
         tensor: String,
         /// Why.
         problem: String,
-    },
-    /// A tensor that is consumed in another layout than it has.
-    #[error("{tensor}: {found} over the {axis} axis, but it is consumed as {wanted}; {remedy}")]
-    Mismatch {
-        /// The tensor.
-        tensor: String,
-        /// The first axis on which they differ.
-        axis: Axis,
-        /// Its placement where the tensor is consumed.
-        wanted: Placement,
-        /// Its placement where the tensor was made.
-        found: Placement,
-        /// The collective that leads there.
-        remedy: String,
     },
 }
 
@@ -130,16 +116,6 @@ impl Layout {
     /// Placement along one axis.
     pub fn at(&self, axis: Axis) -> Placement {
         axis.slot().map_or(self.expert, |s| self.placements[s])
-    }
-
-    /// With the placements of axes of one rank forgotten: they say nothing.
-    pub(crate) fn on(mut self, mesh: &Mesh) -> Layout {
-        for axis in Axis::ALL {
-            if mesh.degree(axis) == 1 {
-                self = self.with(axis, Placement::Replicate);
-            }
-        }
-        self
     }
 
     /// Axes that shard a dim, in the order in which they do.
@@ -268,14 +244,6 @@ impl Layout {
             (!local.is_empty()).then_some(ReplicatedBlocks { axis, positions, dim: d, local })
         })
     }
-
-    /// Elements that the rank at `coord` receives when the blocks or owners of the tensor become those of `to`, in this
-    /// layout: an all-to-all with parts.
-    pub fn moved(&self, from: &Form, to: &Form, mesh: &Mesh, coord: &Coord) -> u64 {
-        let (before, after) = (self.ranges(from, mesh, coord), self.ranges(to, mesh, coord));
-        let kept: usize = before.iter().zip(&after).map(|(a, b)| in_both(a, b)).product();
-        (after.iter().map(|r| total(r)).product::<usize>() - kept) as u64
-    }
 }
 
 /// What several ranks of an axis hold alike ([`Layout::replicated_blocks`]).
@@ -289,44 +257,4 @@ pub struct ReplicatedBlocks {
     pub dim: usize,
     /// Elements of the dim, counted within the shard.
     pub local: Vec<DimRange>,
-}
-
-/// Elements that lie in ranges of both lists.
-pub(crate) fn in_both(a: &[DimRange], b: &[DimRange]) -> usize {
-    a.iter().map(|x| b.iter().map(|y| x.common(*y).len).sum::<usize>()).sum()
-}
-
-/// Refuses a tensor that is consumed in another layout than it has. A partial value that is taken for the whole one
-/// gives wrong numbers and no error, so this is asked of every edge of a program before step 0.
-///
-/// # Errors
-/// Names the tensor, the axis, and the collective that leads from `found` to `wanted` there.
-pub fn require(tensor: &str, wanted: &Layout, found: &Layout, mesh: &Mesh) -> Result<(), LayoutError> {
-    let apart = |a: &Axis| *a == Axis::Expert || mesh.degree(*a) > 1;
-    for axis in Axis::ALL.into_iter().chain([Axis::Expert]).filter(apart) {
-        let (wanted, found) = (wanted.at(axis), found.at(axis));
-        if wanted != found {
-            let remedy = remedy(wanted, found, axis);
-            return Err(LayoutError::Mismatch { tensor: tensor.into(), axis, wanted, found, remedy });
-        }
-    }
-    Ok(())
-}
-
-/// What leads from one placement to another along one axis.
-fn remedy(wanted: Placement, found: Placement, axis: Axis) -> String {
-    use Placement::{Partial, Replicate, Shard};
-    match (found, wanted) {
-        (Partial { .. }, Replicate) => format!("an all-reduce over {axis} leads there"),
-        (Partial { .. }, Shard { dim }) => format!("a reduce-scatter of dim {dim} over {axis} leads there"),
-        (Shard { dim }, Replicate) => format!("an all-gather of dim {dim} over {axis} leads there"),
-        (Shard { dim: from }, Shard { dim: to }) => {
-            format!("an all-to-all from dim {from} to dim {to} over {axis} leads there")
-        }
-        (Replicate, Shard { dim }) => format!("a slice of dim {dim} leads there, without communication"),
-        (Replicate, Partial { .. }) => {
-            format!("keeping the values on the first rank of {axis} only leads there, without communication")
-        }
-        _ => format!("a collective over {axis} that replicates it, and a mask, lead there"),
-    }
 }

@@ -1,7 +1,6 @@
 //! Where each slice of each tensor is. [`Mesh`] says which ranks there are, [`Layout`] what each of them holds, as
-//! ranges of each dim and as [`ElementRun`]s, [`redistribute()`] which collectives lead from one layout to another,
-//! [`BlockSchedule`] which rank computes which block of an attention when, [`require`] refuses a tensor that is consumed in a layout that it does not have, and [`formulas`] hold what all of this
-//! sends and stores.
+//! ranges of each dim and as [`ElementRun`]s, [`BlockSchedule`] which rank computes which block of an attention when, and
+//! [`formulas`] what all of this sends and stores.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod axis;
@@ -13,7 +12,6 @@ pub mod formulas;
 mod grid;
 mod layout;
 mod mesh;
-mod redistribute;
 mod runs;
 
 pub use axis::Axis;
@@ -22,7 +20,6 @@ pub use boxes::{BoxRange, box_runs, boxes_of, cover_once};
 pub use context::{ContextMethod, ContextOrder, ContextSharing, PositionOrder, exchange_problem};
 pub use dim::{Block, Dim, DimRange, OwnedChunk, even, total};
 pub use grid::TensorGrid;
-pub use layout::{Form, Layout, LayoutError, Placement, Reduction, ReplicatedBlocks, require};
+pub use layout::{Form, Layout, LayoutError, Placement, Reduction, ReplicatedBlocks};
 pub use mesh::{Coord, Folded, Mesh, MeshConfig, MeshError, label};
-pub use redistribute::{Action, Step, redistribute};
 pub use runs::{ElementRun, local_ranges, runs_of};

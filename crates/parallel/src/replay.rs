@@ -254,7 +254,7 @@ impl<'a> Writing<'_, 'a> {
     fn sum_losses(&mut self) {
         let ranks = self.worker.plan.ranks();
         let group = self.writer.group("world", 0, (0..ranks).collect(), Progress::Caller);
-        self.control(group, "losses", ranks, 3);
+        self.control(group, "losses", ranks, 2 + self.worker.losses as u64);
     }
 
     /// A sum of the squares of the gradients over a group.

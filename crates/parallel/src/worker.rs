@@ -116,6 +116,8 @@ pub struct Worker {
     pub(crate) updates_ahead: i64,
     /// Factor on the loss, and with it on the gradients in memory.
     pub(crate) loss_scale: f64,
+    /// Number of auxiliary losses.
+    pub(crate) losses: usize,
     /// By group of parameters: the sum of the squares of gradients.
     pub(crate) squares: Vec<f64>,
     /// Losses of an evaluated batch.
@@ -247,6 +249,7 @@ impl Worker {
             step_number: 0,
             updates_ahead: 0,
             loss_scale: 1.0,
+            losses: job.losses.len(),
             squares: vec![0.0; plan.groups.list().len()],
             evaluated: Vec::new(),
             rank_losses: Vec::new(),
@@ -454,10 +457,10 @@ impl Worker {
         if self.plan.ranks() == 1 {
             return Ok(sum);
         }
-        let mut numbers = [0; 2 + LossSum::MOST_AUXILIARY];
+        let (mut numbers, words) = ([0; 2 + LossSum::MOST_AUXILIARY], 2 + self.losses);
         (numbers[0], numbers[1]) = (sum.nats.to_bits(), sum.scored);
         numbers[2..].iter_mut().zip(sum.auxiliary).for_each(|(bits, sum)| *bits = sum.to_bits());
-        let all = self.control.gather(&mut *self.world, "losses", &numbers)?;
+        let all = self.control.gather(&mut *self.world, "losses", &numbers[..words])?;
         self.rank_losses.clear();
         self.rank_losses.extend_from_slice(all);
         let mut total = LossSum::default();
@@ -466,8 +469,9 @@ impl Worker {
                 let first = self.plan.data_coord(index, pipeline);
                 for tensor in 0..self.plan.tensor() {
                     let rank = self.plan.rank(Coord { tensor, ..first });
-                    let of = &all[rank * numbers.len()..][..numbers.len()];
-                    let auxiliary = std::array::from_fn(|number| f64::from_bits(of[2 + number]));
+                    let of = &all[rank * words..][..words];
+                    let mut auxiliary = [0.0; LossSum::MOST_AUXILIARY];
+                    auxiliary.iter_mut().zip(&of[2..]).for_each(|(sum, bits)| *sum = f64::from_bits(*bits));
                     // Ranks that share layers have the same token losses, and terms of the others.
                     total += match tensor {
                         0 => LossSum { nats: f64::from_bits(of[0]), scored: of[1], auxiliary },

@@ -2,5 +2,5 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
+mod layout;
 mod mesh;
-mod redistribute;

@@ -252,7 +252,7 @@ fn expected(
     let beside = (4 + again) as f64 * whole_ring(rows, tensor) + whole_ring(2 * tensor * tokens, tensor);
     send("tensor", micro_batches * activation * (layers + beside));
 
-    // Besides, the losses of tokens and room for their log-sum-exps are gathered.
+    // Besides, the losses of tokens are gathered.
     let width = |heads: usize| heads * model.head_dim;
     let again = |modes: &[Recompute]| modes.iter().any(|mode| *recompute == RecomputePlan::from(*mode));
     // Those of a tensor-parallel rank.
@@ -275,7 +275,7 @@ fn expected(
         of(queries, keys) + more
     };
     let exchange = if within > 1 { (model.layers * within) as f64 * exchanged(within) } else { 0.0 };
-    let losses = 4.0 * whole_ring(2 * tokens, within);
+    let losses = 4.0 * whole_ring(tokens, within);
     send("context-heads", tensor as f64 * micro_batches * (exchange + losses));
     // Those of a rank of a group.
     let (queries, keys) = (queries / within, width(kv_heads.max(within) / within));
@@ -297,7 +297,7 @@ fn expected(
         }
     };
     let (layers, lines) = ((model.layers * context) as f64 * layer, (tensor * within) as f64);
-    send("context", lines * micro_batches * (layers + 4.0 * whole_ring(2 * tokens, context)));
+    send("context", lines * micro_batches * (layers + 4.0 * whole_ring(tokens, context)));
 
     let crossings = |route: &Vec<Place>| route.windows(2).filter(|pair| pair[0].rank != pair[1].rank).count();
     let lines = if plan.sequence { 1 } else { tensor };
@@ -306,10 +306,10 @@ fn expected(
         send("pipeline", (data * lines) as f64 * activation * elements);
     }
 
-    // Control messages of 64-bit numbers: three of the losses, one of the norm along the axes of data and stages, and among ranks that share layers.
+    // Control messages of 64-bit numbers: two of the losses, one of the norm along the axes of data and stages, and among ranks that share layers.
     let ranks = layout.ranks;
     let numbers = |count: usize, size: usize| 8.0 * (ranks / size) as f64 * whole_ring(count * size, size);
-    send("world", numbers(3, ranks));
+    send("world", numbers(2, ranks));
     for (label, size) in [("shard", shard), (&*layer_label, plan.tensor()), ("pipeline", pipeline)] {
         send(label, numbers(1, size));
     }

@@ -188,11 +188,11 @@ fn expected(of: &OnGrid<'_>, (plan, program): (&Plan, &Program), micro: usize, s
         let elements = pipeline_micro_batch(shape.sequences, shape.seq, model.width, crossings(route));
         send("pipeline", data as f64 * elements);
     }
-    // Control messages of 64-bit numbers: three of the losses, one of the norm.
+    // Control messages of 64-bit numbers: two of the losses, one of the norm.
     let world = plan.ranks();
     let numbers =
         |count: usize, size: usize| 2.0 * (world / size) as f64 * whole_ring((count * size) as f64, size);
-    send("world", numbers(3, world));
+    send("world", numbers(2, world));
     send("shard", numbers(1, shard));
     send("pipeline", numbers(1, plan.pipeline()));
     let layer: Vec<Axis> = plan.layer_axes().collect();
