@@ -4,8 +4,8 @@ use crate::cli::BenchStepArgs;
 use bessemer::Failure;
 use bessemer_arch::ModelConfig;
 use bessemer_measure::Job;
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_units::MatmulPrecision;
 use std::path::Path;
 

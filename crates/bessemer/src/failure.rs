@@ -162,8 +162,8 @@ impl From<bessemer_tensor::TensorError> for Failure {
     }
 }
 
-impl From<bessemer_model::ModelError> for Failure {
-    fn from(e: bessemer_model::ModelError) -> Failure {
+impl From<bessemer_runtime::ModelError> for Failure {
+    fn from(e: bessemer_runtime::ModelError) -> Failure {
         bessemer_train::TrainError::from(e).into()
     }
 }
@@ -257,7 +257,7 @@ mod tests {
             (TrainError::Recipe("batch".into()).into(), code::RECIPE),
             (memory.into(), code::RECIPE),
             (no_memory().into(), code::RECIPE),
-            (TrainError::from(bessemer_model::ModelError::from(no_memory())).into(), code::RECIPE),
+            (TrainError::from(bessemer_runtime::ModelError::from(no_memory())).into(), code::RECIPE),
             (TrainError::Diverged { step: 1, what: String::new(), healthy: None }.into(), code::FAILED),
             (bad_host(true), code::OTHER_HOST),
             (bad_host(false), code::CONTINUE),

@@ -2,7 +2,7 @@
 
 use crate::kneser_ney::NgramError;
 use bessemer_loader::LoadError;
-use bessemer_model::ModelError;
+use bessemer_runtime::ModelError;
 use bessemer_shards::ShardError;
 use bessemer_tokenizer::TokenizerError;
 

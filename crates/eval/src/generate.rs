@@ -8,7 +8,7 @@
 use crate::error::EvalError;
 use crate::sampling::{Sampler, SamplingConfig, SamplingContext};
 use crate::utf8_stream::Utf8Stream;
-use bessemer_model::{Cache, Decoder};
+use bessemer_runtime::{Cache, Decoder};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use schemars::JsonSchema;

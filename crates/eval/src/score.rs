@@ -15,7 +15,7 @@
 use crate::error::EvalError;
 use crate::windows::Spread;
 use bessemer_loader::{Batch, EvaluationWindows, IGNORED};
-use bessemer_model::{Decoder, LossSum, TokenBatch};
+use bessemer_runtime::{Decoder, LossSum, TokenBatch};
 use bessemer_shards::Component;
 use bessemer_tensor::Backend;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use bessemer_eval::windows::Spread;
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_loader::EvaluationWindows;
-use bessemer_model::{Cache, CacheShape, Decoder, Purpose, Shape, TokenBatch};
+use bessemer_runtime::{Cache, CacheShape, Decoder, Purpose, Shape, TokenBatch};
 use bessemer_shards::{DEFAULT_FILE_BYTES, Fingerprint, ShardSet, ShardSetWriter, SplitMeta};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -63,7 +63,7 @@ macro_rules! of_a_step {
     };
 }
 of_a_step!(
-    bessemer_model::ModelError,
+    bessemer_runtime::ModelError,
     bessemer_parallel::MemoryShortage,
     bessemer_parallel::ParallelError,
     bessemer_tensor::TensorError,

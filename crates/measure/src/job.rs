@@ -2,9 +2,9 @@
 
 use crate::MeasureError;
 use bessemer_arch::Model;
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_recipe::Recipe;
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_units::MatmulPrecision;
 use serde_json::{Value, json};
 

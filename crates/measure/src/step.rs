@@ -3,7 +3,7 @@
 use crate::{Job, Ledger, MeasureError, RandomText, SEED, Spent, Timed};
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_checkpoint::{TensorSpec, TensorsFrom};
-use bessemer_model::Decoder;
+use bessemer_runtime::Decoder;
 use bessemer_tensor::Backend;
 use bessemer_train::{Runner, give_second_memory};
 use bessemer_units::DType;

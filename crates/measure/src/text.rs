@@ -1,8 +1,8 @@
 //! Random tokens, the same in every step, as the batch source of benchmarks.
 
 use crate::Job;
-use bessemer_model::{Shape, StepContext, TokenBatch};
 use bessemer_parallel::{BatchSource, ParallelError};
+use bessemer_runtime::{Shape, StepContext, TokenBatch};
 use bessemer_tensor::rng::RngKey;
 
 /// Seed of weights and tokens.

@@ -8,11 +8,11 @@ use crate::products::grid;
 use crate::{Bench, Job, LayoutCase, MeasureError, Setup, StepSize, Transport, machine, transport_of};
 use bessemer_arch::ModelConfig;
 use bessemer_kernels_cpu::{Engine, Rung, peak};
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_plan::{
     AllReduce, InProcess, Machine, Measured, MeasuredCollective, Measurements, ProductKind, kind_name,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_units::{DType, MatmulPrecision, ParamStorage};
 use std::time::Duration;
 

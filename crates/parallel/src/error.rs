@@ -1,8 +1,8 @@
 //! Errors of a rank.
 
 use bessemer_collectives::CollectiveError;
-use bessemer_model::ModelError;
 use bessemer_optim::OptimError;
+use bessemer_runtime::ModelError;
 use bessemer_schedule::ScheduleError;
 use bessemer_tensor::TensorError;
 

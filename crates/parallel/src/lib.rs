@@ -7,7 +7,7 @@
 //! | tensor | every layer's matrices ([`bessemer_arch::TensorShard`]) | activations |
 //! | pipeline | the layers ([`bessemer_arch::Span`]) | activations and their gradients, from stage to stage |
 //!
-//! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_model::Decoder`] of this rank's tensor shard of the
+//! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_runtime::Decoder`] of this rank's tensor shard of the
 //! stage, whose parameters lie where ZeRO's stage wants them, with an optimizer over the stretches that this rank steps, and
 //! communicators that run the collectives of its programs. What a worker does when is not decided here: it runs a
 //! [`bessemer_schedule::Program`]. One rank is no special case: its groups have one member, its program has one stage, and

@@ -10,8 +10,8 @@ use crate::error::ParallelError;
 use crate::second_memory::{Buffers, CopyThread, SecondMemory};
 use crate::steps::RankStep;
 use crate::worker::Worker;
-use bessemer_model::ModelError;
 use bessemer_program::{Action, Pass, Phase, StepNode, reloads, transfer_buffers};
+use bessemer_runtime::ModelError;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::collections::VecDeque;
 

@@ -6,9 +6,9 @@ use crate::param_groups::ParamGroups;
 use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
-use bessemer_model::{LineStream, ModelError, Stream};
 use bessemer_optim::OptimizerChoice;
 use bessemer_program::PiecesInFlight;
+use bessemer_runtime::{LineStream, ModelError, Stream};
 use bessemer_units::ReduceDType;
 
 /// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a

@@ -4,7 +4,7 @@
 //! The order is the schedule's. An [`Instruction::Together`] becomes its two passes, with the forward pass's message between them.
 
 use crate::error::ParallelError;
-use bessemer_model::Accumulate;
+use bessemer_runtime::Accumulate;
 use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
 use std::collections::{BTreeSet, HashMap, HashSet};
 

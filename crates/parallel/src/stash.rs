@@ -4,7 +4,7 @@
 //! PipeDream-2BW (Narayanan et al. 2021) keeps one beside the newest. How many there are at a time is known from the program.
 
 use crate::memory::{ParamMemory, Stretch};
-use bessemer_model::{Decoder, ModelError};
+use bessemer_runtime::{Decoder, ModelError};
 use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 

@@ -5,10 +5,10 @@ use crate::flat::{FlatUnit, Units};
 use crate::memory::{ParamMemory, Stretch};
 use crate::tensor::TensorGroup;
 use bessemer_mesh::{Axis, Layout, Placement};
-use bessemer_model::Decoder;
 use bessemer_program::{
     DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, Phase, Residence, UnitUse,
 };
+use bessemer_runtime::Decoder;
 use bessemer_units::ReduceDType;
 
 /// The transfers of a chunk's passes on one rank, made on request when a step is expanded.

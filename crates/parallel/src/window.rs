@@ -7,7 +7,7 @@
 use crate::error::ParallelError;
 use crate::execute::{StepRun, UpdateRule};
 use crate::worker::{BatchSource, Worker};
-use bessemer_model::LossSum;
+use bessemer_runtime::LossSum;
 use bessemer_tensor::Backend;
 use std::sync::Arc;
 

@@ -17,11 +17,11 @@ use crate::tie::Tie;
 use crate::window::Update;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, Stopwatch};
-use bessemer_model::{
+use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
+use bessemer_runtime::{
     ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
     WeighedLoss,
 };
-use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;

@@ -9,11 +9,11 @@ use bessemer_collectives::{
 };
 use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Stage, Worker,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_test_tier::part;
 use bessemer_units::{Offload, ParamDType, ParamStorage, ReduceDType};
 use std::io;

@@ -5,11 +5,11 @@
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, StateChoice};
 use bessemer_parallel::{
     BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Worker,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_test_tier::part;

@@ -12,9 +12,9 @@
 use crate::layouts::Layout;
 use crate::run::{ParityJob, Text, Trajectory};
 use bessemer_arch::ParamId;
-use bessemer_model::{ActivationConfig, Decoder, LossSum, StepContext};
 use bessemer_optim::{OptimParam, Optimizer};
 use bessemer_parallel::BatchSource;
+use bessemer_runtime::{ActivationConfig, Decoder, LossSum, StepContext};
 use bessemer_schedule::{Instruction, Place, Program};
 use bessemer_tensor::{Backend, View};
 use bessemer_train::TrainError;

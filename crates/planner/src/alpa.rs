@@ -4,7 +4,6 @@ use crate::layerwise::{self, Planning, Shown};
 use crate::search::calibration;
 use crate::{PlannerError, Training, Wanted, machine};
 use bessemer_arch::{Model, ParamRole, Sharding, Unit};
-use bessemer_model::{ActivationConfig, Decoder, ModelError, Purpose, Rewrite, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::sharding::{
     BoundBy, Chain, ChainSolution, Devices, Layouts, MOST_UNEQUAL_DEVICES, Place, Prices, ShardAxis,
@@ -12,6 +11,7 @@ use bessemer_plan::sharding::{
     UnitPrograms, sharding_plans, unequal_stages,
 };
 use bessemer_plan::{Efficiency, Machine, Spread};
+use bessemer_runtime::{ActivationConfig, Decoder, ModelError, Purpose, Rewrite, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_train::planned_memory;
 use bessemer_units::{Bytes, Recompute, RecomputePlan};

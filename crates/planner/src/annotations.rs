@@ -5,9 +5,9 @@ use crate::layerwise::{Answer, LayerMethod, Planning, Shown, describe, keys, ran
 use crate::pricing::Vocabulary;
 use crate::stated::Stated;
 use bessemer_arch::{AnnotatedValue, Annotations, Model, ParamLayout, Unit};
-use bessemer_model::{Decoder, Purpose, Rewrite, Shape};
 use bessemer_plan::layerwise::{Annotation, BlockLayout, Completion, Origin, Placement, complete};
 use bessemer_program::UnitProgram;
+use bessemer_runtime::{Decoder, Purpose, Rewrite, Shape};
 use bessemer_tensor::null::NullBackend;
 use serde_json::json;
 use std::collections::BTreeMap;

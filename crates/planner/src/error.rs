@@ -55,8 +55,8 @@ impl From<bessemer_arch::ArchError> for PlannerError {
     }
 }
 
-impl From<bessemer_model::ModelError> for PlannerError {
-    fn from(e: bessemer_model::ModelError) -> PlannerError {
+impl From<bessemer_runtime::ModelError> for PlannerError {
+    fn from(e: bessemer_runtime::ModelError) -> PlannerError {
         TrainError::from(e).into()
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::Training;
 use bessemer_arch::{Annotations, Model, ParamLayout, ParamRole, TensorShard, Unit};
-use bessemer_model::{ActivationConfig, Decoder, LineStream, Purpose, Shape, StageConfig, Stream};
 use bessemer_plan::layerwise::{BlockLayout, Degrees, LayerChoice, MachineSeconds, Prices, UnitPrice};
 use bessemer_plan::{Efficiency, Machine, Spread};
+use bessemer_runtime::{ActivationConfig, Decoder, LineStream, Purpose, Shape, StageConfig, Stream};
 use bessemer_tensor::null::NullBackend;
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -6,7 +6,6 @@ use crate::training::name;
 use crate::{PlannerError, Training, Wanted, explain, machine, text_of};
 use bessemer_checkpoint::AsyncChoice;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
-use bessemer_model::{CacheShape, Purpose, Shape};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
     Calibration, Candidate, Candidates, Layout, Machine, MachineCosts, Question, Recompute, StageSplit,
@@ -15,6 +14,7 @@ use bessemer_plan::{
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, RecipeUse};
 use bessemer_runlog::Plan;
+use bessemer_runtime::{CacheShape, Purpose, Shape};
 use bessemer_tensor::Backend;
 use bessemer_train::{
     COPIES, PredictedStep, TrainError, activations, copies_on_host, planned_memory_on, predicted_step,

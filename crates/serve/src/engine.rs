@@ -1,6 +1,6 @@
 //! What a scheduler asks of a model: sequences in slots, pieces of prompts, one position of many.
 
-use bessemer_model::{Cache, Decoder, MIN_PASS_ROWS, ModelError, NextPosition};
+use bessemer_runtime::{Cache, Decoder, MIN_PASS_ROWS, ModelError, NextPosition};
 use bessemer_tensor::Backend;
 
 /// Rows of logits of a prompt that are made in one product where all are asked for.

@@ -1,7 +1,7 @@
 //! A model behind an interface that OpenAI's clients speak.
 //!
 //! - [`scheduler`]: continuous batching, without clock, thread or socket.
-//! - [`engine`]: what it asks of a model, and a [`bessemer_model::Decoder`] that does it.
+//! - [`engine`]: what it asks of a model, and a [`bessemer_runtime::Decoder`] that does it.
 //! - [`request`]: requests read and checked; [`chat`]: conversations as prompts, without their oldest turns if they are longer than the context.
 //! - [`service`]: the bounded queue between connections and the scheduler.
 //! - [`handler`]: paths; `/` is a chat page.

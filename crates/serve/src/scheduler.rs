@@ -17,7 +17,7 @@ use crate::prefixes::{HeldPrompts, Source};
 use crate::score::TokenScore;
 use bessemer_eval::EvalError;
 use bessemer_eval::generate::{Continuation, Finish, GenerateConfig, Next, TextStream};
-use bessemer_model::{ModelError, NextPosition};
+use bessemer_runtime::{ModelError, NextPosition};
 use bessemer_tokenizer::Tokenizer;
 use std::collections::VecDeque;
 use std::sync::Arc;

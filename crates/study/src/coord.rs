@@ -8,9 +8,9 @@
 use crate::run::Trainee;
 use crate::text::SymbolText;
 use bessemer_arch::{InitChoice, Model, ModelConfig};
-use bessemer_model::{Ranks, Shape, StageRanks, TokenBatch};
 use bessemer_runlog::coord_check::{CoordKind, CoordRun, CoordSettings, Coordinates};
 use bessemer_runlog::study::StudySettings;
+use bessemer_runtime::{Ranks, Shape, StageRanks, TokenBatch};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_train::TrainError;
 
@@ -72,7 +72,7 @@ pub fn run_settings(settings: &CoordSettings, width: u64) -> StudySettings {
 }
 
 /// Takes what both blocks of each layer add to the residual stream, of a decoder that keeps them
-/// ([`bessemer_model::Decoder::keep_branches`]).
+/// ([`bessemer_runtime::Decoder::keep_branches`]).
 #[derive(Debug, Default)]
 struct Branches {
     attention: Vec<f32>,

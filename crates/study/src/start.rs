@@ -1,7 +1,7 @@
 //! A network before its first update.
 
-use bessemer_model::{Decoder, Phase, Ranks, StageRanks, Unit};
 use bessemer_runlog::study::StudyStart;
+use bessemer_runtime::{Decoder, Phase, Ranks, StageRanks, Unit};
 use bessemer_tensor::{Backend, TensorError, View};
 use bessemer_train::TrainError;
 

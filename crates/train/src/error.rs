@@ -117,7 +117,7 @@ pub enum TrainError {
     },
     /// From the model.
     #[error(transparent)]
-    Model(#[from] bessemer_model::ModelError),
+    Model(#[from] bessemer_runtime::ModelError),
     /// From the device.
     #[error(transparent)]
     Tensor(#[from] bessemer_tensor::TensorError),
@@ -178,9 +178,9 @@ impl TrainError {
 
     /// Whether a device had too little memory for the run's buffers.
     pub fn is_out_of_memory(&self) -> bool {
-        use bessemer_model::ModelError;
         use bessemer_optim::OptimError;
         use bessemer_parallel::ParallelError;
+        use bessemer_runtime::ModelError;
         use bessemer_tensor::TensorError;
         let tensor = match self {
             TrainError::Tensor(e)

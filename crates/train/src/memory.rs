@@ -7,11 +7,11 @@ use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
 use bessemer_memory_checkpoint::{NOTES_ROOM, SlotKey};
-use bessemer_model::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_parallel::{
     FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
 };
 use bessemer_recipe::{BatchPlan, Recipe, TrainConfig};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tokenizer::TokenizerKind;
@@ -52,7 +52,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
     }
 }
 
-/// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_model::LossSum::auxiliary).
+/// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_runtime::LossSum::auxiliary).
 pub fn losses(train: &TrainConfig) -> Vec<WeighedLoss> {
     if train.z_loss > 0.0 { vec![WeighedLoss::z_loss(train.z_loss)] } else { Vec::new() }
 }

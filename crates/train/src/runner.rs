@@ -6,9 +6,9 @@
 use crate::TrainError;
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, FlightRecorder, ThreadCommunicator, ThreadSettings};
-use bessemer_model::{ActivationConfig, Decoder, LossSum, Shape, TokenBatch};
 use bessemer_optim::{OptimConfig, StepStats};
 use bessemer_parallel::{BatchSource, FillSupplier, Job, ParallelError, Plan, Update, Worker};
+use bessemer_runtime::{ActivationConfig, Decoder, LossSum, Shape, TokenBatch};
 use bessemer_tensor::Backend;
 use bessemer_units::ParamStorage;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use bessemer_eval::generate::{
     CachedDecoder, ContextLimit, GenerateConfig, GeneratedText, generate_text, prompt_tokens,
 };
 use bessemer_eval::sampling::SamplingConfig;
-use bessemer_model::{Cache, CacheShape};
+use bessemer_runtime::{Cache, CacheShape};
 use serde_json::json;
 use std::io::Read;
 use std::ops::ControlFlow;

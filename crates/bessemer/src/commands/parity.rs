@@ -8,12 +8,12 @@ use crate::failure::Failure;
 use crate::signals;
 use bessemer_collectives::ThreadSettings;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parity::{
     Case, Comparison, Layout, ParityJob, References, Style, asynchronous, contexts, grids, in_int8,
     in_process, matrix, pairwise, pipelines, placed, trajectory,
 };
+use bessemer_runtime::ActivationConfig;
 use bessemer_tensor::Backend;
 use bessemer_train::{Observer, TrainError};
 use bessemer_units::did_you_mean;

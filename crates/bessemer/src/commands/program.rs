@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::recipes::load_recipe_for;
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
-use bessemer_model::{Purpose, Rewrite, Shape, Unit};
 use bessemer_parallel::{FillSupplier, Job, Worker};
 use bessemer_program::{Node, print as text_of, print_step};
 use bessemer_recipe::RecipeUse;
+use bessemer_runtime::{Purpose, Rewrite, Shape, Unit};
 use bessemer_tensor::null::NullBackend;
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use crate::run_dir::RunDir;
 use crate::signals;
 use bessemer_durable::TextReader;
 use bessemer_http::{Access, Server};
-use bessemer_model::{Cache, CacheShape};
+use bessemer_runtime::{Cache, CacheShape};
 use bessemer_serve::chat::ChatTemplate;
 use bessemer_serve::engine::LOGIT_ROWS;
 use bessemer_serve::{AccessKey, Model, ModelEngine, Service, limits, serve};

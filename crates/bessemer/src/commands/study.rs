@@ -14,12 +14,12 @@ use bessemer_corpus::{BuildContext, CorpusReader, Split};
 use bessemer_corpus_config::CorpusConfig;
 use bessemer_durable::{FileLock, TextReader};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{ActivationConfig, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::MemoryPlan;
 use bessemer_runlog::study::{
     STUDY_FILE, STUDY_FORMAT, STUDY_VERSION, Study, StudyMethod, StudySettings, StudyVerdict,
 };
+use bessemer_runtime::{ActivationConfig, Shape};
 use bessemer_study::{METHODS, Method, SymbolText, method, train_one, training_shape};
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, did_you_mean};

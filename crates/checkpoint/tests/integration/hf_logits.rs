@@ -12,7 +12,7 @@ use bessemer_arch::{ActivationChoice, Model, RopeScaling, RopeScalingKind, named
 use bessemer_checkpoint::HostTensors;
 use bessemer_checkpoint::hf::{HfExport, export_hf, import_hf};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{Decoder, Purpose, Shape, TokenBatch};
+use bessemer_runtime::{Decoder, Purpose, Shape, TokenBatch};
 use bessemer_tensor::host::HostTensor;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::DType;

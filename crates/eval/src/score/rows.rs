@@ -9,7 +9,7 @@ use crate::score::shared::{Grouped, PrefixModel, score_groups};
 use crate::score::{DecoderLosses, TokenLosses};
 use crate::windows::{RollingWindow, rolling};
 use bessemer_loader::IGNORED;
-use bessemer_model::{ActivationConfig, Decoder, PrefixCache, Purpose, Shape};
+use bessemer_runtime::{ActivationConfig, Decoder, PrefixCache, Purpose, Shape};
 use bessemer_tensor::Backend;
 use std::collections::BTreeMap;
 

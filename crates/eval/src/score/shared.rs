@@ -3,13 +3,13 @@
 //!
 //! Rows that follow each other form a group as long as that saves tokens. A batch holds the beginnings of many groups; then the rest
 //! of one row of each goes through after them, then the next. A row has the bits that it has by itself
-//! ([`bessemer_model::PrefixCache`]).
+//! ([`bessemer_runtime::PrefixCache`]).
 
 use crate::error::EvalError;
 use crate::score::TokenLosses;
 use crate::score::rows::{Row, RowScore};
 use bessemer_loader::IGNORED;
-use bessemer_model::MIN_PASS_ROWS;
+use bessemer_runtime::MIN_PASS_ROWS;
 
 /// Model that scores batches of sequences with a shared prefix, whose keys and values are in a cache.
 pub trait PrefixModel {

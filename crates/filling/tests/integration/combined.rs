@@ -6,11 +6,11 @@ use crate::snapshot::{Part, assemble, parts};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_filling::{FillPlan, RankFill, StepFill, give_snapshot_memory, plan_snapshot, take_snapshot};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelError, Plan, Stage, Worker, whole_states,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::rng::RngKey;

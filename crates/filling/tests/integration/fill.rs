@@ -4,10 +4,12 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_filling::{FillPlan, RankFill, plan_fill};
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks, StepContext, TokenBatch};
 use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, FillChoice, FillSupplier, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
+};
+use bessemer_runtime::{
+    ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks, StepContext, TokenBatch,
 };
 use bessemer_schedule::{Filler, Instruction, Kind, Limits, Place, verify};
 use bessemer_tensor::rng::RngKey;
@@ -252,14 +254,14 @@ fn reference(layout: &Layout, interval: usize, late: &[[usize; 2]]) -> Done {
     let mut updates = 0;
     for step in 0..layout.steps {
         text.step = step;
-        let mut sum = bessemer_model::LossSum::default();
+        let mut sum = bessemer_runtime::LossSum::default();
         let mut ranks =
             Seen { optimizer: &mut optimizer, factors: phase.map(|_| &factors), accumulate: false };
         for micro in 0..micro_batches as usize {
             let (batch, mut ctx) = text.micro_batch(micro).unwrap();
             ctx.accumulate = micro > 0;
             ranks.accumulate = micro > 0;
-            let nothing = &mut bessemer_model::OneDevice;
+            let nothing = &mut bessemer_runtime::OneDevice;
             let ranks: &mut dyn StageRanks = if phase.unwrap_or(0) == 0 { &mut ranks } else { nothing };
             sum += decoder.forward_backward_through(&mut cpu, ranks, &batch, &ctx).unwrap();
         }

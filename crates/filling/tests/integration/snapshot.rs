@@ -4,12 +4,12 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_filling::{PlannedCopies, give_snapshot_memory, plan_copies, plan_snapshot, take_snapshot};
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, Job, OwnSlice, ParallelConfig, ParallelError, Plan, Stage, StateCopy, StateTensor, Worker,
     whole_states,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::rng::RngKey;
 use bessemer_test_tier::part;

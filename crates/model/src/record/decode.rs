@@ -15,7 +15,7 @@ use bessemer_units::DType;
 
 impl Recording<'_> {
     /// Layer `index` for `seq` new positions of each sequence, with a cache of `capacity` positions for each.
-    pub(crate) fn decode_layer(&self, index: usize, capacity: usize) -> UnitProgram {
+    pub fn decode_layer(&self, index: usize, capacity: usize) -> UnitProgram {
         let rows = self.sequences * capacity;
         self.cached_layer(index, |writer, Qkv { q, k, v }, out| {
             for (number, name, src) in [(0, "keys.new", k), (1, "values.new", v)] {
@@ -33,7 +33,7 @@ impl Recording<'_> {
     }
 
     /// Layer `index` for one new position of each of `sequences` rows, in a cache of `slots` slots.
-    pub(crate) fn decode_slots_layer(&self, index: usize, slots: usize, capacity: usize) -> UnitProgram {
+    pub fn decode_slots_layer(&self, index: usize, slots: usize, capacity: usize) -> UnitProgram {
         self.cached_layer(index, |writer, Qkv { q, k, v }, out| {
             let rows = slots * capacity;
             let (k_cache, v_cache) = (writer.cache(0, "keys", rows), writer.cache(1, "values", rows));

@@ -13,7 +13,7 @@ use bessemer_tensor::op::{Add, Embedding, EmbeddingBackward, Fill, Scale};
 use bessemer_units::DType;
 
 /// `PE[p, 2i] = sin(p / 10000^(2i/D))`, `PE[p, 2i+1] = cos(p / 10000^(2i/D))`, row-major.
-pub(crate) fn sinusoids(context: usize, width: usize) -> Vec<f32> {
+pub fn sinusoids(context: usize, width: usize) -> Vec<f32> {
     let value = |p: usize, column: usize| {
         let pair = (column / 2 * 2) as f64;
         let angle = p as f64 / 10_000f64.powf(pair / width as f64);
@@ -24,7 +24,7 @@ pub(crate) fn sinusoids(context: usize, width: usize) -> Vec<f32> {
 
 impl Recording<'_> {
     /// The embedding.
-    pub(crate) fn embedding(&self) -> UnitProgram {
+    pub fn embedding(&self) -> UnitProgram {
         let mut writer = self.begin("");
         for phase in [Phase::Forward, Phase::Score] {
             writer.recorder.begin(phase);

@@ -15,7 +15,7 @@ pub const Z_LOSS: &str = "z_loss";
 
 impl Recording<'_> {
     /// The head: the loss alone, and fused with its gradients.
-    pub(crate) fn head(&self) -> UnitProgram {
+    pub fn head(&self) -> UnitProgram {
         let mut writer = self.begin("");
         writer.recorder.begin(Phase::Score);
         writer.score();
@@ -27,7 +27,7 @@ impl Recording<'_> {
     }
 
     /// Logits of this many rows: [`Class::External`] 0 are rows of the residual stream, 1 the logits.
-    pub(crate) fn logits(&self, rows: usize) -> UnitProgram {
+    pub fn logits(&self, rows: usize) -> UnitProgram {
         let recording = Recording { sequences: rows, seq: 1, ..*self };
         let mut writer = recording.begin("");
         writer.recorder.begin(Phase::Score);

@@ -17,10 +17,9 @@ mod head;
 mod mlp;
 mod residual;
 
-pub(crate) use embedding::sinusoids;
+pub use embedding::sinusoids;
 pub use head::Z_LOSS;
 
-use crate::decoder::{Purpose, Shape};
 use bessemer_arch::{Model, NormChoice, Sharding};
 use bessemer_mesh::{Axis, Dim, Layout, Placement};
 use bessemer_program::{Class, Input, Phase, Random, Recorder, UnitProgram};
@@ -32,41 +31,41 @@ use bessemer_units::DType;
 
 /// Model, shape and types for which units are recorded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Recording<'a> {
+pub struct Recording<'a> {
     /// The whole model.
-    pub(crate) model: &'a Model,
+    pub model: &'a Model,
     /// How its parameters are sharded, in the order of [`Model::params`].
-    pub(crate) shardings: &'a [Sharding],
+    pub shardings: &'a [Sharding],
     /// B, sequences.
-    pub(crate) sequences: usize,
+    pub sequences: usize,
     /// T, tokens of a sequence.
-    pub(crate) seq: usize,
+    pub seq: usize,
     /// Element type of activations.
-    pub(crate) storage: DType,
+    pub storage: DType,
     /// Head and embedding are in one stage and share the token table's gradient: the head begins it.
-    pub(crate) tied_here: bool,
+    pub tied_here: bool,
     /// Backward lists are recorded.
-    pub(crate) train: bool,
+    pub train: bool,
     /// The bits of a row do not depend on how many rows there are.
-    pub(crate) rowwise: bool,
+    pub rowwise: bool,
 }
 
 impl<'a> Recording<'a> {
-    /// For batches of this shape.
-    pub(crate) fn new(
+    /// For batches of so many sequences of so many tokens; without backward lists.
+    pub fn new(
         model: &'a Model,
         shardings: &'a [Sharding],
-        shape: Shape,
+        [sequences, seq]: [usize; 2],
         storage: DType,
     ) -> Recording<'a> {
         Recording {
             model,
             shardings,
-            sequences: shape.sequences,
-            seq: shape.seq,
+            sequences,
+            seq,
             storage,
             tied_here: false,
-            train: shape.purpose == Purpose::Train,
+            train: false,
             rowwise: false,
         }
     }
@@ -78,7 +77,7 @@ impl<'a> Recording<'a> {
 }
 
 /// One unit while it is recorded.
-pub(crate) struct Writer<'a> {
+struct Writer<'a> {
     recording: Recording<'a>,
     recorder: Recorder,
     /// Of the unit's parameters in the whole model: "layers.3.", or nothing.
@@ -277,7 +276,7 @@ impl Writer<'_> {
 
 impl Recording<'_> {
     /// Layer `index` of the model.
-    pub(crate) fn layer(&self, index: usize) -> UnitProgram {
+    pub fn layer(&self, index: usize) -> UnitProgram {
         let mut writer = self.begin(&format!("layers.{index}."));
         for phase in [Phase::Forward, Phase::Score] {
             writer.recorder.begin(phase);

@@ -2,10 +2,10 @@
 
 use bessemer_arch::{Annotations, Model, ModelConfig, ParamLayout};
 use bessemer_collectives::{Ledger, NullCommunicator};
-use bessemer_model::{ActivationConfig, Phase, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
 use bessemer_program::Node;
+use bessemer_runtime::{ActivationConfig, Phase, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::ParamStorage;
 

@@ -3,9 +3,9 @@
 use crate::pipelines::{Layout, check, model, pipelined, single, train};
 use bessemer_arch::Unit;
 use bessemer_mesh::Dim;
-use bessemer_model::{ActivationConfig, UnitPass};
 use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_program::{Phase, Recorder, UnitProgram};
+use bessemer_runtime::{ActivationConfig, UnitPass};
 use bessemer_schedule::Kind;
 use bessemer_tensor::op::{Combine, Dot};
 use bessemer_units::Recompute;

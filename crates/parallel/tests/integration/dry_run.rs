@@ -4,9 +4,9 @@
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_mesh::formulas::{Exchange, ParameterBytes, ring, tensor_parallel_layer};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};

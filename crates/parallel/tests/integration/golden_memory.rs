@@ -15,10 +15,10 @@
 
 use bessemer_arch::{Model, ModelConfig, Span};
 use bessemer_collectives::NullCommunicator;
-use bessemer_model::{ActivationConfig, Decoder, Purpose, Shape, StageConfig, Stream};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Job, ParallelConfig, Plan, Worker};
 use bessemer_program::{Class, Home, Node, Phase};
+use bessemer_runtime::{ActivationConfig, Decoder, Purpose, Shape, StageConfig, Stream};
 use bessemer_schedule::{Instruction, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;

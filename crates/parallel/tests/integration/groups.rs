@@ -4,10 +4,10 @@ use crate::pipelines::{Layout, SEQ, Text, check, model, pipelined, single, train
 use bessemer_arch::{Model, ParamId, Unit};
 use bessemer_collectives::NullCommunicator;
 use bessemer_mesh::Axis;
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, ParallelConfig, ParamGroup, ParamGroups, Plan, Stage, StateTensor, Worker};
 use bessemer_program::{Action, CollectiveKind};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_schedule::Kind;
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;

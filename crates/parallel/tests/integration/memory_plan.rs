@@ -3,9 +3,9 @@
 use bessemer_arch::Model;
 use bessemer_collectives::NullCommunicator;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{ActivationConfig, Cache, CacheShape, Decoder, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{ContextMethod, Job, MemoryPlan, ParallelConfig, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, Cache, CacheShape, Decoder, Purpose, Shape};
 use bessemer_tensor::Backend;
 use bessemer_tensor::op::quantised_bytes;
 use bessemer_units::{Bytes, ParamStorage, ReduceDType};

@@ -6,11 +6,11 @@ use crate::pipelines::{SEQ, STEPS, Text, model};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_mesh::ContextMethod;
-use bessemer_model::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{
     Job, OffloadTraffic, ParallelConfig, ParallelError, Plan, SecondMemory, Stage, Worker,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_units::{Compression, Offload, OffloadPlan, ParamStorage, Recompute, Storage};
 use std::collections::BTreeMap;
 use std::io;

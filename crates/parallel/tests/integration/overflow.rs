@@ -2,9 +2,9 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::Backend;
 use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 

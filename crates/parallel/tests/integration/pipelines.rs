@@ -2,9 +2,9 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, ParamGroups, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
 use bessemer_schedule::Kind;
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;

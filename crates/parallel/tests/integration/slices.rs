@@ -4,12 +4,12 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     CubeConfig, Job, OwnSlices, ParallelConfig, ParallelError, Plan, PlaneConfig, Stage, StateTensor,
     TensorConfig, Worker,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};
 use std::time::Duration;

@@ -4,9 +4,9 @@
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_model::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_schedule::{Kind, Program};
 use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;

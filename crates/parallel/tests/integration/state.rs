@@ -2,9 +2,9 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, StateTensor, Worker, batches};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::ParamStorage;
 

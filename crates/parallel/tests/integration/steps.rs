@@ -6,7 +6,6 @@ use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_filling::FillPlan;
 use bessemer_mesh::Axis;
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, ContextMethod, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParallelError,
@@ -16,6 +15,7 @@ use bessemer_program::{
     Action, CollectiveKind, GradientAdds, Hand, Message, NormGroup, Pass, Phase, StepChunk, StepNode, Stream,
     Transfer, print_step, verify_step,
 };
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamStorage, ReduceDType};
 use std::collections::BTreeMap;

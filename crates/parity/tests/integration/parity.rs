@@ -4,13 +4,13 @@ use crate::drift::Drift;
 use crate::instruction_set;
 use bessemer_arch::{Annotations, ParamLayout};
 use bessemer_collectives::ThreadSettings;
-use bessemer_model::ActivationConfig;
 use bessemer_optim::{OptimConfig, OptimizerChoice, StateChoice};
 use bessemer_parallel::{ContextSharing, ParallelConfig, Stage};
 use bessemer_parity::{
     Bounds, Comparison, Layout, ParityJob, Reference, References, SYNCHRONOUS, Style, Trajectory,
     asynchronous, contexts, grids, in_int8, in_process, matrix, pipelines, placed, stale_reference,
 };
+use bessemer_runtime::ActivationConfig;
 use bessemer_tensor::Backend;
 use bessemer_test_tier::{either, part};
 use bessemer_train::TrainError;

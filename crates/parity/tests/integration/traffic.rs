@@ -10,10 +10,10 @@ use bessemer_mesh::formulas::{
     ring_layer, tensor_parallel_layer, ulysses_layer,
 };
 use bessemer_mesh::{Axis, ContextMethod, PositionOrder, label};
-use bessemer_model::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
 use bessemer_parity::{Layout, Style, asynchronous, contexts, in_int8, matrix, pairwise, pipelines};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::GRADIENT_BLOCK;

@@ -8,10 +8,10 @@ use bessemer_mesh::formulas::{
     plane_ends, plane_gradients, plane_layer, ring,
 };
 use bessemer_mesh::{Axis, TensorGrid};
-use bessemer_model::{ActivationConfig, Purpose, Shape};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Plan, Stage};
 use bessemer_parity::{Layout, Style, grids, in_int8};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_schedule::{Place, Program};
 use bessemer_test_tier::{Sample, either};
 use bessemer_units::{Recompute, ReduceDType};

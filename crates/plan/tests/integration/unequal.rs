@@ -1,11 +1,11 @@
 //! Stages on submeshes of different sizes: never worse than equal ones, equal to the plans where sizes are alike, and the best of all.
 
 use bessemer_arch::{Model, ModelConfig};
-use bessemer_model::{Decoder, Purpose, Rewrite, Shape, Unit};
 use bessemer_plan::sharding::{
     ShardingLayout, ShardingQuestion, UnequalStages, UnitPrograms, sharding_plans, unequal_stages,
 };
 use bessemer_plan::{Efficiency, Machine, ParameterBytes, ZeroStage};
+use bessemer_runtime::{Decoder, Purpose, Rewrite, Shape, Unit};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::Recompute;
 use std::convert::Infallible;

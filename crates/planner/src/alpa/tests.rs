@@ -2,10 +2,10 @@
 
 use super::*;
 use bessemer_arch::{Annotations, ModelConfig, ParamLayout};
-use bessemer_model::{LineStream, Phase, StageConfig, Stream};
 use bessemer_plan::sharding::{Decision, Price, Traffic};
 use bessemer_plan::{ZeroStage, op_seconds};
 use bessemer_program::{Node, UnitProgram};
+use bessemer_runtime::{LineStream, Phase, StageConfig, Stream};
 
 const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };
 

@@ -2,7 +2,7 @@
 
 use bessemer_eval::EvalError;
 use bessemer_eval::generate::{Finish, NextToken};
-use bessemer_model::{ModelError, NextPosition};
+use bessemer_runtime::{ModelError, NextPosition};
 use bessemer_serve::engine::Engine;
 use bessemer_serve::scheduler::{Client, Event};
 use bessemer_tensor::rng::RngKey;

@@ -5,7 +5,7 @@ use bessemer_arch::{Model as Arch, ModelConfig};
 use bessemer_eval::generate::{CachedDecoder, GenerateConfig, GeneratedText, generate_text};
 use bessemer_http::{Access, Server};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
-use bessemer_model::{Cache, CacheShape, Decoder, ModelError, NextPosition, Purpose, Shape};
+use bessemer_runtime::{Cache, CacheShape, Decoder, ModelError, NextPosition, Purpose, Shape};
 use bessemer_serve::chat::ChatTemplate;
 use bessemer_serve::engine::{Engine, LOGIT_ROWS, ModelEngine};
 use bessemer_serve::{Model, Service, limits, serve};

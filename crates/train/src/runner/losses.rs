@@ -8,8 +8,8 @@ use crate::TrainError;
 use bessemer_collectives::{CollectiveError, Parts};
 use bessemer_eval::EvalError;
 use bessemer_eval::score::TokenLosses;
-use bessemer_model::TokenBatch;
 use bessemer_parallel::ParallelError;
+use bessemer_runtime::TokenBatch;
 use bessemer_tensor::{Backend, TensorError};
 use std::sync::atomic::{AtomicBool, Ordering};
 

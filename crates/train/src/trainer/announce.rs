@@ -4,8 +4,8 @@ use super::Trainer;
 use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_arch::ParamClass;
-use bessemer_model::LengthPlan;
 use bessemer_runlog as runlog;
+use bessemer_runtime::LengthPlan;
 use bessemer_units::Offload;
 
 impl Trainer {

@@ -4,9 +4,9 @@ use crate::TrainError;
 use crate::evaluation::InBubbles;
 use crate::state::TrainState;
 use bessemer_loader::{Batch, LoadError, Loader};
-use bessemer_model::{StepContext, TokenBatch};
 use bessemer_parallel::{BatchSource, ParallelError, Worker};
 use bessemer_recipe::BatchPlan;
+use bessemer_runtime::{StepContext, TokenBatch};
 use std::time::Instant;
 
 /// Where a program begins in the run, and what a rank has of it.

@@ -6,9 +6,9 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::runner::Passes;
 use bessemer_filling::RankFill;
-use bessemer_model::{LossSum, WeighedLoss};
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
+use bessemer_runtime::{LossSum, WeighedLoss};
 use std::time::Instant;
 
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.

@@ -3,9 +3,9 @@
 
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
-use bessemer_model::{Purpose, Shape};
 use bessemer_parallel::{FillSupplier, Job, Worker};
 use bessemer_recipe::{Recipe, parse_recipe};
+use bessemer_runtime::{Purpose, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_test_tier::either;
 use bessemer_train::{activations, layout, refuse_what_cannot_run};

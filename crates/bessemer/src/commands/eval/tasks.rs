@@ -10,7 +10,7 @@ use crate::task_data::parquet_rows;
 use bessemer_eval::generate::CachedDecoder;
 use bessemer_eval::score::answers::{TaskRows, generated_answers};
 use bessemer_eval::score::rows::LengthDecoders;
-use bessemer_model::{Cache, CacheShape};
+use bessemer_runtime::{Cache, CacheShape};
 use bessemer_tasks::{Answer, Catalog, GroupScores, Score, TaskRequests, TaskScores};
 use bessemer_train::Observer;
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ use bessemer_eval::score::rows::{LengthDecoders, Row, RowScore, score_rows};
 use bessemer_judge::model::{JudgingModel, Reply};
 use bessemer_judge::{Item, JudgeError};
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_model::{Cache, CacheShape, Decoder};
+use bessemer_runtime::{Cache, CacheShape, Decoder};
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::Observer;
 use std::path::Path;

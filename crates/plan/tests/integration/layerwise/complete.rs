@@ -2,9 +2,9 @@
 
 use bessemer_arch::{Model, named};
 use bessemer_mesh::{Axis, Placement};
-use bessemer_model::{Decoder, Purpose, Rewrite, Shape, Unit};
 use bessemer_plan::layerwise::{Annotation, Origin, complete};
 use bessemer_program::UnitProgram;
+use bessemer_runtime::{Decoder, Purpose, Rewrite, Shape, Unit};
 use bessemer_tensor::null::NullBackend;
 
 const ROWS: Placement = Placement::Shard { dim: 0 };

@@ -1,9 +1,9 @@
 //! Prices of the programs of a real model.
 
 use bessemer_arch::{Model, Span, named};
-use bessemer_model::{ActivationConfig, Decoder, LineStream, Purpose, Shape, StageConfig, Stream, Unit};
 use bessemer_plan::layerwise::{NodeSeconds, UnitPrice};
 use bessemer_program::{Class, Collective, Node, Phase, UnitProgram};
+use bessemer_runtime::{ActivationConfig, Decoder, LineStream, Purpose, Shape, StageConfig, Stream, Unit};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;

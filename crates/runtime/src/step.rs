@@ -1,0 +1,264 @@
+//! Inputs and results of a pass.
+
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::memory::{Slot, shaped};
+use bessemer_mesh::{Axis, Placement};
+use bessemer_program::{Class, Phase, Value};
+use bessemer_tensor::op::IGNORED;
+use bessemer_tensor::{Backend, TensorError, View};
+
+/// Tokens of one micro-batch: `sequences` rows of `seq` tokens, row-major.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenBatch<'a> {
+    /// Input tokens, each below the vocabulary size.
+    pub ids: &'a [u32],
+    /// The token that follows each input token, or [`IGNORED`] where none is scored.
+    pub targets: &'a [u32],
+    /// Position of each token; left out: 0, 1, ... in every row.
+    pub positions: Option<&'a [u32]>,
+}
+
+/// Position of a micro-batch in the run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepContext {
+    /// Seed of the run (dropout).
+    pub seed: u64,
+    /// Optimizer step, from 0 (dropout).
+    pub step: u64,
+    /// Number of this micro-batch's first sequence within the step's global batch: micro-batch index times sequences
+    /// in a micro-batch, plus the sequences of lower ranks. Dropout then does not depend on the cut.
+    pub first_sequence: u64,
+    /// Factor on every token's gradient: 1 / (scored targets of the step's global batch).
+    pub loss_scale: f32,
+    /// False for the step's first micro-batch, which overwrites the gradients; true for the others, which add.
+    pub accumulate: bool,
+}
+
+/// Whether a backward pass adds to the gradients that are there, for those of each of its parts ([`Decoder::stage_backward`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accumulate {
+    /// What the input part writes: norms, tables, output projection.
+    pub input: bool,
+    /// What the weight part writes: the layers' matrices and their biases.
+    pub weight: bool,
+}
+
+impl From<bool> for Accumulate {
+    fn from(all: bool) -> Accumulate {
+        Accumulate { input: all, weight: all }
+    }
+}
+
+/// An auxiliary loss ([`bessemer_program::AuxiliaryLoss`]) as a term of the objective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WeighedLoss {
+    /// Its name, such as [`bessemer_model::Z_LOSS`].
+    pub name: &'static str,
+    /// Factor on its mean over the scored targets.
+    pub weight: f64,
+}
+
+impl WeighedLoss {
+    /// The z-loss.
+    pub const fn z_loss(weight: f64) -> WeighedLoss {
+        WeighedLoss { name: bessemer_model::Z_LOSS, weight }
+    }
+}
+
+/// A sum of token losses.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct LossSum {
+    /// Sum of negative log-likelihoods, in the order of the tokens.
+    pub nats: f64,
+    /// Targets that were scored.
+    pub scored: u64,
+    /// Sums of the auxiliary losses, without their weights, in the order of [`Decoder::weigh_losses`]. Of a pass on one of several
+    /// ranks: the rank's term. 0 where nothing was trained.
+    pub auxiliary: [f64; LossSum::MOST_AUXILIARY],
+}
+
+impl LossSum {
+    /// Auxiliary losses of different names that a job may have.
+    pub const MOST_AUXILIARY: usize = 4;
+
+    /// Nats per scored target; NaN if there is none.
+    pub fn mean(&self) -> f64 {
+        self.nats / self.scored as f64
+    }
+
+    /// Mean of an auxiliary loss per scored target, without its weight.
+    pub fn mean_auxiliary(&self, number: usize) -> f64 {
+        self.auxiliary[number] / self.scored as f64
+    }
+}
+
+impl std::ops::AddAssign for LossSum {
+    fn add_assign(&mut self, other: LossSum) {
+        self.nats += other.nats;
+        self.scored += other.scored;
+        self.auxiliary.iter_mut().zip(other.auxiliary).for_each(|(sum, term)| *sum += term);
+    }
+}
+
+/// Errors unless every index is below `below` (or [`IGNORED`], where that means something).
+pub(crate) fn check_indices(
+    what: &'static str,
+    indices: &[u32],
+    below: usize,
+    may_be_ignored: bool,
+) -> Result<(), ModelError> {
+    let outside = |&i: &u32| i as usize >= below && !(may_be_ignored && i == IGNORED);
+    match indices.iter().position(outside) {
+        None => Ok(()),
+        Some(at) => Err(ModelError::Index { what, at, found: indices[at], below }),
+    }
+}
+
+impl Decoder {
+    /// Errors unless the batch has this decoder's shape and the model's indices.
+    pub(crate) fn check_batch(&self, batch: &TokenBatch<'_>) -> Result<(), ModelError> {
+        let (sequences, seq) = match self.length_of_tokens(batch.ids.len())? {
+            Some(at) => (self.shape.sequences, self.shorter[at].seq),
+            None => (self.shape.sequences, self.shape.seq),
+        };
+        let tokens = sequences * seq;
+        let lists =
+            [("ids", Some(batch.ids)), ("targets", Some(batch.targets)), ("positions", batch.positions)];
+        for (what, list) in lists {
+            let found = list.map_or(tokens, <[u32]>::len);
+            if found != tokens {
+                let wanted = format!("{sequences} sequences of {seq} tokens = {tokens}");
+                return Err(ModelError::Shape { what, wanted, found: found.to_string() });
+            }
+        }
+        let vocab_size = self.vocab_size();
+        check_indices("ids", batch.ids, vocab_size, false)?;
+        check_indices("targets", batch.targets, vocab_size, true)?;
+        check_indices("positions", batch.positions.unwrap_or(&[]), self.model.context, false)
+    }
+
+    /// Copies a checked batch to a slot, in the order of the ranks that share it; to train, with factors on the tokens' gradients.
+    pub(crate) fn upload(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        batch: &TokenBatch<'_>,
+        ctx: Option<&StepContext>,
+    ) -> Result<(), TensorError> {
+        let (tokens, seq) = (self.tokens_of(slot), self.seq_of(slot));
+        // Ranks that share sequences say in which order positions lie.
+        let ranks = self.ranks();
+        let rank = *ranks.iter().find(|rank| rank.axis == Axis::Context).unwrap_or(&ranks[0]);
+        let Slot { ids, targets, positions, factors, documents, .. } = *self.slot(slot);
+        if let (Some(ctx), Some(view)) = (ctx, factors) {
+            self.numbers[..tokens].fill(ctx.loss_scale);
+            backend.write_f32(view, &self.numbers[..tokens])?;
+        }
+        let mut write = |view: View, values: &[u32]| {
+            let mut at = 0;
+            let all = |r| rank.order.stretches(tokens, rank.degree, r);
+            (0..rank.degree).flat_map(all).try_for_each(|stretch| {
+                at += stretch.len;
+                backend.write_u32(view.columns(at - stretch.len, stretch.len), &values[stretch.range()])
+            })
+        };
+        if !self.shorter.is_empty() {
+            // Those of the micro-batch before may have had another length.
+            let rows = self.default_positions[..tokens].chunks_mut(seq);
+            rows.for_each(|row| row.iter_mut().enumerate().for_each(|(t, position)| *position = t as u32));
+        }
+        if let (Some(end), Some(view)) = (self.model.document_end, documents) {
+            self.find_documents(batch.ids, seq, end);
+            write(view, &self.documents[..tokens])?;
+        }
+        if self.stage.span.embedding {
+            write(ids, batch.ids)?;
+        }
+        if self.stage.span.head {
+            write(targets, batch.targets)?;
+        }
+        write(positions, batch.positions.unwrap_or(&self.default_positions[..tokens]))
+    }
+
+    /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
+    fn find_documents(&mut self, ids: &[u32], seq: usize, end: u32) {
+        let mut start = 0;
+        for (n, document) in self.documents[..ids.len()].iter_mut().enumerate() {
+            let t = n % seq;
+            if t == 0 || ids[n - 1] == end {
+                start = t;
+            }
+            *document = start as u32;
+            self.default_positions[n] = (t - start) as u32;
+        }
+    }
+
+    /// Memory of the token losses of the micro-batch in a slot, `[1, n]`.
+    pub(crate) fn losses_of(&self, slot: usize) -> Option<View> {
+        let cols = self.tokens_of(slot);
+        self.buffers.losses.map(|losses| View { cols, stride: cols, ..losses })
+    }
+
+    /// The sum of the token losses of the last pass, that of the micro-batch in a slot, of which so many were scored.
+    pub(crate) fn read_losses(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        scored: u64,
+    ) -> Result<LossSum, ModelError> {
+        let Some(loss) = self.losses_of(slot) else { return Ok(LossSum::default()) };
+        let losses = &mut self.numbers[..loss.len()];
+        backend.read_f32(loss, losses)?;
+        Ok(LossSum { nats: losses.iter().map(|&l| f64::from(l)).sum(), scored, ..LossSum::default() })
+    }
+
+    /// This rank's terms of the auxiliary losses that the last pass has made, that of the micro-batch in a slot.
+    pub(crate) fn read_auxiliary_losses(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        phase: Phase,
+    ) -> Result<[f64; LossSum::MOST_AUXILIARY], ModelError> {
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let sums = self.auxiliary_losses(backend, slot, phase, &mut numbers);
+        self.numbers = numbers;
+        sums
+    }
+
+    fn auxiliary_losses(
+        &self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        phase: Phase,
+        host: &mut [f32],
+    ) -> Result<[f64; LossSum::MOST_AUXILIARY], ModelError> {
+        let mut sums = [0.0; LossSum::MOST_AUXILIARY];
+        let mut first = 0;
+        for at in 0..self.units.len() {
+            let views = &self.buffers.auxiliary[at];
+            let numbers = &self.loss_numbers[first..first + views.len()];
+            first += views.len();
+            let program = &self.unit(at, Some(slot)).program;
+            for (loss, (view, weighed)) in views.iter().zip(numbers).enumerate() {
+                let Some(weighed) = weighed.filter(|_| program.makes_loss(phase, loss)) else { continue };
+                let value = program.values.iter().find(|v| v.class == Class::AuxiliaryLoss(loss));
+                let Some(value) = value.filter(|value| self.counts(value)) else { continue };
+                let read = &mut host[..value.len()];
+                backend.read_f32(shaped(*view, value), read)?;
+                let values = read.iter().map(|&v| f64::from(v));
+                sums[weighed] += match program.losses[loss].squared {
+                    true => values.map(|v| v.powi(2)).sum::<f64>(),
+                    false => values.sum(),
+                };
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Whether this rank counts a value in a sum over the ranks that share a micro-batch: of ranks with the same values the first
+    /// does.
+    fn counts(&self, value: &Value) -> bool {
+        self.ranks().iter().all(|rank| rank.index == 0 || value.placement(rank.axis) != Placement::Replicate)
+    }
+}
