@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // memory mapping and typed access to raw blocks
 
 use crate::element::Element;
-use crate::operand::{AnyMat, Codes, Indices, Mat};
+use crate::operand::{AnyMat, Codes, IndexMat, Indices, Mat};
 use bessemer_tensor::{Buffer, BufferSpec, MemoryUse, TensorError, View};
 use bessemer_units::{Bytes, DType};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -246,6 +246,16 @@ impl Arena {
         assert!(view.dtype() == DType::U8 && self.contains(view).is_ok());
         // SAFETY: the view lies inside a mapped block that lives as long as the arena.
         unsafe { Codes::new(self.address(view), view.rows, view.cols, view.stride) }
+    }
+
+    /// The view as a matrix of indices or counts.
+    ///
+    /// # Panics
+    /// If the view is not inside a u32 buffer: launches check that first.
+    pub(crate) fn index_mat(&self, view: &View) -> IndexMat {
+        assert!(view.dtype() == DType::U32 && self.contains(view).is_ok());
+        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        unsafe { IndexMat::new(self.address(view).cast(), view.rows, view.cols, view.stride) }
     }
 
     /// The view as indices.

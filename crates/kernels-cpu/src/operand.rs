@@ -198,6 +198,75 @@ impl Codes {
     }
 }
 
+/// A matrix of u32: indices or counts.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexMat {
+    at: *mut u32,
+    /// Rows.
+    pub(crate) rows: usize,
+    /// Elements of a row.
+    pub(crate) cols: usize,
+    stride: usize,
+}
+
+// SAFETY: as Mat.
+unsafe impl Send for IndexMat {}
+// SAFETY: as Mat.
+unsafe impl Sync for IndexMat {}
+
+impl IndexMat {
+    /// # Safety
+    /// As [`Mat::new`].
+    pub(crate) unsafe fn new(at: *mut u32, rows: usize, cols: usize, stride: usize) -> IndexMat {
+        IndexMat { at, rows, cols, stride }
+    }
+
+    /// Element (r, c).
+    #[inline]
+    pub(crate) fn get(&self, r: usize, c: usize) -> u32 {
+        assert!(r < self.rows && c < self.cols);
+        // SAFETY: inside the matrix, by the line above and the contract of `new`.
+        unsafe { *self.at.add(r * self.stride + c) }
+    }
+
+    /// Writes element (r, c).
+    #[inline]
+    pub(crate) fn set(&self, r: usize, c: usize, value: u32) {
+        assert!(r < self.rows && c < self.cols);
+        // SAFETY: inside the matrix, by the line above and the contract of `new`.
+        unsafe { *self.at.add(r * self.stride + c) = value }
+    }
+
+    /// Errors with the first index that is not below `len`.
+    pub(crate) fn check(
+        &self,
+        op: &'static str,
+        operand: &'static str,
+        len: usize,
+    ) -> Result<(), bessemer_tensor::TensorError> {
+        self.first_past(len, None).map_or(Ok(()), |(at, index)| {
+            Err(bessemer_tensor::TensorError::Index { op, operand, at, index, len })
+        })
+    }
+
+    /// As [`IndexMat::check`], of rows some of which are those of no choice.
+    pub(crate) fn check_rows(
+        &self,
+        op: &'static str,
+        operand: &'static str,
+        len: usize,
+    ) -> Result<(), bessemer_tensor::TensorError> {
+        self.first_past(len, Some(bessemer_tensor::op::NO_ROW)).map_or(Ok(()), |(at, index)| {
+            Err(bessemer_tensor::TensorError::Index { op, operand, at, index, len })
+        })
+    }
+
+    fn first_past(&self, len: usize, ignored: Option<u32>) -> Option<(usize, u32)> {
+        let all = (0..self.rows).flat_map(|r| (0..self.cols).map(move |c| self.get(r, c)));
+        all.enumerate().find(|(_, index)| *index as usize >= len && Some(*index) != ignored)
+    }
+}
+
 /// One row of u32 indices.
 #[derive(Clone, Copy)]
 pub(crate) struct Indices<'a>(pub(crate) &'a [u32]);

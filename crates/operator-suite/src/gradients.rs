@@ -68,6 +68,77 @@ fn setups(suite: &Suite<'_>) -> [Setup; 2] {
     suite.reference_and_fastest().map(|kernels| suite.setup(kernels, 2))
 }
 
+/// Gates with the balance loss of two sequences and the z-loss, rows, and grouped products.
+pub(crate) fn experts(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
+        let (n, d, e, k, f) = (6, 4, 3, 2, 5);
+        let r = n * k;
+        // Experts are far enough apart for no choice to change, and have unequal loads.
+        let score = |t: usize, expert: usize| ((expert + usize::from(t % 3 == 2)) % e) as f32;
+        let scores: Vec<f32> = (0..n * e).map(|i| 1.5 * score(i / e, i % e) - 1.0).collect();
+        let (logits, probabilities, weights) = (s.values(n, e, &scores), s.mat(n, e), s.mat(n, k));
+        let (experts, counts) = (s.index_mat(n, k), s.index_mat(2, e));
+        let (lse, value) = (s.mat(1, n), s.mat(1, 2));
+        for renormalise in [false, true] {
+            let route = Route { logits, probabilities, experts, weights, lse: Some(lse), renormalise };
+            s.launch(&route.into()).unwrap();
+            s.launch(&CountChoices { experts, counts }.into()).unwrap();
+            let w = noise("weights of experts", n * k);
+            let (dweights, dlogits) = (s.values(n, k, &w), s.mat(n, e));
+            let none = RouteBackward {
+                probabilities,
+                experts,
+                weights,
+                dweights,
+                balance: None,
+                z_loss: None,
+                renormalise,
+                sequence: n / 2,
+                dlogits,
+            };
+            s.launch(&none.into()).unwrap();
+            hold(suite, &mut s, "route", &route.into(), logits, weights, &w, dlogits);
+            let zeros = s.values(n, k, &vec![0.0; n * k]);
+            let weight = s.values(1, 2, &[1.0, 0.7]);
+            let balance = Some(BalanceTerm { counts, weight });
+            s.launch(&RouteBackward { dweights: zeros, balance, ..none }.into()).unwrap();
+            let loss = BalanceLoss { probabilities, counts, choices: k, sequence: n / 2, value };
+            let both = [route.into(), loss.into()];
+            hold_all(suite, &mut s, "balance", &both, logits, value, &[0.7, 0.7], dlogits);
+            // d lse^2 = 2 lse d lse: held at the values of lse.
+            s.launch(&route.into()).unwrap();
+            let slope: Vec<f32> = s.read(lse).iter().map(|lse| 2.0 * 0.7 * lse).collect();
+            s.launch(&RouteBackward { dweights: zeros, z_loss: Some((lse, weight)), ..none }.into()).unwrap();
+            hold(suite, &mut s, "z-loss of a router", &route.into(), logits, lse, &slope, dlogits);
+        }
+        let (rows, sources, offsets) = (s.index_mat(n, k), s.index_mat(1, r), s.index_mat(1, e + 1));
+        s.launch(&AssignRows { experts, rows, sources, offsets }.into()).unwrap();
+        let (x, out, dx) = (s.mat(n, d), s.mat(r, d), s.mat(n, d));
+        let w = noise("rows", r * d);
+        let dout = s.values(r, d, &w);
+        s.launch(&DispatchBackward { dout, rows, dx, accumulate: false }.into()).unwrap();
+        let forward = Dispatch { x, sources, choices: k, out };
+        hold(suite, &mut s, "dispatch", &forward.into(), x, out, &w, dx);
+        let (y, sum, dy, dweights) = (s.mat(r, d), s.mat(n, d), s.mat(r, d), s.mat(n, k));
+        let w = noise("sums", n * d);
+        let dout = s.values(n, d, &w);
+        let backward = CombineRowsBackward { dout, x: y, rows, sources, weights, dx: dy, dweights };
+        s.launch(&backward.into()).unwrap();
+        let forward = CombineRows { x: y, rows, weights, out: sum };
+        hold(suite, &mut s, "combine rows", &forward.into(), y, sum, &w, dy);
+        hold(suite, &mut s, "combine weights", &forward.into(), weights, sum, &w, dweights);
+        let (weight, out, dx, dweight) = (s.mat(e * f, d), s.mat(r, f), s.mat(r, d), s.mat(e * f, d));
+        let w = noise("grouped", r * f);
+        let dy = s.values(r, f, &w);
+        s.launch(&GroupedLinearBackwardInput { dy, weight, offsets, dx }.into()).unwrap();
+        let accumulate = false;
+        s.launch(&GroupedLinearBackwardWeight { x: y, dy, offsets, dweight, accumulate }.into()).unwrap();
+        let forward = GroupedLinear { x: y, weight, offsets, out };
+        hold(suite, &mut s, "grouped x", &forward.into(), y, out, &w, dx);
+        hold(suite, &mut s, "grouped weight", &forward.into(), weight, out, &w, dweight);
+    }
+}
+
 pub(crate) fn linear(suite: &Suite<'_>) {
     for mut s in setups(suite) {
         let (n, i, o) = (9, 7, 11);

@@ -22,6 +22,7 @@ mod backend;
 mod background;
 mod elementwise;
 mod embedding;
+mod experts;
 mod gradients;
 mod linear;
 mod list;

@@ -2,8 +2,8 @@
 
 use crate::{
     Devices, Suite, attention, attention_blocks, attention_golden, attention_masks, backend, background,
-    elementwise, embedding, gradients, linear, loss, norm, not_a_number, optimizer, quantised, sharding,
-    tensor_shards,
+    elementwise, embedding, experts, gradients, linear, loss, norm, not_a_number, optimizer, quantised,
+    sharding, tensor_shards,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -101,7 +101,24 @@ macro_rules! operator_suite {
                 look_up_and_its_gradient_agree_with_the_reference [embedding embedding_backward],
                 an_index_past_the_table_is_named_on_every_rung,
             }
+            experts {
+                routes_agree_with_the_reference [route],
+                ties_go_to_the_lower_expert [route],
+                gradients_of_routes_and_balance_losses_agree_with_the_reference
+                    [route route_backward count_choices balance_loss],
+                rows_lie_by_expert_then_token_then_choice [assign_rows],
+                rows_are_copied_and_summed_as_in_the_reference
+                    [dispatch dispatch_backward combine_rows combine_rows_backward],
+                grouped_products_agree_with_the_reference
+                    [grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
+                experts_rows_and_offsets_past_the_end_are_named,
+                a_layer_has_the_golden_values
+                    [route route_backward count_choices balance_loss assign_rows dispatch dispatch_backward combine_rows
+                    combine_rows_backward grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
+            }
             gradients {
+                experts [route route_backward balance_loss dispatch_backward combine_rows combine_rows_backward
+                    grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
                 linear [linear activation_backward linear_backward_input linear_backward_weight],
                 activations_and_gated_units [activation activation_backward gated gated_backward],
                 norms [norm norm_backward],

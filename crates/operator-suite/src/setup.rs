@@ -94,6 +94,14 @@ impl Setup {
         v
     }
 
+    /// A matrix of indices that an operator writes; zeros.
+    pub(crate) fn index_mat(&mut self, rows: usize, cols: usize) -> View {
+        let b = self.buffer(DType::U32, rows * cols);
+        self.backend.write_u32(b.vector(), &vec![0; rows * cols]).unwrap();
+        self.buffers.push(b);
+        b.matrix(rows, cols)
+    }
+
     /// A mask of dropout that draws from `key`.
     pub(crate) fn dropout(&mut self, p: f32, key: RngKey, first: u64) -> DropoutMask {
         // Part of the number of the element in either place.
@@ -112,14 +120,20 @@ impl Setup {
         self.backend.launch(Stream(0), op)
     }
 
-    /// Values of a view.
+    /// Values of a view; indices as floats.
     pub fn read(&mut self, view: View) -> Vec<f32> {
         let mut values = vec![0.0; view.len()];
+        if view.dtype() == DType::U32 {
+            let mut bytes = vec![0; 4 * view.len()];
+            self.backend.read_bytes(view, &mut bytes).unwrap();
+            let index = |b: &[u8]| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as f32;
+            return bytes.chunks_exact(4).map(index).collect();
+        }
         self.backend.read_f32(view, &mut values).unwrap();
         values
     }
 
-    /// Every float buffer, gaps included.
+    /// Every buffer of floats or of indices that an operator writes, gaps included.
     pub fn all(&mut self) -> Vec<Vec<f32>> {
         self.buffers.clone().into_iter().map(|b| self.read(b.vector())).collect()
     }

@@ -231,6 +231,7 @@ pub(crate) fn adding_form(values: &[Value], op: &Op) -> Option<AddingForm> {
         Op::LinearCrossEntropy(o) => (GradientPart::Others, &mut o.backward.as_mut()?.accumulate),
         Op::LinearCrossEntropyShard(o) => (GradientPart::Others, &mut o.backward.as_mut()?.accumulate),
         Op::LinearBackwardWeight(o) => (GradientPart::Matrices, &mut o.accumulate),
+        Op::GroupedLinearBackwardWeight(o) => (GradientPart::Matrices, &mut o.accumulate),
         Op::NormBackward(o) => (GradientPart::Others, &mut o.accumulate),
         Op::NormBackwardOfSums(o) => (GradientPart::Others, &mut o.accumulate),
         _ => return None,

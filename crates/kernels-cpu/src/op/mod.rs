@@ -15,9 +15,11 @@ mod dot;
 mod dropout;
 mod dynamic_code;
 mod embedding;
+mod expert_rows;
 mod fill;
 mod gated;
 mod gradient;
+mod grouped;
 mod linear;
 mod lion;
 mod log_sums;
@@ -27,6 +29,7 @@ mod norm;
 mod norm_sums;
 mod quantise;
 mod rope;
+mod route;
 mod scale;
 mod sgd;
 mod skinny;
@@ -50,6 +53,9 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::AttentionSlots(o) => attention::cached::slots_workspace(machine, o),
         Op::Dot(o) => dot::workspace(o),
         Op::EmbeddingBackward(o) => embedding::backward_workspace(o),
+        Op::GroupedLinear(o) => grouped::forward_workspace(machine, o),
+        Op::GroupedLinearBackwardInput(o) => grouped::backward_input_workspace(machine, o),
+        Op::GroupedLinearBackwardWeight(o) => grouped::backward_weight_workspace(machine, o),
         Op::Linear(o) => linear::forward_workspace(machine, o),
         Op::LinearBackwardInput(o) => linear::backward_input_workspace(machine, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_workspace(machine, o),
@@ -59,6 +65,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::NormBackward(o) => norm::backward_workspace(&(&o.head(0)).into()),
         Op::NormBackwardOfSums(o) => norm::backward_workspace(&o.into()),
         Op::Rope(o) => rope::workspace(machine, o),
+        Op::RouteBackward(o) => route::backward_workspace(machine.threads, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
         Op::Activation(_)
         | Op::ActivationBackward(_)
@@ -66,12 +73,19 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::AdamW(_)
         | Op::AdamWInt8(_)
         | Op::Add(_)
+        | Op::AssignRows(_)
         | Op::AttentionMerge(_)
+        | Op::BalanceLoss(_)
         | Op::Cholesky(_)
         | Op::Combine(_)
         | Op::CombineLogSums(_)
+        | Op::CombineRows(_)
+        | Op::CombineRowsBackward(_)
         | Op::Copy(_)
+        | Op::CountChoices(_)
         | Op::Dequantise(_)
+        | Op::Dispatch(_)
+        | Op::DispatchBackward(_)
         | Op::DivideByNorm(_)
         | Op::Dropout(_)
         | Op::Embedding(_)
@@ -86,6 +100,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::NormGradientSums(_)
         | Op::NormOfSums(_)
         | Op::Quantise(_)
+        | Op::Route(_)
         | Op::RowSums(_)
         | Op::Scale(_)
         | Op::Sgd(_)
@@ -105,15 +120,22 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdamW(o) => adamw::run(ctx, o),
         Op::AdamWInt8(o) => adamw_int8::run(ctx, o),
         Op::Add(o) => add::run(ctx, o),
+        Op::AssignRows(o) => return expert_rows::assign(ctx.arena, o),
         Op::Attention(o) => return attention::forward(ctx, o),
         Op::AttentionBackward(o) => return attention::backward(ctx, o),
         Op::AttentionCached(o) => attention::cached::run(ctx, o),
         Op::AttentionSlots(o) => return attention::cached::run_slots(ctx, o),
         Op::AttentionMerge(o) => attention_merge::run(ctx, o),
+        Op::BalanceLoss(o) => route::balance(ctx, o),
         Op::Cholesky(o) => cholesky::factor(ctx, o),
         Op::Combine(o) => combine::run(ctx, o),
         Op::CombineLogSums(o) => log_sums::run(ctx, o),
+        Op::CombineRows(o) => return expert_rows::combine(ctx, o),
+        Op::CombineRowsBackward(o) => return expert_rows::combine_backward(ctx, o),
         Op::Copy(o) => copy::run(ctx, o),
+        Op::CountChoices(o) => return route::count_choices(ctx, o),
+        Op::Dispatch(o) => return expert_rows::dispatch_rows(ctx, o),
+        Op::DispatchBackward(o) => return expert_rows::dispatch_backward(ctx, o),
         Op::Dequantise(o) => quantise::dequantise(ctx, o),
         Op::DivideByNorm(o) => combine::divide_by_norm(ctx, o),
         Op::Dot(o) => dot::run(ctx, o),
@@ -125,6 +147,9 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Fill(o) => fill::run(ctx, o),
         Op::Gated(o) => gated::forward(ctx, o),
         Op::GatedBackward(o) => gated::backward(ctx, o),
+        Op::GroupedLinear(o) => return grouped::forward(ctx, o),
+        Op::GroupedLinearBackwardInput(o) => return grouped::backward_input(ctx, o),
+        Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight(ctx, o),
         Op::Linear(o) => linear::forward(ctx, o),
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
@@ -140,6 +165,8 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormGradientSums(o) => norm_sums::gradient_sums(ctx, o),
         Op::NormOfSums(o) => norm::forward(ctx, &o.into()),
         Op::Rope(o) => rope::run(ctx, o),
+        Op::Route(o) => route::run(ctx, o),
+        Op::RouteBackward(o) => return route::backward(ctx, o),
         Op::RowSums(o) => norm_sums::row_sums(ctx, o),
         Op::Scale(o) => scale::run(ctx, o),
         Op::Sgd(o) => sgd::run(ctx, o),
@@ -159,15 +186,22 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdamW(o) => adamw::reference(arena, o),
         Op::AdamWInt8(o) => adamw_int8::reference(arena, o),
         Op::Add(o) => add::reference(arena, o),
+        Op::AssignRows(o) => return expert_rows::assign(arena, o),
         Op::Attention(o) => return attention::reference::forward(arena, o),
         Op::AttentionBackward(o) => return attention::reference::backward(arena, o),
         Op::AttentionCached(o) => attention::reference::cached(arena, o),
         Op::AttentionSlots(o) => return attention::reference::slots(arena, o),
         Op::AttentionMerge(o) => attention_merge::reference(arena, o),
+        Op::BalanceLoss(o) => route::balance_reference(arena, o),
         Op::Cholesky(o) => cholesky::factor_reference(arena, o),
         Op::Combine(o) => combine::reference(arena, o),
         Op::CombineLogSums(o) => log_sums::reference(arena, o),
+        Op::CombineRows(o) => return expert_rows::combine_reference(arena, o),
+        Op::CombineRowsBackward(o) => return expert_rows::combine_backward_reference(arena, o),
         Op::Copy(o) => copy::reference(arena, o),
+        Op::CountChoices(o) => return route::count_choices_reference(arena, o),
+        Op::Dispatch(o) => return expert_rows::dispatch_reference(arena, o),
+        Op::DispatchBackward(o) => return expert_rows::dispatch_backward_reference(arena, o),
         Op::Dequantise(o) => quantise::dequantise_reference(arena, o),
         Op::DivideByNorm(o) => combine::divide_by_norm_reference(arena, o),
         Op::Dot(o) => dot::reference(arena, o),
@@ -179,6 +213,9 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Fill(o) => fill::reference(arena, o),
         Op::Gated(o) => gated::forward_reference(arena, o),
         Op::GatedBackward(o) => gated::backward_reference(arena, o),
+        Op::GroupedLinear(o) => return grouped::forward_reference(arena, o),
+        Op::GroupedLinearBackwardInput(o) => return grouped::backward_input_reference(arena, o),
+        Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight_reference(arena, o),
         Op::Linear(o) => linear::forward_reference(arena, o),
         Op::LinearBackwardInput(o) => linear::backward_input_reference(arena, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_reference(arena, o),
@@ -198,6 +235,8 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormGradientSums(o) => norm_sums::gradient_sums_reference(arena, o),
         Op::NormOfSums(o) => norm::forward_reference(arena, &o.into()),
         Op::Rope(o) => rope::reference(arena, o),
+        Op::Route(o) => route::reference(arena, o),
+        Op::RouteBackward(o) => return route::backward_reference(arena, o),
         Op::RowSums(o) => norm_sums::row_sums_reference(arena, o),
         Op::Scale(o) => scale::reference(arena, o),
         Op::Sgd(o) => sgd::reference(arena, o),

@@ -61,6 +61,10 @@ impl Maker {
         self.view(DType::U32, 1, count, (0..count).map(|i| index(i) as f32).collect())
     }
 
+    fn index_mat(&mut self, rows: usize, cols: usize, index: impl Fn(usize) -> usize) -> View {
+        self.view(DType::U32, rows, cols, (0..rows * cols).map(|i| index(i) as f32).collect())
+    }
+
     fn case(&mut self, what: &str, op: impl Into<Op>) {
         let op = op.into();
         let values = (op.operands().iter())
@@ -77,6 +81,7 @@ pub(crate) fn cases() -> Vec<Case> {
     tables(&mut m);
     products(&mut m);
     losses(&mut m);
+    experts(&mut m);
     norms(&mut m);
     matrices(&mut m);
     optimizers(&mut m);
@@ -259,6 +264,68 @@ fn losses(m: &mut Maker) {
         m.case(&what, LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward });
         m.case(&what, LinearCrossEntropyShard { scored_lse, backward, ..portioned });
     }
+}
+
+fn experts(m: &mut Maker) {
+    // Two sequences of three tokens, two choices among four experts, rows of width 4 to products of 3 outputs.
+    let (b, n, k, e, d, o) = (2, 6, 2, 4, 4, 3);
+    let r = n * k;
+    let chosen = |i: usize| (i / k * 3 + i % k * (1 + i / k % 2)) % e;
+    let experts = m.index_mat(n, k, chosen);
+    let [logits, probabilities, dlogits] = std::array::from_fn(|_| m.normal(n, e));
+    let [weights, dweights] = std::array::from_fn(|_| m.positive(n, k));
+    let lse = m.positive(1, n);
+    for (renormalise, lse) in [(true, None), (false, Some(lse))] {
+        let what = format!("renormalised {renormalise}");
+        let chosen = m.index_mat(n, k, |_| 0);
+        m.case(&what, Route { logits, probabilities, experts: chosen, weights, lse, renormalise });
+        let positive = m.positive(n, e);
+        let of = |i: usize| 1 + i % 3;
+        let counts = m.index_mat(b, e, of);
+        let [balance, z] = std::array::from_fn(|_| m.with(1, 2, |i, _| [0.5, 0.25][i]));
+        m.case(
+            &what,
+            RouteBackward {
+                probabilities: positive,
+                experts,
+                weights,
+                dweights,
+                balance: (!renormalise).then_some(BalanceTerm { counts, weight: balance }),
+                z_loss: lse.map(|lse| (lse, z)),
+                renormalise,
+                sequence: n / b,
+                dlogits,
+            },
+        );
+        let value = m.normal(1, b);
+        let (choices, sequence) = (k, n / b);
+        m.case(&what, BalanceLoss { probabilities: positive, counts, choices, sequence, value });
+    }
+    let counts = m.index_mat(b, e, |_| 0);
+    m.case("", CountChoices { experts, counts });
+    let mut order: Vec<usize> = (0..r).collect();
+    order.sort_by_key(|i| chosen(*i));
+    let row_of = |i: usize| order.iter().position(|j| *j == i).unwrap();
+    let (rows, sources) = (m.index_mat(n, k, row_of), m.index_mat(1, r, |i| order[i]));
+    let offsets = m.index_mat(1, e + 1, |e| (0..r).filter(|i| chosen(*i) < e).count());
+    let [made_rows, made_sources, made_offsets] =
+        [(n, k), (1, r), (1, e + 1)].map(|(rows, cols)| m.index_mat(rows, cols, |_| 0));
+    m.case("", AssignRows { experts, rows: made_rows, sources: made_sources, offsets: made_offsets });
+    let [x, out] = std::array::from_fn(|_| m.normal(n, d));
+    let [at_experts, back] = std::array::from_fn(|_| m.normal(r, d));
+    m.case("", Dispatch { x, sources, choices: k, out: at_experts });
+    for accumulate in [false, true] {
+        let what = format!("accumulate {accumulate}");
+        m.case(&what, DispatchBackward { dout: at_experts, rows, dx: out, accumulate });
+        let [inputs, outputs] = [d, o].map(|cols| m.normal(r, cols));
+        let dweight = m.normal(e * o, d);
+        m.case(&what, GroupedLinearBackwardWeight { x: inputs, dy: outputs, offsets, dweight, accumulate });
+    }
+    m.case("", CombineRows { x: at_experts, rows, weights, out });
+    m.case("", CombineRowsBackward { dout: x, x: at_experts, rows, sources, weights, dx: back, dweights });
+    let (weight, made) = (m.normal(e * o, d), m.normal(r, o));
+    m.case("", GroupedLinear { x: at_experts, weight, offsets, out: made });
+    m.case("", GroupedLinearBackwardInput { dy: made, weight, offsets, dx: back });
 }
 
 fn norms(m: &mut Maker) {

@@ -11,8 +11,20 @@ use super::{Op, Operand};
 use crate::{TensorError, View};
 use bessemer_units::DType;
 
-/// Names of the operands that hold indices or counters.
-const INDICES: [&str; 6] = ["counters", "documents", "ids", "places", "positions", "targets"];
+/// Names of the operands that hold indices, counts or counters.
+const INDICES: [&str; 11] = [
+    "counters",
+    "counts",
+    "documents",
+    "experts",
+    "ids",
+    "offsets",
+    "places",
+    "positions",
+    "rows",
+    "sources",
+    "targets",
+];
 
 /// Names of the operands that hold codes of block-quantised values.
 const CODES: [&str; 3] = ["codes", "m_codes", "v_codes"];
@@ -33,10 +45,16 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::Attention(_) => &["q", "k", "v", "out"],
         Op::AttentionBackward(o) if is_wider(&[o.dq, o.dk, o.dv], &o.q) => &["q", "k", "v", "out", "dout"],
         Op::AttentionBackward(_) => &["q", "k", "v", "out", "dout", "dq", "dk", "dv"],
+        Op::CombineRows(_) | Op::Dispatch(_) => &["x", "out"],
+        Op::CombineRowsBackward(_) => &["dout", "x", "dx"],
         Op::Dequantise(_) => &["dst"],
+        Op::DispatchBackward(_) => &["dout", "dx"],
         Op::Embedding(_) => &["out"],
         Op::EmbeddingBackward(_) => &["dout"],
         Op::Gated(_) => &["gate", "up", "out"],
+        Op::GroupedLinear(_) => &["x", "out"],
+        Op::GroupedLinearBackwardInput(_) => &["dy", "dx"],
+        Op::GroupedLinearBackwardWeight(_) => &["x", "dy"],
         Op::GatedBackward(_) => &["gate", "up", "dout", "dgate", "dup"],
         Op::Linear(_) => &["x", "pre", "residual", "out"],
         Op::LinearBackwardInput(_) => &["dy", "pre", "dx"],
@@ -55,6 +73,8 @@ fn parameters(op: &Op) -> &'static [&'static str] {
         Op::Embedding(_) => &["table", "positions.table"],
         Op::EmbeddingBackward(_) => &["dtable", "positions.table"],
         Op::Linear(_) | Op::Norm(_) | Op::NormOfSums(_) => &["weight", "bias"],
+        Op::GroupedLinear(_) | Op::GroupedLinearBackwardInput(_) => &["weight"],
+        Op::GroupedLinearBackwardWeight(_) => &["dweight"],
         Op::LinearBackwardInput(_) | Op::LogitSums(_) | Op::NormGradientSums(_) => &["weight"],
         Op::LinearBackwardWeight(_) => &["dweight", "dbias"],
         Op::LinearCrossEntropy(_) | Op::LinearCrossEntropyShard(_) => &["weight", "dweight"],

@@ -14,6 +14,8 @@ mod attention_slots;
 mod dtype;
 mod elementwise;
 mod embedding;
+mod expert_rows;
+mod grouped;
 mod linear;
 mod log_sums;
 mod loss;
@@ -24,6 +26,7 @@ mod norm_sums;
 mod optimizer;
 mod quantise;
 mod rope;
+mod route;
 pub mod rule;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
@@ -39,6 +42,8 @@ pub use elementwise::{
     GatedBackward, Scale,
 };
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
+pub use expert_rows::{AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW};
+pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
@@ -49,6 +54,7 @@ pub use norm_sums::{NormBackwardOfSums, NormGradientSums, NormOfSums, RowSums, R
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
 pub use quantise::{Dequantise, GRADIENT_BLOCK, Quantise, quantised_bytes};
 pub use rope::{Rope, RopeScaling};
+pub use route::{BalanceLoss, BalanceTerm, CountChoices, Route, RouteBackward};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 
 use crate::{TensorError, View};
@@ -181,16 +187,23 @@ ops!(
     AdamW,
     AdamWInt8,
     Add,
+    AssignRows,
     Attention,
     AttentionBackward,
     AttentionCached,
     AttentionMerge,
     AttentionSlots,
+    BalanceLoss,
     Cholesky,
     Combine,
     CombineLogSums,
+    CombineRows,
+    CombineRowsBackward,
     Copy,
+    CountChoices,
     Dequantise,
+    Dispatch,
+    DispatchBackward,
     DivideByNorm,
     Dot,
     Dropout,
@@ -201,6 +214,9 @@ ops!(
     Fill,
     Gated,
     GatedBackward,
+    GroupedLinear,
+    GroupedLinearBackwardInput,
+    GroupedLinearBackwardWeight,
     Linear,
     LinearBackwardInput,
     LinearBackwardWeight,
@@ -216,6 +232,8 @@ ops!(
     NormOfSums,
     Quantise,
     Rope,
+    Route,
+    RouteBackward,
     RowSums,
     Scale,
     Sgd,

@@ -1,0 +1,194 @@
+//! Products of groups of rows, each with a matrix of its own. Groups are computed one after the other, each as the product of its
+//! rows; an element is a sum in the order of k, so its bits depend on no number of rows or threads.
+//!
+//! Cost: 2 R I O operations. Each group packs its matrix once.
+
+use super::gradient;
+use crate::arena::Arena;
+use crate::ctx::{Ctx, Machine};
+use crate::element::{Element, with_element};
+use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
+use crate::operand::Indices;
+use bessemer_tensor::op::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
+use bessemer_tensor::{TensorError, View};
+
+/// Rows of each group, in the order of the groups.
+fn groups<'a>(
+    op: &'static str,
+    offsets: Indices<'a>,
+    rows: usize,
+) -> Result<impl Iterator<Item = (usize, std::ops::Range<usize>)> + use<'a>, TensorError> {
+    let Indices(offsets) = offsets;
+    let fall = offsets.windows(2).position(|pair| pair[0] > pair[1]).map(|at| at + 1);
+    let past = offsets.iter().position(|offset| *offset as usize > rows);
+    if let Some(at) = fall.or(past) {
+        let (operand, index, len) = ("offsets", offsets[at], rows + 1);
+        return Err(TensorError::Index { op, operand, at, index, len });
+    }
+    let range = |pair: &[u32]| pair[0] as usize..pair[1] as usize;
+    Ok(offsets.windows(2).map(range).enumerate().filter(|(_, rows)| !rows.is_empty()))
+}
+
+/// The matrix of a group in a stack.
+fn matrix(stack: &View, group: usize, groups: usize) -> View {
+    let rows = stack.rows / groups;
+    stack.rows(group * rows, rows)
+}
+
+/// Floats of the largest product among groups of up to `rows` rows.
+fn largest(rows: usize, of: impl Fn(usize) -> usize) -> usize {
+    (0..=rows).map(of).max().unwrap_or(0)
+}
+
+pub(crate) fn forward_workspace(machine: Machine, op: &GroupedLinear) -> usize {
+    let shape = |m: usize| Shape {
+        m,
+        n: op.out.cols,
+        k: op.x.cols,
+        a: op.x.dtype(),
+        b: op.weight.dtype(),
+        out: op.out.dtype(),
+        divisible: true,
+    };
+    largest(op.x.rows, |m| gemm::workspace(machine, &shape(m)))
+}
+
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), TensorError> {
+    with_element!(op.out.dtype(), T => typed_forward::<T>(ctx, op))
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), TensorError> {
+    let count = op.offsets.cols - 1;
+    for (group, rows) in groups("grouped_linear", ctx.u32(&op.offsets), op.x.rows)? {
+        let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
+        let (x, w) = (of(&op.x), ctx.any(&matrix(&op.weight, group, count)));
+        let epilogue = Epilogue::store(of(&op.out), false);
+        gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, 0);
+    }
+    Ok(())
+}
+
+pub(crate) fn backward_input_workspace(machine: Machine, op: &GroupedLinearBackwardInput) -> usize {
+    let shape = |m: usize| Shape {
+        m,
+        n: op.dx.cols,
+        k: op.dy.cols,
+        a: op.dy.dtype(),
+        b: op.weight.dtype(),
+        out: op.dx.dtype(),
+        divisible: true,
+    };
+    largest(op.dy.rows, |m| gemm::workspace(machine, &shape(m)))
+}
+
+pub(crate) fn backward_input(ctx: &Ctx<'_>, op: &GroupedLinearBackwardInput) -> Result<(), TensorError> {
+    with_element!(op.dx.dtype(), T => typed_backward_input::<T>(ctx, op))
+}
+
+fn typed_backward_input<T: Element>(
+    ctx: &Ctx<'_>,
+    op: &GroupedLinearBackwardInput,
+) -> Result<(), TensorError> {
+    let count = op.offsets.cols - 1;
+    for (group, rows) in groups("grouped_linear_backward_input", ctx.u32(&op.offsets), op.dy.rows)? {
+        let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
+        let (dy, w) = (of(&op.dy), ctx.any(&matrix(&op.weight, group, count)));
+        let epilogue = Epilogue::store(of(&op.dx), false);
+        gemm::run(ctx, &Gemm { k: dy.cols, a: Factor::rows(&dy), b: Factor::columns(w), epilogue }, 0);
+    }
+    Ok(())
+}
+
+pub(crate) fn backward_weight_workspace(machine: Machine, op: &GroupedLinearBackwardWeight) -> usize {
+    let shape = |k: usize| Shape {
+        m: op.dy.cols,
+        n: op.x.cols,
+        k,
+        a: op.dy.dtype(),
+        b: op.x.dtype(),
+        out: op.dweight.dtype(),
+        divisible: true,
+    };
+    largest(op.x.rows, |k| gradient::workspace(machine, &shape(k)))
+}
+
+pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &GroupedLinearBackwardWeight) -> Result<(), TensorError> {
+    with_element!(op.x.dtype(), T => typed_backward_weight::<T>(ctx, op))
+}
+
+fn typed_backward_weight<T: Element>(
+    ctx: &Ctx<'_>,
+    op: &GroupedLinearBackwardWeight,
+) -> Result<(), TensorError> {
+    let count = op.offsets.cols - 1;
+    let mut next = 0;
+    let mut zeros = |until: usize| {
+        for group in next..until {
+            let gradient = ctx.any(&matrix(&op.dweight, group, count));
+            let cells = (0..gradient.rows).flat_map(|r| (0..gradient.cols).map(move |c| (r, c)));
+            cells.filter(|_| !op.accumulate).for_each(|(r, c)| gradient.set(r, c, 0.0));
+        }
+        next = until + 1;
+    };
+    for (group, rows) in groups("grouped_linear_backward_weight", ctx.u32(&op.offsets), op.x.rows)? {
+        zeros(group);
+        let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
+        let (x, dy) = (of(&op.x), of(&op.dy));
+        let factors = (rows.len(), Factor::columns(&dy), Factor::columns(&x));
+        gradient::product(ctx, factors, &ctx.any(&matrix(&op.dweight, group, count)), op.accumulate, 0);
+    }
+    zeros(count);
+    Ok(())
+}
+
+pub(crate) fn forward_reference(arena: &Arena, op: &GroupedLinear) -> Result<(), TensorError> {
+    let (x, out, count) = (arena.any(&op.x), arena.any(&op.out), op.offsets.cols - 1);
+    for (group, rows) in groups("grouped_linear", arena.u32(&op.offsets), op.x.rows)? {
+        let w = arena.any(&matrix(&op.weight, group, count));
+        for r in rows {
+            for o in 0..out.cols {
+                let y: f64 = (0..x.cols).map(|i| f64::from(x.get(r, i)) * f64::from(w.get(o, i))).sum();
+                out.set(r, o, y as f32);
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn backward_input_reference(
+    arena: &Arena,
+    op: &GroupedLinearBackwardInput,
+) -> Result<(), TensorError> {
+    let (dy, dx, count) = (arena.any(&op.dy), arena.any(&op.dx), op.offsets.cols - 1);
+    for (group, rows) in groups("grouped_linear_backward_input", arena.u32(&op.offsets), op.dy.rows)? {
+        let w = arena.any(&matrix(&op.weight, group, count));
+        for r in rows {
+            for i in 0..dx.cols {
+                let d: f64 = (0..dy.cols).map(|o| f64::from(dy.get(r, o)) * f64::from(w.get(o, i))).sum();
+                dx.set(r, i, d as f32);
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn backward_weight_reference(
+    arena: &Arena,
+    op: &GroupedLinearBackwardWeight,
+) -> Result<(), TensorError> {
+    let (x, dy, dw) = (arena.any(&op.x), arena.any(&op.dy), arena.any(&op.dweight));
+    let count = op.offsets.cols - 1;
+    let mut of_group = vec![0..0; count];
+    for (group, rows) in groups("grouped_linear_backward_weight", arena.u32(&op.offsets), op.x.rows)? {
+        of_group[group] = rows;
+    }
+    for o in 0..dw.rows {
+        let rows = &of_group[o / dy.cols];
+        for i in 0..x.cols {
+            let term = |r: usize| f64::from(dy.get(r, o % dy.cols)) * f64::from(x.get(r, i));
+            let d: f64 = rows.clone().map(term).sum();
+            dw.put(o, i, d as f32, op.accumulate);
+        }
+    }
+    Ok(())
+}

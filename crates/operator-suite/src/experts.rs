@@ -1,0 +1,427 @@
+//! Gates, rows and grouped products of experts: each operator against the reference, and a whole layer against golden values in f64
+//! (shared with transformers 5.24's Mixtral block on torch 2.15, which gives them to 1e-7).
+
+use crate::{Setup, Suite};
+use bessemer_tensor::op::*;
+use bessemer_tensor::{TensorError, View};
+
+/// (N, E, K); the last has more than one block of tokens.
+const SHAPES: [(usize, usize, usize); 5] = [(1, 1, 1), (7, 3, 2), (40, 8, 2), (33, 64, 8), (300, 130, 3)];
+
+fn route(s: &mut Setup, (n, e, k): (usize, usize, usize), renormalise: bool) -> Route {
+    Route {
+        logits: s.strided(n, e, 1),
+        probabilities: s.strided(n, e, 2),
+        experts: s.index_mat(n, k),
+        weights: s.strided(n, k, 1),
+        lse: renormalise.then(|| s.mat(1, n)),
+        renormalise,
+    }
+}
+
+pub(crate) fn routes_agree_with_the_reference(suite: &Suite<'_>) {
+    for shape in SHAPES {
+        for renormalise in [false, true] {
+            suite.check(&format!("route {shape:?} {renormalise}"), 2e-6, &|s| {
+                route(s, shape, renormalise).into()
+            });
+        }
+    }
+}
+
+/// Equal logits go to the lower expert, and what is not a number comes last.
+pub(crate) fn ties_go_to_the_lower_expert(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
+        let op = route(&mut s, (3, 4, 3), false);
+        let nan = f32::NAN;
+        let logits = [1.0, 2.0, 2.0, 1.0, 0.0, -0.0, 0.0, 0.0, nan, 1.0, nan, -1.0];
+        s.backend.write_f32(op.logits, &logits).unwrap();
+        s.launch(&op.into()).unwrap();
+        assert_eq!(s.read(op.experts), [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 1.0, 3.0, 0.0], "{kernels}");
+    }
+}
+
+fn route_backward(s: &mut Setup, route: &Route, sequences: usize, losses: bool) -> RouteBackward {
+    let Route { probabilities, experts, weights, renormalise, .. } = *route;
+    let (n, e, k) = (probabilities.rows, probabilities.cols, weights.cols);
+    let counts = s.index_mat(sequences, e);
+    s.launch(&CountChoices { experts, counts }.into()).unwrap();
+    let lse = route.lse.unwrap_or_else(|| s.mat(1, n));
+    RouteBackward {
+        probabilities,
+        experts,
+        weights,
+        dweights: s.strided(n, k, 1),
+        balance: losses.then(|| BalanceTerm { counts, weight: s.values(1, 2, &[0.1, 0.03]) }),
+        z_loss: losses.then(|| (lse, s.values(1, 2, &[0.2, 0.05]))),
+        renormalise,
+        sequence: n / sequences,
+        dlogits: s.strided(n, e, 1),
+    }
+}
+
+pub(crate) fn gradients_of_routes_and_balance_losses_agree_with_the_reference(suite: &Suite<'_>) {
+    for (n, e, k) in [(1, 1, 1), (12, 4, 2), (120, 33, 4)] {
+        for (sequences, losses) in [(1, false), (1, true), (n.min(4), true)] {
+            let what = format!("{n} {e} {k} of {sequences}, {losses}");
+            suite.check(&format!("gradient of a route {what}"), 2e-6, &|s| {
+                let forward = route(s, (n, e, k), losses);
+                s.launch(&forward.into()).unwrap();
+                route_backward(s, &forward, sequences, losses).into()
+            });
+            suite.check(&format!("balance {what}"), 2e-6, &|s| {
+                let forward = route(s, (n, e, k), losses);
+                s.launch(&forward.into()).unwrap();
+                let counts = s.index_mat(sequences, e);
+                s.launch(&CountChoices { experts: forward.experts, counts }.into()).unwrap();
+                let (probabilities, value) = (forward.probabilities, s.mat(1, sequences));
+                BalanceLoss { probabilities, counts, choices: k, sequence: n / sequences, value }.into()
+            });
+        }
+    }
+}
+
+/// Routes at random: experts, and where each choice has its row.
+struct Rows {
+    experts: View,
+    rows: View,
+    sources: View,
+    offsets: View,
+}
+
+fn rows(s: &mut Setup, (n, e, k): (usize, usize, usize)) -> Rows {
+    let experts = s.index_mat(n, k);
+    let chosen: Vec<u32> =
+        (0..n * k).map(|i| ((i / k * 5 + i / k / 3 + i % k * (1 + i / k % 2)) % e) as u32).collect();
+    s.backend.write_u32(experts, &chosen).unwrap();
+    let (rows, sources, offsets) = (s.index_mat(n, k), s.index_mat(1, n * k), s.index_mat(1, e + 1));
+    let found = Rows { experts, rows, sources, offsets };
+    s.launch(&AssignRows { experts, rows, sources, offsets }.into()).unwrap();
+    found
+}
+
+pub(crate) fn rows_lie_by_expert_then_token_then_choice(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        for (n, e, k) in [(1, 1, 1), (9, 4, 2), (200, 7, 3)] {
+            let mut s = suite.setup(kernels, 3);
+            let Rows { experts, rows, sources, offsets } = rows(&mut s, (n, e, k));
+            let chosen = s.read(experts);
+            let mut order: Vec<usize> = (0..n * k).collect();
+            order.sort_by_key(|i| chosen[*i] as usize);
+            let wanted: Vec<f32> = order.iter().map(|i| *i as f32).collect();
+            assert_eq!(s.read(sources), wanted, "{kernels}");
+            let (rows, offsets) = (s.read(rows), s.read(offsets));
+            assert!(order.iter().enumerate().all(|(r, i)| rows[*i] == r as f32), "{kernels}");
+            let before = |e: usize| chosen.iter().filter(|c| (**c as usize) < e).count() as f32;
+            assert!((0..=e).all(|e| offsets[e] == before(e)), "{kernels}");
+        }
+    }
+}
+
+pub(crate) fn rows_are_copied_and_summed_as_in_the_reference(suite: &Suite<'_>) {
+    for (i, (shape, d)) in [((1, 1, 1), 1), ((9, 4, 2), 5), ((70, 5, 3), 65)].into_iter().enumerate() {
+        let (n, _, k) = shape;
+        // Some choices have no row.
+        let dropped = |s: &mut Setup, of: &Rows| {
+            let mut rows: Vec<u32> = s.read(of.rows).iter().map(|r| *r as u32).collect();
+            let mut sources: Vec<u32> = s.read(of.sources).iter().map(|r| *r as u32).collect();
+            for t in (3..n).step_by(4) {
+                sources[rows[t * k] as usize] = NO_ROW;
+                rows[t * k] = NO_ROW;
+            }
+            s.backend.write_u32(of.rows, &rows).unwrap();
+            s.backend.write_u32(of.sources, &sources).unwrap();
+        };
+        suite.check(&format!("dispatch {shape:?}"), 0.0, &|s| {
+            let of = rows(s, shape);
+            dropped(s, &of);
+            Dispatch { x: s.act(n, d, 1), sources: of.sources, choices: k, out: s.act(n * k, d, 2) }.into()
+        });
+        suite.check(&format!("dispatch backward {shape:?}"), 2e-6, &|s| {
+            let of = rows(s, shape);
+            dropped(s, &of);
+            let (dout, dx) = (s.act(n * k, d, 1), s.act(n, d, 2));
+            DispatchBackward { dout, rows: of.rows, dx, accumulate: i % 2 == 1 }.into()
+        });
+        suite.check(&format!("combine {shape:?}"), 2e-6, &|s| {
+            let of = rows(s, shape);
+            dropped(s, &of);
+            let (x, weights, out) = (s.act(n * k, d, 1), s.strided(n, k, 1), s.act(n, d, 2));
+            CombineRows { x, rows: of.rows, weights, out }.into()
+        });
+        suite.check(&format!("combine backward {shape:?}"), 4e-6, &|s| {
+            let of = rows(s, shape);
+            dropped(s, &of);
+            CombineRowsBackward {
+                dout: s.act(n, d, 1),
+                x: s.act(n * k, d, 2),
+                rows: of.rows,
+                sources: of.sources,
+                weights: s.strided(n, k, 1),
+                dx: s.act(n * k, d, 1),
+                dweights: s.strided(n, k, 1),
+            }
+            .into()
+        });
+    }
+}
+
+/// Groups with no rows, few and many, and one with all; rows after the last offset belong to no group.
+const GROUPS: [&[u32]; 5] =
+    [&[0, 1], &[0, 0, 1, 32, 64, 97, 97], &[0, 0, 0, 70], &[0, 70, 70, 70], &[2, 9, 10, 40]];
+
+pub(crate) fn grouped_products_agree_with_the_reference(suite: &Suite<'_>) {
+    for (case, offsets) in GROUPS.into_iter().enumerate() {
+        let (groups, spare) = (offsets.len() - 1, case % 3);
+        let r = offsets[groups] as usize + spare;
+        for (i, o) in [(1, 1), (17, 33), (64, 40)] {
+            let what = format!("{offsets:?} of {i} x {o}");
+            suite.check(&format!("grouped {what}"), 2e-5, &|s| {
+                let (x, weight) = (s.act(r, i, 1), s.param(groups * o, i, case % 2));
+                GroupedLinear { x, weight, offsets: s.indices(offsets), out: s.act(r, o, 2) }.into()
+            });
+            suite.check(&format!("grouped input gradient {what}"), 2e-5, &|s| {
+                let (dy, weight) = (s.act(r, o, 1), s.param(groups * o, i, case % 2));
+                let (offsets, dx) = (s.indices(offsets), s.act(r, i, 2));
+                GroupedLinearBackwardInput { dy, weight, offsets, dx }.into()
+            });
+            suite.check(&format!("grouped weight gradient {what}"), 4e-5, &|s| {
+                let (x, dy, dweight) = (s.act(r, i, 1), s.act(r, o, 2), s.gradient(groups * o, i, case % 2));
+                let (offsets, accumulate) = (s.indices(offsets), case % 2 == 1);
+                GroupedLinearBackwardWeight { x, dy, offsets, dweight, accumulate }.into()
+            });
+        }
+    }
+}
+
+pub(crate) fn experts_rows_and_offsets_past_the_end_are_named(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
+        let Rows { experts, rows, sources, offsets } = rows(&mut s, (9, 4, 2));
+        let named = |e: TensorError, wanted: &str, index: u32| match e {
+            TensorError::Index { operand, index: found, .. } => assert_eq!((operand, found), (wanted, index)),
+            other => panic!("{other}"),
+        };
+        let fewer = s.index_mat(1, 4);
+        let assign = AssignRows { experts, rows, sources, offsets: fewer };
+        named(s.launch(&assign.into()).unwrap_err(), "experts", 3);
+        let counts = s.index_mat(3, 3);
+        named(s.launch(&CountChoices { experts, counts }.into()).unwrap_err(), "experts", 3);
+        let (few, out) = (s.mat(8, 5), s.mat(18, 5));
+        let dispatch = Dispatch { x: few, sources, choices: 2, out };
+        assert!(s.launch(&dispatch.into()).is_err());
+        let falling = s.indices(&[0, 9, 4, 18]);
+        let (x, weight, product) = (s.mat(18, 5), s.mat(6, 5), s.mat(18, 2));
+        let grouped = GroupedLinear { x, weight, offsets: falling, out: product };
+        named(s.launch(&grouped.into()).unwrap_err(), "offsets", 4);
+        let past = GroupedLinear { offsets: s.indices(&[0, 9, 14, 19]), ..grouped };
+        named(s.launch(&past.into()).unwrap_err(), "offsets", 19);
+        let _ = offsets;
+    }
+}
+
+const T: usize = 12;
+const D: usize = 6;
+const E: usize = 4;
+const F: usize = 5;
+const K: usize = 2;
+
+/// A layer of gated experts with SiLU on the inputs of the golden values, forward and backward.
+struct Layer {
+    s: Setup,
+    logits: View,
+    route: Route,
+    sources: View,
+    counts: View,
+    y: View,
+    dy: View,
+    dx: View,
+    drouter: View,
+    dgate_up: View,
+    ddown: View,
+}
+
+fn filled(s: &mut Setup, rows: usize, cols: usize, of: impl Fn(f64, f64) -> f64) -> View {
+    let values: Vec<f32> =
+        (0..rows * cols).map(|i| of((i / cols) as f64, (i % cols) as f64) as f32).collect();
+    s.values(rows, cols, &values)
+}
+
+impl Layer {
+    fn run(mut s: Setup, renormalise: bool, losses: bool) -> Layer {
+        let s_ = &mut s;
+        let x = filled(s_, T, D, |t, j| (1.0 + 1.7 * t + 0.9 * j + 0.13 * t * j).sin());
+        let router = filled(s_, E, D, |e, j| (0.5 + 2.3 * e + 1.1 * j + 0.29 * e * j).cos());
+        let (f, d) = (F as f64, D as f64);
+        let gate_up = filled(s_, E * 2 * F, D, |row, j| {
+            let (e, h) = ((row / (2.0 * f)).floor(), row % (2.0 * f));
+            match h < f {
+                true => 0.5 * (0.3 + 0.7 * e + 1.3 * h + 0.5 * j + 0.11 * e * h * j).sin(),
+                false => {
+                    let h = h - f;
+                    0.5 * (0.2 + 0.9 * e + 0.6 * h + 1.1 * j + 0.07 * e * h * j).cos()
+                }
+            }
+        });
+        let down = filled(s_, E * D, F, |row, h| {
+            let (e, j) = ((row / d).floor(), row % d);
+            0.5 * (0.8 + 1.1 * e + 0.4 * j + 1.7 * h + 0.05 * e * j * h).sin()
+        });
+        let dy = filled(s_, T, D, |t, j| (0.4 + 0.8 * t + 1.3 * j).cos());
+        let (logits, probabilities, weights) = (s_.mat(T, E), s_.mat(T, E), s_.mat(T, K));
+        let (experts, rows, sources) = (s_.index_mat(T, K), s_.index_mat(T, K), s_.index_mat(1, T * K));
+        let (offsets, counts) = (s_.index_mat(1, E + 1), s_.index_mat(1, E));
+        let lse = Some(s_.mat(1, T));
+        let route = Route { logits, probabilities, experts, weights, lse, renormalise };
+        let r = T * K;
+        let [dispatched, out, dout, ddispatched] = std::array::from_fn(|_| s_.mat(r, D));
+        let [hidden, dhidden] = std::array::from_fn(|_| s_.mat(r, 2 * F));
+        let [gated, dgated] = std::array::from_fn(|_| s_.mat(r, F));
+        let [y, dx] = std::array::from_fn(|_| s_.mat(T, D));
+        let (dweights, dlogits) = (s_.mat(T, K), s_.mat(T, E));
+        let (drouter, dgate_up, ddown) = (s_.mat(E, D), s_.mat(E * 2 * F, D), s_.mat(E * D, F));
+        let per_token = |weight: f32| [weight, weight / T as f32];
+        let (balance, z) = (s_.values(1, 2, &per_token(0.01)), s_.values(1, 2, &per_token(0.001)));
+        let kind = ActivationKind::Silu;
+        let (gate, up) = (hidden.columns(0, F), hidden.columns(F, F));
+        let (dgate, dup) = (dhidden.columns(0, F), dhidden.columns(F, F));
+        let plain = Linear {
+            x,
+            weight: router,
+            bias: None,
+            activation: None,
+            residual: None,
+            rowwise: false,
+            out: logits,
+        };
+        let ops: Vec<Op> = vec![
+            plain.into(),
+            route.into(),
+            CountChoices { experts, counts }.into(),
+            AssignRows { experts, rows, sources, offsets }.into(),
+            Dispatch { x, sources, choices: K, out: dispatched }.into(),
+            GroupedLinear { x: dispatched, weight: gate_up, offsets, out: hidden }.into(),
+            Gated { kind, gate, up, out: gated }.into(),
+            GroupedLinear { x: gated, weight: down, offsets, out }.into(),
+            CombineRows { x: out, rows, weights, out: y }.into(),
+            CombineRowsBackward { dout: dy, x: out, rows, sources, weights, dx: dout, dweights }.into(),
+            GroupedLinearBackwardInput { dy: dout, weight: down, offsets, dx: dgated }.into(),
+            GroupedLinearBackwardWeight { x: gated, dy: dout, offsets, dweight: ddown, accumulate: false }
+                .into(),
+            GatedBackward { kind, gate, up, dout: dgated, dgate, dup }.into(),
+            GroupedLinearBackwardInput { dy: dhidden, weight: gate_up, offsets, dx: ddispatched }.into(),
+            GroupedLinearBackwardWeight {
+                x: dispatched,
+                dy: dhidden,
+                offsets,
+                dweight: dgate_up,
+                accumulate: false,
+            }
+            .into(),
+            DispatchBackward { dout: ddispatched, rows, dx, accumulate: false }.into(),
+            RouteBackward {
+                probabilities,
+                experts,
+                weights,
+                dweights,
+                balance: losses.then_some(BalanceTerm { counts, weight: balance }),
+                z_loss: lse.filter(|_| losses).map(|lse| (lse, z)),
+                renormalise,
+                sequence: T,
+                dlogits,
+            }
+            .into(),
+            LinearBackwardWeight { x, dy: dlogits, dweight: drouter, dbias: None, accumulate: false }.into(),
+            LinearBackwardInput { dy: dlogits, weight: router, activation: None, dx, accumulate: true }
+                .into(),
+        ];
+        ops.iter().for_each(|op| s_.launch(op).unwrap());
+        Layer { s, logits, route, sources, counts, y, dy, dx, drouter, dgate_up, ddown }
+    }
+
+    fn read(&mut self, view: View) -> Vec<f64> {
+        self.s.read(view).into_iter().map(f64::from).collect()
+    }
+
+    fn norm(&mut self, view: View) -> f64 {
+        self.read(view).iter().map(|x| x * x).sum::<f64>().sqrt()
+    }
+
+    fn dot(&mut self) -> f64 {
+        let (y, dy) = (self.read(self.y), self.read(self.dy));
+        y.iter().zip(dy).map(|(y, dy)| y * dy).sum()
+    }
+
+    /// The mean over sequences of the balance loss of the choices in `experts`.
+    fn balance(&mut self, experts: View, sequences: usize) -> f64 {
+        let counts = self.s.index_mat(sequences, E);
+        let value = self.s.mat(1, sequences);
+        self.s.launch(&CountChoices { experts, counts }.into()).unwrap();
+        let (probabilities, choices, sequence) = (self.route.probabilities, experts.cols, T / sequences);
+        self.s.launch(&BalanceLoss { probabilities, counts, choices, sequence, value }.into()).unwrap();
+        self.read(value).iter().sum::<f64>() / T as f64
+    }
+}
+
+pub(crate) fn a_layer_has_the_golden_values(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let run = |renormalise, losses| Layer::run(suite.setup(kernels, 2), renormalise, losses);
+        let close = |what: &str, found: f64, wanted: f64| {
+            let bound = f64::from(suite.bound(1e-6)) * wanted.abs().max(1.0);
+            assert!((found - wanted).abs() < bound, "{kernels}, {what}: {found}, wanted {wanted}");
+        };
+        let mut layer = run(true, true);
+        let logits = layer.read(layer.logits);
+        for (found, wanted) in
+            logits.iter().zip([-0.035_715_943, -0.268_996_618, 0.209_877_466, 0.071_648_025])
+        {
+            close("z", *found, wanted);
+        }
+        let p = layer.read(layer.route.probabilities);
+        for (found, wanted) in p.iter().zip([0.239_025_711, 0.189_291_934, 0.305_565_614, 0.266_116_741]) {
+            close("p", *found, wanted);
+        }
+        let chosen = [2, 3, 0, 2, 1, 3, 1, 2, 0, 2, 1, 3, 1, 3, 2, 0, 3, 1, 3, 1, 2, 1, 3, 0].map(f64::from);
+        assert_eq!(layer.read(layer.route.experts), chosen);
+        assert_eq!(layer.read(layer.counts), [4.0, 7.0, 6.0, 7.0]);
+        let order = [2, 8, 15, 23, 4, 6, 10, 12, 17, 19, 21, 0, 3, 7, 9, 14, 20, 1, 5, 11, 13, 16, 18, 22];
+        assert_eq!(layer.read(layer.sources), order.map(f64::from));
+        close("dot", layer.dot(), 0.322_886_156);
+        let y = layer.read(layer.y);
+        for (found, wanted) in y.iter().zip([0.194_481_764, 0.353_025_605, 0.462_303_494]) {
+            close("y", *found, wanted);
+        }
+        let lse = layer.read(layer.route.lse.unwrap());
+        let z_loss = lse.iter().map(|lse| lse * lse).sum::<f64>() / T as f64;
+        close("z-loss", z_loss, 5.528_462_668);
+        let balance = layer.balance(layer.route.experts, 1);
+        close("balance", balance, 1.013_059_724);
+        let experts = layer.route.experts;
+        close("balance of sequences of 6", layer.balance(experts, 2), 0.999_051_946);
+        close("balance of sequences of 4", layer.balance(experts, 3), 1.028_820_110);
+        close("balance of first choices", layer.balance(experts.columns(0, 1), 1), 1.019_445_154);
+        close("objective", layer.dot() + 0.01 * balance + 0.001 * z_loss, 0.338_545_215);
+        close("|dW|", layer.norm(layer.drouter), 0.530_845_123);
+        let drouter = layer.read(layer.drouter);
+        for (found, wanted) in drouter.iter().zip([0.040_723_068, -0.091_588_524, -0.089_791_205]) {
+            close("dW", *found, wanted);
+        }
+        close("|dx|", layer.norm(layer.dx), 1.906_068_979);
+        for (e, wanted) in
+            [0.401_134_264, 0.629_509_774, 0.618_179_214, 0.505_297_814].into_iter().enumerate()
+        {
+            close("|dgate|", layer.norm(layer.dgate_up.rows(e * 2 * F, F)), wanted);
+        }
+        let dup = (0..E).map(|e| layer.norm(layer.dgate_up.rows(e * 2 * F + F, F)).powi(2)).sum::<f64>();
+        close("|dup|", dup.sqrt(), 1.070_255_211);
+        close("|ddown|", layer.norm(layer.ddown), 2.748_841_091);
+        let mut plain = run(true, false);
+        close("|dW| without losses", plain.norm(plain.drouter), 0.530_554_591);
+        close("dW without losses", plain.read(plain.drouter)[0], 0.040_272_659);
+        let mut raw = run(false, true);
+        close("raw dot", raw.dot(), 0.230_591_247);
+        close("raw |dW|", raw.norm(raw.drouter), 0.496_544_390);
+        close("raw |dx|", raw.norm(raw.dx), 1.651_413_064);
+    }
+}

@@ -1,0 +1,247 @@
+//! Rows of tokens on their way to experts and back. Row r belongs to one choice of one token; rows of an expert are consecutive.
+//!
+//! Legend: N tokens, K choices of a token, R rows, E experts.
+
+use super::rule::Linear;
+use super::{Describe, Rule, Visit, expect_shape, read, result, write};
+use crate::{TensorError, View};
+
+/// A row for every choice, sorted by expert, then by token, then by choice: `rows[t, s]` is the row of choice s of token t,
+/// `sources[r] = t K + s` its inverse, and rows `offsets[e] .. offsets[e + 1]` are those of expert e (Gale et al. 2022, MegaBlocks).
+///
+/// Sharding: whole, because a row depends on all choices before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AssignRows {
+    /// u32 `[N, K]`, each below E.
+    pub experts: View,
+    /// u32 `[N, K]`.
+    pub rows: View,
+    /// u32 `[1, R]`, R = N K.
+    pub sources: View,
+    /// u32 `[1, E + 1]`.
+    pub offsets: View,
+}
+
+impl Describe for AssignRows {
+    const NAME: &'static str = "assign_rows";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "experts", &mut self.experts);
+        write(see, "rows", &mut self.rows);
+        write(see, "sources", &mut self.sources);
+        write(see, "offsets", &mut self.offsets);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, k) = (rule.whole("n", self.experts.rows), rule.whole("k", self.experts.cols));
+        let (r, e) = (rule.whole("r", self.sources.cols), rule.whole("e", self.offsets.cols));
+        for name in ["experts", "rows"] {
+            rule.dims(name, &[n], &[k]);
+        }
+        rule.dims("sources", &[], &[r]);
+        rule.dims("offsets", &[], &[e]);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        0.0
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "rows", &self.rows, self.experts.rows, self.experts.cols)?;
+        expect_shape(Self::NAME, "sources", &self.sources, 1, self.experts.len())?;
+        expect_shape(Self::NAME, "offsets", &self.offsets, 1, self.offsets.cols.max(2))
+    }
+}
+
+/// `out[r] = x[sources[r] / choices]`.
+///
+/// Sharding: x (n, d), sources (r), out (r, d); r, d free, n whole; linear in x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dispatch {
+    /// `[N, D]`.
+    pub x: View,
+    /// u32 `[1, R]`, each below N K.
+    pub sources: View,
+    /// K.
+    pub choices: usize,
+    /// `[R, D]`.
+    pub out: View,
+}
+
+impl Describe for Dispatch {
+    const NAME: &'static str = "dispatch";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "sources", &mut self.sources);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.whole("n", self.x.rows), rule.free("d", self.x.cols));
+        let r = rule.free("r", self.out.rows);
+        rule.dims("x", &[n], &[d]);
+        rule.dims("sources", &[], &[r]);
+        rule.dims("out", &[r], &[d]);
+        rule.linear("x", Linear::Alone);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        0.0
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "sources", &self.sources, 1, self.out.rows)?;
+        expect_shape(Self::NAME, "out", &self.out, self.out.rows, self.x.cols)
+    }
+}
+
+/// `dx[t] (+)= sum_s dout[rows[t, s]]`, in f32 and in the order of s; a choice without a row ([`NO_ROW`]) adds nothing.
+///
+/// Sharding: dout (r, d), rows (n, k), dx (n, d); n, d free, k summed, r whole; linear in dout.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DispatchBackward {
+    /// `[R, D]`.
+    pub dout: View,
+    /// u32 `[N, K]`, each below R or [`NO_ROW`].
+    pub rows: View,
+    /// `[N, D]`.
+    pub dx: View,
+    /// Add to what `dx` holds instead of replacing it.
+    pub accumulate: bool,
+}
+
+impl Describe for DispatchBackward {
+    const NAME: &'static str = "dispatch_backward";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "dout", &mut self.dout);
+        read(see, "rows", &mut self.rows);
+        result(see, "dx", &mut self.dx, self.accumulate);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.free("n", self.dx.rows), rule.free("d", self.dx.cols));
+        let (k, r) = (rule.sum("k", self.rows.cols), rule.whole("r", self.dout.rows));
+        rule.dims("dout", &[r], &[d]);
+        rule.dims("rows", &[n], &[k]);
+        rule.dims("dx", &[n], &[d]);
+        rule.linear("dout", Linear::Alone);
+        rule.accumulated("dx");
+        rule
+    }
+    fn flops(&self) -> f64 {
+        (self.rows.len() * self.dx.cols) as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "rows", &self.rows, self.dx.rows, self.rows.cols)?;
+        expect_shape(Self::NAME, "dx", &self.dx, self.dx.rows, self.dout.cols)
+    }
+}
+
+/// `out[t] = sum_s weights[t, s] x[rows[t, s]]`, in f32 and in the order of s; a choice without a row adds nothing.
+///
+/// Sharding: x (r, d), rows, weights (n, k), out (n, d); n, d free, k summed, r whole; linear in x, in weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CombineRows {
+    /// `[R, D]`.
+    pub x: View,
+    /// u32 `[N, K]`, each below R or [`NO_ROW`].
+    pub rows: View,
+    /// `[N, K]`.
+    pub weights: View,
+    /// `[N, D]`.
+    pub out: View,
+}
+
+impl Describe for CombineRows {
+    const NAME: &'static str = "combine_rows";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "rows", &mut self.rows);
+        read(see, "weights", &mut self.weights);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.free("n", self.out.rows), rule.free("d", self.out.cols));
+        let (k, r) = (rule.sum("k", self.rows.cols), rule.whole("r", self.x.rows));
+        rule.dims("x", &[r], &[d]);
+        for name in ["rows", "weights"] {
+            rule.dims(name, &[n], &[k]);
+        }
+        rule.dims("out", &[n], &[d]);
+        rule.linear("x", Linear::Alone);
+        rule.linear("weights", Linear::Alone);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        2.0 * (self.rows.len() * self.out.cols) as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (n, k) = (self.rows.rows, self.rows.cols);
+        expect_shape(Self::NAME, "weights", &self.weights, n, k)?;
+        expect_shape(Self::NAME, "out", &self.out, n, self.x.cols)
+    }
+}
+
+/// Gradients of [`CombineRows`]: `dx[rows[t, s]] = weights[t, s] dout[t]`, zeros in rows of no choice, and
+/// `dweights[t, s] = <dout[t], x[rows[t, s]]>`, 0 of a choice without a row.
+///
+/// Sharding: x, dx (r, d), sources (r), rows, weights, dweights (n, k), dout (n, d); d free, summed for dweights, n, k, r whole; linear
+/// in dout.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CombineRowsBackward {
+    /// `[N, D]`.
+    pub dout: View,
+    /// `[R, D]`.
+    pub x: View,
+    /// u32 `[N, K]`, each below R or [`NO_ROW`].
+    pub rows: View,
+    /// u32 `[1, R]`: `t K + s`, or [`NO_ROW`] where a row is that of no choice.
+    pub sources: View,
+    /// `[N, K]`.
+    pub weights: View,
+    /// `[R, D]`.
+    pub dx: View,
+    /// `[N, K]`.
+    pub dweights: View,
+}
+
+impl Describe for CombineRowsBackward {
+    const NAME: &'static str = "combine_rows_backward";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "dout", &mut self.dout);
+        read(see, "x", &mut self.x);
+        read(see, "rows", &mut self.rows);
+        read(see, "sources", &mut self.sources);
+        read(see, "weights", &mut self.weights);
+        write(see, "dx", &mut self.dx);
+        write(see, "dweights", &mut self.dweights);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (n, d) = (rule.whole("n", self.dout.rows), rule.sum("d", self.dout.cols));
+        let (k, r) = (rule.whole("k", self.rows.cols), rule.whole("r", self.x.rows));
+        for name in ["x", "dx"] {
+            rule.dims(name, &[r], &[d]);
+        }
+        rule.dims("dout", &[n], &[d]);
+        rule.dims("sources", &[], &[r]);
+        for name in ["rows", "weights", "dweights"] {
+            rule.dims(name, &[n], &[k]);
+        }
+        rule.linear("dout", Linear::Alone);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        3.0 * (self.rows.len() * self.dout.cols) as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (n, k, d) = (self.rows.rows, self.rows.cols, self.dout.cols);
+        expect_shape(Self::NAME, "dout", &self.dout, n, d)?;
+        expect_shape(Self::NAME, "x", &self.x, self.x.rows, d)?;
+        expect_shape(Self::NAME, "sources", &self.sources, 1, self.x.rows)?;
+        expect_shape(Self::NAME, "weights", &self.weights, n, k)?;
+        expect_shape(Self::NAME, "dx", &self.dx, self.x.rows, d)?;
+        expect_shape(Self::NAME, "dweights", &self.dweights, n, k)
+    }
+}
+
+/// What a choice without a row has in `rows`, and a row of no choice in `sources`.
+pub const NO_ROW: u32 = u32::MAX;

@@ -1,0 +1,155 @@
+//! Products of groups of rows, each with a matrix of its own: the linear maps of experts.
+//!
+//! Legend: R rows, E groups, I/O inputs and outputs. Rows `offsets[e] .. offsets[e + 1]` are those of group e; rows from the last
+//! offset on are neither read nor written. Matrices are stacked: rows `e O ..` of `[E O, I]`.
+
+use super::rule::Linear;
+use super::{Describe, Rule, Visit, expect_shape, read, result, write};
+use crate::{TensorError, View};
+
+/// `out[r] = x[r] W_e^T` for the rows r of each group e (Gale et al. 2022, MegaBlocks).
+///
+/// Sharding: x (r, i), weight (e o, i), offsets (s), out (r, o); o free, i summed, r, e, s whole; linear in x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupedLinear {
+    /// `[R, I]`.
+    pub x: View,
+    /// `[E O, I]`.
+    pub weight: View,
+    /// u32 `[1, E + 1]`, not falling, the last at most R.
+    pub offsets: View,
+    /// `[R, O]`.
+    pub out: View,
+}
+
+/// Errors unless a stack has as many matrices of so many rows as there are groups.
+fn expect_stack(
+    op: &'static str,
+    (name, stack): (&'static str, &View),
+    offsets: &View,
+    (outputs, inputs): (usize, usize),
+) -> Result<(), TensorError> {
+    expect_shape(op, "offsets", offsets, 1, offsets.cols.max(2))?;
+    expect_shape(op, name, stack, (offsets.cols - 1) * outputs, inputs)
+}
+
+impl Describe for GroupedLinear {
+    const NAME: &'static str = "grouped_linear";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "weight", &mut self.weight);
+        read(see, "offsets", &mut self.offsets);
+        write(see, "out", &mut self.out);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, s) = (rule.whole("r", self.x.rows), rule.whole("s", self.offsets.cols));
+        let (e, o) = (rule.whole("e", self.offsets.cols - 1), rule.free("o", self.out.cols));
+        let i = rule.sum("i", self.x.cols);
+        rule.dims("x", &[r], &[i]);
+        rule.dims("weight", &[e, o], &[i]);
+        rule.dims("offsets", &[], &[s]);
+        rule.dims("out", &[r], &[o]);
+        rule.linear("x", Linear::Alone);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        2.0 * self.x.len() as f64 * self.out.cols as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "out", &self.out, self.x.rows, self.out.cols)?;
+        expect_stack(Self::NAME, ("weight", &self.weight), &self.offsets, (self.out.cols, self.x.cols))
+    }
+}
+
+/// `dx[r] = dy[r] W_e` for the rows r of each group e.
+///
+/// Sharding: dy (r, o), weight (e o, i), offsets (s), dx (r, i); i free, o summed, r, e, s whole; linear in dy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupedLinearBackwardInput {
+    /// `[R, O]`.
+    pub dy: View,
+    /// `[E O, I]`.
+    pub weight: View,
+    /// u32 `[1, E + 1]`.
+    pub offsets: View,
+    /// `[R, I]`.
+    pub dx: View,
+}
+
+impl Describe for GroupedLinearBackwardInput {
+    const NAME: &'static str = "grouped_linear_backward_input";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "dy", &mut self.dy);
+        read(see, "weight", &mut self.weight);
+        read(see, "offsets", &mut self.offsets);
+        write(see, "dx", &mut self.dx);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, s) = (rule.whole("r", self.dy.rows), rule.whole("s", self.offsets.cols));
+        let (e, o) = (rule.whole("e", self.offsets.cols - 1), rule.sum("o", self.dy.cols));
+        let i = rule.free("i", self.dx.cols);
+        rule.dims("dy", &[r], &[o]);
+        rule.dims("weight", &[e, o], &[i]);
+        rule.dims("offsets", &[], &[s]);
+        rule.dims("dx", &[r], &[i]);
+        rule.linear("dy", Linear::Alone);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        2.0 * self.dy.len() as f64 * self.dx.cols as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "dx", &self.dx, self.dy.rows, self.dx.cols)?;
+        expect_stack(Self::NAME, ("weight", &self.weight), &self.offsets, (self.dy.cols, self.dx.cols))
+    }
+}
+
+/// `dW_e (+)= sum over the rows r of group e of dy[r]^T x[r]`; zeros of a group without rows.
+///
+/// Sharding: x (r, i), dy (r, o), offsets (s), dweight (e o, i); o, i free, r, e, s whole; linear in dy, in x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupedLinearBackwardWeight {
+    /// `[R, I]`.
+    pub x: View,
+    /// `[R, O]`.
+    pub dy: View,
+    /// u32 `[1, E + 1]`.
+    pub offsets: View,
+    /// `[E O, I]`.
+    pub dweight: View,
+    /// Add to what the gradient holds instead of replacing it.
+    pub accumulate: bool,
+}
+
+impl Describe for GroupedLinearBackwardWeight {
+    const NAME: &'static str = "grouped_linear_backward_weight";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "x", &mut self.x);
+        read(see, "dy", &mut self.dy);
+        read(see, "offsets", &mut self.offsets);
+        result(see, "dweight", &mut self.dweight, self.accumulate);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (r, s) = (rule.whole("r", self.dy.rows), rule.whole("s", self.offsets.cols));
+        let (e, o) = (rule.whole("e", self.offsets.cols - 1), rule.free("o", self.dy.cols));
+        let i = rule.free("i", self.x.cols);
+        rule.dims("x", &[r], &[i]);
+        rule.dims("dy", &[r], &[o]);
+        rule.dims("offsets", &[], &[s]);
+        rule.dims("dweight", &[e, o], &[i]);
+        rule.linear("x", Linear::Alone);
+        rule.linear("dy", Linear::Alone);
+        rule.accumulated("dweight");
+        rule
+    }
+    fn flops(&self) -> f64 {
+        2.0 * self.x.len() as f64 * self.dy.cols as f64
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        expect_shape(Self::NAME, "dy", &self.dy, self.x.rows, self.dy.cols)?;
+        expect_stack(Self::NAME, ("dweight", &self.dweight), &self.offsets, (self.dy.cols, self.x.cols))
+    }
+}
