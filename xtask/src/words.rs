@@ -31,11 +31,7 @@ const FORBIDDEN: &[(&[&str], &str, &[&str])] = &[
         &[],
     ),
     (&["std::process::exit", "process::exit("], "invariant 10: only programs choose exit codes", &[]),
-    (
-        &["rank", "coord", "communicator"],
-        "invariant 2: the model's code states one device",
-        &["model"],
-    ),
+    (&["rank", "coord", "communicator"], "invariant 2: the model's code states one device", &["model"]),
 ];
 
 /// Rust files below `dir`.

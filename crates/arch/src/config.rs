@@ -4,6 +4,7 @@ use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     RopeScaling, RopeScalingKind,
 };
+use crate::experts::ExpertsConfig;
 use crate::model::Model;
 use crate::named::{NAMED, named};
 use schemars::JsonSchema;
@@ -30,6 +31,8 @@ pub struct ModelConfig {
     pub head_dim: Option<u64>,
     /// Width of the feed-forward block.
     pub ffn_width: Option<u64>,
+    /// Experts in place of the feed-forward blocks.
+    pub experts: Option<ExpertsConfig>,
     /// Longest sequence that the model can read (positions).
     pub context: Option<u64>,
     /// Normalisation.
@@ -94,6 +97,7 @@ impl Default for ModelConfig {
             kv_heads: None,
             head_dim: None,
             ffn_width: None,
+            experts: None,
             context: None,
             norm: None,
             placement: Placement::Pre,
@@ -130,6 +134,7 @@ pub(crate) mod limits {
     pub(crate) const HEAD_DIM: u64 = 4096;
     pub(crate) const FFN_WIDTH: u64 = 1 << 22;
     pub(crate) const CONTEXT: u64 = 1 << 24;
+    pub(crate) const EXPERTS: u64 = 1 << 14;
 }
 
 /// Sizes that a `[model]` table gives.
@@ -166,6 +171,7 @@ impl ModelConfig {
             kv_heads: size(model.kv_heads),
             head_dim: size(model.head_dim),
             ffn_width: size(model.ffn_width),
+            experts: model.experts.as_ref().map(ExpertsConfig::of),
             context: size(model.context),
             norm: Some(model.norm),
             placement: model.placement,
@@ -234,7 +240,11 @@ impl ModelConfig {
         let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
         let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
-        Ok(Model {
+        let experts = match &self.experts {
+            Some(experts) => Some(experts.resolve(sizes.ffn_width)?),
+            None => base.experts,
+        };
+        let model = Model {
             vocab_size,
             layers: sizes.layers,
             width: sizes.width,
@@ -242,6 +252,7 @@ impl ModelConfig {
             kv_heads: sizes.kv_heads,
             head_dim: sizes.head_dim,
             ffn_width: sizes.ffn_width,
+            experts,
             context: sizes.context,
             norm,
             placement: self.placement,
@@ -265,7 +276,9 @@ impl ModelConfig {
             ds_init: self.ds_init,
             mup_base_width: optional("mup_base_width", self.mup_base_width, limits::WIDTH)?,
             mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, limits::HEAD_DIM)?,
-        })
+        };
+        model.check_experts()?;
+        Ok(model)
     }
 
     /// Rows of the token table.

@@ -5,13 +5,13 @@ use crate::model::Model;
 use bessemer_units::Flops;
 
 impl Model {
-    /// Parameters that take part in matrix products: all but the tables that are only looked up. The output
-    /// projection counts, whether tied or not.
+    /// Parameters that take part in the matrix products of a token: all but the tables that are only looked up, and of experts
+    /// those that a token chooses. The output projection counts, whether tied or not.
     pub fn product_parameters(&self) -> usize {
         let positions = if self.positions == PositionChoice::Learned { self.context * self.width } else { 0 };
         let lookup = if self.tied_embeddings { 0 } else { self.vocab_size * self.width };
         let small = self.sum_params(|p| if p.shape.len() == 1 { p.len() } else { 0 });
-        self.parameters() - positions - lookup - small
+        self.active_parameters() - positions - lookup - small
     }
 
     /// Model FLOPs of one token, forward and backward: `6 P + 12 L H E T` (Chowdhery et al. 2022, PaLM, appendix B),

@@ -43,6 +43,7 @@ pub(crate) enum Part {
     Up,
     Gate,
     Down,
+    Router,
 }
 
 /// A slice of a layer's tensor: what it is, inputs, outputs.

@@ -6,6 +6,7 @@
 mod annotation;
 mod choices;
 mod config;
+mod experts;
 mod flops;
 mod init;
 mod model;
@@ -23,6 +24,7 @@ pub use choices::{
     RopeScaling, RopeScalingKind,
 };
 pub use config::{ArchError, ModelConfig};
+pub use experts::{Experts, ExpertsConfig};
 pub use init::Init;
 pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};

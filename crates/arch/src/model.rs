@@ -5,6 +5,7 @@ use crate::choices::{
     RopeScaling,
 };
 use crate::config::{ArchError, limits, positive, ranged};
+use crate::experts::Experts;
 use serde::{Deserialize, Serialize};
 
 /// Feed-forward block of a resolved model.
@@ -37,6 +38,9 @@ pub struct Model {
     pub head_dim: usize,
     /// F, width of the feed-forward block.
     pub ffn_width: usize,
+    /// Experts in place of the feed-forward blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Experts>,
     /// T, longest sequence.
     pub context: usize,
     /// Normalisation.
@@ -141,7 +145,7 @@ impl Model {
         for (key, value, least, most) in factors {
             ranged(key, value, least, most)?;
         }
-        Ok(())
+        self.check_experts()
     }
 
     /// Whether the feed-forward block is gated.
@@ -204,8 +208,15 @@ impl Model {
         } else {
             format!("{} heads ({} kv)", self.heads, self.kv_heads)
         };
+        let experts = self.experts.map_or(String::new(), |experts| {
+            let active = bessemer_units::Tokens(self.active_parameters() as u64);
+            format!(
+                ", {} experts of which a token takes {} ({active} active)",
+                experts.count, experts.choices
+            )
+        });
         format!(
-            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters",
+            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters{experts}",
             self.layers,
             self.width,
             self.vocab_size,

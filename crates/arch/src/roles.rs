@@ -146,7 +146,22 @@ fn has_norm_biases(model: &Model) -> bool {
 }
 
 fn is_gated(model: &Model) -> bool {
-    model.mlp() == MlpKind::Gated
+    model.mlp() == MlpKind::Gated && is_dense(model)
+}
+
+fn is_plain(model: &Model) -> bool {
+    model.mlp() == MlpKind::Plain && is_dense(model)
+}
+
+fn is_dense(model: &Model) -> bool {
+    model.experts.is_none()
+}
+
+/// Slices of every expert of a layer, one expert below the other.
+fn expert_slices(model: &Model, of: impl Fn(usize) -> Vec<Slice>) -> Vec<Slice> {
+    model.experts.map_or_else(Vec::new, |experts| {
+        std::iter::repeat_with(|| of(experts.width)).take(experts.count).flatten().collect()
+    })
 }
 
 const TABLE: RoleRow = RoleRow {
@@ -164,6 +179,15 @@ const TABLE: RoleRow = RoleRow {
 };
 
 const MATRIX: RoleRow = RoleRow { class: ParamClass::Matrix, unit: RoleUnit::Layer, ..TABLE };
+
+/// Matrix of a router, or the matrices of all experts of a layer, one below the other. Whole on every rank.
+const EXPERTS: RoleRow = RoleRow {
+    present: |model| !is_dense(model),
+    dim: None,
+    sharded_loop: None,
+    grid: GridPart::Replicated,
+    ..MATRIX
+};
 
 /// Bias of a linear map of a layer.
 const BIAS: RoleRow = RoleRow {
@@ -255,7 +279,7 @@ roles! {
     UpWeight: RoleRow {
         name: "mlp.up.weight",
         sharded_loop: Some(ShardedLoop::HiddenUnits),
-        present: |model| !is_gated(model),
+        present: is_plain,
         values: RoleValues::Matrix(|model| vec![(Part::Up, model.width, model.ffn_width)]),
         blocks: Some(|model| vec![Block::plain(model.ffn_width)]),
         ..MATRIX
@@ -263,7 +287,7 @@ roles! {
     UpBias: RoleRow {
         name: "mlp.up.bias",
         sharded_loop: Some(ShardedLoop::HiddenUnits),
-        present: |model| model.bias && !is_gated(model),
+        present: |model| model.bias && is_plain(model),
         values: RoleValues::Vector(0.0, |model| model.ffn_width),
         blocks: Some(|model| vec![Block::plain(model.ffn_width)]),
         ..BIAS
@@ -284,8 +308,29 @@ roles! {
         blocks: Some(|model| vec![Block::plain(model.ffn_width); 2]),
         ..BIAS
     },
+    RouterWeight: RoleRow {
+        name: "mlp.router.weight",
+        values: RoleValues::Matrix(|model| {
+            vec![(Part::Router, model.width, model.experts.map_or(0, |experts| experts.count))]
+        }),
+        ..EXPERTS
+    },
+    ExpertsGateUpWeight: RoleRow {
+        name: "mlp.experts.gate_up.weight",
+        values: RoleValues::Matrix(|model| {
+            let d = model.width;
+            expert_slices(model, |f| vec![(Part::Gate, d, f), (Part::Up, d, f)])
+        }),
+        ..EXPERTS
+    },
+    ExpertsDownWeight: RoleRow {
+        name: "mlp.experts.down.weight",
+        values: RoleValues::Matrix(|model| expert_slices(model, |f| vec![(Part::Down, f, model.width)])),
+        ..EXPERTS
+    },
     DownWeight: RoleRow {
         name: "mlp.down.weight",
+        present: is_dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         values: RoleValues::Matrix(|model| vec![(Part::Down, model.ffn_width, model.width)]),
         dim: Some(1),
@@ -294,6 +339,7 @@ roles! {
     },
     DownBias: RoleRow {
         name: "mlp.down.bias",
+        present: |model| model.bias && is_dense(model),
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         ..SECOND_BIAS
     },

@@ -141,6 +141,14 @@ impl Model {
         shardings: Vec<Sharding>,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
+        if self.experts.is_some() && mesh.world() > 1 {
+            return Err(TensorShardError {
+                degree: mesh.world(),
+                problem: "the experts of a layer are not shared by ranks yet: wanted parallel.tensor = 1 and parallel.context = 1 with \
+                          model.experts; use data parallelism, ZeRO or a pipeline"
+                    .into(),
+            });
+        }
         let group = mesh.world();
         let line = grid.map_or(Axis::Tensor, TensorGrid::line);
         let degree = mesh.degree(line);

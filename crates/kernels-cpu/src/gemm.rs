@@ -90,6 +90,8 @@ pub(crate) struct Epilogue<T = f32> {
     pub(crate) residual: Option<Mat<T>>,
     /// `y += out`.
     pub(crate) accumulate: bool,
+    /// The engine does not depend on m, so neither do the bits of a row.
+    pub(crate) any_rows: bool,
 }
 
 impl<T: Element> Epilogue<T> {
@@ -103,6 +105,7 @@ impl<T: Element> Epilogue<T> {
             derivative: None,
             residual: None,
             accumulate,
+            any_rows: false,
         }
     }
 }
@@ -134,9 +137,18 @@ pub(crate) struct Shape {
     pub(crate) out: DType,
     /// True if sums of parts of k may wait in C: unless the epilogue has both `derivative` and `accumulate`.
     pub(crate) divisible: bool,
+    /// As [`Epilogue::any_rows`].
+    pub(crate) any_rows: bool,
 }
 
 impl Shape {
+    /// The smallest dim that the choice of an engine looks at.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn smallest(&self) -> usize {
+        let smallest = self.n.min(self.k);
+        if self.any_rows { smallest } else { smallest.min(self.m) }
+    }
+
     /// True if the sums of parts of k are kept in C; they have a matrix of the workspace otherwise.
     fn sums_wait_in_c(&self) -> bool {
         self.divisible && self.out == DType::F32
@@ -146,7 +158,8 @@ impl Shape {
 impl<T: Element> Gemm<T> {
     /// True of a matrix times its own transpose where nothing is done to the sums.
     fn is_symmetric(&self) -> bool {
-        let Epilogue { out, prior, bias, activation, derivative, residual, accumulate } = &self.epilogue;
+        let Epilogue { out, prior, bias, activation, derivative, residual, accumulate, any_rows: _ } =
+            &self.epilogue;
         let plain = prior.is_none()
             && bias.is_none()
             && activation.is_none()
@@ -166,6 +179,7 @@ impl<T: Element> Gemm<T> {
             b: self.b.dtype,
             out: T::DTYPE,
             divisible: !(e.accumulate && e.derivative.is_some()),
+            any_rows: e.any_rows,
         }
     }
 }
@@ -463,7 +477,8 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
         let (a, b) = (gemm.a.after(k0), gemm.b.after(k0));
         if k0 + k < gemm.k {
             // What C held before, if it counts, is part of the sums if they wait there.
-            let epilogue = Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate));
+            let any_rows = e.any_rows;
+            let epilogue = Epilogue { any_rows, ..Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate)) };
             left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
         } else {
             let epilogue = Epilogue { prior: Some(sums), accumulate: e.accumulate && !in_c, ..*e };

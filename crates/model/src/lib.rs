@@ -8,7 +8,7 @@
 //! x <- x + dropout(f(Norm(x) Wup) Wdown)          or   (f(gate) * up) Wdown
 //! ```
 //!
-//! and the loss is softmax cross-entropy after a last normalisation, fused with the output projection.
+//! where `f` may be a mixture of experts (`record/experts.rs`), and the loss is softmax cross-entropy after a last normalisation, fused with the output projection.
 //! `record/residual.rs` has the other placements of the normalisation: after the sum, DeepNorm, none.
 //!
 //! The crate has no ranks, buffers, files or devices: [`bessemer_program::partition()`] rewrites the programs for a rank, and
@@ -19,4 +19,4 @@ mod init;
 mod record;
 
 pub use init::{initial_matrix, initial_values};
-pub use record::{Recording, Z_LOSS, sinusoids};
+pub use record::{BALANCE_LOSS, ROUTER_Z_LOSS, Recording, Z_LOSS, sinusoids};

@@ -185,6 +185,13 @@ impl Worker {
                     .into(),
             ));
         }
+        if job.optim.optimizer == OptimizerChoice::Kfac && job.model.experts.is_some() {
+            return Err(ParallelError::Layout(
+                "optim.optimizer = \"kfac\" with model.experts, whose curvature is that of no linear map of all rows; take another \
+                 optimizer"
+                    .into(),
+            ));
+        }
         let differ = |what: &str, wanted: usize, found: usize| {
             Err(ParallelError::Layout(format!("the plan is for {wanted} {what}, found {found}")))
         };

@@ -16,12 +16,19 @@ pub fn split(unit: &mut UnitProgram) {
     let backward = unit.list(Phase::Backward).to_vec();
     let (mut input, mut weight) = (Vec::with_capacity(backward.len()), Vec::new());
     for (at, node) in backward.iter().enumerate() {
-        let Some(Op::LinearBackwardWeight(op)) = node.op() else {
-            input.push(node.clone());
-            continue;
+        let mut op = match node.op() {
+            Some(op @ (Op::LinearBackwardWeight(_) | Op::GroupedLinearBackwardWeight(_))) => op.clone(),
+            _ => {
+                input.push(node.clone());
+                continue;
+            }
         };
-        let mut op = *op;
-        for operand in [&mut op.x, &mut op.dy] {
+        let operands = match &mut op {
+            Op::LinearBackwardWeight(op) => [&mut op.x, &mut op.dy],
+            Op::GroupedLinearBackwardWeight(op) => [&mut op.x, &mut op.dy],
+            _ => continue,
+        };
+        for operand in operands {
             if must_copy(unit, &backward[at..], *operand) {
                 let copy = copy_of(unit, *operand);
                 input.push(Node::launch(Copy { src: *operand, dst: copy }));

@@ -73,7 +73,7 @@ impl Engine {
     /// True if a product is computed with fp16 multiply-adds.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn takes_fp16(self, shape: &Shape) -> bool {
-        self == Engine::Fp16 && shape.m.min(shape.n).min(shape.k) >= SMALLEST
+        self == Engine::Fp16 && shape.smallest() >= SMALLEST
     }
 
     /// bf16 parts that an f32 operand is split into for the tile unit; `None` if the engine does not use it.
@@ -92,7 +92,7 @@ impl Engine {
     pub(crate) fn parts(self, shape: &Shape) -> Option<Parts> {
         let parts = self.tile_parts()?;
         // Below one tile of anything most of what the unit computes is thrown away.
-        if shape.m.min(shape.n).min(shape.k) < SMALLEST {
+        if shape.smallest() < SMALLEST {
             return None;
         }
         let of = |dtype| if dtype == bessemer_units::DType::Bf16 { 1 } else { parts };

@@ -49,6 +49,7 @@ pub(crate) fn forward_workspace(machine: Machine, op: &GroupedLinear) -> usize {
         b: op.weight.dtype(),
         out: op.out.dtype(),
         divisible: true,
+        any_rows: true,
     };
     largest(op.x.rows, |m| gemm::workspace(machine, &shape(m)))
 }
@@ -62,7 +63,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), Te
     for (group, rows) in groups("grouped_linear", ctx.u32(&op.offsets), op.x.rows)? {
         let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
         let (x, w) = (of(&op.x), ctx.any(&matrix(&op.weight, group, count)));
-        let epilogue = Epilogue::store(of(&op.out), false);
+        let epilogue = Epilogue { any_rows: true, ..Epilogue::store(of(&op.out), false) };
         gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, 0);
     }
     Ok(())
@@ -77,6 +78,7 @@ pub(crate) fn backward_input_workspace(machine: Machine, op: &GroupedLinearBackw
         b: op.weight.dtype(),
         out: op.dx.dtype(),
         divisible: true,
+        any_rows: true,
     };
     largest(op.dy.rows, |m| gemm::workspace(machine, &shape(m)))
 }
@@ -93,7 +95,7 @@ fn typed_backward_input<T: Element>(
     for (group, rows) in groups("grouped_linear_backward_input", ctx.u32(&op.offsets), op.dy.rows)? {
         let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
         let (dy, w) = (of(&op.dy), ctx.any(&matrix(&op.weight, group, count)));
-        let epilogue = Epilogue::store(of(&op.dx), false);
+        let epilogue = Epilogue { any_rows: true, ..Epilogue::store(of(&op.dx), false) };
         gemm::run(ctx, &Gemm { k: dy.cols, a: Factor::rows(&dy), b: Factor::columns(w), epilogue }, 0);
     }
     Ok(())
@@ -108,6 +110,7 @@ pub(crate) fn backward_weight_workspace(machine: Machine, op: &GroupedLinearBack
         b: op.x.dtype(),
         out: op.dweight.dtype(),
         divisible: true,
+        any_rows: false,
     };
     largest(op.x.rows, |k| gradient::workspace(machine, &shape(k)))
 }

@@ -22,6 +22,7 @@ fn forward_shape(op: &Linear) -> Shape {
         b: op.weight.dtype(),
         out: op.out.dtype(),
         divisible: true,
+        any_rows: false,
     }
 }
 
@@ -65,6 +66,7 @@ pub(crate) fn backward_input_workspace(machine: Machine, op: &LinearBackwardInpu
         b: op.weight.dtype(),
         out: op.dx.dtype(),
         divisible: !(op.accumulate && op.activation.is_some()),
+        any_rows: false,
     };
     gemm::workspace(machine, &shape)
 }
@@ -92,6 +94,7 @@ pub(crate) fn backward_weight_workspace(machine: Machine, op: &LinearBackwardWei
         b: op.x.dtype(),
         out: op.dweight.dtype(),
         divisible: true,
+        any_rows: false,
     };
     let product = gradient::workspace(machine, &shape);
     product.max(op.dbias.map_or(0, |_| column_sums::workspace(op.dy.rows, op.dy.cols)))

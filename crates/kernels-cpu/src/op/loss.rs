@@ -45,14 +45,16 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
         rest => rest,
     };
     let (x, w, f32) = (op.x.dtype(), op.weight.dtype(), DType::F32);
-    let size = |m, n, k, a, b, out| gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true });
+    let size = |m, n, k, a, b, out| {
+        gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true, any_rows: false })
+    };
     let mut products = 0;
     for rows in [rows, last] {
         products = products.max(size(rows, v, d, x, w, f32));
         if let Some(b) = &op.backward {
             products = products.max(size(rows, d, v, f32, w, x));
             let (m, n, k, out) = (v, d, rows, b.dweight.dtype());
-            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true };
+            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true, any_rows: false };
             products = products.max(gradient::workspace(machine, &shape));
         }
     }

@@ -20,7 +20,7 @@ const PLAIN: Block = Block {
 };
 
 /// The two halves of gate and up.
-fn halves(pre: View) -> (View, View) {
+pub(super) fn halves(pre: View) -> (View, View) {
     let f = pre.cols / 2;
     (pre.columns(0, f), pre.columns(f, f))
 }
@@ -33,7 +33,7 @@ impl Writer<'_> {
         }
     }
 
-    fn activation_kind(&self) -> ActivationKind {
+    pub(super) fn activation_kind(&self) -> ActivationKind {
         match self.model().activation {
             ActivationChoice::Relu => ActivationKind::Relu,
             ActivationChoice::ReluSquared => ActivationKind::ReluSquared,
@@ -56,6 +56,9 @@ impl Writer<'_> {
     }
 
     pub(super) fn mlp_forward(&mut self) {
+        if let Some(experts) = self.model().experts {
+            return self.experts_forward(experts);
+        }
         let (block, kind) = (self.mlp(), self.activation_kind());
         let (x, x_out) = (self.residual_rows("attention.out"), self.stream(Class::StreamOut));
         let input = self.enter(block, x);
@@ -79,6 +82,9 @@ impl Writer<'_> {
     }
 
     pub(super) fn mlp_backward(&mut self) {
+        if let Some(experts) = self.model().experts {
+            return self.experts_backward(experts);
+        }
         let (block, kind) = (self.mlp(), self.activation_kind());
         let x = self.residual_rows("attention.out");
         let (pre, hidden, dpre) =

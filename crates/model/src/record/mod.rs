@@ -13,11 +13,13 @@
 mod attention;
 mod decode;
 mod embedding;
+mod experts;
 mod head;
 mod mlp;
 mod residual;
 
 pub use embedding::sinusoids;
+pub use experts::{BALANCE_LOSS, ROUTER_Z_LOSS};
 pub use head::Z_LOSS;
 
 use bessemer_arch::{Model, NormChoice, Sharding};

@@ -63,14 +63,19 @@ impl Writer<'_> {
 
     /// From the input `y` of the block's last linear map to the stream behind the block.
     pub(super) fn leave(&mut self, block: Block, y: View, x: View, x_out: View) {
+        let branch = self.residual_rows(block.branch);
+        let product = self.linear(block.last, y, branch);
+        self.recorder.launch(product);
+        self.join(block, branch, x, x_out);
+    }
+
+    /// From what a block gives to the stream behind it.
+    pub(super) fn join(&mut self, block: Block, mut branch: View, x: View, x_out: View) {
         let post = self.norm_kind().filter(|_| !self.is_pre());
         let sum = match post {
             Some(_) => self.residual_rows(&format!("{}.sum", block.norm)),
             None => x_out,
         };
-        let mut branch = self.residual_rows(block.branch);
-        let product = self.linear(block.last, y, branch);
-        self.recorder.launch(product);
         if self.drops() {
             let dropped = self.residual_rows(&format!("{}.dropped", block.branch));
             self.dropout(block.dropout, branch, dropped);
@@ -96,6 +101,15 @@ impl Writer<'_> {
         activation: Option<(ActivationKind, View)>,
         dy: View,
     ) -> View {
+        let (dproduct, kept) = self.join_backward(block);
+        self.linear_gradients(block.last, y, dproduct);
+        let op = LinearBackwardInput { activation, ..self.input_gradient(block.last, dproduct, dy) };
+        self.recorder.launch(op);
+        kept
+    }
+
+    /// From the gradient of the stream behind a block to that of what the block gives, and what [`Writer::enter_backward`] adds to.
+    pub(super) fn join_backward(&mut self, block: Block) -> (View, View) {
         let dx = self.stream(Class::StreamGradient);
         let mut kept = dx;
         if let Some(kind) = self.norm_kind().filter(|_| !self.is_pre()) {
@@ -109,21 +123,30 @@ impl Writer<'_> {
             dproduct = self.residual_rows(&format!("{}.gradient", block.branch));
             self.dropout(block.dropout, kept, dproduct);
         }
-        self.linear_gradients(block.last, y, dproduct);
-        let op = LinearBackwardInput { activation, ..self.input_gradient(block.last, dproduct, dy) };
-        self.recorder.launch(op);
-        kept
+        (dproduct, kept)
     }
 
     /// The gradient of the block's first linear map's own parameters and input, and with that the gradient of x. `input` is
     /// what the block has read, `dy` the gradient of that map's outputs.
     pub(super) fn enter_backward(&mut self, block: Block, x: View, input: View, dy: View, kept: View) {
-        let dx = self.stream(Class::StreamGradient);
         self.linear_gradients(block.first, input, dy);
-        let pre = self.is_pre();
-        let dinput = if pre { self.residual_rows(&format!("{}.in.gradient", block.first)) } else { dx };
+        let dinput = self.entry_gradient(block);
         let op = self.input_gradient(block.first, dy, dinput);
         self.recorder.launch(op);
+        self.entered_backward(block, x, dinput, kept);
+    }
+
+    /// Memory of the gradient of the rows that a block has read.
+    pub(super) fn entry_gradient(&mut self, block: Block) -> View {
+        match self.is_pre() {
+            true => self.residual_rows(&format!("{}.in.gradient", block.first)),
+            false => self.stream(Class::StreamGradient),
+        }
+    }
+
+    /// From the gradient of the rows that a block has read to that of x.
+    pub(super) fn entered_backward(&mut self, block: Block, x: View, dinput: View, kept: View) {
+        let (dx, pre) = (self.stream(Class::StreamGradient), self.is_pre());
         match self.norm_kind() {
             Some(kind) if pre => {
                 let normed = self.normed(block.norm, kind, x);

@@ -5,6 +5,7 @@
 mod annotations;
 mod auxiliary;
 mod dry_run;
+mod experts;
 mod golden_memory;
 mod groups;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]

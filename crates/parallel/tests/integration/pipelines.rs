@@ -81,9 +81,13 @@ pub(crate) struct Layout {
     pub(crate) activations: ActivationConfig,
 }
 
-/// The second is there in [`crate::auxiliary`] alone.
-const LOSSES: [WeighedLoss; 2] =
-    [WeighedLoss::z_loss(1e-3), WeighedLoss { name: crate::auxiliary::NAME, weight: 0.5 }];
+/// The others are there in [`crate::auxiliary`] and in [`crate::experts`] alone.
+const LOSSES: [WeighedLoss; 4] = [
+    WeighedLoss::z_loss(1e-3),
+    WeighedLoss { name: crate::auxiliary::NAME, weight: 0.5 },
+    WeighedLoss { name: bessemer_model::BALANCE_LOSS, weight: 0.01 },
+    WeighedLoss { name: bessemer_model::ROUTER_Z_LOSS, weight: 1e-3 },
+];
 
 fn rank(
     model: &Model,

@@ -67,7 +67,9 @@ fn losses_keep_their_bits_and_gradients_stay_near() {
                 eprintln!("{label} {form} {recompute}: {apart:.1e}");
                 let unit = if form == Compression::Bf16 { 1.0 / 512.0 } else { 1.0 / 254.0 };
                 let changes_sign = model.activation == ActivationChoice::Relu && recompute == Recompute::Full;
-                let bound = if changes_sign { 0.2 } else { 8.0 * unit };
+                // A weight of an expert's result has the gradient <result, gradient>, whose terms nearly cancel.
+                let least = if model.experts.is_some() { 16.0 } else { 8.0 };
+                let bound = if changes_sign { 0.2 } else { least * unit };
                 assert!(apart > 0.0 && apart < bound, "{label} {form} {recompute}: {apart}, bound {bound}");
             }
         }
@@ -87,7 +89,7 @@ fn gradients_change_where_a_compressed_value_is_read_and_nowhere_else() {
             let wanted: BTreeSet<&str> = exact
                 .iter()
                 .map(|(name, _)| name.as_str())
-                .filter(|n| n.ends_with("mlp.down.weight"))
+                .filter(|n| n.ends_with("mlp.down.weight") || n.ends_with("mlp.experts.down.weight"))
                 .collect();
             assert!(!wanted.is_empty(), "{label}");
             assert_eq!(changed, wanted, "{label} {form}");

@@ -3,7 +3,7 @@
 use crate::group::{Groups, part_of};
 use crate::programs::refuse;
 use crate::tensor_shards::{Outcome, completed, of_whole, outcome};
-use crate::tiny::{self, SEQ, all_kinds, cpu, models, relative};
+use crate::tiny::{self, SEQ, cpu, dense_kinds, models, relative};
 
 use bessemer_arch::{ActivationChoice, Model, TensorShard, Unit};
 use bessemer_mesh::formulas::{CubeProduct, cube_layer, plane_layer, ring};
@@ -71,7 +71,7 @@ pub(crate) const PLANES: [TensorGrid; 6] =
 
 fn hold_all(grids: &[TensorGrid]) -> usize {
     let (mut held, mut sample) = (0, Sample::one_in(2));
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             for grid in grids.iter().filter(|grid| model.grid_shard(**grid, 0).is_ok()) {
@@ -132,7 +132,7 @@ fn recomputed_and_rounded_activations_go_on_grids_too() {
 #[test]
 fn every_mutation_of_a_program_on_a_grid_is_refused_by_name() {
     let (mut count, sample) = (0, &mut Sample::one_in(6));
-    for (kind, (label, model)) in all_kinds().into_iter().enumerate() {
+    for (kind, (label, model)) in dense_kinds().into_iter().enumerate() {
         // One layer is as good as another.
         let model = Model { layers: 1, ..model };
         let grids = [(plane(2, 2, 1), 3), (plane(1, 2, 2), 2), (plane(2, 1, 2), 1), (CUBE, 5)];

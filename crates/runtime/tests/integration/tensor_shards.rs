@@ -16,7 +16,7 @@ use bessemer_tensor::null::NullBackend;
 use bessemer_test_tier::{Sample, either};
 use bessemer_units::{Recompute, Storage};
 use group::{Groups, part_of, sum};
-use tiny::{SEQ, all_kinds, context, cpu, gradients, models, relative, scored, tokens};
+use tiny::{SEQ, context, cpu, dense_kinds, gradients, models, relative, scored, tokens};
 
 /// What a run leaves: losses of a forward pass, of two micro-batches, and the gradients.
 #[derive(PartialEq)]
@@ -226,7 +226,7 @@ fn hold(
 #[test]
 fn portions_together_have_the_losses_and_gradients_of_the_whole() {
     let (mut held, mut sample) = (0, Sample::one_in(3));
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             for degree in [1, 2, 4] {
@@ -270,7 +270,7 @@ pub(crate) fn lines() -> impl Iterator<Item = (usize, Sharing)> {
 #[test]
 fn lines_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
     let (mut held, mut sample) = (0, Sample::one_in(3));
-    for (kind, (label, model)) in all_kinds().into_iter().enumerate() {
+    for (kind, (label, model)) in dense_kinds().into_iter().enumerate() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             let all = lines().filter(|(degree, _)| (*degree == 4) == (dropout > 0.0));
@@ -294,7 +294,7 @@ fn groups_that_exchange_heads_have_the_losses_and_gradients_of_the_whole() {
     let methods = || [GATHERED].into_iter().chain(BLOCKS).map(|method| method.with_heads(2));
     let lines =
         [ring(ContextOrder::ZigZag).with_line(2, LineStream::Rows), HELPED.with_line(2, LineStream::Whole)];
-    for (kind, (label, model)) in all_kinds().into_iter().enumerate() {
+    for (kind, (label, model)) in dense_kinds().into_iter().enumerate() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             let (degree, more) =
@@ -347,7 +347,7 @@ fn ranks_with_some_positions_have_equally_much_to_compute() {
 #[test]
 fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
     let mut sample = Sample::one_in(3);
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             for degree in [2, 4, 16] {
@@ -365,7 +365,7 @@ fn ranks_with_some_positions_have_the_losses_and_gradients_of_the_whole() {
 #[test]
 fn ranks_that_compute_blocks_have_the_losses_and_gradients_of_the_whole() {
     let (mut held, mut sample) = (0, Sample::one_in(5));
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for (dropout, degrees) in [(0.0, &[2, 4, 8, 16][..]), (0.2, &[2, 4])] {
             let model = Model { dropout, ..model.clone() };
             for (degree, stream) in degrees.iter().flat_map(|degree| BLOCKS.map(|stream| (*degree, stream))) {
@@ -384,7 +384,7 @@ fn ranks_that_compute_blocks_have_the_losses_and_gradients_of_the_whole() {
 /// Keys are gathered whatever positions a rank has.
 #[test]
 fn gathered_keys_go_with_every_order() {
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for order in [ContextOrder::Consecutive, ContextOrder::Striped] {
             let stream = by(ContextMethod::AllGather, order);
             let model = Model { dropout: 0.2, ..model.clone() };
@@ -397,7 +397,7 @@ fn gathered_keys_go_with_every_order() {
 #[test]
 fn ranks_with_some_heads_have_the_losses_and_gradients_of_the_whole() {
     let mut held = 0;
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for dropout in [0.0, 0.2] {
             let model = Model { dropout, ..model.clone() };
             for degree in [2, 4] {
@@ -445,7 +445,7 @@ fn recomputed_and_rounded_activations_may_be_cut_too() {
 #[test]
 fn partitioned_activations_have_the_bits_of_whole_ones() {
     let mut sample = Sample::one_in(3);
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         let model = Model { dropout: 0.2, ..model };
         for degree in [2, 4] {
             if model.tensor_shard(degree, 0).is_err() {
@@ -466,7 +466,7 @@ fn partitioned_activations_have_the_bits_of_whole_ones() {
 
 #[test]
 fn a_portion_starts_from_the_elements_of_the_whole() {
-    for (label, model) in all_kinds() {
+    for (label, model) in dense_kinds() {
         for init in [None, Some(InitChoice::TFixup)] {
             let model = Model {
                 init: init.unwrap_or(model.init),

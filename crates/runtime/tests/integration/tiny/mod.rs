@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::{
-    ActivationChoice, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice, RopeScaling,
-    RopeScalingKind, named,
+    ActivationChoice, Experts, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice,
+    RopeScaling, RopeScalingKind, named,
 };
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
@@ -71,6 +71,11 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     ]
 }
 
+/// The kinds without experts.
+pub(crate) fn dense_kinds() -> Vec<(&'static str, Model)> {
+    all_kinds().into_iter().filter(|kind| kind.1.experts.is_none()).collect()
+}
+
 /// The golden models, and others that mix the choices in ways no published model does.
 pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
     let mut list = models();
@@ -113,6 +118,22 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 positions: PositionChoice::Sinusoidal,
                 embedding_scale: 1.7,
                 ..base.clone()
+            },
+        ),
+        (
+            "experts, renormalised",
+            Model {
+                experts: Some(Experts { count: 4, choices: 2, width: 24, renormalise: true }),
+                ..llama.clone()
+            },
+        ),
+        (
+            "experts, raw weights, post-normalised, GeGLU",
+            Model {
+                experts: Some(Experts { count: 5, choices: 3, width: 16, renormalise: false }),
+                placement: Placement::Post,
+                activation: ActivationChoice::Geglu,
+                ..llama.clone()
             },
         ),
         ("no normalisation", bare.clone()),
