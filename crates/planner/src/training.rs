@@ -60,6 +60,13 @@ impl Training {
         let recipe = loaded.value.clone();
         // A character vocabulary may be smaller.
         let model = recipe.model.resolve(Some(recipe.tokenizer.vocab_size as usize))?;
+        if model.experts.is_some() {
+            return Err(PlannerError::Recipe(
+                "model.experts: searches and estimates of layouts know dense layers only; choose a layout by hand (parallel.layout = \
+                 \"manual\"), which `bessemer run --dry-run` holds against memory"
+                    .into(),
+            ));
+        }
         let shape = Transformer {
             width: model.width,
             heads: model.heads,

@@ -7,6 +7,7 @@ use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
 use bessemer_memory_checkpoint::{NOTES_ROOM, SlotKey};
+use bessemer_model::{BALANCE_LOSS, ROUTER_Z_LOSS, Z_LOSS};
 use bessemer_parallel::{
     FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
 };
@@ -53,8 +54,13 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
 }
 
 /// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_runtime::LossSum::auxiliary).
-pub fn losses(train: &TrainConfig) -> Vec<WeighedLoss> {
-    if train.z_loss > 0.0 { vec![WeighedLoss::z_loss(train.z_loss)] } else { Vec::new() }
+pub fn losses(recipe: &Recipe) -> Vec<WeighedLoss> {
+    let (balance, router) = recipe.model.experts.as_ref().map_or((0.0, 0.0), |e| (e.balance, e.z_loss));
+    let of = |name, weight| WeighedLoss { name, weight };
+    [of(Z_LOSS, recipe.train.z_loss), of(BALANCE_LOSS, balance), of(ROUTER_Z_LOSS, router)]
+        .into_iter()
+        .filter(|loss| loss.weight > 0.0)
+        .collect()
 }
 
 /// Layers of a stage that stand for all of them where only their kinds matter.
@@ -95,7 +101,7 @@ pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), Train
     // The budget is that of all layers.
     activations.recompute.activation_memory = activations.recompute.budget().map(|_| Bytes(u64::MAX));
     let shape = shape(&batch);
-    let (optim, types, losses) = (&recipe.optim, recipe.train.types(), &*losses(&recipe.train));
+    let (optim, types, losses) = (&recipe.optim, recipe.train.types(), &*losses(recipe));
     let (plan, program) = (&plan, &program);
     let job = Job { model: &model, shape, activations, types, optim, losses, plan, program };
     let fill = FillPlan::new(&job, &recipe.parallel.fill, 0).map_err(wrong)?;
@@ -166,7 +172,7 @@ pub fn refuse_what_cannot_fit(
             },
             types: recipe.train.types(),
             optim: &recipe.optim,
-            losses: &losses(&recipe.train),
+            losses: &losses(recipe),
             plan: &plan,
             program: &program,
         };
@@ -234,7 +240,7 @@ pub(crate) fn with_job<T>(
     let plan = &layout(recipe, ranks, model)?;
     let batch = batch(recipe, plan)?;
     let program = &step_program(recipe, plan, &batch)?;
-    let (optim, types, losses) = (&recipe.optim, recipe.train.types(), &*losses(&recipe.train));
+    let (optim, types, losses) = (&recipe.optim, recipe.train.types(), &*losses(recipe));
     let activations = activations(&recipe.train);
     use_job(&Job { model, shape: shape(&batch), activations, types, optim, losses, plan, program })
 }

@@ -198,7 +198,7 @@ impl Trainer {
             purpose: Purpose::Train,
         };
         let activations = activations(&recipe.train);
-        let (first, losses) = (world.rank() == 0, &*crate::losses(&recipe.train));
+        let (first, losses) = (world.rank() == 0, &*crate::losses(recipe));
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
         let program = &step_program(recipe, &layout, &plan)?;
         let (optim, types) = (&recipe.optim, recipe.train.types());

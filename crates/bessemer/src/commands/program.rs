@@ -40,7 +40,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         activations: bessemer_train::activations(&recipe.train),
         types: recipe.train.types(),
         optim: &recipe.optim,
-        losses: &bessemer_train::losses(&recipe.train),
+        losses: &bessemer_train::losses(&recipe),
         plan: &plan,
         program: &program,
     };

@@ -137,7 +137,7 @@ impl Trainer {
     ) -> Step {
         let tokens_per_s = sum.scored as f64 / seconds;
         let left = self.plan.steps.saturating_sub(self.state.step);
-        let losses = crate::losses(&self.input.recipe.train);
+        let losses = crate::losses(&self.input.recipe);
         let term = |(number, loss): (usize, &WeighedLoss)| {
             (loss.name.to_string(), loss.weight * sum.mean_auxiliary(number))
         };
