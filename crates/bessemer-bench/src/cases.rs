@@ -244,7 +244,7 @@ impl Work {
         }
         let begun = Instant::now();
         match self {
-            Work::Operator(op) => backend.launch(Stream(0), op)?,
+            Work::Operator(op) => backend.launch(Stream::Compute, op)?,
             Work::Update(update) => update.run(backend)?,
         }
         Ok(begun.elapsed().as_secs_f64())
@@ -300,7 +300,7 @@ mod tests {
             let Work::Operator(op) = work else { unreachable!("{case:?}") };
             op.check().unwrap_or_else(|e| panic!("{case:?}: {e}"));
             if case.name == "fill" {
-                backend.launch(Stream(0), &op).unwrap();
+                backend.launch(Stream::Compute, &op).unwrap();
             }
         }
     }

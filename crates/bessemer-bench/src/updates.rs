@@ -216,7 +216,7 @@ fn noisy(
 /// The first values of `noise` into `to`, which has no gaps.
 fn copy_noise(backend: &mut dyn Backend, noise: View, to: View) -> Result<(), TensorError> {
     let dst = View { rows: 1, cols: to.len(), stride: to.len(), ..to };
-    backend.launch(Stream(0), &Copy { src: noise.columns(0, to.len()), dst }.into())
+    backend.launch(Stream::Compute, &Copy { src: noise.columns(0, to.len()), dst }.into())
 }
 
 #[cfg(test)]

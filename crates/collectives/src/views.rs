@@ -5,7 +5,7 @@
 
 use crate::error::CallSite;
 use crate::{Collective, CollectiveError, CollectiveKind, Communicator, HostBuffer, Memory, Pattern};
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::DType;
 use std::ops::Range;
 
@@ -144,7 +144,7 @@ pub fn read_view(
     buffer: &mut HostBuffer,
     to: Range<usize>,
 ) -> Result<(), TensorError> {
-    backend.read_bytes(from, buffer.bytes_mut(from.dtype().into(), to))
+    backend.read_bytes(Stream::Compute, from, buffer.bytes_mut(from.dtype().into(), to))
 }
 
 /// Copies elements `from` of a buffer to a view of its type on the device.
@@ -157,5 +157,5 @@ pub fn write_view(
     buffer: &HostBuffer,
     from: Range<usize>,
 ) -> Result<(), TensorError> {
-    backend.write_bytes(to, buffer.bytes(to.dtype().into(), from))
+    backend.write_bytes(Stream::Compute, to, buffer.bytes(to.dtype().into(), from))
 }

@@ -68,7 +68,7 @@ impl KeptOperands {
             return Err(TensorError::Outside(problem.into()));
         };
         for (src, dst) in [(x, copy.x), (dy, copy.dy)] {
-            backend.launch(Stream(0), &Op::from(Copy { src, dst }))?;
+            backend.launch(Stream::Compute, &Op::from(Copy { src, dst }))?;
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ fn main() -> Outcome<()> {
     let _hogs = Hogs((0..hogs).map(start).collect::<Result<_, _>>()?);
     let (begun, before, mut launches) = (Instant::now(), processor_seconds()?, 0.0);
     while begun.elapsed() < length {
-        backend.launch(Stream(0), &op)?;
+        backend.launch(Stream::Compute, &op)?;
         launches += 1.0;
     }
     let (wall, processor) = (begun.elapsed().as_secs_f64(), processor_seconds()? - before);

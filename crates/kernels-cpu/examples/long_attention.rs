@@ -116,10 +116,10 @@ fn measure(engine: Engine, seq: usize, head_dim: usize, mask: Mask) -> Outcome<(
 
 /// GFLOP/s of an operator, run for at least a quarter of a second: the system counts its time in steps of some milliseconds.
 fn rate(backend: &mut CpuBackend, op: &Op, flops: f64) -> Outcome<f64> {
-    backend.launch(Stream(0), op)?;
+    backend.launch(Stream::Compute, op)?;
     let (begun, mut launches) = (thread_seconds()?, 0.0);
     loop {
-        backend.launch(Stream(0), op)?;
+        backend.launch(Stream::Compute, op)?;
         launches += 1.0;
         let seconds = thread_seconds()? - begun;
         if seconds > 0.25 {

@@ -14,7 +14,7 @@ use bessemer_tensor::{
 use bessemer_units::{Bytes, DType};
 use std::ops::Range;
 
-/// The CPU as a device. Streams are computed in the order of launches, so waits are always satisfied.
+/// The CPU as a device. All streams are one, in the order of the calls, so waits are always satisfied.
 pub struct CpuBackend {
     /// First: its threads read the arena, and end before it goes.
     reads: BackgroundReads,
@@ -157,12 +157,14 @@ impl Backend for CpuBackend {
         op::run(&ctx, op)
     }
 
-    fn record(&mut self, _stream: Stream) -> Event {
+    fn record(&mut self, _stream: Stream) -> Result<Event, TensorError> {
         self.events += 1;
-        Event(self.events)
+        Ok(Event(self.events))
     }
 
-    fn wait(&mut self, _stream: Stream, _event: Event) {}
+    fn wait(&mut self, _stream: Stream, _event: Event) -> Result<(), TensorError> {
+        Ok(())
+    }
 
     fn sync(&mut self) -> Result<(), TensorError> {
         Ok(())
@@ -219,7 +221,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+    fn read_bytes(&mut self, _stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
         let base = self.checked_address("read_bytes", &src, bytes.len())?;
         let size = src.dtype().size();
         for (r, row) in bytes.chunks_exact_mut((src.cols * size).max(1)).enumerate() {
@@ -239,7 +241,7 @@ impl Backend for CpuBackend {
         self.reads.begin(&self.arena, sources, values)
     }
 
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+    fn write_bytes(&mut self, _stream: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
         self.checked_address("write_bytes", &dst, bytes.len())?;
         self.reads.before_write(dst.buffer.id);
         let size = dst.dtype().size();

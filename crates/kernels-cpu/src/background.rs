@@ -76,8 +76,10 @@ impl BackgroundReads {
             ends.0.end(Some((values, finite)));
         };
         let thread = std::thread::Builder::new().name("kernels-read".into()).spawn(run);
-        let thread =
-            thread.map_err(|e| TensorError::Outside(format!("no thread to read the state: {e}").into()))?;
+        let thread = thread.map_err(|e| TensorError::Device {
+            during: "begin_read",
+            problem: format!("no thread to read the state: {e}").into(),
+        })?;
         self.end_those_that_are_over();
         self.reads.push(Read { buffers, progress: Arc::clone(&progress), thread: Some(thread) });
         Ok(PendingRead::new(progress))

@@ -166,7 +166,7 @@ fn rank(setup: &Setup<'_>, repeats: usize, mut world: Box<dyn Communicator>) -> 
         let mut sum = 0.0;
         for Launched { op, .. } in &all {
             let begun = Instant::now();
-            backend.launch(Stream(0), op)?;
+            backend.launch(Stream::Compute, op)?;
             let seconds = begun.elapsed().as_secs_f64();
             costs.ops.push((op.clone(), seconds));
             sum += seconds;

@@ -58,12 +58,12 @@ impl<O: Observer> Backend for Observed<O> {
         self.observer.launch(op, &mut || inner.launch(stream, op))
     }
 
-    fn record(&mut self, stream: Stream) -> Event {
+    fn record(&mut self, stream: Stream) -> Result<Event, TensorError> {
         self.inner.record(stream)
     }
 
-    fn wait(&mut self, stream: Stream, event: Event) {
-        self.inner.wait(stream, event);
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), TensorError> {
+        self.inner.wait(stream, event)
     }
 
     fn sync(&mut self) -> Result<(), TensorError> {
@@ -82,12 +82,12 @@ impl<O: Observer> Backend for Observed<O> {
         self.host().read_f32(src, values)
     }
 
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.host().read_bytes(src, bytes)
+    fn read_bytes(&mut self, stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.host().read_bytes(stream, src, bytes)
     }
 
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        self.host().write_bytes(dst, bytes)
+    fn write_bytes(&mut self, stream: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        self.host().write_bytes(stream, dst, bytes)
     }
 
     fn memory(&self) -> MemoryUse {

@@ -84,13 +84,13 @@ pub(crate) fn grid(
             backend
                 .reserve_workspace(backend.workspace(&op).map_err(MeasureError::failed)?)
                 .map_err(MeasureError::failed)?;
-            backend.launch(Stream(0), &op).map_err(MeasureError::failed)?;
+            backend.launch(Stream::Compute, &op).map_err(MeasureError::failed)?;
             barrier.wait();
             let mut times = Vec::new();
             let first = Instant::now();
             while times.len() < effort.repeats || first.elapsed().as_secs_f64() < effort.seconds_of_product {
                 let begun = Instant::now();
-                backend.launch(Stream(0), &op).map_err(MeasureError::failed)?;
+                backend.launch(Stream::Compute, &op).map_err(MeasureError::failed)?;
                 times.push(begun.elapsed().as_secs_f64());
             }
             all.push(times);

@@ -128,7 +128,7 @@ mod tests {
         let spec = BufferSpec { class: "x", name: "x", dtype: DType::F32, len: 12 };
         let x = timed.alloc(spec).unwrap();
         for view in [x.matrix(3, 4), x.matrix(3, 4), x.matrix(2, 6)] {
-            timed.launch(Stream(0), &Fill { dst: view, value: 0.0 }.into()).unwrap();
+            timed.launch(Stream::Compute, &Fill { dst: view, value: 0.0 }.into()).unwrap();
         }
         let ledger = timed.take();
         let counts: Vec<_> =
@@ -138,7 +138,7 @@ mod tests {
         assert!(timed.take_launches().is_empty());
         timed.keep_launches();
         let fill = Op::from(Fill { dst: x.matrix(3, 4), value: 1.0 });
-        timed.launch(Stream(0), &fill).unwrap();
+        timed.launch(Stream::Compute, &fill).unwrap();
         let launches = timed.take_launches();
         assert!(launches.len() == 1 && launches[0].op == fill && launches[0].begin <= launches[0].end);
         assert!(timed.take_launches().is_empty());
@@ -148,6 +148,6 @@ mod tests {
     fn a_refused_launch_is_an_error_here_too() {
         let mut timed = Timed::new(Box::new(NullBackend::new()), false);
         let foreign = Buffer { id: 9, len: 10, dtype: DType::F32 }.vector();
-        assert!(timed.launch(Stream(0), &Fill { dst: foreign, value: 0.0 }.into()).is_err());
+        assert!(timed.launch(Stream::Compute, &Fill { dst: foreign, value: 0.0 }.into()).is_err());
     }
 }

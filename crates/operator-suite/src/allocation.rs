@@ -237,7 +237,7 @@ pub fn warm_launches_allocate_nothing(devices: &dyn Devices, allocations: &dyn F
         for round in 0..6 {
             for (op, least) in ops.iter().zip(&mut least) {
                 let before = allocations();
-                b.launch(Stream(0), op).unwrap();
+                b.launch(Stream::Compute, op).unwrap();
                 let made = allocations() - before;
                 *least = if round == 0 { u64::MAX } else { made.min(*least) };
             }

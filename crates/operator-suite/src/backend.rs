@@ -17,14 +17,14 @@ pub(crate) fn a_launch_that_needs_more_than_was_reserved_is_refused_by_figures(s
     .into();
     let wanted = s.backend.workspace(&op).unwrap();
     s.backend.reserve_workspace(Bytes(wanted.0 - 1)).unwrap();
-    match s.backend.launch(Stream(0), &op).unwrap_err() {
+    match s.backend.launch(Stream::Compute, &op).unwrap_err() {
         TensorError::Workspace { op: "linear", wanted: w, reserved } => {
             assert_eq!((w, reserved), (wanted, Bytes(wanted.0 - 1)));
         }
         other => panic!("{other}"),
     }
     s.backend.reserve_workspace(wanted).unwrap();
-    s.backend.launch(Stream(0), &op).unwrap();
+    s.backend.launch(Stream::Compute, &op).unwrap();
 }
 
 pub(crate) fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_where_there_is(
@@ -37,27 +37,36 @@ pub(crate) fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_w
         let wide =
             b.alloc(BufferSpec { class: "test", name: "w", dtype: DType::F32, len: 4 }).unwrap().vector();
         let op = Activation { kind: ActivationKind::Relu, x, out: wide };
-        let e = b.launch(Stream(0), &op.into()).unwrap_err().to_string();
+        let e = b.launch(Stream::Compute, &op.into()).unwrap_err().to_string();
         assert!(
             e.starts_with("activation: ")
                 && e.ends_with(&format!("found {}", if dtype == DType::F16 { "f16" } else { "f32" })),
             "{e}"
         );
         let op = SumSquares { x, out: y.columns(0, 1), accumulate: false };
-        assert!(matches!(b.launch(Stream(0), &op.into()), Err(TensorError::DType { operand: "out", .. })));
+        assert!(matches!(
+            b.launch(Stream::Compute, &op.into()),
+            Err(TensorError::DType { operand: "out", .. })
+        ));
         // 1 + 2^-9 is a tie in bf16 (8 bits) that goes to even, and exact in f16 (11 bits).
         b.write_f32(x, &[1.0, -2.5, 1.001_953_1, 1e30]).unwrap();
-        b.launch(Stream(0), &Copy { src: x, dst: wide }.into()).unwrap();
+        b.launch(Stream::Compute, &Copy { src: x, dst: wide }.into()).unwrap();
         let mut back = [0.0; 4];
         b.read_f32(wide, &mut back).unwrap();
         let mut bytes = [0; 8];
-        b.read_bytes(x, &mut bytes).unwrap();
-        b.write_bytes(y, &bytes).unwrap();
+        b.read_bytes(Stream::Compute, x, &mut bytes).unwrap();
+        b.write_bytes(Stream::Compute, y, &bytes).unwrap();
         let mut same = [0.0; 4];
         b.read_f32(y, &mut same).unwrap();
         assert_eq!(same, back);
-        assert!(matches!(b.read_bytes(wide, &mut bytes), Err(TensorError::Shape { op: "read_bytes", .. })));
-        assert!(matches!(b.write_bytes(x, &bytes[..7]), Err(TensorError::Shape { op: "write_bytes", .. })));
+        assert!(matches!(
+            b.read_bytes(Stream::Compute, wide, &mut bytes),
+            Err(TensorError::Shape { op: "read_bytes", .. })
+        ));
+        assert!(matches!(
+            b.write_bytes(Stream::Compute, x, &bytes[..7]),
+            Err(TensorError::Shape { op: "write_bytes", .. })
+        ));
         let third = if dtype == DType::F16 { 1.001_953_1 } else { 1.0 };
         assert_eq!(back[..3], [1.0, -2.5, third]);
         assert_eq!(back[3].is_infinite(), dtype == DType::F16, "{}", back[3]);
@@ -65,17 +74,17 @@ pub(crate) fn reduced_types_are_refused_where_there_is_no_kernel_and_converted_w
     let ids = b.alloc(BufferSpec { class: "test", name: "ids", dtype: DType::U32, len: 4 }).unwrap().vector();
     assert!(matches!(b.write_f32(ids, &[0.0; 4]), Err(TensorError::DType { .. })));
     assert!(matches!(
-        b.launch(Stream(0), &Fill { dst: ids, value: 0.0 }.into()),
+        b.launch(Stream::Compute, &Fill { dst: ids, value: 0.0 }.into()),
         Err(TensorError::DType { .. })
     ));
     b.write_u32(ids, &[1, 2, 3, 4]).unwrap();
     let mut bytes = [0; 8];
-    b.read_bytes(ids.columns(1, 2), &mut bytes).unwrap();
+    b.read_bytes(Stream::Compute, ids.columns(1, 2), &mut bytes).unwrap();
     assert_eq!(bytes, [2u32.to_ne_bytes(), 3u32.to_ne_bytes()].as_flattened());
     let codes = b.alloc(BufferSpec { class: "test", name: "u8", dtype: DType::U8, len: 6 }).unwrap();
-    b.write_bytes(codes.matrix(2, 3).columns(1, 2), &[1, 2, 3, 4]).unwrap();
+    b.write_bytes(Stream::Compute, codes.matrix(2, 3).columns(1, 2), &[1, 2, 3, 4]).unwrap();
     let mut back = [9; 6];
-    b.read_bytes(codes.vector(), &mut back).unwrap();
+    b.read_bytes(Stream::Compute, codes.vector(), &mut back).unwrap();
     assert_eq!(back, [0, 1, 2, 0, 3, 4]);
 }
 
@@ -98,7 +107,7 @@ pub(crate) fn host_copies_by_several_threads_write_the_view_and_nothing_else(sui
         }
         let size = dtype.size();
         let mut bytes = vec![0xee; ROWS * wide * size];
-        b.read_bytes(whole, &mut bytes).unwrap();
+        b.read_bytes(Stream::Compute, whole, &mut bytes).unwrap();
         let mut inside = Vec::new();
         for row in bytes.chunks_exact(wide * size) {
             let (before, rest) = row.split_at(4 * size);
@@ -119,9 +128,9 @@ pub(crate) fn host_copies_by_several_threads_write_the_view_and_nothing_else(sui
         }
         // The same bytes written as such are the same buffer.
         let again = b.alloc(BufferSpec { name: "again", ..spec }).unwrap().matrix(ROWS, wide);
-        b.write_bytes(again.columns(4, COLUMNS), &inside).unwrap();
+        b.write_bytes(Stream::Compute, again.columns(4, COLUMNS), &inside).unwrap();
         let mut same = vec![0xee; bytes.len()];
-        b.read_bytes(again, &mut same).unwrap();
+        b.read_bytes(Stream::Compute, again, &mut same).unwrap();
         assert!(same == bytes, "{dtype}");
     }
 }
@@ -142,9 +151,9 @@ pub(crate) fn foreign_and_overflowing_views_are_refused(suite: &Suite<'_>) {
     let mut s = suite.setup(suite.fastest(), 1);
     let a = s.mat(2, 2);
     let foreign = Buffer { id: 99, len: 4, dtype: DType::F32 }.matrix(2, 2);
-    assert!(s.backend.launch(Stream(0), &Add { a, b: foreign, out: a }.into()).is_err());
+    assert!(s.backend.launch(Stream::Compute, &Add { a, b: foreign, out: a }.into()).is_err());
     let huge = bessemer_tensor::View { rows: usize::MAX, stride: usize::MAX, ..a };
-    assert!(s.backend.launch(Stream(0), &Fill { dst: huge, value: 0.0 }.into()).is_err());
+    assert!(s.backend.launch(Stream::Compute, &Fill { dst: huge, value: 0.0 }.into()).is_err());
 }
 
 pub(crate) fn empty_views_are_no_work(suite: &Suite<'_>) {

@@ -14,7 +14,7 @@ pub(crate) fn a_read_beside_launches_has_the_values_of_its_beginning(suite: &Sui
     };
     let (a, b, c) = (alloc("a", DType::F32), alloc("b", DType::Bf16), alloc("c", DType::F32));
     let fill = |device: &mut dyn Backend, dst, value| {
-        device.launch(Stream(0), &Op::Fill(Fill { dst, value })).unwrap();
+        device.launch(Stream::Compute, &Op::Fill(Fill { dst, value })).unwrap();
     };
     let mut memory = vec![0.0; 2 * len];
     for round in 0..20 {

@@ -1,6 +1,5 @@
 use crate::setup::ids;
 use crate::{Setup, Suite};
-use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{Embedding, EmbeddingBackward, PositionTable};
 
 /// (V, N, D)
@@ -45,10 +44,7 @@ pub(crate) fn an_index_past_the_table_is_named_on_every_rung(suite: &Suite<'_>) 
         let (table, out) = (s.mat(10, 4), s.mat(3, 4));
         let ids = s.indices(&[0, 3, 10]);
         let op = Embedding { table, tensor_shard: None, ids, positions: None, out };
-        match s.launch(&op.into()).unwrap_err() {
-            TensorError::Index { operand: "ids", at: 2, index: 10, len: 10, .. } => {}
-            other => panic!("{other}"),
-        }
+        assert_eq!(s.index_error(&op.into()), ("ids", 2, 10, 10));
         let good = s.indices(&[0, 3, 9]);
         let positions = PositionTable { table: s.mat(5, 4), positions: s.indices(&[7, 0, 0]) };
         let op = EmbeddingBackward {
@@ -58,9 +54,6 @@ pub(crate) fn an_index_past_the_table_is_named_on_every_rung(suite: &Suite<'_>) 
             tensor_shard: None,
             positions: Some(positions),
         };
-        match s.launch(&op.into()).unwrap_err() {
-            TensorError::Index { operand: "positions", at: 0, index: 7, len: 5, .. } => {}
-            other => panic!("{other}"),
-        }
+        assert_eq!(s.index_error(&op.into()), ("positions", 0, 7, 5));
     }
 }

@@ -24,6 +24,7 @@ mod elementwise;
 mod embedding;
 mod experts;
 mod gradients;
+mod late;
 mod linear;
 mod list;
 mod loss;
@@ -37,6 +38,7 @@ mod suite;
 mod tensor_shards;
 
 pub use allocation::warm_launches_allocate_nothing;
+pub use late::{LateStreams, Lateness};
 pub use list::{CASES, Case, check_exceptions, run};
 pub use setup::Setup;
 

@@ -117,7 +117,17 @@ impl Setup {
         self.launched.borrow_mut().insert(op.name());
         let bytes = self.backend.workspace(op)?;
         self.backend.reserve_workspace(bytes)?;
-        self.backend.launch(Stream(0), op)
+        self.backend.launch(Stream::Compute, op)
+    }
+
+    /// Operand, position, index and rows of the table that an operator is refused with, at its launch or when it is computed.
+    pub(crate) fn index_error(&mut self, op: &Op) -> (&'static str, usize, u32, usize) {
+        let launched = self.launch(op);
+        match launched.and_then(|()| self.backend.sync()).unwrap_err() {
+            TensorError::Index { operand, at, index, len, .. }
+            | TensorError::LateIndex { operand, at, index, len, .. } => (operand, at, index, len),
+            other => panic!("{other}"),
+        }
     }
 
     /// Values of a view; indices as floats.

@@ -52,7 +52,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn launch(&mut self, op: impl Into<Op>) -> Result<(), TensorError> {
         let op = op.into();
         match &mut self.planned {
-            None => self.backend.launch(Stream(0), &op),
+            None => self.backend.launch(Stream::Compute, &op),
             Some(most) => {
                 op.check()?;
                 *most = (*most).max(self.backend.workspace(&op)?);

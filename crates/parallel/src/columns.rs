@@ -126,7 +126,7 @@ impl Columns {
                     let add = Add { a: to, b: term, out: to };
                     [Some(Copy { src: columns, dst: term }.into()), Some(add.into())]
                 };
-                ops.iter().flatten().try_for_each(|op| backend.launch(Stream(0), op))?;
+                ops.iter().flatten().try_for_each(|op| backend.launch(Stream::Compute, op))?;
                 columns.offset += segment.len;
             }
         }

@@ -279,7 +279,7 @@ impl StagedPieces {
         let mut values = self.free_for_gradients.pop().unwrap_or_else(empty);
         values.reset(ElementType::U8, quantised.bytes.len() + quantised.received.len());
         for (rank, part) in quantised.views.iter().enumerate() {
-            int8.scratch.encode(*part).try_for_each(|op| backend.launch(Stream(0), &op))?;
+            int8.scratch.encode(*part).try_for_each(|op| backend.launch(Stream::Compute, &op))?;
             let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(rank)];
             int8.scratch.read(backend, part.len(), bytes)?;
         }
@@ -300,7 +300,7 @@ impl StagedPieces {
     ) -> Result<Option<Ticket>, ExchangeError> {
         let (scratch, quantised) = (&int8.scratch, int8.piece(transfer.axis, transfer.flat, piece));
         let mut values = self.queue(transfer).finish(pending)?;
-        let launch = |backend: &mut dyn Backend, op: Op| backend.launch(Stream(0), &op);
+        let launch = |backend: &mut dyn Backend, op: Op| backend.launch(Stream::Compute, &op);
         if leg > 0 {
             for (rank, part) in quantised.views.iter().enumerate() {
                 scratch.write(backend, part.len(), &values.as_slice()[quantised.bytes.range(rank)])?;

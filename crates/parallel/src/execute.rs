@@ -157,7 +157,7 @@ impl Worker {
             Action::Wait(transfer) => parallel_error(self.chunks[number].exchange.wait(backend, *transfer))?,
             Action::Add(flat) => {
                 let op = parallel_error(self.chunks[number].exchange.addition(*flat).map_err(Into::into))?;
-                backend.launch(DeviceStream(0), &op)?;
+                backend.launch(DeviceStream::Compute, &op)?;
             }
             Action::Send(message) => self.send(backend, number, message)?,
             Action::Receive(message) => self.receive(backend, step, number, message, run)?,
@@ -475,5 +475,5 @@ impl Chunk {
 }
 
 fn copy(backend: &mut dyn Backend, copy: Copy) -> Result<(), ParallelError> {
-    Ok(backend.launch(DeviceStream(0), &Op::from(copy))?)
+    Ok(backend.launch(DeviceStream::Compute, &Op::from(copy))?)
 }

@@ -22,7 +22,7 @@ use bessemer_collectives::Parts;
 use bessemer_mesh::{Axis, even};
 use bessemer_program::DataRank;
 use bessemer_tensor::op::{Copy, Dequantise, GRADIENT_BLOCK, Op, Quantise, quantised_bytes};
-use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
+use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::DType;
 use std::ops::Range;
 
@@ -121,8 +121,8 @@ impl Int8Scratch {
     ) -> Result<(), TensorError> {
         let (codes, scales) = self.halves(len);
         let (of_codes, of_scales) = bytes.split_at_mut(len);
-        backend.read_bytes(codes, of_codes)?;
-        backend.read_bytes(scales, of_scales)
+        backend.read_bytes(Stream::Compute, codes, of_codes)?;
+        backend.read_bytes(Stream::Compute, scales, of_scales)
     }
 
     /// Copies an encoded part of `len` elements from the host.
@@ -134,8 +134,8 @@ impl Int8Scratch {
     ) -> Result<(), TensorError> {
         let (codes, scales) = self.halves(len);
         let (of_codes, of_scales) = bytes.split_at(len);
-        backend.write_bytes(codes, of_codes)?;
-        backend.write_bytes(scales, of_scales)
+        backend.write_bytes(Stream::Compute, codes, of_codes)?;
+        backend.write_bytes(Stream::Compute, scales, of_scales)
     }
 }
 

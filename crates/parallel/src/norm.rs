@@ -53,7 +53,7 @@ impl LocalSquares {
     /// Adds this rank's squares to the sums of the groups.
     pub(crate) fn add_to(&mut self, backend: &mut dyn Backend, sums: &mut [f64]) -> Result<(), TensorError> {
         for op in &self.launches {
-            backend.launch(Stream(0), op)?;
+            backend.launch(Stream::Compute, op)?;
         }
         backend.read_f32(self.squares, &mut self.host)?;
         for (number, sum) in sums.iter_mut().enumerate() {

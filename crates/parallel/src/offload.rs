@@ -12,7 +12,7 @@ use crate::steps::RankStep;
 use crate::worker::Worker;
 use bessemer_program::{Action, Pass, Phase, StepNode, reloads, transfer_buffers};
 use bessemer_runtime::ModelError;
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
 use std::collections::VecDeque;
 
 /// Layers whose values are on their way in each direction, besides those of the layer that runs.
@@ -277,7 +277,7 @@ impl PassOffload<'_> {
     ) -> Result<(), TensorError> {
         let bytes = src.len() * src.dtype().size();
         let mut buffer = self.offloading.copies.buffer(bytes)?;
-        backend.read_bytes(src, &mut buffer)?;
+        backend.read_bytes(Stream::Compute, src, &mut buffer)?;
         self.offloading.moved.written += bytes as u64;
         self.offloading.copies.write(self.base + at, buffer)
     }
@@ -299,7 +299,7 @@ impl PassOffload<'_> {
         offloading.begin()?;
         let buffer = offloading.copies.finish_read()?;
         offloading.begun.pop_front();
-        backend.write_bytes(dst, &buffer)?;
+        backend.write_bytes(Stream::Compute, dst, &buffer)?;
         offloading.moved.read += wanted.bytes as u64;
         offloading.free.entry(wanted.bytes).or_default().push(buffer);
         offloading.begin()

@@ -66,7 +66,7 @@ impl WeightVersions {
         at: usize,
     ) -> Result<(), TensorError> {
         for (unit, stretch) in self.versions[at].units.iter().zip(&memory.values) {
-            backend.launch(Stream(0), &Op::from(Copy { src: stretch.whole, dst: *unit }))?;
+            backend.launch(Stream::Compute, &Op::from(Copy { src: stretch.whole, dst: *unit }))?;
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Tie {
                 self.staging.run(backend, group.as_mut(), &sum, &[view], &[view])?;
             }
         }
-        Ok(self.sums_here(chunks).try_for_each(|op| backend.launch(Stream(0), &op))?)
+        Ok(self.sums_here(chunks).try_for_each(|op| backend.launch(Stream::Compute, &op))?)
     }
 
     /// Chunks whose terms another rank's are added to, by an all-reduce of [`Chunk::table_gradient`] each.

@@ -193,7 +193,7 @@ pub fn run(
                 };
                 op.for_each_view(&mut |view| *view = at(view));
                 fill_cache(&mut op, values);
-                backend.launch(Stream(0), &op)?;
+                backend.launch(Stream::Compute, &op)?;
             }
             Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
             Node::Start(c) => ranks.start(backend, c, at(&c.src), at(&c.dst))?,

@@ -378,7 +378,7 @@ impl Cache {
         let rows = |view: View, slot: usize| view.rows(slot * self.capacity + held, len - held);
         for &view in self.layers.iter().flatten().filter(|_| held < len) {
             let copy = Copy { src: rows(view, from), dst: rows(view, to) };
-            backend.launch(Stream(0), &copy.into())?;
+            backend.launch(Stream::Compute, &copy.into())?;
         }
         let [source, target] = self
             .slots

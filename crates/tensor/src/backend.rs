@@ -18,9 +18,20 @@ pub struct BufferSpec<'a> {
     pub len: usize,
 }
 
-/// A queue of operators that run in order. Stream 0 always exists.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stream(pub u32);
+/// A queue of operators and copies that run in order, by its role. What stands in two streams runs in any order, unless one of them
+/// waits for the other ([`Backend::wait`]). A device may run several of them as one.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Operators, and every copy that names no stream.
+    #[default]
+    Compute,
+    /// Copies to host memory.
+    ToHost,
+    /// Copies from host memory.
+    ToDevice,
+    /// Collectives of the ranks along one axis, by the caller's number of the axis.
+    Axis(u8),
+}
 
 /// A point in a stream that another stream can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,8 +56,11 @@ impl MemoryUse {
 /// A device. Object-safe: one dynamic call per operator costs nothing at these sizes.
 ///
 /// Life of a backend: `alloc` everything and `reserve_workspace` once (planning), then `launch` for the whole run.
-/// Operators launched on one stream run in order; a host `read` or `write` waits for what was launched before it.
-/// Results do not depend on the number of threads.
+/// Operators launched on one stream run in order. Copies that name no stream stand in [`Stream::Compute`]; every copy returns when its
+/// host memory may be used again, a copy to the host when the values are there. Results do not depend on the number of threads.
+///
+/// A device may compute later than it launches. [`TensorError::Device`] and [`TensorError::LateIndex`] may then come from any later
+/// call, and the buffers hold nothing that can be used.
 pub trait Backend: Send {
     /// Short name for messages: "cpu", "null".
     fn name(&self) -> &str;
@@ -64,10 +78,16 @@ pub trait Backend: Send {
     fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError>;
 
     /// Marks the present end of a stream.
-    fn record(&mut self, stream: Stream) -> Event;
+    ///
+    /// # Errors
+    /// A device that failed.
+    fn record(&mut self, stream: Stream) -> Result<Event, TensorError>;
 
-    /// What is launched on `stream` from now on waits for `event`.
-    fn wait(&mut self, stream: Stream, event: Event);
+    /// What is put into `stream` from now on, copies too, waits for `event`.
+    ///
+    /// # Errors
+    /// A device that failed.
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), TensorError>;
 
     /// Returns when everything launched has been computed.
     fn sync(&mut self) -> Result<(), TensorError>;
@@ -81,8 +101,9 @@ pub trait Backend: Send {
     /// Named copy device -> host, converted to f32, row-major without gaps.
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError>;
 
-    /// Named copy device -> host of elements of any type as they are, row-major without gaps, in the byte order of the host.
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError>;
+    /// Named copy device -> host of elements of any type as they are, row-major without gaps, in the byte order of the host: what they
+    /// are at the present end of `stream`.
+    fn read_bytes(&mut self, stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError>;
 
     /// Begins to read views into `values`, converted to f32, each to the place that stands beside it, while what is launched from now on
     /// is computed. They are read as they are now: an operator or a write that would change a buffer of one waits until the read is
@@ -108,8 +129,8 @@ pub trait Backend: Send {
         Ok(PendingRead::over(values, finite))
     }
 
-    /// Named copy host -> device of elements of any type as they are.
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError>;
+    /// Named copy host -> device of elements of any type as they are, at the end of `stream`.
+    fn write_bytes(&mut self, stream: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError>;
 
     /// Memory held now.
     fn memory(&self) -> MemoryUse;

@@ -89,7 +89,46 @@ pub enum TensorError {
         /// Rows of the table.
         len: usize,
     },
+    /// An index operand pointed outside its table, and the device found it after the launch had returned: what it computed since then is
+    /// worth nothing.
+    #[error(
+        "{op}: {operand}[{at}] = {index} is outside a table of {len} rows, found after the launch; check that tokenizer and model \
+         belong together"
+    )]
+    LateIndex {
+        /// Operator name.
+        op: &'static str,
+        /// Operand name.
+        operand: &'static str,
+        /// Position in the operand.
+        at: usize,
+        /// The index found there.
+        index: u32,
+        /// Rows of the table.
+        len: usize,
+    },
+    /// The device failed: every later call of it errs, and its memory is lost.
+    #[error("the device failed in {during}: {problem}")]
+    Device {
+        /// Operator or copy in which it was found; what was launched before may be the cause.
+        during: &'static str,
+        /// What the device answers.
+        problem: Box<str>,
+    },
     /// What somebody that the model calls in the middle of a pass answers.
     #[error("{0}")]
     Outside(Box<str>),
+}
+
+impl TensorError {
+    /// The same error of an operator whose launch has returned.
+    #[must_use]
+    pub fn found_late(self) -> TensorError {
+        match self {
+            TensorError::Index { op, operand, at, index, len } => {
+                TensorError::LateIndex { op, operand, at, index, len }
+            }
+            other => other,
+        }
+    }
 }

@@ -108,12 +108,14 @@ impl Backend for NullBackend {
         Ok(())
     }
 
-    fn record(&mut self, _stream: Stream) -> Event {
+    fn record(&mut self, _stream: Stream) -> Result<Event, TensorError> {
         self.events += 1;
-        Event(self.events)
+        Ok(Event(self.events))
     }
 
-    fn wait(&mut self, _stream: Stream, _event: Event) {}
+    fn wait(&mut self, _stream: Stream, _event: Event) -> Result<(), TensorError> {
+        Ok(())
+    }
 
     fn sync(&mut self) -> Result<(), TensorError> {
         Ok(())
@@ -134,11 +136,11 @@ impl Backend for NullBackend {
     }
 
     /// Leaves `bytes` as they are: a dry run of a large step would else fill terabytes.
-    fn read_bytes(&mut self, src: View, _bytes: &mut [u8]) -> Result<(), TensorError> {
+    fn read_bytes(&mut self, _stream: Stream, src: View, _bytes: &mut [u8]) -> Result<(), TensorError> {
         self.inside(&src)
     }
 
-    fn write_bytes(&mut self, dst: View, _bytes: &[u8]) -> Result<(), TensorError> {
+    fn write_bytes(&mut self, _stream: Stream, dst: View, _bytes: &[u8]) -> Result<(), TensorError> {
         self.inside(&dst)
     }
 
@@ -160,10 +162,10 @@ mod tests {
         let mut b = NullBackend::new();
         let w = b.alloc(BufferSpec { class: "weights", name: "w", dtype: DType::Bf16, len: 10 }).unwrap();
         b.alloc(BufferSpec { class: "gradients", name: "w", dtype: DType::F32, len: 10 }).unwrap();
-        b.launch(Stream(0), &Fill { dst: w.vector(), value: 0.0 }.into()).unwrap();
+        b.launch(Stream::Compute, &Fill { dst: w.vector(), value: 0.0 }.into()).unwrap();
         assert_eq!(b.memory().classes, vec![("gradients", Bytes(40)), ("weights", Bytes(20))]);
         assert_eq!(b.counts()["fill"], Count { launches: 1, flops: Flops(0.0), bytes: Bytes(20) });
         let foreign = Buffer { id: 9, len: 10, dtype: DType::F32 }.vector();
-        assert!(b.launch(Stream(0), &Fill { dst: foreign, value: 0.0 }.into()).is_err());
+        assert!(b.launch(Stream::Compute, &Fill { dst: foreign, value: 0.0 }.into()).is_err());
     }
 }

@@ -92,7 +92,10 @@ impl PendingRead {
     /// A reading thread that ended before its time.
     pub fn wait(self) -> Result<ReadValues, TensorError> {
         let mut state = self.0.until_over();
-        let lost = || TensorError::Outside("the thread that reads from the device has panicked".into());
+        let lost = || TensorError::Device {
+            during: "begin_read",
+            problem: "the thread that reads has panicked".into(),
+        };
         let (values, finite) = state.found.take().ok_or_else(lost)?;
         Ok(ReadValues { values, finite, held_up: state.held_up })
     }

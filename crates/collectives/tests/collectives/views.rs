@@ -67,11 +67,13 @@ impl Backend for Memory {
         unreachable!("collectives over views launch nothing")
     }
 
-    fn record(&mut self, _: Stream) -> Event {
-        Event(0)
+    fn record(&mut self, _: Stream) -> Result<Event, TensorError> {
+        Ok(Event(0))
     }
 
-    fn wait(&mut self, _: Stream, _: Event) {}
+    fn wait(&mut self, _: Stream, _: Event) -> Result<(), TensorError> {
+        Ok(())
+    }
 
     fn sync(&mut self) -> Result<(), TensorError> {
         Ok(())
@@ -91,12 +93,12 @@ impl Backend for Memory {
         self.each(src, |i, word| values[i] = f32::from_bits(*word))
     }
 
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+    fn read_bytes(&mut self, _: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
         let size = src.dtype().size();
         self.each(src, |i, word| bytes[i * size..][..size].copy_from_slice(&word.to_le_bytes()[..size]))
     }
 
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+    fn write_bytes(&mut self, _: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
         let size = dst.dtype().size();
         self.each(dst, |i, word| {
             let mut whole = [0; 4];

@@ -7,6 +7,7 @@ mod devices;
 mod engines;
 #[cfg(target_arch = "x86_64")]
 mod fp16;
+mod late;
 mod mutations;
 mod threads;
 

@@ -51,12 +51,12 @@ impl Backend for Skipping {
         self.backend.reserve_workspace(bytes)
     }
 
-    fn record(&mut self, stream: Stream) -> Event {
+    fn record(&mut self, stream: Stream) -> Result<Event, TensorError> {
         self.backend.record(stream)
     }
 
-    fn wait(&mut self, stream: Stream, event: Event) {
-        self.backend.wait(stream, event);
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), TensorError> {
+        self.backend.wait(stream, event)
     }
 
     fn sync(&mut self) -> Result<(), TensorError> {
@@ -75,12 +75,12 @@ impl Backend for Skipping {
         self.backend.read_f32(src, values)
     }
 
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.backend.read_bytes(src, bytes)
+    fn read_bytes(&mut self, stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.backend.read_bytes(stream, src, bytes)
     }
 
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        self.backend.write_bytes(dst, bytes)
+    fn write_bytes(&mut self, stream: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        self.backend.write_bytes(stream, dst, bytes)
     }
 
     fn memory(&self) -> MemoryUse {

@@ -328,11 +328,11 @@ impl Backend for Named {
     fn launch(&mut self, stream: bessemer_tensor::Stream, op: &Op) -> Result<(), TensorError> {
         self.null.launch(stream, op)
     }
-    fn record(&mut self, stream: bessemer_tensor::Stream) -> Event {
+    fn record(&mut self, stream: bessemer_tensor::Stream) -> Result<Event, TensorError> {
         self.null.record(stream)
     }
-    fn wait(&mut self, stream: bessemer_tensor::Stream, event: Event) {
-        self.null.wait(stream, event);
+    fn wait(&mut self, stream: bessemer_tensor::Stream, event: Event) -> Result<(), TensorError> {
+        self.null.wait(stream, event)
     }
     fn sync(&mut self) -> Result<(), TensorError> {
         self.null.sync()
@@ -346,11 +346,21 @@ impl Backend for Named {
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.null.read_f32(src, values)
     }
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.null.read_bytes(src, bytes)
+    fn read_bytes(
+        &mut self,
+        stream: bessemer_tensor::Stream,
+        src: View,
+        bytes: &mut [u8],
+    ) -> Result<(), TensorError> {
+        self.null.read_bytes(stream, src, bytes)
     }
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        self.null.write_bytes(dst, bytes)
+    fn write_bytes(
+        &mut self,
+        stream: bessemer_tensor::Stream,
+        dst: View,
+        bytes: &[u8],
+    ) -> Result<(), TensorError> {
+        self.null.write_bytes(stream, dst, bytes)
     }
     fn memory(&self) -> MemoryUse {
         self.null.memory()

@@ -237,11 +237,11 @@ impl Backend for Masks {
         }
         self.null.launch(stream, op)
     }
-    fn record(&mut self, stream: Stream) -> Event {
+    fn record(&mut self, stream: Stream) -> Result<Event, TensorError> {
         self.null.record(stream)
     }
-    fn wait(&mut self, stream: Stream, event: Event) {
-        self.null.wait(stream, event);
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), TensorError> {
+        self.null.wait(stream, event)
     }
     fn sync(&mut self) -> Result<(), TensorError> {
         self.null.sync()
@@ -256,11 +256,11 @@ impl Backend for Masks {
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.null.read_f32(src, values)
     }
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.null.read_bytes(src, bytes)
+    fn read_bytes(&mut self, stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.null.read_bytes(stream, src, bytes)
     }
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        self.null.write_bytes(dst, bytes)
+    fn write_bytes(&mut self, stream: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        self.null.write_bytes(stream, dst, bytes)
     }
     fn memory(&self) -> MemoryUse {
         self.null.memory()

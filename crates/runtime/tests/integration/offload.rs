@@ -8,7 +8,7 @@ use bessemer_runtime::{
     Stream, TokenBatch,
 };
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream as DeviceStream, TensorError, View};
 use bessemer_units::{Bytes, Compression, Offload, OffloadPlan, Recompute, RecomputePlan, Storage};
 use std::collections::BTreeMap;
 use tiny::{SEQ, all_kinds, context, cpu, gradients, scored, tokens, values};
@@ -25,7 +25,7 @@ struct Second {
 impl Ranks for Second {
     fn offload(&mut self, backend: &mut dyn Backend, at: u64, src: View) -> Result<(), TensorError> {
         let mut bytes = vec![0; src.len() * src.dtype().size()];
-        backend.read_bytes(src, &mut bytes)?;
+        backend.read_bytes(DeviceStream::Compute, src, &mut bytes)?;
         self.written += bytes.len() as u64;
         self.end = self.end.max(at + bytes.len() as u64);
         let before = self.held.range(..=at).next_back().map_or(0, |(from, bytes)| from + bytes.len() as u64);
@@ -40,7 +40,7 @@ impl Ranks for Second {
     fn reload(&mut self, backend: &mut dyn Backend, at: u64, dst: View) -> Result<(), TensorError> {
         let bytes = self.held.remove(&at).unwrap();
         self.read += bytes.len() as u64;
-        backend.write_bytes(dst, &bytes)
+        backend.write_bytes(DeviceStream::Compute, dst, &bytes)
     }
 }
 

@@ -8,7 +8,7 @@ use bessemer_collectives::{Communicator, FaultySums};
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{Fault, FaultVerdict, Record};
 use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_train::Trainer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,10 +34,10 @@ fn take(counter: &AtomicU64) -> bool {
 fn flip(device: &mut dyn Backend, of: View) -> Result<(), TensorError> {
     let first = View { rows: 1, cols: 1, stride: 1, ..of };
     let mut bytes = vec![0; of.dtype().size()];
-    device.read_bytes(first, &mut bytes)?;
+    device.read_bytes(Stream::Compute, first, &mut bytes)?;
     let upper_half = bytes.len() - 2;
     bytes[upper_half] ^= 1 << 4;
-    device.write_bytes(first, &bytes)
+    device.write_bytes(Stream::Compute, first, &bytes)
 }
 
 fn wrong_device(wrong: Arc<Wrong>) -> Box<dyn Backend> {

@@ -31,11 +31,11 @@ impl Backend for Device {
     fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
         (self.launch)(&mut *self.inner, stream, op)
     }
-    fn record(&mut self, stream: Stream) -> Event {
+    fn record(&mut self, stream: Stream) -> Result<Event, TensorError> {
         self.inner.record(stream)
     }
-    fn wait(&mut self, stream: Stream, event: Event) {
-        self.inner.wait(stream, event);
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), TensorError> {
+        self.inner.wait(stream, event)
     }
     fn sync(&mut self) -> Result<(), TensorError> {
         self.inner.sync()
@@ -49,8 +49,8 @@ impl Backend for Device {
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.inner.read_f32(src, values)
     }
-    fn read_bytes(&mut self, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
-        self.inner.read_bytes(src, bytes)
+    fn read_bytes(&mut self, stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
+        self.inner.read_bytes(stream, src, bytes)
     }
     fn begin_read(
         &mut self,
@@ -59,8 +59,8 @@ impl Backend for Device {
     ) -> Result<PendingRead, TensorError> {
         self.inner.begin_read(sources, values)
     }
-    fn write_bytes(&mut self, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
-        self.inner.write_bytes(dst, bytes)
+    fn write_bytes(&mut self, stream: Stream, dst: View, bytes: &[u8]) -> Result<(), TensorError> {
+        self.inner.write_bytes(stream, dst, bytes)
     }
     fn memory(&self) -> MemoryUse {
         self.inner.memory()

@@ -80,7 +80,7 @@ impl Case {
             let broken = Arc::clone(&broken);
             let launch: Launch = Box::new(move |device, stream, op| {
                 match dies.is_some_and(|(_, victim)| victim == rank) && broken.load(Ordering::SeqCst) {
-                    true => Err(TensorError::Outside("the device broke".into())),
+                    true => Err(TensorError::Device { during: "launch", problem: "the device broke".into() }),
                     false => device.launch(stream, op),
                 }
             });

@@ -262,7 +262,9 @@ fn ranks_go_back_together() {
 /// A device that breaks after so many launches.
 fn breaking(mut left: u64) -> Box<dyn Backend> {
     let launch: Launch = Box::new(move |device, stream, op| {
-        left = left.checked_sub(1).ok_or(TensorError::Outside("the device broke".into()))?;
+        left = left
+            .checked_sub(1)
+            .ok_or(TensorError::Device { during: "launch", problem: "the device broke".into() })?;
         device.launch(stream, op)
     });
     Box::new(Device { inner: cpu(), launch })

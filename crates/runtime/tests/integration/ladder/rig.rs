@@ -80,7 +80,7 @@ impl Rig {
         let op = op.into();
         let scratch = self.backend.workspace(&op).unwrap();
         self.backend.reserve_workspace(scratch).unwrap();
-        self.backend.launch(Stream(0), &op).unwrap();
+        self.backend.launch(Stream::Compute, &op).unwrap();
     }
 
     /// `torch.optim.AdamW` with its defaults.
