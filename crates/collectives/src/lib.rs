@@ -1,5 +1,5 @@
 //! Collectives between ranks: a plain value ([`Collective`]), the memory it works on ([`Memory`]), and one trait that runs
-//! it ([`Communicator`]). [`ViewStaging`] runs collectives over views of a device.
+//! it ([`Communicator`]). [`DeviceCommunicator`] runs it over views of a device, on a stream.
 //!
 //! Sums are formed in the order of the ranks, wherever and whenever the terms arrive, so that every communicator gives
 //! the same bits. Volumes per rank are those of ring algorithms: N (n-1)/n elements sent for an all-gather or a
@@ -58,4 +58,4 @@ pub use stopwatch::{CallSpan, Stopwatch};
 pub use sum_check::SumCheck;
 pub use threads::{ThreadCommunicator, ThreadSettings};
 pub use transport::{Transport, TransportError};
-pub use views::{ViewError, ViewStaging, read_view, write_view};
+pub use views::{DeviceCommunicator, HostStaging, StagedCommunicator, Started, ViewError};

@@ -2,7 +2,7 @@
 
 use crate::config::Stage;
 use crate::error::ParallelError;
-use crate::exchange::{DataQueues, Exchange};
+use crate::exchange::{DataGroups, Exchange};
 use crate::flat::{GroupShards, Units};
 use crate::groups::ChunkGroups;
 use crate::memory::ParamMemory;
@@ -18,7 +18,7 @@ use crate::tensor::TensorGroup;
 use crate::transfers::PassTransfers;
 use crate::worker::Job;
 use bessemer_arch::{Span, TensorShard, TensorShardParam};
-use bessemer_collectives::Communicator;
+use bessemer_collectives::{DeviceCommunicator, HostStaging};
 use bessemer_mesh::Axis;
 use bessemer_optim::{OptimError, Optimizer, Peers, Ranks, StateView, StepStats};
 use bessemer_runtime::{ActivationConfig, Decoder, Pending, SlotMemory, StageConfig, StagePass};
@@ -69,11 +69,11 @@ pub struct Chunk {
     /// Weight parts that are left to do, by micro-batch.
     pub(crate) pending: HashMap<usize, Pending>,
     /// Ranks that have the same part of a tied token table, and the route of which they are the ends.
-    pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
+    pub(crate) ends: Option<(usize, Box<dyn DeviceCommunicator>)>,
 }
 
 impl Chunk {
-    /// Makes the buffers of a stage for a rank at `coord`; `beside`: another one of the rank, with which it takes turns, and whether
+    /// Makes the buffers of a stage for a rank at `coord`; `waited`: host memory of collectives that computation waits for; `beside`: another one of the rank, with which it takes turns, and whether
     /// it has the slots of that one.
     pub(crate) fn new(
         backend: &mut dyn Backend,
@@ -81,7 +81,7 @@ impl Chunk {
         coord: Coord,
         place: ChunkPlace,
         needs: &Needs,
-        groups: ChunkGroups,
+        (groups, waited): (ChunkGroups, &HostStaging),
         beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
@@ -120,20 +120,21 @@ impl Chunk {
         };
         let squares = LocalSquares::new(backend, &gradients)?;
         let group_of = |param: usize| units.list[units.place(param).unit].group;
-        let (sharing, operands) = share(backend, job, (&owners, &group_of), &list, &tensor_shard)?;
+        let (sharing, operands) = share(backend, job, (&owners, &group_of), &list, &tensor_shard, waited)?;
         let numbered = tensor_shard.iter().cloned().zip(&memory.params).enumerate();
         let gradients: Vec<_> = numbered
             .filter_map(|(number, (tensor_shard, p))| Some((tensor_shard, p.grad?, units.place(number).unit)))
             .collect();
-        let ChunkGroups { layers, data, ends } = groups;
-        let mut tensor = TensorGroup::new(layers, &part, (plan.sequence, plan.overlap), &gradients)?;
+        let ChunkGroups { layers, data, staging, ends } = groups;
+        let mut tensor = TensorGroup::new(layers, &part, (plan.sequence, plan.overlap), &gradients, waited)?;
         decoder.verify()?;
         expect_complete(&decoder, &tensor)?;
-        let ranks = data.iter().map(DataQueues::rank).collect();
+        let ranks = data.iter().map(DataGroups::rank).collect();
         let transfers = PassTransfers::new(&decoder, &memory, &units, &tensor, ranks, plan.reduce_dtype);
         let programs = decoder.programs().map(|(_, program, _)| program);
         tensor.plan_staging(programs, &transfers.completed(), job.types.gradients.dtype());
-        let exchange = Exchange::new(backend, data, &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;
+        let exchange =
+            Exchange::new(backend, (data, staging), &units.list, &memory, plan.reduce_dtype, plan.in_flight)?;
         Ok(Chunk {
             settles: (0..transfers.data.flats.len()).any(|flat| transfers.data.settles(flat)),
             transfers,
@@ -169,17 +170,13 @@ impl Chunk {
 
     /// Allocates the host memory that is planned.
     pub(crate) fn allocate_staging(&mut self) {
-        self.exchange.allocate();
-        self.tensor.allocate();
-        self.sharing.allocate();
-        self.operands.allocate();
+        self.exchange.staging().allocate();
     }
 
-    /// Bytes of host memory in which values wait for collectives.
+    /// Bytes of host memory of collectives that are in flight while the chunk computes.
     pub(crate) fn staging_bytes(&self) -> u64 {
         let in_flight = most_in_flight(self.decoder.programs().map(|(_, program, _)| program));
-        let staged = self.exchange.staging_bytes() + self.tensor.staging_bytes();
-        staged + self.sharing.bytes() + self.operands.bytes() + in_flight
+        self.exchange.staging().capacity_bytes() + in_flight
     }
 
     /// Lets the optimizer act together with the ranks that share the chunk's parameters. They all call this.

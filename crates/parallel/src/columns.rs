@@ -8,7 +8,7 @@
 use crate::exchange::ExchangeError;
 use crate::tensor::TensorGroup;
 use bessemer_arch::{ParamClass, TensorShardParam};
-use bessemer_collectives::{Collective, Parts, Pattern, ViewStaging};
+use bessemer_collectives::{Collective, HostStaging, Parts, Pattern};
 use bessemer_mesh::{DimRange, total};
 use bessemer_tensor::op::{Add, Copy, Op};
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
@@ -38,7 +38,6 @@ pub(crate) struct Columns {
     whole: View,
     /// One term of a sum: columns that several ranks hold.
     term: View,
-    staging: ViewStaging,
     parts: Parts,
 }
 
@@ -50,6 +49,7 @@ impl Columns {
         tensor_shards: &[Vec<TensorShardParam>],
         tokens: usize,
         activations: DType,
+        staging: &HostStaging,
     ) -> Result<Columns, TensorError> {
         let cut = |tensor_shards: &Vec<TensorShardParam>| {
             let sharding = &tensor_shards.first()?.sharding;
@@ -74,19 +74,8 @@ impl Columns {
         let gathered = alloc("gathered columns for curvature", activations, largest(held))?;
         let whole = alloc("columns for curvature", DType::F32, largest(|c| c.width))?;
         let term = alloc("term of columns for curvature", DType::F32, largest(repeated))?;
-        let mut staging = ViewStaging::default();
         staging.plan(1, activations, gathered.len());
-        Ok(Columns { cuts, gathered, whole, term, staging, parts: Parts::default() })
-    }
-
-    /// Allocates the host memory that is planned.
-    pub(crate) fn allocate(&mut self) {
-        self.staging.allocate();
-    }
-
-    /// Bytes of host memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.staging.capacity_bytes()
+        Ok(Columns { cuts, gathered, whole, term, parts: Parts::default() })
     }
 
     /// Which side of parameter number `param` is gathered: its inputs, or else its output gradients; none of one that is not
@@ -109,7 +98,8 @@ impl Columns {
         self.parts.set(spans.iter().map(|s| rows * total(s)));
         let gather = Collective::new("columns", Pattern::AllGather(&self.parts));
         let gathered = self.gathered.columns(0, self.parts.len());
-        self.staging.run(backend, &mut *tensor.line().idle()?, &gather, &[cut], &[gathered])?;
+        let (line, stream) = tensor.line();
+        line.run(backend, stream, &gather, &[cut], &[gathered])?;
         let whole = View { rows, cols: *width, stride: *width, ..self.whole };
         for (rank, own) in spans.iter().enumerate() {
             let across = total(own);

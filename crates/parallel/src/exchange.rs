@@ -19,10 +19,7 @@ use crate::int8::{Int8, QuantisedPiece};
 use crate::memory::{ParamMemory, Stretch};
 use crate::piece::{Piece, pieces};
 pub(crate) use bessemer_collectives::ViewError as ExchangeError;
-use bessemer_collectives::{
-    Collective, CollectiveQueue, ElementType, HostBuffer, Parts, Pattern, Reduce, Ticket, read_view,
-    write_view,
-};
+use bessemer_collectives::{Collective, DeviceCommunicator, HostStaging, Parts, Pattern, Reduce, Started};
 use bessemer_mesh::{Axis, even};
 use bessemer_program::{BUCKET, CollectiveKind, DataRank, PiecesInFlight, Transfer};
 use bessemer_tensor::op::{Add, Op};
@@ -30,41 +27,44 @@ use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::{DType, ReduceDType};
 use std::ops::Range;
 
-/// Queues of the data-parallel ranks of one group of parameters.
+/// The data-parallel ranks of one group of parameters.
 #[derive(Debug)]
-pub(crate) struct DataQueues {
+pub(crate) struct DataGroups {
     /// Ranks over which the group is sharded.
-    pub(crate) shard: CollectiveQueue,
+    pub(crate) shard: Box<dyn DeviceCommunicator>,
     /// Ranks with replicas: for other data, and mirrored holders.
-    pub(crate) replicate: CollectiveQueue,
+    pub(crate) replicate: Box<dyn DeviceCommunicator>,
 }
 
-impl DataQueues {
+impl DataGroups {
     /// This rank's position.
     pub(crate) fn rank(&self) -> DataRank {
-        let at = |queue: &CollectiveQueue| (queue.size(), queue.rank());
-        DataRank { shard: at(&self.shard), replicate: at(&self.replicate) }
+        let at = |group: &dyn DeviceCommunicator| (group.size(), group.rank());
+        DataRank { shard: at(&*self.shard), replicate: at(&*self.replicate) }
     }
 
-    fn over(&mut self, axis: Axis) -> &mut CollectiveQueue {
-        if axis == Axis::Replicate { &mut self.replicate } else { &mut self.shard }
+    fn over(&mut self, axis: Axis) -> &mut dyn DeviceCommunicator {
+        if axis == Axis::Replicate { &mut *self.replicate } else { &mut *self.shard }
     }
 }
 
 /// The transfers of one rank on the data-parallel axes.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    flow: PieceFlow<Ticket>,
-    staged: StagedPieces,
+    flow: PieceFlow<(Started, usize)>,
+    data: DataPieces,
+    staging: HostStaging,
+    /// By slot of pieces in 8 bits: no piece in flight has it.
+    free_slots: Vec<bool>,
     /// If gradients travel in 8 bits.
     int8: Option<Int8>,
 }
 
-/// Pieces of values and gradients between the memory of the device and collectives.
+/// Pieces of values and gradients, and the ranks among which they travel.
 #[derive(Debug)]
-struct StagedPieces {
+struct DataPieces {
     /// By group of parameters.
-    groups: Vec<DataQueues>,
+    groups: Vec<DataGroups>,
     /// By unit: its group.
     group_of: Vec<usize>,
     /// By unit.
@@ -73,11 +73,10 @@ struct StagedPieces {
     gradients: Vec<Option<Stretch>>,
     /// First element of this rank's part, by unit.
     own_start: Vec<usize>,
-    /// Staging buffers that no collective has.
-    free_for_gradients: Vec<HostBuffer>,
-    free_for_values: Vec<HostBuffer>,
     /// As [`ParamMemory::term`].
     term: Option<View>,
+    /// What a collective reads, and what it writes.
+    views: [Vec<View>; 2],
 }
 
 impl Exchange {
@@ -88,7 +87,7 @@ impl Exchange {
     /// An error of the device.
     pub(crate) fn new(
         backend: &mut dyn Backend,
-        groups: Vec<DataQueues>,
+        (groups, staging): (Vec<DataGroups>, HostStaging),
         units: &[FlatUnit],
         memory: &ParamMemory,
         reduce_dtype: ReduceDType,
@@ -109,16 +108,10 @@ impl Exchange {
         let dtype = |of: Option<&Stretch>| of.map_or(DType::F32, |s| s.whole.dtype());
         let (values, gradients) =
             (dtype(memory.values.first()), dtype(memory.gradients.iter().flatten().next()));
-        let buffers = |count: usize, dtype: DType, len: usize, idle: bool| -> Vec<HostBuffer> {
-            let count = if idle { 0 } else { count };
-            (0..count).map(|_| HostBuffer::planned(dtype.into(), len)).collect()
-        };
         let group_of: Vec<usize> = units.iter().map(|unit| unit.group).collect();
         let start = |(parts, group): (&Parts, &usize)| parts.range(groups[*group].shard.rank()).start;
         let own_start = memory.parts.iter().zip(&group_of).map(start).collect();
-        let mut staged = StagedPieces {
-            free_for_gradients: Vec::new(),
-            free_for_values: buffers(most.values, values, longest, !gathers),
+        let data = DataPieces {
             term: memory.term,
             groups,
             group_of,
@@ -126,28 +119,34 @@ impl Exchange {
             values: memory.values.clone(),
             gradients: memory.gradients.clone(),
             own_start,
+            views: Default::default(),
         };
         let int8 = match reduce_dtype {
             ReduceDType::Int8 if !silent => {
-                let of = &staged;
+                let of = &data;
                 let at = |unit: usize| of.groups[of.group_of[unit]].rank();
                 let whole = |unit: usize| of.gradients[unit].map(|gradients| gradients.whole);
-                Some(Int8::alloc(backend, &of.pieces, &at, &whole, &|unit, piece| {
+                Some(Int8::alloc(backend, most.gradients, &of.pieces, &at, &whole, &|unit, piece| {
                     of.summed(unit, piece).ok()
                 })?)
             }
             _ => None,
         };
-        staged.free_for_gradients = match &int8 {
-            Some(int8) => buffers(most.gradients, DType::U8, int8.most_staged(), silent),
-            None => buffers(most.gradients, gradients, longest, silent),
-        };
-        Ok(Exchange { flow: PieceFlow::new(most), staged, int8 })
+        if gathers {
+            staging.plan(most.values, values, longest);
+        }
+        match &int8 {
+            _ if silent => {}
+            Some(int8) => staging.plan(most.gradients, DType::U8, int8.most_staged()),
+            None => staging.plan(most.gradients, gradients, longest),
+        }
+        let free_slots = vec![true; most.gradients];
+        Ok(Exchange { flow: PieceFlow::new(most), data, staging, int8, free_slots })
     }
 
-    /// The queues of a group of parameters, for calls while no transfer is in flight.
-    pub(crate) fn group(&mut self, group: usize) -> &mut DataQueues {
-        &mut self.staged.groups[group]
+    /// The ranks of a group of parameters, for calls while no transfer is in flight.
+    pub(crate) fn group(&mut self, group: usize) -> &mut DataGroups {
+        &mut self.data.groups[group]
     }
 
     /// Most pieces that travel at once.
@@ -155,16 +154,9 @@ impl Exchange {
         self.flow.most()
     }
 
-    /// Allocates the staging buffers that are planned.
-    pub(crate) fn allocate(&mut self) {
-        let StagedPieces { free_for_gradients, free_for_values, .. } = &mut self.staged;
-        free_for_gradients.iter_mut().chain(free_for_values).for_each(HostBuffer::allocate);
-    }
-
-    /// Bytes of staging memory, on the host.
-    pub(crate) fn staging_bytes(&self) -> u64 {
-        let all = self.staged.free_for_gradients.iter().chain(&self.staged.free_for_values);
-        all.map(HostBuffer::capacity_bytes).sum()
+    /// Host memory of the pieces in flight.
+    pub(crate) fn staging(&self) -> &HostStaging {
+        &self.staging
     }
 
     /// Begins a transfer.
@@ -173,8 +165,8 @@ impl Exchange {
         backend: &mut dyn Backend,
         transfer: Transfer,
     ) -> Result<(), ExchangeError> {
-        let Exchange { flow, staged, int8 } = self;
-        flow.start(&mut DevicePieces { staged, int8: int8.as_ref(), backend }, transfer)
+        let Exchange { flow, data, int8, free_slots, .. } = self;
+        flow.start(&mut DevicePieces { data, int8: int8.as_ref(), free_slots, backend }, transfer)
     }
 
     /// Completes a transfer.
@@ -183,13 +175,13 @@ impl Exchange {
         backend: &mut dyn Backend,
         transfer: Transfer,
     ) -> Result<(), ExchangeError> {
-        let Exchange { flow, staged, int8 } = self;
-        flow.wait(&mut DevicePieces { staged, int8: int8.as_ref(), backend }, transfer)
+        let Exchange { flow, data, int8, free_slots, .. } = self;
+        flow.wait(&mut DevicePieces { data, int8: int8.as_ref(), free_slots, backend }, transfer)
     }
 
     /// The pieces of a unit.
     pub(crate) fn pieces(&self, unit: usize) -> &[Piece] {
-        &self.staged.pieces[unit]
+        &self.data.pieces[unit]
     }
 
     /// What a transfer in 8 bits does with a piece; none if gradients travel as they are stored.
@@ -203,17 +195,17 @@ impl Exchange {
     /// # Errors
     /// A term for which no memory was planned.
     pub(crate) fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
-        self.staged.sum_of(transfer, piece)
+        self.data.sum_of(transfer, piece)
     }
 
     /// The operator of [`bessemer_program::PassNode::Add`]. The sum is formed in f32 and rounded to the type of gradients.
     pub(crate) fn addition(&self, unit: usize) -> Result<Op, TensorError> {
-        let sum = self.staged.gradient(unit)?.own;
-        Ok(Add { a: self.staged.term(unit)?, b: sum, out: sum }.into())
+        let sum = self.data.gradient(unit)?.own;
+        Ok(Add { a: self.data.term(unit)?, b: sum, out: sum }.into())
     }
 }
 
-impl StagedPieces {
+impl DataPieces {
     /// The gradients of a unit.
     fn gradient(&self, unit: usize) -> Result<Stretch, TensorError> {
         let frozen = || TensorError::Outside(format!("unit {unit} is frozen and has no gradients").into());
@@ -237,56 +229,64 @@ impl StagedPieces {
 
     /// What an all-reduce sums of a piece: this rank's part, if the shard axis has summed it before.
     fn summed(&self, unit: usize, piece: &Piece) -> Result<View, TensorError> {
-        let (gradients, shard) = (self.gradient(unit)?, &self.queues(unit).shard);
+        let (gradients, shard) = (self.gradient(unit)?, &self.ranks(unit).shard);
         Ok(match shard.size() {
             1 => gradients.whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
             _ => self.own(gradients.own, unit, &piece.ranges[shard.rank()]),
         })
     }
 
-    /// The queues of a unit's group.
-    fn queues(&self, unit: usize) -> &DataQueues {
+    /// The ranks of a unit's group.
+    fn ranks(&self, unit: usize) -> &DataGroups {
         &self.groups[self.group_of[unit]]
-    }
-
-    fn queue(&mut self, transfer: Transfer) -> &mut CollectiveQueue {
-        self.groups[self.group_of[transfer.flat]].over(transfer.axis)
     }
 
     /// Where the sum of a piece belongs on this rank: of an all-reduce its part of what is summed.
     fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
         let unit = transfer.flat;
         if transfer.kind == CollectiveKind::AllReduce {
-            let rank = self.queues(unit).rank();
+            let rank = self.ranks(unit).rank();
             let (ranks, me) = if transfer.axis == Axis::Replicate { rank.replicate } else { rank.shard };
             let summed = self.summed(unit, &self.pieces[unit][piece])?;
             let own = even(summed.len(), ranks, me);
             return Ok(summed.columns(own.start, own.len));
         }
         let part = if transfer.term { self.term(unit)? } else { self.gradient(unit)?.own };
-        Ok(self.own(part, unit, &self.pieces[unit][piece].ranges[self.queues(unit).shard.rank()]))
+        Ok(self.own(part, unit, &self.pieces[unit][piece].ranges[self.ranks(unit).shard.rank()]))
     }
 
-    /// Encodes the quantised of a piece and starts their all-to-all.
+    /// Starts a collective of a piece from the first list of views to the second.
+    fn collective(
+        &mut self,
+        backend: &mut dyn Backend,
+        (transfer, piece): (Transfer, usize),
+        pattern: Pattern<'_>,
+    ) -> Result<Started, ExchangeError> {
+        let Transfer { flat, axis, .. } = transfer;
+        let collective = Collective::new(&self.pieces[flat][piece].name, pattern);
+        let [from, to] = &self.views;
+        self.groups[self.group_of[flat]].over(axis).start(backend, stream(axis), &collective, from, to)
+    }
+
+    /// The ranks of a transfer.
+    fn over(&mut self, transfer: Transfer) -> &mut dyn DeviceCommunicator {
+        self.groups[self.group_of[transfer.flat]].over(transfer.axis)
+    }
+
+    /// Encodes every rank's part of a piece and starts their all-to-all.
     fn begin_int8(
         &mut self,
         backend: &mut dyn Backend,
-        int8: &Int8,
+        (int8, slot): (&Int8, usize),
         (transfer, piece): (Transfer, usize),
-    ) -> Result<Ticket, ExchangeError> {
+    ) -> Result<Started, ExchangeError> {
         let quantised = int8.piece(transfer.axis, transfer.flat, piece);
-        let empty = || HostBuffer::with_capacity(ElementType::U8, 0);
-        let mut values = self.free_for_gradients.pop().unwrap_or_else(empty);
-        values.reset(ElementType::U8, quantised.bytes.len() + quantised.received.len());
-        for (rank, part) in quantised.views.iter().enumerate() {
-            int8.scratch.encode(*part).try_for_each(|op| backend.launch(Stream::Compute, &op))?;
-            let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(rank)];
-            int8.scratch.read(backend, part.len(), bytes)?;
-        }
+        launch(backend, int8.encode_parts(slot, quantised))?;
+        let [from, to] = &mut self.views;
+        fill(from, int8.parts(slot, quantised).0);
+        fill(to, int8.own(slot, quantised));
         let pattern = Pattern::AllToAll { send: &quantised.bytes, receive: &quantised.received };
-        let name = &self.pieces[transfer.flat][piece].name;
-        let queue = self.groups[self.group_of[transfer.flat]].over(transfer.axis);
-        Ok(queue.start(&Collective::new(name, pattern), values)?)
+        self.collective(backend, (transfer, piece), pattern)
     }
 
     /// Decodes what an all-to-all has brought, and sums it; of an all-reduce encodes the sum and starts its all-gather. Or decodes what
@@ -294,139 +294,108 @@ impl StagedPieces {
     fn end_int8(
         &mut self,
         backend: &mut dyn Backend,
-        int8: &Int8,
+        (int8, slot): (&Int8, usize),
         (transfer, piece, leg): (Transfer, usize, usize),
-        pending: Ticket,
-    ) -> Result<Option<Ticket>, ExchangeError> {
-        let (scratch, quantised) = (&int8.scratch, int8.piece(transfer.axis, transfer.flat, piece));
-        let mut values = self.queue(transfer).finish(pending)?;
-        let launch = |backend: &mut dyn Backend, op: Op| backend.launch(Stream::Compute, &op);
+    ) -> Result<Option<Started>, ExchangeError> {
+        let quantised = int8.piece(transfer.axis, transfer.flat, piece);
         if leg > 0 {
-            for (rank, part) in quantised.views.iter().enumerate() {
-                scratch.write(backend, part.len(), &values.as_slice()[quantised.bytes.range(rank)])?;
-                scratch.decode(*part, false).try_for_each(|op| launch(backend, op))?;
-            }
-            self.free_for_gradients.push(values);
+            launch(backend, int8.decode_parts(slot, quantised))?;
             return Ok(None);
         }
         let own = self.sum_of(transfer, piece)?;
-        let sum = scratch.sum_of(own);
-        let received = &values.as_slice::<u8>()[quantised.bytes.len()..];
-        for rank in 0..quantised.received.count() {
-            scratch.write(backend, own.len(), &received[quantised.received.range(rank)])?;
-            scratch.decode(sum, rank > 0).try_for_each(|op| launch(backend, op))?;
-        }
+        launch(backend, int8.decode_sum(slot, quantised, own))?;
         if transfer.kind == CollectiveKind::ReduceScatter {
-            scratch.round(own).into_iter().try_for_each(|op| launch(backend, op))?;
-            self.free_for_gradients.push(values);
+            launch(backend, int8.round(own))?;
             return Ok(None);
         }
-        scratch.encode(sum).try_for_each(|op| launch(backend, op))?;
-        values.reset(ElementType::U8, quantised.bytes.len());
-        let queue = self.groups[self.group_of[transfer.flat]].over(transfer.axis);
-        let bytes = &mut values.as_mut_slice::<u8>()[quantised.bytes.range(queue.rank())];
-        scratch.read(backend, own.len(), bytes)?;
-        let name = &self.pieces[transfer.flat][piece].name;
-        Ok(Some(queue.start(&Collective::new(name, Pattern::AllGather(&quantised.bytes)), values)?))
+        launch(backend, int8.encode_sum(slot, quantised, own))?;
+        let ([from, to], (all, mine)) = (&mut self.views, int8.parts(slot, quantised));
+        fill(from, mine);
+        fill(to, all);
+        self.collective(backend, (transfer, piece), Pattern::AllGather(&quantised.bytes)).map(Some)
     }
 
-    /// Copies a piece to a staging buffer and starts its collective.
+    /// Starts the collective of a piece.
     fn begin(
         &mut self,
         backend: &mut dyn Backend,
         transfer: Transfer,
         piece: usize,
-    ) -> Result<Ticket, ExchangeError> {
-        let unit = transfer.flat;
-        let (free, whole) = match transfer.kind {
-            CollectiveKind::AllGather => (&mut self.free_for_values, self.values[unit].whole),
-            _ => {
-                let gradients = self.gradient(unit)?.whole;
-                (&mut self.free_for_gradients, gradients)
-            }
+    ) -> Result<Started, ExchangeError> {
+        let Transfer { flat: unit, axis, kind, .. } = transfer;
+        let [mut from, mut to] = std::mem::take(&mut self.views);
+        let Piece { name, ranges, parts } = &self.pieces[unit][piece];
+        let each = |of: View| ranges.iter().map(move |range| of.columns(range.start, range.len()));
+        let pattern = if axis == Axis::Replicate {
+            let summed = self.summed(unit, &self.pieces[unit][piece])?;
+            fill(&mut from, [summed]);
+            fill(&mut to, [summed]);
+            Pattern::AllReduce(Reduce::Sum)
+        } else if kind == CollectiveKind::AllGather {
+            let Stretch { whole, own } = self.values[unit];
+            fill(&mut from, [self.own(own, unit, &ranges[self.ranks(unit).shard.rank()])]);
+            fill(&mut to, each(whole));
+            Pattern::AllGather(parts)
+        } else {
+            fill(&mut from, each(self.gradient(unit)?.whole));
+            fill(&mut to, [self.sum_of(transfer, piece)?]);
+            Pattern::ReduceScatter(parts, Reduce::Sum)
         };
-        let dtype = whole.dtype();
-        let mut values = free.pop().unwrap_or_else(|| HostBuffer::with_capacity(dtype.into(), 0));
-        let p = &self.pieces[unit][piece];
-        if transfer.axis == Axis::Replicate {
-            let summed = self.summed(unit, p)?;
-            values.reset(values.element(), summed.len());
-            read_view(backend, summed, &mut values, 0..summed.len())?;
-            let sum = Collective::new(&p.name, Pattern::AllReduce(Reduce::Sum));
-            return Ok(self.groups[self.group_of[unit]].replicate.start(&sum, values)?);
-        }
-        values.reset(values.element(), p.parts.len());
-        let pattern = match transfer.kind {
-            CollectiveKind::AllGather => {
-                let me = self.queues(unit).shard.rank();
-                let own = self.own(self.values[unit].own, unit, &p.ranges[me]);
-                read_view(backend, own, &mut values, p.parts.range(me))?;
-                Pattern::AllGather(&p.parts)
-            }
-            _ => {
-                for (r, range) in p.ranges.iter().enumerate() {
-                    let part = whole.columns(range.start, range.len());
-                    read_view(backend, part, &mut values, p.parts.range(r))?;
-                }
-                Pattern::ReduceScatter(&p.parts, Reduce::Sum)
-            }
-        };
-        Ok(self.groups[self.group_of[unit]].shard.start(&Collective::new(&p.name, pattern), values)?)
+        let group = self.groups[self.group_of[unit]].over(axis);
+        let started = group.start(backend, stream(axis), &Collective::new(name, pattern), &from, &to);
+        self.views = [from, to];
+        started
     }
+}
 
-    /// Waits for a piece's collective and puts its result where it belongs.
-    fn end(
-        &mut self,
-        backend: &mut dyn Backend,
-        transfer: Transfer,
-        piece: usize,
-        pending: Ticket,
-    ) -> Result<(), ExchangeError> {
-        let unit = transfer.flat;
-        let values = self.queue(transfer).finish(pending)?;
-        let p = &self.pieces[unit][piece];
-        if transfer.axis == Axis::Replicate {
-            let summed = self.summed(unit, p)?;
-            write_view(backend, summed, &values, 0..summed.len())?;
-            self.free_for_gradients.push(values);
-            return Ok(());
-        }
-        if transfer.kind == CollectiveKind::AllGather {
-            for (r, range) in p.ranges.iter().enumerate() {
-                let whole = self.values[unit].whole.columns(range.start, range.len());
-                write_view(backend, whole, &values, p.parts.range(r))?;
-            }
-            self.free_for_values.push(values);
-            return Ok(());
-        }
-        let own = self.sum_of(transfer, piece)?;
-        write_view(backend, own, &values, p.parts.range(self.queues(unit).shard.rank()))?;
-        self.free_for_gradients.push(values);
-        Ok(())
-    }
+/// The stream of collectives along an axis.
+pub(crate) fn stream(axis: Axis) -> Stream {
+    Stream::Axis(axis as u8)
+}
+
+/// Replaces a list.
+pub(crate) fn fill(list: &mut Vec<View>, views: impl IntoIterator<Item = View>) {
+    list.clear();
+    list.extend(views);
+}
+
+fn launch(backend: &mut dyn Backend, ops: impl IntoIterator<Item = Op>) -> Result<(), TensorError> {
+    ops.into_iter().try_for_each(|op| backend.launch(Stream::Compute, &op))
 }
 
 /// Pieces of the transfers that run on a device.
 struct DevicePieces<'a> {
-    staged: &'a mut StagedPieces,
+    data: &'a mut DataPieces,
     int8: Option<&'a Int8>,
+    free_slots: &'a mut [bool],
     backend: &'a mut dyn Backend,
 }
 
+impl<'a> DevicePieces<'a> {
+    fn int8(&self, transfer: Transfer) -> Option<&'a Int8> {
+        self.int8.filter(|_| transfer.dtype == ReduceDType::Int8)
+    }
+}
+
 impl PieceWork for DevicePieces<'_> {
-    type Ticket = Ticket;
+    /// With the slot of a piece in 8 bits.
+    type Ticket = (Started, usize);
     type Error = ExchangeError;
 
     fn pieces(&self, transfer: Transfer) -> usize {
-        self.staged.pieces[transfer.flat].len()
+        self.data.pieces[transfer.flat].len()
     }
 
-    fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<Ticket, ExchangeError> {
+    fn begin(&mut self, transfer: Transfer, piece: usize) -> Result<(Started, usize), ExchangeError> {
+        let int8 = self.int8(transfer);
         let backend = &mut *self.backend;
-        match self.int8.filter(|_| transfer.dtype == ReduceDType::Int8) {
-            Some(int8) => self.staged.begin_int8(backend, int8, (transfer, piece)),
-            None => self.staged.begin(backend, transfer, piece),
-        }
+        let Some(int8) = int8 else { return Ok((self.data.begin(backend, transfer, piece)?, 0)) };
+        // The first: each step has the same.
+        let slot = self.free_slots.iter().position(|free| *free).ok_or_else(|| {
+            TensorError::Outside("more pieces in 8 bits are in flight than were planned".into())
+        })?;
+        self.free_slots[slot] = false;
+        Ok((self.data.begin_int8(backend, (int8, slot), (transfer, piece))?, slot))
     }
 
     fn end(
@@ -434,12 +403,16 @@ impl PieceWork for DevicePieces<'_> {
         transfer: Transfer,
         piece: usize,
         leg: usize,
-        ticket: Ticket,
-    ) -> Result<Option<Ticket>, ExchangeError> {
+        (started, slot): (Started, usize),
+    ) -> Result<Option<(Started, usize)>, ExchangeError> {
+        let int8 = self.int8(transfer);
         let backend = &mut *self.backend;
-        match self.int8.filter(|_| transfer.dtype == ReduceDType::Int8) {
-            Some(int8) => self.staged.end_int8(backend, int8, (transfer, piece, leg), ticket),
-            None => self.staged.end(backend, transfer, piece, ticket).map(|()| None),
+        self.data.over(transfer).finish(backend, started)?;
+        let Some(int8) = int8 else { return Ok(None) };
+        let next = self.data.end_int8(backend, (int8, slot), (transfer, piece, leg))?;
+        if next.is_none() {
+            self.free_slots[slot] = true;
         }
+        Ok(next.map(|started| (started, slot)))
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::chunk::Chunk;
 use crate::error::ParallelError;
+use crate::messages;
 use crate::notes::OrderSpan;
 use crate::operands::GradientPass;
 use crate::ranks::UnitRanks;
@@ -170,7 +171,7 @@ impl Worker {
             Action::Prepare => self.prepare_update(backend, number, run)?,
             Action::SumSize if run.skips() => {}
             Action::SumSize => {
-                run.size = self.control.sum(&mut *self.pipeline, "size of the step", run.size)?;
+                run.size = self.control.sum(&mut *self.pipeline.host()?, "size of the step", run.size)?;
             }
             Action::Update { update, keep, .. } => self.update(backend, number, *update, *keep, run)?,
             // Nothing is made of gradients that are not finite.
@@ -312,7 +313,7 @@ impl Worker {
         message: &Message,
     ) -> Result<(), ParallelError> {
         let view = self.chunks[number].outgoing(message.stream, message.slot)?;
-        parallel_error(self.messages.send(backend, &mut *self.pipeline, message, view))
+        parallel_error(messages::send(backend, &mut *self.pipeline, message, view))
     }
 
     fn receive(
@@ -327,7 +328,7 @@ impl Worker {
             self.expect_stream(step, number, message.slot, message.micro, run.source)?;
         }
         let view = self.chunks[number].incoming(message.stream, message.slot)?;
-        parallel_error(self.messages.receive(backend, &mut *self.pipeline, message, view))
+        parallel_error(messages::receive(backend, &mut *self.pipeline, message, view))
     }
 
     fn hand(
@@ -354,7 +355,7 @@ impl Worker {
     fn sum_squares(&mut self, number: usize, group: NormGroup) -> Result<(), ParallelError> {
         let name = "norm of the gradient";
         if let NormGroup::Shard(group) = group {
-            let mut shard = self.chunks[number].exchange.group(group).shard.idle()?;
+            let mut shard = self.chunks[number].exchange.group(group).shard.host()?;
             self.squares[group] = self.control.sum(&mut *shard, name, self.squares[group])?;
             return Ok(());
         }

@@ -3,9 +3,11 @@
 //! Groups are made in one order on every rank: the pipeline, then stage by stage those of the ranks that hold it. Ranks that
 //! share several groups therefore meet in the same order in all of them.
 
-use crate::exchange::DataQueues;
+use crate::exchange::DataGroups;
 use crate::plan::{Coord, Plan};
-use bessemer_collectives::{CollectiveError, CollectiveQueue, Communicator};
+use bessemer_collectives::{
+    CollectiveError, CollectiveQueue, Communicator, DeviceCommunicator, HostStaging, StagedCommunicator,
+};
 use bessemer_mesh::Axis;
 use bessemer_schedule::{Place, Program};
 
@@ -24,10 +26,12 @@ pub(crate) struct ChunkGroups {
     /// Ranks that share its layers.
     pub(crate) layers: LayerGroups,
     /// Data-parallel ranks, by group of parameters.
-    pub(crate) data: Vec<DataQueues>,
+    pub(crate) data: Vec<DataGroups>,
+    /// Host memory of pieces that travel among them.
+    pub(crate) staging: HostStaging,
     /// Ranks that have the same part of a token table that the first and the last stage both hold, and the route of which
     /// they are the ends.
-    pub(crate) ends: Option<(usize, Box<dyn Communicator>)>,
+    pub(crate) ends: Option<(usize, Box<dyn DeviceCommunicator>)>,
 }
 
 /// Process groups of a rank, one per mesh axis: the ranks whose coordinates differ on that axis only.
@@ -36,17 +40,26 @@ pub(crate) struct Groups {
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
     /// Ranks of all stages that see the same data.
-    pub(crate) pipeline: Box<dyn Communicator>,
+    pub(crate) pipeline: Box<dyn DeviceCommunicator>,
+    /// Host memory of collectives that computation waits for.
+    pub(crate) staging: HostStaging,
     /// By chunk of this rank.
     pub(crate) chunks: Vec<ChunkGroups>,
 }
 
-/// Makes a queue over `group`. With `overlap` its collectives run on a progress thread, if the group has other ranks.
-pub(crate) fn queue(group: Box<dyn Communicator>, overlap: bool) -> Result<CollectiveQueue, CollectiveError> {
-    match overlap && group.size() > 1 {
-        true => CollectiveQueue::with_progress_thread(group),
-        false => Ok(CollectiveQueue::blocking(group)),
-    }
+/// Makes the end of a group for values of the device. With `overlap` its collectives run on a progress thread, if the group has other
+/// ranks.
+pub(crate) fn on_device(
+    group: Box<dyn Communicator>,
+    overlap: bool,
+    waited: &HostStaging,
+    in_flight: &HostStaging,
+) -> Result<Box<dyn DeviceCommunicator>, CollectiveError> {
+    let queue = match overlap && group.size() > 1 {
+        true => CollectiveQueue::with_progress_thread(group)?,
+        false => CollectiveQueue::blocking(group),
+    };
+    Ok(Box::new(StagedCommunicator::new(queue, waited, in_flight)))
 }
 
 impl Groups {
@@ -62,7 +75,8 @@ impl Groups {
         let me = world.rank();
         let along = |axis: Axis| (axis.name(), plan.mesh.group(me, &[axis]));
         let (label, line) = along(Axis::Pipeline);
-        let pipeline = world.group(label, &line)?;
+        let waited = HostStaging::default();
+        let pipeline = on_device(world.group(label, &line)?, false, &waited, &waited)?;
         let mut chunks: Vec<Option<ChunkGroups>> = (0..program.chunks(at.pipeline)).map(|_| None).collect();
         for stage in 0..program.stages {
             let holders = program.holders(stage);
@@ -78,6 +92,7 @@ impl Groups {
                     Ok((axis, world.group(label, &line)?))
                 });
                 let axes = axes.collect::<Result<_, CollectiveError>>()?;
+                let staging = HostStaging::default();
                 let mut data = Vec::with_capacity(plan.groups.list().len());
                 for group in 0..plan.groups.list().len() {
                     let (shard_axes, reduce_axes) = (plan.shard_axes(group), plan.reduce_axes(group));
@@ -90,13 +105,11 @@ impl Groups {
                     let replicas = |p: &Place| plan.along_data(reduce_axes, Coord { pipeline: p.rank, ..at });
                     let line = ranks(holders.iter().flat_map(replicas).collect());
                     let replicate = world.group(&label(reduce_axes, Axis::Replicate), &line)?;
-                    data.push(DataQueues {
-                        shard: queue(shard, plan.overlap)?,
-                        replicate: queue(replicate, plan.overlap)?,
-                    });
+                    let device = |group| on_device(group, plan.overlap, &waited, &staging);
+                    data.push(DataGroups { shard: device(shard)?, replicate: device(replicate)? });
                 }
                 chunks[place.chunk] =
-                    Some(ChunkGroups { layers: LayerGroups { all, axes }, data, ends: None });
+                    Some(ChunkGroups { layers: LayerGroups { all, axes }, data, staging, ends: None });
             }
         }
         if tied && program.stages > 1 {
@@ -109,11 +122,11 @@ impl Groups {
                 let ends = world.group("tied table", &ranks(line))?;
                 let mine = if first.rank == at.pipeline { first } else { last };
                 if let Some(groups) = &mut chunks[mine.chunk] {
-                    groups.ends = Some((number, ends));
+                    groups.ends = Some((number, on_device(ends, false, &waited, &waited)?));
                 }
             }
         }
         let chunks = chunks.into_iter().flatten().collect();
-        Ok(Groups { coord: at, world, pipeline, chunks })
+        Ok(Groups { coord: at, world, pipeline, staging: waited, chunks })
     }
 }

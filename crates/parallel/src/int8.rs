@@ -22,20 +22,18 @@ use bessemer_collectives::Parts;
 use bessemer_mesh::{Axis, even};
 use bessemer_program::DataRank;
 use bessemer_tensor::op::{Copy, Dequantise, GRADIENT_BLOCK, Op, Quantise, quantised_bytes};
-use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
+use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::DType;
 use std::ops::Range;
 
 /// Class of the memory in which values wait for collectives.
 pub(crate) const IN_FLIGHT: &str = "in-flight buffers";
 
-/// Memory on the device for one part.
+/// Memory on the device for encoded parts, or the place of one in it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Int8Scratch {
+struct Encoded {
     codes: View,
     scales: View,
-    /// The sum, where gradients are not f32.
-    sum: Option<View>,
 }
 
 /// Blocks of a vector that [`Quantise`] takes as one matrix, a block in each row.
@@ -59,31 +57,33 @@ fn matrix(vector: View, BlockMatrix { start, rows, cols }: BlockMatrix) -> View 
     View { offset: vector.offset + start, rows, cols, stride: cols, ..vector }
 }
 
-impl Int8Scratch {
-    /// Allocates for parts of at most `longest` elements of gradients of type `dtype`.
-    fn alloc(backend: &mut dyn Backend, longest: usize, dtype: DType) -> Result<Int8Scratch, TensorError> {
+impl Encoded {
+    fn alloc(backend: &mut dyn Backend, (codes, scales): (usize, usize)) -> Result<Encoded, TensorError> {
         let mut vector = |name, dtype, len| {
             Ok::<_, TensorError>(backend.alloc(BufferSpec { class: IN_FLIGHT, name, dtype, len })?.vector())
         };
-        let codes = vector("codes of gradients", DType::U8, longest)?;
-        let scales = vector("scales of gradients", DType::F32, longest.div_ceil(GRADIENT_BLOCK))?;
-        let sum = match dtype {
-            DType::F32 => None,
-            _ => Some(vector("sum of gradients", DType::F32, longest)?),
-        };
-        Ok(Int8Scratch { codes, scales, sum })
+        let codes = vector("codes of gradients", DType::U8, codes)?;
+        Ok(Encoded { codes, scales: vector("scales of gradients", DType::F32, scales)? })
     }
 
-    /// Operators that encode a part into this memory.
-    pub(crate) fn encode(self, values: View) -> impl Iterator<Item = Op> {
+    /// The place of a part of `len` elements behind so many codes and scales of others.
+    fn part(self, (codes, scales): (usize, usize), len: usize) -> Encoded {
+        Encoded {
+            codes: self.codes.columns(codes, len),
+            scales: self.scales.columns(scales, len.div_ceil(GRADIENT_BLOCK)),
+        }
+    }
+
+    /// Operators that encode a part into this place.
+    fn encode(self, values: View) -> impl Iterator<Item = Op> {
         matrices(values.len()).map(move |blocks| {
             let (codes, scales) = self.place(blocks);
             Quantise { src: matrix(values, blocks), codes, scales, keep_sign: false }.into()
         })
     }
 
-    /// Operators that decode a part from this memory.
-    pub(crate) fn decode(self, dst: View, accumulate: bool) -> impl Iterator<Item = Op> {
+    /// Operators that decode a part from this place.
+    fn decode(self, dst: View, accumulate: bool) -> impl Iterator<Item = Op> {
         matrices(dst.len()).map(move |blocks| {
             let (codes, scales) = self.place(blocks);
             Dequantise { codes, scales, dst: matrix(dst, blocks), accumulate }.into()
@@ -96,47 +96,6 @@ impl Int8Scratch {
         let scales = BlockMatrix { start: start / GRADIENT_BLOCK, rows, cols: 1 };
         (matrix(self.codes, blocks), matrix(self.scales, scales))
     }
-
-    /// Where the sum of a part is formed that belongs to `own`.
-    pub(crate) fn sum_of(&self, own: View) -> View {
-        self.sum.map_or(own, |sum| sum.columns(0, own.len()))
-    }
-
-    /// The operator that rounds such a sum to the type of gradients, if that is another.
-    pub(crate) fn round(&self, own: View) -> Option<Op> {
-        self.sum.map(|_| Copy { src: self.sum_of(own), dst: own }.into())
-    }
-
-    /// Codes and scales of a part of so many elements.
-    fn halves(&self, len: usize) -> (View, View) {
-        (self.codes.columns(0, len), self.scales.columns(0, len.div_ceil(GRADIENT_BLOCK)))
-    }
-
-    /// Copies an encoded part of `len` elements to the host.
-    pub(crate) fn read(
-        &self,
-        backend: &mut dyn Backend,
-        len: usize,
-        bytes: &mut [u8],
-    ) -> Result<(), TensorError> {
-        let (codes, scales) = self.halves(len);
-        let (of_codes, of_scales) = bytes.split_at_mut(len);
-        backend.read_bytes(Stream::Compute, codes, of_codes)?;
-        backend.read_bytes(Stream::Compute, scales, of_scales)
-    }
-
-    /// Copies an encoded part of `len` elements from the host.
-    pub(crate) fn write(
-        &self,
-        backend: &mut dyn Backend,
-        len: usize,
-        bytes: &[u8],
-    ) -> Result<(), TensorError> {
-        let (codes, scales) = self.halves(len);
-        let (of_codes, of_scales) = bytes.split_at(len);
-        backend.write_bytes(Stream::Compute, codes, of_codes)?;
-        backend.write_bytes(Stream::Compute, scales, of_scales)
-    }
 }
 
 /// A piece as the ranks of one axis share it out.
@@ -148,13 +107,28 @@ pub(crate) struct QuantisedPiece {
     pub(crate) bytes: Parts,
     /// By rank: bytes that come from it, those of the own part.
     pub(crate) received: Parts,
+    /// By rank: codes and scales of the parts before its own, and of all parts at the end.
+    starts: Vec<(usize, usize)>,
+    me: usize,
 }
 
 impl QuantisedPiece {
     fn new(views: Vec<View>, me: usize) -> QuantisedPiece {
         let bytes = Parts::of(views.iter().map(|view| quantised_bytes(view.len())));
         let received = Parts::of(views.iter().map(|_| bytes.range(me).len()));
-        QuantisedPiece { views, bytes, received }
+        let mut starts = vec![(0, 0)];
+        let mut end = (0, 0);
+        starts.extend(views.iter().map(|view| {
+            end = (end.0 + view.len(), end.1 + view.len().div_ceil(GRADIENT_BLOCK));
+            end
+        }));
+        QuantisedPiece { views, bytes, received, starts, me }
+    }
+
+    /// Codes and scales of the own part from every rank.
+    fn received_len(&self) -> (usize, usize) {
+        let (own, ranks) = (self.views[self.me].len(), self.views.len());
+        (ranks * own, ranks * own.div_ceil(GRADIENT_BLOCK))
     }
 
     /// Most bytes that a rank sends: in an all-to-all all but its own part, in an all-gather all but the next one's.
@@ -164,10 +138,21 @@ impl QuantisedPiece {
     }
 }
 
-/// What transfers in 8 bits need beside staging buffers.
+/// Memory on the device for one piece in flight.
+#[derive(Debug, Clone, Copy)]
+struct Int8Slot {
+    /// Parts of all ranks, as this rank encodes them, or as an all-gather brings them.
+    parts: Encoded,
+    /// The own part, as every rank encodes it.
+    own: Encoded,
+}
+
+/// Pieces in 8 bits, and memory for those in flight.
 #[derive(Debug)]
 pub(crate) struct Int8 {
-    pub(crate) scratch: Int8Scratch,
+    slots: Vec<Int8Slot>,
+    /// The sum, where gradients are not f32.
+    sum: Option<View>,
     /// By unit and piece, if the unit is sharded over several ranks.
     shard: Vec<Vec<QuantisedPiece>>,
     /// By unit and piece, if the unit has several replicas.
@@ -176,9 +161,10 @@ pub(crate) struct Int8 {
 
 impl Int8 {
     /// `at` gives this rank's position in the group of a unit, `gradients` a unit's whole gradients, `summed` the view of a piece
-    /// that replicas reduce. A frozen unit has no pieces here.
+    /// that replicas reduce. A frozen unit has no pieces here. `most` pieces are in flight at once.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
+        most: usize,
         pieces: &[Vec<Piece>],
         at: &dyn Fn(usize) -> DataRank,
         gradients: &dyn Fn(usize) -> Option<View>,
@@ -202,16 +188,117 @@ impl Int8 {
             (ranks > 1).then(|| QuantisedPiece::new(parts(), me))
         };
         let (shard, replicate) = (each(&by_shard), each(&by_replica));
-        let all = || shard.iter().chain(&replicate).flatten().flat_map(|parts| &parts.views);
-        let longest = all().map(View::len).max().unwrap_or(0);
-        let dtype = all().next().map_or(DType::F32, View::dtype);
-        Ok(Int8 { scratch: Int8Scratch::alloc(backend, longest, dtype)?, shard, replicate })
+        let all = || shard.iter().chain(&replicate).flatten();
+        let largest = |of: &dyn Fn(&QuantisedPiece) -> (usize, usize)| {
+            all().map(of).fold((0, 0), |(a, b), (codes, scales)| (a.max(codes), b.max(scales)))
+        };
+        let parts = largest(&|piece| piece.starts.last().copied().unwrap_or_default());
+        let own = largest(&QuantisedPiece::received_len);
+        let slot =
+            |_| Ok(Int8Slot { parts: Encoded::alloc(backend, parts)?, own: Encoded::alloc(backend, own)? });
+        let slots = (0..most).map(slot).collect::<Result<_, TensorError>>()?;
+        let views = || all().flat_map(|piece| &piece.views);
+        let len = views().map(View::len).max().unwrap_or(0);
+        let sum = match views().next().map_or(DType::F32, View::dtype) {
+            DType::F32 => None,
+            _ => {
+                let spec = BufferSpec { class: IN_FLIGHT, name: "sum of gradients", dtype: DType::F32, len };
+                Some(backend.alloc(spec)?.vector())
+            }
+        };
+        Ok(Int8 { slots, sum, shard, replicate })
     }
 
     /// Most bytes of a staging buffer: what an all-to-all sends and receives.
     pub(crate) fn most_staged(&self) -> usize {
         let all = self.shard.iter().chain(&self.replicate).flatten();
         all.map(|parts| parts.bytes.len() + parts.received.len()).max().unwrap_or(0)
+    }
+
+    /// Operators that encode every rank's part of a piece.
+    pub(crate) fn encode_parts<'p>(
+        &self,
+        slot: usize,
+        piece: &'p QuantisedPiece,
+    ) -> impl Iterator<Item = Op> + use<'p> {
+        let parts = self.slots[slot].parts;
+        let of = move |(view, start): (&View, &(usize, usize))| parts.part(*start, view.len()).encode(*view);
+        piece.views.iter().zip(&piece.starts).flat_map(of)
+    }
+
+    /// Operators that decode every rank's part of a piece.
+    pub(crate) fn decode_parts<'p>(
+        &self,
+        slot: usize,
+        piece: &'p QuantisedPiece,
+    ) -> impl Iterator<Item = Op> + use<'p> {
+        let parts = self.slots[slot].parts;
+        let of = move |(view, start): (&View, &(usize, usize))| {
+            parts.part(*start, view.len()).decode(*view, false)
+        };
+        piece.views.iter().zip(&piece.starts).flat_map(of)
+    }
+
+    /// Operators that decode what has come of the part whose sum belongs to `own`, and add it up.
+    pub(crate) fn decode_sum(
+        &self,
+        slot: usize,
+        piece: &QuantisedPiece,
+        own: View,
+    ) -> impl Iterator<Item = Op> + use<> {
+        let (from, sum, blocks) =
+            (self.slots[slot].own, self.sum_of(own), own.len().div_ceil(GRADIENT_BLOCK));
+        (0..piece.views.len()).flat_map(move |rank| {
+            from.part((rank * own.len(), rank * blocks), own.len()).decode(sum, rank > 0)
+        })
+    }
+
+    /// Operators that encode such a sum as this rank's part.
+    pub(crate) fn encode_sum(
+        &self,
+        slot: usize,
+        piece: &QuantisedPiece,
+        own: View,
+    ) -> impl Iterator<Item = Op> + use<> {
+        self.slots[slot].parts.part(piece.starts[piece.me], own.len()).encode(self.sum_of(own))
+    }
+
+    /// The operator that rounds such a sum to the type of gradients, if that is another.
+    pub(crate) fn round(&self, own: View) -> Option<Op> {
+        self.sum.map(|_| Copy { src: self.sum_of(own), dst: own }.into())
+    }
+
+    /// Where the sum of a part is formed that belongs to `own`.
+    fn sum_of(&self, own: View) -> View {
+        self.sum.map_or(own, |sum| sum.columns(0, own.len()))
+    }
+
+    /// Views of every rank's part of a piece, and of this rank's alone.
+    pub(crate) fn parts<'p>(
+        &self,
+        slot: usize,
+        piece: &'p QuantisedPiece,
+    ) -> (impl Iterator<Item = View> + use<'p>, [View; 2]) {
+        let parts = self.slots[slot].parts;
+        let of = move |rank: usize| {
+            let Encoded { codes, scales } = parts.part(piece.starts[rank], piece.views[rank].len());
+            [codes, scales]
+        };
+        ((0..piece.views.len()).flat_map(of), of(piece.me))
+    }
+
+    /// Views of what every rank sends of the own part of a piece.
+    pub(crate) fn own<'p>(
+        &self,
+        slot: usize,
+        piece: &'p QuantisedPiece,
+    ) -> impl Iterator<Item = View> + use<'p> {
+        let (from, len) = (self.slots[slot].own, piece.views[piece.me].len());
+        (0..piece.views.len()).flat_map(move |rank| {
+            let before = (rank * len, rank * len.div_ceil(GRADIENT_BLOCK));
+            let Encoded { codes, scales } = from.part(before, len);
+            [codes, scales]
+        })
     }
 
     /// A piece on an axis.

@@ -2,13 +2,13 @@
 //! follows from the code.
 
 use super::*;
-use crate::exchange::{DataQueues, Exchange};
+use crate::exchange::{DataGroups, Exchange};
 use crate::flat::FlatUnit;
-use crate::groups::queue;
+use crate::groups::on_device;
 use crate::memory::{ParamMemory, Stretch};
 use bessemer_collectives::{
-    ChannelTransport, Communicator, Ledger, MessageCommunicator, MessageSettings, ThreadCommunicator,
-    ThreadSettings,
+    ChannelTransport, Communicator, HostStaging, Ledger, MessageCommunicator, MessageSettings,
+    ThreadCommunicator, ThreadSettings,
 };
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_mesh::{Layout, Placement};
@@ -56,10 +56,10 @@ type Reduced = Vec<Vec<f32>>;
 fn rank(case: Case, mut world: Box<dyn Communicator>, terms: &dyn Fn(usize, usize) -> Vec<f32>) -> Reduced {
     let me = world.rank();
     let (shard, replica) = (me % case.shards, me / case.shards);
-    let ledger = Ledger::new();
+    let (ledger, staging) = (Ledger::new(), HostStaging::default());
     let mut group = |label: &str, ranks: Vec<usize>| {
         let group = world.group(label, &ranks).unwrap();
-        queue(ledger.wrap(group), case.overlap).unwrap()
+        on_device(ledger.wrap(group), case.overlap, &staging, &staging).unwrap()
     };
     let shards = group("shard", (0..case.shards).map(|s| replica * case.shards + s).collect());
     let replicas = group("replicate", (0..case.replicas).map(|r| r * case.shards + shard).collect());
@@ -86,7 +86,7 @@ fn rank(case: Case, mut world: Box<dyn Communicator>, terms: &dyn Fn(usize, usiz
     let data = data_program(case, &memory, (shard, replica));
     let mut exchange = Exchange::new(
         &mut backend,
-        vec![DataQueues { shard: shards, replicate: replicas }],
+        (vec![DataGroups { shard: shards, replicate: replicas }], staging),
         &units,
         &memory,
         data.reduce_dtype,

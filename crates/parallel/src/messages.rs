@@ -4,17 +4,11 @@
 //! tensor parallelism each rank of the line talks to the one of the same position in the next stage: what both lines
 //! hold whole travels as often as there are ranks in a line, what is cut by rows (sequence parallelism) once.
 
-use crate::exchange::ExchangeError;
-use bessemer_collectives::{Collective, Communicator, Message, ViewStaging};
+use crate::exchange::{ExchangeError, stream};
+use bessemer_collectives::{Collective, DeviceCommunicator, Message};
+use bessemer_mesh::Axis;
 use bessemer_program::{Message as StreamMessage, Stream};
 use bessemer_tensor::{Backend, View};
-use bessemer_units::DType;
-
-/// Host memory for messages.
-#[derive(Debug, Default)]
-pub(crate) struct StreamMessages {
-    staging: ViewStaging,
-}
 
 fn tagged(message: &StreamMessage) -> Message<'static> {
     let name = match message.stream {
@@ -24,41 +18,22 @@ fn tagged(message: &StreamMessage) -> Message<'static> {
     Message::new(name, message.tag, message.peer)
 }
 
-impl StreamMessages {
-    /// Sends a copy of `view`, in the type in which it is stored.
-    pub(crate) fn send(
-        &mut self,
-        backend: &mut dyn Backend,
-        pipeline: &mut dyn Communicator,
-        message: &StreamMessage,
-        view: View,
-    ) -> Result<(), ExchangeError> {
-        self.staging.run(backend, pipeline, &Collective::send(tagged(message)), &[view], &[])
-    }
+/// Sends a copy of `view`, in the type in which it is stored.
+pub(crate) fn send(
+    backend: &mut dyn Backend,
+    pipeline: &mut dyn DeviceCommunicator,
+    message: &StreamMessage,
+    view: View,
+) -> Result<(), ExchangeError> {
+    pipeline.run(backend, stream(Axis::Pipeline), &Collective::send(tagged(message)), &[view], &[])
+}
 
-    /// Waits for a message and writes it to `view`.
-    pub(crate) fn receive(
-        &mut self,
-        backend: &mut dyn Backend,
-        pipeline: &mut dyn Communicator,
-        message: &StreamMessage,
-        view: View,
-    ) -> Result<(), ExchangeError> {
-        self.staging.run(backend, pipeline, &Collective::receive(tagged(message)), &[], &[view])
-    }
-
-    /// Allocates the host memory that is planned.
-    pub(crate) fn allocate(&mut self) {
-        self.staging.allocate();
-    }
-
-    /// Bytes of host memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.staging.capacity_bytes()
-    }
-
-    /// Plans host memory for views of so many elements.
-    pub(crate) fn plan(&mut self, elements: usize, dtype: DType) {
-        self.staging.plan(1, dtype, elements);
-    }
+/// Waits for a message and writes it to `view`.
+pub(crate) fn receive(
+    backend: &mut dyn Backend,
+    pipeline: &mut dyn DeviceCommunicator,
+    message: &StreamMessage,
+    view: View,
+) -> Result<(), ExchangeError> {
+    pipeline.run(backend, stream(Axis::Pipeline), &Collective::receive(tagged(message)), &[], &[view])
 }

@@ -277,7 +277,8 @@ impl PassOffload<'_> {
     ) -> Result<(), TensorError> {
         let bytes = src.len() * src.dtype().size();
         let mut buffer = self.offloading.copies.buffer(bytes)?;
-        backend.read_bytes(Stream::Compute, src, &mut buffer)?;
+        backend.order(Stream::Compute, Stream::ToHost)?;
+        backend.read_bytes(Stream::ToHost, src, &mut buffer)?;
         self.offloading.moved.written += bytes as u64;
         self.offloading.copies.write(self.base + at, buffer)
     }
@@ -299,7 +300,9 @@ impl PassOffload<'_> {
         offloading.begin()?;
         let buffer = offloading.copies.finish_read()?;
         offloading.begun.pop_front();
-        backend.write_bytes(Stream::Compute, dst, &buffer)?;
+        backend.order(Stream::Compute, Stream::ToDevice)?;
+        backend.write_bytes(Stream::ToDevice, dst, &buffer)?;
+        backend.order(Stream::ToDevice, Stream::Compute)?;
         offloading.moved.read += wanted.bytes as u64;
         offloading.free.entry(wanted.bytes).or_default().push(buffer);
         offloading.begin()

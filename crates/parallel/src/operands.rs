@@ -79,16 +79,6 @@ impl Operands {
         Operands { numbers, columns }
     }
 
-    /// Allocates the host memory that is planned.
-    pub(crate) fn allocate(&mut self) {
-        self.columns.iter_mut().for_each(Columns::allocate);
-    }
-
-    /// Bytes on the host.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.columns.as_ref().map_or(0, Columns::bytes)
-    }
-
     /// Returns the reader of a pass, if anybody reads its operands: work in bubbles, else the optimizer.
     pub(crate) fn reader<'a>(
         &'a mut self,

@@ -16,16 +16,18 @@
 use crate::columns::Columns;
 use crate::control::ControlMessages;
 use crate::error::ParallelError;
-use crate::exchange::{Exchange, ExchangeError};
+use crate::exchange::{Exchange, ExchangeError, fill, stream};
 use crate::operands::Operands;
 use crate::owner::Owners;
 use crate::tensor::TensorGroup;
 use crate::worker::Job;
 use bessemer_arch::TensorShardParam;
-use bessemer_collectives::{CollectiveError, Parts, Reduce};
+use bessemer_collectives::{Collective, CollectiveError, HostStaging, Parts, Pattern, Reduce};
 use bessemer_mesh::{Axis, ElementRun};
 use bessemer_optim::{OptimParam, OptimizerChoice, Peers};
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::op::Copy;
+use bessemer_tensor::{Backend, Stream, TensorError, View};
+use bessemer_units::DType;
 use std::ops::Range;
 
 /// A parameter as its optimizer's ranks see it.
@@ -36,12 +38,52 @@ struct Shared {
     group: usize,
     owner: Option<usize>,
     /// By tensor rank, where the parameter is cut: where its elements are in the whole.
-    runs: Vec<Vec<ElementRun>>,
+    blocks: Vec<Vec<Block>>,
     /// By tensor rank: lengths of the parts.
     parts: Parts,
 }
 
-/// Layouts and buffers that are the same in all steps.
+/// Rows of a part, one after the other, that stand equally far apart in the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    /// First element in the whole and in the part.
+    first: ElementRun,
+    rows: usize,
+    /// Elements of the whole from the start of a row to the start of the next.
+    stride: usize,
+}
+
+impl Block {
+    /// The blocks of a part.
+    fn of(runs: &[ElementRun]) -> Vec<Block> {
+        let mut blocks: Vec<Block> = Vec::new();
+        for run in runs {
+            if let Some(Block { first, rows, stride }) = blocks.last_mut()
+                && (first.len, first.local + *rows * first.len) == (run.len, run.local)
+            {
+                let apart = run.whole.saturating_sub(first.whole);
+                if *rows == 1 && apart >= run.len || *rows > 1 && apart == *rows * *stride {
+                    (*stride, *rows) = (apart / *rows, *rows + 1);
+                    continue;
+                }
+            }
+            blocks.push(Block { first: *run, rows: 1, stride: run.len });
+        }
+        blocks
+    }
+
+    fn of_whole(&self, whole: View) -> View {
+        let Block { first, rows, stride } = *self;
+        View { offset: whole.offset + first.whole, rows, cols: first.len, stride, ..whole }
+    }
+
+    fn of_part(&self, part: View) -> View {
+        let (offset, cols) = (part.offset + self.first.local, self.first.len);
+        View { offset, rows: self.rows, cols, stride: cols, ..part }
+    }
+}
+
+/// Layouts that are the same in all steps.
 #[derive(Debug)]
 pub(crate) struct OptimizerCommunication {
     /// By the number in the optimizer's list.
@@ -49,11 +91,8 @@ pub(crate) struct OptimizerCommunication {
     /// Parts of a reduce-scatter: the owner of a matrix gets all of it.
     lengths: Parts,
     control: ControlMessages,
-    /// What travels, on the host, and a whole parameter.
-    values: Vec<f32>,
-    whole: Vec<f32>,
-    /// Elements of both that are planned.
-    planned: [usize; 2],
+    /// What a gather writes.
+    views: Vec<View>,
 }
 
 impl OptimizerCommunication {
@@ -62,42 +101,30 @@ impl OptimizerCommunication {
     pub(crate) fn new(
         params: Vec<(usize, Option<usize>, Vec<TensorShardParam>)>,
         factor: usize,
+        staging: &HostStaging,
     ) -> OptimizerCommunication {
-        let (mut all, mut largest) = (factor, 0);
+        let mut most = factor;
         let shared = |(group, owner, tensor_shards): (usize, Option<usize>, Vec<TensorShardParam>)| {
             let name = tensor_shards.first().map_or(String::new(), |p| p.name().to_owned());
             let parts = Parts::of(tensor_shards.iter().map(TensorShardParam::len));
-            let cut = tensor_shards.len() > 1;
-            if cut {
-                all = all.max(parts.len());
-                largest = largest.max(tensor_shards[0].sharding.spec.len());
+            let mut blocks = Vec::new();
+            if tensor_shards.len() > 1 {
+                most = most.max(parts.len());
+                blocks.extend(tensor_shards.iter().map(|p| Block::of(&p.runs())));
             }
-            let runs =
-                if cut { tensor_shards.iter().map(TensorShardParam::runs).collect() } else { Vec::new() };
-            Shared { name, group, owner, runs, parts }
+            Shared { name, group, owner, blocks, parts }
         };
-        let params = params.into_iter().map(shared).collect();
+        let params: Vec<Shared> = params.into_iter().map(shared).collect();
+        if most > 0 {
+            staging.plan(1, DType::F32, most);
+        }
+        let views = params.iter().map(|p| p.blocks.iter().map(Vec::len).sum()).max().unwrap_or(0);
         OptimizerCommunication {
             params,
             lengths: Parts::default(),
             control: ControlMessages::default(),
-            values: Vec::new(),
-            whole: Vec::new(),
-            planned: [all, largest],
+            views: Vec::with_capacity(views),
         }
-    }
-
-    /// Allocates the host memory that is planned.
-    pub(crate) fn allocate(&mut self) {
-        for (memory, planned) in [&mut self.values, &mut self.whole].into_iter().zip(self.planned) {
-            memory.reserve_exact(planned.saturating_sub(memory.len()));
-        }
-    }
-
-    /// Bytes on the host, allocated or planned.
-    pub(crate) fn bytes(&self) -> u64 {
-        let [values, whole] = self.planned;
-        4 * (self.values.capacity().max(values) + self.whole.capacity().max(whole)) as u64
     }
 }
 
@@ -108,6 +135,7 @@ pub(crate) fn share(
     (owners, group_of): (&Owners, &dyn Fn(usize) -> usize),
     list: &[(usize, Range<usize>, OptimParam)],
     tensor_shard: &[TensorShardParam],
+    staging: &HostStaging,
 ) -> Result<(OptimizerCommunication, Operands), ParallelError> {
     let plan = job.plan;
     let ranks = plan.mesh.degree(Axis::Tensor);
@@ -131,11 +159,12 @@ pub(crate) fn share(
     }
     let columns = if curved && ranks > 1 {
         let all: Vec<_> = (0..numbers.len()).map(tensor_shards).collect();
-        Some(Columns::new(backend, &all, job.shape.tokens(), job.activations.storage.dtype())?)
+        let activations = job.activations.storage.dtype();
+        Some(Columns::new(backend, &all, job.shape.tokens(), activations, staging)?)
     } else {
         None
     };
-    Ok((OptimizerCommunication::new(params, factor), Operands::new(numbers, columns)))
+    Ok((OptimizerCommunication::new(params, factor, staging), Operands::new(numbers, columns)))
 }
 
 /// The peers of one step.
@@ -160,72 +189,64 @@ impl RankPeers<'_> {
     }
 
     fn summed(&mut self, backend: &mut dyn Backend, param: usize, factor: View) -> Result<(), ExchangeError> {
-        let OptimizerCommunication { params, lengths, values, .. } = &mut *self.sharing;
+        let OptimizerCommunication { params, lengths, .. } = &mut *self.sharing;
         let Shared { name, group, owner, .. } = &params[param];
-        let queues = self.exchange.group(*group);
-        let (ranks, me) = (queues.shard.size(), queues.shard.rank());
+        let groups = self.exchange.group(*group);
+        let (ranks, me) = (groups.shard.size(), groups.shard.rank());
         let owner = owner.unwrap_or(me);
-        let copies = queues.replicate.size();
-        if ranks * copies == 1 {
-            return Ok(());
-        }
-        values.resize(factor.len(), 0.0);
-        backend.read_f32(factor, values)?;
+        let (all, own) = ([factor], if owner == me { &[factor][..] } else { &[] });
         if ranks > 1 {
-            let len = values.len();
-            lengths.set((0..ranks).map(|r| if r == owner { len } else { 0 }));
-            let mut shard = queues.shard.idle()?;
-            shard.reduce_scatter(name, &mut *values, lengths, Reduce::Sum)?;
+            lengths.set((0..ranks).map(|r| if r == owner { factor.len() } else { 0 }));
+            let sum = Collective::new(name, Pattern::ReduceScatter(lengths, Reduce::Sum));
+            groups.shard.run(backend, stream(Axis::Shard), &sum, &all, own)?;
         }
-        if owner != me {
-            return Ok(());
+        if owner == me && groups.replicate.size() > 1 {
+            let sum = Collective::new(name, Pattern::AllReduce(Reduce::Sum));
+            groups.replicate.run(backend, stream(Axis::Replicate), &sum, &all, &all)?;
         }
-        if copies > 1 {
-            queues.replicate.idle()?.all_reduce(name, &mut *values, Reduce::Sum)?;
-        }
-        Ok(backend.write_f32(factor, values)?)
+        Ok(())
     }
 
     fn spread(
         &mut self,
         backend: &mut dyn Backend,
-        (param, from): (usize, usize),
+        (param, root): (usize, usize),
         inverse: View,
     ) -> Result<(), ExchangeError> {
-        let OptimizerCommunication { params, values, .. } = &mut *self.sharing;
-        let replicate = &mut self.exchange.group(params[param].group).replicate;
+        let Shared { name, group, .. } = &self.sharing.params[param];
+        let replicate = &mut self.exchange.group(*group).replicate;
         if replicate.size() == 1 {
             return Ok(());
         }
-        let mine = replicate.rank() == from;
-        values.resize(inverse.len(), 0.0);
-        if mine {
-            backend.read_f32(inverse, values)?;
-        }
-        replicate.idle()?.broadcast(&params[param].name, from, &mut *values)?;
-        if mine { Ok(()) } else { Ok(backend.write_f32(inverse, values)?) }
+        let root_here = replicate.rank() == root;
+        let inverse = [inverse];
+        let (from, to) = if root_here { (&inverse[..], &[][..]) } else { (&[][..], &inverse[..]) };
+        let spread = Collective::new(name, Pattern::Broadcast { root });
+        replicate.run(backend, stream(Axis::Replicate), &spread, from, to)
     }
 
     fn gathered(
         &mut self,
         backend: &mut dyn Backend,
         param: usize,
-        (part, to): (View, View),
+        (part, whole): (View, View),
     ) -> Result<(), ExchangeError> {
-        let OptimizerCommunication { params, values, whole, .. } = &mut *self.sharing;
-        let Shared { name, runs, parts, .. } = &params[param];
-        values.resize(parts.len(), 0.0);
-        let line = self.tensor.line();
-        backend.read_f32(part, &mut values[parts.range(line.rank())])?;
-        line.idle()?.all_gather(name, &mut *values, parts)?;
-        whole.resize(to.len(), 0.0);
-        for (rank, list) in runs.iter().enumerate() {
-            let part = &values[parts.range(rank)];
-            for run in list {
-                whole[run.wholes()].copy_from_slice(&part[run.locals()]);
-            }
+        let OptimizerCommunication { params, views, .. } = &mut *self.sharing;
+        let Shared { name, blocks, parts, .. } = &params[param];
+        let (line, stream) = self.tensor.line();
+        let (mine, gather) = (line.rank(), Collective::new(name, Pattern::AllGather(parts)));
+        fill(views, blocks.iter().flatten().map(|block| block.of_whole(whole)));
+        if part.dtype() == whole.dtype() {
+            return line.run(backend, stream, &gather, &[part], views);
         }
-        Ok(backend.write_f32(to, whole)?)
+        // Parts travel in the type of the whole.
+        for block in &blocks[mine] {
+            let op = Copy { src: block.of_part(part), dst: block.of_whole(whole) };
+            backend.launch(Stream::Compute, &op.into())?;
+        }
+        let before = blocks[..mine].iter().map(Vec::len).sum::<usize>();
+        let from = &views[before..before + blocks[mine].len()];
+        line.run(backend, stream, &gather, from, views)
     }
 }
 
@@ -258,7 +279,7 @@ impl Peers for RankPeers<'_> {
             return Ok(value);
         }
         let control = &mut self.sharing.control;
-        let mut sum = || control.sum(&mut *shard.idle()?, "size of the step", value);
+        let mut sum = || control.sum(&mut *shard.host()?, "size of the step", value);
         let result = sum().map_err(ExchangeError::from);
         self.note(result)
     }
@@ -281,15 +302,26 @@ impl Peers for RankPeers<'_> {
         whole: View,
         part: View,
     ) -> Result<(), TensorError> {
-        let rank = self.tensor.line().rank();
-        let OptimizerCommunication { params, values, whole: host, .. } = &mut *self.sharing;
-        let Some(list) = params[param].runs.get(rank) else { return Ok(()) };
-        host.resize(whole.len(), 0.0);
-        backend.read_f32(whole, host)?;
-        values.resize(part.len(), 0.0);
-        for run in list {
-            values[run.locals()].copy_from_slice(&host[run.wholes()]);
+        let rank = self.tensor.line().0.rank();
+        for block in self.sharing.params[param].blocks.get(rank).into_iter().flatten() {
+            let op = Copy { src: block.of_whole(whole), dst: block.of_part(part) };
+            backend.launch(Stream::Compute, &op.into())?;
         }
-        backend.write_f32(part, values)
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_a_matrix_are_one_block() {
+        let run = |whole, local, len| ElementRun { whole, local, len };
+        // Columns 2 and 3 of a matrix of five, then a vector, then its neighbour.
+        let runs = [run(2, 0, 2), run(7, 2, 2), run(12, 4, 2), run(30, 6, 3), run(33, 9, 1)];
+        let block = |first, rows, stride| Block { first, rows, stride };
+        let wanted = [block(runs[0], 3, 5), block(runs[3], 1, 3), block(runs[4], 1, 1)];
+        assert_eq!(Block::of(&runs), wanted);
     }
 }

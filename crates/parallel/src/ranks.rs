@@ -62,8 +62,8 @@ impl Ranks for UnitRanks<'_> {
         self.note(started)
     }
 
-    fn wait(&mut self, backend: &mut dyn Backend, id: usize, dst: View) -> Result<(), TensorError> {
-        let done = self.tensor.wait(backend, id, dst);
+    fn wait(&mut self, backend: &mut dyn Backend, id: usize, _dst: View) -> Result<(), TensorError> {
+        let done = self.tensor.wait(backend, id);
         self.note(done)
     }
 

@@ -307,8 +307,7 @@ impl PieceWork for WrittenPieces<'_, '_> {
             _ => (shard, rank.shard.0),
         };
         if let Some((int8, quantised)) = exchange.int8(transfer, piece) {
-            let mut encode = quantised.views.iter().flat_map(|part| int8.scratch.encode(*part));
-            encode.try_for_each(|op| self.writer.op(&op))?;
+            int8.encode_parts(0, quantised).try_for_each(|op| self.writer.op(&op))?;
             let (bytes, received) = (quantised.bytes.len() as u64, quantised.received.len() as u64);
             let traffic =
                 Traffic { kind: CollectiveKind::AllToAll, bytes, sent: quantised.most_sent(), ranks };
@@ -346,19 +345,16 @@ impl PieceWork for WrittenPieces<'_, '_> {
         self.writer.wait(group, id);
         let exchange = &self.of.exchange;
         let Some((int8, quantised)) = exchange.int8(transfer, piece) else { return Ok(None) };
-        let scratch = &int8.scratch;
         if leg > 0 {
-            let mut decode = quantised.views.iter().flat_map(|part| scratch.decode(*part, false));
-            return decode.try_for_each(|op| self.writer.op(&op)).map(|()| None);
+            return int8.decode_parts(0, quantised).try_for_each(|op| self.writer.op(&op)).map(|()| None);
         }
         let own = exchange.sum_of(transfer, piece).map_err(|e| SimError::Cost(e.to_string()))?;
-        let (sum, ranks) = (scratch.sum_of(own), quantised.views.len());
-        let mut decode = (0..ranks).flat_map(|rank| scratch.decode(sum, rank > 0));
-        decode.try_for_each(|op| self.writer.op(&op))?;
+        let ranks = quantised.views.len();
+        int8.decode_sum(0, quantised, own).try_for_each(|op| self.writer.op(&op))?;
         if transfer.kind == CollectiveKind::ReduceScatter {
-            return scratch.round(own).map_or(Ok(()), |op| self.writer.op(&op)).map(|()| None);
+            return int8.round(own).map_or(Ok(()), |op| self.writer.op(&op)).map(|()| None);
         }
-        scratch.encode(sum).try_for_each(|op| self.writer.op(&op))?;
+        int8.encode_sum(0, quantised, own).try_for_each(|op| self.writer.op(&op))?;
         let (bytes, kind) = (quantised.bytes.len() as u64, CollectiveKind::AllGather);
         let traffic = Traffic { kind, bytes, sent: quantised.most_sent(), ranks };
         let copied = Copied { read: quantised_bytes(own.len()) as u64, written: bytes };

@@ -292,7 +292,7 @@ impl Worker {
     /// Gives a tensor to the ranks of the other stages.
     fn tell(&mut self, holder: usize, name: &str, values: &mut [f32]) -> Result<(), ParallelError> {
         if self.pipeline.size() > 1 {
-            self.pipeline.broadcast(name, holder, values)?;
+            self.pipeline.host()?.broadcast(name, holder, values)?;
         }
         Ok(())
     }

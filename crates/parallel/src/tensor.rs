@@ -7,19 +7,20 @@
 //! backward pass, 2 n d (t-1)/t. Values travel in the type in which they are stored; sums are formed in f32 in the order of the
 //! ranks and rounded once, so that pieces and whole matrices have the same bits.
 
-use crate::exchange::ExchangeError;
+use crate::exchange::{ExchangeError, fill, stream};
 use crate::flat::common;
-use crate::groups::{LayerGroups, queue};
-use crate::rows::{Flight, Flights};
+use crate::groups::{LayerGroups, on_device};
+use crate::rows::Flight;
 use bessemer_arch::{GradientSum, ParamId, TensorShard, TensorShardParam};
 use bessemer_collectives::{
-    Collective, CollectiveError, CollectiveQueue, Communicator, Message, Parts, Pattern, Reduce, ViewStaging,
-    read_view, write_view,
+    Collective, CollectiveError, Communicator, DeviceCommunicator, HostStaging, Message, Parts, Pattern,
+    Reduce,
 };
 use bessemer_mesh::{Axis, PositionOrder, even};
 use bessemer_program::{CollectiveKind, Node, Phase, UnitProgram};
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::DType;
+use std::collections::VecDeque;
 use std::ops::{DerefMut, Range};
 
 /// Label of the groups of ranks that hold the same key/value heads.
@@ -48,27 +49,29 @@ struct PartialGradient {
 #[derive(Debug)]
 struct AxisGroup {
     axis: Axis,
-    group: CollectiveQueue,
-    flights: Flights,
+    group: Box<dyn DeviceCommunicator>,
+    /// In order.
+    in_flight: VecDeque<Flight>,
 }
 
 /// The ranks that share layers with one rank.
 #[derive(Debug)]
 pub(crate) struct TensorGroup {
     /// All of them, if they differ on several axes.
-    all: Option<CollectiveQueue>,
+    all: Option<Box<dyn DeviceCommunicator>>,
     /// By axis; at least one.
     axes: Vec<AxisGroup>,
     /// The axis over which heads, hidden units and the vocabulary are sharded.
     line: Axis,
     /// The ranks that hold the same key/value heads, where several do.
-    copies: Option<Box<dyn Communicator>>,
+    copies: Option<Box<dyn DeviceCommunicator>>,
     partial: Vec<PartialGradient>,
     /// Gradients of one collective.
     gradients: Vec<View>,
-    /// Parts of one collective that do not follow each other: of what is read, and of what is written.
-    stretches: [Vec<View>; 2],
-    staging: ViewStaging,
+    /// What one collective reads, and what it writes.
+    views: [Vec<View>; 2],
+    /// Host memory of collectives that computation waits for.
+    staging: HostStaging,
     name: String,
     parts: Parts,
     /// Of an all-to-all, parts of what comes.
@@ -87,6 +90,7 @@ impl TensorGroup {
         tensor_shard: &TensorShard,
         (sequence, overlap): (bool, bool),
         gradients: &[(TensorShardParam, View, usize)],
+        staging: &HostStaging,
     ) -> Result<TensorGroup, CollectiveError> {
         let (ranks, line): (Vec<usize>, Axis) = (tensor_shard.kv_group().collect(), tensor_shard.line());
         let of_heads = axes.iter_mut().find(|(axis, _)| *axis == line && tensor_shard.kv_replicas > 1);
@@ -108,28 +112,28 @@ impl TensorGroup {
             let over = if copies { SumRanks::Copies } else { SumRanks::Axis(line) };
             partial.push(PartialGradient { id, flat, over, gradient });
         }
-        let (gradients, staging) = (Vec::with_capacity(partial.len()), ViewStaging::default());
+        let gradients = Vec::with_capacity(partial.len());
         // Nothing travels beside the computation on a grid.
         let overlap = overlap && tensor_shard.grid.is_none();
+        let in_flight = HostStaging::default();
+        let device = |group, overlap| on_device(group, overlap, staging, &in_flight);
         let axis = |(axis, group)| {
-            Ok(AxisGroup { axis, group: queue(group, overlap)?, flights: Flights::default() })
+            Ok(AxisGroup { axis, group: device(group, overlap)?, in_flight: VecDeque::new() })
         };
         let axes = axes.into_iter().map(axis).collect::<Result<_, CollectiveError>>()?;
-        let all = all.map(CollectiveQueue::blocking);
-        let (parts, received) = (Parts::default(), Parts::default());
-        let (stretches, name) = (Default::default(), String::new());
+        let alone = |group: Option<_>| group.map(|group| device(group, false)).transpose();
         Ok(TensorGroup {
-            all,
+            all: alone(all)?,
             axes,
             line,
-            copies,
+            copies: alone(copies)?,
             partial,
             gradients,
-            stretches,
-            staging,
-            name,
-            parts,
-            received,
+            views: Default::default(),
+            staging: staging.clone(),
+            name: String::new(),
+            parts: Parts::default(),
+            received: Parts::default(),
         })
     }
 
@@ -154,30 +158,21 @@ impl TensorGroup {
             most = most.max(self.axes.iter().map(along).max().unwrap_or(0));
         }
         if most > 0 {
-            // What is sent and what is received of an exchange lie apart.
-            self.staging.plan(1 + usize::from(exchanges), DType::U8, most);
+            // What is sent and what is received of an exchange lie one after the other.
+            self.staging.plan(1, DType::U8, most * if exchanges { 2 } else { 1 });
         }
-    }
-
-    /// Allocates the host memory that is planned.
-    pub(crate) fn allocate(&mut self) {
-        self.staging.allocate();
-    }
-
-    /// Bytes of host memory of collectives that computation waits for.
-    pub(crate) fn staging_bytes(&self) -> u64 {
-        self.staging.capacity_bytes()
     }
 
     /// The communicator itself, for calls while no collective is in flight.
     pub(crate) fn idle(&mut self) -> Result<impl DerefMut<Target = dyn Communicator> + '_, CollectiveError> {
-        self.all.as_mut().unwrap_or(&mut self.axes[0].group).idle()
+        self.all.as_mut().unwrap_or(&mut self.axes[0].group).host()
     }
 
     /// The ranks over which heads, hidden units and the vocabulary are sharded; any others if they are not.
-    pub(crate) fn line(&mut self) -> &mut CollectiveQueue {
+    pub(crate) fn line(&mut self) -> (&mut dyn DeviceCommunicator, Stream) {
         let at = self.axes.iter().position(|group| group.axis == self.line);
-        &mut self.axes[at.unwrap_or(0)].group
+        let AxisGroup { axis, group, .. } = &mut self.axes[at.unwrap_or(0)];
+        (&mut **group, stream(*axis))
     }
 
     /// The ranks along an axis of a program.
@@ -197,183 +192,87 @@ impl TensorGroup {
         c: &bessemer_program::Collective,
         (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
-        if c.kind == CollectiveKind::AllToAll {
-            return self.all_to_all(backend, c, (src, dst));
-        }
         if c.kind == CollectiveKind::Permute {
-            self.start_permutation(backend, c, (src, dst))?;
-            return self.wait(backend, c.id, dst);
+            self.start(backend, c, (src, dst))?;
+            return self.wait(backend, c.id);
         }
-        self.name.clone_from(&c.name);
         let at = self.along(c.axis)?;
-        let group = &mut *self.axes[at].group.idle()?;
-        let (rows, ranks, len) = (c.total_rows(), group.size(), c.row_len());
-        self.parts.set((0..ranks).map(|r| even(rows, ranks, r).len * len));
-        let pattern = match c.kind {
-            CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
-            CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
-            _ => Pattern::AllGather(&self.parts),
-        };
-        let collective = Collective::new(&self.name, pattern);
-        let staging = &mut self.staging;
+        let TensorGroup { axes, parts, received, name, views: [from, to], .. } = self;
+        let group = &mut axes[at].group;
+        let (rows, ranks, me, len) = (c.total_rows(), group.size(), group.rank(), c.row_len());
+        parts.set((0..ranks).map(|r| even(rows, ranks, r).len * len));
         // Columns of one row follow each other, too.
-        let consecutive = c.dim == 0 || (src.rows, dst.rows) == (1, 1) || c.kind == CollectiveKind::AllReduce;
-        if c.order == PositionOrder::Consecutive && consecutive {
-            return staging.run(backend, group, &collective, &[src], &[dst]);
-        }
-        let stretches = &mut self.stretches[0];
-        stretches.clear();
+        let consecutive = c.order == PositionOrder::Consecutive
+            && (c.dim == 0 || (src.rows, dst.rows) == (1, 1) || c.kind == CollectiveKind::AllReduce);
+        fill(from, [src]);
+        fill(to, [dst]);
         match c.kind {
-            CollectiveKind::ReduceScatter => {
-                stretches.extend(c.parts(src, ranks));
-                staging.run(backend, group, &collective, stretches, &[dst])
+            CollectiveKind::AllToAll => {
+                parts.set((0..ranks).map(|to| c.exchanged(ranks, me, to)));
+                received.set((0..ranks).map(|from| c.exchanged(ranks, from, me)));
+                fill(from, c.exchange(src, ranks, me));
+                fill(to, c.exchange(dst, ranks, me));
             }
-            _ => {
-                stretches.extend(c.parts(dst, ranks));
-                staging.run(backend, group, &collective, &[src], stretches)
-            }
+            _ if consecutive => {}
+            CollectiveKind::ReduceScatter => fill(from, c.parts(src, ranks)),
+            _ => fill(to, c.parts(dst, ranks)),
         }
+        name.clone_from(&c.name);
+        let collective = Collective::new(name, pattern(c.kind, parts, received));
+        group.run(backend, stream(c.axis), &collective, from, to)
     }
 
-    /// Runs an all-to-all to its end.
-    fn all_to_all(
-        &mut self,
-        backend: &mut dyn Backend,
-        c: &bessemer_program::Collective,
-        (src, dst): (View, View),
-    ) -> Result<(), ExchangeError> {
-        self.name.clone_from(&c.name);
-        let at = self.along(c.axis)?;
-        let group = &mut self.axes[at].group;
-        let (ranks, me) = (group.size(), group.rank());
-        self.parts.set((0..ranks).map(|to| c.exchanged(ranks, me, to)));
-        self.received.set((0..ranks).map(|from| c.exchanged(ranks, from, me)));
-        let [sent, received] = &mut self.stretches;
-        for (stretches, view) in [(&mut *sent, src), (&mut *received, dst)] {
-            stretches.clear();
-            stretches.extend(c.exchange(view, ranks, me));
-        }
-        let pattern = Pattern::AllToAll { send: &self.parts, receive: &self.received };
-        let (group, collective) = (&mut *group.idle()?, Collective::new(&self.name, pattern));
-        self.staging.run(backend, group, &collective, sent, received)
-    }
-
-    /// The parts of some rows of a matrix of `total` rows: each of `ranks` ranks' rows among them.
-    fn cut_piece(&mut self, ranks: usize, (total, cols): (usize, usize), rows: &Range<usize>) {
-        let of = |r| common(rows, &range_of(even(total, ranks, r))).len() * cols;
-        self.parts.set((0..ranks).map(of));
-    }
-
-    /// Starts what this rank does in a permutation: the send is handed over before the receive waits, so the ranks of a cycle do not
-    /// wait for each other.
-    fn start_permutation(
-        &mut self,
-        backend: &mut dyn Backend,
-        c: &bessemer_program::Collective,
-        (src, dst): (View, View),
-    ) -> Result<(), ExchangeError> {
-        self.name.clone_from(&c.name);
-        let at = self.along(c.axis)?;
-        let AxisGroup { group, flights, .. } = &mut self.axes[at];
-        let me = group.rank();
-        let sent = match c.to(me) {
-            None => None,
-            Some(to) => {
-                let mut buffer = flights.buffer(src.dtype(), src.len());
-                read_view(backend, src, &mut buffer, 0..src.len())?;
-                Some(group.start(&Collective::send(Message::new(&self.name, 0, to)), buffer)?)
-            }
-        };
-        let ticket = match c.from(me) {
-            None => None,
-            Some(from) => {
-                let buffer = flights.buffer(dst.dtype(), dst.len());
-                Some(group.start(&Collective::receive(Message::new(&self.name, 0, from)), buffer)?)
-            }
-        };
-        flights.begin(Flight { id: c.id, kind: c.kind, rows: 0..dst.rows, total: dst.rows, sent, ticket });
-        Ok(())
-    }
-
-    /// Starts a collective of some rows of a matrix, or a permutation.
+    /// Starts a collective of some rows of a matrix, or what this rank does in a permutation: the send is handed over before the
+    /// receive waits, so the ranks of a cycle do not wait for each other.
     pub(crate) fn start(
         &mut self,
         backend: &mut dyn Backend,
         c: &bessemer_program::Collective,
         (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
-        if c.kind == CollectiveKind::Permute {
-            return self.start_permutation(backend, c, (src, dst));
-        }
-        self.name.clone_from(&c.name);
         let at = self.along(c.axis)?;
-        let (ranks, me) = (self.axes[at].group.size(), self.axes[at].group.rank());
-        let (rows, total) = (&c.rows, c.total_rows());
-        self.cut_piece(ranks, (total, src.cols), rows);
-        let AxisGroup { group, flights, .. } = &mut self.axes[at];
-        let mut buffer = flights.buffer(src.dtype(), rows.len() * src.cols);
-        let pattern = match c.kind {
-            CollectiveKind::AllGather => {
-                let mine = range_of(even(total, ranks, me));
-                let here = common(rows, &mine);
-                if !here.is_empty() {
-                    let from = src.rows(here.start - mine.start, here.len());
-                    read_view(backend, from, &mut buffer, self.parts.range(me))?;
-                }
-                Pattern::AllGather(&self.parts)
+        let TensorGroup { axes, parts, received, name, views: [from, to], .. } = self;
+        let AxisGroup { group, in_flight, .. } = &mut axes[at];
+        let (ranks, me, stream) = (group.size(), group.rank(), stream(c.axis));
+        name.clone_from(&c.name);
+        let mut started = [None, None];
+        if c.kind == CollectiveKind::Permute {
+            if let Some(to) = c.to(me) {
+                let send = Collective::send(Message::new(name, 0, to));
+                started[0] = Some(group.start(backend, stream, &send, &[src], &[])?);
             }
-            kind => {
-                let piece = src.rows(rows.start, rows.len());
-                read_view(backend, piece, &mut buffer, 0..piece.len())?;
-                match kind {
-                    CollectiveKind::ReduceScatter => Pattern::ReduceScatter(&self.parts, Reduce::Sum),
-                    _ => Pattern::AllReduce(Reduce::Sum),
-                }
+            if let Some(from) = c.from(me) {
+                let receive = Collective::receive(Message::new(name, 0, from));
+                started[1] = Some(group.start(backend, stream, &receive, &[], &[dst])?);
             }
-        };
-        let ticket = Some(group.start(&Collective::new(&self.name, pattern), buffer)?);
-        flights.begin(Flight { id: c.id, kind: c.kind, rows: rows.clone(), total, sent: None, ticket });
+        } else {
+            let (rows, total) = (&c.rows, c.total_rows());
+            let of = |rank| range_of(even(total, ranks, rank));
+            parts.set((0..ranks).map(|rank| common(rows, &of(rank)).len() * src.cols));
+            let (mine, here) = (of(me), common(rows, &of(me)));
+            let part = |of: View| (!here.is_empty()).then(|| of.rows(here.start - mine.start, here.len()));
+            let piece = |of: View| Some(of.rows(rows.start, rows.len()));
+            fill(from, if c.kind == CollectiveKind::AllGather { part(src) } else { piece(src) });
+            fill(to, if c.kind == CollectiveKind::ReduceScatter { part(dst) } else { piece(dst) });
+            let collective = Collective::new(name, pattern(c.kind, parts, received));
+            started[0] = Some(group.start(backend, stream, &collective, from, to)?);
+        }
+        in_flight.push_back(Flight { id: c.id, started });
         Ok(())
     }
 
-    /// Waits for the collective that was started first along its axis, and puts what has come into `dst`.
-    pub(crate) fn wait(
-        &mut self,
-        backend: &mut dyn Backend,
-        id: usize,
-        dst: View,
-    ) -> Result<(), ExchangeError> {
-        let first =
-            self.axes.iter_mut().enumerate().find_map(|(at, axis)| Some((at, axis.flights.take(id)?)));
-        let Some((at, Flight { kind, rows, total, sent, ticket, .. })) = first else {
+    /// Waits for the collective that was started first along its axis.
+    pub(crate) fn wait(&mut self, backend: &mut dyn Backend, id: usize) -> Result<(), ExchangeError> {
+        let first = self.axes.iter_mut().find_map(|axis| {
+            let flight = axis.in_flight.pop_front_if(|flight| flight.id == id)?;
+            Some((&mut axis.group, flight))
+        });
+        let Some((group, flight)) = first else {
             let problem =
                 format!("number {id} is not the collective that was started first along its axis").into();
             return Err(TensorError::Outside(problem).into());
         };
-        let (ranks, me) = (self.axes[at].group.size(), self.axes[at].group.rank());
-        if kind != CollectiveKind::Permute && ticket.is_some() {
-            self.cut_piece(ranks, (total, dst.cols), &rows);
-        }
-        let AxisGroup { group, flights, .. } = &mut self.axes[at];
-        if let Some(sent) = sent {
-            let buffer = group.finish(sent)?;
-            flights.done(buffer);
-        }
-        let Some(ticket) = ticket else { return Ok(()) };
-        let buffer = group.finish(ticket)?;
-        let (here, first, part) = match kind {
-            CollectiveKind::ReduceScatter => {
-                let mine = range_of(even(total, ranks, me));
-                (common(&rows, &mine), mine.start, self.parts.range(me))
-            }
-            _ => (rows.clone(), 0, 0..rows.len() * dst.cols),
-        };
-        if !here.is_empty() {
-            let to = dst.rows(here.start - first, here.len());
-            write_view(backend, to, &buffer, part)?;
-        }
-        flights.done(buffer);
-        Ok(())
+        flight.started.into_iter().flatten().try_for_each(|started| group.finish(backend, started))
     }
 
     /// The axes over all of whose ranks sums complete the gradient of this parameter. Its memory does not tell: where layers take
@@ -418,15 +317,24 @@ impl TensorGroup {
             self.gradients.clear();
             self.gradients.extend(self.partial.iter().filter(chosen).map(|p| p.gradient));
             let collective = Collective::new("partial gradients", Pattern::AllReduce(Reduce::Sum));
-            let (views, staging) = (&self.gradients, &mut self.staging);
-            match (self.axes.get_mut(number), &mut self.copies) {
-                (Some(axis), _) => {
-                    staging.run(backend, &mut *axis.group.idle()?, &collective, views, views)?
-                }
-                (None, Some(copies)) => staging.run(backend, copies.as_mut(), &collective, views, views)?,
-                (None, None) => {}
-            }
+            let views = &self.gradients;
+            let (axis, group) = match (self.axes.get_mut(number), &mut self.copies) {
+                (Some(axis), _) => (axis.axis, &mut axis.group),
+                (None, Some(copies)) => (self.line, copies),
+                (None, None) => continue,
+            };
+            group.run(backend, stream(axis), &collective, views, views)?;
         }
         Ok(())
+    }
+}
+
+/// The pattern of a collective of matrices.
+fn pattern<'p>(kind: CollectiveKind, parts: &'p Parts, received: &'p Parts) -> Pattern<'p> {
+    match kind {
+        CollectiveKind::AllReduce => Pattern::AllReduce(Reduce::Sum),
+        CollectiveKind::ReduceScatter => Pattern::ReduceScatter(parts, Reduce::Sum),
+        CollectiveKind::AllToAll => Pattern::AllToAll { send: parts, receive: received },
+        _ => Pattern::AllGather(parts),
     }
 }

@@ -4,9 +4,10 @@
 //! same at both ends, so only what a rank steps is exchanged.
 
 use crate::chunk::Chunk;
-use crate::exchange::ExchangeError;
+use crate::exchange::{ExchangeError, stream};
 use crate::flat::TABLE;
-use bessemer_collectives::{Collective, Pattern, Reduce, ViewStaging};
+use bessemer_collectives::{Collective, HostStaging, Pattern, Reduce};
+use bessemer_mesh::Axis;
 use bessemer_program::BUCKET;
 use bessemer_tensor::op::{Add, Copy, Op};
 use bessemer_tensor::{Backend, Stream, View};
@@ -19,12 +20,11 @@ pub(crate) struct Tie {
     apart: Vec<usize>,
     /// First and last stage, where both are here.
     together: Vec<(usize, usize)>,
-    staging: ViewStaging,
 }
 
 impl Tie {
     /// Plans the sums, and host memory for them.
-    pub(crate) fn new(chunks: &[Chunk]) -> Tie {
+    pub(crate) fn new(chunks: &[Chunk], staging: &HostStaging) -> Tie {
         let holders: Vec<usize> =
             (0..chunks.len()).filter(|c| chunks[*c].table_gradient().is_some()).collect();
         let mut apart: Vec<usize> = holders.iter().copied().filter(|c| chunks[*c].ends.is_some()).collect();
@@ -36,21 +36,10 @@ impl Tie {
         let together: Vec<(usize, usize)> = alone(false).zip(alone(true)).collect();
         let gradients = || holders.iter().filter_map(|c| chunks[*c].table_gradient());
         let room = gradients().map(|v| v.len()).max().unwrap_or(0).min(BUCKET);
-        let mut staging = ViewStaging::default();
         if let Some(gradient) = gradients().next().filter(|_| !apart.is_empty()) {
             staging.plan(1, gradient.dtype(), room);
         }
-        Tie { apart, together, staging }
-    }
-
-    /// Allocates the host memory that is planned.
-    pub(crate) fn allocate(&mut self) {
-        self.staging.allocate();
-    }
-
-    /// Bytes of host memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.staging.capacity_bytes()
+        Tie { apart, together }
     }
 
     /// Adds the terms up, wherever they are. Every holder has the same bits after it.
@@ -65,7 +54,7 @@ impl Tie {
                 continue;
             };
             for view in buckets(mine) {
-                self.staging.run(backend, group.as_mut(), &sum, &[view], &[view])?;
+                group.run(backend, stream(Axis::Pipeline), &sum, &[view], &[view])?;
             }
         }
         Ok(self.sums_here(chunks).try_for_each(|op| backend.launch(Stream::Compute, &op))?)

@@ -7,7 +7,6 @@ use crate::exchange::ExchangeError;
 use crate::execute::{NoBatches, StepRun, UpdateRule};
 use crate::fill::{AnyRank, FillSupplier, Fillers};
 use crate::groups::Groups;
-use crate::messages::StreamMessages;
 use crate::notes::OrderSpan;
 use crate::offload::Offloading;
 use crate::plan::{Coord, Plan};
@@ -16,7 +15,7 @@ use crate::steps::RankStep;
 use crate::tie::Tie;
 use crate::window::Update;
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, Stopwatch};
+use bessemer_collectives::{Communicator, DeviceCommunicator, HostStaging, Stopwatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_runtime::{
     ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
@@ -101,8 +100,9 @@ pub struct Worker {
     pub(crate) coord: Coord,
     pub(crate) world: Box<dyn Communicator>,
     /// Ranks of all stages that see the same data.
-    pub(crate) pipeline: Box<dyn Communicator>,
-    pub(crate) messages: StreamMessages,
+    pub(crate) pipeline: Box<dyn DeviceCommunicator>,
+    /// Host memory of collectives that computation waits for.
+    pub(crate) staging: HostStaging,
     /// By number.
     pub(crate) chunks: Vec<Chunk>,
     /// Chunks in the order of their stages.
@@ -159,8 +159,7 @@ impl Worker {
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
         let mut worker = Worker::dry(backend, job, fill, world)?;
-        worker.messages.allocate();
-        worker.tie.allocate();
+        worker.staging.allocate();
         worker.chunks.iter_mut().for_each(Chunk::allocate_staging);
         Ok(worker)
     }
@@ -207,7 +206,8 @@ impl Worker {
         }
         let watch = Stopwatch::new();
         let world = watch.wrap(world);
-        let Groups { coord, world, pipeline, chunks: groups } = Groups::new(world, plan, program, tied)?;
+        let Groups { coord, world, pipeline, staging, chunks: groups } =
+            Groups::new(world, plan, program, tied)?;
         let spans = plan.spans(job.model, program.stages)?;
         let places = places(job, &spans, coord.pipeline)?;
         crate::lengths::check(job, fill, places.len())?;
@@ -226,18 +226,17 @@ impl Worker {
                     with_layers.map(|c| (&c.decoder, SlotMemory::Own))
                 }
             };
-            chunks.push(Chunk::new(backend, job, coord, place, needs, groups, beside)?);
+            chunks.push(Chunk::new(backend, job, coord, place, needs, (groups, &staging), beside)?);
         }
-        let mut messages = StreamMessages::default();
         if plan.pipeline() > 1 {
             // A rank's part of the stream.
             let all = job.shape.tokens() * job.model.width;
-            messages.plan(all.div_ceil(plan.stream_parts()), job.activations.storage.dtype());
+            staging.plan(1, job.activations.storage.dtype(), all.div_ceil(plan.stream_parts()));
         }
         let mut by_stage: Vec<usize> = (0..chunks.len()).collect();
         by_stage.sort_by_key(|c| chunks[*c].place.stage);
         let mut worker = Worker {
-            tie: Tie::new(&chunks),
+            tie: Tie::new(&chunks, &staging),
             by_stage,
             plan: plan.clone(),
             whole: job.model.clone(),
@@ -250,7 +249,7 @@ impl Worker {
             coord,
             world,
             pipeline,
-            messages,
+            staging,
             chunks,
             spans,
             step_number: 0,
@@ -356,7 +355,7 @@ impl Worker {
     /// Bytes of host memory in which values wait for collectives, or for copies to and from the second memory.
     pub fn staging_bytes(&self) -> u64 {
         let of_chunks = self.chunks.iter().map(Chunk::staging_bytes).sum::<u64>();
-        self.messages.bytes() + self.tie.bytes() + of_chunks + self.offload_buffer_bytes()
+        self.staging.capacity_bytes() + of_chunks + self.offload_buffer_bytes()
     }
 
     /// Runs the program up to its first update: loss and gradients of every micro-batch. Gradients are then complete, over
@@ -406,7 +405,7 @@ impl Worker {
 
     /// A sum over the stages, added in the order of the ranks.
     pub(crate) fn sum_over_stages(&mut self, value: f64) -> Result<f64, ParallelError> {
-        Ok(self.control.sum(&mut *self.pipeline, "norm of the gradient", value)?)
+        Ok(self.control.sum(&mut *self.pipeline.host()?, "norm of the gradient", value)?)
     }
 
     /// Runs the rest of the program: update `t`, counted from 1, with the norm that [`Worker::grad_norm`] found. Skipped

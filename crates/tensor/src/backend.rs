@@ -135,3 +135,14 @@ pub trait Backend: Send {
     /// Memory held now.
     fn memory(&self) -> MemoryUse;
 }
+
+impl dyn Backend + '_ {
+    /// What is put into `then` from now on waits for what is in `first` now.
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub fn order(&mut self, first: Stream, then: Stream) -> Result<(), TensorError> {
+        let event = self.record(first)?;
+        self.wait(then, event)
+    }
+}

@@ -1,7 +1,10 @@
 //! Collectives over views of a device.
 
 use crate::world::{ENGINES, LONG, each, values, world};
-use bessemer_collectives::{Collective, Message, Parts, Pattern, Reduce, ViewStaging};
+use bessemer_collectives::{
+    Collective, CollectiveQueue, DeviceCommunicator, HostStaging, Message, Parts, Pattern, Reduce,
+    StagedCommunicator,
+};
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
@@ -112,6 +115,13 @@ impl Backend for Memory {
     }
 }
 
+const STREAM: Stream = Stream::Axis(1);
+
+fn staged(queue: CollectiveQueue) -> StagedCommunicator {
+    let staging = HostStaging::default();
+    StagedCommunicator::new(queue, &staging, &staging)
+}
+
 /// Small whole numbers, whose sums are exact in every type.
 fn whole_numbers(rank: usize, len: usize) -> Vec<f32> {
     values(rank as u64, rank, len).iter().map(|x| (x.to_bits() % 16) as f32).collect()
@@ -128,8 +138,8 @@ fn every_pattern_over_views_gives_what_it_gives_over_slices() {
     const LEN: usize = 11;
     for engine in ENGINES {
         for dtype in [DType::F32, DType::Bf16, DType::F16] {
-            each(world(engine, 3, LONG), |mut c| {
-                let (rank, mut staging) = (c.rank(), ViewStaging::default());
+            each(world(engine, 3, LONG), |c| {
+                let (rank, mut group) = (c.rank(), staged(CollectiveQueue::blocking(c)));
                 let all: Vec<Vec<f32>> = (0..3).map(|r| whole_numbers(r, LEN)).collect();
                 let sum: Vec<f32> = (0..LEN).map(|i| all.iter().map(|v| v[i]).sum()).collect();
                 let mut device = Memory::default();
@@ -142,12 +152,12 @@ fn every_pattern_over_views_gives_what_it_gives_over_slices() {
 
                 set(&mut device);
                 let reduce = Collective::new("sum", Pattern::AllReduce(Reduce::Sum));
-                staging.run(&mut device, c.as_mut(), &reduce, &list, &list).unwrap();
+                group.run(&mut device, STREAM, &reduce, &list, &list).unwrap();
                 assert_eq!(get(&mut device), sum, "{engine:?} {dtype}");
 
                 set(&mut device);
                 let root = Collective::new("root", Pattern::Broadcast { root: 2 });
-                staging.run(&mut device, c.as_mut(), &root, &list, &list).unwrap();
+                group.run(&mut device, STREAM, &root, &list, &list).unwrap();
                 assert_eq!(get(&mut device), all[2], "{engine:?} {dtype}");
 
                 // Parts of 11, 0 and 11 elements: those of ranks 0 and 2 are what they have in their views.
@@ -157,14 +167,14 @@ fn every_pattern_over_views_gives_what_it_gives_over_slices() {
                 set(&mut device);
                 let gather = Collective::new("gather", Pattern::AllGather(&parts));
                 let both = [mine, other].concat();
-                staging.run(&mut device, c.as_mut(), &gather, own, &both).unwrap();
+                group.run(&mut device, STREAM, &gather, own, &both).unwrap();
                 assert_eq!(
                     both.iter().flat_map(|v| device.get(*v)).collect::<Vec<_>>(),
                     [&all[0][..], &all[2]].concat()
                 );
 
                 let scatter = Collective::new("scatter", Pattern::ReduceScatter(&parts, Reduce::Sum));
-                staging.run(&mut device, c.as_mut(), &scatter, &both, own).unwrap();
+                group.run(&mut device, STREAM, &scatter, &both, own).unwrap();
                 let tripled = |r: usize| all[r].iter().map(|x| 3.0 * x).collect::<Vec<_>>();
                 if rank != 1 {
                     assert_eq!(get(&mut device), tripled(rank), "{engine:?} {dtype}");
@@ -173,9 +183,9 @@ fn every_pattern_over_views_gives_what_it_gives_over_slices() {
                 set(&mut device);
                 let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
                 let send = Collective::send(Message::new("ring", 5, next));
-                staging.run(&mut device, c.as_mut(), &send, &list, &[]).unwrap();
+                group.run(&mut device, STREAM, &send, &list, &[]).unwrap();
                 let receive = Collective::receive(Message::new("ring", 5, before));
-                staging.run(&mut device, c.as_mut(), &receive, &[], &mine).unwrap();
+                group.run(&mut device, STREAM, &receive, &[], &mine).unwrap();
                 assert_eq!(mine.iter().flat_map(|v| device.get(*v)).collect::<Vec<_>>(), all[before]);
 
                 // Rank r sends its vector, of five elements, to the next rank.
@@ -184,7 +194,7 @@ fn every_pattern_over_views_gives_what_it_gives_over_slices() {
                 let exchange =
                     Collective::new("pairs", Pattern::AllToAll { send: &sent, receive: &received });
                 set(&mut device);
-                staging.run(&mut device, c.as_mut(), &exchange, &list[1..], &mine[1..]).unwrap();
+                group.run(&mut device, STREAM, &exchange, &list[1..], &mine[1..]).unwrap();
                 assert_eq!(device.get(mine[1]), all[before][6..]);
             });
         }
@@ -193,12 +203,58 @@ fn every_pattern_over_views_gives_what_it_gives_over_slices() {
 
 #[test]
 fn views_that_do_not_fit_are_refused() {
-    let mut c = world(ENGINES[0], 1, LONG).remove(0);
+    let mut group = staged(CollectiveQueue::blocking(world(ENGINES[0], 1, LONG).remove(0)));
     let mut device = Memory::default();
     let list = views(&mut device, DType::F32);
-    let mut staging = ViewStaging::default();
     let parts = Parts::of([4]);
     let gather = Collective::new("gather", Pattern::AllGather(&parts));
-    let error = staging.run(&mut device, c.as_mut(), &gather, &list, &list).unwrap_err().to_string();
+    let error = group.run(&mut device, STREAM, &gather, &list, &list).unwrap_err().to_string();
     assert!(error.contains("found 11 elements to read and 11 to write"), "{error}");
+}
+
+/// Two sums and a message are on their way at once, and finish in any order.
+#[test]
+fn several_collectives_are_in_flight() {
+    each(world(ENGINES[0], 2, LONG), |c| {
+        let (rank, mut device) = (c.rank(), Memory::default());
+        let mut group = staged(CollectiveQueue::with_progress_thread(c).unwrap());
+        let [first, second] = [(); 2].map(|()| views(&mut device, DType::F32)[1]);
+        let sum = Collective::new("sum", Pattern::AllReduce(Reduce::Sum));
+        for _ in 0..3 {
+            device.set(first, &[rank as f32; 5]);
+            device.set(second, &[10.0; 5]);
+            let sent = Collective::send(Message::new("ring", 0, 1 - rank));
+            let sent = group.start(&mut device, STREAM, &sent, &[first], &[]).unwrap();
+            let sums = [first, second].map(|v| group.start(&mut device, STREAM, &sum, &[v], &[v]).unwrap());
+            for started in sums.into_iter().rev() {
+                group.finish(&mut device, started).unwrap();
+            }
+            assert_eq!((device.get(first), device.get(second)), (vec![1.0; 5], vec![20.0; 5]));
+            let come = Collective::receive(Message::new("ring", 0, 1 - rank));
+            group.run(&mut device, STREAM, &come, &[], &[first]).unwrap();
+            assert_eq!(device.get(first), [1.0 - rank as f32; 5]);
+            group.finish(&mut device, sent).unwrap();
+        }
+    });
+}
+
+/// Nothing is reduced, so types do not matter: parts count bytes.
+#[test]
+fn views_of_several_types_travel_as_bytes() {
+    each(world(ENGINES[0], 2, LONG), |c| {
+        let (rank, mut device) = (c.rank(), Memory::default());
+        let mut group = staged(CollectiveQueue::blocking(c));
+        let [wide, half] = [DType::F32, DType::Bf16].map(|dtype| views(&mut device, dtype)[1]);
+        let to = [DType::F32, DType::Bf16].map(|dtype| views(&mut device, dtype)[1]);
+        device.set(wide, &[rank as f32 + 0.1; 5]);
+        device.set(half, &[rank as f32 + 0.5; 5]);
+        let parts = Parts::of((0..2).map(|r| if r == rank { 0 } else { 30 }));
+        let exchange = Collective::new("pairs", Pattern::AllToAll { send: &parts, receive: &parts });
+        group.run(&mut device, STREAM, &exchange, &[wide, half], &to).unwrap();
+        let other = 1.0 - rank as f32;
+        assert_eq!((device.get(to[0]), device.get(to[1])), (vec![other + 0.1; 5], vec![other + 0.5; 5]));
+        let sum = Collective::new("sum", Pattern::AllReduce(Reduce::Sum));
+        let error = group.run(&mut device, STREAM, &sum, &[wide, half], &[wide, half]).unwrap_err();
+        assert!(error.to_string().contains("wanted views of one type"), "{error}");
+    });
 }

@@ -116,7 +116,7 @@ impl Chunk {
             view.read(backend, 0, &mut gathered[mine..mine + view.len()])?;
             mine += view.len();
         }
-        self.exchange.group(group).shard.idle()?.all_gather(name, &mut gathered, &on_shards)?;
+        self.exchange.group(group).shard.host()?.all_gather(name, &mut gathered, &on_shards)?;
         for rank in 0..plan.shards(group) {
             let mut from = on_shards.range(rank).start;
             for (at, parts, _) in &cut {

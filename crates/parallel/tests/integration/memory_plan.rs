@@ -65,10 +65,10 @@ fn a_rank_of_a_job_is_planned_with_its_part() {
     assert!(held(Stage::Zero3, 4, "optimizer") < p / 2 + 4096);
     assert!(held(Stage::Zero3, 4, "in-flight buffers") > 0);
     // Three staging buffers of a piece of 2^23 elements, as they are stored; or the codes and scales that each of four ranks is sent and
-    // sends, and those of one part on the device. One rank has none of them.
+    // sends, on the host and on the device. One rank has none of them.
     assert_eq!(held(Stage::Ddp, 4, "in-flight buffers"), 3 * (4 << 23));
     let part = quantised_bytes(1 << 21) as u64;
-    assert_eq!(held_as(Stage::Ddp, ReduceDType::Int8, 4, "in-flight buffers"), (3 * (4 + 4) + 1) * part);
+    assert_eq!(held_as(Stage::Ddp, ReduceDType::Int8, 4, "in-flight buffers"), 2 * 3 * (4 + 4) * part);
     assert_eq!(held_as(Stage::Ddp, ReduceDType::Int8, 1, "in-flight buffers"), 0);
 }
 
