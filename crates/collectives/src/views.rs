@@ -31,12 +31,13 @@ pub struct Started(u64);
 /// collectives in the same order.
 ///
 /// ```text
-/// start   what has been launched on Stream::Compute ─► stream: the collective reads `from` and writes `to`
-/// finish                                               stream ─► what is launched on Stream::Compute from now on
+/// start    what has been launched on Stream::Compute ─► stream: the collective reads `from` and writes `to`
+/// release  (if `from` is written before the finish)     stream ─► what is launched on Stream::Compute from now on may write `from`
+/// finish                                                stream ─► what is launched on Stream::Compute from now on may use both
 /// ```
-/// An engine reads and writes the views at any time between both calls: until the second one no operator may write `from`, or read
-/// or write `to`. Threads, messages and MPI work on host memory, to which [`StagedCommunicator`] copies; an engine that works on
-/// addresses of the device puts the collective into the stream, and orders the streams by the same two events.
+/// An engine reads and writes the views at any time between the first and the last call. Threads, messages and MPI work on host memory,
+/// to which [`StagedCommunicator`] copies; an engine that works on addresses of the device puts the collective into the stream, and
+/// orders the streams by the same events.
 pub trait DeviceCommunicator: Send + std::fmt::Debug {
     /// Returns the position of this rank in the group.
     fn rank(&self) -> usize;
@@ -61,6 +62,12 @@ pub trait DeviceCommunicator: Send + std::fmt::Debug {
         from: &[View],
         to: &[View],
     ) -> Result<Started, ViewError>;
+
+    /// Orders what is launched on [`Stream::Compute`] from now on behind what a collective reads, so that `from` may be written.
+    ///
+    /// # Errors
+    /// An error of the device.
+    fn release(&mut self, backend: &mut dyn Backend, started: &Started) -> Result<(), ViewError>;
 
     /// Orders what is launched on [`Stream::Compute`] from now on behind a collective. Each is finished once, in any order.
     ///
@@ -167,6 +174,12 @@ impl StagedCommunicator {
         let (waited, in_flight) = (waited.clone(), in_flight.clone());
         StagedCommunicator { queue, waited, in_flight, started: 0, under_way: Vec::new(), spare: Vec::new() }
     }
+
+    fn at(&self, Started(number): &Started) -> Result<usize, TensorError> {
+        let foreign =
+            || TensorError::Outside(format!("collective {number} was started in another group").into());
+        self.under_way.iter().position(|other| other.number == *number).ok_or_else(foreign)
+    }
 }
 
 impl DeviceCommunicator for StagedCommunicator {
@@ -197,11 +210,13 @@ impl DeviceCommunicator for StagedCommunicator {
         Ok(Started(number))
     }
 
-    fn finish(&mut self, backend: &mut dyn Backend, Started(number): Started) -> Result<(), ViewError> {
-        let Some(at) = self.under_way.iter().position(|other| other.number == number) else {
-            let problem = format!("collective {number} was started in another group").into();
-            return Err(TensorError::Outside(problem).into());
-        };
+    /// The values have been read when the collective was started.
+    fn release(&mut self, backend: &mut dyn Backend, started: &Started) -> Result<(), ViewError> {
+        Ok(backend.order(self.under_way[self.at(started)?].stream, Stream::Compute)?)
+    }
+
+    fn finish(&mut self, backend: &mut dyn Backend, started: Started) -> Result<(), ViewError> {
+        let at = self.at(&started)?;
         let UnderWay { ticket, stream, received, mut to, .. } = self.under_way.swap_remove(at);
         let values = self.queue.finish(ticket)?;
         store(backend, stream, &values, received, &to)?;
@@ -300,7 +315,7 @@ impl StagedValues {
     }
 }
 
-/// Writes elements of a buffer to views on `stream`, before what is launched from now on.
+/// Writes elements of a buffer to views on `stream`. What is launched from now on comes after it, and after what was read.
 fn store(
     backend: &mut dyn Backend,
     stream: Stream,
@@ -308,9 +323,6 @@ fn store(
     received: Range<usize>,
     to: &[View],
 ) -> Result<(), TensorError> {
-    if received.is_empty() {
-        return Ok(());
-    }
     let (element, mut at) = (values.element(), received.start);
     for view in to.iter().filter(|view| !view.is_empty()) {
         let end = at + view.bytes() as usize / element.size();

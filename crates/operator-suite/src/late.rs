@@ -1,6 +1,6 @@
 //! A device around another one that runs its streams late, or out of the order of the calls, as far as events allow.
 
-use bessemer_tensor::op::Op;
+use bessemer_tensor::op::{Access, Op};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::Bytes;
 use std::collections::VecDeque;
@@ -36,7 +36,9 @@ impl Lateness {
 /// A device whose streams run late. What another stream has not waited for may have run or not, as [`Lateness`] says, and always
 /// the same way. What is computed is the other device's.
 ///
-/// [`LateStreams::without_wait`] leaves out one event: a test then finds other values, or an error, if the event was needed.
+/// [`LateStreams::checked`] makes an error of every access to memory that another stream writes, or of every write of memory that
+/// another stream reads, which no event orders. [`LateStreams::without_wait`] leaves out one event: a test then finds that error, or
+/// other values, if the event was needed.
 pub struct LateStreams {
     inner: Box<dyn Backend>,
     lateness: Lateness,
@@ -46,9 +48,20 @@ pub struct LateStreams {
     omitted: Option<usize>,
     waits: usize,
     failed: Option<Box<str>>,
+    /// By buffer, if accesses are checked.
+    accesses: Option<Vec<Vec<Accessed>>>,
 }
 
-/// By stream: operators and writes that have been put into it.
+/// An access that may run beside later ones in other streams.
+struct Accessed {
+    stream: usize,
+    /// Number in its stream, from 1.
+    at: u64,
+    view: View,
+    written: bool,
+}
+
+/// By stream: operators and copies that have been put into it.
 type Clock = [u64; STREAMS];
 
 #[derive(Default)]
@@ -75,7 +88,7 @@ struct Mark {
 }
 
 enum Work {
-    Launch(Op),
+    Launch(Box<Op>),
     Floats(View, Vec<f32>),
     Indices(View, Vec<u32>),
     Bytes(View, Vec<u8>),
@@ -95,7 +108,24 @@ impl LateStreams {
     /// Nothing in the streams of `inner`, all of whose work goes through this device from now on.
     pub fn new(inner: Box<dyn Backend>, lateness: Lateness) -> LateStreams {
         let queues = std::array::from_fn(|_| Queue::default());
-        LateStreams { inner, lateness, queues, events: Vec::new(), omitted: None, waits: 0, failed: None }
+        LateStreams {
+            inner,
+            lateness,
+            queues,
+            events: Vec::new(),
+            omitted: None,
+            waits: 0,
+            failed: None,
+            accesses: None,
+        }
+    }
+
+    /// Refuses accesses that no event orders. A copy to the host in [`Stream::Axis`] counts as one that goes on when the call has returned:
+    /// collectives may read until they are finished.
+    #[must_use]
+    pub fn checked(mut self) -> LateStreams {
+        self.accesses = Some(Vec::new());
+        self
     }
 
     /// Leaves out wait `number` of those that [`LateStreams::waits`] counts.
@@ -118,12 +148,65 @@ impl LateStreams {
     }
 
     fn put(&mut self, stream: Stream, work: Work) -> Result<(), TensorError> {
+        match &work {
+            Work::Launch(op) => {
+                let views = op.operands();
+                let views = views.iter().map(|o| (o.view, o.access != Access::Read));
+                self.access(stream, op.name(), views)?;
+            }
+            Work::Floats(view, _) => self.access(stream, "write_f32", [(*view, true)])?,
+            Work::Indices(view, _) => self.access(stream, "write_u32", [(*view, true)])?,
+            Work::Bytes(view, _) => self.access(stream, "write_bytes", [(*view, true)])?,
+            Work::Wait(_) => {}
+        }
         let number = number(stream);
         let queue = &mut self.queues[number];
-        queue.before[number] += u64::from(!matches!(work, Work::Wait(_)));
         queue.waiting.push_back(work);
         let end = queue.end();
         if self.lateness.of(stream) { Ok(()) } else { self.run_until(number, end) }
+    }
+
+    /// Counts an operator or a copy, and refuses it if it runs beside another access that it may not run beside.
+    fn access(
+        &mut self,
+        stream: Stream,
+        during: &'static str,
+        views: impl IntoIterator<Item = (View, bool)>,
+    ) -> Result<(), TensorError> {
+        let here = number(stream);
+        let before = &mut self.queues[here].before;
+        before[here] += 1;
+        let (before, Some(accesses)) = (*before, &mut self.accesses) else { return Ok(()) };
+        for (view, written) in views {
+            let buffer = view.buffer.id as usize;
+            accesses.resize_with(accesses.len().max(buffer + 1), Vec::new);
+            let beside = accesses[buffer].iter().find(|other| {
+                other.at > before[other.stream] && (written || other.written) && view.overlaps(&other.view)
+            });
+            if let Some(Accessed { stream: other, written: by_other, .. }) = beside {
+                let does = |written| if written { "writes" } else { "reads" };
+                let (this, that) = (does(written), does(*by_other));
+                let problem: Box<str> = format!(
+                    "stream {here} {this} memory that stream {other} {that}, and has not waited for it"
+                )
+                .into();
+                self.failed = Some(problem.clone());
+                return Err(TensorError::Device { during, problem });
+            }
+            accesses[buffer].push(Accessed { stream: here, at: before[here], view, written });
+        }
+        Ok(())
+    }
+
+    /// The host has waited for a stream: all that it holds, and waited for, comes before everything from now on.
+    fn passed(&mut self, stream: usize) {
+        let passed = self.queues[stream].before;
+        for queue in &mut self.queues {
+            queue.before.iter_mut().zip(passed).for_each(|(here, passed)| *here = passed.max(*here));
+        }
+        for list in self.accesses.iter_mut().flatten() {
+            list.retain(|access| access.at > passed[access.stream]);
+        }
     }
 
     fn run_until(&mut self, stream: usize, end: u64) -> Result<(), TensorError> {
@@ -151,7 +234,11 @@ impl LateStreams {
 
     fn run_all_of(&mut self, stream: Stream) -> Result<(), TensorError> {
         let number = number(stream);
-        self.run_until(number, self.queues[number].end())
+        self.run_until(number, self.queues[number].end())?;
+        if !matches!(stream, Stream::Axis(_)) {
+            self.passed(number);
+        }
+        Ok(())
     }
 }
 
@@ -175,7 +262,7 @@ impl Backend for LateStreams {
     fn launch(&mut self, stream: Stream, op: &Op) -> Result<(), TensorError> {
         self.works("launch")?;
         op.check()?;
-        self.put(stream, Work::Launch(op.clone()))
+        self.put(stream, Work::Launch(Box::new(op.clone())))
     }
 
     fn record(&mut self, stream: Stream) -> Result<Event, TensorError> {
@@ -208,6 +295,7 @@ impl Backend for LateStreams {
         self.works("sync")?;
         for stream in 0..STREAMS {
             self.run_until(stream, self.queues[stream].end())?;
+            self.passed(stream);
         }
         self.inner.sync()
     }
@@ -224,12 +312,14 @@ impl Backend for LateStreams {
 
     fn read_f32(&mut self, src: View, values: &mut [f32]) -> Result<(), TensorError> {
         self.works("read_f32")?;
+        self.access(Stream::Compute, "read_f32", [(src, false)])?;
         self.run_all_of(Stream::Compute)?;
         self.inner.read_f32(src, values)
     }
 
     fn read_bytes(&mut self, stream: Stream, src: View, bytes: &mut [u8]) -> Result<(), TensorError> {
         self.works("read_bytes")?;
+        self.access(stream, "read_bytes", [(src, false)])?;
         self.run_all_of(stream)?;
         self.inner.read_bytes(Stream::Compute, src, bytes)
     }

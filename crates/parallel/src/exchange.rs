@@ -326,6 +326,8 @@ impl DataPieces {
         let [mut from, mut to] = std::mem::take(&mut self.views);
         let Piece { name, ranges, parts } = &self.pieces[unit][piece];
         let each = |of: View| ranges.iter().map(move |range| of.columns(range.start, range.len()));
+        // The next layer writes its gradients where those of this one are read.
+        let mut takes_turns = false;
         let pattern = if axis == Axis::Replicate {
             let summed = self.summed(unit, &self.pieces[unit][piece])?;
             fill(&mut from, [summed]);
@@ -337,14 +339,19 @@ impl DataPieces {
             fill(&mut to, each(whole));
             Pattern::AllGather(parts)
         } else {
-            fill(&mut from, each(self.gradient(unit)?.whole));
+            let gradients = self.gradient(unit)?;
+            takes_turns = gradients.apart();
+            fill(&mut from, each(gradients.whole));
             fill(&mut to, [self.sum_of(transfer, piece)?]);
             Pattern::ReduceScatter(parts, Reduce::Sum)
         };
         let group = self.groups[self.group_of[unit]].over(axis);
-        let started = group.start(backend, stream(axis), &Collective::new(name, pattern), &from, &to);
+        let started = group.start(backend, stream(axis), &Collective::new(name, pattern), &from, &to)?;
+        if takes_turns {
+            group.release(backend, &started)?;
+        }
         self.views = [from, to];
-        started
+        Ok(started)
     }
 }
 

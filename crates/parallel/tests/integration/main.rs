@@ -11,6 +11,7 @@ mod groups;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod large_dry_run;
+mod late;
 mod memory_plan;
 mod offload;
 mod overflow;

@@ -11,6 +11,7 @@ use bessemer_parallel::{
     Job, OffloadTraffic, ParallelConfig, ParallelError, Plan, SecondMemory, Stage, Worker,
 };
 use bessemer_runtime::{ActivationConfig, Purpose, Shape, WeighedLoss};
+use bessemer_tensor::Backend;
 use bessemer_units::{Compression, Offload, OffloadPlan, ParamStorage, Recompute, Storage};
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +24,7 @@ const SEQUENCES: u64 = 16;
 
 /// A copy that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     Write(u64),
     Read(u64),
     /// The memory panics when it is written so many times.
@@ -70,8 +71,8 @@ impl SecondMemory for HostMemory {
 
 /// What a rank has done: losses and norms of the steps, its parameters after the last.
 #[derive(Debug, Clone, PartialEq)]
-struct Done {
-    losses: Vec<u64>,
+pub(crate) struct Done {
+    pub(crate) losses: Vec<u64>,
     norms: Vec<u64>,
     params: BTreeMap<String, Vec<f32>>,
 }
@@ -80,11 +81,11 @@ struct Done {
 fn rank(
     model: &Model,
     config: &ParallelConfig,
-    activations: ActivationConfig,
+    (activations, optim): (ActivationConfig, OptimConfig),
     fault: Option<Fault>,
     world: Box<dyn Communicator>,
+    device: &mut dyn Backend,
 ) -> Result<Done, ParallelError> {
-    let optim = OptimConfig { lr: 1e-2, ..OptimConfig::default() };
     let plan = Plan::new(config, world.size(), model, optim.optimizer)?;
     let per_rank = SEQUENCES / plan.data_ranks() as u64;
     let micro_batches = if config.one_sequence() { per_rank as usize } else { MICRO_BATCHES };
@@ -99,8 +100,7 @@ fn rank(
         plan: &plan,
         program: &plan.program(micro_batches, 1, None)?,
     };
-    let mut cpu = crate::instruction_set::cpu(1);
-    let mut worker = Worker::new(&mut cpu, &job, world)?;
+    let mut worker = Worker::new(device, &job, world)?;
     let moved: &'static (AtomicU64, AtomicU64) = Box::leak(Box::default());
     let bytes = worker.second_memory_bytes();
     assert_eq!(bytes > 0, job.activations.offload.is_on());
@@ -113,17 +113,17 @@ fn rank(
             moved,
         }))?;
     }
-    worker.init(&mut cpu, 3)?;
+    worker.init(device, 3)?;
     let share = plan.data_index(worker.coord()) as u64 * per_rank;
     let mut done = Done { losses: Vec::new(), norms: Vec::new(), params: BTreeMap::new() };
     let mut text = Text { step: 0, share, sequences, all: SEQUENCES, ids: Vec::new(), targets: Vec::new() };
     for step in 0..STEPS {
         text.step = step;
-        let sum = worker.gradients(&mut cpu, &mut text)?;
+        let sum = worker.gradients(device, &mut text)?;
         done.losses.push(worker.sum_over_data(sum)?.mean().to_bits());
-        let norm = worker.grad_norm(&mut cpu)?;
+        let norm = worker.grad_norm(device)?;
         done.norms.push(norm.to_bits());
-        worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
+        worker.apply(device, step + 1, optim.lr, norm)?;
         let (stated, steps) = (worker.step_offload_traffic(), step + 1);
         let stated = OffloadTraffic { written: steps * stated.written, read: steps * stated.read };
         assert_eq!(worker.offloaded(), stated);
@@ -134,7 +134,7 @@ fn rank(
     }
     for tensor in worker.params() {
         let mut values = vec![0.0; tensor.len()];
-        worker.read(&mut cpu, &tensor, &mut values)?;
+        worker.read(device, &tensor, &mut values)?;
         done.params.insert(tensor.name, values);
     }
     Ok(done)
@@ -147,17 +147,32 @@ fn train(
     activations: &ActivationConfig,
     fault: Option<Fault>,
 ) -> Vec<Result<Done, ParallelError>> {
+    let mut devices: Vec<_> = (0..ranks).map(|_| crate::instruction_set::cpu(1)).collect();
+    let optim = OptimConfig { lr: 1e-2, ..OptimConfig::default() };
+    train_on(&mut devices, model, config, (activations, &optim), fault)
+}
+
+/// A rank on each device.
+pub(crate) fn train_on<B: Backend>(
+    devices: &mut [B],
+    model: &Model,
+    config: &ParallelConfig,
+    (activations, optim): (&ActivationConfig, &OptimConfig),
+    fault: Option<Fault>,
+) -> Vec<Result<Done, ParallelError>> {
     let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", ranks, &settings);
+    let worlds = ThreadCommunicator::world("world", devices.len(), &settings);
     std::thread::scope(|scope| {
-        let run =
-            |world| scope.spawn(move || rank(model, config, activations.clone(), fault, Box::new(world)));
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
+        let mut ranks = Vec::new();
+        for (world, device) in worlds.into_iter().zip(devices) {
+            let settings = (activations.clone(), optim.clone());
+            ranks.push(scope.spawn(move || rank(model, config, settings, fault, Box::new(world), device)));
+        }
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
 }
 
-fn pipeline(ranks: u64, schedule: &str) -> ParallelConfig {
+pub(crate) fn pipeline(ranks: u64, schedule: &str) -> ParallelConfig {
     ParallelConfig { pipeline: ranks, schedule: schedule.into(), ..ParallelConfig::default() }
 }
 
