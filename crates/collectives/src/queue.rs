@@ -74,11 +74,6 @@ impl CollectiveQueue {
         self.size
     }
 
-    /// True if collectives run while the rank computes.
-    pub fn has_progress_thread(&self) -> bool {
-        matches!(self.runner, Runner::Thread(_))
-    }
-
     /// Starts a collective on `values`, which hold what it sends and, of an all-to-all, after that space for what it receives.
     ///
     /// # Errors
@@ -114,14 +109,6 @@ impl CollectiveQueue {
             (Some(values), _) => Ok(values),
             (None, Runner::Thread(thread)) => thread.finish(ticket.number),
             (None, Runner::Caller(_)) => unreachable!("a blocking queue gives tickets with their buffers"),
-        }
-    }
-
-    /// True if [`CollectiveQueue::finish`] would not wait.
-    pub fn is_done(&self, ticket: &Ticket) -> bool {
-        match &self.runner {
-            Runner::Caller(_) => true,
-            Runner::Thread(thread) => thread.is_done(ticket.number),
         }
     }
 
@@ -289,11 +276,6 @@ impl QueueThread {
             }
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    fn is_done(&self, number: u64) -> bool {
-        let state = self.shared.state();
-        state.ended || state.done.iter().any(|queued| queued.number == number)
     }
 
     fn idle(&self) -> Result<MutexGuard<'_, Box<dyn Communicator>>, CollectiveError> {

@@ -281,10 +281,11 @@ impl DataPieces {
         (transfer, piece): (Transfer, usize),
     ) -> Result<Started, ExchangeError> {
         let quantised = int8.piece(transfer.axis, transfer.flat, piece);
-        launch(backend, int8.encode_parts(slot, quantised))?;
+        let here = int8.within(slot, quantised, self.sum_of(transfer, piece)?);
+        launch(backend, here.encode_parts())?;
         let [from, to] = &mut self.views;
-        fill(from, int8.parts(slot, quantised).0);
-        fill(to, int8.own(slot, quantised));
+        fill(from, here.parts());
+        fill(to, here.incoming());
         let pattern = Pattern::AllToAll { send: &quantised.bytes, receive: &quantised.received };
         self.collective(backend, (transfer, piece), pattern)
     }
@@ -298,20 +299,20 @@ impl DataPieces {
         (transfer, piece, leg): (Transfer, usize, usize),
     ) -> Result<Option<Started>, ExchangeError> {
         let quantised = int8.piece(transfer.axis, transfer.flat, piece);
+        let here = int8.within(slot, quantised, self.sum_of(transfer, piece)?);
         if leg > 0 {
-            launch(backend, int8.decode_parts(slot, quantised))?;
+            launch(backend, here.decode_parts())?;
             return Ok(None);
         }
-        let own = self.sum_of(transfer, piece)?;
-        launch(backend, int8.decode_sum(slot, quantised, own))?;
+        launch(backend, here.decode_sum())?;
         if transfer.kind == CollectiveKind::ReduceScatter {
-            launch(backend, int8.round(own))?;
+            launch(backend, here.round())?;
             return Ok(None);
         }
-        launch(backend, int8.encode_sum(slot, quantised, own))?;
-        let ([from, to], (all, mine)) = (&mut self.views, int8.parts(slot, quantised));
-        fill(from, mine);
-        fill(to, all);
+        launch(backend, here.encode_sum())?;
+        let [from, to] = &mut self.views;
+        fill(from, here.mine());
+        fill(to, here.parts());
         self.collective(backend, (transfer, piece), Pattern::AllGather(&quantised.bytes)).map(Some)
     }
 

@@ -74,6 +74,10 @@ impl Encoded {
         }
     }
 
+    fn views(self) -> [View; 2] {
+        [self.codes, self.scales]
+    }
+
     /// Operators that encode a part into this place.
     fn encode(self, values: View) -> impl Iterator<Item = Op> {
         matrices(values.len()).map(move |blocks| {
@@ -215,96 +219,87 @@ impl Int8 {
         all.map(|parts| parts.bytes.len() + parts.received.len()).max().unwrap_or(0)
     }
 
-    /// Operators that encode every rank's part of a piece.
-    pub(crate) fn encode_parts<'p>(
-        &self,
-        slot: usize,
-        piece: &'p QuantisedPiece,
-    ) -> impl Iterator<Item = Op> + use<'p> {
-        let parts = self.slots[slot].parts;
-        let of = move |(view, start): (&View, &(usize, usize))| parts.part(*start, view.len()).encode(*view);
-        piece.views.iter().zip(&piece.starts).flat_map(of)
-    }
-
-    /// Operators that decode every rank's part of a piece.
-    pub(crate) fn decode_parts<'p>(
-        &self,
-        slot: usize,
-        piece: &'p QuantisedPiece,
-    ) -> impl Iterator<Item = Op> + use<'p> {
-        let parts = self.slots[slot].parts;
-        let of = move |(view, start): (&View, &(usize, usize))| {
-            parts.part(*start, view.len()).decode(*view, false)
-        };
-        piece.views.iter().zip(&piece.starts).flat_map(of)
-    }
-
-    /// Operators that decode what has come of the part whose sum belongs to `own`, and add it up.
-    pub(crate) fn decode_sum(
-        &self,
-        slot: usize,
-        piece: &QuantisedPiece,
-        own: View,
-    ) -> impl Iterator<Item = Op> + use<> {
-        let (from, sum, blocks) =
-            (self.slots[slot].own, self.sum_of(own), own.len().div_ceil(GRADIENT_BLOCK));
-        (0..piece.views.len()).flat_map(move |rank| {
-            from.part((rank * own.len(), rank * blocks), own.len()).decode(sum, rank > 0)
-        })
-    }
-
-    /// Operators that encode such a sum as this rank's part.
-    pub(crate) fn encode_sum(
-        &self,
-        slot: usize,
-        piece: &QuantisedPiece,
-        own: View,
-    ) -> impl Iterator<Item = Op> + use<> {
-        self.slots[slot].parts.part(piece.starts[piece.me], own.len()).encode(self.sum_of(own))
-    }
-
-    /// The operator that rounds such a sum to the type of gradients, if that is another.
-    pub(crate) fn round(&self, own: View) -> Option<Op> {
-        self.sum.map(|_| Copy { src: self.sum_of(own), dst: own }.into())
-    }
-
-    /// Where the sum of a part is formed that belongs to `own`.
-    fn sum_of(&self, own: View) -> View {
-        self.sum.map_or(own, |sum| sum.columns(0, own.len()))
-    }
-
-    /// Views of every rank's part of a piece, and of this rank's alone.
-    pub(crate) fn parts<'p>(
-        &self,
-        slot: usize,
-        piece: &'p QuantisedPiece,
-    ) -> (impl Iterator<Item = View> + use<'p>, [View; 2]) {
-        let parts = self.slots[slot].parts;
-        let of = move |rank: usize| {
-            let Encoded { codes, scales } = parts.part(piece.starts[rank], piece.views[rank].len());
-            [codes, scales]
-        };
-        ((0..piece.views.len()).flat_map(of), of(piece.me))
-    }
-
-    /// Views of what every rank sends of the own part of a piece.
-    pub(crate) fn own<'p>(
-        &self,
-        slot: usize,
-        piece: &'p QuantisedPiece,
-    ) -> impl Iterator<Item = View> + use<'p> {
-        let (from, len) = (self.slots[slot].own, piece.views[piece.me].len());
-        (0..piece.views.len()).flat_map(move |rank| {
-            let before = (rank * len, rank * len.div_ceil(GRADIENT_BLOCK));
-            let Encoded { codes, scales } = from.part(before, len);
-            [codes, scales]
-        })
+    /// A piece of which `own` is this rank's part, in the memory of a slot.
+    pub(crate) fn within<'p>(&self, slot: usize, piece: &'p QuantisedPiece, own: View) -> PieceInSlot<'p> {
+        PieceInSlot {
+            slot: self.slots[slot],
+            piece,
+            own,
+            rounded: self.sum.map(|sum| sum.columns(0, own.len())),
+        }
     }
 
     /// A piece on an axis.
     pub(crate) fn piece(&self, axis: Axis, unit: usize, piece: usize) -> &QuantisedPiece {
         let of = if axis == Axis::Replicate { &self.replicate } else { &self.shard };
         &of[unit][piece]
+    }
+}
+
+/// A piece in memory for pieces in flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PieceInSlot<'p> {
+    slot: Int8Slot,
+    piece: &'p QuantisedPiece,
+    own: View,
+    /// Where the sum is formed that is rounded to `own`, if it is.
+    rounded: Option<View>,
+}
+
+impl<'p> PieceInSlot<'p> {
+    /// Place of a rank's part, as this rank encodes it.
+    fn part(self, rank: usize) -> Encoded {
+        self.slot.parts.part(self.piece.starts[rank], self.piece.views[rank].len())
+    }
+
+    /// Place of the own part, as another rank encodes it.
+    fn received(self, rank: usize) -> Encoded {
+        let len = self.own.len();
+        self.slot.own.part((rank * len, rank * len.div_ceil(GRADIENT_BLOCK)), len)
+    }
+
+    fn each<T, I: IntoIterator<Item = T>>(self, of: impl Fn(usize) -> I) -> impl Iterator<Item = T> {
+        (0..self.piece.views.len()).flat_map(of)
+    }
+
+    /// Operators that encode every rank's part.
+    pub(crate) fn encode_parts(self) -> impl Iterator<Item = Op> {
+        self.each(move |rank| self.part(rank).encode(self.piece.views[rank]))
+    }
+
+    /// Operators that decode every rank's part.
+    pub(crate) fn decode_parts(self) -> impl Iterator<Item = Op> {
+        self.each(move |rank| self.part(rank).decode(self.piece.views[rank], false))
+    }
+
+    /// Operators that decode what has come of the own part, and add it up.
+    pub(crate) fn decode_sum(self) -> impl Iterator<Item = Op> {
+        self.each(move |rank| self.received(rank).decode(self.rounded.unwrap_or(self.own), rank > 0))
+    }
+
+    /// Operators that encode that sum as the own part.
+    pub(crate) fn encode_sum(self) -> impl Iterator<Item = Op> {
+        self.part(self.piece.me).encode(self.rounded.unwrap_or(self.own))
+    }
+
+    /// The operator that rounds that sum to the type of gradients, if that is another.
+    pub(crate) fn round(self) -> Option<Op> {
+        self.rounded.map(|src| Copy { src, dst: self.own }.into())
+    }
+
+    /// Views of every rank's part.
+    pub(crate) fn parts(self) -> impl Iterator<Item = View> {
+        self.each(move |rank| self.part(rank).views())
+    }
+
+    /// Views of this rank's part.
+    pub(crate) fn mine(self) -> [View; 2] {
+        self.part(self.piece.me).views()
+    }
+
+    /// Views of what every rank sends of the own part.
+    pub(crate) fn incoming(self) -> impl Iterator<Item = View> {
+        self.each(move |rank| self.received(rank).views())
     }
 }
 

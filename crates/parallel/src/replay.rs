@@ -307,7 +307,8 @@ impl PieceWork for WrittenPieces<'_, '_> {
             _ => (shard, rank.shard.0),
         };
         if let Some((int8, quantised)) = exchange.int8(transfer, piece) {
-            int8.encode_parts(0, quantised).try_for_each(|op| self.writer.op(&op))?;
+            let own = exchange.sum_of(transfer, piece).map_err(|e| SimError::Cost(e.to_string()))?;
+            int8.within(0, quantised, own).encode_parts().try_for_each(|op| self.writer.op(&op))?;
             let (bytes, received) = (quantised.bytes.len() as u64, quantised.received.len() as u64);
             let traffic =
                 Traffic { kind: CollectiveKind::AllToAll, bytes, sent: quantised.most_sent(), ranks };
@@ -345,16 +346,17 @@ impl PieceWork for WrittenPieces<'_, '_> {
         self.writer.wait(group, id);
         let exchange = &self.of.exchange;
         let Some((int8, quantised)) = exchange.int8(transfer, piece) else { return Ok(None) };
-        if leg > 0 {
-            return int8.decode_parts(0, quantised).try_for_each(|op| self.writer.op(&op)).map(|()| None);
-        }
         let own = exchange.sum_of(transfer, piece).map_err(|e| SimError::Cost(e.to_string()))?;
-        let ranks = quantised.views.len();
-        int8.decode_sum(0, quantised, own).try_for_each(|op| self.writer.op(&op))?;
-        if transfer.kind == CollectiveKind::ReduceScatter {
-            return int8.round(own).map_or(Ok(()), |op| self.writer.op(&op)).map(|()| None);
+        let here = int8.within(0, quantised, own);
+        if leg > 0 {
+            return here.decode_parts().try_for_each(|op| self.writer.op(&op)).map(|()| None);
         }
-        int8.encode_sum(0, quantised, own).try_for_each(|op| self.writer.op(&op))?;
+        let ranks = quantised.views.len();
+        here.decode_sum().try_for_each(|op| self.writer.op(&op))?;
+        if transfer.kind == CollectiveKind::ReduceScatter {
+            return here.round().map_or(Ok(()), |op| self.writer.op(&op)).map(|()| None);
+        }
+        here.encode_sum().try_for_each(|op| self.writer.op(&op))?;
         let (bytes, kind) = (quantised.bytes.len() as u64, CollectiveKind::AllGather);
         let traffic = Traffic { kind, bytes, sent: quantised.most_sent(), ranks };
         let copied = Copied { read: quantised_bytes(own.len()) as u64, written: bytes };

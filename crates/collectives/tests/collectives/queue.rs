@@ -102,7 +102,6 @@ fn starting_does_not_wait_for_the_others() {
                 .unwrap();
             if o.rank() == 0 {
                 assert!(start.elapsed() < late / 2, "{:?}", start.elapsed());
-                assert!(!o.is_done(&ticket));
             }
             assert_eq!(o.finish(ticket).unwrap(), HostBuffer::of(&[2.0; 9]));
         });
@@ -118,7 +117,7 @@ fn the_communicator_itself_is_there_when_nothing_is_under_way() {
                 .unwrap();
             let mut v = [3.0];
             o.idle().unwrap().all_reduce("norm", &mut v, Reduce::Sum).unwrap();
-            assert_eq!((v, o.is_done(&ticket)), ([6.0], true));
+            assert_eq!(v, [6.0]);
             assert_eq!(o.finish(ticket).unwrap(), HostBuffer::of(&[2.0]));
         });
     }
