@@ -135,7 +135,7 @@ impl Setup {
         let mut values = vec![0.0; view.len()];
         if view.dtype() == DType::U32 {
             let mut bytes = vec![0; 4 * view.len()];
-            self.backend.read_bytes(view, &mut bytes).unwrap();
+            self.backend.read_bytes(Stream::Compute, view, &mut bytes).unwrap();
             let index = |b: &[u8]| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as f32;
             return bytes.chunks_exact(4).map(index).collect();
         }
