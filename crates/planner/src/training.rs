@@ -63,7 +63,7 @@ impl Training {
         if model.experts.is_some() {
             return Err(PlannerError::Recipe(
                 "model.experts: searches and estimates of layouts know dense layers only; choose a layout by hand (parallel.layout = \
-                 \"manual\"), which `bessemer run --dry-run` holds against memory"
+                 \"manual\", with parallel.data or parallel.pipeline)"
                     .into(),
             ));
         }
