@@ -38,9 +38,9 @@ pub struct StepContext {
 /// Whether a backward pass adds to the gradients that are there, for those of each of its parts ([`Decoder::stage_backward`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accumulate {
-    /// What the input part writes: norms, tables, output projection.
+    /// Gradients that the input part writes: norms, tables, output projection.
     pub input: bool,
-    /// What the weight part writes: the layers' matrices and their biases.
+    /// Gradients that the weight part writes: the layers' matrices and their biases.
     pub weight: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Rows of tokens on their way to experts and back: sorted by expert, copied, summed with weights.
+//! Rows of all choices of tokens: sorted by expert, copied, summed with weights.
 //!
 //! Every token reads its rows in the order of its choices, so there are no atomic sums and bits depend on no number of threads.
 //! Cost: k rows of the width read and written for each token and operator.

@@ -51,7 +51,7 @@ struct Routed {
     rows: View,
     sources: View,
     offsets: View,
-    /// Rows at the experts: what they read, before the gate, behind it, and what they give.
+    /// Rows of all choices: inputs of the experts, values before and behind their gates, results.
     dispatched: View,
     pre: View,
     hidden: View,

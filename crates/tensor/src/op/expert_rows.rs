@@ -1,4 +1,4 @@
-//! Rows of tokens on their way to experts and back. Row r belongs to one choice of one token; rows of an expert are consecutive.
+//! Rows that experts read and write: one for each choice of each token. Row r belongs to one choice of one token; rows of an expert are consecutive.
 //!
 //! Legend: N tokens, K choices of a token, R rows, E experts.
 
@@ -243,5 +243,5 @@ impl Describe for CombineRowsBackward {
     }
 }
 
-/// What a choice without a row has in `rows`, and a row of no choice in `sources`.
+/// Mark in `rows` of a choice without a row, and in `sources` of a row of no choice.
 pub const NO_ROW: u32 = u32::MAX;

@@ -90,7 +90,7 @@ pub struct RouteBackward {
     pub balance: Option<BalanceTerm>,
     /// The z-loss, if there is one: `[1, N]` log-sum-exps, and its weight as in [`BalanceTerm::weight`].
     pub z_loss: Option<(View, View)>,
-    /// As in [`Route`].
+    /// Weights of a token sum to 1, as in [`Route`].
     pub renormalise: bool,
     /// T, tokens of a whole sequence, also where a device has some of them.
     pub sequence: usize,
