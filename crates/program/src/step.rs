@@ -114,8 +114,8 @@ pub struct Filler {
 /// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// A pass begins: the tokens of a forward pass are written to its slot, and the step's numbers (loss factor, random counters)
-    /// to the device.
+    /// A pass begins: tokens and loss factors of a forward pass are written to its slot, and the step's numbers (weights of losses,
+    /// random counters) to the device.
     Begin(Pass),
     /// A unit of the chunk runs its list of the pass's phase.
     Unit {
@@ -124,7 +124,7 @@ pub enum Action {
         /// The pass, as it began.
         pass: Pass,
     },
-    /// A pass ends: the losses are read where the head is, and the pass's memory is free unless another node reads it.
+    /// A pass ends: the losses that it has made are read, and the pass's memory is free unless another node reads it.
     End(Pass),
     /// The entry [`crate::PassNode::Complete`].
     Complete(Vec<usize>),
