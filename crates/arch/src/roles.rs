@@ -389,6 +389,11 @@ impl ParamRole {
         self.row().name.ends_with(".bias")
     }
 
+    /// Whether it is the matrices of all experts of a layer, one below the other.
+    pub fn stacks_experts(self) -> bool {
+        matches!(self, ParamRole::ExpertsGateUpWeight | ParamRole::ExpertsDownWeight)
+    }
+
     /// The identity of the parameter in layer `layer`, or outside the layers for a role of the embedding or the head.
     pub fn in_layer(self, layer: usize) -> ParamId {
         let unit = match self.row().unit {

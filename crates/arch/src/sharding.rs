@@ -7,6 +7,7 @@
 //! | `attention.out.weight` | columns | heads |
 //! | `mlp.up.*`, `mlp.gate_up.*` | rows | hidden units; gate and up each by themselves |
 //! | `mlp.down.weight` | columns | hidden units |
+//! | `mlp.experts.*` | rows, over the axis of experts | whole experts |
 //! | biases of `attention.out` and `mlp.down`, norms, `q_norm`, `k_norm`, `embed.positions` | no | |
 
 use crate::model::Model;
@@ -35,7 +36,7 @@ pub struct Sharding {
     pub spec: ParamSpec,
     /// Its dims with the blocks in which they are sharded.
     pub form: Form,
-    /// Over the axes of tensor parallelism; the other axes replicate it.
+    /// Over the axes of tensor parallelism and of experts; the other axes replicate it.
     pub layout: Layout,
     /// The sum over the axis of heads that completes the gradient.
     pub gradient: GradientSum,
@@ -64,6 +65,14 @@ impl Sharding {
         let mut sums = self.sums;
         sums.extend(Axis::SEQUENCES.into_iter().filter(|axis| mesh.degree(*axis) > 1));
         Sharding { layout, sums, ..self }
+    }
+
+    /// The parameter on ranks each of which has some experts of a layer: consecutive ones, whole.
+    pub(crate) fn over_experts(self) -> Sharding {
+        match self.spec.id.role().stacks_experts() {
+            true => Sharding { layout: self.layout.with(Axis::Expert, Placement::Shard { dim: 0 }), ..self },
+            false => self,
+        }
     }
 }
 

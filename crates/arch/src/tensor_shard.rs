@@ -64,7 +64,7 @@ pub struct TensorShardParam {
     /// Elements of the part whose gradient is partial over the ranks that hold the same key and value heads; `None` if no
     /// other rank does.
     pub replicated: Option<ReplicatedBlocks>,
-    /// The tensor axis alone, and this rank's place on it.
+    /// The group of the tensor shard alone, and this rank's place in it.
     place: (Mesh, Coord),
 }
 
@@ -96,11 +96,12 @@ impl Model {
     }
 
     /// The part of this model on rank `index` of those that share its layers: a line of tensor parallelism, ranks that share sequences
-    /// ([`Axis::SEQUENCES`]), or a line for each part of a sequence. `mesh` has no other axes. Parameters are sharded over the line as
-    /// `shardings` says, and all of them are at every part of a sequence.
+    /// ([`Axis::SEQUENCES`]), or a line for each part of a sequence; and of those that share its experts. `mesh` has no other axes.
+    /// Parameters are sharded over the line as `shardings` says, and all of them are at every part of a sequence; experts are sharded
+    /// over [`Axis::Expert`].
     ///
     /// # Errors
-    /// As [`Model::tensor_shard`].
+    /// As [`Model::tensor_shard`]; experts that the axis does not divide.
     pub fn layer_shard(
         &self,
         mesh: &Mesh,
@@ -110,7 +111,28 @@ impl Model {
         if mesh.size(&Axis::SEQUENCES) > 1 {
             shardings = shardings.into_iter().map(|sharding| sharding.over_positions(mesh)).collect();
         }
+        let ranks = mesh.degree(Axis::Expert);
+        if ranks > 1 {
+            self.check_expert_ranks(ranks)?;
+            shardings = shardings.into_iter().map(Sharding::over_experts).collect();
+        }
         self.shard_over((mesh.clone(), None), shardings, index)
+    }
+
+    /// Refuses ranks that cannot share the experts of every layer evenly.
+    fn check_expert_ranks(&self, ranks: usize) -> Result<(), TensorShardError> {
+        let problem = match self.experts {
+            None => format!(
+                "parallel.experts = {ranks} with a model without experts; take 1, or set model.experts"
+            ),
+            Some(experts) if !experts.count.is_multiple_of(ranks) => format!(
+                "parallel.experts = {ranks}: wanted a divisor of the {} experts of a layer (model.experts.count); {}",
+                experts.count,
+                fitting(experts.count, "model.experts.count")
+            ),
+            Some(_) => return Ok(()),
+        };
+        Err(TensorShardError { degree: ranks, problem })
     }
 
     /// The part of this model on rank `index` of a grid.
@@ -141,11 +163,11 @@ impl Model {
         shardings: Vec<Sharding>,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
-        if self.experts.is_some() && mesh.world() > 1 {
+        if self.experts.is_some() && mesh.size(&Axis::LAYER) > 1 {
             return Err(TensorShardError {
-                degree: mesh.world(),
-                problem: "the experts of a layer are not shared by ranks yet: wanted parallel.tensor = 1 and parallel.context = 1 with \
-                          model.experts; use data parallelism, ZeRO or a pipeline"
+                degree: mesh.size(&Axis::LAYER),
+                problem: "ranks that share the layers of a micro-batch do not share its experts yet: wanted parallel.tensor = 1 and \
+                          parallel.context = 1 with model.experts; use parallel.experts, data parallelism, ZeRO or a pipeline"
                     .into(),
             });
         }
@@ -305,6 +327,12 @@ impl TensorShardParam {
         TensorShardParam::new(self.sharding.clone(), self.place.0.clone(), index)
     }
 
+    /// Returns the shard of the rank at position `at` among those that share every layer of a micro-batch.
+    pub fn on_layer_rank(&self, at: usize) -> TensorShardParam {
+        let (mesh, coord) = &self.place;
+        self.on(mesh.rank(&mesh.moved(*coord, &Axis::LAYER, at)))
+    }
+
     /// Returns the parameter's shard at another position of one axis.
     ///
     /// # Panics
@@ -361,9 +389,19 @@ impl TensorShardParam {
     }
 
     /// Elements of the part that this rank, and no other of the tensor axis, stands for in a sum over the whole parameter (the
-    /// global gradient norm) and in a file: [`bessemer_mesh::Layout::counted_runs`].
+    /// global gradient norm) and in a file: [`bessemer_mesh::Layout::counted_runs`]. Ranks that share experts are data-parallel ones
+    /// to other parameters, and each has counted elements of them.
     pub fn counted(&self) -> Vec<Range<usize>> {
-        let (mesh, coord) = &self.place;
-        local_ranges(&self.sharding.layout.counted_runs(&self.sharding.form, mesh, coord))
+        let ((mesh, coord), Sharding { layout, form, .. }) = (&self.place, &self.sharding);
+        let coord = match self.stacks_experts() {
+            true => *coord,
+            false => coord.with(Axis::Expert, 0),
+        };
+        local_ranges(&layout.counted_runs(form, mesh, &coord))
+    }
+
+    /// Whether ranks that share experts have different parts of it.
+    pub fn stacks_experts(&self) -> bool {
+        matches!(self.sharding.layout.at(Axis::Expert), Placement::Shard { .. })
     }
 }

@@ -162,9 +162,10 @@ pub(crate) fn operator(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError>
 fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
     Ok(match kind {
         Kind::Gated(kind, n, f) => {
-            Gated { kind, gate: m.act(n, f)?, up: m.act(n, f)?, out: m.act(n, f)? }.into()
+            Gated { live: None, kind, gate: m.act(n, f)?, up: m.act(n, f)?, out: m.act(n, f)? }.into()
         }
         Kind::GatedBackward(kind, n, f) => GatedBackward {
+            live: None,
             kind,
             gate: m.act(n, f)?,
             up: m.act(n, f)?,

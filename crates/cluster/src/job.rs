@@ -313,10 +313,10 @@ pub fn axis_name(axis: Axis) -> &'static str {
 
 /// The axis of a name; "data" is the axis that replicates.
 fn axis(file: &str, name: &str) -> Result<Axis, ClusterError> {
-    let all = || Axis::ALL.into_iter().chain([Axis::Expert]);
-    let found = if name == "data" { Some(Axis::Replicate) } else { all().find(|a| a.name() == name) };
+    let found =
+        if name == "data" { Some(Axis::Replicate) } else { Axis::ALL.into_iter().find(|a| a.name() == name) };
     found.ok_or_else(|| {
-        let names: Vec<&str> = ["data"].into_iter().chain(all().map(Axis::name)).collect();
+        let names: Vec<&str> = ["data"].into_iter().chain(Axis::ALL.map(Axis::name)).collect();
         ClusterError::value(
             format!("{file}: axis"),
             format!("one of {}", names.join(", ")),

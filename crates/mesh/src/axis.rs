@@ -21,14 +21,14 @@ pub enum Axis {
     TensorColumn,
     /// Its depth.
     TensorDepth,
-    /// Experts. Folded out of other axes ([`crate::Mesh::folded`]): it never multiplies the number of ranks, and a layout that
-    /// places a tensor on it is refused ([`crate::Layout::check`]).
+    /// Data parallelism whose ranks share the experts of a layer and exchange their tokens: other parameters are replicated or
+    /// sharded over it as over the other axes of data parallelism.
     Expert,
 }
 
 impl Axis {
-    /// Every axis that multiplies the number of ranks, in the order of the labels.
-    pub const ALL: [Axis; 9] = [
+    /// Every axis, in the order of the labels.
+    pub const ALL: [Axis; 10] = [
         Axis::Pipeline,
         Axis::Replicate,
         Axis::Shard,
@@ -38,7 +38,11 @@ impl Axis {
         Axis::TensorRow,
         Axis::TensorColumn,
         Axis::TensorDepth,
+        Axis::Expert,
     ];
+
+    /// The axes whose ranks see different data.
+    pub const DATA: [Axis; 3] = [Axis::Replicate, Axis::Shard, Axis::Expert];
 
     /// The axes whose ranks share sequences.
     pub const SEQUENCES: [Axis; 2] = [Axis::ContextHeads, Axis::Context];
@@ -71,21 +75,22 @@ impl Axis {
 
     /// The order in which axes shard a dim that several of them shard: those that must keep heads whole first, so that what
     /// they leave can be divided anywhere.
-    pub(crate) const SHARDING: [Axis; 9] = [
+    pub(crate) const SHARDING: [Axis; 10] = [
         Axis::Tensor,
         Axis::TensorRow,
         Axis::TensorColumn,
         Axis::TensorDepth,
         Axis::ContextHeads,
         Axis::Context,
+        Axis::Expert,
         Axis::Shard,
         Axis::Replicate,
         Axis::Pipeline,
     ];
 
-    /// Place in [`Axis::ALL`]; `None` for the expert axis.
-    pub(crate) fn slot(self) -> Option<usize> {
-        Axis::ALL.iter().position(|a| *a == self)
+    /// Place in [`Axis::ALL`].
+    pub(crate) fn slot(self) -> usize {
+        self as usize
     }
 }
 

@@ -76,13 +76,11 @@ impl Form {
 
 /// Layout of a tensor: a placement for each axis.
 ///
-/// If several axes shard one dim, they do so one after the other: the tensor axes first (block by block), then context,
+/// If several axes shard one dim, they do so one after the other: the tensor axes first (block by block), then context, expert,
 /// shard, replicate and pipeline, each of which divides what the ones before have left as consecutive elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
     placements: [Placement; Axis::ALL.len()],
-    /// Refused by [`Layout::check`] unless replicated: the ranks of the expert axis are those of other axes.
-    expert: Placement,
 }
 
 /// A layout that is impossible.
@@ -104,18 +102,15 @@ impl Layout {
         Layout::default()
     }
 
-    /// The same but for one axis. Of the expert axis only [`Placement::Replicate`] passes [`Layout::check`].
+    /// The same but for one axis.
     pub fn with(mut self, axis: Axis, placement: Placement) -> Layout {
-        match axis.slot() {
-            Some(slot) => self.placements[slot] = placement,
-            None => self.expert = placement,
-        }
+        self.placements[axis.slot()] = placement;
         self
     }
 
     /// Placement along one axis.
     pub fn at(&self, axis: Axis) -> Placement {
-        axis.slot().map_or(self.expert, |s| self.placements[s])
+        self.placements[axis.slot()]
     }
 
     /// Axes that shard a dim, in the order in which they do.
@@ -129,21 +124,13 @@ impl Layout {
         axes.filter(|a| a.1 > 1).collect()
     }
 
-    /// Refuses what no tensor of this form can have on the mesh: a dim that there is not, owners that there are not, a
-    /// placement on the expert axis (whose ranks are those of other axes: name these), and partial values of two kinds (a
-    /// sum of maxima is not the maximum of sums, so the order of two such reductions would matter).
+    /// Refuses what no tensor of this form can have on the mesh: a dim that there is not, owners that there are not, and partial values
+    /// of two kinds (a sum of maxima is not the maximum of sums, so the order of two such reductions would matter).
     ///
     /// # Errors
     /// [`LayoutError::Impossible`] with the first of those.
     pub fn check(&self, tensor: &str, form: &Form, mesh: &Mesh) -> Result<(), LayoutError> {
         let wrong = |problem: String| Err(LayoutError::Impossible { tensor: tensor.into(), problem });
-        if self.expert != Placement::Replicate {
-            let found = self.expert;
-            return wrong(format!(
-                "{found} over the expert axis, which has no ranks of its own; wanted a placement on the axes that it is \
-                 folded out of"
-            ));
-        }
         for (d, dim) in form.dims.iter().enumerate() {
             if let Some(problem) = dim.problem(&self.sharding_on(d, mesh)) {
                 return wrong(format!("dim {d} {problem}"));

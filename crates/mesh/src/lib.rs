@@ -21,5 +21,5 @@ pub use context::{ContextMethod, ContextOrder, ContextSharing, PositionOrder, ex
 pub use dim::{Block, Dim, DimRange, OwnedChunk, even, total};
 pub use grid::TensorGrid;
 pub use layout::{Form, Layout, LayoutError, Placement, Reduction, ReplicatedBlocks};
-pub use mesh::{Coord, Folded, Mesh, MeshConfig, MeshError, label};
+pub use mesh::{Coord, Mesh, MeshConfig, MeshError, label};
 pub use runs::{ElementRun, local_ranges, runs_of};

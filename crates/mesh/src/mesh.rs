@@ -14,6 +14,7 @@ const FASTEST_FIRST: [Axis; AXES] = [
     Axis::Tensor,
     Axis::ContextHeads,
     Axis::Context,
+    Axis::Expert,
     Axis::Shard,
     Axis::Pipeline,
     Axis::Replicate,
@@ -65,16 +66,14 @@ pub struct Coord {
 }
 
 impl Coord {
-    /// Place on one axis; 0 on the expert axis, which has no places of its own.
+    /// Place on one axis.
     pub fn at(&self, axis: Axis) -> usize {
-        axis.slot().map_or(0, |s| self.at[s])
+        self.at[axis.slot()]
     }
 
-    /// The same, elsewhere on one axis (not the expert axis).
+    /// The same, elsewhere on one axis.
     pub fn with(mut self, axis: Axis, at: usize) -> Coord {
-        if let Some(slot) = axis.slot() {
-            self.at[slot] = at;
-        }
+        self.at[axis.slot()] = at;
         self
     }
 }
@@ -86,21 +85,12 @@ pub struct Mesh {
     order: Vec<Axis>,
 }
 
-/// A group that is split in two ways ([`Mesh::folded`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folded {
-    /// Neighbours within the group, of the degree that was asked for.
-    pub inner: Vec<usize>,
-    /// Ranks with the same position in their inner groups.
-    pub outer: Vec<usize>,
-}
-
 impl Mesh {
     /// A mesh of `ranks` ranks.
     ///
     /// # Errors
     /// Degrees whose product is not `ranks`; a tensor line and a tensor grid at once; an order that names an axis
-    /// twice; a degree for the expert axis.
+    /// twice.
     pub fn new(config: &MeshConfig, ranks: usize) -> Result<Mesh, MeshError> {
         let wrong = |problem: String| Err(MeshError(problem));
         let mut seen = Vec::new();
@@ -110,19 +100,12 @@ impl Mesh {
             }
             seen.push(*axis);
         }
-        if config.order.contains(&Axis::Expert) || config.degrees.iter().any(|d| d.0 == Axis::Expert) {
-            return wrong(
-                "experts are spread over ranks of other axes and add none; fold the axis out of them".into(),
-            );
-        }
         if ranks == 0 {
             return wrong("wanted at least one rank, found 0".into());
         }
         let mut degrees = [1; AXES];
         for (axis, degree) in &config.degrees {
-            if let Some(slot) = axis.slot() {
-                degrees[slot] = *degree;
-            }
+            degrees[axis.slot()] = *degree;
         }
         fill(&mut degrees, ranks)?;
         let mesh = Mesh { degrees, order: config.order.clone() };
@@ -135,12 +118,10 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Ranks along one axis; a mesh of one rank if that is the expert axis, which has none of its own, or `degree` is 0.
+    /// Ranks along one axis; one rank if `degree` is 0.
     pub fn along(axis: Axis, degree: usize) -> Mesh {
         let mut degrees = [1; AXES];
-        if let Some(slot) = axis.slot() {
-            degrees[slot] = degree.max(1);
-        }
+        degrees[axis.slot()] = degree.max(1);
         Mesh { degrees, order: FASTEST_FIRST.to_vec() }
     }
 
@@ -165,9 +146,9 @@ impl Mesh {
         self.degrees.iter().product()
     }
 
-    /// Ranks along an axis; 1 for the expert axis.
+    /// Ranks along an axis.
     pub fn degree(&self, axis: Axis) -> usize {
-        axis.slot().map_or(1, |s| self.degrees[s])
+        self.degrees[axis.slot()]
     }
 
     /// Ranks in a group along these axes.
@@ -229,27 +210,6 @@ impl Mesh {
     /// Every group along these axes, by their first ranks.
     pub fn groups(&self, axes: &[Axis]) -> Vec<Vec<usize>> {
         (0..self.world()).filter(|r| self.position(*r, axes) == 0).map(|r| self.group(r, axes)).collect()
-    }
-
-    /// The group of `rank` along `axes`, split into neighbourhoods of `degree` ranks: how the expert axis is folded
-    /// out of data, context and tensor axes.
-    ///
-    /// # Errors
-    /// A degree that does not divide the group.
-    pub fn folded(&self, rank: usize, axes: &[Axis], degree: usize) -> Result<Folded, MeshError> {
-        let group = self.group(rank, axes);
-        if degree == 0 || !group.len().is_multiple_of(degree) {
-            return Err(MeshError(format!(
-                "an axis of {degree} ranks cannot be folded out of {}, which has {}",
-                label(axes),
-                group.len()
-            )));
-        }
-        let at = self.position(rank, axes);
-        Ok(Folded {
-            inner: group[at - at % degree..][..degree].to_vec(),
-            outer: group.iter().skip(at % degree).step_by(degree).copied().collect(),
-        })
     }
 
     /// "rank 5 (pipeline 1, tensor 0)": axes with one rank are left out.

@@ -42,8 +42,8 @@ fn all(b: &mut dyn Backend) -> Vec<Op> {
         Dropout { x, out: z, mask, global_cols: x.cols }.into(),
         Activation { kind, x, out: z }.into(),
         ActivationBackward { kind, x, dout: y, dx: z }.into(),
-        Gated { kind, gate: wide, up, out }.into(),
-        GatedBackward { kind, gate: wide, up, dout: out, dgate: wide, dup: up }.into(),
+        Gated { live: None, kind, gate: wide, up, out }.into(),
+        GatedBackward { live: None, kind, gate: wide, up, dout: out, dgate: wide, dup: up }.into(),
         Linear {
             x,
             weight,

@@ -94,12 +94,12 @@ pub(crate) fn activations_agree_with_the_reference(suite: &Suite<'_>) {
 pub(crate) fn gated_units_agree_with_the_reference_also_in_place(suite: &Suite<'_>) {
     for kind in KINDS {
         each(suite, &format!("gated {kind:?}"), 2e-6, |s, r, c, gap| {
-            Gated { kind, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, 1) }.into()
+            Gated { live: None, kind, gate: s.act(r, c, gap), up: s.act(r, c, 0), out: s.act(r, c, 1) }.into()
         });
         each(suite, &format!("gated {kind:?} backward"), 4e-6, |s, r, c, gap| {
             let (gate, up) = (s.act(r, c, gap), s.act(r, c, 0));
             let (dgate, dup) = if gap == 0 { (gate, up) } else { (s.act(r, c, 0), s.act(r, c, 1)) };
-            GatedBackward { kind, gate, up, dout: s.act(r, c, 0), dgate, dup }.into()
+            GatedBackward { live: None, kind, gate, up, dout: s.act(r, c, 0), dgate, dup }.into()
         });
     }
 }
@@ -131,6 +131,7 @@ pub(crate) fn any_small_shape_agrees(suite: &Suite<'_>) {
     let agrees = |(r, c, gap)| {
         suite.check("gated", 2e-6, &|s| {
             Gated {
+                live: None,
                 kind: ActivationKind::Silu,
                 gate: s.act(r, c, gap),
                 up: s.act(r, c, 0),

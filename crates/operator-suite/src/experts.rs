@@ -302,14 +302,14 @@ impl Layer {
             AssignRows { experts, rows, sources, offsets }.into(),
             Dispatch { x, sources, choices: K, out: dispatched }.into(),
             GroupedLinear { x: dispatched, weight: gate_up, offsets, out: hidden }.into(),
-            Gated { kind, gate, up, out: gated }.into(),
+            Gated { live: None, kind, gate, up, out: gated }.into(),
             GroupedLinear { x: gated, weight: down, offsets, out }.into(),
             CombineRows { x: out, rows, weights, out: y }.into(),
             CombineRowsBackward { dout: dy, x: out, rows, sources, weights, dx: dout, dweights }.into(),
             GroupedLinearBackwardInput { dy: dout, weight: down, offsets, dx: dgated }.into(),
             GroupedLinearBackwardWeight { x: gated, dy: dout, offsets, dweight: ddown, accumulate: false }
                 .into(),
-            GatedBackward { kind, gate, up, dout: dgated, dgate, dup }.into(),
+            GatedBackward { live: None, kind, gate, up, dout: dgated, dgate, dup }.into(),
             GroupedLinearBackwardInput { dy: dhidden, weight: gate_up, offsets, dx: ddispatched }.into(),
             GroupedLinearBackwardWeight {
                 x: dispatched,

@@ -182,8 +182,8 @@ pub(crate) fn activations_and_gated_units(suite: &Suite<'_>) {
             let w = noise("w", r * c);
             let dout = s.values(r, c, &w);
             let (dgate, dup) = (s.mat(r, c), s.mat(r, c));
-            let forward = Op::from(Gated { kind, gate, up, out });
-            s.launch(&GatedBackward { kind, gate, up, dout, dgate, dup }.into()).unwrap();
+            let forward = Op::from(Gated { live: None, kind, gate, up, out });
+            s.launch(&GatedBackward { live: None, kind, gate, up, dout, dgate, dup }.into()).unwrap();
             hold(suite, &mut s, &format!("gate {kind:?}"), &forward, gate, out, &w, dgate);
             hold(suite, &mut s, &format!("up {kind:?}"), &forward, up, out, &w, dup);
             let forward = Op::from(Activation { kind, x: gate, out });

@@ -85,7 +85,7 @@ impl Chunk {
         beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Chunk, ParallelError> {
         let plan = job.plan;
-        let part = plan.tensor_shard(job.model, coord.tensor)?;
+        let part = plan.tensor_shard(job.model, coord)?;
         let specs = part.specs(&place.span);
         let (numbers, tensor_shard): (Vec<usize>, Vec<TensorShardParam>) = part
             .params()
@@ -110,7 +110,9 @@ impl Chunk {
         let data = plan.data_ranks() * job.program.holders(place.stage).len();
         let ranks = match place.mirrored {
             true => Ranks { data, ..Ranks::ONE },
-            false => Ranks { data, copies: plan.replicate(), copy: coord.replicate },
+            false => {
+                Ranks { data, copies: plan.replicas(0), copy: plan.index_along(&plan.reduce_axes(0), coord) }
+            }
         };
         let mut optimizer = Optimizer::of_rank(backend, &params, job.optim, ranks)?;
         optimizer.plan_capture(backend, job.shape.tokens(), job.activations.storage.dtype())?;

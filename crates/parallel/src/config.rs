@@ -157,7 +157,7 @@ impl PlacedAxis {
         match self {
             PlacedAxis::Tensor => &[Axis::TensorColumn, Axis::TensorRow, Axis::TensorDepth, Axis::Tensor],
             PlacedAxis::Context => &[Axis::ContextHeads, Axis::Context],
-            PlacedAxis::Shard => &[Axis::Shard],
+            PlacedAxis::Shard => &[Axis::Expert, Axis::Shard],
             PlacedAxis::Pipeline => &[Axis::Pipeline],
             PlacedAxis::Replicate => &[Axis::Replicate],
         }
@@ -227,6 +227,10 @@ pub struct ParallelConfig {
     /// `train.seq_len`, consecutive otherwise), "consecutive", "zig-zag" (the i-th stretch of 2 `parallel.context` from the beginning
     /// and from the end) or "striped" (every `parallel.context`-th). The others have consecutive positions.
     pub context_order: ContextOrder,
+    /// Data-parallel ranks that share the experts of a layer (expert parallelism): each has `model.experts.count` / `experts` of them, and
+    /// tokens travel to the ranks of their experts and back. 1: every rank has all. Divides the number of experts, and `shard` where
+    /// state is sharded. See docs/experts.md.
+    pub experts: u64,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
     /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "breadth-first", "chimera",
@@ -307,6 +311,9 @@ impl ParallelConfig {
         }
         if !(1..=MOST_RANKS).contains(&self.pipeline) {
             return Err(format!("parallel.pipeline = {}: expected 1 to {MOST_RANKS}", self.pipeline));
+        }
+        if !(1..=MOST_RANKS).contains(&self.experts) {
+            return Err(format!("parallel.experts = {}: expected 1 to {MOST_RANKS}", self.experts));
         }
         if self.chunks > MOST_CHUNKS {
             return Err(format!("parallel.chunks = {}: expected 0 to {MOST_CHUNKS}", self.chunks));
@@ -506,6 +513,7 @@ impl Default for ParallelConfig {
             sequence: false,
             partition_activations: false,
             context: 1,
+            experts: 1,
             context_heads: 1,
             context_method: ContextMethod::default(),
             context_order: ContextOrder::default(),

@@ -231,7 +231,7 @@ impl DataPieces {
     fn summed(&self, unit: usize, piece: &Piece) -> Result<View, TensorError> {
         let (gradients, shard) = (self.gradient(unit)?, &self.ranks(unit).shard);
         Ok(match shard.size() {
-            1 => gradients.whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
+            1 if !gradients.apart() => gradients.whole.columns(piece.ranges[0].start, piece.ranges[0].len()),
             _ => self.own(gradients.own, unit, &piece.ranges[shard.rank()]),
         })
     }

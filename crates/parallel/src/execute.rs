@@ -359,6 +359,12 @@ impl Worker {
             self.squares[group] = self.control.sum(&mut *shard, name, self.squares[group])?;
             return Ok(());
         }
+        if let NormGroup::Experts(group) = group {
+            if let Some(mut experts) = self.chunks[number].tensor.expert_ranks()? {
+                self.squares[group] = self.control.sum(&mut *experts, name, self.squares[group])?;
+            }
+            return Ok(());
+        }
         // From here on the first sum is that of all groups.
         let sum = self.take_squares();
         self.squares[0] = match group {

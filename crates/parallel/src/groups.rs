@@ -18,6 +18,8 @@ pub(crate) struct LayerGroups {
     pub(crate) all: Option<Box<dyn Communicator>>,
     /// Those that differ on one axis only, for each axis; at least one.
     pub(crate) axes: Vec<(Axis, Box<dyn Communicator>)>,
+    /// Those that share their experts, if there are others.
+    pub(crate) experts: Option<Box<dyn Communicator>>,
 }
 
 /// The groups of one stage on a rank that holds it.
@@ -92,6 +94,11 @@ impl Groups {
                     Ok((axis, world.group(label, &line)?))
                 });
                 let axes = axes.collect::<Result<_, CollectiveError>>()?;
+                let mut experts = None;
+                if plan.experts() > 1 {
+                    let (label, line) = along(Axis::Expert);
+                    experts = Some(world.group(label, &line)?);
+                }
                 let staging = HostStaging::default();
                 let mut data = Vec::with_capacity(plan.groups.list().len());
                 for group in 0..plan.groups.list().len() {
@@ -102,14 +109,19 @@ impl Groups {
                     };
                     let line = ranks(plan.along_data(shard_axes, at));
                     let shard = world.group(&label(shard_axes, Axis::Shard), &line)?;
-                    let replicas = |p: &Place| plan.along_data(reduce_axes, Coord { pipeline: p.rank, ..at });
+                    let replicas =
+                        |p: &Place| plan.along_data(&reduce_axes, Coord { pipeline: p.rank, ..at });
                     let line = ranks(holders.iter().flat_map(replicas).collect());
-                    let replicate = world.group(&label(reduce_axes, Axis::Replicate), &line)?;
+                    let replicate = world.group(&label(&reduce_axes, Axis::Replicate), &line)?;
                     let device = |group| on_device(group, plan.overlap, &waited, &staging);
                     data.push(DataGroups { shard: device(shard)?, replicate: device(replicate)? });
                 }
-                chunks[place.chunk] =
-                    Some(ChunkGroups { layers: LayerGroups { all, axes }, data, staging, ends: None });
+                chunks[place.chunk] = Some(ChunkGroups {
+                    layers: LayerGroups { all, axes, experts },
+                    data,
+                    staging,
+                    ends: None,
+                });
             }
         }
         if tied && program.stages > 1 {

@@ -98,11 +98,11 @@ impl Placing<'_> {
         Ok(Stretch { whole, own: self.buffer(class, &unit.name, own)? })
     }
 
-    /// Every unit that `takes` accepts: cut if `cuts`, where several ranks share it.
+    /// Every unit that `takes` accepts, cut if `cuts`.
     fn all(
         &mut self,
         class: &'static str,
-        (cuts, turns): (bool, usize),
+        (cuts, turns): (&dyn Fn(&FlatUnit) -> bool, usize),
         takes: &dyn Fn(&FlatUnit) -> bool,
     ) -> Result<Vec<Option<Stretch>>, TensorError> {
         let groups = self.units.iter().map(|unit| unit.group + 1).max().unwrap_or(0);
@@ -113,7 +113,7 @@ impl Placing<'_> {
                 all.push(None);
                 continue;
             }
-            if !cuts || unit.ranks == 1 {
+            if !cuts(unit) {
                 all.push(Some(self.kept(class, number)?));
                 continue;
             }
@@ -147,12 +147,15 @@ impl ParamMemory {
         let ranks: Vec<usize> = units.iter().map(|unit| job.plan.shard_index(unit.group, coord)).collect();
         let dtype = types.weights.dtype();
         let mut placing = Placing { backend, units, parts: &parts, ranks: &ranks, dtype };
-        let values = placing.all("weights", (stage == Stage::Zero3, 2), &|_| true)?;
+        let cuts = |unit: &FlatUnit| stage == Stage::Zero3 && unit.ranks > 1;
+        let values = placing.all("weights", (&cuts, 2), &|_| true)?;
         let values: Vec<Stretch> = values.into_iter().flatten().collect();
         placing.dtype = types.gradients.dtype();
         let trained = |unit: &FlatUnit| groups[unit.group].trainable;
-        let gradients = placing.all("gradients", (stage >= Stage::Zero2, 1), &trained)?;
-        let adds = stage >= Stage::Zero2 && job.program.micro_batches() > 1;
+        // Where passes leave terms of some gradients, they leave terms of all.
+        let settles = job.plan.settles();
+        let gradients = placing.all("gradients", (&|_| settles, 1), &trained)?;
+        let adds = settles && job.program.micro_batches() > 1;
         let largest = gradients.iter().flatten().map(|g| g.own.len()).max().filter(|_| adds);
         let term =
             largest.map(|len| placing.buffer("gathered", "gradients of a micro-batch", len)).transpose()?;
@@ -187,8 +190,7 @@ impl ParamMemory {
                 let spec = &self.params[*index].spec;
                 let model = part.model_of(spec.id);
                 if whole {
-                    let (value, grad) = (self.params[*index].value, self.params[*index].grad);
-                    let grad = grad.expect("made with gradients");
+                    let (value, grad) = (self.params[*index].value, within(gradients.own, range, spec));
                     list.push((*index, 0..range.len(), OptimParam::of(model, spec, value, grad)));
                     continue;
                 }

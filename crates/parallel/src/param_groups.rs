@@ -7,12 +7,9 @@
 use crate::config::Stage;
 use crate::error::ParallelError;
 use crate::plan::{Coord, Plan};
-use bessemer_arch::ParamId;
+use bessemer_arch::{Model, ParamId};
 use bessemer_mesh::Axis;
 use std::collections::BTreeMap;
-
-/// The axes on which data-parallel ranks differ.
-const DATA_AXES: [Axis; 2] = [Axis::Replicate, Axis::Shard];
 
 /// Parameters that are reduced and sharded alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,26 +77,40 @@ impl ParamGroups {
         self.members.is_empty()
     }
 
-    /// Refuses a group that does not cover each data axis once or has the name of another, and trained groups of which a stage would
-    /// reduce some in every pass and others after the last one.
+    /// The groups of a model whose experts are spread over data-parallel ranks: they reduce and shard the gradients of other parameters, and
+    /// have experts of their own. `sharded`: state is sharded over them too.
+    pub(crate) fn with_experts(model: &Model, sharded: bool) -> ParamGroups {
+        let mut groups = ParamGroups::default();
+        let experts = ParamGroup { name: EXPERTS.into(), ..ParamGroup::dense() };
+        let dense = &mut groups.list[0];
+        if sharded { &mut dense.shard_axes } else { &mut dense.reduce_axes }.push(Axis::Expert);
+        let ids = model.params().into_iter().map(|spec| spec.id);
+        groups.add(experts, ids.filter(|id| id.role().stacks_experts()));
+        groups
+    }
+
+    /// Refuses a group that does not cover each data axis once or has the name of another. The axis of experts has a rank's other
+    /// experts on other ranks: a group of them leaves it out, all others cover it.
     ///
     /// # Errors
     /// The group, with what was found.
-    pub fn check(&self, plan: &Plan) -> Result<(), ParallelError> {
-        let trained = (0..self.list.len()).filter(|group| self.list[*group].trainable);
-        let (cut, whole): (Vec<usize>, Vec<usize>) = trained.partition(|group| plan.shards(*group) > 1);
-        if let ([cut, ..], [whole, ..], true) = (&cut[..], &whole[..], plan.stage >= Stage::Zero2) {
-            return Err(ParallelError::Layout(format!(
-                "stage {:?} shards the gradients of parameter group {:?} and not those of group {:?}: wanted both over several \
-                 ranks; take stage \"zero1\", or other degrees",
-                plan.stage, self.list[*cut].name, self.list[*whole].name
-            )));
-        }
+    pub fn check(&self, plan: &Plan, model: &Model) -> Result<(), ParallelError> {
+        let ids = || model.params().into_iter().map(|spec| spec.id);
         for (number, group) in self.list.iter().enumerate() {
             let mut axes: Vec<Axis> = group.shard_axes.iter().chain(&group.reduce_axes).copied().collect();
             axes.sort_unstable();
-            let mut wanted = DATA_AXES.to_vec();
-            wanted.sort_unstable();
+            let spread = plan.experts() > 1;
+            let of_experts = |id: ParamId| spread && id.role().stacks_experts();
+            let experts = ids().any(|id| self.of(id) == number && of_experts(id));
+            if experts && ids().any(|id| self.of(id) == number && !of_experts(id)) {
+                return Err(ParallelError::Layout(format!(
+                    "parameter group {:?} has experts, which differ over the {} axis, and other parameters: wanted a group of their own",
+                    group.name,
+                    Axis::Expert
+                )));
+            }
+            let mut wanted = vec![Axis::Replicate, Axis::Shard];
+            wanted.extend((spread && !experts).then_some(Axis::Expert));
             if axes != wanted {
                 return Err(ParallelError::Layout(format!(
                     "parameter group {:?}: wanted the axes {} among its shard and reduce axes, each once, found {}",
@@ -119,6 +130,9 @@ impl ParamGroups {
     }
 }
 
+/// Name of the group of experts that are spread over ranks.
+const EXPERTS: &str = "experts";
+
 impl Plan {
     /// By group: [`Plan::shards`].
     pub(crate) fn group_shards(&self) -> Vec<usize> {
@@ -131,9 +145,26 @@ impl Plan {
     }
 
     /// Data axes over which it is replicated.
-    pub fn reduce_axes(&self, group: usize) -> &[Axis] {
+    pub fn reduce_axes(&self, group: usize) -> Vec<Axis> {
         let ParamGroup { shard_axes, reduce_axes, .. } = &self.groups.list()[group];
-        if self.stage == Stage::Ddp && self.mesh.size(shard_axes) > 1 { &DATA_AXES } else { reduce_axes }
+        if self.stage == Stage::Ddp && self.mesh.size(shard_axes) > 1 {
+            let covers = |axis: &Axis| shard_axes.contains(axis) || reduce_axes.contains(axis);
+            return Axis::DATA.into_iter().filter(covers).collect();
+        }
+        reduce_axes.clone()
+    }
+
+    /// Whether passes leave terms of gradients, which are added to the sums of earlier passes within the pass.
+    pub fn settles(&self) -> bool {
+        let cut = |(number, group): (usize, &ParamGroup)| group.trainable && self.shards(number) > 1;
+        self.stage >= Stage::Zero2 && self.groups.list().iter().enumerate().any(cut)
+    }
+
+    /// Ranks that have other experts of a group: 1 if all have the same parameters.
+    pub fn expert_ranks(&self, group: usize) -> usize {
+        let ParamGroup { shard_axes, reduce_axes, .. } = &self.groups.list()[group];
+        let covers = shard_axes.iter().chain(reduce_axes).any(|axis| *axis == Axis::Expert);
+        if covers { 1 } else { self.experts() }
     }
 
     /// Ranks over which the state of a group is sharded.
@@ -143,23 +174,26 @@ impl Plan {
 
     /// Ranks that have replicas of it, for other data.
     pub fn replicas(&self, group: usize) -> usize {
-        self.mesh.size(self.reduce_axes(group))
+        self.mesh.size(&self.reduce_axes(group))
     }
 
     /// Position of a rank among those over which the state of a group is sharded, the first axis counted slowest.
     pub(crate) fn shard_index(&self, group: usize, at: Coord) -> usize {
-        self.shard_axes(group).iter().fold(0, |index, axis| {
-            let position = if *axis == Axis::Shard { at.shard } else { at.replicate };
-            index * self.mesh.degree(*axis) + position
-        })
+        self.index_along(self.shard_axes(group), at)
     }
 
-    /// The positions of ranks that differ from `at` along some data axes, in the order of [`Plan::shard_index`].
+    /// Position of a rank along some data axes, the first counted slowest.
+    pub(crate) fn index_along(&self, axes: &[Axis], at: Coord) -> usize {
+        axes.iter().fold(0, |index, axis| index * self.mesh.degree(*axis) + at.on_data(*axis))
+    }
+
+    /// The positions of ranks that differ from `at` along some data axes, in the order of [`Plan::index_along`].
     pub(crate) fn along_data(&self, axes: &[Axis], at: Coord) -> Vec<Coord> {
         axes.iter().fold(vec![at], |all, axis| {
             let moved = |at: Coord| {
                 (0..self.mesh.degree(*axis)).map(move |index| match axis {
                     Axis::Shard => Coord { shard: index, ..at },
+                    Axis::Expert => Coord { expert: index, ..at },
                     _ => Coord { replicate: index, ..at },
                 })
             };

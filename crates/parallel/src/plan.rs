@@ -50,8 +50,21 @@ pub struct Coord {
     pub replicate: usize,
     /// On the shard axis.
     pub shard: usize,
+    /// On the axis of experts.
+    pub expert: usize,
     /// Among the ranks that share every layer ([`Plan::layer_axes`]).
     pub tensor: usize,
+}
+
+impl Coord {
+    /// Position on an axis of data parallelism.
+    pub(crate) fn on_data(&self, axis: Axis) -> usize {
+        match axis {
+            Axis::Shard => self.shard,
+            Axis::Expert => self.expert,
+            _ => self.replicate,
+        }
+    }
 }
 
 impl Plan {
@@ -126,6 +139,19 @@ impl Plan {
                  pipeline = {pipeline}): take a divisor, or 0 for all of them"
             ));
         }
+        let experts = config.experts as usize;
+        // Ranks that share experts are among those over which state is sharded, if it is.
+        let (among, key) = if shard > 1 { (shard, "parallel.shard") } else { (data, "data-parallel ranks") };
+        if model.experts.is_none() && experts != 1 {
+            return wrong(format!(
+                "parallel.experts = {experts} with a model without experts: take 1, or set model.experts"
+            ));
+        }
+        if experts == 0 || !among.is_multiple_of(experts) {
+            return wrong(format!(
+                "parallel.experts = {experts} does not divide {key} = {among}: take a divisor, or change the number of ranks"
+            ));
+        }
         if config.sequence && config.tensor == 1 {
             return wrong(
                 "parallel.sequence = true shards the residual stream over tensor-parallel ranks, and \
@@ -136,8 +162,9 @@ impl Plan {
         config.partition_fits().map_err(ParallelError::Layout)?;
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
-            .with(Axis::Replicate, data / shard)
-            .with(Axis::Shard, shard)
+            .with(Axis::Replicate, if shard > 1 { data / shard } else { data / experts })
+            .with(Axis::Shard, if shard > 1 { shard / experts } else { 1 })
+            .with(Axis::Expert, experts)
             .order(&config.axes());
         let mesh = match grid {
             Some(grid) => {
@@ -160,10 +187,13 @@ impl Plan {
             overlap: config.overlap,
             in_flight: config.pieces_in_flight(),
             annotations: config.annotate.clone(),
-            groups: ParamGroups::default(),
+            groups: match experts {
+                1 => ParamGroups::default(),
+                _ => ParamGroups::with_experts(model, shard > 1),
+            },
         };
         // What one rank's part refuses, every rank's does.
-        let line = plan.tensor_shard(model, 0)?.model;
+        let line = plan.tensor_shard(model, plan.coord(0))?.model;
         let context = plan.context_ranks();
         if context > 1 {
             let (groups, within) = (plan.mesh.degree(Axis::Context), plan.mesh.degree(Axis::ContextHeads));
@@ -206,17 +236,20 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The part of the model on rank `index` of those that share its layers.
+    /// The part of the model on the rank at a position among those that share its layers and its experts.
     ///
     /// # Errors
     /// A model that the layout does not divide; annotations that no program can follow.
-    pub fn tensor_shard(&self, model: &Model, index: usize) -> Result<TensorShard, ParallelError> {
+    pub fn tensor_shard(&self, model: &Model, at: Coord) -> Result<TensorShard, ParallelError> {
         let part = match self.grid {
-            Some(grid) => model.grid_shard(grid, index),
+            Some(grid) => model.grid_shard(grid, at.tensor),
             None => {
                 let shardings = model.annotated_shardings(&self.annotations, self.sequence);
                 let shardings = shardings.map_err(|e| ParallelError::Layout(e.to_string()))?;
-                model.layer_shard(&self.mesh.along_axes(&Axis::LAYER), shardings, index)
+                let axes: Vec<Axis> = Axis::LAYER.into_iter().chain([Axis::Expert]).collect();
+                let (mesh, place) = (self.mesh.along_axes(&axes), self.mesh.coord(self.rank(at)));
+                let index = axes.iter().fold(mesh.coord(0), |coord, axis| coord.with(*axis, place.at(*axis)));
+                model.layer_shard(&mesh, shardings, mesh.rank(&index))
             }
         };
         part.map_err(|e| ParallelError::Layout(e.to_string()))
@@ -232,7 +265,7 @@ impl Plan {
         sequences: usize,
         lengths: &[usize],
     ) -> Result<(), ParallelError> {
-        let checked = self.stream().check(&self.tensor_shard(model, 0)?, sequences, lengths);
+        let checked = self.stream().check(&self.tensor_shard(model, self.coord(0))?, sequences, lengths);
         checked.map_err(|e| match e {
             ModelError::TensorShard(problem) => ParallelError::Layout(problem),
             other => other.into(),
@@ -254,14 +287,19 @@ impl Plan {
         self.mesh.degree(Axis::Pipeline)
     }
 
-    /// Copies of the model.
+    /// Copies of all parameters but those of experts.
     pub fn replicate(&self) -> usize {
-        self.mesh.degree(Axis::Replicate)
+        self.data_ranks() / self.shard()
     }
 
     /// Ranks over which a copy's state is cut.
     pub fn shard(&self) -> usize {
-        self.mesh.degree(Axis::Shard)
+        if self.stage == Stage::Ddp { 1 } else { self.mesh.size(&[Axis::Shard, Axis::Expert]) }
+    }
+
+    /// Data-parallel ranks that share the experts of a layer.
+    pub fn experts(&self) -> usize {
+        self.mesh.degree(Axis::Expert)
     }
 
     /// Ranks that share every layer of a micro-batch.
@@ -299,17 +337,17 @@ impl Plan {
 
     /// Whether every rank has the whole model between steps, and can run it alone.
     pub fn keeps_model(&self) -> bool {
-        self.tensor() == 1 && self.pipeline() == 1 && self.keeps_values()
+        self.tensor() == 1 && self.pipeline() == 1 && self.experts() == 1 && self.keeps_values()
     }
 
     /// Whether some tensor of the job's state is spread over several ranks.
     pub fn cuts_state(&self) -> bool {
-        self.shard() > 1 || self.tensor() > 1 || self.pipeline() > 1
+        self.shard() > 1 || self.tensor() > 1 || self.pipeline() > 1 || self.experts() > 1
     }
 
     /// Ranks that see different data.
     pub fn data_ranks(&self) -> usize {
-        self.replicate() * self.shard()
+        self.mesh.size(&Axis::DATA)
     }
 
     /// Position of a rank on every axis.
@@ -322,6 +360,7 @@ impl Plan {
             pipeline: at.at(Axis::Pipeline),
             replicate: at.at(Axis::Replicate),
             shard: at.at(Axis::Shard),
+            expert: at.at(Axis::Expert),
             tensor: self.mesh.position(rank, &Axis::LAYER),
         }
     }
@@ -330,13 +369,15 @@ impl Plan {
     pub fn rank(&self, at: Coord) -> usize {
         let origin = self.mesh.coord(0);
         let place = origin.with(Axis::Pipeline, at.pipeline).with(Axis::Replicate, at.replicate);
-        let place = place.with(Axis::Shard, at.shard);
+        let place = place.with(Axis::Shard, at.shard).with(Axis::Expert, at.expert);
         self.mesh.rank(&self.mesh.moved(place, &Axis::LAYER, at.tensor))
     }
 
     /// The first of the ranks that share layers, of a pipeline rank that sees share `index` of the batch.
     pub fn data_coord(&self, index: usize, pipeline: usize) -> Coord {
-        Coord { pipeline, replicate: index / self.shard(), shard: index % self.shard(), tensor: 0 }
+        let (shards, experts) = (self.mesh.degree(Axis::Shard), self.experts());
+        let (rest, expert) = (index / experts, index % experts);
+        Coord { pipeline, replicate: rest / shards, shard: rest % shards, expert, tensor: 0 }
     }
 
     /// Ranks of the first rank's group along the axes that the label of a group names, such as "shard" or "context+tensor"; only itself if
@@ -349,7 +390,7 @@ impl Plan {
 
     /// Number of the local batch that a position reads.
     pub fn data_index(&self, at: Coord) -> usize {
-        at.replicate * self.shard() + at.shard
+        self.index_along(&Axis::DATA, at)
     }
 
     /// One line for people: "8 ranks: 2 copies x 2 shards (zero1) x tensor 2", "8 ranks: 2 copies x pipeline 4 (1f1b)".
@@ -360,6 +401,9 @@ impl Plan {
         }
         if self.pipeline() > 1 {
             text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());
+        }
+        if self.experts() > 1 {
+            text += &format!(", experts over {} of them", self.experts());
         }
         if let Some(grid) = self.grid {
             text += &format!(" x tensor {grid}");
@@ -421,9 +465,10 @@ mod tests {
         for rank in 0..24 {
             assert_eq!(p.rank(p.coord(rank)), rank);
         }
-        assert_eq!(p.coord(7), Coord { pipeline: 0, replicate: 1, shard: 0, tensor: 1 });
+        assert_eq!(p.coord(7), Coord { pipeline: 0, replicate: 1, shard: 0, expert: 0, tensor: 1 });
         // Tensor-parallel neighbours first, then shards, then copies: checkpoints and tests count on it.
-        let by_hand = |r: usize| Coord { pipeline: 0, replicate: r / 6, shard: r / 3 % 2, tensor: r % 3 };
+        let by_hand =
+            |r: usize| Coord { pipeline: 0, replicate: r / 6, shard: r / 3 % 2, expert: 0, tensor: r % 3 };
         assert!((0..24).all(|r| p.coord(r) == by_hand(r) && p.data_index(p.coord(r)) == r / 3));
         assert_eq!(p.summary(), "24 ranks: 4 copies x 2 shards (zero3) x tensor 3");
     }

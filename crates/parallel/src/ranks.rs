@@ -51,6 +51,17 @@ impl Ranks for UnitRanks<'_> {
         self.note(done)
     }
 
+    fn exchange(
+        &mut self,
+        backend: &mut dyn Backend,
+        collective: &Collective,
+        offsets: View,
+        sides: (View, View),
+    ) -> Result<(), TensorError> {
+        let done = self.tensor.exchange(backend, collective, offsets, sides);
+        self.note(done)
+    }
+
     fn start(
         &mut self,
         backend: &mut dyn Backend,

@@ -38,7 +38,7 @@ struct ChunkGroupNumbers {
     /// All ranks that share its layers.
     tensor: usize,
     /// By axis of these ranks.
-    axes: [Option<(Axis, usize)>; 3],
+    axes: [Option<(Axis, usize)>; 4],
     /// By group of parameters: ranks over which it is sharded, and ranks with replicas.
     data: Vec<[usize; 2]>,
 }
@@ -123,10 +123,15 @@ impl Worker {
         let along = |axes: &[Axis]| self.plan.mesh.group(self.world.rank(), axes);
         let layer_axes: Vec<Axis> = self.plan.layer_axes().collect();
         let tensor = group(label(&layer_axes), along(&layer_axes));
-        let mut axes = [None; 3];
-        for (place, axis) in axes.iter_mut().zip(&layer_axes) {
+        let mut axes = [None; 4];
+        let [of_layers @ .., of_experts] = &mut axes;
+        for (place, axis) in of_layers.iter_mut().zip(&layer_axes) {
             let line = layer_axes.len() == 1;
             *place = Some((*axis, if line { tensor } else { group(label(&[*axis]), along(&[*axis])) }));
+        }
+        if self.plan.experts() > 1 {
+            let axis = Axis::Expert;
+            *of_experts = Some((axis, group(label(&[axis]), along(&[axis]))));
         }
         let holders = self.program.holders(number);
         let ranks = |coords: Vec<Coord>| coords.into_iter().map(|coord| self.plan.rank(coord)).collect();
@@ -136,13 +141,13 @@ impl Worker {
             let name =
                 |axes: &[Axis], usual: Axis| if axes.is_empty() { label(&[usual]) } else { label(axes) };
             let replicas = |place: &Place| {
-                self.plan.along_data(reduce_axes, Coord { pipeline: place.rank, ..self.coord })
+                self.plan.along_data(&reduce_axes, Coord { pipeline: place.rank, ..self.coord })
             };
             let replicas = ranks(holders.iter().flat_map(replicas).collect());
             let shards = ranks(self.plan.along_data(shard_axes, self.coord));
             data.push([
                 group(name(shard_axes, Axis::Shard), shards),
-                group(name(reduce_axes, Axis::Replicate), replicas),
+                group(name(&reduce_axes, Axis::Replicate), replicas),
             ]);
         }
         ChunkGroupNumbers { tensor, axes, data }
@@ -262,6 +267,11 @@ impl<'a> Writing<'_, 'a> {
         let (worker, name, groups) = (self.worker, "norm of the gradient", &self.groups[chunk]);
         match group {
             NormGroup::Shard(of) => self.control(groups.data[of][0], name, worker.plan.shards(of), 1),
+            NormGroup::Experts(_) => {
+                let group = groups.axes.iter().flatten().find(|(axis, _)| *axis == Axis::Expert);
+                let ranks = worker.plan.experts();
+                self.control(group.map_or(groups.tensor, |(_, group)| *group), name, ranks, 1);
+            }
             NormGroup::Layers => self.control(groups.tensor, name, worker.plan.tensor(), 1),
             NormGroup::Pipeline => self.control_over_pipeline(name),
         }

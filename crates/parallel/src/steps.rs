@@ -60,6 +60,7 @@ impl Chunk {
             pipeline_ranks: 1,
             sums_size: false,
             trained: Vec::new(),
+            expert_ranks: Vec::new(),
             data: self.transfers.data.clone(),
             uses: Phase::ALL.map(|phase| self.decoder.uses(phase, &flat_of)),
         }
@@ -99,6 +100,9 @@ impl Worker {
             pool: self.pools[number],
             layer_ranks: self.plan.tensor(),
             trained: self.plan.groups.list().iter().map(|group| group.trainable).collect(),
+            expert_ranks: (0..self.plan.groups.list().len())
+                .map(|group| self.plan.expert_ranks(group))
+                .collect(),
             pipeline_ranks: self.plan.pipeline(),
             sums_size,
             ..chunk.step_chunk()
@@ -230,12 +234,14 @@ impl Expanding<'_> {
         let worker = self.worker;
         let plan = &worker.plan;
         let trained = plan.groups.list().iter().enumerate().filter(|(_, group)| group.trainable);
-        let shards = trained.map(|(group, _)| (NormGroup::Shard(group), plan.shards(group)));
+        let trained: Vec<usize> = trained.map(|(group, _)| group).collect();
+        let shards = trained.iter().map(|group| (NormGroup::Shard(*group), plan.shards(*group)));
+        let experts = trained.iter().map(|group| (NormGroup::Experts(*group), plan.expert_ranks(*group)));
         let others = [
             (NormGroup::Layers, plan.tensor()),
             (NormGroup::Pipeline, if pipeline { plan.pipeline() } else { 1 }),
         ];
-        for (group, _) in shards.chain(others).filter(|(_, ranks)| *ranks > 1) {
+        for (group, _) in shards.chain(experts).chain(others).filter(|(_, ranks)| *ranks > 1) {
             self.push(chunk, Action::SumSquares(group));
         }
     }

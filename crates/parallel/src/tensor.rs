@@ -59,7 +59,7 @@ struct AxisGroup {
 pub(crate) struct TensorGroup {
     /// All of them, if they differ on several axes.
     all: Option<Box<dyn DeviceCommunicator>>,
-    /// By axis; at least one.
+    /// By axis; at least one that shares layers, and then that of experts if there is one.
     axes: Vec<AxisGroup>,
     /// The axis over which heads, hidden units and the vocabulary are sharded.
     line: Axis,
@@ -76,6 +76,8 @@ pub(crate) struct TensorGroup {
     parts: Parts,
     /// Of an all-to-all, parts of what comes.
     received: Parts,
+    /// Offsets of rows that are exchanged by counts, as they are read.
+    offsets: (Vec<u8>, Vec<u32>),
 }
 
 fn range_of(of: bessemer_mesh::DimRange) -> Range<usize> {
@@ -86,7 +88,7 @@ impl TensorGroup {
     /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: a line of tensor
     /// parallelism shards the rows of the residual stream; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
-        LayerGroups { all, mut axes }: LayerGroups,
+        LayerGroups { all, mut axes, experts }: LayerGroups,
         tensor_shard: &TensorShard,
         (sequence, overlap): (bool, bool),
         gradients: &[(TensorShardParam, View, usize)],
@@ -120,7 +122,11 @@ impl TensorGroup {
         let axis = |(axis, group)| {
             Ok(AxisGroup { axis, group: device(group, overlap)?, in_flight: VecDeque::new() })
         };
-        let axes = axes.into_iter().map(axis).collect::<Result<_, CollectiveError>>()?;
+        let mut axes: Vec<AxisGroup> = axes.into_iter().map(axis).collect::<Result<_, CollectiveError>>()?;
+        if let Some(experts) = experts {
+            let (axis, group) = (Axis::Expert, device(experts, false)?);
+            axes.push(AxisGroup { axis, group, in_flight: VecDeque::new() });
+        }
         let alone = |group: Option<_>| group.map(|group| device(group, false)).transpose();
         Ok(TensorGroup {
             all: alone(all)?,
@@ -134,6 +140,7 @@ impl TensorGroup {
             name: String::new(),
             parts: Parts::default(),
             received: Parts::default(),
+            offsets: Default::default(),
         })
     }
 
@@ -166,6 +173,14 @@ impl TensorGroup {
     /// The communicator itself, for calls while no collective is in flight.
     pub(crate) fn idle(&mut self) -> Result<impl DerefMut<Target = dyn Communicator> + '_, CollectiveError> {
         self.all.as_mut().unwrap_or(&mut self.axes[0].group).host()
+    }
+
+    /// The ranks that share experts, for calls while no collective is in flight; `None` if there are no others.
+    pub(crate) fn expert_ranks(
+        &mut self,
+    ) -> Result<Option<impl DerefMut<Target = dyn Communicator> + '_>, CollectiveError> {
+        let experts = self.axes.iter_mut().find(|group| group.axis == Axis::Expert);
+        experts.map(|group| group.group.host()).transpose()
     }
 
     /// The ranks over which heads, hidden units and the vocabulary are sharded; any others if they are not.
@@ -217,6 +232,47 @@ impl TensorGroup {
             CollectiveKind::ReduceScatter => fill(from, c.parts(src, ranks)),
             _ => fill(to, c.parts(dst, ranks)),
         }
+        name.clone_from(&c.name);
+        let collective = Collective::new(name, pattern(c.kind, parts, received));
+        group.run(backend, stream(c.axis), &collective, from, to)
+    }
+
+    /// Exchanges rows by counts, which are read first.
+    pub(crate) fn exchange(
+        &mut self,
+        backend: &mut dyn Backend,
+        c: &bessemer_program::Collective,
+        offsets: View,
+        (src, dst): (View, View),
+    ) -> Result<(), ExchangeError> {
+        let outside = |problem: String| ExchangeError::Tensor(TensorError::Outside(problem.into()));
+        let Some(by) = c.by_counts else {
+            return Err(outside(format!("{} is exchanged by counts and has none", c.name)));
+        };
+        let at = self.along(c.axis)?;
+        let TensorGroup { axes, parts, received, name, views: [from, to], offsets: (bytes, counts), .. } =
+            self;
+        let group = &mut axes[at].group;
+        let (ranks, me) = (group.size(), group.rank());
+        bytes.resize(offsets.len() * offsets.dtype().size(), 0);
+        backend.read_bytes(Stream::Compute, offsets, bytes)?;
+        counts.clear();
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+        counts.extend(bytes.chunks_exact(size_of::<u32>()).map(word));
+        parts.set((0..ranks).map(|to| by.rows(counts, me, to) * src.cols));
+        received.set((0..ranks).map(|from| by.rows(counts, from, me) * dst.cols));
+        let part = |view: View, len: usize, way: &str| {
+            let rows = len / view.cols.max(1);
+            match rows <= view.rows {
+                true => Ok((rows > 0).then(|| view.rows(0, rows))),
+                false => Err(outside(format!(
+                    "{}: {rows} rows are {way}, and there is room for {}",
+                    c.name, view.rows
+                ))),
+            }
+        };
+        fill(from, part(src, parts.len(), "sent")?);
+        fill(to, part(dst, received.len(), "received")?);
         name.clone_from(&c.name);
         let collective = Collective::new(name, pattern(c.kind, parts, received));
         group.run(backend, stream(c.axis), &collective, from, to)

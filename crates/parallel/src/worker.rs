@@ -176,7 +176,7 @@ impl Worker {
         world: Box<dyn Communicator>,
     ) -> Result<Worker, ParallelError> {
         let (plan, program) = (job.plan, job.program);
-        plan.groups.check(plan)?;
+        plan.groups.check(plan, job.model)?;
         if job.optim.optimizer == OptimizerChoice::Kfac && !plan.groups.is_single() {
             return Err(ParallelError::Layout(
                 "optim.optimizer = \"kfac\" with several groups of parameters, whose curvature would be summed over different ranks: \

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`recompute()`] | values are computed again in the backward pass instead of being saved |
 //! | [`partition()`] | global shapes become those of one rank; collectives stand where layouts differ |
+//! | [`experts()`] | a rank has some experts of a layer; rows of tokens are exchanged by counts |
 //! | [`partition_activations()`] | ranks that all have the stream keep some rows of it for the backward pass |
 //! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
@@ -25,6 +26,7 @@
 
 mod blocks;
 mod compress;
+mod experts;
 mod freeze;
 mod fuse;
 mod heads;
@@ -53,20 +55,22 @@ mod value;
 mod verify;
 mod verify_blocks;
 mod verify_collectives;
+mod verify_experts;
 mod verify_offload;
 mod verify_step;
 mod written;
 mod zero;
 
 pub use compress::{CompressionError, compress};
+pub use experts::experts;
 pub use freeze::freeze;
 pub use fuse::fuse;
 pub use input_aware::choose_layers;
 pub use loops::{Loop, dim_of, sharded_loop, unshardable};
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
 pub use node::{
-    AddingForm, Collective, CollectiveKind, GradientPart, Launch, Node, OffloadedValue, Random, Touch,
-    Version,
+    AddingForm, ByCounts, Collective, CollectiveKind, GradientPart, Launch, Node, OffloadedValue, Random,
+    Touch, Version,
 };
 pub use offload::{OFFLOAD_ALIGNMENT, offload, offloaded_bytes, offloads, reloads, transfer_buffers};
 pub use overlap::{LEAST_ROWS, overlap};
@@ -83,6 +87,7 @@ pub use step::{
 pub use unit::{Again, AuxiliaryLoss, Phase, Recorder, UnitProgram};
 pub use value::{Class, Input, Value};
 pub use verify::{Violation, seal, verify};
+pub use verify_experts::verify_experts;
 pub use verify_step::{StepViolation, verify_step};
 pub use zero::{
     BUCKET, DataProgram, DataRank, FlatParameter, GradientTraffic, PassNode, PiecesInFlight, Residence,

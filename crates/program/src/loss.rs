@@ -64,6 +64,7 @@ impl Partition<'_> {
             order: PositionOrder::Consecutive,
             columns: Vec::new(),
             messages: Vec::new(),
+            by_counts: None,
             src: mine,
             dst: parts,
             rows: 0..parts.rows,

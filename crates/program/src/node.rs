@@ -101,6 +101,28 @@ struct BlockColumns {
     local: DimRange,
 }
 
+/// Rows that are exchanged by counts: those of this rank's tokens by expert, for those of all ranks' tokens for its experts. Each of p
+/// ranks has E/p experts, the first rank the first ones. What comes from one rank lies behind what comes from the one before; rows
+/// behind the last one that comes are not written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ByCounts {
+    /// u32 `[p, E + 1]`: rows `offsets[r, e] .. offsets[r, e + 1]` of rank r are for expert e.
+    pub offsets: View,
+    /// Rows go to the ranks of their experts; otherwise back.
+    pub to_experts: bool,
+}
+
+impl ByCounts {
+    /// Rows that rank `from` sends rank `to`; `offsets` has the values of [`ByCounts::offsets`].
+    pub fn rows(&self, offsets: &[u32], from: usize, to: usize) -> usize {
+        let (ranks, columns) = (self.offsets.rows, self.offsets.cols);
+        let (tokens, experts) = if self.to_experts { (from, to) } else { (to, from) };
+        let here = (columns - 1) / ranks;
+        let at = |expert: usize| offsets[tokens * columns + expert] as usize;
+        at((experts + 1) * here).saturating_sub(at(experts * here))
+    }
+}
+
 /// A collective over views of virtual buffers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Collective {
@@ -120,6 +142,8 @@ pub struct Collective {
     pub columns: Vec<Block>,
     /// Of a permutation: by rank, what it sends. Empty for other kinds.
     pub messages: Messages,
+    /// Of an all-to-all: parts that are counted on the device, of rows by expert.
+    pub by_counts: Option<ByCounts>,
     /// View that is read.
     pub src: View,
     /// View that is written.
@@ -214,7 +238,8 @@ impl Collective {
         })
     }
 
-    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all or a permutation, what it sends to others.
+    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all or a permutation, what it sends to others; by
+    /// counts, if all are equal.
     pub fn bytes_sent(&self, ranks: usize, index: usize) -> u64 {
         let (total, cols) = (self.total_rows(), self.row_len());
         let element = self.src.dtype().size();
@@ -231,6 +256,10 @@ impl Collective {
             }
             CollectiveKind::ReduceScatter => all - rows_of(index) * cols,
             CollectiveKind::AllGather => all - rows_of((index + 1) % ranks) * cols,
+            CollectiveKind::AllToAll if self.by_counts.is_some() => {
+                let all = self.src.rows.min(self.dst.rows);
+                (all - all / ranks) * cols
+            }
             CollectiveKind::AllToAll => {
                 (0..ranks).filter(|to| *to != index).map(|to| self.exchanged(ranks, index, to)).sum()
             }
@@ -345,7 +374,7 @@ impl Node {
     pub fn touches(&self) -> Vec<Touch> {
         let touch = |operand, view, access| Touch { operand, view, access };
         // A side of a permutation that is not there is no touch.
-        let sides = |sides: [Touch; 2]| sides.into_iter().filter(|t| t.view.rows > 0).collect();
+        let sides = |sides: [Touch; 2]| sides.into_iter().filter(|t| t.view.rows > 0).collect::<Vec<Touch>>();
         match self {
             Node::Launch(launch) => {
                 let operands = launch.op.operands();
@@ -361,7 +390,9 @@ impl Node {
                 vec![touch("values", c.src, Access::Update)]
             }
             Node::Collective(c) | Node::Start(c) => {
-                sides([touch("src", c.src, Access::Read), touch("dst", c.dst, Access::Write)])
+                let counts = c.by_counts.map(|by| touch("offsets", by.offsets, Access::Read));
+                let both = sides([touch("src", c.src, Access::Read), touch("dst", c.dst, Access::Write)]);
+                counts.into_iter().chain(both).collect()
             }
             Node::Wait { src, dst, .. } if src == dst => vec![touch("values", *src, Access::Update)],
             Node::Wait { src, dst, .. } => {
@@ -396,6 +427,7 @@ impl Node {
             Node::Collective(c) | Node::Start(c) => {
                 f(&mut c.src);
                 f(&mut c.dst);
+                c.by_counts.iter_mut().for_each(|by| f(&mut by.offsets));
             }
             Node::Wait { src, dst, .. } => {
                 f(src);

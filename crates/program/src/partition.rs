@@ -446,8 +446,21 @@ impl Partition<'_> {
         let (id, axis) = (self.next - 1, self.rank.axis);
         let order = self.rank.order;
         let (columns, messages, versions, rows) = (Vec::new(), Vec::new(), Vec::new(), 0..0);
-        let whole =
-            Collective { id, kind, axis, name, dim, order, columns, messages, src, dst, rows, versions };
+        let whole = Collective {
+            id,
+            kind,
+            axis,
+            name,
+            dim,
+            order,
+            columns,
+            messages,
+            by_counts: None,
+            src,
+            dst,
+            rows,
+            versions,
+        };
         Collective { rows: 0..whole.total_rows(), ..whole }
     }
 

@@ -47,7 +47,21 @@ pub fn partition_activations(unit: &mut UnitProgram, rank: Rank) {
     let (kind, axis, order, dim) = (CollectiveKind::AllGather, rank.axis, rank.order, 0);
     let (columns, messages, versions) = (Vec::new(), Vec::new(), Vec::new());
     let (src, dst, rows) = (part, whole, 0..0);
-    let gather = Collective { id, kind, axis, name, dim, order, columns, messages, src, dst, rows, versions };
+    let gather = Collective {
+        id,
+        kind,
+        axis,
+        name,
+        dim,
+        order,
+        columns,
+        messages,
+        by_counts: None,
+        src,
+        dst,
+        rows,
+        versions,
+    };
     let gather = Collective { rows: 0..gather.total_rows(), ..gather };
     list.insert(first, Node::Collective(gather));
 }

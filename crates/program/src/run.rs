@@ -59,6 +59,21 @@ pub trait Ranks {
         Err(TensorError::Outside(format!("{kind} of {name}: there are no other ranks").into()))
     }
 
+    /// Exchanges rows by counts; `offsets`, `src` and `dst` are views in memory.
+    ///
+    /// # Errors
+    /// As [`Ranks::collective`].
+    fn exchange(
+        &mut self,
+        _backend: &mut dyn Backend,
+        collective: &Collective,
+        _offsets: View,
+        _sides: (View, View),
+    ) -> Result<(), TensorError> {
+        let name = &collective.name;
+        Err(TensorError::Outside(format!("exchange of {name}: there are no other ranks").into()))
+    }
+
     /// Begins a collective that may go on while later nodes run.
     ///
     /// # Errors
@@ -195,7 +210,10 @@ pub fn run(
                 fill_cache(&mut op, values);
                 backend.launch(Stream::Compute, &op)?;
             }
-            Node::Collective(c) => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
+            Node::Collective(c) => match &c.by_counts {
+                Some(by) => ranks.exchange(backend, c, at(&by.offsets), (at(&c.src), at(&c.dst)))?,
+                None => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
+            },
             Node::Start(c) => ranks.start(backend, c, at(&c.src), at(&c.dst))?,
             Node::Wait { id, dst, .. } => ranks.wait(backend, *id, at(dst))?,
             Node::Offload(moved) => {

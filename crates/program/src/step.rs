@@ -83,6 +83,8 @@ pub struct Hand {
 pub enum NormGroup {
     /// Ranks over which the parameters of a group are sharded: the sum of that group's squares.
     Shard(usize),
+    /// Ranks that have other experts of the parameters of a group: the sum of that group's squares.
+    Experts(usize),
     /// Ranks that share the layers of the chunk.
     Layers,
     /// Ranks of the pipeline.
@@ -94,6 +96,7 @@ impl std::fmt::Display for NormGroup {
         match self {
             NormGroup::Shard(0) => f.write_str("shard"),
             NormGroup::Shard(group) => write!(f, "shard of parameter group {group}"),
+            NormGroup::Experts(group) => write!(f, "experts of parameter group {group}"),
             NormGroup::Layers => f.write_str("the ranks of a layer"),
             NormGroup::Pipeline => f.write_str("pipeline"),
         }
@@ -230,6 +233,8 @@ pub struct StepChunk {
     pub sums_size: bool,
     /// By group of parameters: whether it is trained.
     pub trained: Vec<bool>,
+    /// By group of parameters: number of the ranks that have other experts of it, 1 if all have the same parameters.
+    pub expert_ranks: Vec<usize>,
     /// Its flat parameters.
     pub data: DataProgram,
     /// By [`Phase`]: what each unit's list uses, in the order of the forward pass.

@@ -29,6 +29,7 @@ impl Checking<'_> {
     /// A collective over another axis: every rank of this axis moves its part, or its terms.
     pub(crate) fn other_axis(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
+        c.by_counts.map_or(Ok(()), |by| self.readable(at, &by.offsets).map(drop))?;
         let placement = match &self.states[src] {
             // This rank only receives.
             _ if c.src.is_empty() => self.unit.values[dst].placement(self.rank.axis),

@@ -370,11 +370,13 @@ impl Checking<'_> {
         let shards = chunk.data.groups.iter().enumerate();
         let shards = shards.filter(|(group, _)| chunk.trains(*group));
         let shards = shards.map(|(group, rank)| (NormGroup::Shard(group), rank.shard.0));
+        let trained = chunk.expert_ranks.iter().enumerate().filter(|(group, _)| chunk.trains(*group));
+        let experts = trained.map(|(group, ranks)| (NormGroup::Experts(group), *ranks));
         let others = [
             (NormGroup::Layers, chunk.layer_ranks),
             (NormGroup::Pipeline, if self.norm { chunk.pipeline_ranks } else { 1 }),
         ];
-        shards.chain(others).filter(|(_, ranks)| *ranks > 1).map(|(group, _)| group).collect()
+        shards.chain(experts).chain(others).filter(|(_, ranks)| *ranks > 1).map(|(group, _)| group).collect()
     }
 
     fn sum_squares(&mut self, at: usize, group: NormGroup) -> Checked {

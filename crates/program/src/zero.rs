@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | values sharded | reads them whole | all-gather before the first read, one ahead of the unit that computes |
 //! | gradients replicated | leaves one term a rank | all-reduce |
-//! | gradients sharded | leaves one term a rank | reduce-scatter in every pass, added to the sum of the passes before; a replicate axis sums the parts after the last |
+//! | gradients sharded, perhaps over one rank | leaves one term a rank | reduce-scatter in every pass, added to the sum of the passes before; a replicate axis sums the parts after the last |
 //! | gradients replicated, the update sharded | leaves one term a rank | reduce-scatter after the last pass |
 //! | values replicated, the update sharded | – | all-gather after the update |
 //!
@@ -357,18 +357,22 @@ impl DataProgram {
     pub fn first_reduction(&self, flat: usize) -> Option<Transfer> {
         let rank = self.rank(flat);
         let (kind, axis) = match (rank.shard.0 > 1, rank.replicate.0 > 1) {
+            _ if self.settles(flat) => (CollectiveKind::ReduceScatter, Axis::Shard),
             (true, _) if sharded(&self.flats[flat].updated) => (CollectiveKind::ReduceScatter, Axis::Shard),
             (true, _) => (CollectiveKind::AllReduce, Axis::Shard),
             (false, true) => (CollectiveKind::AllReduce, Axis::Replicate),
             (false, false) => return None,
         };
-        Some(Transfer { kind, axis, flat, term: false, dtype: self.reduce_dtype })
+        // One rank rounds nothing.
+        let alone = rank.shard.0 == 1 && axis == Axis::Shard;
+        let dtype = if alone { ReduceDType::Stored } else { self.reduce_dtype };
+        Some(Transfer { kind, axis, flat, term: false, dtype })
     }
 
     /// The reduction behind the first, where both axes have several ranks.
     pub fn second_reduction(&self, flat: usize) -> Option<Transfer> {
         let rank = self.rank(flat);
-        let both = rank.shard.0 > 1 && rank.replicate.0 > 1;
+        let both = (rank.shard.0 > 1 || self.settles(flat)) && rank.replicate.0 > 1;
         let (kind, dtype) = (CollectiveKind::AllReduce, self.reduce_dtype);
         both.then_some(Transfer { kind, axis: Axis::Replicate, flat, term: false, dtype })
     }

@@ -14,11 +14,14 @@ pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
 use crate::stage::{SlotMemory, StageConfig, StagePass};
 use crate::step::{LossSum, StepContext, TokenBatch, WeighedLoss};
+use crate::tensor_shard::expert_rank;
 use crate::tensor_shard::{LineStream, Stream};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
 use bessemer_arch::{Model, Sharding, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
-use bessemer_program::{Class, OneDevice, Phase, Rank, UnitMemory, UnitProgram, UnitUse, each_op, verify};
+use bessemer_program::{
+    Class, OneDevice, Phase, Rank, UnitMemory, UnitProgram, UnitUse, each_op, verify, verify_experts,
+};
 use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::Bytes;
@@ -35,6 +38,8 @@ pub struct Decoder {
     pub(crate) stage: StageConfig,
     pub(crate) tensor_shard: Option<Box<TensorShard>>,
     ranks: Vec<Rank>,
+    /// Among ranks that share experts, if there are others.
+    experts: Option<Rank>,
     pub(crate) shape: Shape,
     pub(crate) config: ActivationConfig,
     pub(crate) params: Vec<Param>,
@@ -149,6 +154,7 @@ impl Decoder {
             config,
             stage,
             ranks,
+            experts: tensor_shard.and_then(expert_rank),
             branches: false,
             until: Rewrite::default(),
         };
@@ -193,6 +199,7 @@ impl Decoder {
             stage: stage.clone(),
             tensor_shard: None,
             ranks: ranks.to_vec(),
+            experts: tensor_shard.and_then(expert_rank),
             shape,
             config: config.clone(),
             values: params.iter().map(|p| p.value).collect(),
@@ -355,9 +362,9 @@ impl Decoder {
     pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
         let model = self.whole.as_deref().unwrap_or(&self.model);
         let (shape, config, stage, ranks) = (self.shape, &self.config, &self.stage, &self.ranks);
-        let (shardings, branches) = (&self.shardings(), false);
-        let units =
-            Plan { model, shardings, shape, config, stage, ranks, branches, until }.units(&self.params)?;
+        let (shardings, branches, experts) = (&self.shardings(), false, self.experts);
+        let plan = Plan { model, shardings, shape, config, stage, ranks, experts, branches, until };
+        let units = plan.units(&self.params)?;
         Ok(units.into_iter().map(|u| (u.unit, u.program, u.memory)).collect())
     }
 
@@ -374,6 +381,11 @@ impl Decoder {
     /// The rank that it is on every axis whose ranks share a micro-batch.
     pub fn ranks(&self) -> &[Rank] {
         &self.ranks
+    }
+
+    /// The rank that it is among those that share the experts of its layers, if there are others.
+    pub fn expert_rank(&self) -> Option<Rank> {
+        self.experts
     }
 
     /// Of each of [`Decoder::params`], the axes over whose ranks its gradient is a term of a sum after a backward pass.
@@ -408,6 +420,9 @@ impl Decoder {
     pub fn verify(&self) -> Result<(), ModelError> {
         for unit in self.all_units().filter(|unit| unit.distinct) {
             verify(&unit.program, &unit.memory, self.phases(), &self.ranks)?;
+            if let Some(rank) = self.experts {
+                verify_experts(&unit.program, self.phases(), rank)?;
+            }
         }
         Ok(())
     }
@@ -430,6 +445,7 @@ impl Decoder {
             config,
             stage: &self.stage,
             ranks,
+            experts: self.experts,
             branches: true,
             until: Rewrite::default(),
         };

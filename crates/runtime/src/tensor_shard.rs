@@ -82,6 +82,13 @@ pub(crate) fn ranks_of(
     Ok(if several.is_empty() { vec![Rank::alone()] } else { several })
 }
 
+/// The rank among those that share the experts of its layers, if there are others.
+pub(crate) fn expert_rank(tensor_shard: &TensorShard) -> Option<Rank> {
+    let axis = Axis::Expert;
+    let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
+    (degree > 1).then(|| Rank { axis, degree, index, ..Rank::alone() })
+}
+
 /// The rank on the axes of a grid.
 fn grid_ranks(
     tensor_shard: &TensorShard,

@@ -8,8 +8,8 @@ use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_model::Recording;
 use bessemer_program::{
-    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, freeze, fuse, offload, overlap,
-    partition, partition_activations, plan_memory, recompute, seal, split,
+    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, experts, freeze, fuse, offload,
+    overlap, partition, partition_activations, plan_memory, recompute, seal, split,
 };
 use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
@@ -37,6 +37,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) config: &'a ActivationConfig,
     pub(crate) stage: &'a StageConfig,
     pub(crate) ranks: &'a [Rank],
+    /// Among ranks that share experts.
+    pub(crate) experts: Option<Rank>,
     /// What joins the residual stream stays a value of its own.
     pub(crate) branches: bool,
     /// The last pass.
@@ -110,6 +112,7 @@ impl Plan<'_> {
             for rank in self.ranks.iter().filter(|rank| policy.is_some() && rank.partition) {
                 partition_activations(&mut unit, *rank);
             }
+            self.experts.iter().for_each(|rank| experts(&mut unit, *rank));
         }
         if wanted(Rewrite::Fuse) && !self.branches {
             fuse(&mut unit);

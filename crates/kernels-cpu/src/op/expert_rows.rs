@@ -11,7 +11,9 @@ use crate::element::{Element, with_element};
 use crate::operand::{IndexMat, Indices, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW};
+use bessemer_tensor::op::{
+    AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
+};
 
 /// A counting sort: one thread, because it reads k numbers of a token and writes two for each.
 pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> {
@@ -36,6 +38,27 @@ pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> 
     });
     (1..groups).rev().for_each(|e| offsets.set(0, e, offsets.get(0, e - 1)));
     offsets.set(0, 0, 0);
+    Ok(())
+}
+
+/// One number for each device and expert.
+pub(crate) fn received(arena: &Arena, op: &ReceivedGroups) -> Result<(), TensorError> {
+    let (offsets, groups) = (arena.index_mat(&op.offsets), arena.index_mat(&op.groups));
+    let experts = (groups.cols - 1) / offsets.rows;
+    let (mut group, mut end) = (0, 0u32);
+    groups.set(0, 0, 0);
+    for device in 0..offsets.rows {
+        for e in op.first..op.first + experts {
+            let (from, to) = (offsets.get(device, e), offsets.get(device, e + 1));
+            let rows = to.checked_sub(from).and_then(|rows| end.checked_add(rows));
+            let Some(next) = rows else {
+                let (op, at) = ("received_groups", device * offsets.cols + e + 1);
+                return Err(TensorError::Index { op, operand: "offsets", at, index: to, len: from as usize });
+            };
+            (group, end) = (group + 1, next);
+            groups.set(0, group, end);
+        }
+    }
     Ok(())
 }
 

@@ -8,9 +8,10 @@ use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
 use crate::element::{Element, with_element};
-use crate::operand::Mat;
+use crate::operand::{Indices, Mat};
 use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
+use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{ActivationKind, Gated, GatedBackward};
 
 struct Forward<'a, T>(ActivationKind, [&'a Mat<T>; 3], Block);
@@ -58,38 +59,53 @@ impl<T: Element> Kernel for Backward<'_, T> {
     }
 }
 
-pub(crate) fn forward(ctx: &Ctx<'_>, op: &Gated) {
-    with_element!(op.gate.dtype(), T => typed_forward::<T>(ctx, op));
+/// Rows that count.
+fn live(op: &'static str, live: Option<Indices<'_>>, rows: usize) -> Result<usize, TensorError> {
+    let Some(Indices(live)) = live else { return Ok(rows) };
+    match live[0] as usize <= rows {
+        true => Ok(live[0] as usize),
+        false => Err(TensorError::Index { op, operand: "live", at: 0, index: live[0], len: rows + 1 }),
+    }
 }
 
-fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Gated) {
+pub(crate) fn forward(ctx: &Ctx<'_>, op: &Gated) -> Result<(), TensorError> {
+    let rows = live("gated", op.live.as_ref().map(|live| ctx.u32(live)), op.out.rows)?;
+    with_element!(op.gate.dtype(), T => typed_forward::<T>(ctx, op, rows));
+    Ok(())
+}
+
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Gated, rows: usize) {
     let (gate, up, out) = (ctx.mat::<T>(&op.gate), ctx.mat(&op.up), ctx.mat(&op.out));
-    blocks(ctx, out.rows, out.cols, &|block| {
+    blocks(ctx, rows, out.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Forward(op.kind, [&gate, &up, &out], block)) }
     });
 }
 
-pub(crate) fn backward(ctx: &Ctx<'_>, op: &GatedBackward) {
-    with_element!(op.gate.dtype(), T => typed_backward::<T>(ctx, op));
+pub(crate) fn backward(ctx: &Ctx<'_>, op: &GatedBackward) -> Result<(), TensorError> {
+    let rows = live("gated_backward", op.live.as_ref().map(|live| ctx.u32(live)), op.dout.rows)?;
+    with_element!(op.gate.dtype(), T => typed_backward::<T>(ctx, op, rows));
+    Ok(())
 }
 
-fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &GatedBackward) {
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &GatedBackward, rows: usize) {
     let (gate, up, dout) = (ctx.mat::<T>(&op.gate), ctx.mat(&op.up), ctx.mat(&op.dout));
     let (dgate, dup) = (ctx.mat(&op.dgate), ctx.mat(&op.dup));
-    blocks(ctx, dout.rows, dout.cols, &|block| {
+    blocks(ctx, rows, dout.cols, &|block| {
         // SAFETY: as above.
         unsafe { dispatch(ctx.rung, Backward(op.kind, [&gate, &up, &dout, &dgate, &dup], block)) }
     });
 }
 
-pub(crate) fn forward_reference(arena: &Arena, op: &Gated) {
-    with_element!(op.gate.dtype(), T => typed_forward_reference::<T>(arena, op));
+pub(crate) fn forward_reference(arena: &Arena, op: &Gated) -> Result<(), TensorError> {
+    let rows = live("gated", op.live.as_ref().map(|live| arena.u32(live)), op.out.rows)?;
+    with_element!(op.gate.dtype(), T => typed_forward_reference::<T>(arena, op, rows));
+    Ok(())
 }
 
-fn typed_forward_reference<T: Element>(arena: &Arena, op: &Gated) {
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Gated, rows: usize) {
     let (gate, up, out) = (arena.mat::<T>(&op.gate), arena.mat::<T>(&op.up), arena.mat::<T>(&op.out));
-    for r in 0..out.rows {
+    for r in 0..rows {
         for c in 0..out.cols {
             let f = value(op.kind, f64::from(gate.get(r, c)));
             out.set(r, c, (f * f64::from(up.get(r, c))) as f32);
@@ -97,14 +113,16 @@ fn typed_forward_reference<T: Element>(arena: &Arena, op: &Gated) {
     }
 }
 
-pub(crate) fn backward_reference(arena: &Arena, op: &GatedBackward) {
-    with_element!(op.gate.dtype(), T => typed_backward_reference::<T>(arena, op));
+pub(crate) fn backward_reference(arena: &Arena, op: &GatedBackward) -> Result<(), TensorError> {
+    let rows = live("gated_backward", op.live.as_ref().map(|live| arena.u32(live)), op.dout.rows)?;
+    with_element!(op.gate.dtype(), T => typed_backward_reference::<T>(arena, op, rows));
+    Ok(())
 }
 
-fn typed_backward_reference<T: Element>(arena: &Arena, op: &GatedBackward) {
+fn typed_backward_reference<T: Element>(arena: &Arena, op: &GatedBackward, rows: usize) {
     let (gate, up, dout) = (arena.mat::<T>(&op.gate), arena.mat::<T>(&op.up), arena.mat::<T>(&op.dout));
     let (dgate, dup) = (arena.mat::<T>(&op.dgate), arena.mat::<T>(&op.dup));
-    for r in 0..dout.rows {
+    for r in 0..rows {
         for c in 0..dout.cols {
             let (g, u, d) = (f64::from(gate.get(r, c)), f64::from(up.get(r, c)), f64::from(dout.get(r, c)));
             dgate.set(r, c, (d * u * derivative(op.kind, g)) as f32);

@@ -12,11 +12,11 @@ use crate::operand::Indices;
 use bessemer_tensor::op::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 use bessemer_tensor::{TensorError, View};
 
-/// Rows of each group, in the order of the groups.
+/// Matrix and rows of each group that has rows, in the order of the groups. `count`: matrices.
 fn groups<'a>(
     op: &'static str,
     offsets: Indices<'a>,
-    rows: usize,
+    (count, rows): (usize, usize),
 ) -> Result<impl Iterator<Item = (usize, std::ops::Range<usize>)> + use<'a>, TensorError> {
     let Indices(offsets) = offsets;
     let fall = offsets.windows(2).position(|pair| pair[0] > pair[1]).map(|at| at + 1);
@@ -26,13 +26,14 @@ fn groups<'a>(
         return Err(TensorError::Index { op, operand, at, index, len });
     }
     let range = |pair: &[u32]| pair[0] as usize..pair[1] as usize;
-    Ok(offsets.windows(2).map(range).enumerate().filter(|(_, rows)| !rows.is_empty()))
+    let of = move |(group, pair): (usize, &[u32])| (group % count, range(pair));
+    Ok(offsets.windows(2).enumerate().map(of).filter(|(_, rows)| !rows.is_empty()))
 }
 
-/// The matrix of a group in a stack.
-fn matrix(stack: &View, group: usize, groups: usize) -> View {
-    let rows = stack.rows / groups;
-    stack.rows(group * rows, rows)
+/// A matrix of a stack of `count`.
+fn matrix(stack: &View, number: usize, count: usize) -> View {
+    let rows = stack.rows / count;
+    stack.rows(number * rows, rows)
 }
 
 /// Floats of the largest product among groups of up to `rows` rows.
@@ -59,8 +60,8 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), TensorErr
 }
 
 fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), TensorError> {
-    let count = op.offsets.cols - 1;
-    for (group, rows) in groups("grouped_linear", ctx.u32(&op.offsets), op.x.rows)? {
+    let count = op.weight.rows / op.out.cols;
+    for (group, rows) in groups("grouped_linear", ctx.u32(&op.offsets), (count, op.x.rows))? {
         let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
         let (x, w) = (of(&op.x), ctx.any(&matrix(&op.weight, group, count)));
         let epilogue = Epilogue { any_rows: true, ..Epilogue::store(of(&op.out), false) };
@@ -91,8 +92,8 @@ fn typed_backward_input<T: Element>(
     ctx: &Ctx<'_>,
     op: &GroupedLinearBackwardInput,
 ) -> Result<(), TensorError> {
-    let count = op.offsets.cols - 1;
-    for (group, rows) in groups("grouped_linear_backward_input", ctx.u32(&op.offsets), op.dy.rows)? {
+    let count = op.weight.rows / op.dy.cols;
+    for (group, rows) in groups("grouped_linear_backward_input", ctx.u32(&op.offsets), (count, op.dy.rows))? {
         let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
         let (dy, w) = (of(&op.dy), ctx.any(&matrix(&op.weight, group, count)));
         let epilogue = Epilogue { any_rows: true, ..Epilogue::store(of(&op.dx), false) };
@@ -123,30 +124,30 @@ fn typed_backward_weight<T: Element>(
     ctx: &Ctx<'_>,
     op: &GroupedLinearBackwardWeight,
 ) -> Result<(), TensorError> {
-    let count = op.offsets.cols - 1;
-    let mut next = 0;
-    let mut zeros = |until: usize| {
-        for group in next..until {
-            let gradient = ctx.any(&matrix(&op.dweight, group, count));
-            let cells = (0..gradient.rows).flat_map(|r| (0..gradient.cols).map(move |c| (r, c)));
-            cells.filter(|_| !op.accumulate).for_each(|(r, c)| gradient.set(r, c, 0.0));
+    let count = op.dweight.rows / op.dy.cols;
+    let all = || groups("grouped_linear_backward_weight", ctx.u32(&op.offsets), (count, op.x.rows));
+    drop(all()?);
+    for number in 0..count {
+        let gradient = ctx.any(&matrix(&op.dweight, number, count));
+        let mut accumulate = op.accumulate;
+        for (_, rows) in all()?.filter(|(group, _)| *group == number) {
+            let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
+            let (x, dy) = (of(&op.x), of(&op.dy));
+            let factors = (rows.len(), Factor::columns(&dy), Factor::columns(&x));
+            gradient::product(ctx, factors, &gradient, accumulate, 0);
+            accumulate = true;
         }
-        next = until + 1;
-    };
-    for (group, rows) in groups("grouped_linear_backward_weight", ctx.u32(&op.offsets), op.x.rows)? {
-        zeros(group);
-        let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
-        let (x, dy) = (of(&op.x), of(&op.dy));
-        let factors = (rows.len(), Factor::columns(&dy), Factor::columns(&x));
-        gradient::product(ctx, factors, &ctx.any(&matrix(&op.dweight, group, count)), op.accumulate, 0);
+        if !accumulate {
+            let cells = (0..gradient.rows).flat_map(|r| (0..gradient.cols).map(move |c| (r, c)));
+            cells.for_each(|(r, c)| gradient.set(r, c, 0.0));
+        }
     }
-    zeros(count);
     Ok(())
 }
 
 pub(crate) fn forward_reference(arena: &Arena, op: &GroupedLinear) -> Result<(), TensorError> {
-    let (x, out, count) = (arena.any(&op.x), arena.any(&op.out), op.offsets.cols - 1);
-    for (group, rows) in groups("grouped_linear", arena.u32(&op.offsets), op.x.rows)? {
+    let (x, out, count) = (arena.any(&op.x), arena.any(&op.out), op.weight.rows / op.out.cols);
+    for (group, rows) in groups("grouped_linear", arena.u32(&op.offsets), (count, op.x.rows))? {
         let w = arena.any(&matrix(&op.weight, group, count));
         for r in rows {
             for o in 0..out.cols {
@@ -162,8 +163,9 @@ pub(crate) fn backward_input_reference(
     arena: &Arena,
     op: &GroupedLinearBackwardInput,
 ) -> Result<(), TensorError> {
-    let (dy, dx, count) = (arena.any(&op.dy), arena.any(&op.dx), op.offsets.cols - 1);
-    for (group, rows) in groups("grouped_linear_backward_input", arena.u32(&op.offsets), op.dy.rows)? {
+    let (dy, dx, count) = (arena.any(&op.dy), arena.any(&op.dx), op.weight.rows / op.dy.cols);
+    for (group, rows) in groups("grouped_linear_backward_input", arena.u32(&op.offsets), (count, op.dy.rows))?
+    {
         let w = arena.any(&matrix(&op.weight, group, count));
         for r in rows {
             for i in 0..dx.cols {
@@ -180,16 +182,15 @@ pub(crate) fn backward_weight_reference(
     op: &GroupedLinearBackwardWeight,
 ) -> Result<(), TensorError> {
     let (x, dy, dw) = (arena.any(&op.x), arena.any(&op.dy), arena.any(&op.dweight));
-    let count = op.offsets.cols - 1;
-    let mut of_group = vec![0..0; count];
-    for (group, rows) in groups("grouped_linear_backward_weight", arena.u32(&op.offsets), op.x.rows)? {
-        of_group[group] = rows;
-    }
+    let count = dw.rows / dy.cols;
+    let mut of_matrix = vec![Vec::new(); count];
+    let all = groups("grouped_linear_backward_weight", arena.u32(&op.offsets), (count, op.x.rows))?;
+    all.for_each(|(group, rows)| of_matrix[group].push(rows));
     for o in 0..dw.rows {
-        let rows = &of_group[o / dy.cols];
+        let groups = &of_matrix[o / dy.cols];
         for i in 0..x.cols {
             let term = |r: usize| f64::from(dy.get(r, o % dy.cols)) * f64::from(x.get(r, i));
-            let d: f64 = rows.clone().map(term).sum();
+            let d: f64 = groups.iter().cloned().flatten().map(term).sum();
             dw.put(o, i, d as f32, op.accumulate);
         }
     }

@@ -100,6 +100,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::NormGradientSums(_)
         | Op::NormOfSums(_)
         | Op::Quantise(_)
+        | Op::ReceivedGroups(_)
         | Op::Route(_)
         | Op::RowSums(_)
         | Op::Scale(_)
@@ -145,8 +146,8 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::FactoredDirection(o) => adafactor::factored(ctx, o),
         Op::FactoredMoments(o) => adafactor::moments(ctx, o),
         Op::Fill(o) => fill::run(ctx, o),
-        Op::Gated(o) => gated::forward(ctx, o),
-        Op::GatedBackward(o) => gated::backward(ctx, o),
+        Op::Gated(o) => return gated::forward(ctx, o),
+        Op::GatedBackward(o) => return gated::backward(ctx, o),
         Op::GroupedLinear(o) => return grouped::forward(ctx, o),
         Op::GroupedLinearBackwardInput(o) => return grouped::backward_input(ctx, o),
         Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight(ctx, o),
@@ -164,6 +165,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormBackwardOfSums(o) => norm::backward(ctx, &o.into()),
         Op::NormGradientSums(o) => norm_sums::gradient_sums(ctx, o),
         Op::NormOfSums(o) => norm::forward(ctx, &o.into()),
+        Op::ReceivedGroups(o) => return expert_rows::received(ctx.arena, o),
         Op::Rope(o) => rope::run(ctx, o),
         Op::Route(o) => route::run(ctx, o),
         Op::RouteBackward(o) => return route::backward(ctx, o),
@@ -211,8 +213,8 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::FactoredDirection(o) => adafactor::factored_reference(arena, o),
         Op::FactoredMoments(o) => adafactor::moments_reference(arena, o),
         Op::Fill(o) => fill::reference(arena, o),
-        Op::Gated(o) => gated::forward_reference(arena, o),
-        Op::GatedBackward(o) => gated::backward_reference(arena, o),
+        Op::Gated(o) => return gated::forward_reference(arena, o),
+        Op::GatedBackward(o) => return gated::backward_reference(arena, o),
         Op::GroupedLinear(o) => return grouped::forward_reference(arena, o),
         Op::GroupedLinearBackwardInput(o) => return grouped::backward_input_reference(arena, o),
         Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight_reference(arena, o),
@@ -234,6 +236,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormBackwardOfSums(o) => norm::backward_reference(arena, &o.into()),
         Op::NormGradientSums(o) => norm_sums::gradient_sums_reference(arena, o),
         Op::NormOfSums(o) => norm::forward_reference(arena, &o.into()),
+        Op::ReceivedGroups(o) => return expert_rows::received(arena, o),
         Op::Rope(o) => rope::reference(arena, o),
         Op::Route(o) => route::reference(arena, o),
         Op::RouteBackward(o) => return route::backward_reference(arena, o),

@@ -28,8 +28,6 @@ fn layouts_that_no_tensor_can_have_are_refused() {
     let mixed = whole.with(Axis::Tensor, SUM).with(Axis::Shard, max);
     refused(&form, mixed, &["partial maximum over shard", "partial sum over tensor"]);
     refused(&form, whole.with(Axis::Tensor, shard(1)), &["dim 1", "has 1 dims"]);
-    let experts = whole.with(Axis::Expert, shard(0));
-    refused(&form, experts, &["sharded by dim 0 over the expert axis", "no ranks of its own"]);
     let owned = Form { dims: vec![Dim::owned_lengths(Axis::Shard, [1, 1, 2])] };
     refused(&owned, whole.with(Axis::Shard, shard(0)), &["dim 0", "owner 2 along shard"]);
     refused(&owned, whole.with(Axis::Tensor, shard(0)), &["owners along shard", "over tensor"]);

@@ -41,12 +41,11 @@ fn ranks_that_are_left_go_to_the_open_axis() {
 }
 
 #[test]
-fn experts_are_folded_out_of_other_axes() {
-    let m = mesh(&[(Axis::Shard, 4), (Axis::Tensor, 2)]);
-    let folded = m.folded(5, &[Axis::Shard, Axis::Tensor], 4).unwrap();
-    assert_eq!((folded.inner, folded.outer), (vec![4, 5, 6, 7], vec![1, 5]));
-    let e = m.folded(0, &[Axis::Shard], 3).unwrap_err().to_string();
-    assert!(e.contains("3 ranks") && e.contains("shard, which has 4"), "{e}");
+fn ranks_that_share_experts_are_nearer_than_other_data_parallel_ones() {
+    let m = mesh(&[(Axis::Shard, 2), (Axis::Expert, 2), (Axis::Tensor, 2)]);
+    assert_eq!(m.group(5, &[Axis::Expert]), [5, 7]);
+    assert_eq!(m.group(5, &[Axis::Shard]), [1, 5]);
+    assert_eq!(m.describe(7), "rank 7 (shard 1, tensor 1, expert 1)");
 }
 
 #[test]
@@ -60,7 +59,6 @@ fn what_is_no_mesh_is_refused_with_the_reason() {
     refused(three, 12, &["replicate to 2", "shard to 2", "tensor to 4", "or start 6 ranks"]);
     refused(MeshConfig::new(), 2, &["every axis 1 makes 1", "replicate to 2"]);
     refused(MeshConfig::new().with(Axis::Tensor, 0).with(Axis::Shard, 0), 4, &["shard and tensor at 0"]);
-    refused(MeshConfig::new().with(Axis::Expert, 2), 2, &["fold the axis out"]);
     refused(MeshConfig::new().order(&[Axis::Shard, Axis::Shard]), 1, &["shard twice"]);
     refused(MeshConfig::new(), 0, &["at least one"]);
     refused(

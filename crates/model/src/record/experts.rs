@@ -148,7 +148,7 @@ impl Writer<'_> {
 
     fn gated(&self, pre: View, out: View) -> Gated {
         let (gate, up) = super::mlp::halves(pre);
-        Gated { kind: self.activation_kind(), gate, up, out }
+        Gated { live: None, kind: self.activation_kind(), gate, up, out }
     }
 
     pub(super) fn experts_backward(&mut self, experts: Experts) {
@@ -181,7 +181,7 @@ impl Writer<'_> {
         let dpre = self.at_experts("mlp.pre.gradient", Dim::of([f, f]));
         let ((gate, up), (dgate, dup)) = (super::mlp::halves(pre), super::mlp::halves(dpre));
         let kind = self.activation_kind();
-        self.recorder.launch(GatedBackward { kind, gate, up, dout: dhidden, dgate, dup });
+        self.recorder.launch(GatedBackward { live: None, kind, gate, up, dout: dhidden, dgate, dup });
         let dweight = self.weight_gradient("mlp.experts.gate_up.weight");
         self.recorder.launch(GroupedLinearBackwardWeight {
             x: dispatched,

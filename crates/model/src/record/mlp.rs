@@ -73,7 +73,7 @@ impl Writer<'_> {
                 let op = self.linear(block.first, input, pre);
                 self.recorder.launch(op);
                 let (gate, up) = halves(pre);
-                let op = Gated { kind, gate, up, out: hidden };
+                let op = Gated { live: None, kind, gate, up, out: hidden };
                 self.recorder.launch(op);
                 self.recorder.again(hidden, op);
             }
@@ -96,7 +96,7 @@ impl Writer<'_> {
                 let dout = self.hidden("mlp.hidden.gradient");
                 let kept = self.leave_backward(block, hidden, None, dout);
                 let ((gate, up), (dgate, dup)) = (halves(pre), halves(dpre));
-                self.recorder.launch(GatedBackward { kind, gate, up, dout, dgate, dup });
+                self.recorder.launch(GatedBackward { live: None, kind, gate, up, dout, dgate, dup });
                 kept
             }
         };

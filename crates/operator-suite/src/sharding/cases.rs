@@ -104,9 +104,9 @@ fn elementwise(m: &mut Maker) {
     m.case("of a shard of columns", Dropout { x, out: x, mask, global_cols: 31 });
     m.case("", Activation { kind, x, out });
     m.case("", ActivationBackward { kind, x, dout: y, dx: out });
-    m.case("", Gated { kind, gate: x, up: y, out });
-    m.case("", GatedBackward { kind, gate: x, up: y, dout: z, dgate: out, dup: other });
-    m.case("in place", GatedBackward { kind, gate: x, up: y, dout: z, dgate: x, dup: y });
+    m.case("", Gated { live: None, kind, gate: x, up: y, out });
+    m.case("", GatedBackward { live: None, kind, gate: x, up: y, dout: z, dgate: out, dup: other });
+    m.case("in place", GatedBackward { live: None, kind, gate: x, up: y, dout: z, dgate: x, dup: y });
     m.case("", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step: None, out });
     let (codes, values) = (m.codes(r, 3 * c), m.normal(r, 3 * c));
     let scales = m.normal(r, 3);

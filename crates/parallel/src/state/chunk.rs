@@ -1,6 +1,8 @@
 //! Where a stage's tensors lie on a rank, and how their pieces become whole tensors.
 
 use super::*;
+use bessemer_arch::TensorShardParam;
+use bessemer_mesh::Axis;
 use bessemer_tensor::View;
 
 impl Chunk {
@@ -134,7 +136,8 @@ impl Chunk {
         self.units.list[self.units.place(number).unit].group
     }
 
-    /// Whole tensors from the tensor shards of the tensor axis. What every rank of it has is taken from this one's.
+    /// Whole tensors from the tensor shards of the ranks that share experts and then layers. What every rank of them has is taken from this
+    /// one's.
     fn assemble(
         &mut self,
         plan: &Plan,
@@ -145,43 +148,115 @@ impl Chunk {
         values: &mut [f32],
     ) -> Result<(), ParallelError> {
         let name = tensors.first().map_or("", |t| &t.name);
-        let on = |param: usize, rank: usize| self.tensor_shard[param].on(rank);
-        let sharded: Vec<usize> =
-            readings.iter().filter_map(|r| r.param).filter(|_| plan.tensor() > 1).collect();
-        let of_rank = |rank: usize| sharded.iter().map(|param| on(*param, rank).len()).sum();
+        let of_experts: Vec<f32> = self.all_experts(plan, coord, name, readings, tensor_shards)?;
+        // The parts that all ranks together hold of what this rank and those with other experts hold.
+        let parts_on = |param: usize, rank: usize| -> Vec<TensorShardParam> {
+            let on = self.tensor_shard[param].on_layer_rank(rank);
+            let ranks = if on.stacks_experts() { plan.experts() } else { 1 };
+            match ranks {
+                1 => vec![on],
+                _ => (0..ranks).map(|at| on.along(Axis::Expert, at)).collect(),
+            }
+        };
+        let len_on = |param, rank| parts_on(param, rank).iter().map(TensorShardParam::len).sum::<usize>();
+        let whole_here = |reading: &Reading| {
+            reading.param.filter(|param| plan.tensor() > 1 || self.tensor_shard[*param].stacks_experts())
+        };
+        let sharded: Vec<usize> = readings.iter().filter_map(whole_here).collect();
+        let of_rank = |rank: usize| sharded.iter().map(|param| len_on(*param, rank)).sum();
         let parts = Parts::of((0..plan.tensor()).map(of_rank));
         let mut gathered = vec![0.0; parts.len()];
         let (mut from, mut mine, mut to) = (0, parts.range(coord.tensor).start, 0);
         for (reading, tensor) in readings.iter().zip(tensors) {
-            let tensor_shard = &tensor_shards[from..from + reading.len];
-            if plan.tensor() > 1 && reading.param.is_some() {
-                gathered[mine..mine + reading.len].copy_from_slice(tensor_shard);
-                mine += reading.len;
+            let len = reading.param.map_or(reading.len, |param| len_on(param, coord.tensor));
+            let part = &of_experts[from..from + len];
+            if whole_here(reading).is_some() {
+                gathered[mine..mine + len].copy_from_slice(part);
+                mine += len;
             } else {
-                values[to..to + tensor.len()].copy_from_slice(tensor_shard);
+                values[to..to + tensor.len()].copy_from_slice(part);
             }
-            from += reading.len;
+            from += len;
             to += tensor.len();
         }
         if gathered.is_empty() {
             return Ok(());
         }
-        self.tensor.idle()?.all_gather(name, &mut gathered, &parts)?;
-        for rank in 0..plan.tensor() {
-            let (mut from, mut to) = (parts.range(rank).start, 0);
+        let placed: Vec<(Vec<Vec<TensorShardParam>>, usize)> = {
+            let mut to = 0;
+            let mut list = Vec::new();
             for (reading, tensor) in readings.iter().zip(tensors) {
-                let whole = &mut values[to..to + tensor.len()];
-                to += tensor.len();
-                let Some(param) = reading.param else { continue };
-                let tensor_shard = self.tensor_shard[param].on(rank);
-                let part = &gathered[from..from + tensor_shard.len()];
-                for run in tensor_shard.runs() {
-                    whole[run.wholes()].copy_from_slice(&part[run.locals()]);
+                if let Some(param) = whole_here(reading) {
+                    list.push(((0..plan.tensor()).map(|rank| parts_on(param, rank)).collect(), to));
                 }
-                from += tensor_shard.len();
+                to += tensor.len();
+            }
+            list
+        };
+        if plan.tensor() > 1 {
+            self.tensor.idle()?.all_gather(name, &mut gathered, &parts)?;
+        }
+        for rank in 0..plan.tensor() {
+            let mut from = parts.range(rank).start;
+            for (by_rank, to) in &placed {
+                for shard in &by_rank[rank] {
+                    let part = &gathered[from..from + shard.len()];
+                    for run in shard.runs() {
+                        let whole = run.wholes();
+                        values[to + whole.start..to + whole.end].copy_from_slice(&part[run.locals()]);
+                    }
+                    from += shard.len();
+                }
             }
         }
         Ok(())
+    }
+
+    /// The readings one after the other, where those of experts are followed by those of the ranks that have other experts.
+    fn all_experts(
+        &mut self,
+        plan: &Plan,
+        coord: Coord,
+        name: &str,
+        readings: &[Reading],
+        tensor_shards: &[f32],
+    ) -> Result<Vec<f32>, ParallelError> {
+        let stacks =
+            |reading: &Reading| reading.param.is_some_and(|param| self.tensor_shard[param].stacks_experts());
+        let here: usize = readings.iter().filter(|reading| stacks(reading)).map(|reading| reading.len).sum();
+        if here == 0 {
+            return Ok(tensor_shards.to_vec());
+        }
+        // Every rank has equally many experts.
+        let ranks = plan.experts();
+        let parts = Parts::of(vec![here; ranks]);
+        let mut gathered = vec![0.0; parts.len()];
+        let stacked: Vec<bool> = readings.iter().map(stacks).collect();
+        let (mut from, mut mine) = (0, coord.expert * here);
+        for (reading, stacked) in readings.iter().zip(&stacked) {
+            if *stacked {
+                gathered[mine..mine + reading.len].copy_from_slice(&tensor_shards[from..from + reading.len]);
+                mine += reading.len;
+            }
+            from += reading.len;
+        }
+        if let Some(mut experts) = self.tensor.expert_ranks()? {
+            experts.all_gather(name, &mut gathered, &parts)?;
+        }
+        let (mut all, mut from, mut at) = (Vec::with_capacity(tensor_shards.len() + gathered.len()), 0, 0);
+        for (reading, stacked) in readings.iter().zip(&stacked) {
+            if *stacked {
+                for rank in 0..ranks {
+                    let start = rank * here + at;
+                    all.extend_from_slice(&gathered[start..start + reading.len]);
+                }
+                at += reading.len;
+            } else {
+                all.extend_from_slice(&tensor_shards[from..from + reading.len]);
+            }
+            from += reading.len;
+        }
+        Ok(all)
     }
 
     /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's tensor shard of it.

@@ -186,7 +186,7 @@ impl Worker {
     fn data_holders(&self, holders: &Holders) -> Vec<Coord> {
         let (shard_axes, reduce_axes) =
             (self.plan.shard_axes(holders.group), self.plan.reduce_axes(holders.group));
-        let replicas = self.plan.along_data(reduce_axes, self.coord);
+        let replicas = self.plan.along_data(&reduce_axes, self.coord);
         match holders.all_shards {
             false => replicas,
             true => replicas.into_iter().flat_map(|at| self.plan.along_data(shard_axes, at)).collect(),
@@ -232,7 +232,7 @@ impl Worker {
         // others: the first rank's is the job's.
         let first_saves = matches!(tensor.place, Place::Whole { .. });
         let reduce_axes = self.plan.reduce_axes(group);
-        let first_replica = self.plan.along_data(reduce_axes, coord).first() == Some(&coord);
+        let first_replica = self.plan.along_data(&reduce_axes, coord).first() == Some(&coord);
         let first_shard = self.plan.shard_index(group, coord) == 0;
         let is_first = first_replica && coord.tensor == 0 && (!all_shards || first_shard);
         if first_saves && !is_first {
@@ -267,7 +267,7 @@ impl Worker {
         let Some(param) = param else { return vec![(0..len, ranks.collect())] };
         let mine = &chunk.tensor_shard[param];
         let shared_with = |rank: usize| {
-            let other = mine.on(rank);
+            let other = mine.on_layer_rank(rank);
             let meets = |(a, b): (&Vec<DimRange>, &Vec<DimRange>)| {
                 a.iter().any(|a| b.iter().any(|b| a.common(*b).len > 0))
             };

@@ -39,6 +39,58 @@ fn experts_train_as_one_rank_does_with_data_parallelism_zero_and_pipelines() {
     }
 }
 
+/// Ranks that share experts, alone and among others that have copies of them or shard the state, with every schedule that flushes.
+#[test]
+fn experts_over_ranks_train_as_on_one_rank() {
+    let base = ParallelConfig::default;
+    for renormalise in [true, false] {
+        let model = mixture(renormalise);
+        for (count, experts, stage, shard) in [
+            (2, 2, Stage::Ddp, 0),
+            (4, 2, Stage::Ddp, 0),
+            (4, 4, Stage::Ddp, 0),
+            (4, 2, Stage::Zero1, 0),
+            (4, 4, Stage::Zero1, 0),
+            (4, 2, Stage::Zero1, 2),
+            (4, 2, Stage::Zero2, 0),
+            (4, 4, Stage::Zero2, 0),
+            (4, 2, Stage::Zero2, 2),
+            (4, 2, Stage::Zero3, 0),
+            (4, 4, Stage::Zero3, 0),
+            (4, 2, Stage::Zero3, 2),
+        ] {
+            check(&model, &ranks(count, ParallelConfig { stage, shard, experts, ..base() }), 8);
+        }
+    }
+}
+
+#[test]
+fn experts_over_ranks_go_with_pipelines_and_recomputation() {
+    let model = mixture(true);
+    let spread =
+        |layout: Layout, experts| Layout { config: ParallelConfig { experts, ..layout.config }, ..layout };
+    for kind in [
+        Kind::GPipe,
+        Kind::OneFOneB,
+        Kind::Interleaved,
+        Kind::BreadthFirst,
+        Kind::Chimera,
+        Kind::ZbH1,
+        Kind::ZbH2,
+        Kind::ZbV,
+        Kind::DualPipe,
+        Kind::DualPipeV,
+    ] {
+        check(&model, &spread(pipelined(kind, 2, 4).with_data(2, Stage::Ddp, 0), 2), 8);
+    }
+    for (stage, shard) in [(Stage::Zero1, 0), (Stage::Zero2, 2), (Stage::Zero3, 0)] {
+        check(&model, &spread(pipelined(Kind::OneFOneB, 2, 2).with_data(4, stage, shard), 2), 8);
+    }
+    let mut recomputed = ranks(2, ParallelConfig { experts: 2, ..ParallelConfig::default() });
+    recomputed.activations.recompute = Recompute::Full.into();
+    check(&model, &recomputed, 8);
+}
+
 /// Equal loads have a balance loss of 1 in each layer; a random router is near it.
 #[test]
 fn balance_and_router_z_loss_are_reported_by_name() {
@@ -83,7 +135,7 @@ fn layouts_and_optimizers_that_experts_do_not_go_with_are_refused() {
     let context = ParallelConfig { context: 2, ..base() };
     for config in [tensor, context] {
         let e = refused(config, 2, OptimizerChoice::AdamW);
-        assert!(e.contains("experts of a layer are not shared by ranks yet"), "{e}");
+        assert!(e.contains("do not share its experts yet"), "{e}");
     }
     let e = refused(base(), 1, OptimizerChoice::Kfac);
     assert!(e.contains("\"kfac\" with model.experts"), "{e}");

@@ -96,10 +96,10 @@ fn rank(
     world: Box<dyn Communicator>,
 ) -> Result<Done, ParallelError> {
     let optim = OptimConfig { lr: 1e-2, ..OptimConfig::default() };
-    let plan = Plan {
-        groups: layout.groups.clone(),
-        ..Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?
-    };
+    let mut plan = Plan::new(&layout.config, layout.ranks, model, optim.optimizer)?;
+    if !layout.groups.is_single() {
+        plan.groups = layout.groups.clone();
+    }
     let per_rank = all / plan.data_ranks() as u64;
     let sequences = per_rank / layout.micro_batches as u64;
     let program = plan.program(layout.micro_batches, 1, None)?;

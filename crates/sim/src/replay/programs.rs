@@ -446,6 +446,10 @@ fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
         CollectiveKind::AllGather => (bytes, part, bytes),
         // Messages ([`RankWriter::permute`]).
         CollectiveKind::Permute => (bytes, c.src.bytes(), c.dst.bytes()),
+        CollectiveKind::AllToAll if c.by_counts.is_some() => {
+            let all = (c.src.rows.min(c.dst.rows) * c.row_len()) as u64 * element;
+            (all, all, all)
+        }
         CollectiveKind::AllToAll => {
             let sent: usize = (0..ranks).map(|to| c.exchanged(ranks, 0, to)).sum();
             (sent as u64 * element, sent as u64 * element, c.dst.len() as u64 * element)

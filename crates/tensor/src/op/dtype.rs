@@ -12,12 +12,14 @@ use crate::{TensorError, View};
 use bessemer_units::DType;
 
 /// Names of the operands that hold indices, counts or counters.
-const INDICES: [&str; 11] = [
+const INDICES: [&str; 13] = [
     "counters",
     "counts",
     "documents",
     "experts",
+    "groups",
     "ids",
+    "live",
     "offsets",
     "places",
     "positions",

@@ -304,6 +304,8 @@ pub struct Gated {
     pub gate: View,
     /// `[N, F]`.
     pub up: View,
+    /// u32 `[1, 1]`, if only so many of the first rows count: the others are neither read nor written.
+    pub live: Option<View>,
     /// `[N, F]`.
     pub out: View,
 }
@@ -313,6 +315,7 @@ impl Describe for Gated {
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "gate", &mut self.gate);
         read(see, "up", &mut self.up);
+        read_live(see, &mut self.live);
         write(see, "out", &mut self.out);
     }
     fn rule(&self) -> Rule {
@@ -322,6 +325,7 @@ impl Describe for Gated {
         11.0 * self.gate.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
+        expect_live(Self::NAME, &self.live)?;
         expect_shape(Self::NAME, "up", &self.up, self.gate.rows, self.gate.cols)?;
         expect_shape(Self::NAME, "out", &self.out, self.gate.rows, self.gate.cols)
     }
@@ -340,6 +344,8 @@ pub struct GatedBackward {
     pub up: View,
     /// `[N, F]`.
     pub dout: View,
+    /// As in [`Gated`].
+    pub live: Option<View>,
     /// `[N, F]`.
     pub dgate: View,
     /// `[N, F]`.
@@ -353,6 +359,7 @@ impl Describe for GatedBackward {
         read(see, "gate", &mut self.gate);
         read(see, "up", &mut self.up);
         read(see, "dout", &mut self.dout);
+        read_live(see, &mut self.live);
         write(see, "dgate", &mut self.dgate);
         write(see, "dup", &mut self.dup);
     }
@@ -365,6 +372,7 @@ impl Describe for GatedBackward {
         16.0 * self.gate.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
+        expect_live(Self::NAME, &self.live)?;
         let (r, c) = (self.gate.rows, self.gate.cols);
         for (name, view) in
             [("up", &self.up), ("dout", &self.dout), ("dgate", &self.dgate), ("dup", &self.dup)]
@@ -373,4 +381,15 @@ impl Describe for GatedBackward {
         }
         Ok(())
     }
+}
+
+/// The operand that counts the rows that an operator touches, if it has one.
+fn read_live(see: &mut Visit<'_>, live: &mut Option<View>) {
+    if let Some(live) = live {
+        read(see, Rule::LIVE, live);
+    }
+}
+
+fn expect_live(op: &'static str, live: &Option<View>) -> Result<(), TensorError> {
+    live.map_or(Ok(()), |live| expect_shape(op, Rule::LIVE, &live, 1, 1))
 }

@@ -51,6 +51,45 @@ impl Describe for AssignRows {
     }
 }
 
+/// Groups of the rows that G devices send to L experts of E, the rows of one device behind those of the one before: group `g L + e` are
+/// the rows of device g for expert `first + e`, from `groups[g L + e]` to `groups[g L + e + 1]`.
+///
+/// Sharding: whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReceivedGroups {
+    /// u32 `[G, E + 1]`: of each device the offsets that [`AssignRows`] has given its rows.
+    pub offsets: View,
+    /// First of the experts.
+    pub first: usize,
+    /// u32 `[1, G L + 1]`.
+    pub groups: View,
+}
+
+impl Describe for ReceivedGroups {
+    const NAME: &'static str = "received_groups";
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "offsets", &mut self.offsets);
+        write(see, "groups", &mut self.groups);
+    }
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new(&self.operands());
+        let (g, e) = (rule.whole("g", self.offsets.rows), rule.whole("e", self.offsets.cols));
+        let l = rule.whole("l", self.groups.cols);
+        rule.dims("offsets", &[g], &[e]);
+        rule.dims("groups", &[], &[l]);
+        rule
+    }
+    fn flops(&self) -> f64 {
+        0.0
+    }
+    fn shapes(&self) -> Result<(), TensorError> {
+        let (devices, all) = (self.offsets.rows.max(1), self.offsets.cols.max(2));
+        let experts = (self.groups.cols.max(1) - 1) / devices;
+        expect_shape(Self::NAME, "offsets", &self.offsets, devices, all.max(self.first + experts + 1))?;
+        expect_shape(Self::NAME, "groups", &self.groups, 1, devices * experts.max(1) + 1)
+    }
+}
+
 /// `out[r] = x[sources[r] / choices]`.
 ///
 /// Sharding: x (n, d), sources (r), out (r, d); r, d free, n whole; linear in x.

@@ -1,13 +1,14 @@
 //! Products of groups of rows, each with a matrix of its own: the linear maps of experts.
 //!
-//! Legend: R rows, E groups, I/O inputs and outputs. Rows `offsets[e] .. offsets[e + 1]` are those of group e; rows from the last
-//! offset on are neither read nor written. Matrices are stacked: rows `e O ..` of `[E O, I]`.
+//! Legend: R rows, E matrices, S groups, a multiple of E, I/O inputs and outputs. Rows `offsets[s] .. offsets[s + 1]` are those of
+//! group s, whose matrix is s mod E; rows from the last offset on are neither read nor written. Matrices are stacked: rows `e O ..` of
+//! `[E O, I]`.
 
 use super::rule::Linear;
 use super::{Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
-/// `out[r] = x[r] W_e^T` for the rows r of each group e (Gale et al. 2022, MegaBlocks).
+/// `out[r] = x[r] W_e^T` for the rows r of each group of matrix e (Gale et al. 2022, MegaBlocks).
 ///
 /// Sharding: x (r, i), weight (e o, i), offsets (s), out (r, o); o free, i summed, r, e, s whole; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,21 +17,27 @@ pub struct GroupedLinear {
     pub x: View,
     /// `[E O, I]`.
     pub weight: View,
-    /// u32 `[1, E + 1]`, not falling, the last at most R.
+    /// u32 `[1, S + 1]`, not falling, the last at most R.
     pub offsets: View,
     /// `[R, O]`.
     pub out: View,
 }
 
-/// Errors unless a stack has as many matrices of so many rows as there are groups.
+/// Errors unless a stack consists of matrices of so many rows, of each of which there are equally many groups.
 fn expect_stack(
     op: &'static str,
     (name, stack): (&'static str, &View),
     offsets: &View,
     (outputs, inputs): (usize, usize),
 ) -> Result<(), TensorError> {
-    expect_shape(op, "offsets", offsets, 1, offsets.cols.max(2))?;
-    expect_shape(op, name, stack, (offsets.cols - 1) * outputs, inputs)
+    expect_shape(op, name, stack, matrices(stack, outputs).max(1) * outputs, inputs)?;
+    let groups = offsets.cols.max(2) - 1;
+    expect_shape(op, "offsets", offsets, 1, groups.next_multiple_of(matrices(stack, outputs)) + 1)
+}
+
+/// E, matrices of so many rows in a stack.
+fn matrices(stack: &View, outputs: usize) -> usize {
+    stack.rows / outputs.max(1)
 }
 
 impl Describe for GroupedLinear {
@@ -44,7 +51,7 @@ impl Describe for GroupedLinear {
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let (r, s) = (rule.whole("r", self.x.rows), rule.whole("s", self.offsets.cols));
-        let (e, o) = (rule.whole("e", self.offsets.cols - 1), rule.free("o", self.out.cols));
+        let (e, o) = (rule.whole("e", matrices(&self.weight, self.out.cols)), rule.free("o", self.out.cols));
         let i = rule.sum("i", self.x.cols);
         rule.dims("x", &[r], &[i]);
         rule.dims("weight", &[e, o], &[i]);
@@ -62,7 +69,7 @@ impl Describe for GroupedLinear {
     }
 }
 
-/// `dx[r] = dy[r] W_e` for the rows r of each group e.
+/// `dx[r] = dy[r] W_e` for the rows r of each group of matrix e.
 ///
 /// Sharding: dy (r, o), weight (e o, i), offsets (s), dx (r, i); i free, o summed, r, e, s whole; linear in dy.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,7 +78,7 @@ pub struct GroupedLinearBackwardInput {
     pub dy: View,
     /// `[E O, I]`.
     pub weight: View,
-    /// u32 `[1, E + 1]`.
+    /// u32 `[1, S + 1]`.
     pub offsets: View,
     /// `[R, I]`.
     pub dx: View,
@@ -88,7 +95,7 @@ impl Describe for GroupedLinearBackwardInput {
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let (r, s) = (rule.whole("r", self.dy.rows), rule.whole("s", self.offsets.cols));
-        let (e, o) = (rule.whole("e", self.offsets.cols - 1), rule.sum("o", self.dy.cols));
+        let (e, o) = (rule.whole("e", matrices(&self.weight, self.dy.cols)), rule.sum("o", self.dy.cols));
         let i = rule.free("i", self.dx.cols);
         rule.dims("dy", &[r], &[o]);
         rule.dims("weight", &[e, o], &[i]);
@@ -106,7 +113,9 @@ impl Describe for GroupedLinearBackwardInput {
     }
 }
 
-/// `dW_e (+)= sum over the rows r of group e of dy[r]^T x[r]`; zeros of a group without rows.
+/// `dW_e (+)= sum over the groups of matrix e of the sum over their rows r of dy[r]^T x[r]`; zeros of a matrix without rows. The sum of
+/// each group is formed first, and the sums are added in the order of the groups: rows that come from several devices give the bits of a
+/// reduction over these.
 ///
 /// Sharding: x (r, i), dy (r, o), offsets (s), dweight (e o, i); o, i free, r, e, s whole; linear in dy, in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,7 +124,7 @@ pub struct GroupedLinearBackwardWeight {
     pub x: View,
     /// `[R, O]`.
     pub dy: View,
-    /// u32 `[1, E + 1]`.
+    /// u32 `[1, S + 1]`.
     pub offsets: View,
     /// `[E O, I]`.
     pub dweight: View,
@@ -134,7 +143,7 @@ impl Describe for GroupedLinearBackwardWeight {
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let (r, s) = (rule.whole("r", self.dy.rows), rule.whole("s", self.offsets.cols));
-        let (e, o) = (rule.whole("e", self.offsets.cols - 1), rule.free("o", self.dy.cols));
+        let (e, o) = (rule.whole("e", matrices(&self.dweight, self.dy.cols)), rule.free("o", self.dy.cols));
         let i = rule.free("i", self.x.cols);
         rule.dims("x", &[r], &[i]);
         rule.dims("dy", &[r], &[o]);

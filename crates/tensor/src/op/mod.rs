@@ -42,7 +42,9 @@ pub use elementwise::{
     GatedBackward, Scale,
 };
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
-pub use expert_rows::{AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW};
+pub use expert_rows::{
+    AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
+};
 pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
@@ -231,6 +233,7 @@ ops!(
     NormGradientSums,
     NormOfSums,
     Quantise,
+    ReceivedGroups,
     Rope,
     Route,
     RouteBackward,

@@ -96,8 +96,10 @@ impl Rule {
     pub const BLOCK: &'static str = "blocks";
     /// Name of the operand in which an operator reads the counters of its random numbers.
     pub(super) const COUNTERS: &'static str = "counters";
+    /// Name of the operand that counts the rows that an operator touches.
+    pub(super) const LIVE: &'static str = "live";
     /// Operands of which every device reads all.
-    const HOST_NUMBERS: [&'static str; 2] = [Rule::STEP, Rule::COUNTERS];
+    const WHOLE_NUMBERS: [&'static str; 3] = [Rule::STEP, Rule::COUNTERS, Rule::LIVE];
 
     /// A rule without factors: every dim of every operand has size 1.
     pub(super) fn new(operands: &Operands) -> Rule {
@@ -118,15 +120,15 @@ impl Rule {
     pub(super) fn elementwise(operands: &Operands, rows: usize, cols: usize) -> Rule {
         let mut rule = Rule::new(operands);
         let (r, c) = (rule.free("r", rows), rule.free("c", cols));
-        for o in rule.operands.iter_mut().filter(|o| !Rule::HOST_NUMBERS.contains(&o.name)) {
+        for o in rule.operands.iter_mut().filter(|o| !Rule::WHOLE_NUMBERS.contains(&o.name)) {
             (o.rows, o.cols) = (vec![r], vec![c]);
         }
         rule.with_host_numbers(operands)
     }
 
-    /// This rule, in which numbers that the host writes, if there are any, are not sharded.
+    /// This rule, in which numbers that the host writes, and counts of rows, if there are any, are not sharded.
     pub(super) fn with_host_numbers(mut self, operands: &Operands) -> Rule {
-        for o in operands.iter().filter(|o| Rule::HOST_NUMBERS.contains(&o.name)) {
+        for o in operands.iter().filter(|o| Rule::WHOLE_NUMBERS.contains(&o.name)) {
             let all = self.whole(o.name, o.view.cols);
             self.dims(o.name, &[], &[all]);
         }
