@@ -2,6 +2,7 @@
 //! known of a kind of parameter is in its row here; lists of parameters, shardings, optimizers and checkpoints follow.
 
 use crate::choices::{NormChoice, Placement, PositionChoice};
+use crate::experts::Experts;
 use crate::init::{Init, Part, Slice, TablePart};
 use crate::model::{MlpKind, Model};
 use crate::param_id::{ParamClass, ParamId, Unit};
@@ -180,11 +181,10 @@ const TABLE: RoleRow = RoleRow {
 
 const MATRIX: RoleRow = RoleRow { class: ParamClass::Matrix, unit: RoleUnit::Layer, ..TABLE };
 
-/// Matrix of a router, or the matrices of all experts of a layer, one below the other. Whole on every rank.
+/// The matrices of all experts of a layer, one below the other. Tensor-parallel ranks share the hidden units of each.
 const EXPERTS: RoleRow = RoleRow {
     present: |model| !is_dense(model),
-    dim: None,
-    sharded_loop: None,
+    sharded_loop: Some(ShardedLoop::HiddenUnits),
     grid: GridPart::Replicated,
     ..MATRIX
 };
@@ -313,6 +313,9 @@ roles! {
         values: RoleValues::Matrix(|model| {
             vec![(Part::Router, model.width, model.experts.map_or(0, |experts| experts.count))]
         }),
+        dim: None,
+        gradient: GradientSum::IfSequenceParallel,
+        sharded_loop: None,
         ..EXPERTS
     },
     ExpertsGateUpWeight: RoleRow {
@@ -321,11 +324,16 @@ roles! {
             let d = model.width;
             expert_slices(model, |f| vec![(Part::Gate, d, f), (Part::Up, d, f)])
         }),
+        blocks: Some(|model| {
+            let blocks = |experts: Experts| vec![Block::plain(experts.width); 2 * experts.count];
+            model.experts.map_or_else(Vec::new, blocks)
+        }),
         ..EXPERTS
     },
     ExpertsDownWeight: RoleRow {
         name: "mlp.experts.down.weight",
         values: RoleValues::Matrix(|model| expert_slices(model, |f| vec![(Part::Down, f, model.width)])),
+        dim: Some(1),
         ..EXPERTS
     },
     DownWeight: RoleRow {

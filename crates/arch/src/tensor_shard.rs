@@ -1,5 +1,6 @@
 //! The part of a model that one rank of a tensor-parallel group holds, and where it lies in the whole.
 
+use crate::experts::Experts;
 use crate::init::Init;
 use crate::model::Model;
 use crate::param_id::ParamId;
@@ -163,12 +164,13 @@ impl Model {
         shardings: Vec<Sharding>,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
-        if self.experts.is_some() && mesh.size(&Axis::LAYER) > 1 {
+        if let Some(grid) = grid.filter(|_| self.experts.is_some()) {
             return Err(TensorShardError {
-                degree: mesh.size(&Axis::LAYER),
-                problem: "ranks that share the layers of a micro-batch do not share its experts yet: wanted parallel.tensor = 1 and \
-                          parallel.context = 1 with model.experts; use parallel.experts, data parallelism, ZeRO or a pipeline"
-                    .into(),
+                degree: mesh.world(),
+                problem: format!(
+                    "a grid of {grid} does not share the experts of a layer: wanted a number of ranks for parallel.tensor with \
+                     model.experts"
+                ),
             });
         }
         let group = mesh.world();
@@ -188,7 +190,7 @@ impl Model {
         };
         use ParamRole as R;
         let (of_heads, of_vocabulary) = (parts(&[R::QkvWeight]), parts(&[R::TokenTable, R::HeadWeight]));
-        let of_hidden = parts(&[R::DownWeight]);
+        let (of_hidden, of_experts) = (parts(&[R::DownWeight]), parts(&[R::ExpertsDownWeight]));
         let (heads, kv_heads, hidden) = (self.heads, self.kv_heads, self.ffn_width);
         if !heads.is_multiple_of(of_heads) {
             return wrong(format!(
@@ -208,6 +210,13 @@ impl Model {
                 fitting(hidden, "model.ffn_width")
             ));
         }
+        let width = self.experts.map_or(0, |experts| experts.width);
+        if !width.is_multiple_of(of_experts) {
+            return wrong(format!(
+                "wanted a width of an expert that it divides, found {width}; {}",
+                fitting(width, "model.experts.width")
+            ));
+        }
         if self.vocab_size < of_vocabulary {
             return wrong(format!("wanted a row of the vocabulary for each, found {}", self.vocab_size));
         }
@@ -219,6 +228,7 @@ impl Model {
                 kv_heads: kv.len,
                 ffn_width: hidden / of_hidden,
                 vocab_size: vocabulary.len,
+                experts: self.experts.map(|experts| Experts { width: width / of_experts, ..experts }),
                 ..self.clone()
             },
             whole: self.clone(),

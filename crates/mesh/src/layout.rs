@@ -77,7 +77,8 @@ impl Form {
 /// Layout of a tensor: a placement for each axis.
 ///
 /// If several axes shard one dim, they do so one after the other: the tensor axes first (block by block), then context, expert,
-/// shard, replicate and pipeline, each of which divides what the ones before have left as consecutive elements.
+/// shard, replicate and pipeline, each of which divides what the ones before have left as consecutive elements. The expert axis divides
+/// consecutive elements even if it comes first, because an expert consists of several blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
     placements: [Placement; Axis::ALL.len()],
@@ -176,7 +177,10 @@ impl Layout {
         let dim = &form.dims[d];
         let axes = self.sharding_on(d, mesh);
         let Some((&(axis, parts), more)) = axes.split_first() else { return dim.whole() };
-        let left = first(dim, parts, coord.at(axis));
+        let left = match axis {
+            Axis::Expert => even_of(&dim.whole(), parts, coord.at(axis)),
+            _ => first(dim, parts, coord.at(axis)),
+        };
         more.iter().fold(left, |left, &(axis, parts)| even_of(&left, parts, coord.at(axis)))
     }
 
@@ -202,7 +206,10 @@ impl Layout {
         let counted = |(d, held): (usize, &Vec<DimRange>)| -> Vec<LocalRange> {
             let axes = self.sharding_on(d, mesh);
             let Some(&(axis, parts)) = axes.first() else { return local(held) };
-            let counted = form.dims[d].first_part(parts, coord.at(axis));
+            let counted = match axis {
+                Axis::Expert => held.clone(),
+                _ => form.dims[d].first_part(parts, coord.at(axis)),
+            };
             let common =
                 |held: LocalRange| counted.iter().map(move |c| held.within(*c)).filter(|l| l.whole.len > 0);
             local(held).into_iter().flat_map(common).collect()

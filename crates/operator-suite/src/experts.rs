@@ -46,7 +46,8 @@ fn route_backward(s: &mut Setup, route: &Route, sequences: usize, losses: bool) 
     let Route { probabilities, experts, weights, renormalise, .. } = *route;
     let (n, e, k) = (probabilities.rows, probabilities.cols, weights.cols);
     let counts = s.index_mat(sequences, e);
-    s.launch(&CountChoices { experts, counts }.into()).unwrap();
+    let span = TokenSpan::whole(n / sequences);
+    s.launch(&CountChoices { experts, span, counts }.into()).unwrap();
     let lse = route.lse.unwrap_or_else(|| s.mat(1, n));
     RouteBackward {
         probabilities,
@@ -56,7 +57,7 @@ fn route_backward(s: &mut Setup, route: &Route, sequences: usize, losses: bool) 
         balance: losses.then(|| BalanceTerm { counts, weight: s.values(1, 2, &[0.1, 0.03]) }),
         z_loss: losses.then(|| (lse, s.values(1, 2, &[0.2, 0.05]))),
         renormalise,
-        sequence: n / sequences,
+        span,
         dlogits: s.strided(n, e, 1),
     }
 }
@@ -74,9 +75,10 @@ pub(crate) fn gradients_of_routes_and_balance_losses_agree_with_the_reference(su
                 let forward = route(s, (n, e, k), losses);
                 s.launch(&forward.into()).unwrap();
                 let counts = s.index_mat(sequences, e);
-                s.launch(&CountChoices { experts: forward.experts, counts }.into()).unwrap();
+                let span = TokenSpan::whole(n / sequences);
+                s.launch(&CountChoices { experts: forward.experts, span, counts }.into()).unwrap();
                 let (probabilities, value) = (forward.probabilities, s.mat(1, sequences));
-                BalanceLoss { probabilities, counts, choices: k, sequence: n / sequences, value }.into()
+                BalanceLoss { probabilities, counts, choices: k, span, value }.into()
             });
         }
     }
@@ -207,7 +209,12 @@ pub(crate) fn experts_rows_and_offsets_past_the_end_are_named(suite: &Suite<'_>)
         let assign = AssignRows { experts, rows, sources, offsets: fewer };
         named(s.launch(&assign.into()).unwrap_err(), "experts", 3);
         let counts = s.index_mat(3, 3);
-        named(s.launch(&CountChoices { experts, counts }.into()).unwrap_err(), "experts", 3);
+        named(
+            s.launch(&CountChoices { experts, span: TokenSpan::whole(experts.rows), counts }.into())
+                .unwrap_err(),
+            "experts",
+            3,
+        );
         let (few, out) = (s.mat(8, 5), s.mat(18, 5));
         let dispatch = Dispatch { x: few, sources, choices: 2, out };
         assert!(s.launch(&dispatch.into()).is_err());
@@ -298,7 +305,7 @@ impl Layer {
         let ops: Vec<Op> = vec![
             plain.into(),
             route.into(),
-            CountChoices { experts, counts }.into(),
+            CountChoices { experts, span: TokenSpan::whole(T), counts }.into(),
             AssignRows { experts, rows, sources, offsets }.into(),
             Dispatch { x, sources, choices: K, out: dispatched }.into(),
             GroupedLinear { x: dispatched, weight: gate_up, offsets, out: hidden }.into(),
@@ -328,7 +335,7 @@ impl Layer {
                 balance: losses.then_some(BalanceTerm { counts, weight: balance }),
                 z_loss: lse.filter(|_| losses).map(|lse| (lse, z)),
                 renormalise,
-                sequence: T,
+                span: TokenSpan::whole(T),
                 dlogits,
             }
             .into(),
@@ -357,9 +364,10 @@ impl Layer {
     fn balance(&mut self, experts: View, sequences: usize) -> f64 {
         let counts = self.s.index_mat(sequences, E);
         let value = self.s.mat(1, sequences);
-        self.s.launch(&CountChoices { experts, counts }.into()).unwrap();
-        let (probabilities, choices, sequence) = (self.route.probabilities, experts.cols, T / sequences);
-        self.s.launch(&BalanceLoss { probabilities, counts, choices, sequence, value }.into()).unwrap();
+        let span = TokenSpan::whole(T / sequences);
+        self.s.launch(&CountChoices { experts, span, counts }.into()).unwrap();
+        let (probabilities, choices) = (self.route.probabilities, experts.cols);
+        self.s.launch(&BalanceLoss { probabilities, counts, choices, span, value }.into()).unwrap();
         self.read(value).iter().sum::<f64>() / T as f64
     }
 }

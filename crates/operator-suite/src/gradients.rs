@@ -78,11 +78,11 @@ pub(crate) fn experts(suite: &Suite<'_>) {
         let scores: Vec<f32> = (0..n * e).map(|i| 1.5 * score(i / e, i % e) - 1.0).collect();
         let (logits, probabilities, weights) = (s.values(n, e, &scores), s.mat(n, e), s.mat(n, k));
         let (experts, counts) = (s.index_mat(n, k), s.index_mat(2, e));
-        let (lse, value) = (s.mat(1, n), s.mat(1, 2));
+        let (lse, value, span) = (s.mat(1, n), s.mat(1, 2), TokenSpan::whole(n / 2));
         for renormalise in [false, true] {
             let route = Route { logits, probabilities, experts, weights, lse: Some(lse), renormalise };
             s.launch(&route.into()).unwrap();
-            s.launch(&CountChoices { experts, counts }.into()).unwrap();
+            s.launch(&CountChoices { experts, span, counts }.into()).unwrap();
             let w = noise("weights of experts", n * k);
             let (dweights, dlogits) = (s.values(n, k, &w), s.mat(n, e));
             let none = RouteBackward {
@@ -93,7 +93,7 @@ pub(crate) fn experts(suite: &Suite<'_>) {
                 balance: None,
                 z_loss: None,
                 renormalise,
-                sequence: n / 2,
+                span,
                 dlogits,
             };
             s.launch(&none.into()).unwrap();
@@ -102,7 +102,7 @@ pub(crate) fn experts(suite: &Suite<'_>) {
             let weight = s.values(1, 2, &[1.0, 0.7]);
             let balance = Some(BalanceTerm { counts, weight });
             s.launch(&RouteBackward { dweights: zeros, balance, ..none }.into()).unwrap();
-            let loss = BalanceLoss { probabilities, counts, choices: k, sequence: n / 2, value };
+            let loss = BalanceLoss { probabilities, counts, choices: k, span, value };
             let both = [route.into(), loss.into()];
             hold_all(suite, &mut s, "balance", &both, logits, value, &[0.7, 0.7], dlogits);
             // d lse^2 = 2 lse d lse: held at the values of lse.

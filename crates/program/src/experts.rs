@@ -20,7 +20,7 @@ use crate::node::{ByCounts, Collective, CollectiveKind, Launch, Node};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Dim, Form, Placement, PositionOrder};
+use bessemer_mesh::{Dim, Form, Placement, PositionOrder, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{AssignRows, Op, ReceivedGroups};
 use bessemer_units::DType;
@@ -140,7 +140,8 @@ impl<'a> Spreading<'a> {
         for id in &stacks {
             let value = &mut unit.values[*id];
             value.rows /= ranks;
-            value.form.dims[0] = value.form.dims[0].of_part(ranks, rank.index);
+            let part = even(value.form.dims[0].len(), ranks, rank.index);
+            value.form.dims[0] = value.form.dims[0].of_range(part);
             value.layout = value.layout.with(rank.axis, Placement::Shard { dim: 0 });
         }
         let like = unit.values[assigned.offsets.buffer.id as usize].clone();

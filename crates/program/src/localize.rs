@@ -89,6 +89,16 @@ impl AttentionPart {
     }
 }
 
+/// Number of the first token of an operator that counts tokens by sequence, and the operand that has them.
+pub(crate) fn first_token(op: &mut Op) -> Option<(&mut usize, &'static str)> {
+    match op {
+        Op::BalanceLoss(o) => Some((&mut o.span.first, "probabilities")),
+        Op::CountChoices(o) => Some((&mut o.span.first, "experts")),
+        Op::RouteBackward(o) => Some((&mut o.span.first, "probabilities")),
+        _ => None,
+    }
+}
+
 /// Sets what an operator says about itself besides its views: heads, and where its part of the whole begins. `whole` is the
 /// operator on the whole values; `origins` names, of each operand that is sharded, the dim and its first element.
 pub(crate) fn localize(

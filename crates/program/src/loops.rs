@@ -15,8 +15,10 @@ pub fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize, role: AxisRo
     if let Some(factor) = named("b").filter(|_| role.by_sequences()) {
         return vec![factor];
     }
-    // Groups of heads that share keys come before the heads of a group, blocks with a scale before the elements of a block.
-    match named("g").or_else(|| named("h")).or_else(|| named(Rule::BLOCK)) {
+    // Groups of heads that share keys come before the heads of a group, blocks with a scale before the elements of a block, tokens before
+    // their choices; the outputs of each matrix of a stack are shared by themselves.
+    let first = || [Rule::BLOCK, Rule::TOKENS, Rule::OUTPUTS].into_iter().find_map(named);
+    match named("g").or_else(|| named("h")).or_else(first) {
         Some(factor) => vec![factor],
         None => {
             let counts = |f: &usize| rule.factors[*f].size != 1 || Some(f) == factors.last();

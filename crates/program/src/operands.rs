@@ -152,7 +152,7 @@ impl Partition<'_> {
             Some(placement) => placement,
             None => {
                 let placement = match (made, self.rank.role) {
-                    _ if matches!(class, Class::AuxiliaryLoss(_)) => made,
+                    _ if matches!(class, Class::AuxiliaryLoss(_)) || leaves_terms(op) => made,
                     (Placement::Partial { .. }, AxisRole::Columns) => Placement::Shard { dim: 1 },
                     (Placement::Partial { .. }, AxisRole::Turned) => Placement::Shard { dim: 0 },
                     (Placement::Partial { .. }, _) if by_rows => Placement::Shard { dim: 0 },
@@ -261,6 +261,12 @@ impl Partition<'_> {
         after.push(Node::launch(Add { a: here, b: part, out: here }));
         View { buffer: terms.buffer, ..view }
     }
+}
+
+/// Whether what an operator makes stays a term of a sum: offsets of a rank's own rows, and rows of experts, which are combined before
+/// they are summed (1/k of the elements).
+fn leaves_terms(op: &Op) -> bool {
+    matches!(op, Op::AssignRows(_) | Op::GroupedLinear(_) | Op::GroupedLinearBackwardInput(_))
 }
 
 /// What tells operands of an operator apart: no two of them are the same view unless they are the same value.

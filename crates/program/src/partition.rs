@@ -24,7 +24,7 @@
 //! Bits: sums are formed in the order of the ranks; nothing else changes.
 
 use crate::heads::ByHeads;
-use crate::localize::{Local, localize};
+use crate::localize::{Local, first_token, localize};
 use crate::loops::{Loop, dim_of, sharded_loop, unshardable};
 use crate::node::{Collective, CollectiveKind, Launch, Node};
 use crate::operands::key;
@@ -99,6 +99,7 @@ fn partition_over(
         global: unit,
         rank,
         before,
+        shards_experts: shards_experts(unit, rank.axis),
         placements: vec![None; unit.values.len()],
         out: UnitProgram { lists: std::array::from_fn(|_| Vec::new()), again: Vec::new(), ..unit.clone() },
         gathered: BTreeMap::new(),
@@ -137,6 +138,8 @@ pub(crate) struct Partition<'a> {
     pub(crate) rank: Rank,
     /// Axes for which the unit has been rewritten.
     before: &'a [Rank],
+    /// The axis shards every matrix of experts, so that each of its ranks needs the rows of all tokens.
+    shards_experts: bool,
     /// By value of the global unit, once it is known.
     pub(crate) placements: Vec<Option<Placement>>,
     pub(crate) out: UnitProgram,
@@ -235,7 +238,9 @@ impl Partition<'_> {
                 let Some(Placement::Shard { dim }) = self.placements[id] else { return None };
                 let found =
                     wanted(&self.global.values[id], operand.access).then(|| self.loop_of(rule, by, dim))?;
-                (unshardable(rule, &found).is_none() && !found.is_empty()).then_some(found)
+                let of_tokens = |f: &usize| rule.factors[*f].name == Rule::TOKENS;
+                let whole = self.shards_experts && found.iter().any(of_tokens);
+                (unshardable(rule, &found).is_none() && !found.is_empty() && !whole).then_some(found)
             })
         };
         let parameter = |v: &Value| v.parameter.is_some();
@@ -302,6 +307,7 @@ impl Partition<'_> {
         let operands: Vec<_> = op.operands().iter().copied().collect();
         let mut views: BTreeMap<usize, View> = BTreeMap::new();
         let mut local = op.clone();
+        let mut terms = false;
         // Terms that only one rank may add.
         if sums && self.rank.index > 0 {
             without_once(&mut local, &rule);
@@ -314,14 +320,28 @@ impl Partition<'_> {
                 o.view.buffer == operand.view.buffer && self.dim_of(&rule, by, &sharded) == Some(0)
             });
             let columns = rows_too.then_some(operand.name);
-            let view = self.read(op, id, operand.view, (dim, columns))?;
+            let is_term = matches!(self.placements[id], Some(Placement::Partial { .. }));
+            let own = by.own.is_some_and(|factor| sharded.contains(&factor));
+            let view = match is_term {
+                // A rank's own rows have its own offsets; what is linear in a term makes terms.
+                true if own => self.local_view(id, operand.view, Placement::Replicate),
+                true if by.passes_terms() => {
+                    terms = true;
+                    self.local_view(id, operand.view, Placement::Replicate)
+                }
+                false if own => {
+                    let wanted = "it needs the offsets of this rank's rows";
+                    return Err(self.conflict(op, id, wanted, "assign the rows of the same tokens"));
+                }
+                _ => self.read(op, id, operand.view, (dim, columns))?,
+            };
             views.insert(key(&operand.view), view);
         }
         let mut after = Vec::new();
         let written = || operands.iter().zip(&rule.operands).filter(|(o, _)| o.access != Access::Read);
         let made = |by: &OperandRule| match dim_of(&rule, by, &sharded, self.rank.role) {
             Some(dim) => Placement::Shard { dim },
-            None if sums && by.reduce != TermReduction::Equal => {
+            None if (sums || terms) && by.reduce != TermReduction::Equal => {
                 Placement::Partial { reduce: Reduction::Sum }
             }
             None => Placement::Replicate,
@@ -330,10 +350,11 @@ impl Partition<'_> {
         let scatters = written().zip(&made).any(|((o, _), made)| self.scatters_gradient(o, *made));
         for ((operand, _), made) in written().zip(made) {
             let id = operand.view.buffer.id as usize;
+            let rows = operand.view.rows;
             let by_rows = operands
                 .iter()
                 .zip(&rule.operands)
-                .any(|(_, by)| self.dim_of(&rule, by, &sharded) == Some(0));
+                .any(|(o, by)| self.dim_of(&rule, by, &sharded) == Some(0) && o.view.rows == rows);
             let view = match scatters && self.global.values[id].parameter.is_some() {
                 true => self.write_terms(operand, made, &mut after),
                 false => self.write(op, operand.name, (id, operand.view), (made, by_rows), &mut after)?,
@@ -360,6 +381,7 @@ impl Partition<'_> {
             }
         });
         localize(&mut local, &launch.op, origins, self.rank.role.by_sequences());
+        self.set_first_token(&mut local, &launch.op, origins);
         let inner = match &launch.op {
             Op::Dropout(o) if self.rank.divides_rows_first() => self.inner_rows(o.x),
             _ => RowsPart { parts: 1, index: 0 },
@@ -368,6 +390,21 @@ impl Partition<'_> {
             self.push(Node::Launch(Launch { op, ..launch.clone() }));
         }
         after.into_iter().for_each(|node| self.push(node));
+    }
+
+    /// Sets where the tokens of this rank's part begin. An axis that divides rows first divides those that the axes before have divided as if
+    /// they were all.
+    fn set_first_token(&self, local: &mut Op, whole: &Op, origins: &[(&'static str, usize, usize)]) {
+        let Some((first, tokens)) = first_token(local) else { return };
+        let Some((_, _, origin)) = origins.iter().find(|(name, dim, _)| (*name, *dim) == (tokens, 0)) else {
+            return;
+        };
+        let operand = whole.operands().iter().find(|o| o.name == tokens).map(|o| o.view);
+        let inner = operand.map_or(1, |view| self.inner_rows(view).parts);
+        *first = match self.rank.divides_rows_first() {
+            true => origin * inner + *first / self.rank.degree,
+            false => origin + *first,
+        };
     }
 
     /// The part of the rows of a value's view that the axes before have left.
@@ -467,6 +504,15 @@ impl Partition<'_> {
     pub(crate) fn push(&mut self, node: Node) {
         self.out.lists[self.phase as usize].push(node);
     }
+}
+
+/// Whether an axis shards the matrices of experts.
+fn shards_experts(unit: &UnitProgram, axis: Axis) -> bool {
+    let sharded = |weight: &View| {
+        matches!(unit.values[weight.buffer.id as usize].placement(axis), Placement::Shard { .. })
+    };
+    let ops = unit.lists.iter().flatten().filter_map(Node::op);
+    ops.into_iter().any(|op| matches!(op, Op::GroupedLinear(o) if sharded(&o.weight)))
 }
 
 /// Leaves out the operands of a partial product that only one rank adds.

@@ -358,6 +358,7 @@ impl Checking<'_> {
         let mut sharded: Option<(Loop, usize)> = None;
         let mut placements = Vec::with_capacity(operands.len());
         let mut terms = false;
+        let mut own = Vec::new();
         for (operand, by) in operands.iter().zip(&rule.operands) {
             let id = operand.view.buffer.id as usize;
             let value = &self.unit.values[id];
@@ -381,9 +382,13 @@ impl Checking<'_> {
                     Placement::Replicate
                 }
                 Access::Read | Access::Update => match self.readable(at, &operand.view)? {
-                    // A term of a gradient is added to a term of it.
-                    Placement::Partial { .. } if term() => {
+                    // A term of a gradient is added to a term of it; what is linear in a term makes terms.
+                    Placement::Partial { .. } if term() || value.parameter.is_none() && by.passes_terms() => {
                         terms = true;
+                        Placement::Replicate
+                    }
+                    Placement::Partial { .. } if by.own.is_some() => {
+                        own.push(id);
                         Placement::Replicate
                     }
                     Placement::Partial { .. } => {
@@ -414,6 +419,14 @@ impl Checking<'_> {
         for ((operand, by), placement) in operands.iter().zip(&rule.operands).zip(&placements) {
             let id = operand.view.buffer.id as usize;
             let has = dim_of(&rule, by, &sharded, self.rank.role);
+            let wants_own = by.own.is_some_and(|factor| sharded.contains(&factor));
+            if operand.access == Access::Read && wants_own != own.contains(&id) {
+                let problem = match wants_own {
+                    true => "counts the rows of all ranks, where this rank's are wanted",
+                    false => "counts this rank's rows, where those of all ranks are wanted",
+                };
+                return Err(self.wrong(at, id, problem));
+            }
             if sums && by.once && self.rank.index > 0 {
                 return Err(self.wrong(at, id, "is added by more than one rank to the terms of one sum"));
             }
@@ -439,7 +452,9 @@ impl Checking<'_> {
                     self.states[id] = State::LogTerms { gathered: false };
                     continue;
                 }
-                None if terms => Placement::Partial { reduce: Reduction::Sum },
+                None if terms && by.reduce != TermReduction::Equal => {
+                    Placement::Partial { reduce: Reduction::Sum }
+                }
                 None => Placement::Replicate,
             };
             match op {

@@ -3,7 +3,7 @@
 
 use crate::node::{Collective, CollectiveKind};
 use crate::verify::{Checking, State, Violation};
-use bessemer_mesh::Placement;
+use bessemer_mesh::{Axis, Placement};
 
 impl Checking<'_> {
     /// State of the destination of a collective that is complete: some rows of it may have to come yet.
@@ -29,7 +29,9 @@ impl Checking<'_> {
     /// A collective over another axis: every rank of this axis moves its part, or its terms.
     pub(crate) fn other_axis(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
-        c.by_counts.map_or(Ok(()), |by| self.readable(at, &by.offsets).map(drop))?;
+        if let Some(by) = c.by_counts {
+            self.readable(at, &by.offsets)?;
+        }
         let placement = match &self.states[src] {
             // This rank only receives.
             _ if c.src.is_empty() => self.unit.values[dst].placement(self.rank.axis),
@@ -41,7 +43,11 @@ impl Checking<'_> {
         };
         let wanted = self.unit.values[dst].placement(self.rank.axis);
         let along = c.kind.moves_dim() && placement == Placement::Shard { dim: c.dim };
-        if matches!(placement, Placement::Partial { .. }) && self.unit.values[src].parameter.is_none() {
+        // Rows that are exchanged by counts, and their offsets, may be terms: each rank of this axis moves its own.
+        let moves_terms = c.axis == Axis::Expert && placement == wanted;
+        let term =
+            matches!(placement, Placement::Partial { .. }) && self.unit.values[src].parameter.is_none();
+        if term && !moves_terms {
             return Err(self.wrong(
                 at,
                 src,

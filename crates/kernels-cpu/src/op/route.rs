@@ -11,7 +11,7 @@ use crate::operand::{IndexMat, Mat};
 use crate::simd::math::exp;
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{BalanceLoss, CountChoices, Route, RouteBackward};
+use bessemer_tensor::op::{BalanceLoss, CountChoices, Route, RouteBackward, TokenSpan};
 use std::ops::Range;
 
 /// Probabilities and log-sum-exps of some tokens.
@@ -138,8 +138,8 @@ fn backward_of(op: &RouteBackward, arena: &Arena, t: usize, dp: &mut [f64]) {
     if let Some(balance) = &op.balance {
         let counts = arena.index_mat(&balance.counts);
         let factor = f64::from(arena.f32(&balance.weight).get(0, 1));
-        let scale = factor * dp.len() as f64 / (choices * op.sequence) as f64;
-        let sequence = t / (p.rows / counts.rows).max(1);
+        let scale = factor * dp.len() as f64 / (choices * op.span.sequence) as f64;
+        let sequence = op.span.sequence_of(t);
         dp.iter_mut().enumerate().for_each(|(e, dp)| *dp = scale * f64::from(counts.get(sequence, e)));
     }
     let expert = |s: usize| experts.get(t, s) as usize;
@@ -194,10 +194,9 @@ pub(crate) fn backward_reference(arena: &Arena, op: &RouteBackward) -> Result<()
 }
 
 /// Choices of each expert by the tokens of a sequence.
-fn count(experts: &IndexMat, counts: &IndexMat, sequence: usize) {
-    let tokens = experts.rows / counts.rows;
+fn count(experts: &IndexMat, counts: &IndexMat, span: TokenSpan, sequence: usize) {
     (0..counts.cols).for_each(|e| counts.set(sequence, e, 0));
-    for t in sequence * tokens..(sequence + 1) * tokens {
+    for t in span.tokens_of(sequence, experts.rows) {
         for s in 0..experts.cols {
             let e = experts.get(t, s) as usize;
             counts.set(sequence, e, counts.get(sequence, e) + 1);
@@ -208,26 +207,25 @@ fn count(experts: &IndexMat, counts: &IndexMat, sequence: usize) {
 pub(crate) fn count_choices(ctx: &Ctx<'_>, op: &CountChoices) -> Result<(), TensorError> {
     let (experts, counts) = (ctx.arena.index_mat(&op.experts), ctx.arena.index_mat(&op.counts));
     experts.check("count_choices", "experts", counts.cols)?;
-    ctx.pool.run(counts.rows, &|sequence, _| count(&experts, &counts, sequence));
+    ctx.pool.run(counts.rows, &|sequence, _| count(&experts, &counts, op.span, sequence));
     Ok(())
 }
 
 pub(crate) fn count_choices_reference(arena: &Arena, op: &CountChoices) -> Result<(), TensorError> {
     let (experts, counts) = (arena.index_mat(&op.experts), arena.index_mat(&op.counts));
     experts.check("count_choices", "experts", counts.cols)?;
-    (0..counts.rows).for_each(|sequence| count(&experts, &counts, sequence));
+    (0..counts.rows).for_each(|sequence| count(&experts, &counts, op.span, sequence));
     Ok(())
 }
 
 /// The loss of one sequence, summed in f64 in the order of tokens.
 fn balance_of(probabilities: &Mat, counts: &IndexMat, op: &BalanceLoss, sequence: usize) -> f32 {
-    let tokens = probabilities.rows / counts.rows;
     let of = |t: usize| -> f64 {
         let term = |e: usize| f64::from(counts.get(sequence, e)) * f64::from(probabilities.get(t, e));
         (0..counts.cols).map(term).sum()
     };
-    let sum: f64 = (sequence * tokens..(sequence + 1) * tokens).map(of).sum();
-    (counts.cols as f64 * sum / (op.choices * op.sequence) as f64) as f32
+    let sum: f64 = op.span.tokens_of(sequence, probabilities.rows).map(of).sum();
+    (counts.cols as f64 * sum / (op.choices * op.span.sequence) as f64) as f32
 }
 
 pub(crate) fn balance(ctx: &Ctx<'_>, op: &BalanceLoss) {

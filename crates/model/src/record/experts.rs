@@ -22,6 +22,7 @@ use bessemer_tensor::op::{
     AssignRows, BalanceLoss, BalanceTerm, CombineRows, CombineRowsBackward, Copy, CountChoices, Dispatch,
     DispatchBackward, Gated, GatedBackward, GroupedLinear, GroupedLinearBackwardInput,
     GroupedLinearBackwardWeight, Linear, LinearBackwardInput, LinearBackwardWeight, Route, RouteBackward,
+    TokenSpan,
 };
 use bessemer_units::DType;
 
@@ -103,13 +104,13 @@ impl Writer<'_> {
 
     /// Loads and losses of what was routed, which training passes make.
     fn balance_losses(&mut self, routed: &Routed, Experts { count, choices, .. }: Experts) {
-        let (sequences, sequence) = (self.recording.sequences, self.recording.seq);
+        let (sequences, span) = (self.recording.sequences, TokenSpan::whole(self.recording.seq));
         let counts = self.value("counts", DType::U32, [Dim::plain(sequences), Dim::plain(count)]);
         let &Routed { probabilities, experts, lse, .. } = routed;
-        self.recorder.launch(CountChoices { experts, counts });
+        self.recorder.launch(CountChoices { experts, span, counts });
         let dims = [Dim::plain(1), Dim::plain(sequences)];
         let (value, _) = self.recorder.auxiliary_loss(BALANCE_LOSS, false, dims);
-        self.recorder.launch(BalanceLoss { probabilities, counts, choices, sequence, value });
+        self.recorder.launch(BalanceLoss { probabilities, counts, choices, span, value });
         let dims = [Dim::plain(1), Dim::plain(self.n())];
         let (dst, _) = self.recorder.auxiliary_loss(ROUTER_Z_LOSS, true, dims);
         self.recorder.launch(Copy { src: lse, dst });
@@ -226,7 +227,7 @@ impl Writer<'_> {
             balance: Some(balance),
             z_loss: Some((routed.lse, weight(self, ROUTER_Z_LOSS))),
             renormalise: experts.renormalise,
-            sequence: self.recording.seq,
+            span: TokenSpan::whole(self.recording.seq),
             dlogits,
         });
         let read = self.router_input(input);

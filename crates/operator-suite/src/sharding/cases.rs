@@ -293,16 +293,19 @@ fn experts(m: &mut Maker) {
                 balance: (!renormalise).then_some(BalanceTerm { counts, weight: balance }),
                 z_loss: lse.map(|lse| (lse, z)),
                 renormalise,
-                sequence: n / b,
+                span: TokenSpan::whole(n / b),
                 dlogits,
             },
         );
         let value = m.normal(1, b);
-        let (choices, sequence) = (k, n / b);
-        m.case(&what, BalanceLoss { probabilities: positive, counts, choices, sequence, value });
+        let (choices, span) = (k, TokenSpan::whole(n / b));
+        m.case(&what, BalanceLoss { probabilities: positive, counts, choices, span, value });
     }
     let counts = m.index_mat(b, e, |_| 0);
-    m.case("", CountChoices { experts, counts });
+    m.case("", CountChoices { experts, span: TokenSpan::whole(n / b), counts });
+    let groups = m.index_mat(1, 3, |_| 0);
+    let two = m.index_mat(2, 4, |i| i % 4);
+    m.case("", ReceivedGroups { offsets: two, first: 2, groups });
     let mut order: Vec<usize> = (0..r).collect();
     order.sort_by_key(|i| chosen(*i));
     let row_of = |i: usize| order.iter().position(|j| *j == i).unwrap();

@@ -78,7 +78,12 @@ pub(crate) fn ranks_that_share_a_loop_compute_what_one_computes(suite: &Suite<'_
     for kernels in suite.reference_and_fastest() {
         for case in cases() {
             let rule = case.op.rule();
-            for (f, factor) in rule.factors.iter().enumerate().filter(|f| f.1.kind != FactorKind::Whole) {
+            for (f, factor) in rule
+                .factors
+                .iter()
+                .enumerate()
+                .filter(|f| f.1.kind != FactorKind::Whole && f.1.name != Rule::TOKENS)
+            {
                 for ranks in degrees(factor.size) {
                     let what = format!("{kernels}: {}, {} over {ranks}", case.what, factor.name);
                     agrees(suite, &what, by_factor(suite, kernels, &case, &rule, f, ranks, Mistake::None));
@@ -120,7 +125,9 @@ pub(crate) fn wrong_rules_change_the_numbers(suite: &Suite<'_>) {
     let (mut whole, mut sums, mut offsets, mut once) = (0, 0, 0, 0);
     for case in cases() {
         let rule = case.op.rule();
-        for (f, factor) in rule.factors.iter().enumerate().filter(|f| f.1.size > 1) {
+        for (f, factor) in
+            rule.factors.iter().enumerate().filter(|f| f.1.size > 1 && f.1.name != Rule::TOKENS)
+        {
             let what = format!("{}, {}", case.what, factor.name);
             match factor.kind {
                 FactorKind::Whole => {

@@ -141,6 +141,9 @@ fn local_fields(op: &Op, name: &str, Part { start, size, .. }: Part) -> Op {
         Op::EmbeddingBackward(o) if name == "v" => {
             shard(o.tensor_shard.get_or_insert(VocabularyShard::whole(&o.dtable)));
         }
+        Op::BalanceLoss(o) if name == "n" => o.span.first += start,
+        Op::CountChoices(o) if name == "n" => o.span.first += start,
+        Op::RouteBackward(o) if name == "n" => o.span.first += start,
         Op::LogitSums(o) if name == "v" => shard(&mut o.tensor_shard),
         Op::LinearCrossEntropyShard(o) if name == "v" => shard(&mut o.tensor_shard),
         Op::Dropout(o) => {

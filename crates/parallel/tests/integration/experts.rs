@@ -1,10 +1,11 @@
 //! Experts train as on one rank in every layout in which each rank has all experts of its layers, and are refused in the others.
 
 use crate::pipelines::{Layout, check, model, pipelined, single, train};
-use bessemer_arch::{Experts, Model};
+use bessemer_arch::{Annotations, Experts, Model, ParamLayout};
 use bessemer_collectives::NullCommunicator;
+use bessemer_mesh::ContextMethod;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, Worker};
+use bessemer_parallel::{CubeConfig, Job, ParallelConfig, Plan, Stage, TensorConfig, Worker};
 use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_schedule::Kind;
 use bessemer_tensor::null::NullBackend;
@@ -62,6 +63,47 @@ fn experts_over_ranks_train_as_on_one_rank() {
             check(&model, &ranks(count, ParallelConfig { stage, shard, experts, ..base() }), 8);
         }
     }
+}
+
+/// Ranks that share positions keep their tokens; those of a line share each expert's width.
+#[test]
+fn experts_go_with_tensor_sequence_and_context_parallelism() {
+    let base = ParallelConfig::default;
+    let model = mixture(true);
+    for tensor in [2u64, 4] {
+        for sequence in [false, true] {
+            check(
+                &model,
+                &ranks(tensor as usize, ParallelConfig { tensor: tensor.into(), sequence, ..base() }),
+                4,
+            );
+        }
+    }
+    for context_method in [ContextMethod::AllGather, ContextMethod::Ulysses, ContextMethod::Ring] {
+        let config = ParallelConfig { context: 2, context_method, ..base() };
+        check(&model, &Layout { micro_batches: 4, ..ranks(2, config) }, 4);
+    }
+    // Several at once, with experts over the ranks of data parallelism.
+    let tensor = ParallelConfig { tensor: 2.into(), sequence: true, ..base() };
+    let context = ParallelConfig { context: 2, ..base() };
+    for (config, count, micro_batches) in [
+        (ParallelConfig { experts: 2, ..tensor.clone() }, 4, 2),
+        (ParallelConfig { experts: 2, tensor: 2.into(), ..base() }, 4, 2),
+        (ParallelConfig { experts: 2, ..context.clone() }, 4, 4),
+        (ParallelConfig { experts: 2, stage: Stage::Zero3, ..tensor.clone() }, 8, 2),
+        (ParallelConfig { experts: 4, stage: Stage::Zero2, ..context.clone() }, 8, 2),
+        (ParallelConfig { experts: 2, context: 2, ..tensor.clone() }, 8, 4),
+    ] {
+        check(&model, &Layout { micro_batches, ..ranks(count, config) }, 8);
+    }
+    let replicated = Annotations([("layers.*.mlp.experts.*".to_owned(), ParamLayout::Replicate)].into());
+    for sequence in [false, true] {
+        let config = ParallelConfig { annotate: replicated.clone(), sequence, ..tensor.clone() };
+        check(&model, &ranks(2, config), 4);
+    }
+    let mut piped = pipelined(Kind::ZbH1, 2, 4).with_tensor(true).with_data(2, Stage::Ddp, 0);
+    piped.config.experts = 2;
+    check(&model, &piped, 8);
 }
 
 #[test]
@@ -131,12 +173,17 @@ fn layouts_and_optimizers_that_experts_do_not_go_with_are_refused() {
             .map_or_else(|e| e.to_string(), |_| "accepted".into())
     };
     let base = ParallelConfig::default;
-    let tensor = ParallelConfig { tensor: 2.into(), ..base() };
-    let context = ParallelConfig { context: 2, ..base() };
-    for config in [tensor, context] {
-        let e = refused(config, 2, OptimizerChoice::AdamW);
-        assert!(e.contains("do not share its experts yet"), "{e}");
-    }
+    let grid = ParallelConfig { tensor: TensorConfig::Cube(CubeConfig { cube: 2 }), ..base() };
+    let e = refused(grid, 8, OptimizerChoice::AdamW);
+    assert!(e.contains("does not share the experts of a layer"), "{e}");
+    let experts = |experts| ParallelConfig { experts, ..base() };
+    let e = refused(experts(3), 6, OptimizerChoice::AdamW);
+    assert!(e.contains("parallel.experts = 3: wanted a divisor of the 4 experts"), "{e}");
+    let e = refused(experts(4), 6, OptimizerChoice::AdamW);
+    assert!(e.contains("parallel.experts = 4 does not divide data-parallel ranks = 6"), "{e}");
+    let zero = ParallelConfig { stage: Stage::Zero1, shard: 2, ..experts(4) };
+    let e = refused(zero, 4, OptimizerChoice::AdamW);
+    assert!(e.contains("parallel.experts = 4 does not divide parallel.shard = 2"), "{e}");
     let e = refused(base(), 1, OptimizerChoice::Kfac);
     assert!(e.contains("\"kfac\" with model.experts"), "{e}");
 }

@@ -11,7 +11,7 @@ use bessemer_mesh::formulas::{
 };
 use bessemer_mesh::{Axis, ContextMethod, PositionOrder, label};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{BatchSource, Job, ParallelError, Plan, Stage, Worker};
+use bessemer_parallel::{BatchSource, Coord, Job, ParallelError, Plan, Stage, Worker};
 use bessemer_parity::{Layout, Style, asynchronous, contexts, in_int8, matrix, pairwise, pipelines};
 use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_schedule::{Place, Program};
@@ -141,7 +141,10 @@ pub(crate) fn in_8_bits(
 fn units(model: &Model, (plan, program): (&Plan, &Program), span: &Span) -> Vec<usize> {
     let apart = model.tied_embeddings && program.stages > 1;
     let of_rank = |rank: usize| {
-        let specs = plan.tensor_shard(model, rank).expect("a part of the model").specs(span);
+        let specs = plan
+            .tensor_shard(model, Coord { tensor: rank, ..plan.coord(0) })
+            .expect("a part of the model")
+            .specs(span);
         let mut units: BTreeMap<Option<usize>, usize> = BTreeMap::new();
         let mut table = 0;
         for spec in specs {

@@ -319,7 +319,9 @@ impl Describe for Gated {
         write(see, "out", &mut self.out);
     }
     fn rule(&self) -> Rule {
-        Rule::elementwise(&self.operands(), self.gate.rows, self.gate.cols)
+        let mut rule = Rule::elementwise(&self.operands(), self.gate.rows, self.gate.cols);
+        rule.own(Rule::LIVE, 0);
+        rule
     }
     fn flops(&self) -> f64 {
         11.0 * self.gate.len() as f64
@@ -366,6 +368,7 @@ impl Describe for GatedBackward {
     fn rule(&self) -> Rule {
         let mut rule = Rule::elementwise(&self.operands(), self.gate.rows, self.gate.cols);
         rule.linear("dout", rule::Linear::Alone);
+        rule.own(Rule::LIVE, 0);
         rule
     }
     fn flops(&self) -> f64 {

@@ -1,15 +1,17 @@
 //! Rows that experts read and write: one for each choice of each token. Row r belongs to one choice of one token; rows of an expert are consecutive.
 //!
-//! Legend: N tokens, K choices of a token, R rows, E experts.
+//! Legend: N tokens, K choices of a token, R = N K rows, E experts.
+//!
+//! A device that has some of the tokens numbers the rows of these ([`Rule::TOKENS`]).
 
-use super::rule::Linear;
+use super::rule::{Linear, TermReduction};
 use super::{Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
 /// A row for every choice, sorted by expert, then by token, then by choice: `rows[t, s]` is the row of choice s of token t,
 /// `sources[r] = t K + s` its inverse, and rows `offsets[e] .. offsets[e + 1]` are those of expert e (Gale et al. 2022, MegaBlocks).
 ///
-/// Sharding: whole, because a row depends on all choices before it.
+/// Sharding: experts, rows (n, k), sources (n k), offsets (e); n summed, each device with its own term, k, e whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AssignRows {
     /// u32 `[N, K]`, each below E.
@@ -32,13 +34,14 @@ impl Describe for AssignRows {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (n, k) = (rule.whole("n", self.experts.rows), rule.whole("k", self.experts.cols));
-        let (r, e) = (rule.whole("r", self.sources.cols), rule.whole("e", self.offsets.cols));
+        let (n, k) = (rule.sum(Rule::TOKENS, self.experts.rows), rule.whole("k", self.experts.cols));
+        let e = rule.whole("e", self.offsets.cols);
         for name in ["experts", "rows"] {
             rule.dims(name, &[n], &[k]);
         }
-        rule.dims("sources", &[], &[r]);
+        rule.dims("sources", &[], &[n, k]);
         rule.dims("offsets", &[], &[e]);
+        rule.own("offsets", n);
         rule
     }
     fn flops(&self) -> f64 {
@@ -92,7 +95,7 @@ impl Describe for ReceivedGroups {
 
 /// `out[r] = x[sources[r] / choices]`.
 ///
-/// Sharding: x (n, d), sources (r), out (r, d); r, d free, n whole; linear in x.
+/// Sharding: x (n, d), sources (n k), out (n k, d); n, d free, k whole; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dispatch {
     /// `[N, D]`.
@@ -114,11 +117,11 @@ impl Describe for Dispatch {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (n, d) = (rule.whole("n", self.x.rows), rule.free("d", self.x.cols));
-        let r = rule.free("r", self.out.rows);
+        let (n, d) = (rule.free(Rule::TOKENS, self.x.rows), rule.free("d", self.x.cols));
+        let k = rule.whole("k", self.choices);
         rule.dims("x", &[n], &[d]);
-        rule.dims("sources", &[], &[r]);
-        rule.dims("out", &[r], &[d]);
+        rule.dims("sources", &[], &[n, k]);
+        rule.dims("out", &[n, k], &[d]);
         rule.linear("x", Linear::Alone);
         rule
     }
@@ -126,14 +129,15 @@ impl Describe for Dispatch {
         0.0
     }
     fn shapes(&self) -> Result<(), TensorError> {
-        expect_shape(Self::NAME, "sources", &self.sources, 1, self.out.rows)?;
-        expect_shape(Self::NAME, "out", &self.out, self.out.rows, self.x.cols)
+        let rows = self.x.rows * self.choices;
+        expect_shape(Self::NAME, "sources", &self.sources, 1, rows)?;
+        expect_shape(Self::NAME, "out", &self.out, rows, self.x.cols)
     }
 }
 
 /// `dx[t] (+)= sum_s dout[rows[t, s]]`, in f32 and in the order of s; a choice without a row ([`NO_ROW`]) adds nothing.
 ///
-/// Sharding: dout (r, d), rows (n, k), dx (n, d); n, d free, k summed, r whole; linear in dout.
+/// Sharding: dout (n k, d), rows (n, k), dx (n, d); n, d free, k whole; linear in dout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DispatchBackward {
     /// `[R, D]`.
@@ -155,9 +159,9 @@ impl Describe for DispatchBackward {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (n, d) = (rule.free("n", self.dx.rows), rule.free("d", self.dx.cols));
-        let (k, r) = (rule.sum("k", self.rows.cols), rule.whole("r", self.dout.rows));
-        rule.dims("dout", &[r], &[d]);
+        let (n, d) = (rule.free(Rule::TOKENS, self.dx.rows), rule.free("d", self.dx.cols));
+        let k = rule.whole("k", self.rows.cols);
+        rule.dims("dout", &[n, k], &[d]);
         rule.dims("rows", &[n], &[k]);
         rule.dims("dx", &[n], &[d]);
         rule.linear("dout", Linear::Alone);
@@ -169,13 +173,14 @@ impl Describe for DispatchBackward {
     }
     fn shapes(&self) -> Result<(), TensorError> {
         expect_shape(Self::NAME, "rows", &self.rows, self.dx.rows, self.rows.cols)?;
+        expect_shape(Self::NAME, "dout", &self.dout, self.rows.len(), self.dout.cols)?;
         expect_shape(Self::NAME, "dx", &self.dx, self.dx.rows, self.dout.cols)
     }
 }
 
 /// `out[t] = sum_s weights[t, s] x[rows[t, s]]`, in f32 and in the order of s; a choice without a row adds nothing.
 ///
-/// Sharding: x (r, d), rows, weights (n, k), out (n, d); n, d free, k summed, r whole; linear in x, in weights.
+/// Sharding: x (n k, d), rows, weights (n, k), out (n, d); n, d free, k whole; linear in x, in weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CombineRows {
     /// `[R, D]`.
@@ -198,9 +203,9 @@ impl Describe for CombineRows {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (n, d) = (rule.free("n", self.out.rows), rule.free("d", self.out.cols));
-        let (k, r) = (rule.sum("k", self.rows.cols), rule.whole("r", self.x.rows));
-        rule.dims("x", &[r], &[d]);
+        let (n, d) = (rule.free(Rule::TOKENS, self.out.rows), rule.free("d", self.out.cols));
+        let k = rule.whole("k", self.rows.cols);
+        rule.dims("x", &[n, k], &[d]);
         for name in ["rows", "weights"] {
             rule.dims(name, &[n], &[k]);
         }
@@ -214,6 +219,7 @@ impl Describe for CombineRows {
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let (n, k) = (self.rows.rows, self.rows.cols);
+        expect_shape(Self::NAME, "x", &self.x, n * k, self.x.cols)?;
         expect_shape(Self::NAME, "weights", &self.weights, n, k)?;
         expect_shape(Self::NAME, "out", &self.out, n, self.x.cols)
     }
@@ -222,8 +228,8 @@ impl Describe for CombineRows {
 /// Gradients of [`CombineRows`]: `dx[rows[t, s]] = weights[t, s] dout[t]`, zeros in rows of no choice, and
 /// `dweights[t, s] = <dout[t], x[rows[t, s]]>`, 0 of a choice without a row.
 ///
-/// Sharding: x, dx (r, d), sources (r), rows, weights, dweights (n, k), dout (n, d); d free, summed for dweights, n, k, r whole; linear
-/// in dout.
+/// Sharding: x, dx (n k, d), sources (n k), rows, weights, dweights (n, k), dout (n, d); n free, d summed for dweights, k whole; linear
+/// in dout, and dweights in x, of which dx has nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CombineRowsBackward {
     /// `[N, D]`.
@@ -255,17 +261,19 @@ impl Describe for CombineRowsBackward {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (n, d) = (rule.whole("n", self.dout.rows), rule.sum("d", self.dout.cols));
-        let (k, r) = (rule.whole("k", self.rows.cols), rule.whole("r", self.x.rows));
+        let (n, d) = (rule.free(Rule::TOKENS, self.dout.rows), rule.sum("d", self.dout.cols));
+        let k = rule.whole("k", self.rows.cols);
         for name in ["x", "dx"] {
-            rule.dims(name, &[r], &[d]);
+            rule.dims(name, &[n, k], &[d]);
         }
         rule.dims("dout", &[n], &[d]);
-        rule.dims("sources", &[], &[r]);
+        rule.dims("sources", &[], &[n, k]);
         for name in ["rows", "weights", "dweights"] {
             rule.dims(name, &[n], &[k]);
         }
         rule.linear("dout", Linear::Alone);
+        rule.linear("x", Linear::Alone);
+        rule.reduce("dx", TermReduction::Equal);
         rule
     }
     fn flops(&self) -> f64 {
@@ -274,7 +282,7 @@ impl Describe for CombineRowsBackward {
     fn shapes(&self) -> Result<(), TensorError> {
         let (n, k, d) = (self.rows.rows, self.rows.cols, self.dout.cols);
         expect_shape(Self::NAME, "dout", &self.dout, n, d)?;
-        expect_shape(Self::NAME, "x", &self.x, self.x.rows, d)?;
+        expect_shape(Self::NAME, "x", &self.x, n * k, d)?;
         expect_shape(Self::NAME, "sources", &self.sources, 1, self.x.rows)?;
         expect_shape(Self::NAME, "weights", &self.weights, n, k)?;
         expect_shape(Self::NAME, "dx", &self.dx, self.x.rows, d)?;

@@ -10,7 +10,8 @@ use crate::{TensorError, View};
 
 /// `out[r] = x[r] W_e^T` for the rows r of each group of matrix e (Gale et al. 2022, MegaBlocks).
 ///
-/// Sharding: x (r, i), weight (e o, i), offsets (s), out (r, o); o free, i summed, r, e, s whole; linear in x.
+/// Sharding: x (r, i), weight (e o, i), offsets (s), out (r, o); r free, with offsets of these rows, o free, i summed, e, s whole; linear
+/// in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupedLinear {
     /// `[R, I]`.
@@ -50,14 +51,16 @@ impl Describe for GroupedLinear {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (r, s) = (rule.whole("r", self.x.rows), rule.whole("s", self.offsets.cols));
-        let (e, o) = (rule.whole("e", matrices(&self.weight, self.out.cols)), rule.free("o", self.out.cols));
+        let (r, s) = (rule.free(Rule::TOKENS, self.x.rows), rule.whole("s", self.offsets.cols));
+        let e = rule.whole("e", matrices(&self.weight, self.out.cols));
+        let o = rule.free(Rule::OUTPUTS, self.out.cols);
         let i = rule.sum("i", self.x.cols);
         rule.dims("x", &[r], &[i]);
         rule.dims("weight", &[e, o], &[i]);
         rule.dims("offsets", &[], &[s]);
         rule.dims("out", &[r], &[o]);
         rule.linear("x", Linear::Alone);
+        rule.own("offsets", r);
         rule
     }
     fn flops(&self) -> f64 {
@@ -71,7 +74,8 @@ impl Describe for GroupedLinear {
 
 /// `dx[r] = dy[r] W_e` for the rows r of each group of matrix e.
 ///
-/// Sharding: dy (r, o), weight (e o, i), offsets (s), dx (r, i); i free, o summed, r, e, s whole; linear in dy.
+/// Sharding: dy (r, o), weight (e o, i), offsets (s), dx (r, i); r free, with offsets of these rows, i free, o summed, e, s whole; linear
+/// in dy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupedLinearBackwardInput {
     /// `[R, O]`.
@@ -94,14 +98,16 @@ impl Describe for GroupedLinearBackwardInput {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (r, s) = (rule.whole("r", self.dy.rows), rule.whole("s", self.offsets.cols));
-        let (e, o) = (rule.whole("e", matrices(&self.weight, self.dy.cols)), rule.sum("o", self.dy.cols));
+        let (r, s) = (rule.free(Rule::TOKENS, self.dy.rows), rule.whole("s", self.offsets.cols));
+        let e = rule.whole("e", matrices(&self.weight, self.dy.cols));
+        let o = rule.sum(Rule::OUTPUTS, self.dy.cols);
         let i = rule.free("i", self.dx.cols);
         rule.dims("dy", &[r], &[o]);
         rule.dims("weight", &[e, o], &[i]);
         rule.dims("offsets", &[], &[s]);
         rule.dims("dx", &[r], &[i]);
         rule.linear("dy", Linear::Alone);
+        rule.own("offsets", r);
         rule
     }
     fn flops(&self) -> f64 {
@@ -117,7 +123,8 @@ impl Describe for GroupedLinearBackwardInput {
 /// each group is formed first, and the sums are added in the order of the groups: rows that come from several devices give the bits of a
 /// reduction over these.
 ///
-/// Sharding: x (r, i), dy (r, o), offsets (s), dweight (e o, i); o, i free, r, e, s whole; linear in dy, in x.
+/// Sharding: x (r, i), dy (r, o), offsets (s), dweight (e o, i); r summed, with offsets of these rows, o, i free, e, s whole; linear in
+/// dy, in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupedLinearBackwardWeight {
     /// `[R, I]`.
@@ -142,8 +149,9 @@ impl Describe for GroupedLinearBackwardWeight {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let (r, s) = (rule.whole("r", self.dy.rows), rule.whole("s", self.offsets.cols));
-        let (e, o) = (rule.whole("e", matrices(&self.dweight, self.dy.cols)), rule.free("o", self.dy.cols));
+        let (r, s) = (rule.sum(Rule::TOKENS, self.dy.rows), rule.whole("s", self.offsets.cols));
+        let e = rule.whole("e", matrices(&self.dweight, self.dy.cols));
+        let o = rule.free(Rule::OUTPUTS, self.dy.cols);
         let i = rule.free("i", self.x.cols);
         rule.dims("x", &[r], &[i]);
         rule.dims("dy", &[r], &[o]);
@@ -151,6 +159,7 @@ impl Describe for GroupedLinearBackwardWeight {
         rule.dims("dweight", &[e, o], &[i]);
         rule.linear("x", Linear::Alone);
         rule.linear("dy", Linear::Alone);
+        rule.own("offsets", r);
         rule.accumulated("dweight");
         rule
     }

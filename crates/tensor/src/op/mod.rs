@@ -56,7 +56,7 @@ pub use norm_sums::{NormBackwardOfSums, NormGradientSums, NormOfSums, RowSums, R
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
 pub use quantise::{Dequantise, GRADIENT_BLOCK, Quantise, quantised_bytes};
 pub use rope::{Rope, RopeScaling};
-pub use route::{BalanceLoss, BalanceTerm, CountChoices, Route, RouteBackward};
+pub use route::{BalanceLoss, BalanceTerm, CountChoices, Route, RouteBackward, TokenSpan};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 
 use crate::{TensorError, View};

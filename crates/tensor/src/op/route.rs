@@ -61,6 +61,44 @@ impl Describe for Route {
     }
 }
 
+/// Tokens of whole sequences, of which a device has some, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenSpan {
+    /// T, tokens of a sequence.
+    pub sequence: usize,
+    /// Number of the first token that is here among those of all sequences.
+    pub first: usize,
+}
+
+impl TokenSpan {
+    /// All tokens of sequences of `sequence` tokens.
+    pub fn whole(sequence: usize) -> TokenSpan {
+        TokenSpan { sequence, first: 0 }
+    }
+
+    /// Number of the sequence of token `token` here.
+    pub fn sequence_of(&self, token: usize) -> usize {
+        (self.first + token) / self.sequence.max(1)
+    }
+
+    /// Those of `here` tokens that belong to a sequence.
+    pub fn tokens_of(&self, sequence: usize, here: usize) -> std::ops::Range<usize> {
+        let local = |token: usize| token.saturating_sub(self.first).min(here);
+        local(sequence * self.sequence)..local((sequence + 1) * self.sequence)
+    }
+
+    /// Errors unless there is a row of counts for the sequence of each of `here` tokens.
+    fn expect_counts(
+        &self,
+        op: &'static str,
+        counts: &View,
+        (here, experts): (usize, usize),
+    ) -> Result<(), TensorError> {
+        let wanted = (self.first + here).div_ceil(self.sequence.max(1));
+        expect_shape(op, "counts", counts, counts.rows.max(wanted), experts)
+    }
+}
+
 /// A loss of a router whose gradient [`RouteBackward`] adds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BalanceTerm {
@@ -75,7 +113,7 @@ pub struct BalanceTerm {
 /// `dp[i] += factor E counts[b, i] / (k T)`; `dlogits = p (dp - <dp, p>)`; with a z-loss `dlogits += 2 factor lse p`
 /// (Zoph et al. 2022, ST-MoE).
 ///
-/// Sharding: probabilities, dlogits (b t, e), experts, weights, dweights (b t, k), lse (b t), counts (b, e); b, t free, e, k whole.
+/// Sharding: probabilities, dlogits (n, e), experts, weights, dweights (n, k), lse (n), counts (b, e); n free, b, e, k whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RouteBackward {
     /// `[N, E]`.
@@ -92,17 +130,10 @@ pub struct RouteBackward {
     pub z_loss: Option<(View, View)>,
     /// Weights of a token sum to 1, as in [`Route`].
     pub renormalise: bool,
-    /// T, tokens of a whole sequence, also where a device has some of them.
-    pub sequence: usize,
+    /// Which tokens of which sequences are here.
+    pub span: TokenSpan,
     /// `[N, E]`.
     pub dlogits: View,
-}
-
-impl RouteBackward {
-    /// B, sequences.
-    fn sequences(&self) -> usize {
-        self.balance.map_or(1, |balance| balance.counts.rows)
-    }
 }
 
 impl Describe for RouteBackward {
@@ -124,17 +155,20 @@ impl Describe for RouteBackward {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let b = rule.free("b", self.sequences());
-        let t = rule.free("t", self.probabilities.rows / self.sequences());
+        let n = rule.free("n", self.probabilities.rows);
+        rule.needs_offset(n);
         let (e, k) = (rule.whole("e", self.probabilities.cols), rule.whole("k", self.experts.cols));
         for name in ["probabilities", "dlogits"] {
-            rule.dims(name, &[b, t], &[e]);
+            rule.dims(name, &[n], &[e]);
         }
         for name in ["experts", "weights", "dweights"] {
-            rule.dims(name, &[b, t], &[k]);
+            rule.dims(name, &[n], &[k]);
         }
-        rule.dims("counts", &[b], &[e]);
-        rule.dims("lse", &[], &[b, t]);
+        if let Some(balance) = &self.balance {
+            let b = rule.whole("b", balance.counts.rows);
+            rule.dims("counts", &[b], &[e]);
+        }
+        rule.dims("lse", &[], &[n]);
         for name in ["balance.weight", "z_loss.weight"] {
             if rule.operand(name).is_some() {
                 let all = rule.whole(name, 2);
@@ -154,9 +188,7 @@ impl Describe for RouteBackward {
             expect_shape(Self::NAME, name, view, n, k)?;
         }
         if let Some(BalanceTerm { counts, weight }) = &self.balance {
-            let sequences = counts.rows.max(1);
-            expect_shape(Self::NAME, "probabilities", &self.probabilities, n.next_multiple_of(sequences), e)?;
-            expect_shape(Self::NAME, "counts", counts, sequences, e)?;
+            self.span.expect_counts(Self::NAME, counts, (n, e))?;
             expect_shape(Self::NAME, "balance.weight", weight, 1, 2)?;
         }
         if let Some((lse, weight)) = &self.z_loss {
@@ -169,11 +201,13 @@ impl Describe for RouteBackward {
 
 /// `counts[b, i]`: choices of expert i by the tokens of sequence b, before any is dropped.
 ///
-/// Sharding: experts (b t, k), counts (b, e); b free, t, k summed, e whole.
+/// Sharding: experts (n, k), counts (b, e); n summed, k, b, e whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CountChoices {
     /// u32 `[N, K]`, N = B T.
     pub experts: View,
+    /// Which tokens of which sequences are here.
+    pub span: TokenSpan,
     /// u32 `[B, E]`.
     pub counts: View,
 }
@@ -186,10 +220,11 @@ impl Describe for CountChoices {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let b = rule.free("b", self.counts.rows);
-        let t = rule.sum("t", self.experts.rows / self.counts.rows.max(1));
-        let (k, e) = (rule.sum("k", self.experts.cols), rule.whole("e", self.counts.cols));
-        rule.dims("experts", &[b, t], &[k]);
+        let n = rule.sum("n", self.experts.rows);
+        rule.needs_offset(n);
+        let (k, e) = (rule.whole("k", self.experts.cols), rule.whole("e", self.counts.cols));
+        let b = rule.whole("b", self.counts.rows);
+        rule.dims("experts", &[n], &[k]);
         rule.dims("counts", &[b], &[e]);
         rule
     }
@@ -197,16 +232,14 @@ impl Describe for CountChoices {
         0.0
     }
     fn shapes(&self) -> Result<(), TensorError> {
-        let (n, k, sequences) = (self.experts.rows, self.experts.cols, self.counts.rows.max(1));
-        expect_shape(Self::NAME, "experts", &self.experts, n.next_multiple_of(sequences), k)?;
-        expect_shape(Self::NAME, "counts", &self.counts, sequences, self.counts.cols)
+        self.span.expect_counts(Self::NAME, &self.counts, (self.experts.rows, self.counts.cols))
     }
 }
 
 /// The balance loss of each sequence times its tokens, `value[b] = E / (k T) sum_i counts[b, i] sum_t p[t, i]`: T at perfect balance
 /// (Shazeer et al. 2017; Lepikhin et al. 2020; of one choice Fedus et al. 2021, equation 4).
 ///
-/// Sharding: probabilities (b t, e), counts (b, e), value (b); b free, t summed, e whole; linear in the probabilities.
+/// Sharding: probabilities (n, e), counts (b, e), value (b); n summed, b, e whole; linear in the probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BalanceLoss {
     /// `[N, E]`, N = B T.
@@ -215,8 +248,8 @@ pub struct BalanceLoss {
     pub counts: View,
     /// k, choices of a token.
     pub choices: usize,
-    /// T, tokens of a whole sequence, also where a device has some of them.
-    pub sequence: usize,
+    /// Which tokens of which sequences are here.
+    pub span: TokenSpan,
     /// `[1, B]`.
     pub value: View,
 }
@@ -230,10 +263,10 @@ impl Describe for BalanceLoss {
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
-        let b = rule.free("b", self.counts.rows);
-        let t = rule.sum("t", self.probabilities.rows / self.counts.rows.max(1));
-        let e = rule.whole("e", self.counts.cols);
-        rule.dims("probabilities", &[b, t], &[e]);
+        let n = rule.sum("n", self.probabilities.rows);
+        rule.needs_offset(n);
+        let (b, e) = (rule.whole("b", self.counts.rows), rule.whole("e", self.counts.cols));
+        rule.dims("probabilities", &[n], &[e]);
         rule.dims("counts", &[b], &[e]);
         rule.dims("value", &[], &[b]);
         rule.linear("probabilities", super::rule::Linear::Alone);
@@ -243,9 +276,9 @@ impl Describe for BalanceLoss {
         self.probabilities.len() as f64
     }
     fn shapes(&self) -> Result<(), TensorError> {
-        let (n, e, sequences) = (self.probabilities.rows, self.counts.cols, self.counts.rows.max(1));
-        expect_shape(Self::NAME, "probabilities", &self.probabilities, n.next_multiple_of(sequences), e)?;
-        expect_shape(Self::NAME, "counts", &self.counts, sequences, e)?;
-        expect_shape(Self::NAME, "value", &self.value, 1, sequences)
+        let (n, e) = (self.probabilities.rows, self.counts.cols);
+        self.span.expect_counts(Self::NAME, &self.counts, (n, e))?;
+        expect_shape(Self::NAME, "probabilities", &self.probabilities, n, e)?;
+        expect_shape(Self::NAME, "value", &self.value, 1, self.counts.rows)
     }
 }

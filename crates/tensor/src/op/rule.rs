@@ -78,6 +78,16 @@ pub struct OperandRule {
     pub once: bool,
     /// Of an output: how its terms are reduced.
     pub reduce: TermReduction,
+    /// Where this factor is sharded, the operand is the device's own term of a sum over devices, which nobody forms: offsets of the
+    /// rows that the device has. Elsewhere it is complete.
+    pub own: Option<usize>,
+}
+
+impl OperandRule {
+    /// Whether a partial operand gives partial outputs, if no other operand is partial.
+    pub fn passes_terms(&self) -> bool {
+        self.linear == Linear::Alone && self.own.is_none()
+    }
 }
 
 /// The sharding rule of an operator.
@@ -94,6 +104,11 @@ impl Rule {
     pub(super) const STEP: &'static str = "step";
     /// Name of a loop over blocks of consecutive elements that share a scale.
     pub const BLOCK: &'static str = "blocks";
+    /// Name of a loop over tokens whose rows are assigned by expert. A device that has some tokens numbers their rows by themselves: its
+    /// part of an operator is that of its tokens, and only operators that all have the same tokens fit together.
+    pub const TOKENS: &'static str = "tokens";
+    /// Name of a loop over the outputs of each matrix of a stack.
+    pub const OUTPUTS: &'static str = "outputs";
     /// Name of the operand in which an operator reads the counters of its random numbers.
     pub(super) const COUNTERS: &'static str = "counters";
     /// Name of the operand that counts the rows that an operator touches.
@@ -111,6 +126,7 @@ impl Rule {
             linear: Linear::No,
             once: false,
             reduce: TermReduction::Sum,
+            own: None,
         };
         Rule { factors: Vec::new(), operands: operands.iter().map(operand).collect() }
     }
@@ -189,6 +205,12 @@ impl Rule {
     pub(super) fn reduce(&mut self, operand: &str, reduce: TermReduction) {
         if let Some(o) = self.operand_mut(operand) {
             o.reduce = reduce;
+        }
+    }
+
+    pub(super) fn own(&mut self, operand: &str, factor: usize) {
+        if let Some(o) = self.operand_mut(operand) {
+            o.own = Some(factor);
         }
     }
 
