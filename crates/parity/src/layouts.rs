@@ -1,7 +1,7 @@
 //! The matrix of layouts.
 
 use crate::models::Style;
-use bessemer_arch::Model;
+use bessemer_arch::{Experts, Model};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 
 use bessemer_parallel::{
@@ -23,6 +23,8 @@ pub struct Layout {
     pub accumulation: usize,
     /// How parameters and gradients are kept; the reference is one rank that keeps them so.
     pub types: ParamStorage,
+    /// Whether the model is a mixture of experts.
+    pub mixture: bool,
 }
 
 impl Layout {
@@ -34,6 +36,7 @@ impl Layout {
             ranks: 1,
             accumulation: 1,
             types: ParamStorage::default(),
+            mixture: false,
         }
     }
 
@@ -74,7 +77,7 @@ impl Layout {
             ..ParallelConfig::default()
         };
         let (name, ranks) = (parts.join(", "), replicate * shard * tensor);
-        Layout { name, parallel, ranks, accumulation, types: ParamStorage::default() }
+        Layout { name, parallel, ranks, accumulation, ..Layout::single() }
     }
 }
 
@@ -133,7 +136,22 @@ impl Layout {
     /// The model of a style that the layout is tried on. Stages that step on their own have no table in common.
     pub fn model(&self, style: Style, context: usize) -> Result<Model, bessemer_arch::ArchError> {
         let model = if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) };
-        model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), ..m })
+        let experts = self.mixture.then_some(MIXTURE);
+        model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), experts, ..m })
+    }
+
+    /// Whether models of a style go with the layout: experts have gates.
+    pub fn goes_with_style(&self, style: Style) -> bool {
+        !self.mixture || style == Style::Llama
+    }
+
+    /// This layout of a mixture whose experts so many of the data-parallel ranks share.
+    #[must_use]
+    pub fn with_experts(mut self, ranks: usize) -> Layout {
+        self.name += &format!(", experts over {ranks}");
+        self.parallel.experts = ranks as u64;
+        self.mixture = true;
+        self
     }
 
     /// The optimizer that the layout is tried with: stages that step on their own have no norm to clip by.
@@ -144,6 +162,9 @@ impl Layout {
     /// Whether an optimizer goes with the layout: K-FAC wants whole sequences, one stage a rank, and a norm over all of them.
     pub fn goes_with(&self, optimizer: OptimizerChoice) -> bool {
         use OptimizerChoice::{AdamW, Lion, Sgd};
+        if self.mixture && optimizer == OptimizerChoice::Kfac {
+            return false;
+        }
         if self.parallel.tensor.grid().is_some() {
             return matches!(optimizer, AdamW | Lion | Sgd);
         }
@@ -416,6 +437,63 @@ pub fn in_int8(ranks: usize, sequences: usize) -> Vec<Layout> {
         }
     }
     list.retain(|l| l.ranks <= ranks);
+    list.sort_by_key(|l| l.ranks);
+    list
+}
+
+/// Experts of a layer of a mixture: 8, of which each token chooses 2.
+const MIXTURE: Experts = Experts { count: 8, choices: 2, width: 32, renormalise: true };
+
+/// Layouts of at most `ranks` ranks of a mixture of experts, for steps of `sequences` sequences: experts on every rank and over 2, 4 and 8 of
+/// them, with copies, ZeRO, tensor, sequence and context parallelism and pipelines, up to four axes at once.
+pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
+    let (line, cut) = ((1, false), (2, true));
+    let gathered = ContextSharing::of(ContextMethod::AllGather);
+    let ulysses = ContextSharing::of(ContextMethod::Ulysses);
+    let mut list = Vec::new();
+    for layout in beside() {
+        list.push(layout.with_experts(1));
+    }
+    for degree in [2, 4, 8] {
+        for (stage, sizes, accumulation) in [
+            (Stage::Ddp, (degree, 1), 1),
+            (Stage::Ddp, (2 * degree, 1), 2),
+            (Stage::Zero1, (1, degree), 1),
+            (Stage::Zero1, (2, degree), 2),
+            (Stage::Zero2, (1, degree), 2),
+            (Stage::Zero2, (1, 2 * degree), 2),
+            (Stage::Zero3, (1, degree), 2),
+            (Stage::Zero3, (2, degree), 1),
+        ] {
+            for tensor in [line, (2, false), cut] {
+                list.push(Layout::of(stage, sizes, tensor, accumulation).with_experts(degree));
+            }
+        }
+        for sharing in [gathered, ulysses] {
+            for (stage, sizes) in [(Stage::Ddp, (degree, 1)), (Stage::Zero3, (1, degree))] {
+                let layout = Layout::of(stage, sizes, line, sequences / degree);
+                list.push(layout.sharing_sequences(2, sharing).with_experts(degree));
+            }
+        }
+        for schedule in SYNCHRONOUS {
+            let layout = Layout::of(Stage::Ddp, (degree, 1), line, 1);
+            list.push(layout.pipelined(schedule, 2, 4, &[]).with_experts(degree));
+        }
+    }
+    // Four axes at once.
+    let both = |stage, sizes, tensor, schedule, micro_batches| {
+        Layout::of(stage, sizes, tensor, 1).pipelined(schedule, 2, micro_batches, &[]).with_experts(2)
+    };
+    list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4));
+    list.push(both(Stage::Zero3, (2, 2), cut, "1f1b", 4));
+    list.push(both(Stage::Ddp, (2, 1), cut, "zb-v", sequences / 2).sharing_sequences(2, gathered));
+    list.push(both(Stage::Zero2, (1, 2), cut, "interleaved", sequences / 2).sharing_sequences(2, gathered));
+    list.push(both(Stage::Zero1, (2, 2), line, "dualpipe", sequences / 4).sharing_sequences(2, ulysses));
+    let bf16 = ParamStorage::both(ParamDType::Bf16);
+    list.push(Layout::of(Stage::Ddp, (4, 1), line, 1).with_experts(2).with_types(bf16));
+    list.push(Layout::of(Stage::Zero3, (1, 4), line, 2).with_experts(4).with_types(bf16));
+    list.retain(|l| l.ranks <= ranks && (l.ranks > 1 || l.accumulation > 1));
+    list.retain(|l| sequences.is_multiple_of(l.data_ranks() * l.accumulation));
     list.sort_by_key(|l| l.ranks);
     list
 }

@@ -17,7 +17,8 @@ mod text;
 
 pub use compare::{Bounds, Comparison};
 pub use layouts::{
-    ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, pipelines, placed,
+    ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, mixtures, pipelines,
+    placed,
 };
 pub use models::{Style, Variant};
 pub use pairwise::{Case, pairwise};

@@ -48,7 +48,7 @@ impl<'a> References<'a> {
             false => {
                 let reduce_dtype = layout.parallel.reduce_dtype;
                 let parallel = ParallelConfig { reduce_dtype, ..ParallelConfig::default() };
-                Layout { types: layout.types, parallel, ..Layout::single() }
+                Layout { types: layout.types, parallel, mixture: layout.mixture, ..Layout::single() }
             }
         };
         let known = self.made.iter().position(|(j, l, _)| (j, l) == (job, &wanted));

@@ -46,6 +46,14 @@ impl Partition<'_> {
 
     /// A view of a value as it lies here.
     pub(crate) fn local_view(&self, id: usize, view: View, placement: Placement) -> View {
+        let all = &self.global.values[id];
+        let part = view.rows < all.rows && self.rank.divides_rows_first();
+        if part && placement == (Placement::Shard { dim: 0 }) {
+            // A part that axes before have left, as if they divided all rows: they divide this rank's.
+            let (row, col) = (view.offset / all.cols, view.offset % all.cols);
+            let (row, rows) = (row / self.rank.degree, view.rows / self.rank.degree);
+            return self.out.values[id].view(id).rows(row, rows).columns(col, view.cols);
+        }
         let (rows, cols) = (self.local(id, placement, 0), self.local(id, placement, 1));
         sub_view(view, self.global.values[id].cols, (&rows, &cols), self.out.values[id].view(id))
     }

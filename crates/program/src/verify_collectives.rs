@@ -39,6 +39,7 @@ impl Checking<'_> {
             State::Is(partial @ Placement::Partial { .. }) if self.unit.values[src].parameter.is_some() => {
                 *partial
             }
+            State::Is(partial @ Placement::Partial { .. }) if c.kind == CollectiveKind::AllReduce => *partial,
             _ => self.readable(at, &c.src)?,
         };
         let wanted = self.unit.values[dst].placement(self.rank.axis);
@@ -47,6 +48,10 @@ impl Checking<'_> {
         let moves_terms = c.axis == Axis::Expert && placement == wanted;
         let term =
             matches!(placement, Placement::Partial { .. }) && self.unit.values[src].parameter.is_none();
+        // A sum over another axis of terms of this one stays a term.
+        if term && c.kind == CollectiveKind::AllReduce {
+            return Ok(());
+        }
         if term && !moves_terms {
             return Err(self.wrong(
                 at,

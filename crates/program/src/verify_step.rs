@@ -514,7 +514,11 @@ impl Checking<'_> {
         if gradient.moving.is_some() {
             return Err(self.flat(at, flat, "is being reduced already"));
         }
-        let wanted = state.chunk.data.reduce_dtype;
+        let wanted = match (first, second) {
+            (Some(first), _) if first.axis == transfer.axis => first.dtype,
+            (_, Some(second)) if second.axis == transfer.axis => second.dtype,
+            _ => state.chunk.data.reduce_dtype,
+        };
         if transfer.dtype != wanted {
             let problem =
                 format!("is reduced in {}, the other ranks' terms come in {wanted}", transfer.dtype);

@@ -11,7 +11,7 @@ use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parity::{
     Case, Comparison, Layout, ParityJob, References, Style, asynchronous, contexts, grids, in_int8,
-    in_process, matrix, pairwise, pipelines, placed, trajectory,
+    in_process, matrix, mixtures, pairwise, pipelines, placed, trajectory,
 };
 use bessemer_runtime::ActivationConfig;
 use bessemer_tensor::Backend;
@@ -163,6 +163,7 @@ fn product(args: &ParityArgs, ranks: usize) -> Result<Vec<Entry>, Failure> {
         let layouts = matrix(ranks).into_iter().chain(pipelines(ranks)).chain(asynchronous(ranks));
         let layouts = layouts.chain(contexts(ranks, SEQUENCES)).chain(grids(ranks, SEQUENCES));
         let layouts = layouts.chain(in_int8(ranks, SEQUENCES)).chain(placed(ranks));
+        let layouts = layouts.chain(mixtures(ranks, SEQUENCES)).filter(|l| l.goes_with_style(style));
         for layout in layouts.filter(|l| l.goes_with(optim.optimizer)) {
             if layout.data_ranks() * layout.accumulation > SEQUENCES {
                 continue;

@@ -1,17 +1,26 @@
 //! Experts train as on one rank in every layout in which each rank has all experts of its layers, and are refused in the others.
 
-use crate::pipelines::{Layout, check, model, pipelined, single, train};
+#![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
+
+use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
 use bessemer_arch::{Annotations, Experts, Model, ParamLayout};
-use bessemer_collectives::NullCommunicator;
-use bessemer_mesh::ContextMethod;
+use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_kernels_cpu::CpuBackend;
+use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{CubeConfig, Job, ParallelConfig, Plan, Stage, TensorConfig, Worker};
+use bessemer_program::{
+    ByCounts, Collective, CollectiveKind, Node, Phase, UnitProgram, seal, verify, verify_experts,
+};
 use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_schedule::Kind;
 use bessemer_tensor::null::NullBackend;
+use bessemer_tensor::op::Op;
+use bessemer_tensor::{Buffer, View};
 use bessemer_units::{ParamStorage, Recompute};
+use std::collections::BTreeMap;
 
-fn mixture(renormalise: bool) -> Model {
+pub(crate) fn mixture(renormalise: bool) -> Model {
     let experts = Experts { count: 4, choices: 2, width: 8, renormalise };
     let model = Model { experts: Some(experts), ..model(false) };
     model.check().unwrap();
@@ -131,6 +140,229 @@ fn experts_over_ranks_go_with_pipelines_and_recomputation() {
     let mut recomputed = ranks(2, ParallelConfig { experts: 2, ..ParallelConfig::default() });
     recomputed.activations.recompute = Recompute::Full.into();
     check(&model, &recomputed, 8);
+}
+
+/// A job of these ranks, made and initialised: what `with` makes of each rank's worker.
+fn on_ranks<T: Send>(
+    model: &Model,
+    config: &ParallelConfig,
+    (ranks, sequences): (usize, usize),
+    with: impl Fn(&mut CpuBackend, &mut Worker) -> T + Sync,
+) -> Vec<T> {
+    let (optim, settings) = (OptimConfig::default(), ThreadSettings::default());
+    let plan = Plan::new(config, ranks, model, optim.optimizer).unwrap();
+    let program = plan.program(1, 1, None).unwrap();
+    let shape = Shape {
+        sequences: sequences / plan.data_ranks(),
+        seq: crate::pipelines::SEQ,
+        purpose: Purpose::Train,
+    };
+    let job = Job {
+        model,
+        shape,
+        activations: ActivationConfig::default(),
+        types: ParamStorage::default(),
+        optim: &optim,
+        losses: &[],
+        plan: &plan,
+        program: &program,
+    };
+    let run = |world: ThreadCommunicator| {
+        let mut cpu = crate::instruction_set::cpu(1);
+        let mut worker = Worker::new(&mut cpu, &job, Box::new(world)).unwrap();
+        worker.init(&mut cpu, 3).unwrap();
+        with(&mut cpu, &mut worker)
+    };
+    let worlds = ThreadCommunicator::world("world", ranks, &settings);
+    std::thread::scope(|scope| {
+        let run = &run;
+        let all: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
+        all.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The loss and every gradient of one step, by name.
+fn gradients(
+    cpu: &mut CpuBackend,
+    worker: &mut Worker,
+    sequences: usize,
+) -> (f64, BTreeMap<String, Vec<f32>>) {
+    let here = sequences / worker.plan().data_ranks();
+    let share = (worker.plan().data_index(worker.coord()) * here) as u64;
+    let mut text = Text {
+        step: 0,
+        share,
+        sequences: here as u64,
+        all: sequences as u64,
+        ids: Vec::new(),
+        targets: Vec::new(),
+    };
+    let sum = worker.gradients(cpu, &mut text).unwrap();
+    let loss = worker.sum_over_data(sum).unwrap().mean();
+    let tensors = worker.gradients_of_params();
+    let mut all = BTreeMap::new();
+    for tensor in tensors {
+        let mut values = vec![0.0; tensor.len()];
+        worker.read(cpu, &tensor, &mut values).unwrap();
+        all.insert(tensor.name, values);
+    }
+    (loss, all)
+}
+
+/// With one micro-batch the gradients of experts are sums over the ranks of the data, in their order, whether rows travel or gradients.
+#[test]
+fn experts_on_every_rank_and_over_all_ranks_have_the_same_bits() {
+    let model = mixture(true);
+    let of = |experts| {
+        let config = ParallelConfig { experts, ..ParallelConfig::default() };
+        on_ranks(&model, &config, (4, 8), |cpu, worker| gradients(cpu, worker, 8)).swap_remove(0)
+    };
+    let wanted = of(1);
+    assert!(wanted.1.keys().any(|name| name.contains("experts")));
+    for experts in [2, 4] {
+        let found = of(experts);
+        assert_eq!(found.0, wanted.0);
+        for (name, values) in &found.1 {
+            let apart =
+                values.iter().zip(&wanted.1[name]).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            // Half of the ranks' rows meet before the two halves do.
+            let stacked = name.contains("mlp.experts");
+            assert!(
+                apart == 0 || stacked && experts == 2,
+                "{experts}: {apart} of {} in {name}",
+                values.len()
+            );
+        }
+    }
+}
+
+/// Equal logits choose the first experts: one rank has all rows, the others none.
+#[test]
+fn all_tokens_may_go_to_one_rank() {
+    let model = mixture(true);
+    let without_router = |cpu: &mut CpuBackend, worker: &mut Worker| {
+        for tensor in worker.params() {
+            if tensor.name.contains("router") {
+                worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
+            }
+        }
+        gradients(cpu, worker, 8)
+    };
+    let alone = on_ranks(&model, &ParallelConfig::default(), (1, 8), without_router).swap_remove(0);
+    for (experts, stage, count) in [(2, Stage::Ddp, 2), (4, Stage::Ddp, 4), (4, Stage::Zero3, 4)] {
+        let config = ParallelConfig { experts, stage, ..ParallelConfig::default() };
+        let found = on_ranks(&model, &config, (count, 8), without_router).swap_remove(0);
+        assert!((found.0 - alone.0).abs() < 1e-5 * alone.0, "{experts}: {} and {}", found.0, alone.0);
+        for (name, values) in &found.1 {
+            let most = alone.1[name].iter().fold(0f32, |most, x| most.max(x.abs()));
+            let apart = values.iter().zip(&alone.1[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart <= 1e-4 * most, "{experts}: {name} is {apart} of {most} apart");
+        }
+        // Experts without tokens have gradients of zero.
+        let down = &found.1["layers.0.mlp.experts.down.weight"];
+        assert!(down[down.len() / 2..].iter().all(|x| *x == 0.0) && down[0] != 0.0);
+    }
+}
+
+/// Every wrong list of a layer whose experts are spread: sealed again, so that no version tells.
+#[test]
+fn every_wrong_exchange_is_refused() {
+    let model = mixture(true);
+    let mut count = BTreeMap::new();
+    for (config, ranks) in [
+        (ParallelConfig { experts: 2, ..ParallelConfig::default() }, 2),
+        (ParallelConfig { experts: 2, tensor: 2.into(), sequence: true, ..ParallelConfig::default() }, 4),
+        (ParallelConfig { experts: 2, context: 2, ..ParallelConfig::default() }, 4),
+    ] {
+        let sequences = if config.context > 1 { 2 } else { 4 };
+        let found = on_ranks(&model, &config, (ranks, sequences), |_, worker| wrong_lists(worker));
+        for (what, number) in found.into_iter().flatten() {
+            *count.entry(what).or_insert(0) += number;
+        }
+    }
+    println!("{count:?}");
+    assert!(count.len() == 6 && count.values().sum::<usize>() > 300, "{count:?}");
+}
+
+fn view(unit: &UnitProgram, id: usize) -> View {
+    let value = &unit.values[id];
+    Buffer { id: id as u32, len: value.len(), dtype: value.dtype }.matrix(value.rows, value.cols)
+}
+
+/// Mutants of the lists of a rank's layers, by kind, all of which are refused.
+fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
+    let decoder = worker.decoder();
+    let (ranks, expert) = (decoder.ranks().to_vec(), decoder.expert_rank().unwrap());
+    let (_, unit, memory) = decoder.programs().find(|(unit, ..)| unit.layer() == Some(0)).unwrap();
+    let phases = decoder.phases();
+    let mut count = BTreeMap::new();
+    let mut refused = |what: &'static str, phase: Phase, list: Vec<Node>, node: &Node| {
+        let mut mutant = unit.clone();
+        mutant.lists[phase as usize] = list;
+        seal(&mut mutant);
+        let by_rules = verify(&mutant, memory, phases, &ranks);
+        let by_rows = verify_experts(&mutant, phases, expert);
+        assert!(by_rules.is_err() || by_rows.is_err(), "{what} of {node:?} is not refused");
+        *count.entry(what).or_insert(0) += 1;
+    };
+    let of_mixture = |op: &Op| {
+        matches!(
+            op,
+            Op::AssignRows(_)
+                | Op::ReceivedGroups(_)
+                | Op::Dispatch(_)
+                | Op::DispatchBackward(_)
+                | Op::CombineRows(_)
+                | Op::CombineRowsBackward(_)
+                | Op::GroupedLinear(_)
+                | Op::GroupedLinearBackwardInput(_)
+        )
+    };
+    let offsets = unit.find("mlp.experts.offsets").unwrap();
+    let own = view(unit, offsets);
+    for &phase in phases {
+        let list = unit.list(phase);
+        for (at, node) in list.iter().enumerate() {
+            let with = |other: &[Node]| [&list[..at], other, &list[at + 1..]].concat();
+            match node {
+                Node::Collective(c) if c.axis == Axis::Expert => {
+                    refused("missing", phase, with(&[]), node);
+                    if let Some(by) = c.by_counts {
+                        let back = ByCounts { to_experts: !by.to_experts, ..by };
+                        let turned = Collective { by_counts: Some(back), ..c.clone() };
+                        refused("turned", phase, with(&[Node::Collective(turned)]), node);
+                        let own = ByCounts { offsets: own, ..by };
+                        let own = Collective { by_counts: Some(own), ..c.clone() };
+                        refused("own offsets", phase, with(&[Node::Collective(own)]), node);
+                    }
+                    let summed = Collective { kind: CollectiveKind::AllReduce, by_counts: None, ..c.clone() };
+                    refused("summed", phase, with(&[Node::Collective(summed)]), node);
+                }
+                Node::Launch(launch) if of_mixture(&launch.op) => {
+                    refused("missing", phase, with(&[]), node);
+                    let mut op = launch.op.clone();
+                    match &mut op {
+                        Op::GroupedLinear(o) => o.offsets = own,
+                        Op::GroupedLinearBackwardInput(o) => o.offsets = own,
+                        Op::ReceivedGroups(o) => o.first = if o.first == 0 { 2 } else { 0 },
+                        _ => continue,
+                    }
+                    refused("other groups", phase, with(&[Node::launch(op)]), node);
+                }
+                Node::Launch(launch) => {
+                    let mut op = launch.op.clone();
+                    match &mut op {
+                        Op::Gated(o) => o.live = None,
+                        Op::GatedBackward(o) => o.live = None,
+                        _ => continue,
+                    }
+                    refused("all rows", phase, with(&[Node::launch(op)]), node);
+                }
+                _ => {}
+            }
+        }
+    }
+    count
 }
 
 /// Equal loads have a balance loss of 1 in each layer; a random router is near it.

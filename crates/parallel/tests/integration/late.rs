@@ -42,6 +42,9 @@ fn cases() -> Vec<Case> {
         // A tied token table.
         case(2, pipeline(2, "1f1b")),
         case(2, pipeline(2, "zb-h1")),
+        case(2, ParallelConfig { experts: 2, ..alone.clone() }),
+        case(4, ParallelConfig { experts: 2, ..data(Stage::Zero3, 4) }),
+        case(4, ParallelConfig { experts: 2, ..tensor(true) }),
     ]
 }
 
@@ -51,7 +54,8 @@ impl Case {
         let offload = OffloadPlan { to, layers: 0 };
         let activations = ActivationConfig { offload, ..ActivationConfig::default() };
         let optim = OptimConfig { lr: 1e-2, optimizer: self.optimizer, ..OptimConfig::default() };
-        train_on(devices, &model(true), &self.config, (&activations, &optim), None).into_iter().collect()
+        let model = if self.config.experts > 1 { crate::experts::mixture(true) } else { model(true) };
+        train_on(devices, &model, &self.config, (&activations, &optim), None).into_iter().collect()
     }
 
     fn cpus(&self) -> Vec<CpuBackend> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "the dry run prints a table")]
 
-use bessemer_arch::{Model, ModelConfig};
+use bessemer_arch::{Experts, Model, ModelConfig};
 use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
@@ -17,6 +17,12 @@ use std::time::Duration;
 /// Sequences of a micro-batch: as many as any grid here divides it by, or one that ranks share.
 fn sequences(plan: &Plan) -> usize {
     if plan.context_ranks() > 1 { 1 } else { 8 }
+}
+
+/// The model of a layout: with experts where ranks share them.
+fn of_layout(model: &Model, config: &ParallelConfig) -> Model {
+    let experts = Experts { count: 4, choices: 2, width: 8, renormalise: true };
+    Model { experts: (config.experts > 1).then_some(experts), ..model.clone() }
 }
 
 fn model(kv_heads: u64) -> Model {
@@ -76,6 +82,7 @@ fn saved_once(
         true => ParamStorage::both(ParamDType::Bf16),
         false => ParamStorage::default(),
     };
+    let model = &of_layout(model, config);
     let plan = Plan::new(config, ranks, model, optim.optimizer).unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut seen: Vec<Vec<u32>> = Vec::new();
     let mut counts = Vec::new();
@@ -114,6 +121,7 @@ fn layouts() -> Vec<(&'static str, ParallelConfig, usize)> {
         chunks,
         ..config
     };
+    let spread = |experts: u64, config: ParallelConfig| ParallelConfig { experts, ..config };
     vec![
         ("one rank", base(), 1),
         ("ddp", stage(Stage::Ddp), 4),
@@ -138,6 +146,13 @@ fn layouts() -> Vec<(&'static str, ParallelConfig, usize)> {
         ("grid 2 x 2 x zero3", grid(plane(2, 2, 1), Stage::Zero3), 8),
         ("grid, cube", grid(TensorConfig::Cube(CubeConfig { cube: 2 }), Stage::Ddp), 8),
         ("grid 1 x 2 x pipeline", ParallelConfig { pipeline: 2, ..grid(plane(1, 2, 1), Stage::Ddp) }, 4),
+        ("experts", spread(2, stage(Stage::Ddp)), 4),
+        ("experts, zero1", spread(2, stage(Stage::Zero1)), 4),
+        ("experts, hybrid zero3", spread(2, ParallelConfig { shard: 4, ..stage(Stage::Zero3) }), 8),
+        ("experts, zero2, one copy", spread(4, stage(Stage::Zero2)), 4),
+        ("experts x tensor", spread(2, tensor(2, Stage::Zero1)), 8),
+        ("experts x context", spread(2, ParallelConfig { context: 2, ..stage(Stage::Ddp) }), 4),
+        ("experts x pipeline", spread(2, ParallelConfig { pipeline: 2, ..stage(Stage::Zero1) }), 4),
         ("interleaved", chunked("interleaved", 2, stage(Stage::Ddp)), 2),
         ("interleaved x zero1", chunked("interleaved", 2, stage(Stage::Zero1)), 4),
         ("interleaved x tensor", chunked("interleaved", 2, tensor(2, Stage::Ddp)), 4),
@@ -150,8 +165,8 @@ fn layouts() -> Vec<(&'static str, ParallelConfig, usize)> {
 #[test]
 fn every_element_is_saved_by_one_rank_and_the_work_is_even() {
     let (model, optim) = (model(2), OptimConfig::default());
-    let total: usize = 3 * model.parameters();
     for (what, config, ranks) in layouts() {
+        let total = 3 * of_layout(&model, &config).parameters();
         let counts = saved_once(what, &model, &config, ranks, &optim);
         let (most, all) = (counts.iter().max().unwrap(), counts.iter().sum::<usize>());
         assert!(all >= total, "{what}: {all} of {total}");
@@ -189,6 +204,7 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
         }
         let is_large = ["one rank", "zero1", "zero3", "tensor", "grid 2 x 2"].contains(&what);
         let model = if is_large { Model { vocab_size: 40_000, ..model(2) } } else { model(2) };
+        let model = of_layout(&model, &config);
         let plan = Plan::new(&config, ranks, &model, optim.optimizer).unwrap();
         let program = plan.program(plan.pipeline() * 2, 1, None).unwrap();
         let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };

@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
-use bessemer_arch::{Model, ModelConfig};
+use bessemer_arch::{Experts, Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_filling::FillPlan;
 use bessemer_mesh::Axis;
@@ -77,7 +77,19 @@ pub(crate) fn layouts() -> Vec<Layout> {
         layout
     };
     let grouped = |name, layout: Layout| Layout { name, groups: crate::groups::groups, ..layout };
+    let spread = |name, mut layout: Layout| {
+        (layout.config.experts, layout.tied) = (2, false);
+        Layout { name, ..layout }
+    };
     vec![
+        spread("experts, ddp", data("", Stage::Ddp, 0, 4)),
+        spread("experts, zero1", data("", Stage::Zero1, 0, 4)),
+        spread("experts, zero2, one copy", data("", Stage::Zero2, 0, 2)),
+        spread("experts, zero3 in copies", data("", Stage::Zero3, 2, 4)),
+        spread("experts, tensor, sequence, zero2", tensor("", Stage::Zero2, true)),
+        spread("experts, 1f1b, zero1", pipeline("", "1f1b", 2, 4)),
+        spread("experts, zb-h1, zero1", pipeline("", "zb-h1", 2, 4)),
+        spread("experts, zero3 in int8", int8("", data("", Stage::Zero3, 0, 2))),
         grouped("groups, ddp", data("", Stage::Ddp, 0, 4)),
         grouped("groups, zero1", data("", Stage::Zero1, 2, 6)),
         grouped("groups, zero2", data("", Stage::Zero2, 2, 4)),
@@ -138,6 +150,24 @@ fn model(tied: bool) -> Model {
     config.resolve(None).unwrap()
 }
 
+fn model_of(layout: &Layout) -> Model {
+    if layout.config.experts > 1 { mixture() } else { model(layout.tied) }
+}
+
+fn mixture() -> Model {
+    let experts = Experts { count: 4, choices: 2, width: 8, renormalise: true };
+    let config = ModelConfig {
+        architecture: "llama".into(),
+        vocab_size: 64,
+        layers: Some(4),
+        width: Some(32),
+        heads: Some(4),
+        context: Some(16),
+        ..ModelConfig::default()
+    };
+    Model { experts: Some(experts), ..config.resolve(None).unwrap() }
+}
+
 pub(crate) struct Zeros;
 
 impl BatchSource for Zeros {
@@ -156,9 +186,12 @@ pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut Nul
     let kfac = layout.config.fill.has(FillChoice::Kfac);
     let optimizer = if kfac { OptimizerChoice::Kfac } else { OptimizerChoice::AdamW };
     let optim = OptimConfig { clip: 0.0, optimizer, ..OptimConfig::default() };
-    let model = model(layout.tied);
-    let plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
-    let plan = Plan { groups: (layout.groups)(&model), ..plan };
+    let model = model_of(layout);
+    let mut plan = Plan::new(&layout.config, layout.ranks, &model, optim.optimizer).unwrap();
+    let groups = (layout.groups)(&model);
+    if !groups.is_single() {
+        plan.groups = groups;
+    }
     let world = ledger.wrap(Box::new(NullCommunicator::new("world", rank, layout.ranks)));
     let job = Job {
         model: &model,
@@ -359,7 +392,14 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
             with(Action::Hand(Hand { to: node.chunk, ..*hand })),
         ],
         Action::SumSquares(group) => {
-            let all = [NormGroup::Shard(0), NormGroup::Shard(1), NormGroup::Layers, NormGroup::Pipeline];
+            let all = [
+                NormGroup::Shard(0),
+                NormGroup::Shard(1),
+                NormGroup::Experts(0),
+                NormGroup::Experts(1),
+                NormGroup::Layers,
+                NormGroup::Pipeline,
+            ];
             all.into_iter().filter(|other| other != group).map(|g| with(Action::SumSquares(g))).collect()
         }
         Action::Squares | Action::Prepare if chunks.len() > 1 => {
@@ -491,8 +531,10 @@ fn a_step_sends_what_its_list_says() {
             ledger.clear();
             worker.gradients(&mut null, &mut Zeros).unwrap();
             let sent = || {
-                let of = |label| ledger.of(label).volume.sent;
-                of("replicate") + of("shard") + of(&bessemer_mesh::label(&[Axis::Replicate, Axis::Shard]))
+                let of = |label: &str| ledger.of(label).volume.sent;
+                let [r, s, e] = Axis::DATA;
+                let groups: [&[Axis]; 6] = [&[r], &[s], &[r, s], &[r, e], &[s, e], &[r, s, e]];
+                groups.into_iter().map(|axes| of(&bessemer_mesh::label(axes))).sum::<u64>()
             };
             let before = sent();
             worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
@@ -586,9 +628,8 @@ fn pieces_in_int8_send_what_the_list_says() {
 #[test]
 fn lists_of_different_ranks_fit_each_other() {
     for layout in layouts() {
-        let plan =
-            Plan::new(&layout.config, layout.ranks, &model(layout.tied), OptimConfig::default().optimizer);
-        let plan = plan.unwrap();
+        let optimizer = OptimConfig::default().optimizer;
+        let plan = Plan::new(&layout.config, layout.ranks, &model_of(&layout), optimizer).unwrap();
         let ranks: Vec<_> =
             (0..layout.ranks).map(|at| rank(&layout, at, &Ledger::new(), &mut NullBackend::new())).collect();
         let lists: Vec<&[StepNode]> = ranks.iter().map(Worker::step_nodes).collect();

@@ -57,7 +57,7 @@ impl Describe for AssignRows {
 /// Groups of the rows that G devices send to L experts of E, the rows of one device behind those of the one before: group `g L + e` are
 /// the rows of device g for expert `first + e`, from `groups[g L + e]` to `groups[g L + e + 1]`.
 ///
-/// Sharding: whole.
+/// Sharding: whole; linear in the offsets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReceivedGroups {
     /// u32 `[G, E + 1]`: of each device the offsets that [`AssignRows`] has given its rows.
@@ -80,6 +80,7 @@ impl Describe for ReceivedGroups {
         let l = rule.whole("l", self.groups.cols);
         rule.dims("offsets", &[g], &[e]);
         rule.dims("groups", &[], &[l]);
+        rule.linear("offsets", Linear::Alone);
         rule
     }
     fn flops(&self) -> f64 {
