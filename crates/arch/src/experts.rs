@@ -23,14 +23,15 @@ pub struct Experts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExpertsConfig {
-    /// Experts of each layer.
-    pub count: u64,
-    /// Experts that compute each token.
-    pub choices: u64,
-    /// Width of an expert; 0 takes `ffn_width`.
-    pub width: u64,
-    /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's probabilities.
-    pub renormalise: bool,
+    /// Experts of each layer. Left out: the architecture's, else 8.
+    pub count: Option<u64>,
+    /// Experts that compute each token. Left out: the architecture's, else 2.
+    pub choices: Option<u64>,
+    /// Width of an expert; 0 takes `ffn_width`. Left out: the architecture's, else `ffn_width`.
+    pub width: Option<u64>,
+    /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's probabilities. Left out:
+    /// the architecture's, else true.
+    pub renormalise: Option<bool>,
     /// Weight of the balance loss of each sequence and layer, which is 1 where every expert has equally many tokens; 0 leaves it out.
     pub balance: f64,
     /// Weight of the router's z-loss, the mean of lse^2, lse the log-sum-exp of a token's router logits (ST-MoE: 1e-3); 0 leaves it out.
@@ -39,22 +40,30 @@ pub struct ExpertsConfig {
 
 impl Default for ExpertsConfig {
     fn default() -> Self {
-        ExpertsConfig { count: 8, choices: 2, width: 0, renormalise: true, balance: 0.01, z_loss: 0.001 }
+        ExpertsConfig {
+            count: None,
+            choices: None,
+            width: None,
+            renormalise: None,
+            balance: 0.01,
+            z_loss: 0.001,
+        }
     }
 }
 
 impl ExpertsConfig {
-    /// The experts that this table means in a model whose feed-forward blocks are `ffn_width` wide.
-    pub(crate) fn resolve(&self, ffn_width: usize) -> Result<Experts, ArchError> {
-        let width = if self.width == 0 { ffn_width as u64 } else { self.width };
+    /// The experts that this table means in a model whose feed-forward blocks are `ffn_width` wide. Keys left out are those of `base`.
+    pub(crate) fn resolve(&self, base: Option<Experts>, ffn_width: usize) -> Result<Experts, ArchError> {
+        let base = base.unwrap_or(Experts { count: 8, choices: 2, width: ffn_width, renormalise: true });
+        let width = self.width.map(|width| if width == 0 { ffn_width as u64 } else { width });
         for (key, weight) in [("experts.balance", self.balance), ("experts.z_loss", self.z_loss)] {
             ranged(key, weight, 0.0, 1.0)?;
         }
         let experts = Experts {
-            count: positive("experts.count", Some(self.count), 1, limits::EXPERTS)?,
-            choices: positive("experts.choices", Some(self.choices), 1, limits::EXPERTS)?,
-            width: positive("experts.width", Some(width), 1, limits::FFN_WIDTH)?,
-            renormalise: self.renormalise,
+            count: positive("experts.count", self.count, base.count, limits::EXPERTS)?,
+            choices: positive("experts.choices", self.choices, base.choices, limits::EXPERTS)?,
+            width: positive("experts.width", width, base.width, limits::FFN_WIDTH)?,
+            renormalise: self.renormalise.unwrap_or(base.renormalise),
         };
         experts.check()?;
         Ok(experts)
@@ -63,10 +72,10 @@ impl ExpertsConfig {
     /// The table that resolves to these experts.
     pub(crate) fn of(experts: &Experts) -> ExpertsConfig {
         ExpertsConfig {
-            count: experts.count as u64,
-            choices: experts.choices as u64,
-            width: experts.width as u64,
-            renormalise: experts.renormalise,
+            count: Some(experts.count as u64),
+            choices: Some(experts.choices as u64),
+            width: Some(experts.width as u64),
+            renormalise: Some(experts.renormalise),
             ..ExpertsConfig::default()
         }
     }
@@ -137,17 +146,43 @@ mod tests {
     use super::*;
     use crate::{ModelConfig, named};
 
-    /// Mixtral 8x7B: 46,702,792,704 parameters, 12,879,925,248 active; 82,933,972,992 FLOPs a token at 4,096 tokens.
+    /// Parameters, active ones and those of an expert, as published; FLOPs a token at 4,096 tokens.
     #[test]
-    fn counts_are_those_of_mixtral() {
-        let experts = Experts { count: 8, choices: 2, width: 14336, renormalise: true };
-        let mixtral = Model { experts: Some(experts), window: None, ..named("mistral-7b").unwrap() };
-        mixtral.check().unwrap();
-        assert_eq!(mixtral.parameters(), 46_702_792_704);
-        assert_eq!(mixtral.active_parameters(), 12_879_925_248);
-        assert_eq!(mixtral.expert_parameters(), 176_160_768);
-        assert_eq!(mixtral.train_flops_per_token(4096).0, 82_933_972_992.0);
-        assert_eq!(mixtral.params().iter().map(crate::ParamSpec::len).sum::<usize>(), 46_702_792_704);
+    fn counts_are_those_of_public_models() {
+        let counts = [
+            ("mixtral", 17_639_680, 11_151_616, 270_336, 117_227_520.0),
+            ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, 176_160_768, 82_933_972_992.0),
+            ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704, 4_718_592, 27_913_617_408.0),
+        ];
+        for (name, parameters, active, expert, flops) in counts {
+            let model = named(name).unwrap();
+            model.check().unwrap();
+            assert_eq!(model.parameters(), parameters, "{name}");
+            assert_eq!(model.active_parameters(), active, "{name}");
+            assert_eq!(model.expert_parameters(), expert, "{name}");
+            assert_eq!(model.train_flops_per_token(4096).0, flops, "{name}");
+            assert_eq!(model.params().iter().map(crate::ParamSpec::len).sum::<usize>(), parameters, "{name}");
+        }
+    }
+
+    /// A key that is written replaces one of the architecture's; the width of an expert follows that of the feed-forward block where
+    /// the two are one number.
+    #[test]
+    fn keys_left_out_are_those_of_the_architecture() {
+        let of = |architecture: &str, width, experts: Option<ExpertsConfig>| {
+            let architecture = architecture.to_owned();
+            let config = ModelConfig { architecture, width, experts, ..Default::default() };
+            (config.resolve(Some(9)).unwrap().experts.unwrap(), config.expert_losses())
+        };
+        let (qwen, losses) = of("qwen3-30b-a3b", None, None);
+        assert_eq!(qwen, named("qwen3-30b-a3b").unwrap().experts.unwrap());
+        assert_eq!(losses, [0.01, 0.001]);
+        let fewer = ExpertsConfig { count: Some(16), balance: 0.5, ..Default::default() };
+        assert_eq!(of("qwen3-30b-a3b", None, Some(fewer)), (Experts { count: 16, ..qwen }, [0.5, 0.001]));
+        assert_eq!(of("qwen3-30b-a3b", Some(1024), None).0.width, 768);
+        assert_eq!(of("mixtral", Some(512), None).0.width, 1408);
+        let dense = ModelConfig { architecture: "llama".into(), ..Default::default() };
+        assert_eq!(dense.expert_losses(), [0.0; 2]);
     }
 
     #[test]
@@ -161,13 +196,13 @@ mod tests {
             };
             config.resolve(None).unwrap_err().to_string()
         };
-        let few = ExpertsConfig { count: 2, choices: 3, ..Default::default() };
+        let few = ExpertsConfig { count: Some(2), choices: Some(3), ..Default::default() };
         let e = refused(few, "llama");
         assert!(e.starts_with("model.experts.choices: wanted at most the 2 experts, found 3"), "{e}");
-        let one = ExpertsConfig { choices: 1, ..Default::default() };
+        let one = ExpertsConfig { choices: Some(1), ..Default::default() };
         assert!(refused(one, "llama").starts_with("model.experts.renormalise: true with one choice"));
         assert!(refused(ExpertsConfig::default(), "gpt2").contains("found bias = true"));
-        let none = ExpertsConfig { count: 0, ..Default::default() };
+        let none = ExpertsConfig { count: Some(0), ..Default::default() };
         assert!(refused(none, "llama").contains("model.experts.count: wanted 1 to"));
     }
 }

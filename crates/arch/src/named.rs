@@ -1,6 +1,7 @@
 //! Architectures known by name. Sizes are those of the published configurations.
 
 use crate::choices::{ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice};
+use crate::experts::Experts;
 use crate::model::Model;
 
 /// All names that [`named`] knows.
@@ -19,6 +20,9 @@ pub const NAMED: &[&str] = &[
     "mistral-7b",
     "qwen2.5-0.5b",
     "qwen3-0.6b",
+    "mixtral",
+    "mixtral-8x7b",
+    "qwen3-30b-a3b",
 ];
 
 fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
@@ -100,6 +104,11 @@ fn llama(
     }
 }
 
+/// Experts whose weights are renormalised.
+fn experts(count: usize, choices: usize, width: usize) -> Option<Experts> {
+    Some(Experts { count, choices, width, renormalise: true })
+}
+
 /// The model of that name, with its published vocabulary.
 pub fn named(name: &str) -> Option<Model> {
     Some(match name {
@@ -138,6 +147,28 @@ pub fn named(name: &str) -> Option<Model> {
             qk_norm: true,
             tied_embeddings: true,
             ..llama(151_936, 1024, 28, 3072, 16, 8)
+        },
+        "mixtral" => Model {
+            context: 256,
+            tied_embeddings: true,
+            rope_theta: 10_000.0,
+            experts: experts(8, 2, 352),
+            ..llama(32000, 256, 4, 352, 4, 2)
+        },
+        "mixtral-8x7b" => Model {
+            context: 32_768,
+            rope_theta: 1_000_000.0,
+            experts: experts(8, 2, 14336),
+            ..llama(32000, 4096, 32, 14336, 32, 8)
+        },
+        "qwen3-30b-a3b" => Model {
+            head_dim: 128,
+            context: 40_960,
+            norm_eps: 1e-6,
+            rope_theta: 1_000_000.0,
+            qk_norm: true,
+            experts: experts(128, 8, 768),
+            ..llama(151_936, 2048, 48, 6144, 32, 4)
         },
         _ => return None,
     })

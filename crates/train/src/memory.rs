@@ -55,7 +55,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
 
 /// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_runtime::LossSum::auxiliary).
 pub fn losses(recipe: &Recipe) -> Vec<WeighedLoss> {
-    let (balance, router) = recipe.model.experts.as_ref().map_or((0.0, 0.0), |e| (e.balance, e.z_loss));
+    let [balance, router] = recipe.model.expert_losses();
     let of = |name, weight| WeighedLoss { name, weight };
     [of(Z_LOSS, recipe.train.z_loss), of(BALANCE_LOSS, balance), of(ROUTER_Z_LOSS, router)]
         .into_iter()
