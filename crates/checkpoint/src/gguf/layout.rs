@@ -37,6 +37,9 @@ impl Architecture {
         if let Some(window) = model.window.filter(|w| *w < model.context) {
             llama.push(format!("window = {window} (llama sees the whole context of {})", model.context));
         }
+        if model.experts.is_some() {
+            llama.push("experts (written to transformers only)".into());
+        }
         let stretched = divisor_scaling(model).is_some();
         if model.qk_norm && stretched {
             llama.push("rope_scaling of kind llama3 with qk_norm (qwen3 has none)".into());

@@ -143,7 +143,7 @@ pub(crate) fn written(choice: impl serde::Serialize) -> String {
 }
 
 /// Roles of the parameters that the formats have tensors for.
-const FORMAT_ROLES: [ParamRole; 21] = [
+const FORMAT_ROLES: [ParamRole; 24] = [
     ParamRole::TokenTable,
     ParamRole::PositionTable,
     ParamRole::AttentionNormWeight,
@@ -160,6 +160,9 @@ const FORMAT_ROLES: [ParamRole; 21] = [
     ParamRole::UpBias,
     ParamRole::GateUpWeight,
     ParamRole::GateUpBias,
+    ParamRole::RouterWeight,
+    ParamRole::ExpertsGateUpWeight,
+    ParamRole::ExpertsDownWeight,
     ParamRole::DownWeight,
     ParamRole::DownBias,
     ParamRole::FinalNormWeight,

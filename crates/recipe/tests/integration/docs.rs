@@ -812,8 +812,11 @@ fn every_recipe_printed_in_the_documentation_loads() {
     let base = folder.path().join("runs/base");
     fs::create_dir_all(&base).unwrap();
     let model = ModelConfig::default().resolve(Some(300)).unwrap();
-    let imported =
-        continued_recipe(&model, Path::new("runs/base"), Some(Path::new("runs/base/tokenizer.json")));
+    let imported = continued_recipe(
+        ModelConfig::of(&model),
+        Path::new("runs/base"),
+        Some(Path::new("runs/base/tokenizer.json")),
+    );
     fs::write(base.join("recipe.toml"), imported.unwrap()).unwrap();
     let mut pages = vec![root().join("README.md")];
     pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));

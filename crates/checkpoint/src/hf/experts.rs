@@ -1,0 +1,163 @@
+//! Relatives of Llama whose feed-forward blocks are experts: `MixtralForCausalLM` and `Qwen3MoeForCausalLM`.
+//!
+//! | here | `MixtralForCausalLM`, in `block_sparse_moe` | `Qwen3MoeForCausalLM`, in `mlp` |
+//! |---|---|---|
+//! | `mlp.router` | `gate` | `gate` |
+//! | `mlp.experts.gate_up`, rows of expert e: its gate, its up | `experts.e.w1`, `experts.e.w3` | `experts.e.gate_proj`, `experts.e.up_proj` |
+//! | `mlp.experts.down`, rows of expert e | `experts.e.w2` | `experts.e.down_proj` |
+//!
+//! Files have a tensor for each matrix of each expert. A tensor that holds a layer's experts is refused: some programs write them
+//! `[experts, outputs, inputs]`, others `[experts, inputs, outputs]`, under one name.
+
+use super::fields::Fields;
+use super::layout::{Part, in_layers};
+use crate::error::Result;
+use bessemer_arch::{Experts, ExpertsConfig, Model, ParamId, ParamRole};
+use serde_json::{Map, Value, json};
+
+/// A class with experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Mixtral,
+    /// Normalised queries and keys.
+    Qwen3,
+}
+
+impl Family {
+    /// The one that expresses a model with experts.
+    pub(super) fn of(m: &Model) -> Option<Family> {
+        m.experts.map(|_| if m.qk_norm { Family::Qwen3 } else { Family::Mixtral })
+    }
+
+    /// The one of that `model_type`.
+    pub(super) fn named(model_type: &str) -> Option<Family> {
+        [Family::Mixtral, Family::Qwen3].into_iter().find(|family| family.model_type() == model_type)
+    }
+
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            Family::Mixtral => "MixtralForCausalLM",
+            Family::Qwen3 => "Qwen3MoeForCausalLM",
+        }
+    }
+
+    pub(super) fn model_type(self) -> &'static str {
+        match self {
+            Family::Mixtral => "mixtral",
+            Family::Qwen3 => "qwen3_moe",
+        }
+    }
+
+    /// The keys of config.json about experts, in place of those of Llama.
+    pub(super) fn config(self, m: &Model, balance: Option<f64>) -> Map<String, Value> {
+        let Some(Experts { count, choices, width, renormalise }) = m.experts else { return Map::new() };
+        let value = match self {
+            Family::Mixtral => json!({ "num_local_experts": count, "intermediate_size": width }),
+            Family::Qwen3 => json!({
+                "num_experts": count,
+                "moe_intermediate_size": width,
+                "norm_topk_prob": renormalise,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+            }),
+        };
+        let mut map = value.as_object().cloned().unwrap_or_default();
+        map.insert("num_experts_per_tok".into(), json!(choices));
+        map.insert("output_router_logits".into(), json!(false));
+        if let Some(balance) = balance {
+            map.insert("router_aux_loss_coef".into(), json!(balance * m.layers as f64 / choices as f64));
+        }
+        map
+    }
+
+    /// The experts that a config.json means.
+    pub(super) fn read_config(self, f: &Fields) -> Result<ExpertsConfig> {
+        // One number has had two names in either class.
+        let (count, other) = match self {
+            Family::Mixtral => ("num_local_experts", "num_experts"),
+            Family::Qwen3 => ("num_experts", "num_local_experts"),
+        };
+        let count = match f.uint(count)? {
+            None if f.has(other) => f.required(other)?,
+            _ => f.required(count)?,
+        };
+        let choices = f.required("num_experts_per_tok")?;
+        let (width, renormalise) = match self {
+            Family::Mixtral => (f.required("intermediate_size")?, true),
+            Family::Qwen3 => {
+                f.only("decoder_sparse_step", &json!(1))?;
+                f.only("mlp_only_layers", &json!([]))?;
+                (f.required("moe_intermediate_size")?, f.bool("norm_topk_prob")?.unwrap_or(false))
+            }
+        };
+        let layers = f.required("num_hidden_layers")?.max(1) as f64;
+        let coefficient = f.float("router_aux_loss_coef")?.unwrap_or(0.001);
+        Ok(ExpertsConfig {
+            count: Some(count),
+            choices: Some(choices),
+            width: Some(width),
+            renormalise: Some(renormalise),
+            // There the loss is k times that of here, and a mean over layers instead of a sum.
+            balance: coefficient * choices as f64 / layers,
+            z_loss: 0.0,
+        })
+    }
+}
+
+/// Why no class with experts can express a model that has them.
+pub(super) fn obstacles(m: &Model, experts: &Experts) -> Option<String> {
+    let raw = !experts.renormalise && !m.qk_norm;
+    raw.then(|| {
+        "experts.renormalise = false without qk_norm (Mixtral divides by the sum; Qwen3 has qk_norm)".into()
+    })
+}
+
+/// The tensors that hold a parameter of experts.
+pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
+    let (Some(family), Some(experts)) = (Family::of(m), m.experts) else { return Vec::new() };
+    let (block, [gate, up, down]) = match family {
+        Family::Mixtral => ("block_sparse_moe", ["w1", "w3", "w2"]),
+        Family::Qwen3 => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
+    };
+    let of_all = |matrices: &[(&str, usize)]| {
+        let of = |expert| {
+            let part = move |(matrix, rows): &(&str, usize)| {
+                in_layers(id, &format!("{block}.experts.{expert}.{matrix}"), *rows)
+            };
+            matrices.iter().map(part).collect::<Vec<_>>()
+        };
+        (0..experts.count).flat_map(of).collect()
+    };
+    match id.role() {
+        ParamRole::RouterWeight => vec![in_layers(id, &format!("{block}.gate"), experts.count)],
+        ParamRole::ExpertsGateUpWeight => of_all(&[(gate, experts.width), (up, experts.width)]),
+        ParamRole::ExpertsDownWeight => of_all(&[(down, m.width)]),
+        _ => Vec::new(),
+    }
+}
+
+/// What is wrong with a tensor that holds all experts of a layer, by its name and shape.
+pub(super) fn stack(m: &Model, name: &str, shape: &[usize]) -> Option<String> {
+    let experts = m.experts?;
+    let (d, f) = (m.width, experts.width);
+    let (outputs, inputs) = match name.rsplit_once(".experts.")?.1.trim_end_matches(".weight") {
+        "gate_up_proj" => (2 * f, d),
+        "down_proj" => (d, f),
+        "gate_proj" | "up_proj" | "w1" | "w3" => (f, d),
+        "w2" => (d, f),
+        _ => return None,
+    };
+    let (as_here, transposed) = ([experts.count, outputs, inputs], [experts.count, inputs, outputs]);
+    let found = match (shape == as_here, shape == transposed) {
+        (true, true) => {
+            "experts of a layer in one tensor, whose inputs and outputs the shape does not tell apart"
+        }
+        (true, false) => "experts of a layer in one tensor, [experts, outputs, inputs]",
+        (false, true) => "experts of a layer in one tensor, transposed: [experts, inputs, outputs]",
+        (false, false) => "experts of a layer in one tensor",
+    };
+    Some(format!(
+        "wanted a tensor for each matrix of each expert, found {found} (shape {shape:?}); load the model with transformers and call \
+         save_pretrained(directory), which writes them apart, then import that directory"
+    ))
+}
