@@ -32,7 +32,7 @@ pub struct ModelConfig {
     pub head_dim: Option<u64>,
     /// Width of the feed-forward block.
     pub ffn_width: Option<u64>,
-    /// Experts in place of the feed-forward blocks.
+    /// Experts in place of feed-forward blocks.
     pub experts: Option<ExpertsConfig>,
     /// Longest sequence that the model can read (positions).
     pub context: Option<u64>,
@@ -172,7 +172,7 @@ impl ModelConfig {
             kv_heads: size(model.kv_heads),
             head_dim: size(model.head_dim),
             ffn_width: size(model.ffn_width),
-            experts: model.experts.as_ref().map(ExpertsConfig::of),
+            experts: model.experts.as_ref().map(|experts| ExpertsConfig::of(experts, &model.expert_layers)),
             context: size(model.context),
             norm: Some(model.norm),
             placement: model.placement,
@@ -241,7 +241,7 @@ impl ModelConfig {
         let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
         let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
-        let experts = self.experts(&base, sizes.ffn_width)?;
+        let (written, experts) = (self.experts.as_ref(), self.experts(&base, sizes.ffn_width)?);
         let model = Model {
             vocab_size,
             layers: sizes.layers,
@@ -251,6 +251,7 @@ impl ModelConfig {
             head_dim: sizes.head_dim,
             ffn_width: sizes.ffn_width,
             experts,
+            expert_layers: written.and_then(|e| e.layers.clone()).unwrap_or(base.expert_layers),
             context: sizes.context,
             norm,
             placement: self.placement,

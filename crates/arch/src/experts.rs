@@ -4,8 +4,9 @@ use crate::config::{ArchError, limits, positive, ranged};
 use crate::model::{MlpKind, Model};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
-/// Experts in place of the feed-forward block of every layer, each a block of its own; a softmax router chooses some for each token
+/// Experts in place of the feed-forward block of a layer, each a block of its own; a softmax router chooses some for each token
 /// and weighs their results (Shazeer et al. 2017; Jiang et al. 2024, Mixtral).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Experts {
@@ -19,10 +20,92 @@ pub struct Experts {
     pub renormalise: bool,
 }
 
-/// `[model.experts]`: experts in place of the feed-forward block of every layer.
+/// Layers whose feed-forward block is experts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ExpertLayers {
+    /// A rule.
+    Rule(LayerRule),
+    /// Numbers of layers from 0, in ascending order.
+    Numbers(Vec<usize>),
+}
+
+/// Layers of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LayerRule {
+    /// Every layer.
+    All,
+    /// Every second layer: 1, 3, 5, ... (Lepikhin et al. 2020, GShard).
+    Alternate,
+}
+
+impl Default for ExpertLayers {
+    fn default() -> Self {
+        ExpertLayers::Rule(LayerRule::All)
+    }
+}
+
+impl ExpertLayers {
+    /// Whether every layer has experts by rule.
+    pub fn is_all(&self) -> bool {
+        *self == ExpertLayers::default()
+    }
+
+    /// Those of a model of `layers` layers for which `has` is true.
+    pub fn of(layers: usize, has: impl Fn(usize) -> bool) -> ExpertLayers {
+        let numbers: Vec<usize> = (0..layers).filter(|layer| has(*layer)).collect();
+        let of_rule = |layer: &usize| layer % 2 == 1;
+        match numbers.len() == layers {
+            true => ExpertLayers::default(),
+            false if numbers.iter().copied().eq((0..layers).filter(of_rule)) => {
+                ExpertLayers::Rule(LayerRule::Alternate)
+            }
+            false => ExpertLayers::Numbers(numbers),
+        }
+    }
+
+    fn has(&self, layer: usize) -> bool {
+        match self {
+            ExpertLayers::Rule(LayerRule::All) => true,
+            ExpertLayers::Rule(LayerRule::Alternate) => layer % 2 == 1,
+            ExpertLayers::Numbers(numbers) => numbers.contains(&layer),
+        }
+    }
+
+    /// Those among `layers`.
+    pub fn count(&self, layers: &Range<usize>) -> usize {
+        match self {
+            ExpertLayers::Rule(LayerRule::All) => layers.len(),
+            ExpertLayers::Rule(LayerRule::Alternate) => layers.end / 2 - layers.start.min(layers.end) / 2,
+            ExpertLayers::Numbers(numbers) => numbers.iter().filter(|layer| layers.contains(layer)).count(),
+        }
+    }
+
+    fn check(&self, layers: usize) -> Result<(), ArchError> {
+        let ExpertLayers::Numbers(numbers) = self else { return Ok(()) };
+        let ascend = numbers.windows(2).all(|two| two[0] < two[1]);
+        if ascend && numbers.last().is_some_and(|last| *last < layers) {
+            return Ok(());
+        }
+        let few: Vec<&usize> = numbers.iter().take(16).collect();
+        Err(ArchError {
+            key: "experts.layers",
+            problem: format!(
+                "wanted \"all\", \"alternate\" or numbers of layers from 0 to {} in ascending order, found {few:?}",
+                layers.saturating_sub(1)
+            ),
+        })
+    }
+}
+
+/// `[model.experts]`: experts in place of feed-forward blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExpertsConfig {
+    /// Layers that have experts: "all", "alternate" (1, 3, 5, ...) or numbers of layers from 0. The others keep their feed-forward block.
+    /// Left out: the architecture's, else "all".
+    pub layers: Option<ExpertLayers>,
     /// Experts of each layer. Left out: the architecture's, else 8.
     pub count: Option<u64>,
     /// Experts that compute each token. Left out: the architecture's, else 2.
@@ -41,6 +124,7 @@ pub struct ExpertsConfig {
 impl Default for ExpertsConfig {
     fn default() -> Self {
         ExpertsConfig {
+            layers: None,
             count: None,
             choices: None,
             width: None,
@@ -69,9 +153,10 @@ impl ExpertsConfig {
         Ok(experts)
     }
 
-    /// The table that resolves to these experts.
-    pub(crate) fn of(experts: &Experts) -> ExpertsConfig {
+    /// The table that resolves to these experts in these layers.
+    pub(crate) fn of(experts: &Experts, layers: &ExpertLayers) -> ExpertsConfig {
         ExpertsConfig {
+            layers: Some(layers.clone()),
             count: Some(experts.count as u64),
             choices: Some(experts.choices as u64),
             width: Some(experts.width as u64),
@@ -107,6 +192,7 @@ impl Model {
     /// Refuses experts that the model's other choices leave undefined.
     pub(crate) fn check_experts(&self) -> Result<(), ArchError> {
         let Some(experts) = &self.experts else { return Ok(()) };
+        self.expert_layers.check(self.layers)?;
         let sizes = [
             ("experts.count", experts.count, limits::EXPERTS),
             ("experts.choices", experts.choices, limits::EXPERTS),
@@ -129,6 +215,49 @@ impl Model {
         Ok(())
     }
 
+    /// Whether layer `layer` has experts.
+    pub fn has_experts(&self, layer: usize) -> bool {
+        self.experts_of(layer).is_some()
+    }
+
+    /// The experts of layer `layer`; none where its feed-forward block is dense.
+    pub fn experts_of(&self, layer: usize) -> Option<Experts> {
+        self.experts.filter(|_| self.expert_layers.has(layer))
+    }
+
+    /// Layers with experts among `layers`.
+    pub fn expert_layers_in(&self, layers: Range<usize>) -> usize {
+        self.experts.map_or(0, |_| self.expert_layers.count(&layers))
+    }
+
+    /// The first layer of each kind: with experts, with a dense block. Layers of one kind are alike in names, shapes and roles.
+    pub fn layer_kinds(&self) -> Vec<usize> {
+        let mut kinds: Vec<usize> = (0..self.layers.min(1)).collect();
+        let changes: Vec<usize> = match &self.expert_layers {
+            ExpertLayers::Rule(_) => vec![1],
+            ExpertLayers::Numbers(numbers) => {
+                numbers.iter().flat_map(|n| [*n, n.saturating_add(1)]).collect()
+            }
+        };
+        let other = |layer: &usize| *layer < self.layers && self.has_experts(*layer) != self.has_experts(0);
+        kinds.extend(changes.into_iter().filter(other).min());
+        kinds
+    }
+
+    /// Layers of the kind of layer `layer`.
+    pub fn layers_like(&self, layer: usize) -> usize {
+        let experts = self.expert_layers_in(0..self.layers);
+        if self.has_experts(layer) { experts } else { self.layers - experts }
+    }
+
+    /// Parameters of the matrices of the feed-forward block of layer `layer` that a token uses.
+    pub(crate) fn active_feed_forward(&self, layer: usize) -> usize {
+        match self.experts_of(layer) {
+            Some(experts) => self.width * experts.count + experts.choices * self.expert_parameters(),
+            None => self.width * (self.mlp_in_width() + self.ffn_width),
+        }
+    }
+
     /// Parameters of one expert of a layer, 0 without experts.
     pub fn expert_parameters(&self) -> usize {
         self.experts.map_or(0, |experts| 3 * self.width * experts.width)
@@ -137,7 +266,8 @@ impl Model {
     /// Parameters that a token uses: all but those of the experts that it does not choose.
     pub fn active_parameters(&self) -> usize {
         let idle = self.experts.map_or(0, |experts| experts.count - experts.choices);
-        self.parameters() - self.layers.saturating_mul(idle).saturating_mul(self.expert_parameters())
+        let layers = self.expert_layers_in(0..self.layers);
+        self.parameters() - layers.saturating_mul(idle).saturating_mul(self.expert_parameters())
     }
 }
 
@@ -183,6 +313,61 @@ mod tests {
         assert_eq!(of("mixtral", Some(512), None).0.width, 1408);
         let dense = ModelConfig { architecture: "llama".into(), ..Default::default() };
         assert_eq!(dense.expert_losses(), [0.0; 2]);
+    }
+
+    /// Layers with experts have their roles, the others those of a dense block; counts and FLOPs are sums over layers, and over the
+    /// spans of a pipeline.
+    #[test]
+    fn layers_without_experts_keep_their_feed_forward_block() {
+        let alternate = ExpertLayers::Rule(LayerRule::Alternate);
+        let all = Model { layers: 5, ..named("mixtral").unwrap() };
+        let dense = Model { experts: None, ..all.clone() };
+        for (layers, numbers) in [
+            (ExpertLayers::default(), vec![0, 1, 2, 3, 4]),
+            (alternate.clone(), vec![1, 3]),
+            (ExpertLayers::Numbers(vec![0, 3, 4]), vec![0, 3, 4]),
+            (ExpertLayers::Numbers(vec![4]), vec![4]),
+        ] {
+            let model = Model { expert_layers: layers.clone(), ..all.clone() };
+            model.check().unwrap();
+            assert_eq!(ExpertLayers::of(5, |layer| numbers.contains(&layer)), layers);
+            assert_eq!(model.expert_layers_in(0..5), numbers.len());
+            assert_eq!(model.expert_layers_in(1..4), numbers.iter().filter(|n| (1..4).contains(*n)).count());
+            let params = model.params();
+            let with = |text: &str| -> Vec<usize> {
+                let found = params.iter().filter(|p| p.name.ends_with(text));
+                found.map(|p| p.id.unit().layer().unwrap()).collect()
+            };
+            assert_eq!(with(".mlp.router.weight"), numbers);
+            assert_eq!(with(".mlp.experts.down.weight"), numbers);
+            let others: Vec<usize> = (0..5).filter(|layer| !numbers.contains(layer)).collect();
+            assert_eq!(with(".mlp.down.weight"), others);
+            assert_eq!(with(".mlp.gate_up.weight"), others);
+            let kinds: Vec<usize> =
+                [numbers.first(), others.first()].into_iter().flatten().copied().collect();
+            let mut found = model.layer_kinds();
+            found.sort_by_key(|layer| !model.has_experts(*layer));
+            assert_eq!(found, kinds);
+            assert_eq!(kinds.iter().map(|layer| model.layers_like(*layer)).sum::<usize>(), 5);
+            assert_eq!(model.parameters(), params.iter().map(crate::ParamSpec::len).sum::<usize>());
+            let between = |of: fn(&Model) -> usize| of(&dense) + (of(&all) - of(&dense)) / 5 * numbers.len();
+            assert_eq!(model.parameters(), between(Model::parameters));
+            assert_eq!(model.active_parameters(), between(Model::active_parameters));
+            for stages in 1..=4 {
+                let spans = model.split(stages).unwrap();
+                let sum: f64 = spans.iter().map(|span| span.flops_per_token(&model, 100).total()).sum();
+                assert_eq!(sum, model.train_flops_per_token(100).0, "{stages} stages of {layers:?}");
+            }
+            let config = ModelConfig::of(&model);
+            assert_eq!(config.resolve(None).unwrap(), model);
+        }
+        for wrong in [vec![], vec![5], vec![3, 3], vec![2, 1]] {
+            let model = Model { expert_layers: ExpertLayers::Numbers(wrong), ..all.clone() };
+            let e = model.check().unwrap_err().to_string();
+            assert!(e.starts_with("model.experts.layers: wanted \"all\", \"alternate\" or numbers"), "{e}");
+        }
+        let deep = Model { layers: 1_000_000_000, expert_layers: alternate, ..all };
+        assert!(deep.active_parameters() > 1_000_000_000_000);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Architectures known by name. Sizes are those of the published configurations.
 
 use crate::choices::{ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice};
-use crate::experts::Experts;
+use crate::experts::{ExpertLayers, Experts};
 use crate::model::Model;
 
 /// All names that [`named`] knows.
@@ -35,6 +35,7 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         head_dim: width / heads,
         ffn_width: 4 * width,
         experts: None,
+        expert_layers: ExpertLayers::default(),
         context,
         norm: NormChoice::LayerNorm,
         placement: Placement::Pre,
@@ -78,6 +79,7 @@ fn llama(
         head_dim: width / heads,
         ffn_width,
         experts: None,
+        expert_layers: ExpertLayers::default(),
         context: 8192,
         norm: NormChoice::RmsNorm,
         placement: Placement::Pre,

@@ -17,6 +17,15 @@ pub(crate) enum RoleUnit {
     Head,
 }
 
+/// Layers in which a role occurs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayerKind {
+    Any,
+    /// Those whose feed-forward block is dense.
+    Dense,
+    Experts,
+}
+
 /// Shape and initial values of a parameter.
 #[derive(Clone, Copy)]
 enum RoleValues {
@@ -69,8 +78,9 @@ pub(crate) struct RoleRow {
     pub(crate) name: &'static str,
     pub(crate) class: ParamClass,
     pub(crate) unit: RoleUnit,
-    /// Whether a model has it.
-    pub(crate) present: fn(&Model) -> bool,
+    pub(crate) layers: LayerKind,
+    /// Whether a model has it, in layers of that kind.
+    present: fn(&Model) -> bool,
     values: RoleValues,
     /// Blocks of the dim that tensor-parallel ranks shard by itself, if they are not plain.
     blocks: Option<fn(&Model) -> Vec<Block>>,
@@ -146,15 +156,11 @@ fn has_norm_biases(model: &Model) -> bool {
 }
 
 fn is_gated(model: &Model) -> bool {
-    model.mlp() == MlpKind::Gated && is_dense(model)
+    model.mlp() == MlpKind::Gated
 }
 
 fn is_plain(model: &Model) -> bool {
-    model.mlp() == MlpKind::Plain && is_dense(model)
-}
-
-fn is_dense(model: &Model) -> bool {
-    model.experts.is_none()
+    model.mlp() == MlpKind::Plain
 }
 
 /// Slices of every expert of a layer, one expert below the other.
@@ -169,6 +175,7 @@ const TABLE: RoleRow = RoleRow {
     name: "",
     class: ParamClass::Embedding,
     unit: RoleUnit::Embedding,
+    layers: LayerKind::Any,
     present: |_| true,
     values: RoleValues::Table(TablePart::Embedding, |model| model.vocab_size),
     blocks: None,
@@ -182,7 +189,7 @@ const MATRIX: RoleRow = RoleRow { class: ParamClass::Matrix, unit: RoleUnit::Lay
 
 /// Matrix of a router, or the matrices of all experts of a layer, one below the other. Whole on every rank.
 const EXPERTS: RoleRow = RoleRow {
-    present: |model| !is_dense(model),
+    layers: LayerKind::Experts,
     dim: None,
     sharded_loop: None,
     grid: GridPart::Replicated,
@@ -278,6 +285,7 @@ roles! {
     MlpNormBias: RoleRow { name: "mlp_norm.bias", ..NORM_BIAS },
     UpWeight: RoleRow {
         name: "mlp.up.weight",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: is_plain,
         values: RoleValues::Matrix(|model| vec![(Part::Up, model.width, model.ffn_width)]),
@@ -286,6 +294,7 @@ roles! {
     },
     UpBias: RoleRow {
         name: "mlp.up.bias",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: |model| model.bias && is_plain(model),
         values: RoleValues::Vector(0.0, |model| model.ffn_width),
@@ -294,6 +303,7 @@ roles! {
     },
     GateUpWeight: RoleRow {
         name: "mlp.gate_up.weight",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: is_gated,
         values: RoleValues::Matrix(gate_up_slices),
@@ -302,6 +312,7 @@ roles! {
     },
     GateUpBias: RoleRow {
         name: "mlp.gate_up.bias",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: |model| model.bias && is_gated(model),
         values: RoleValues::Vector(0.0, |model| outputs(&gate_up_slices(model))),
@@ -330,7 +341,7 @@ roles! {
     },
     DownWeight: RoleRow {
         name: "mlp.down.weight",
-        present: is_dense,
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         values: RoleValues::Matrix(|model| vec![(Part::Down, model.ffn_width, model.width)]),
         dim: Some(1),
@@ -339,7 +350,7 @@ roles! {
     },
     DownBias: RoleRow {
         name: "mlp.down.bias",
-        present: |model| model.bias && is_dense(model),
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         ..SECOND_BIAS
     },
@@ -376,7 +387,13 @@ impl ParamRole {
 
     /// Whether a model has parameters of this role.
     pub fn occurs_in(self, model: &Model) -> bool {
-        (self.row().present)(model)
+        let experts = model.expert_layers_in(0..model.layers);
+        let somewhere = match self.row().layers {
+            LayerKind::Any => true,
+            LayerKind::Dense => experts < model.layers,
+            LayerKind::Experts => experts > 0,
+        };
+        somewhere && (self.row().present)(model)
     }
 
     /// Kind of the parameter.
@@ -409,6 +426,16 @@ impl ParamRole {
 }
 
 impl RoleRow {
+    /// Whether layer `layer` of a model has it; outside of layers: whether the model has it.
+    pub(crate) fn is_in(&self, model: &Model, layer: usize) -> bool {
+        let of_kind = match self.layers {
+            LayerKind::Any => true,
+            LayerKind::Dense => !model.has_experts(layer),
+            LayerKind::Experts => model.has_experts(layer),
+        };
+        of_kind && (self.present)(model)
+    }
+
     /// Shape of the parameter of a model: matrices are `[outputs, inputs]`, tables `[rows, width]`.
     pub(crate) fn shape(&self, model: &Model) -> Vec<usize> {
         match self.values {
@@ -472,7 +499,7 @@ mod tests {
             ..NORM_WEIGHT
         };
         let model = crate::named("gpt2").unwrap();
-        assert!((toy.present)(&model));
+        assert!(toy.is_in(&model, 3));
         assert_eq!(toy.shape(&model), [model.heads * model.head_dim]);
         assert_eq!(toy.init(&model, 3), Init::Constant(0.5));
         let (dim, blocks) = toy.blocks(&model).unwrap();

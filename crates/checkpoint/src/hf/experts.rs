@@ -12,8 +12,12 @@
 use super::fields::Fields;
 use super::layout::{Part, in_layers};
 use crate::error::Result;
-use bessemer_arch::{Experts, ExpertsConfig, Model, ParamId, ParamRole};
+use bessemer_arch::{ExpertLayers, Experts, ExpertsConfig, LayerRule, Model, ParamId, ParamRole};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// Most layers of a model whose layers are listed.
+const MOST_LAYERS: u64 = 10_000;
 
 /// A class with experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,17 +61,41 @@ impl Family {
                 "num_experts": count,
                 "moe_intermediate_size": width,
                 "norm_topk_prob": renormalise,
-                "decoder_sparse_step": 1,
-                "mlp_only_layers": [],
+                "decoder_sparse_step": if m.expert_layers == ExpertLayers::Rule(LayerRule::Alternate) { 2 } else { 1 },
+                "mlp_only_layers": match &m.expert_layers {
+                    ExpertLayers::Rule(_) => Vec::new(),
+                    ExpertLayers::Numbers(_) => (0..m.layers).filter(|layer| !m.has_experts(*layer)).collect(),
+                },
             }),
         };
         let mut map = value.as_object().cloned().unwrap_or_default();
         map.insert("num_experts_per_tok".into(), json!(choices));
         map.insert("output_router_logits".into(), json!(false));
         if let Some(balance) = balance {
-            map.insert("router_aux_loss_coef".into(), json!(balance * m.layers as f64 / choices as f64));
+            let layers = m.expert_layers_in(0..m.layers) as f64;
+            map.insert("router_aux_loss_coef".into(), json!(balance * layers / choices as f64));
         }
         map
+    }
+
+    /// Layers that have experts.
+    fn read_layers(self, f: &Fields) -> Result<ExpertLayers> {
+        if self == Family::Mixtral {
+            return Ok(ExpertLayers::default());
+        }
+        let step = f.uint("decoder_sparse_step")?.unwrap_or(1).max(1);
+        let dense: BTreeSet<u64> = f.uints("mlp_only_layers")?.into_iter().collect();
+        let layers = f.required("num_hidden_layers")?;
+        if step == 1 && dense.is_empty() {
+            return Ok(ExpertLayers::default());
+        }
+        if layers > MOST_LAYERS {
+            return Err(f.refuse(format!(
+                "num_hidden_layers: wanted at most {MOST_LAYERS} layers of two kinds, found {layers}"
+            )));
+        }
+        let has = |layer: usize| (layer as u64 + 1).is_multiple_of(step) && !dense.contains(&(layer as u64));
+        Ok(ExpertLayers::of(layers as usize, has))
     }
 
     /// The experts that a config.json means.
@@ -85,31 +113,41 @@ impl Family {
         let (width, renormalise) = match self {
             Family::Mixtral => (f.required("intermediate_size")?, true),
             Family::Qwen3 => {
-                f.only("decoder_sparse_step", &json!(1))?;
-                f.only("mlp_only_layers", &json!([]))?;
                 (f.required("moe_intermediate_size")?, f.bool("norm_topk_prob")?.unwrap_or(false))
             }
         };
-        let layers = f.required("num_hidden_layers")?.max(1) as f64;
+        let layers = self.read_layers(f)?;
+        let of_them = layers.count(&(0..f.required("num_hidden_layers")? as usize)).max(1) as f64;
         let coefficient = f.float("router_aux_loss_coef")?.unwrap_or(0.001);
         Ok(ExpertsConfig {
+            layers: Some(layers),
             count: Some(count),
             choices: Some(choices),
             width: Some(width),
             renormalise: Some(renormalise),
             // There the loss is k times that of here, and a mean over layers instead of a sum.
-            balance: coefficient * choices as f64 / layers,
+            balance: coefficient * choices as f64 / of_them,
             z_loss: 0.0,
         })
     }
 }
 
 /// Why no class with experts can express a model that has them.
-pub(super) fn obstacles(m: &Model, experts: &Experts) -> Option<String> {
-    let raw = !experts.renormalise && !m.qk_norm;
-    raw.then(|| {
-        "experts.renormalise = false without qk_norm (Mixtral divides by the sum; Qwen3 has qk_norm)".into()
-    })
+pub(super) fn obstacles(m: &Model, experts: &Experts) -> Vec<String> {
+    let mut list = Vec::new();
+    if !m.qk_norm && !experts.renormalise {
+        list.push(
+            "experts.renormalise = false without qk_norm (Mixtral divides by the sum; Qwen3 has qk_norm)"
+                .into(),
+        );
+    }
+    if !m.qk_norm && !m.expert_layers.is_all() {
+        list.push(
+            "experts.layers other than all without qk_norm (Mixtral has experts in all; Qwen3 has qk_norm)"
+                .into(),
+        );
+    }
+    list
 }
 
 /// The tensors that hold a parameter of experts.

@@ -7,8 +7,8 @@
 )]
 
 use bessemer_arch::{
-    ActivationChoice, Experts, InitChoice, Model, NormChoice, Placement, PositionChoice, RopeScaling,
-    RopeScalingKind, named,
+    ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, Placement,
+    PositionChoice, RopeScaling, RopeScalingKind, named,
 };
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
@@ -209,6 +209,14 @@ fn scaled_angles_windows_qkv_biases_and_qk_norm_come_back_as_they_were() {
             Model { experts: qwen3_moe().experts.map(|e| Experts { renormalise: true, ..e }), ..qwen3_moe() },
             "Qwen3MoeForCausalLM",
         ),
+        (
+            Model { layers: 5, expert_layers: ExpertLayers::Rule(LayerRule::Alternate), ..qwen3_moe() },
+            "Qwen3MoeForCausalLM",
+        ),
+        (
+            Model { layers: 4, expert_layers: ExpertLayers::Numbers(vec![0, 1, 3]), ..qwen3_moe() },
+            "Qwen3MoeForCausalLM",
+        ),
     ];
     for (n, (model, class)) in cases.into_iter().enumerate() {
         let list = weights(&model, true);
@@ -242,6 +250,10 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm, a window or experts"),
         (Model { qk_norm: true, qkv_bias: true, ..llama() }, "biases with qk_norm, a window or experts"),
         (Model { qkv_bias: true, ..mixtral() }, "biases with qk_norm, a window or experts"),
+        (
+            Model { expert_layers: ExpertLayers::Numbers(vec![1]), ..mixtral() },
+            "experts.layers other than all without qk_norm",
+        ),
         (Model { qk_norm: false, ..qwen3_moe() }, "experts.renormalise = false without qk_norm"),
         (Model { document_end: Some(1), ..llama() }, "document_mask"),
         (Model { positions: PositionChoice::Alibi, ..llama() }, "positions = alibi (Llama has rope)"),
@@ -382,8 +394,10 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         (mixtral(), "intermediate_size", "6", "another shape"),
         (mixtral(), "router_aux_loss_coef", "-1.0", "experts.balance"),
         (qwen3_moe(), "num_experts", "5", "mlp.experts.4.gate_proj"),
-        (qwen3_moe(), "decoder_sparse_step", "2", "decoder_sparse_step: 2"),
-        (qwen3_moe(), "mlp_only_layers", "[0]", "mlp_only_layers: [0]"),
+        (qwen3_moe(), "decoder_sparse_step", "2", "layers.0.mlp.gate_proj"),
+        (qwen3_moe(), "decoder_sparse_step", "3", "model.experts.layers"),
+        (qwen3_moe(), "mlp_only_layers", "[1]", "layers.1.mlp.gate_proj"),
+        (qwen3_moe(), "mlp_only_layers", "[-1]", "mlp_only_layers: wanted a list of whole numbers"),
         (qwen3_moe(), "moe_intermediate_size", "null", "moe_intermediate_size: missing"),
         (gpt2(), "scale_attn_weights", "false", "scale_attn_weights"),
         (gpt2(), "scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx"),

@@ -8,7 +8,9 @@
     reason = "a failed unwrap in a test's own plumbing is a failed test"
 )]
 
-use bessemer_arch::{ActivationChoice, Experts, Model, RopeScaling, RopeScalingKind, named};
+use bessemer_arch::{
+    ActivationChoice, ExpertLayers, Experts, LayerRule, Model, RopeScaling, RopeScalingKind, named,
+};
 use bessemer_checkpoint::HostTensors;
 use bessemer_checkpoint::hf::{HfExport, export_hf, import_hf};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
@@ -71,6 +73,15 @@ fn cases() -> Vec<(&'static str, &'static str, Model)> {
             Model { experts: experts(4, 2, true), ffn_width: 24, window: Some(5), ..llama.clone() },
         ),
         ("qwen3-moe", "Qwen3MoeForCausalLM", Model { experts: experts(6, 3, true), ..qwen3.clone() }),
+        (
+            "qwen3-moe-alternate",
+            "Qwen3MoeForCausalLM",
+            Model {
+                experts: experts(6, 3, true),
+                expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
+                ..qwen3.clone()
+            },
+        ),
         ("qwen3-moe-raw", "Qwen3MoeForCausalLM", Model { experts: experts(6, 3, false), ..qwen3.clone() }),
     ]
 }

@@ -172,6 +172,22 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("model.head_dim", "1 to 4096; even with rope", &["1", "4096"], &["0", "4097", "3 model.positions=rope"]),
     ("model.ffn_width", "1 to 2^22", &["1", "4194304"], &["0", "4194305"]),
     (
+        "model.experts.layers",
+        "numbers of layers in ascending order",
+        &[
+            "all model.architecture=llama",
+            "alternate model.architecture=llama",
+            "[0,3] model.architecture=llama",
+        ],
+        &[
+            "some model.architecture=llama",
+            "[] model.architecture=llama",
+            "[4] model.architecture=llama",
+            "[2,1] model.architecture=llama",
+            "[-1] model.architecture=llama",
+        ],
+    ),
+    (
         "model.experts.count",
         "1 to 16384",
         &["2 model.architecture=llama", "16384 model.architecture=llama"],
@@ -601,6 +617,7 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         let kinds: Vec<&str> = several.iter().map(of).collect();
         return match kinds[..] {
             ["name", "list of texts"] => "name, or list of texts",
+            ["name", "list of integers"] => "name, or list of integers",
             ["integer", "table", "table"] => "integer, or table",
             _ => panic!("kinds of one value that this page cannot name: {kinds:?}"),
         };
