@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, mixtral-8x7b, qwen3-30b-a3b. "gpt2", "llama" and "mixtral" are small models of that
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, mixtral-8x7b, qwen1.5-moe-a2.7b, qwen3-30b-a3b. "gpt2", "llama" and "mixtral" are small models of that
     /// style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
@@ -172,7 +172,10 @@ impl ModelConfig {
             kv_heads: size(model.kv_heads),
             head_dim: size(model.head_dim),
             ffn_width: size(model.ffn_width),
-            experts: model.experts.as_ref().map(|experts| ExpertsConfig::of(experts, &model.expert_layers)),
+            experts: model
+                .experts
+                .as_ref()
+                .map(|experts| ExpertsConfig::of(experts, &model.expert_layers, model.shared_expert)),
             context: size(model.context),
             norm: Some(model.norm),
             placement: model.placement,
@@ -252,6 +255,10 @@ impl ModelConfig {
             ffn_width: sizes.ffn_width,
             experts,
             expert_layers: written.and_then(|e| e.layers.clone()).unwrap_or(base.expert_layers),
+            shared_expert: match written {
+                Some(experts) => experts.resolve_shared(base.shared_expert)?,
+                None => base.shared_expert,
+            },
             context: sizes.context,
             norm,
             placement: self.placement,

@@ -20,6 +20,15 @@ pub struct Experts {
     pub renormalise: bool,
 }
 
+/// A feed-forward block beside the experts of a layer, which computes every token (Dai et al. 2024, DeepSeekMoE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedExpert {
+    /// Its width.
+    pub width: usize,
+    /// Its result is multiplied by the sigmoid of one number a token (Qwen2-MoE).
+    pub gate: bool,
+}
+
 /// Layers whose feed-forward block is experts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -115,6 +124,10 @@ pub struct ExpertsConfig {
     /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's probabilities. Left out:
     /// the architecture's, else true.
     pub renormalise: Option<bool>,
+    /// Width of a feed-forward block beside the experts, which computes every token; 0: none. Left out: the architecture's, else 0.
+    pub shared: Option<u64>,
+    /// Its result is multiplied by the sigmoid of one number a token (Qwen2-MoE). Left out: the architecture's, else false.
+    pub shared_gate: Option<bool>,
     /// Weight of the balance loss of each sequence and layer, which is 1 where every expert has equally many tokens; 0 leaves it out.
     pub balance: f64,
     /// Weight of the router's z-loss, the mean of lse^2, lse the log-sum-exp of a token's router logits (ST-MoE: 1e-3); 0 leaves it out.
@@ -129,6 +142,8 @@ impl Default for ExpertsConfig {
             choices: None,
             width: None,
             renormalise: None,
+            shared: None,
+            shared_gate: None,
             balance: 0.01,
             z_loss: 0.001,
         }
@@ -153,14 +168,40 @@ impl ExpertsConfig {
         Ok(experts)
     }
 
+    /// The block beside the experts. Keys left out are those of `base`.
+    pub(crate) fn resolve_shared(
+        &self,
+        base: Option<SharedExpert>,
+    ) -> Result<Option<SharedExpert>, ArchError> {
+        let width = self.shared.unwrap_or(base.map_or(0, |shared| shared.width as u64));
+        let gate = self.shared_gate.unwrap_or(base.is_some_and(|shared| shared.gate));
+        if width == 0 {
+            return match self.shared_gate {
+                Some(true) => Err(ArchError {
+                    key: "experts.shared_gate",
+                    problem: "true without a shared block; set experts.shared, its width, or take this out"
+                        .into(),
+                }),
+                _ => Ok(None),
+            };
+        }
+        Ok(Some(SharedExpert { width: positive("experts.shared", Some(width), 1, limits::FFN_WIDTH)?, gate }))
+    }
+
     /// The table that resolves to these experts in these layers.
-    pub(crate) fn of(experts: &Experts, layers: &ExpertLayers) -> ExpertsConfig {
+    pub(crate) fn of(
+        experts: &Experts,
+        layers: &ExpertLayers,
+        shared: Option<SharedExpert>,
+    ) -> ExpertsConfig {
         ExpertsConfig {
             layers: Some(layers.clone()),
             count: Some(experts.count as u64),
             choices: Some(experts.choices as u64),
             width: Some(experts.width as u64),
             renormalise: Some(experts.renormalise),
+            shared: Some(shared.map_or(0, |shared| shared.width as u64)),
+            shared_gate: Some(shared.is_some_and(|shared| shared.gate)),
             ..ExpertsConfig::default()
         }
     }
@@ -197,6 +238,7 @@ impl Model {
             ("experts.count", experts.count, limits::EXPERTS),
             ("experts.choices", experts.choices, limits::EXPERTS),
             ("experts.width", experts.width, limits::FFN_WIDTH),
+            ("experts.shared", self.shared_expert.map_or(1, |shared| shared.width), limits::FFN_WIDTH),
         ];
         for (key, value, most) in sizes {
             positive(key, Some(value as u64), 1, most)?;
@@ -253,7 +295,11 @@ impl Model {
     /// Parameters of the matrices of the feed-forward block of layer `layer` that a token uses.
     pub(crate) fn active_feed_forward(&self, layer: usize) -> usize {
         match self.experts_of(layer) {
-            Some(experts) => self.width * experts.count + experts.choices * self.expert_parameters(),
+            Some(experts) => {
+                let shared =
+                    self.shared_expert.map_or(0, |shared| 3 * shared.width + usize::from(shared.gate));
+                self.width * (experts.count + shared) + experts.choices * self.expert_parameters()
+            }
             None => self.width * (self.mlp_in_width() + self.ffn_width),
         }
     }
@@ -282,6 +328,7 @@ mod tests {
         let counts = [
             ("mixtral", 17_639_680, 11_151_616, 270_336, 117_227_520.0),
             ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, 176_160_768, 82_933_972_992.0),
+            ("qwen1.5-moe-a2.7b", 14_315_784_192, 2_689_173_504, 8_650_752, 16_682_483_712.0),
             ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704, 4_718_592, 27_913_617_408.0),
         ];
         for (name, parameters, active, expert, flops) in counts {
@@ -361,6 +408,15 @@ mod tests {
             let config = ModelConfig::of(&model);
             assert_eq!(config.resolve(None).unwrap(), model);
         }
+        let shared = SharedExpert { width: 100, gate: true };
+        let model = Model { expert_layers: alternate.clone(), shared_expert: Some(shared), ..all.clone() };
+        let sum: f64 =
+            model.split(3).unwrap().iter().map(|span| span.flops_per_token(&model, 100).total()).sum();
+        assert_eq!(sum, model.train_flops_per_token(100).0);
+        let without = Model { shared_expert: None, ..model.clone() };
+        assert_eq!(model.parameters() - without.parameters(), 2 * 256 * 301);
+        assert_eq!(model.active_parameters() - without.active_parameters(), 2 * 256 * 301);
+        assert_eq!(ModelConfig::of(&model).resolve(None).unwrap(), model);
         for wrong in [vec![], vec![5], vec![3, 3], vec![2, 1]] {
             let model = Model { expert_layers: ExpertLayers::Numbers(wrong), ..all.clone() };
             let e = model.check().unwrap_err().to_string();
@@ -387,6 +443,8 @@ mod tests {
         let one = ExpertsConfig { choices: Some(1), ..Default::default() };
         assert!(refused(one, "llama").starts_with("model.experts.renormalise: true with one choice"));
         assert!(refused(ExpertsConfig::default(), "gpt2").contains("found bias = true"));
+        let gate = ExpertsConfig { shared_gate: Some(true), ..Default::default() };
+        assert!(refused(gate, "llama").starts_with("model.experts.shared_gate: true without a shared block"));
         let none = ExpertsConfig { count: Some(0), ..Default::default() };
         assert!(refused(none, "llama").contains("model.experts.count: wanted 1 to"));
     }

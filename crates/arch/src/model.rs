@@ -5,7 +5,7 @@ use crate::choices::{
     RopeScaling,
 };
 use crate::config::{ArchError, limits, positive, ranged};
-use crate::experts::{ExpertLayers, Experts};
+use crate::experts::{ExpertLayers, Experts, SharedExpert};
 use serde::{Deserialize, Serialize};
 
 /// Feed-forward block of a resolved model.
@@ -44,6 +44,9 @@ pub struct Model {
     /// Layers that have experts, if the model has any.
     #[serde(default, skip_serializing_if = "ExpertLayers::is_all")]
     pub expert_layers: ExpertLayers,
+    /// Block beside the experts of a layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_expert: Option<SharedExpert>,
     /// T, longest sequence.
     pub context: usize,
     /// Normalisation.

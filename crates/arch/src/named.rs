@@ -1,7 +1,7 @@
 //! Architectures known by name. Sizes are those of the published configurations.
 
 use crate::choices::{ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice};
-use crate::experts::{ExpertLayers, Experts};
+use crate::experts::{ExpertLayers, Experts, SharedExpert};
 use crate::model::Model;
 
 /// All names that [`named`] knows.
@@ -22,6 +22,7 @@ pub const NAMED: &[&str] = &[
     "qwen3-0.6b",
     "mixtral",
     "mixtral-8x7b",
+    "qwen1.5-moe-a2.7b",
     "qwen3-30b-a3b",
 ];
 
@@ -36,6 +37,7 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         ffn_width: 4 * width,
         experts: None,
         expert_layers: ExpertLayers::default(),
+        shared_expert: None,
         context,
         norm: NormChoice::LayerNorm,
         placement: Placement::Pre,
@@ -80,6 +82,7 @@ fn llama(
         ffn_width,
         experts: None,
         expert_layers: ExpertLayers::default(),
+        shared_expert: None,
         context: 8192,
         norm: NormChoice::RmsNorm,
         placement: Placement::Pre,
@@ -162,6 +165,14 @@ pub fn named(name: &str) -> Option<Model> {
             rope_theta: 1_000_000.0,
             experts: experts(8, 2, 14336),
             ..llama(32000, 4096, 32, 14336, 32, 8)
+        },
+        "qwen1.5-moe-a2.7b" => Model {
+            norm_eps: 1e-6,
+            rope_theta: 1_000_000.0,
+            qkv_bias: true,
+            experts: Some(Experts { count: 60, choices: 4, width: 1408, renormalise: false }),
+            shared_expert: Some(SharedExpert { width: 5632, gate: true }),
+            ..llama(151_936, 2048, 24, 5632, 16, 16)
         },
         "qwen3-30b-a3b" => Model {
             head_dim: 128,

@@ -170,6 +170,10 @@ fn expert_slices(model: &Model, of: impl Fn(usize) -> Vec<Slice>) -> Vec<Slice> 
     })
 }
 
+fn shared_width(model: &Model) -> usize {
+    model.shared_expert.map_or(0, |shared| shared.width)
+}
+
 const TABLE: RoleRow = RoleRow {
     constant: "",
     name: "",
@@ -187,7 +191,7 @@ const TABLE: RoleRow = RoleRow {
 
 const MATRIX: RoleRow = RoleRow { class: ParamClass::Matrix, unit: RoleUnit::Layer, ..TABLE };
 
-/// Matrix of a router, or the matrices of all experts of a layer, one below the other. Whole on every rank.
+/// Matrix of a router, the matrices of all experts of a layer, one below the other, or of the block beside them. Whole on every rank.
 const EXPERTS: RoleRow = RoleRow {
     layers: LayerKind::Experts,
     dim: None,
@@ -337,6 +341,27 @@ roles! {
     ExpertsDownWeight: RoleRow {
         name: "mlp.experts.down.weight",
         values: RoleValues::Matrix(|model| expert_slices(model, |f| vec![(Part::Down, f, model.width)])),
+        ..EXPERTS
+    },
+    SharedGateUpWeight: RoleRow {
+        name: "mlp.shared.gate_up.weight",
+        present: |model| model.shared_expert.is_some(),
+        values: RoleValues::Matrix(|model| {
+            let (d, f) = (model.width, shared_width(model));
+            vec![(Part::Gate, d, f), (Part::Up, d, f)]
+        }),
+        ..EXPERTS
+    },
+    SharedDownWeight: RoleRow {
+        name: "mlp.shared.down.weight",
+        present: |model| model.shared_expert.is_some(),
+        values: RoleValues::Matrix(|model| vec![(Part::Down, shared_width(model), model.width)]),
+        ..EXPERTS
+    },
+    SharedGateWeight: RoleRow {
+        name: "mlp.shared.gate.weight",
+        present: |model| model.shared_expert.is_some_and(|shared| shared.gate),
+        values: RoleValues::Matrix(|model| vec![(Part::Router, model.width, 1)]),
         ..EXPERTS
     },
     DownWeight: RoleRow {

@@ -1,10 +1,12 @@
-//! Relatives of Llama whose feed-forward blocks are experts: `MixtralForCausalLM` and `Qwen3MoeForCausalLM`.
+//! Relatives of Llama whose feed-forward blocks are experts: `MixtralForCausalLM`, `Qwen2MoeForCausalLM` and `Qwen3MoeForCausalLM`.
 //!
-//! | here | `MixtralForCausalLM`, in `block_sparse_moe` | `Qwen3MoeForCausalLM`, in `mlp` |
+//! | here | `MixtralForCausalLM`, in `block_sparse_moe` | the others, in `mlp` |
 //! |---|---|---|
 //! | `mlp.router` | `gate` | `gate` |
 //! | `mlp.experts.gate_up`, rows of expert e: its gate, its up | `experts.e.w1`, `experts.e.w3` | `experts.e.gate_proj`, `experts.e.up_proj` |
 //! | `mlp.experts.down`, rows of expert e | `experts.e.w2` | `experts.e.down_proj` |
+//!
+//! | `mlp.shared.gate_up`, `down`, `gate` | – | `shared_expert.{gate,up,down}_proj`, `shared_expert_gate` (Qwen2) |
 //!
 //! Files have a tensor for each matrix of each expert. A tensor that holds a layer's experts is refused: some programs write them
 //! `[experts, outputs, inputs]`, others `[experts, inputs, outputs]`, under one name.
@@ -23,6 +25,8 @@ const MOST_LAYERS: u64 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Mixtral,
+    /// A gated block beside the experts.
+    Qwen2,
     /// Normalised queries and keys.
     Qwen3,
 }
@@ -30,17 +34,24 @@ pub(super) enum Family {
 impl Family {
     /// The one that expresses a model with experts.
     pub(super) fn of(m: &Model) -> Option<Family> {
-        m.experts.map(|_| if m.qk_norm { Family::Qwen3 } else { Family::Mixtral })
+        m.experts.map(|_| match (m.qk_norm, m.shared_expert) {
+            (true, _) => Family::Qwen3,
+            (false, Some(_)) => Family::Qwen2,
+            (false, None) => Family::Mixtral,
+        })
     }
 
     /// The one of that `model_type`.
     pub(super) fn named(model_type: &str) -> Option<Family> {
-        [Family::Mixtral, Family::Qwen3].into_iter().find(|family| family.model_type() == model_type)
+        [Family::Mixtral, Family::Qwen2, Family::Qwen3]
+            .into_iter()
+            .find(|family| family.model_type() == model_type)
     }
 
     pub(super) fn class(self) -> &'static str {
         match self {
             Family::Mixtral => "MixtralForCausalLM",
+            Family::Qwen2 => "Qwen2MoeForCausalLM",
             Family::Qwen3 => "Qwen3MoeForCausalLM",
         }
     }
@@ -48,6 +59,7 @@ impl Family {
     pub(super) fn model_type(self) -> &'static str {
         match self {
             Family::Mixtral => "mixtral",
+            Family::Qwen2 => "qwen2_moe",
             Family::Qwen3 => "qwen3_moe",
         }
     }
@@ -57,7 +69,7 @@ impl Family {
         let Some(Experts { count, choices, width, renormalise }) = m.experts else { return Map::new() };
         let value = match self {
             Family::Mixtral => json!({ "num_local_experts": count, "intermediate_size": width }),
-            Family::Qwen3 => json!({
+            Family::Qwen2 | Family::Qwen3 => json!({
                 "num_experts": count,
                 "moe_intermediate_size": width,
                 "norm_topk_prob": renormalise,
@@ -69,6 +81,11 @@ impl Family {
             }),
         };
         let mut map = value.as_object().cloned().unwrap_or_default();
+        if self == Family::Qwen2 {
+            let width = m.shared_expert.map(|shared| shared.width);
+            map.insert("shared_expert_intermediate_size".into(), json!(width));
+            map.insert("qkv_bias".into(), json!(m.qkv_bias));
+        }
         map.insert("num_experts_per_tok".into(), json!(choices));
         map.insert("output_router_logits".into(), json!(false));
         if let Some(balance) = balance {
@@ -103,7 +120,7 @@ impl Family {
         // One number has had two names in either class.
         let (count, other) = match self {
             Family::Mixtral => ("num_local_experts", "num_experts"),
-            Family::Qwen3 => ("num_experts", "num_local_experts"),
+            Family::Qwen2 | Family::Qwen3 => ("num_experts", "num_local_experts"),
         };
         let count = match f.uint(count)? {
             None if f.has(other) => f.required(other)?,
@@ -112,9 +129,13 @@ impl Family {
         let choices = f.required("num_experts_per_tok")?;
         let (width, renormalise) = match self {
             Family::Mixtral => (f.required("intermediate_size")?, true),
-            Family::Qwen3 => {
+            Family::Qwen2 | Family::Qwen3 => {
                 (f.required("moe_intermediate_size")?, f.bool("norm_topk_prob")?.unwrap_or(false))
             }
+        };
+        let shared = match self {
+            Family::Qwen2 => f.required("shared_expert_intermediate_size")?,
+            _ => 0,
         };
         let layers = self.read_layers(f)?;
         let of_them = layers.count(&(0..f.required("num_hidden_layers")? as usize)).max(1) as f64;
@@ -125,6 +146,8 @@ impl Family {
             choices: Some(choices),
             width: Some(width),
             renormalise: Some(renormalise),
+            shared: Some(shared),
+            shared_gate: Some(shared > 0),
             // There the loss is k times that of here, and a mean over layers instead of a sum.
             balance: coefficient * choices as f64 / of_them,
             z_loss: 0.0,
@@ -135,17 +158,33 @@ impl Family {
 /// Why no class with experts can express a model that has them.
 pub(super) fn obstacles(m: &Model, experts: &Experts) -> Vec<String> {
     let mut list = Vec::new();
-    if !m.qk_norm && !experts.renormalise {
-        list.push(
-            "experts.renormalise = false without qk_norm (Mixtral divides by the sum; Qwen3 has qk_norm)"
-                .into(),
-        );
-    }
-    if !m.qk_norm && !m.expert_layers.is_all() {
-        list.push(
-            "experts.layers other than all without qk_norm (Mixtral has experts in all; Qwen3 has qk_norm)"
-                .into(),
-        );
+    let mut need = |ok: bool, text: &str| {
+        if !ok {
+            list.push(text.into());
+        }
+    };
+    match Family::of(m) {
+        Some(Family::Mixtral) => {
+            need(
+                experts.renormalise,
+                "experts.renormalise = false with neither qk_norm nor a shared block (Mixtral divides by the sum)",
+            );
+            need(
+                m.expert_layers.is_all(),
+                "experts.layers other than all with neither qk_norm nor a shared block (Mixtral has them in all)",
+            );
+            need(!m.qkv_bias, "qkv_bias without a shared block (Mixtral has none, Qwen2-MoE has one)");
+        }
+        Some(Family::Qwen2) => {
+            need(m.window.is_none(), "a window with a shared block (Qwen2-MoE has none)");
+            let gated = m.shared_expert.is_none_or(|shared| shared.gate);
+            need(gated, "a shared block without experts.shared_gate (that of Qwen2-MoE has one)");
+        }
+        Some(Family::Qwen3) => {
+            need(m.shared_expert.is_none(), "a shared block with qk_norm (Qwen3-MoE has no such block)");
+            need(!m.qkv_bias, "qkv_bias with qk_norm (Qwen3-MoE has no biases)");
+        }
+        None => {}
     }
     list
 }
@@ -155,7 +194,7 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
     let (Some(family), Some(experts)) = (Family::of(m), m.experts) else { return Vec::new() };
     let (block, [gate, up, down]) = match family {
         Family::Mixtral => ("block_sparse_moe", ["w1", "w3", "w2"]),
-        Family::Qwen3 => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
+        Family::Qwen2 | Family::Qwen3 => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
     };
     let of_all = |matrices: &[(&str, usize)]| {
         let of = |expert| {
@@ -170,6 +209,14 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
         ParamRole::RouterWeight => vec![in_layers(id, &format!("{block}.gate"), experts.count)],
         ParamRole::ExpertsGateUpWeight => of_all(&[(gate, experts.width), (up, experts.width)]),
         ParamRole::ExpertsDownWeight => of_all(&[(down, m.width)]),
+        ParamRole::SharedGateUpWeight => {
+            let rows = m.shared_expert.map_or(0, |shared| shared.width);
+            [gate, up].map(|matrix| in_layers(id, &format!("{block}.shared_expert.{matrix}"), rows)).into()
+        }
+        ParamRole::SharedDownWeight => {
+            vec![in_layers(id, &format!("{block}.shared_expert.{down}"), m.width)]
+        }
+        ParamRole::SharedGateWeight => vec![in_layers(id, &format!("{block}.shared_expert_gate"), 1)],
         _ => Vec::new(),
     }
 }

@@ -143,7 +143,7 @@ pub(crate) fn written(choice: impl serde::Serialize) -> String {
 }
 
 /// Roles of the parameters that the formats have tensors for.
-const FORMAT_ROLES: [ParamRole; 24] = [
+const FORMAT_ROLES: [ParamRole; 27] = [
     ParamRole::TokenTable,
     ParamRole::PositionTable,
     ParamRole::AttentionNormWeight,
@@ -163,6 +163,9 @@ const FORMAT_ROLES: [ParamRole; 24] = [
     ParamRole::RouterWeight,
     ParamRole::ExpertsGateUpWeight,
     ParamRole::ExpertsDownWeight,
+    ParamRole::SharedGateUpWeight,
+    ParamRole::SharedDownWeight,
+    ParamRole::SharedGateWeight,
     ParamRole::DownWeight,
     ParamRole::DownBias,
     ParamRole::FinalNormWeight,

@@ -38,12 +38,9 @@ pub(crate) fn obstacles(m: &Model) -> Vec<String> {
         !(m.qk_norm && m.window.is_some()),
         "qk_norm with a window (Qwen3 has one, Mistral the other)".into(),
     );
-    let relative = m.qk_norm || m.window.is_some() || m.experts.is_some();
+    let relative = m.qk_norm || m.window.is_some();
     let biases = m.bias || m.qkv_bias;
-    need(
-        !(relative && biases),
-        "biases with qk_norm, a window or experts (Qwen3, Mistral and Mixtral have none)".into(),
-    );
+    need(!(relative && biases), "biases with qk_norm or a window (Qwen3 and Mistral have none)".into());
     if let Some(experts) = &m.experts {
         list.extend(experts::obstacles(m, experts));
     }
@@ -149,7 +146,8 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     }
     // One as long as the context hides nothing.
     window = window.filter(|w| *w < context);
-    if qwen2 || qwen3 {
+    let qwen2_moe = family == Some(Family::Qwen2);
+    if qwen2 || qwen3 || qwen2_moe {
         f.only("use_sliding_window", &json!(false))?;
     }
     if qwen3 {
@@ -165,7 +163,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         f.refuse(format!("hidden_act: {name:?} is not supported; supported: silu, gelu_pytorch_tanh"))
     })?;
     // Qwen2's biases are part of the class, whatever these keys say.
-    let switch = |key| if qwen2 { Ok(false) } else { f.bool(key).map(|b| b.unwrap_or(false)) };
+    let switch = |key| if qwen2 || qwen2_moe { Ok(false) } else { f.bool(key).map(|b| b.unwrap_or(false)) };
     let (attention, mlp) = (switch("attention_bias")?, switch("mlp_bias")?);
     let bias = attention || mlp;
     let absent = AbsentBiases { attention: bias && !attention, mlp: bias && !mlp };
@@ -184,6 +182,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(match kind {
             "mistral" | "mixtral" => 8,
             "qwen2" | "qwen3" => 32,
+            "qwen2_moe" => 16,
             "qwen3_moe" => 4,
             _ => heads,
         })),
@@ -200,7 +199,10 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         window,
         qk_norm: Some(qwen3),
         bias: Some(bias),
-        qkv_bias: qwen2.then_some(true),
+        qkv_bias: match qwen2_moe {
+            true => Some(f.bool("qkv_bias")?.unwrap_or(true)),
+            false => qwen2.then_some(true),
+        },
         tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(false)),
         dropout: f.float("attention_dropout")?.unwrap_or(0.0),
         init_std: f.float("initializer_range")?.unwrap_or(0.02),

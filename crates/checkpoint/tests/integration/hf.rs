@@ -8,7 +8,7 @@
 
 use bessemer_arch::{
     ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, Placement,
-    PositionChoice, RopeScaling, RopeScalingKind, named,
+    PositionChoice, RopeScaling, RopeScalingKind, SharedExpert, named,
 };
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
@@ -61,6 +61,12 @@ fn mixtral() -> Model {
 fn qwen3_moe() -> Model {
     let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
     Model { experts: Some(experts), qk_norm: true, ..llama() }
+}
+
+fn qwen2_moe() -> Model {
+    let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
+    let shared_expert = Some(SharedExpert { width: 9, gate: true });
+    Model { experts: Some(experts), shared_expert, qkv_bias: true, ..llama() }
 }
 
 /// Distinct values everywhere, exact in bf16 only where `coarse`.
@@ -205,6 +211,11 @@ fn scaled_angles_windows_qkv_biases_and_qk_norm_come_back_as_they_were() {
             "MixtralForCausalLM",
         ),
         (qwen3_moe(), "Qwen3MoeForCausalLM"),
+        (qwen2_moe(), "Qwen2MoeForCausalLM"),
+        (
+            Model { qkv_bias: false, expert_layers: ExpertLayers::Numbers(vec![0]), ..qwen2_moe() },
+            "Qwen2MoeForCausalLM",
+        ),
         (
             Model { experts: qwen3_moe().experts.map(|e| Experts { renormalise: true, ..e }), ..qwen3_moe() },
             "Qwen3MoeForCausalLM",
@@ -247,14 +258,23 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         (Model { embedding_scale: 4.0, ..gpt2() }, "embedding_scale = 4 (only 1"),
         (Model { qk_norm: true, ..gpt2() }, "qk_norm (GPT-2 has none)"),
         (Model { qk_norm: true, window: Some(4), ..llama() }, "qk_norm with a window"),
-        (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm, a window or experts"),
-        (Model { qk_norm: true, qkv_bias: true, ..llama() }, "biases with qk_norm, a window or experts"),
-        (Model { qkv_bias: true, ..mixtral() }, "biases with qk_norm, a window or experts"),
+        (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm or a window"),
+        (Model { qk_norm: true, qkv_bias: true, ..llama() }, "biases with qk_norm or a window"),
+        (Model { window: Some(4), qkv_bias: false, ..qwen2_moe() }, "a window with a shared block"),
+        (
+            Model { shared_expert: Some(SharedExpert { width: 9, gate: false }), ..qwen2_moe() },
+            "a shared block without experts.shared_gate",
+        ),
+        (Model { qk_norm: true, qkv_bias: false, ..qwen2_moe() }, "a shared block with qk_norm"),
+        (Model { qkv_bias: true, ..mixtral() }, "qkv_bias without a shared block"),
         (
             Model { expert_layers: ExpertLayers::Numbers(vec![1]), ..mixtral() },
-            "experts.layers other than all without qk_norm",
+            "experts.layers other than all with neither qk_norm nor a shared block",
         ),
-        (Model { qk_norm: false, ..qwen3_moe() }, "experts.renormalise = false without qk_norm"),
+        (
+            Model { qk_norm: false, ..qwen3_moe() },
+            "experts.renormalise = false with neither qk_norm nor a shared block",
+        ),
         (Model { document_end: Some(1), ..llama() }, "document_mask"),
         (Model { positions: PositionChoice::Alibi, ..llama() }, "positions = alibi (Llama has rope)"),
         (Model { positions: PositionChoice::Sinusoidal, ..gpt2() }, "positions = sinusoidal (GPT-2"),
@@ -387,6 +407,10 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         (llama(), "intermediate_size", "21", "another shape"),
         (Model { qkv_bias: true, ..llama() }, "use_sliding_window", "true", "use_sliding_window"),
         (Model { qkv_bias: true, ..llama() }, "model_type", r#""llama""#, "architectures"),
+        (qwen2_moe(), "shared_expert_intermediate_size", "null", "shared_expert_intermediate_size: missing"),
+        (qwen2_moe(), "shared_expert_intermediate_size", "10", "another shape"),
+        (qwen2_moe(), "use_sliding_window", "true", "use_sliding_window"),
+        (qwen2_moe(), "qkv_bias", "false", "unexpected"),
         (mixtral(), "num_local_experts", "null", "num_local_experts: missing"),
         (mixtral(), "num_local_experts", "4", "block_sparse_moe.experts.3.w1"),
         (mixtral(), "num_local_experts", "2", "unexpected"),

@@ -9,7 +9,8 @@
 )]
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, LayerRule, Model, RopeScaling, RopeScalingKind, named,
+    ActivationChoice, ExpertLayers, Experts, LayerRule, Model, RopeScaling, RopeScalingKind, SharedExpert,
+    named,
 };
 use bessemer_checkpoint::HostTensors;
 use bessemer_checkpoint::hf::{HfExport, export_hf, import_hf};
@@ -80,6 +81,16 @@ fn cases() -> Vec<(&'static str, &'static str, Model)> {
                 experts: experts(6, 3, true),
                 expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
                 ..qwen3.clone()
+            },
+        ),
+        (
+            "qwen2-moe",
+            "Qwen2MoeForCausalLM",
+            Model {
+                experts: experts(6, 3, false),
+                shared_expert: Some(SharedExpert { width: 40, gate: true }),
+                qkv_bias: true,
+                ..llama.clone()
             },
         ),
         ("qwen3-moe-raw", "Qwen3MoeForCausalLM", Model { experts: experts(6, 3, false), ..qwen3.clone() }),

@@ -17,6 +17,7 @@ mod experts;
 mod head;
 mod mlp;
 mod residual;
+mod shared_expert;
 
 pub use embedding::sinusoids;
 pub use experts::{BALANCE_LOSS, ROUTER_Z_LOSS};

@@ -206,6 +206,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["4194305 model.architecture=llama"],
     ),
     (
+        "model.experts.shared",
+        "0 to 2^22",
+        &["0 model.architecture=llama", "4194304 model.architecture=llama"],
+        &["4194305 model.architecture=llama"],
+    ),
+    (
         "model.experts.balance",
         "0 to 1",
         &["0 model.architecture=llama", "1 model.architecture=llama"],

@@ -15,6 +15,7 @@ mod dtype;
 mod elementwise;
 mod embedding;
 mod expert_rows;
+mod gated_rows;
 mod grouped;
 mod linear;
 mod log_sums;
@@ -43,6 +44,7 @@ pub use elementwise::{
 };
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
 pub use expert_rows::{AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW};
+pub use gated_rows::{AddGatedRows, AddGatedRowsBackward};
 pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
@@ -187,6 +189,8 @@ ops!(
     AdamW,
     AdamWInt8,
     Add,
+    AddGatedRows,
+    AddGatedRowsBackward,
     AssignRows,
     Attention,
     AttentionBackward,
