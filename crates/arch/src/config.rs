@@ -4,7 +4,7 @@ use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     RopeScaling, RopeScalingKind,
 };
-use crate::experts::ExpertsConfig;
+use crate::experts::{Experts, ExpertsConfig};
 use crate::model::Model;
 use crate::named::{NAMED, named};
 use schemars::JsonSchema;
@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b. "gpt2" and "llama" are small models of that style.
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, mixtral-8x7b, qwen1.5-moe-a2.7b, qwen3-30b-a3b. "gpt2", "llama" and "mixtral" are small models of that
+    /// style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
     pub vocab_size: u64,
@@ -31,7 +32,7 @@ pub struct ModelConfig {
     pub head_dim: Option<u64>,
     /// Width of the feed-forward block.
     pub ffn_width: Option<u64>,
-    /// Experts in place of the feed-forward blocks.
+    /// Experts in place of feed-forward blocks.
     pub experts: Option<ExpertsConfig>,
     /// Longest sequence that the model can read (positions).
     pub context: Option<u64>,
@@ -171,7 +172,10 @@ impl ModelConfig {
             kv_heads: size(model.kv_heads),
             head_dim: size(model.head_dim),
             ffn_width: size(model.ffn_width),
-            experts: model.experts.as_ref().map(ExpertsConfig::of),
+            experts: model
+                .experts
+                .as_ref()
+                .map(|experts| ExpertsConfig::of(experts, &model.expert_layers, model.shared_expert)),
             context: size(model.context),
             norm: Some(model.norm),
             placement: model.placement,
@@ -240,10 +244,7 @@ impl ModelConfig {
         let rope_theta = ranged("rope_theta", self.rope_theta.unwrap_or(base.rope_theta), 1.0, 1e12)?;
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
         let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
-        let experts = match &self.experts {
-            Some(experts) => Some(experts.resolve(sizes.ffn_width)?),
-            None => base.experts,
-        };
+        let (written, experts) = (self.experts.as_ref(), self.experts(&base, sizes.ffn_width)?);
         let model = Model {
             vocab_size,
             layers: sizes.layers,
@@ -253,6 +254,11 @@ impl ModelConfig {
             head_dim: sizes.head_dim,
             ffn_width: sizes.ffn_width,
             experts,
+            expert_layers: written.and_then(|e| e.layers.clone()).unwrap_or(base.expert_layers),
+            shared_expert: match written {
+                Some(experts) => experts.resolve_shared(base.shared_expert)?,
+                None => base.shared_expert,
+            },
             context: sizes.context,
             norm,
             placement: self.placement,
@@ -279,6 +285,26 @@ impl ModelConfig {
         };
         model.check_experts()?;
         Ok(model)
+    }
+
+    /// The experts of the model, whose feed-forward blocks are `ffn_width` wide.
+    fn experts(&self, base: &Model, ffn_width: usize) -> Result<Option<Experts>, ArchError> {
+        let follows = |experts: &Experts| experts.width == base.ffn_width;
+        let base = base.experts.map(|experts| match follows(&experts) {
+            true => Experts { width: ffn_width, ..experts },
+            false => experts,
+        });
+        match &self.experts {
+            Some(experts) => experts.resolve(base, ffn_width).map(Some),
+            None => Ok(base),
+        }
+    }
+
+    /// Weights of the balance loss and of the router's z-loss; zeros without experts.
+    pub fn expert_losses(&self) -> [f64; 2] {
+        let usual = || named(&self.architecture)?.experts.map(|_| ExpertsConfig::default());
+        let experts = self.experts.clone().or_else(usual);
+        experts.map_or([0.0; 2], |experts| [experts.balance, experts.z_loss])
     }
 
     /// Rows of the token table.

@@ -4,8 +4,9 @@ use crate::config::{ArchError, limits, positive, ranged};
 use crate::model::{MlpKind, Model};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
-/// Experts in place of the feed-forward block of every layer, each a block of its own; a softmax router chooses some for each token
+/// Experts in place of the feed-forward block of a layer, each a block of its own; a softmax router chooses some for each token
 /// and weighs their results (Shazeer et al. 2017; Jiang et al. 2024, Mixtral).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Experts {
@@ -19,18 +20,114 @@ pub struct Experts {
     pub renormalise: bool,
 }
 
-/// `[model.experts]`: experts in place of the feed-forward block of every layer.
+/// A feed-forward block beside the experts of a layer, which computes every token (Dai et al. 2024, DeepSeekMoE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedExpert {
+    /// Its width.
+    pub width: usize,
+    /// Its result is multiplied by the sigmoid of one number a token (Qwen2-MoE).
+    pub gate: bool,
+}
+
+/// Layers whose feed-forward block is experts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ExpertLayers {
+    /// A rule.
+    Rule(LayerRule),
+    /// Numbers of layers from 0, in ascending order.
+    Numbers(Vec<usize>),
+}
+
+/// Layers of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LayerRule {
+    /// Every layer.
+    All,
+    /// Every second layer: 1, 3, 5, ... (Lepikhin et al. 2020, GShard).
+    Alternate,
+}
+
+impl Default for ExpertLayers {
+    fn default() -> Self {
+        ExpertLayers::Rule(LayerRule::All)
+    }
+}
+
+impl ExpertLayers {
+    /// Whether every layer has experts by rule.
+    pub fn is_all(&self) -> bool {
+        *self == ExpertLayers::default()
+    }
+
+    /// Those of a model of `layers` layers for which `has` is true.
+    pub fn of(layers: usize, has: impl Fn(usize) -> bool) -> ExpertLayers {
+        let numbers: Vec<usize> = (0..layers).filter(|layer| has(*layer)).collect();
+        let of_rule = |layer: &usize| layer % 2 == 1;
+        match numbers.len() == layers {
+            true => ExpertLayers::default(),
+            false if numbers.iter().copied().eq((0..layers).filter(of_rule)) => {
+                ExpertLayers::Rule(LayerRule::Alternate)
+            }
+            false => ExpertLayers::Numbers(numbers),
+        }
+    }
+
+    fn has(&self, layer: usize) -> bool {
+        match self {
+            ExpertLayers::Rule(LayerRule::All) => true,
+            ExpertLayers::Rule(LayerRule::Alternate) => layer % 2 == 1,
+            ExpertLayers::Numbers(numbers) => numbers.contains(&layer),
+        }
+    }
+
+    /// Those among `layers`.
+    pub fn count(&self, layers: &Range<usize>) -> usize {
+        match self {
+            ExpertLayers::Rule(LayerRule::All) => layers.len(),
+            ExpertLayers::Rule(LayerRule::Alternate) => layers.end / 2 - layers.start.min(layers.end) / 2,
+            ExpertLayers::Numbers(numbers) => numbers.iter().filter(|layer| layers.contains(layer)).count(),
+        }
+    }
+
+    fn check(&self, layers: usize) -> Result<(), ArchError> {
+        let ExpertLayers::Numbers(numbers) = self else { return Ok(()) };
+        let ascend = numbers.windows(2).all(|two| two[0] < two[1]);
+        if ascend && numbers.last().is_some_and(|last| *last < layers) {
+            return Ok(());
+        }
+        let few: Vec<&usize> = numbers.iter().take(16).collect();
+        Err(ArchError {
+            key: "experts.layers",
+            problem: format!(
+                "wanted \"all\", \"alternate\" or numbers of layers from 0 to {} in ascending order, found {few:?}",
+                layers.saturating_sub(1)
+            ),
+        })
+    }
+}
+
+/// `[model.experts]`: experts in place of feed-forward blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExpertsConfig {
-    /// Experts of each layer.
-    pub count: u64,
-    /// Experts that compute each token.
-    pub choices: u64,
-    /// Width of an expert; 0 takes `ffn_width`.
-    pub width: u64,
-    /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's probabilities.
-    pub renormalise: bool,
+    /// Layers that have experts: "all", "alternate" (1, 3, 5, ...) or numbers of layers from 0. The others keep their feed-forward block.
+    /// Left out: the architecture's, else "all".
+    pub layers: Option<ExpertLayers>,
+    /// Experts of each layer. Left out: the architecture's, else 8.
+    pub count: Option<u64>,
+    /// Experts that compute each token. Left out: the architecture's, else 2.
+    pub choices: Option<u64>,
+    /// Width of an expert; 0 takes `ffn_width`. Left out: the architecture's, else `ffn_width`.
+    pub width: Option<u64>,
+    /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's probabilities. Left out:
+    /// the architecture's, else true.
+    pub renormalise: Option<bool>,
+    /// Width of a feed-forward block beside the experts, which computes every token; 0: none. Left out: the architecture's, else 0.
+    pub shared: Option<u64>,
+    /// Its result is multiplied by the sigmoid of one number a token (Qwen2-MoE). Left out: the architecture's, else false.
+    pub shared_gate: Option<bool>,
     /// Weight of the balance loss of each sequence and layer, which is 1 where every expert has equally many tokens; 0 leaves it out.
     pub balance: f64,
     /// Weight of the router's z-loss, the mean of lse^2, lse the log-sum-exp of a token's router logits (ST-MoE: 1e-3); 0 leaves it out.
@@ -39,34 +136,72 @@ pub struct ExpertsConfig {
 
 impl Default for ExpertsConfig {
     fn default() -> Self {
-        ExpertsConfig { count: 8, choices: 2, width: 0, renormalise: true, balance: 0.01, z_loss: 0.001 }
+        ExpertsConfig {
+            layers: None,
+            count: None,
+            choices: None,
+            width: None,
+            renormalise: None,
+            shared: None,
+            shared_gate: None,
+            balance: 0.01,
+            z_loss: 0.001,
+        }
     }
 }
 
 impl ExpertsConfig {
-    /// The experts that this table means in a model whose feed-forward blocks are `ffn_width` wide.
-    pub(crate) fn resolve(&self, ffn_width: usize) -> Result<Experts, ArchError> {
-        let width = if self.width == 0 { ffn_width as u64 } else { self.width };
+    /// The experts that this table means in a model whose feed-forward blocks are `ffn_width` wide. Keys left out are those of `base`.
+    pub(crate) fn resolve(&self, base: Option<Experts>, ffn_width: usize) -> Result<Experts, ArchError> {
+        let base = base.unwrap_or(Experts { count: 8, choices: 2, width: ffn_width, renormalise: true });
+        let width = self.width.map(|width| if width == 0 { ffn_width as u64 } else { width });
         for (key, weight) in [("experts.balance", self.balance), ("experts.z_loss", self.z_loss)] {
             ranged(key, weight, 0.0, 1.0)?;
         }
         let experts = Experts {
-            count: positive("experts.count", Some(self.count), 1, limits::EXPERTS)?,
-            choices: positive("experts.choices", Some(self.choices), 1, limits::EXPERTS)?,
-            width: positive("experts.width", Some(width), 1, limits::FFN_WIDTH)?,
-            renormalise: self.renormalise,
+            count: positive("experts.count", self.count, base.count, limits::EXPERTS)?,
+            choices: positive("experts.choices", self.choices, base.choices, limits::EXPERTS)?,
+            width: positive("experts.width", width, base.width, limits::FFN_WIDTH)?,
+            renormalise: self.renormalise.unwrap_or(base.renormalise),
         };
         experts.check()?;
         Ok(experts)
     }
 
-    /// The table that resolves to these experts.
-    pub(crate) fn of(experts: &Experts) -> ExpertsConfig {
+    /// The block beside the experts. Keys left out are those of `base`.
+    pub(crate) fn resolve_shared(
+        &self,
+        base: Option<SharedExpert>,
+    ) -> Result<Option<SharedExpert>, ArchError> {
+        let width = self.shared.unwrap_or(base.map_or(0, |shared| shared.width as u64));
+        let gate = self.shared_gate.unwrap_or(base.is_some_and(|shared| shared.gate));
+        if width == 0 {
+            return match self.shared_gate {
+                Some(true) => Err(ArchError {
+                    key: "experts.shared_gate",
+                    problem: "true without a shared block; set experts.shared, its width, or take this out"
+                        .into(),
+                }),
+                _ => Ok(None),
+            };
+        }
+        Ok(Some(SharedExpert { width: positive("experts.shared", Some(width), 1, limits::FFN_WIDTH)?, gate }))
+    }
+
+    /// The table that resolves to these experts in these layers.
+    pub(crate) fn of(
+        experts: &Experts,
+        layers: &ExpertLayers,
+        shared: Option<SharedExpert>,
+    ) -> ExpertsConfig {
         ExpertsConfig {
-            count: experts.count as u64,
-            choices: experts.choices as u64,
-            width: experts.width as u64,
-            renormalise: experts.renormalise,
+            layers: Some(layers.clone()),
+            count: Some(experts.count as u64),
+            choices: Some(experts.choices as u64),
+            width: Some(experts.width as u64),
+            renormalise: Some(experts.renormalise),
+            shared: Some(shared.map_or(0, |shared| shared.width as u64)),
+            shared_gate: Some(shared.is_some_and(|shared| shared.gate)),
             ..ExpertsConfig::default()
         }
     }
@@ -98,10 +233,12 @@ impl Model {
     /// Refuses experts that the model's other choices leave undefined.
     pub(crate) fn check_experts(&self) -> Result<(), ArchError> {
         let Some(experts) = &self.experts else { return Ok(()) };
+        self.expert_layers.check(self.layers)?;
         let sizes = [
             ("experts.count", experts.count, limits::EXPERTS),
             ("experts.choices", experts.choices, limits::EXPERTS),
             ("experts.width", experts.width, limits::FFN_WIDTH),
+            ("experts.shared", self.shared_expert.map_or(1, |shared| shared.width), limits::FFN_WIDTH),
         ];
         for (key, value, most) in sizes {
             positive(key, Some(value as u64), 1, most)?;
@@ -120,6 +257,53 @@ impl Model {
         Ok(())
     }
 
+    /// Whether layer `layer` has experts.
+    pub fn has_experts(&self, layer: usize) -> bool {
+        self.experts_of(layer).is_some()
+    }
+
+    /// The experts of layer `layer`; none where its feed-forward block is dense.
+    pub fn experts_of(&self, layer: usize) -> Option<Experts> {
+        self.experts.filter(|_| self.expert_layers.has(layer))
+    }
+
+    /// Layers with experts among `layers`.
+    pub fn expert_layers_in(&self, layers: Range<usize>) -> usize {
+        self.experts.map_or(0, |_| self.expert_layers.count(&layers))
+    }
+
+    /// The first layer of each kind: with experts, with a dense block. Layers of one kind are alike in names, shapes and roles.
+    pub fn layer_kinds(&self) -> Vec<usize> {
+        let mut kinds: Vec<usize> = (0..self.layers.min(1)).collect();
+        let changes: Vec<usize> = match &self.expert_layers {
+            ExpertLayers::Rule(_) => vec![1],
+            ExpertLayers::Numbers(numbers) => {
+                numbers.iter().flat_map(|n| [*n, n.saturating_add(1)]).collect()
+            }
+        };
+        let other = |layer: &usize| *layer < self.layers && self.has_experts(*layer) != self.has_experts(0);
+        kinds.extend(changes.into_iter().filter(other).min());
+        kinds
+    }
+
+    /// Layers of the kind of layer `layer`.
+    pub fn layers_like(&self, layer: usize) -> usize {
+        let experts = self.expert_layers_in(0..self.layers);
+        if self.has_experts(layer) { experts } else { self.layers - experts }
+    }
+
+    /// Parameters of the matrices of the feed-forward block of layer `layer` that a token uses.
+    pub(crate) fn active_feed_forward(&self, layer: usize) -> usize {
+        match self.experts_of(layer) {
+            Some(experts) => {
+                let shared =
+                    self.shared_expert.map_or(0, |shared| 3 * shared.width + usize::from(shared.gate));
+                self.width * (experts.count + shared) + experts.choices * self.expert_parameters()
+            }
+            None => self.width * (self.mlp_in_width() + self.ffn_width),
+        }
+    }
+
     /// Parameters of one expert of a layer, 0 without experts.
     pub fn expert_parameters(&self) -> usize {
         self.experts.map_or(0, |experts| 3 * self.width * experts.width)
@@ -128,7 +312,8 @@ impl Model {
     /// Parameters that a token uses: all but those of the experts that it does not choose.
     pub fn active_parameters(&self) -> usize {
         let idle = self.experts.map_or(0, |experts| experts.count - experts.choices);
-        self.parameters() - self.layers.saturating_mul(idle).saturating_mul(self.expert_parameters())
+        let layers = self.expert_layers_in(0..self.layers);
+        self.parameters() - layers.saturating_mul(idle).saturating_mul(self.expert_parameters())
     }
 }
 
@@ -137,17 +322,108 @@ mod tests {
     use super::*;
     use crate::{ModelConfig, named};
 
-    /// Mixtral 8x7B: 46,702,792,704 parameters, 12,879,925,248 active; 82,933,972,992 FLOPs a token at 4,096 tokens.
+    /// Parameters, active ones and those of an expert, as published; FLOPs a token at 4,096 tokens.
     #[test]
-    fn counts_are_those_of_mixtral() {
-        let experts = Experts { count: 8, choices: 2, width: 14336, renormalise: true };
-        let mixtral = Model { experts: Some(experts), window: None, ..named("mistral-7b").unwrap() };
-        mixtral.check().unwrap();
-        assert_eq!(mixtral.parameters(), 46_702_792_704);
-        assert_eq!(mixtral.active_parameters(), 12_879_925_248);
-        assert_eq!(mixtral.expert_parameters(), 176_160_768);
-        assert_eq!(mixtral.train_flops_per_token(4096).0, 82_933_972_992.0);
-        assert_eq!(mixtral.params().iter().map(crate::ParamSpec::len).sum::<usize>(), 46_702_792_704);
+    fn counts_are_those_of_public_models() {
+        let counts = [
+            ("mixtral", 17_639_680, 11_151_616, 270_336, 117_227_520.0),
+            ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, 176_160_768, 82_933_972_992.0),
+            ("qwen1.5-moe-a2.7b", 14_315_784_192, 2_689_173_504, 8_650_752, 16_682_483_712.0),
+            ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704, 4_718_592, 27_913_617_408.0),
+        ];
+        for (name, parameters, active, expert, flops) in counts {
+            let model = named(name).unwrap();
+            model.check().unwrap();
+            assert_eq!(model.parameters(), parameters, "{name}");
+            assert_eq!(model.active_parameters(), active, "{name}");
+            assert_eq!(model.expert_parameters(), expert, "{name}");
+            assert_eq!(model.train_flops_per_token(4096).0, flops, "{name}");
+            assert_eq!(model.params().iter().map(crate::ParamSpec::len).sum::<usize>(), parameters, "{name}");
+        }
+    }
+
+    /// A key that is written replaces one of the architecture's; the width of an expert follows that of the feed-forward block where
+    /// the two are one number.
+    #[test]
+    fn keys_left_out_are_those_of_the_architecture() {
+        let of = |architecture: &str, width, experts: Option<ExpertsConfig>| {
+            let architecture = architecture.to_owned();
+            let config = ModelConfig { architecture, width, experts, ..Default::default() };
+            (config.resolve(Some(9)).unwrap().experts.unwrap(), config.expert_losses())
+        };
+        let (qwen, losses) = of("qwen3-30b-a3b", None, None);
+        assert_eq!(qwen, named("qwen3-30b-a3b").unwrap().experts.unwrap());
+        assert_eq!(losses, [0.01, 0.001]);
+        let fewer = ExpertsConfig { count: Some(16), balance: 0.5, ..Default::default() };
+        assert_eq!(of("qwen3-30b-a3b", None, Some(fewer)), (Experts { count: 16, ..qwen }, [0.5, 0.001]));
+        assert_eq!(of("qwen3-30b-a3b", Some(1024), None).0.width, 768);
+        assert_eq!(of("mixtral", Some(512), None).0.width, 1408);
+        let dense = ModelConfig { architecture: "llama".into(), ..Default::default() };
+        assert_eq!(dense.expert_losses(), [0.0; 2]);
+    }
+
+    /// Layers with experts have their roles, the others those of a dense block; counts and FLOPs are sums over layers, and over the
+    /// spans of a pipeline.
+    #[test]
+    fn layers_without_experts_keep_their_feed_forward_block() {
+        let alternate = ExpertLayers::Rule(LayerRule::Alternate);
+        let all = Model { layers: 5, ..named("mixtral").unwrap() };
+        let dense = Model { experts: None, ..all.clone() };
+        for (layers, numbers) in [
+            (ExpertLayers::default(), vec![0, 1, 2, 3, 4]),
+            (alternate.clone(), vec![1, 3]),
+            (ExpertLayers::Numbers(vec![0, 3, 4]), vec![0, 3, 4]),
+            (ExpertLayers::Numbers(vec![4]), vec![4]),
+        ] {
+            let model = Model { expert_layers: layers.clone(), ..all.clone() };
+            model.check().unwrap();
+            assert_eq!(ExpertLayers::of(5, |layer| numbers.contains(&layer)), layers);
+            assert_eq!(model.expert_layers_in(0..5), numbers.len());
+            assert_eq!(model.expert_layers_in(1..4), numbers.iter().filter(|n| (1..4).contains(*n)).count());
+            let params = model.params();
+            let with = |text: &str| -> Vec<usize> {
+                let found = params.iter().filter(|p| p.name.ends_with(text));
+                found.map(|p| p.id.unit().layer().unwrap()).collect()
+            };
+            assert_eq!(with(".mlp.router.weight"), numbers);
+            assert_eq!(with(".mlp.experts.down.weight"), numbers);
+            let others: Vec<usize> = (0..5).filter(|layer| !numbers.contains(layer)).collect();
+            assert_eq!(with(".mlp.down.weight"), others);
+            assert_eq!(with(".mlp.gate_up.weight"), others);
+            let kinds: Vec<usize> =
+                [numbers.first(), others.first()].into_iter().flatten().copied().collect();
+            let mut found = model.layer_kinds();
+            found.sort_by_key(|layer| !model.has_experts(*layer));
+            assert_eq!(found, kinds);
+            assert_eq!(kinds.iter().map(|layer| model.layers_like(*layer)).sum::<usize>(), 5);
+            assert_eq!(model.parameters(), params.iter().map(crate::ParamSpec::len).sum::<usize>());
+            let between = |of: fn(&Model) -> usize| of(&dense) + (of(&all) - of(&dense)) / 5 * numbers.len();
+            assert_eq!(model.parameters(), between(Model::parameters));
+            assert_eq!(model.active_parameters(), between(Model::active_parameters));
+            for stages in 1..=4 {
+                let spans = model.split(stages).unwrap();
+                let sum: f64 = spans.iter().map(|span| span.flops_per_token(&model, 100).total()).sum();
+                assert_eq!(sum, model.train_flops_per_token(100).0, "{stages} stages of {layers:?}");
+            }
+            let config = ModelConfig::of(&model);
+            assert_eq!(config.resolve(None).unwrap(), model);
+        }
+        let shared = SharedExpert { width: 100, gate: true };
+        let model = Model { expert_layers: alternate.clone(), shared_expert: Some(shared), ..all.clone() };
+        let sum: f64 =
+            model.split(3).unwrap().iter().map(|span| span.flops_per_token(&model, 100).total()).sum();
+        assert_eq!(sum, model.train_flops_per_token(100).0);
+        let without = Model { shared_expert: None, ..model.clone() };
+        assert_eq!(model.parameters() - without.parameters(), 2 * 256 * 301);
+        assert_eq!(model.active_parameters() - without.active_parameters(), 2 * 256 * 301);
+        assert_eq!(ModelConfig::of(&model).resolve(None).unwrap(), model);
+        for wrong in [vec![], vec![5], vec![3, 3], vec![2, 1]] {
+            let model = Model { expert_layers: ExpertLayers::Numbers(wrong), ..all.clone() };
+            let e = model.check().unwrap_err().to_string();
+            assert!(e.starts_with("model.experts.layers: wanted \"all\", \"alternate\" or numbers"), "{e}");
+        }
+        let deep = Model { layers: 1_000_000_000, expert_layers: alternate, ..all };
+        assert!(deep.active_parameters() > 1_000_000_000_000);
     }
 
     #[test]
@@ -161,13 +437,15 @@ mod tests {
             };
             config.resolve(None).unwrap_err().to_string()
         };
-        let few = ExpertsConfig { count: 2, choices: 3, ..Default::default() };
+        let few = ExpertsConfig { count: Some(2), choices: Some(3), ..Default::default() };
         let e = refused(few, "llama");
         assert!(e.starts_with("model.experts.choices: wanted at most the 2 experts, found 3"), "{e}");
-        let one = ExpertsConfig { choices: 1, ..Default::default() };
+        let one = ExpertsConfig { choices: Some(1), ..Default::default() };
         assert!(refused(one, "llama").starts_with("model.experts.renormalise: true with one choice"));
         assert!(refused(ExpertsConfig::default(), "gpt2").contains("found bias = true"));
-        let none = ExpertsConfig { count: 0, ..Default::default() };
+        let gate = ExpertsConfig { shared_gate: Some(true), ..Default::default() };
+        assert!(refused(gate, "llama").starts_with("model.experts.shared_gate: true without a shared block"));
+        let none = ExpertsConfig { count: Some(0), ..Default::default() };
         assert!(refused(none, "llama").contains("model.experts.count: wanted 1 to"));
     }
 }

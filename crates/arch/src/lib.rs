@@ -24,7 +24,7 @@ pub use choices::{
     RopeScaling, RopeScalingKind,
 };
 pub use config::{ArchError, ModelConfig};
-pub use experts::{Experts, ExpertsConfig};
+pub use experts::{ExpertLayers, Experts, ExpertsConfig, LayerRule, SharedExpert};
 pub use init::Init;
 pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};

@@ -5,7 +5,7 @@ use crate::choices::{
     RopeScaling,
 };
 use crate::config::{ArchError, limits, positive, ranged};
-use crate::experts::Experts;
+use crate::experts::{ExpertLayers, Experts, SharedExpert};
 use serde::{Deserialize, Serialize};
 
 /// Feed-forward block of a resolved model.
@@ -38,9 +38,15 @@ pub struct Model {
     pub head_dim: usize,
     /// F, width of the feed-forward block.
     pub ffn_width: usize,
-    /// Experts in place of the feed-forward blocks.
+    /// Experts in place of feed-forward blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<Experts>,
+    /// Layers that have experts, if the model has any.
+    #[serde(default, skip_serializing_if = "ExpertLayers::is_all")]
+    pub expert_layers: ExpertLayers,
+    /// Block beside the experts of a layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_expert: Option<SharedExpert>,
     /// T, longest sequence.
     pub context: usize,
     /// Normalisation.
@@ -210,8 +216,12 @@ impl Model {
         };
         let experts = self.experts.map_or(String::new(), |experts| {
             let active = bessemer_units::Tokens(self.active_parameters() as u64);
+            let layers = match self.expert_layers.is_all() {
+                true => String::new(),
+                false => format!(" in {} layers", self.expert_layers_in(0..self.layers)),
+            };
             format!(
-                ", {} experts of which a token takes {} ({active} active)",
+                ", {} experts{layers} of which a token takes {} ({active} active)",
                 experts.count, experts.choices
             )
         });

@@ -1,6 +1,7 @@
 //! Architectures known by name. Sizes are those of the published configurations.
 
 use crate::choices::{ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice};
+use crate::experts::{ExpertLayers, Experts, SharedExpert};
 use crate::model::Model;
 
 /// All names that [`named`] knows.
@@ -19,6 +20,10 @@ pub const NAMED: &[&str] = &[
     "mistral-7b",
     "qwen2.5-0.5b",
     "qwen3-0.6b",
+    "mixtral",
+    "mixtral-8x7b",
+    "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
 ];
 
 fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
@@ -31,6 +36,8 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         head_dim: width / heads,
         ffn_width: 4 * width,
         experts: None,
+        expert_layers: ExpertLayers::default(),
+        shared_expert: None,
         context,
         norm: NormChoice::LayerNorm,
         placement: Placement::Pre,
@@ -74,6 +81,8 @@ fn llama(
         head_dim: width / heads,
         ffn_width,
         experts: None,
+        expert_layers: ExpertLayers::default(),
+        shared_expert: None,
         context: 8192,
         norm: NormChoice::RmsNorm,
         placement: Placement::Pre,
@@ -98,6 +107,11 @@ fn llama(
         mup_base_width: None,
         mup_base_head_dim: None,
     }
+}
+
+/// Experts whose weights are renormalised.
+fn experts(count: usize, choices: usize, width: usize) -> Option<Experts> {
+    Some(Experts { count, choices, width, renormalise: true })
 }
 
 /// The model of that name, with its published vocabulary.
@@ -138,6 +152,36 @@ pub fn named(name: &str) -> Option<Model> {
             qk_norm: true,
             tied_embeddings: true,
             ..llama(151_936, 1024, 28, 3072, 16, 8)
+        },
+        "mixtral" => Model {
+            context: 256,
+            tied_embeddings: true,
+            rope_theta: 10_000.0,
+            experts: experts(8, 2, 352),
+            ..llama(32000, 256, 4, 352, 4, 2)
+        },
+        "mixtral-8x7b" => Model {
+            context: 32_768,
+            rope_theta: 1_000_000.0,
+            experts: experts(8, 2, 14336),
+            ..llama(32000, 4096, 32, 14336, 32, 8)
+        },
+        "qwen1.5-moe-a2.7b" => Model {
+            norm_eps: 1e-6,
+            rope_theta: 1_000_000.0,
+            qkv_bias: true,
+            experts: Some(Experts { count: 60, choices: 4, width: 1408, renormalise: false }),
+            shared_expert: Some(SharedExpert { width: 5632, gate: true }),
+            ..llama(151_936, 2048, 24, 5632, 16, 16)
+        },
+        "qwen3-30b-a3b" => Model {
+            head_dim: 128,
+            context: 40_960,
+            norm_eps: 1e-6,
+            rope_theta: 1_000_000.0,
+            qk_norm: true,
+            experts: experts(128, 8, 768),
+            ..llama(151_936, 2048, 48, 6144, 32, 4)
         },
         _ => return None,
     })

@@ -55,7 +55,7 @@ impl ParamSpec {
 fn add_unit(model: &Model, unit: RoleUnit, layer: usize, params: &mut Vec<ParamSpec>) {
     for role in ParamRole::all() {
         let row = role.row();
-        if row.unit != unit || !(row.present)(model) {
+        if row.unit != unit || !row.is_in(model, layer) {
             continue;
         }
         let id = role.in_layer(layer);
@@ -83,13 +83,17 @@ impl Model {
         params
     }
 
-    /// Sum of `count` over every parameter, without listing them: layers are alike in names, shapes and roles.
+    /// Sum of `count` over every parameter, without listing them: layers of a kind are alike in names, shapes and roles.
     pub(crate) fn sum_params(&self, count: impl Fn(&ParamSpec) -> usize) -> usize {
         let sum = |params: &[ParamSpec]| params.iter().map(&count).fold(0, usize::saturating_add);
-        let mut layer = Vec::new();
-        add_unit(self, RoleUnit::Layer, 0, &mut layer);
+        let of_kind = |first: usize| {
+            let mut layer = Vec::new();
+            add_unit(self, RoleUnit::Layer, first, &mut layer);
+            sum(&layer).saturating_mul(self.layers_like(first))
+        };
+        let layers = self.layer_kinds().into_iter().map(of_kind).fold(0, usize::saturating_add);
         let others = Model { layers: 0, ..self.clone() }.params();
-        sum(&layer).saturating_mul(self.layers).saturating_add(sum(&others))
+        layers.saturating_add(sum(&others))
     }
 
     /// Number of parameters, tied ones counted once.

@@ -18,6 +18,15 @@ pub(crate) enum RoleUnit {
     Head,
 }
 
+/// Layers in which a role occurs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayerKind {
+    Any,
+    /// Those whose feed-forward block is dense.
+    Dense,
+    Experts,
+}
+
 /// Shape and initial values of a parameter.
 #[derive(Clone, Copy)]
 enum RoleValues {
@@ -70,8 +79,9 @@ pub(crate) struct RoleRow {
     pub(crate) name: &'static str,
     pub(crate) class: ParamClass,
     pub(crate) unit: RoleUnit,
-    /// Whether a model has it.
-    pub(crate) present: fn(&Model) -> bool,
+    pub(crate) layers: LayerKind,
+    /// Whether a model has it, in layers of that kind.
+    present: fn(&Model) -> bool,
     values: RoleValues,
     /// Blocks of the dim that tensor-parallel ranks shard by itself, if they are not plain.
     blocks: Option<fn(&Model) -> Vec<Block>>,
@@ -147,15 +157,11 @@ fn has_norm_biases(model: &Model) -> bool {
 }
 
 fn is_gated(model: &Model) -> bool {
-    model.mlp() == MlpKind::Gated && is_dense(model)
+    model.mlp() == MlpKind::Gated
 }
 
 fn is_plain(model: &Model) -> bool {
-    model.mlp() == MlpKind::Plain && is_dense(model)
-}
-
-fn is_dense(model: &Model) -> bool {
-    model.experts.is_none()
+    model.mlp() == MlpKind::Plain
 }
 
 /// Slices of every expert of a layer, one expert below the other.
@@ -165,11 +171,16 @@ fn expert_slices(model: &Model, of: impl Fn(usize) -> Vec<Slice>) -> Vec<Slice> 
     })
 }
 
+fn shared_width(model: &Model) -> usize {
+    model.shared_expert.map_or(0, |shared| shared.width)
+}
+
 const TABLE: RoleRow = RoleRow {
     constant: "",
     name: "",
     class: ParamClass::Embedding,
     unit: RoleUnit::Embedding,
+    layers: LayerKind::Any,
     present: |_| true,
     values: RoleValues::Table(TablePart::Embedding, |model| model.vocab_size),
     blocks: None,
@@ -183,7 +194,7 @@ const MATRIX: RoleRow = RoleRow { class: ParamClass::Matrix, unit: RoleUnit::Lay
 
 /// The matrices of all experts of a layer, one below the other. Tensor-parallel ranks share the hidden units of each.
 const EXPERTS: RoleRow = RoleRow {
-    present: |model| !is_dense(model),
+    layers: LayerKind::Experts,
     sharded_loop: Some(ShardedLoop::HiddenUnits),
     grid: GridPart::Replicated,
     ..MATRIX
@@ -278,6 +289,7 @@ roles! {
     MlpNormBias: RoleRow { name: "mlp_norm.bias", ..NORM_BIAS },
     UpWeight: RoleRow {
         name: "mlp.up.weight",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: is_plain,
         values: RoleValues::Matrix(|model| vec![(Part::Up, model.width, model.ffn_width)]),
@@ -286,6 +298,7 @@ roles! {
     },
     UpBias: RoleRow {
         name: "mlp.up.bias",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: |model| model.bias && is_plain(model),
         values: RoleValues::Vector(0.0, |model| model.ffn_width),
@@ -294,6 +307,7 @@ roles! {
     },
     GateUpWeight: RoleRow {
         name: "mlp.gate_up.weight",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: is_gated,
         values: RoleValues::Matrix(gate_up_slices),
@@ -302,6 +316,7 @@ roles! {
     },
     GateUpBias: RoleRow {
         name: "mlp.gate_up.bias",
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         present: |model| model.bias && is_gated(model),
         values: RoleValues::Vector(0.0, |model| outputs(&gate_up_slices(model))),
@@ -336,9 +351,35 @@ roles! {
         dim: Some(1),
         ..EXPERTS
     },
+    SharedGateUpWeight: RoleRow {
+        name: "mlp.shared.gate_up.weight",
+        present: |model| model.shared_expert.is_some(),
+        values: RoleValues::Matrix(|model| {
+            let (d, f) = (model.width, shared_width(model));
+            vec![(Part::Gate, d, f), (Part::Up, d, f)]
+        }),
+        blocks: Some(|model| vec![Block::plain(shared_width(model)); 2]),
+        ..EXPERTS
+    },
+    SharedDownWeight: RoleRow {
+        name: "mlp.shared.down.weight",
+        present: |model| model.shared_expert.is_some(),
+        values: RoleValues::Matrix(|model| vec![(Part::Down, shared_width(model), model.width)]),
+        dim: Some(1),
+        ..EXPERTS
+    },
+    SharedGateWeight: RoleRow {
+        name: "mlp.shared.gate.weight",
+        present: |model| model.shared_expert.is_some_and(|shared| shared.gate),
+        values: RoleValues::Matrix(|model| vec![(Part::Router, model.width, 1)]),
+        dim: None,
+        gradient: GradientSum::IfSequenceParallel,
+        sharded_loop: None,
+        ..EXPERTS
+    },
     DownWeight: RoleRow {
         name: "mlp.down.weight",
-        present: is_dense,
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         values: RoleValues::Matrix(|model| vec![(Part::Down, model.ffn_width, model.width)]),
         dim: Some(1),
@@ -347,7 +388,7 @@ roles! {
     },
     DownBias: RoleRow {
         name: "mlp.down.bias",
-        present: |model| model.bias && is_dense(model),
+        layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         ..SECOND_BIAS
     },
@@ -384,7 +425,13 @@ impl ParamRole {
 
     /// Whether a model has parameters of this role.
     pub fn occurs_in(self, model: &Model) -> bool {
-        (self.row().present)(model)
+        let experts = model.expert_layers_in(0..model.layers);
+        let somewhere = match self.row().layers {
+            LayerKind::Any => true,
+            LayerKind::Dense => experts < model.layers,
+            LayerKind::Experts => experts > 0,
+        };
+        somewhere && (self.row().present)(model)
     }
 
     /// Kind of the parameter.
@@ -422,6 +469,16 @@ impl ParamRole {
 }
 
 impl RoleRow {
+    /// Whether layer `layer` of a model has it; outside of layers: whether the model has it.
+    pub(crate) fn is_in(&self, model: &Model, layer: usize) -> bool {
+        let of_kind = match self.layers {
+            LayerKind::Any => true,
+            LayerKind::Dense => !model.has_experts(layer),
+            LayerKind::Experts => model.has_experts(layer),
+        };
+        of_kind && (self.present)(model)
+    }
+
     /// Shape of the parameter of a model: matrices are `[outputs, inputs]`, tables `[rows, width]`.
     pub(crate) fn shape(&self, model: &Model) -> Vec<usize> {
         match self.values {
@@ -485,7 +542,7 @@ mod tests {
             ..NORM_WEIGHT
         };
         let model = crate::named("gpt2").unwrap();
-        assert!((toy.present)(&model));
+        assert!(toy.is_in(&model, 3));
         assert_eq!(toy.shape(&model), [model.heads * model.head_dim]);
         assert_eq!(toy.init(&model, 3), Init::Constant(0.5));
         let (dim, blocks) = toy.blocks(&model).unwrap();

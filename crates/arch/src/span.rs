@@ -93,8 +93,12 @@ impl Span {
     /// looked up, counts nothing.
     pub fn flops_per_token(&self, model: &Model, seq: usize) -> SpanFlops {
         let (d, a, layers) = (model.width, model.attention_width(), self.layers.len() as f64);
-        let matrices = d * (model.qkv_width() + a + model.mlp_in_width() + model.ffn_width);
-        let products = 2.0 * layers * matrices as f64;
+        let experts = model.expert_layers_in(self.layers.clone());
+        let of_kind = |first: usize| {
+            let layers = if model.has_experts(first) { experts } else { self.layers.len() - experts };
+            2.0 * layers as f64 * (d * (model.qkv_width() + a) + model.active_feed_forward(first)) as f64
+        };
+        let products: f64 = model.layer_kinds().into_iter().map(of_kind).sum();
         let seen = model.window.map_or(seq, |w| w.min(seq));
         let attention = 4.0 * layers * (a * seen) as f64;
         let head = if self.head { 6.0 * (model.vocab_size * d) as f64 } else { 0.0 };
@@ -153,7 +157,11 @@ impl Model {
         let cost = |embedding, layers, head| {
             Span { embedding, layers, head }.flops_per_token(self, self.context).total()
         };
-        let (layer, head) = (cost(false, 0..1, false), cost(false, layers..layers, true));
+        let head = cost(false, layers..layers, true);
+        // Before each layer, and at the end: cost of the layers before it.
+        let mut until = vec![0.0];
+        (0..layers).for_each(|layer| until.push(until[layer] + cost(false, layer..layer + 1, false)));
+        let of = |start: usize, count: usize| until[start + count] - until[start];
         let between = stages - 2;
         let mut best: Option<((f64, f64), usize, usize)> = None;
         for first in 0..=layers {
@@ -162,8 +170,13 @@ impl Model {
                 if rest < between || (between == 0 && rest > 0) {
                     continue;
                 }
-                let costs = (0..between).map(|i| part(rest, between, i) as f64 * layer);
-                let ends = [first as f64 * layer, last as f64 * layer + head];
+                let mut start = first;
+                let costs = (0..between).map(|i| {
+                    let count = part(rest, between, i);
+                    start += count;
+                    of(start - count, count)
+                });
+                let ends = [of(0, first), of(layers - last, last) + head];
                 let (most, squares) = costs
                     .chain(ends)
                     .fold((0.0f64, 0.0), |(most, squares), c| (most.max(c), squares + c * c));

@@ -1,6 +1,6 @@
 //! The part of a model that one rank of a tensor-parallel group holds, and where it lies in the whole.
 
-use crate::experts::Experts;
+use crate::experts::{Experts, SharedExpert};
 use crate::init::Init;
 use crate::model::Model;
 use crate::param_id::ParamId;
@@ -191,6 +191,7 @@ impl Model {
         use ParamRole as R;
         let (of_heads, of_vocabulary) = (parts(&[R::QkvWeight]), parts(&[R::TokenTable, R::HeadWeight]));
         let (of_hidden, of_experts) = (parts(&[R::DownWeight]), parts(&[R::ExpertsDownWeight]));
+        let of_shared = parts(&[R::SharedDownWeight]);
         let (heads, kv_heads, hidden) = (self.heads, self.kv_heads, self.ffn_width);
         if !heads.is_multiple_of(of_heads) {
             return wrong(format!(
@@ -210,12 +211,18 @@ impl Model {
                 fitting(hidden, "model.ffn_width")
             ));
         }
-        let width = self.experts.map_or(0, |experts| experts.width);
-        if !width.is_multiple_of(of_experts) {
-            return wrong(format!(
-                "wanted a width of an expert that it divides, found {width}; {}",
-                fitting(width, "model.experts.width")
-            ));
+        let (width, shared) =
+            (self.experts.map_or(0, |of| of.width), self.shared_expert.map_or(0, |of| of.width));
+        for (what, key, width, parts) in [
+            ("an expert", "model.experts.width", width, of_experts),
+            ("the shared expert", "model.experts.shared", shared, of_shared),
+        ] {
+            if !width.is_multiple_of(parts) {
+                return wrong(format!(
+                    "wanted a width of {what} that it divides, found {width}; {}",
+                    fitting(width, key)
+                ));
+            }
         }
         if self.vocab_size < of_vocabulary {
             return wrong(format!("wanted a row of the vocabulary for each, found {}", self.vocab_size));
@@ -229,6 +236,7 @@ impl Model {
                 ffn_width: hidden / of_hidden,
                 vocab_size: vocabulary.len,
                 experts: self.experts.map(|experts| Experts { width: width / of_experts, ..experts }),
+                shared_expert: self.shared_expert.map(|of| SharedExpert { width: shared / of_shared, ..of }),
                 ..self.clone()
             },
             whole: self.clone(),

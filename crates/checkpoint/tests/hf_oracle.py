@@ -16,7 +16,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 GPT2 = dict(vocab_size=97, n_positions=24, n_embd=32, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=2)
 LLAMA = dict(vocab_size=101, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
@@ -37,6 +39,12 @@ CASES = {
     "llama-geglu": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA, hidden_act="gelu_pytorch_tanh")),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=None)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**LLAMA)),
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=3)),
+    "qwen2-moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**LLAMA, num_experts=5, num_experts_per_tok=2,
+                                                            moe_intermediate_size=24, mlp_only_layers=[1],
+                                                            shared_expert_intermediate_size=40)),
+    "qwen3-moe": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**LLAMA, num_experts=5, num_experts_per_tok=2,
+                                                            moe_intermediate_size=24, head_dim=8)),
 }
 
 
@@ -65,6 +73,18 @@ def canonical(model):
             a, b = f"layers.{i}.", f"model.layers.{i}."
             out[a + "attention_norm.weight"] = s[b + "input_layernorm.weight"]
             out[a + "mlp_norm.weight"] = s[b + "post_attention_layernorm.weight"]
+            if b + "self_attn.q_norm.weight" in s:
+                for k in ("q_norm", "k_norm"):
+                    out[f"{a}attention.{k}.weight"] = s[f"{b}self_attn.{k}.weight"]
+            if b + "mlp.gate.weight" in s:  # in memory: experts x outputs x inputs, gate before up
+                out[a + "mlp.router.weight"] = s[b + "mlp.gate.weight"]
+                for ours, theirs in [("gate_up", "gate_up_proj"), ("down", "down_proj")]:
+                    out[f"{a}mlp.experts.{ours}.weight"] = s[f"{b}mlp.experts.{theirs}"].flatten(0, 1)
+            if b + "mlp.shared_expert_gate.weight" in s:
+                of = {k: s[f"{b}mlp.shared_expert.{k}_proj.weight"] for k in ("gate", "up", "down")}
+                out[a + "mlp.shared.gate_up.weight"] = torch.cat([of["gate"], of["up"]])
+                out[a + "mlp.shared.down.weight"] = of["down"]
+                out[a + "mlp.shared.gate.weight"] = s[b + "mlp.shared_expert_gate.weight"]
             for ours, theirs in [("attention.qkv", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
                                  ("attention.out", ["self_attn.o_proj"]),
                                  ("mlp.gate_up", ["mlp.gate_proj", "mlp.up_proj"]), ("mlp.down", ["mlp.down_proj"])]:

@@ -125,6 +125,7 @@ fn dump(
         HfExport {
             model: &job.model,
             model_type: None,
+            balance: None,
             tensors: &mut tensors,
             dtype: DType::F32,
             vocab_size: None,

@@ -104,6 +104,17 @@ pub(crate) fn gated_units_agree_with_the_reference_also_in_place(suite: &Suite<'
     }
 }
 
+pub(crate) fn gated_rows_agree_with_the_reference_also_in_place(suite: &Suite<'_>) {
+    each(suite, "add gated rows", 2e-6, |s, r, c, gap| {
+        let (x, y, gates) = (s.act(r, c, gap), s.act(r, c, 0), s.strided(r, 1, gap));
+        AddGatedRows { x, y, gates, out: if gap == 1 { x } else { s.act(r, c, 1) } }.into()
+    });
+    each(suite, "add gated rows backward", 4e-5, |s, r, c, gap| {
+        let (dout, y, dy) = (s.act(r, c, gap), s.act(r, c, 0), s.act(r, c, 1));
+        AddGatedRowsBackward { dout, y, gates: s.strided(r, 1, gap), dy, dgates: s.strided(r, 1, 1) }.into()
+    });
+}
+
 pub(crate) fn dropout_is_the_mask_by_element_number(suite: &Suite<'_>) {
     for first in [0, 1, 6, 1 << 40] {
         each(suite, "dropout", 0.0, |s, r, c, gap| {

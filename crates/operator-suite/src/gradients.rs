@@ -139,6 +139,19 @@ pub(crate) fn experts(suite: &Suite<'_>) {
     }
 }
 
+pub(crate) fn gated_rows(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
+        let (n, d) = (9, 7);
+        let (x, y, gates, out) = (s.mat(n, d), s.mat(n, d), s.mat(n, 1), s.mat(n, d));
+        let w = noise("gated rows", n * d);
+        let (dout, dy, dgates) = (s.values(n, d, &w), s.mat(n, d), s.mat(n, 1));
+        s.launch(&AddGatedRowsBackward { dout, y, gates, dy, dgates }.into()).unwrap();
+        let forward = AddGatedRows { x, y, gates, out }.into();
+        hold(suite, &mut s, "gated rows", &forward, y, out, &w, dy);
+        hold(suite, &mut s, "gates of rows", &forward, gates, out, &w, dgates);
+    }
+}
+
 pub(crate) fn linear(suite: &Suite<'_>) {
     for mut s in setups(suite) {
         let (n, i, o) = (9, 7, 11);

@@ -93,6 +93,7 @@ macro_rules! operator_suite {
                 scale_agrees_with_the_reference_also_in_place [scale],
                 activations_agree_with_the_reference [activation activation_backward],
                 gated_units_agree_with_the_reference_also_in_place [gated gated_backward],
+                gated_rows_agree_with_the_reference_also_in_place [add_gated_rows add_gated_rows_backward],
                 dropout_is_the_mask_by_element_number [dropout],
                 dropout_keeps_the_mean_and_the_right_share [dropout],
                 any_small_shape_agrees [gated dropout],
@@ -120,6 +121,7 @@ macro_rules! operator_suite {
                 experts [route route_backward balance_loss dispatch_backward combine_rows combine_rows_backward
                     grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
                 linear [linear activation_backward linear_backward_input linear_backward_weight],
+                gated_rows [add_gated_rows add_gated_rows_backward],
                 activations_and_gated_units [activation activation_backward gated gated_backward],
                 norms [norm norm_backward],
                 norms_of_sums [row_sums norm_of_sums norm_gradient_sums norm_backward_of_sums],

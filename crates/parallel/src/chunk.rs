@@ -303,7 +303,7 @@ fn unique_gradients(
 }
 
 /// By chunk: the first chunk whose slots it may have, perhaps itself. A slot is one micro-batch in one chunk, and chunks of equally
-/// many layers, recomputed alike, keep the same of it: a rank then needs as many slots as it has in flight in all of them.
+/// many layers, of the same kinds and recomputed alike, keep the same of it: a rank then needs as many slots as it has in flight in all of them.
 pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> Vec<usize> {
     let recompute = &job.activations.recompute;
     // Split backward passes keep other values.
@@ -314,7 +314,9 @@ pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> V
     let alike = |a: &Span, b: &Span| {
         let policies = |span: &Span| {
             let layers = span.layers.clone();
-            layers.map(|layer| recompute.of(layer, &span.layers)).collect::<Vec<_>>()
+            layers
+                .map(|layer| (recompute.of(layer, &span.layers), job.model.has_experts(layer)))
+                .collect::<Vec<_>>()
         };
         policies(a) == policies(b)
             && job.plan.annotations.0.is_empty()

@@ -246,6 +246,7 @@ struct ChunkShape<'a> {
 fn fullest(job: &Job<'_>) -> Result<Vec<usize>, ParallelError> {
     let Job { plan, program, activations, .. } = job;
     let layers_are_alike = MemoryPlan::alike(job)
+        && job.model.layer_kinds().len() == 1
         && plan.annotations.0.is_empty()
         && activations.lengths.is_empty()
         && activations.recompute.budget().is_none()

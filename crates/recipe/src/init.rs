@@ -2,7 +2,7 @@
 
 use crate::error::RecipeError;
 use crate::write::to_toml;
-use bessemer_arch::{Model, ModelConfig};
+use bessemer_arch::ModelConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -77,12 +77,16 @@ struct ContinuedTokenizer {
 ///
 /// # Errors
 /// As [`to_toml`].
-pub fn continued_recipe(model: &Model, from: &Path, tokenizer: Option<&Path>) -> Result<String, RecipeError> {
+pub fn continued_recipe(
+    model: ModelConfig,
+    from: &Path,
+    tokenizer: Option<&Path>,
+) -> Result<String, RecipeError> {
     let text = |path: &Path| path.display().to_string();
     to_toml(&Continued {
         train: ContinuedTrain { init: ContinuedInit { from: text(from) } },
         tokenizer: ContinuedTokenizer { file: tokenizer.map(text) },
-        model: ModelConfig::of(model),
+        model,
     })
 }
 

@@ -4,7 +4,7 @@ use crate::decoder::{Decoder, Purpose, Shape};
 use crate::error::ModelError;
 use crate::memory::{Binding, ScratchBuffers, larger, stream_in_place};
 use crate::units::StageUnit;
-use bessemer_arch::Unit;
+use bessemer_arch::{Model, Unit};
 use bessemer_model::Recording;
 use bessemer_program::{Phase, Scratch, StepValues, UnitProgram, each_op, plan_memory};
 use bessemer_tensor::op::{AttentionSlots, Copy, Op};
@@ -54,6 +54,8 @@ pub struct Cache {
     pub(crate) chunk: usize,
     /// Keys and values of each layer.
     pub(crate) layers: Vec<[View; 2]>,
+    /// By layer: its program's number in [`DecodePass::layers`].
+    pub(crate) kinds: Vec<usize>,
     /// Programs of a pass with 1, 2, ... new positions of one sequence.
     pub(crate) pieces: Vec<DecodePass>,
     /// Programs of a pass with one new position of each of 1, 2, ... sequences.
@@ -88,8 +90,8 @@ pub(crate) struct CachedSequence {
 #[derive(Debug)]
 pub(crate) struct DecodePass {
     pub(crate) embedding: StageUnit,
-    /// That of the first layer: layers differ in their parameters only.
-    pub(crate) layer: StageUnit,
+    /// Those of the first layer of each kind: layers of a kind differ in their parameters only.
+    pub(crate) layers: Vec<StageUnit>,
 }
 
 /// Host side of one pass, kept so that a step allocates nothing.
@@ -113,11 +115,20 @@ pub(crate) enum PassRows {
 /// A unit of decoding, with its parameters in the decoder.
 fn unit(decoder: &Decoder, unit: Unit, program: UnitProgram) -> StageUnit {
     let memory = plan_memory(&program, &[Phase::Score]);
-    let full = |name: &String| if unit == Unit::Layer(0) { format!("layers.0.{name}") } else { name.clone() };
+    let full = |name: &String| match unit.layer() {
+        Some(layer) => format!("layers.{layer}.{name}"),
+        None => name.clone(),
+    };
     let find =
         |name: &String| decoder.params.iter().position(|p| p.spec.name == full(name)).unwrap_or(usize::MAX);
     let parameters = program.parameters.iter().map(find).collect();
     StageUnit { unit, program, memory, distinct: true, parameters }
+}
+
+/// Number among `kinds` of the one whose layers are as layer `layer` is.
+fn kind_of(model: &Model, kinds: &[usize], layer: usize) -> usize {
+    let alike = |kind: &usize| model.has_experts(*kind) == model.has_experts(layer);
+    kinds.iter().position(alike).unwrap_or(0)
 }
 
 impl Cache {
@@ -167,29 +178,34 @@ impl Cache {
                 ..Recording::new(model, &shardings, [shape.sequences, shape.seq], DType::F32)
             }
         };
-        let pass = |recording: &Recording<'_>, mut layer: UnitProgram| {
-            bessemer_program::fuse(&mut layer);
+        let kinds = model.layer_kinds();
+        let pass = |recording: &Recording<'_>, layer: &dyn Fn(usize) -> UnitProgram| {
+            let layer = |index: usize| {
+                let mut layer = layer(index);
+                bessemer_program::fuse(&mut layer);
+                unit(decoder, Unit::Layer(index), layer)
+            };
             let mut embedding = recording.embedding();
             bessemer_program::fuse(&mut embedding);
             DecodePass {
                 embedding: unit(decoder, Unit::Embedding, embedding),
-                layer: unit(decoder, Unit::Layer(0), layer),
+                layers: kinds.iter().map(|index| layer(*index)).collect(),
             }
         };
         let piece = |new: usize| {
             let recording = recording(1, new, false);
-            pass(&recording, recording.decode_layer(0, capacity))
+            pass(&recording, &|index| recording.decode_layer(index, capacity))
         };
         let row = |rows: usize| {
             let recording = recording(rows, 1, true);
-            pass(&recording, recording.decode_slots_layer(0, slots, capacity))
+            pass(&recording, &|index| recording.decode_slots_layer(index, slots, capacity))
         };
         let head = |rows: usize, rowwise| unit(decoder, Unit::Head, recording(rows, 1, rowwise).logits(rows));
         let pieces: Vec<DecodePass> = (1..=chunk).map(piece).collect();
         let rows: Vec<DecodePass> = (1..=slots).map(row).collect();
         let row_heads: Vec<StageUnit> = (1..=slots).map(|rows| head(rows, true)).collect();
         let piece_heads: Vec<StageUnit> = (1..=piece_rows).map(|rows| head(rows, false)).collect();
-        let layer_units = || pieces.iter().chain(&rows).map(|p| &p.layer);
+        let layer_units = || pieces.iter().chain(&rows).flat_map(|p| &p.layers);
         let in_place = layer_units().all(|layer| stream_in_place(&layer.program, Phase::Score));
         let x = matrix("stream", DType::F32, n, model.width)?;
         let x_out = if in_place { x } else { matrix("stream", DType::F32, n, model.width)? };
@@ -213,6 +229,7 @@ impl Cache {
             slots: (0..slots).map(|_| sequence()).collect(),
             chunk,
             layers,
+            kinds: (0..model.layers).map(|layer| kind_of(model, &kinds, layer)).collect(),
             pieces,
             rows,
             row_heads,
@@ -247,16 +264,16 @@ impl Cache {
             for past in [0, self.capacity - new] {
                 let (pass, values) = (&self.pieces[new - 1], self.step(0, past));
                 ask(&pass.embedding, &[], &values)?;
-                if let Some(layer) = self.layers.first() {
-                    ask(&pass.layer, &self.piece_external(*layer, 0, 0, past), &values)?;
+                for (layer, unit) in self.layers.iter().zip(&pass.layers) {
+                    ask(unit, &self.piece_external(*layer, 0, 0, past), &values)?;
                 }
             }
         }
         let values = StepValues::default();
         for pass in &self.rows {
             ask(&pass.embedding, &[], &values)?;
-            if let Some(layer) = self.layers.first() {
-                ask(&pass.layer, &self.slots_external(*layer), &values)?;
+            for (layer, unit) in self.layers.iter().zip(&pass.layers) {
+                ask(unit, &self.slots_external(*layer), &values)?;
             }
         }
         for heads in [&self.row_heads, &self.piece_heads] {

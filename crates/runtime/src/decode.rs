@@ -220,9 +220,10 @@ impl Decoder {
         values: &StepValues,
     ) -> Result<(), TensorError> {
         // The parameters of one layer stand behind those of the one before.
-        let unit = &mut cache.pass_mut(pass).layer;
+        let kind = cache.kinds[layer];
+        let unit = &mut cache.pass_mut(pass).layers[kind];
         unit.parameters.clone_from(&self.units[1 + layer].parameters);
-        self.decode_unit(backend, cache, |c| &c.pass(pass).layer, external, values)?;
+        self.decode_unit(backend, cache, |c| &c.pass(pass).layers[kind], external, values)?;
         let [x, x_out] = cache.stream;
         if x != x_out {
             cache.stream = [x_out, x];

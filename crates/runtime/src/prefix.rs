@@ -140,20 +140,32 @@ impl Decoder {
         let shardings = self.model.shardings();
         let recording =
             Recording::new(&self.model, &shardings, [self.shape.sequences, self.shape.seq], DType::F32);
-        let mut layer = recording.decode_layer(0, cache.capacity);
-        bessemer_program::fuse(&mut layer);
-        seal(&mut layer);
-        let memory = plan_memory(&layer, &[Phase::Score]);
+        let of_kind = |first: usize| {
+            let mut layer = recording.decode_layer(first, cache.capacity);
+            bessemer_program::fuse(&mut layer);
+            seal(&mut layer);
+            let memory = plan_memory(&layer, &[Phase::Score]);
+            (first, layer, memory)
+        };
+        let kinds: Vec<_> = self.model.layer_kinds().into_iter().map(of_kind).collect();
         let in_place = |unit: &StageUnit| stream_in_place(&unit.program, Phase::Score);
         let of = |unit: &StageUnit| {
             let Unit::Layer(number) = unit.unit else { return Ok(unit.clone()) };
+            let alike =
+                |kind: &&(usize, _, _)| self.model.has_experts(kind.0) == self.model.has_experts(number);
+            let Some((first, layer, memory)) = kinds.iter().find(alike) else { return Ok(unit.clone()) };
             let prefix = layer_prefix(number);
             let program = layer.renamed(&layer.name, &prefix);
             let find =
                 |name: &String| self.params.iter().position(|p| p.spec.name == format!("{prefix}{name}"));
             let parameters = program.parameters.iter().map(|name| find(name).unwrap_or(usize::MAX)).collect();
-            let cached =
-                StageUnit { program, memory: memory.clone(), parameters, distinct: number == 0, ..*unit };
+            let cached = StageUnit {
+                program,
+                memory: memory.clone(),
+                parameters,
+                distinct: number == *first,
+                ..*unit
+            };
             // The memory of the residual stream was laid out for the layers without a cache.
             match in_place(unit) && !in_place(&cached) {
                 true => Err(ModelError::Stage(format!(

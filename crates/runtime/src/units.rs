@@ -199,14 +199,15 @@ impl Plan<'_> {
             let parameters = number("", &program);
             units.push(StageUnit { unit: Unit::Embedding, program, memory, distinct: true, parameters });
         }
-        // Layers of one policy, one memory and one layout that freeze the same parameters differ only in their number.
+        // Layers of one policy, one memory, one kind of feed-forward block and one layout that freeze the same parameters differ only in their number.
         let mut recorded: HashMap<LayerKind<'_>, usize> = HashMap::new();
         for layer in span.layers.clone() {
             let policy = recompute.of(layer, &span.layers);
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
             let offloads = offload.has(layer, &span.layers);
             let of_layer = of_layer.map(|sharding| (sharding.dim(), frozen(&sharding.spec.name)));
-            let kind = LayerKind { policy, offloads, params: of_layer.collect() };
+            let experts = self.model.has_experts(layer);
+            let kind = LayerKind { policy, offloads, experts, params: of_layer.collect() };
             // A pass of the caller's may tell layers apart.
             let like = recorded.get(&kind).copied().filter(|_| self.config.passes.is_empty());
             let (program, memory) = match like {
@@ -240,6 +241,7 @@ impl Plan<'_> {
 struct LayerKind<'a> {
     policy: &'a RecomputePolicy,
     offloads: bool,
+    experts: bool,
     /// By parameter: the dim that is sharded, and whether it is frozen.
     params: Vec<(Option<usize>, bool)>,
 }

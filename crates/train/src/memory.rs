@@ -2,7 +2,7 @@
 
 use crate::TrainError;
 use crate::trainer::step_program;
-use bessemer_arch::Model;
+use bessemer_arch::{ExpertLayers, Experts, LayerRule, Model};
 use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
@@ -28,6 +28,21 @@ struct ClassEstimate {
     /// Bytes of all layers.
     layers: u64,
 }
+
+impl ClassEstimate {
+    fn total(&self) -> u64 {
+        self.besides.saturating_add(self.layers)
+    }
+
+    /// With further layers.
+    fn add(&mut self, other: ClassEstimate) {
+        self.besides = self.besides.max(other.besides);
+        self.layers = self.layers.saturating_add(other.layers);
+    }
+}
+
+/// Class of what passes keep and the scratch that they share.
+const ACTIVATIONS: &str = "activations";
 
 /// How a recipe's ranks share the work.
 ///
@@ -55,7 +70,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
 
 /// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_runtime::LossSum::auxiliary).
 pub fn losses(recipe: &Recipe) -> Vec<WeighedLoss> {
-    let (balance, router) = recipe.model.experts.as_ref().map_or((0.0, 0.0), |e| (e.balance, e.z_loss));
+    let [balance, router] = recipe.model.expert_losses();
     let of = |name, weight| WeighedLoss { name, weight };
     [of(Z_LOSS, recipe.train.z_loss), of(BALANCE_LOSS, balance), of(ROUTER_Z_LOSS, router)]
         .into_iter()
@@ -93,7 +108,12 @@ pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), Train
         true => {
             let layers: Vec<usize> =
                 spans.iter().map(|span| span.layers.len().clamp(1, FEW_LAYERS)).collect();
-            let few = Model { layers: layers.iter().sum(), ..model };
+            // Two of them are of both kinds.
+            let expert_layers = match model.layer_kinds().len() > 1 {
+                true => ExpertLayers::Rule(LayerRule::Alternate),
+                false => model.expert_layers.clone(),
+            };
+            let few = Model { layers: layers.iter().sum(), expert_layers, ..model };
             let pipe = Pipeline { layers, ..plan.pipe.clone() };
             (few, Plan { pipe, ..plan })
         }
@@ -131,7 +151,7 @@ fn shape(batch: &BatchPlan) -> Shape {
 /// is read and without listing the model's layers.
 ///
 /// The memory is a lower bound: that of one rank with a micro-batch of the job, because the ranks together hold at least
-/// one copy of everything. Layers of one policy of recomputation are alike, so what one more of them takes is the difference
+/// one copy of everything. Layers of one policy of recomputation and one kind of feed-forward block are alike, so what one more of them takes is the difference
 /// between models of two and of three layers: with two, layers may begin to take
 /// turns in memory. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
 ///
@@ -153,8 +173,8 @@ pub fn refuse_what_cannot_fit(
     let Ok(layout) = layout(recipe, ranks, &model) else { return Ok(()) };
     let batch = batch(recipe, &layout)?;
     let shape = shape(&batch);
-    let of_layers = |layers: usize, policy: &RecomputePolicy| {
-        let model = Model { layers, ..model.clone() };
+    let of_layers = |layers: usize, experts: Option<Experts>, policy: &RecomputePolicy| {
+        let model = Model { layers, experts, expert_layers: ExpertLayers::default(), ..model.clone() };
         let plan = Plan::new(&ParallelConfig::default(), 1, &model, recipe.optim.optimizer)
             .map_err(|e| TrainError::Recipe(e.to_string()))?;
         let program = plan.program(1, 1, None).map_err(|e| TrainError::Recipe(e.to_string()))?;
@@ -187,19 +207,34 @@ pub fn refuse_what_cannot_fit(
     };
     let mut estimate: BTreeMap<&'static str, ClassEstimate> = BTreeMap::new();
     for (policy, layers) in recompute.counts(&stages) {
-        let [one, two, three] = [of_layers(1, policy)?, of_layers(2, policy)?, of_layers(3, policy)?];
-        for (class, _) in &two.buffers.classes {
-            let first = one.class(class).0;
-            let layer = three.class(class).0.saturating_sub(two.class(class).0);
-            let class = estimate.entry(class).or_default();
-            class.besides = class.besides.max(first.saturating_sub(layer));
-            class.layers = class.layers.saturating_add(layer.saturating_mul(layers as u64));
+        let mut activations: Option<ClassEstimate> = None;
+        for kind in model.layer_kinds() {
+            let of = |layers| of_layers(layers, model.experts_of(kind), policy);
+            let [one, two, three] = [of(1)?, of(2)?, of(3)?];
+            for (class, _) in &two.buffers.classes {
+                let layer = three.class(class).0.saturating_sub(two.class(class).0);
+                let besides = one.class(class).0.saturating_sub(layer);
+                // Which of the policy's layers have experts is left open, and activations of one kind may be in memory of another's
+                // gradients.
+                let count = match *class {
+                    ACTIVATIONS => layers,
+                    _ => layers.saturating_mul(model.layers_like(kind)) / model.layers,
+                };
+                let found = ClassEstimate { besides, layers: layer.saturating_mul(count as u64) };
+                match *class {
+                    ACTIVATIONS => {
+                        activations = activations.into_iter().chain([found]).min_by_key(ClassEstimate::total)
+                    }
+                    class => estimate.entry(class).or_default().add(found),
+                }
+            }
         }
+        activations.into_iter().for_each(|found| estimate.entry(ACTIVATIONS).or_default().add(found));
     }
     let mut classes = beside.to_vec();
     for (class, bytes) in estimate {
         if classes.iter().all(|(name, _)| *name != class) {
-            classes.push((class, Bytes(bytes.besides.saturating_add(bytes.layers))));
+            classes.push((class, Bytes(bytes.total())));
         }
     }
     let needed = Bytes(classes.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes.0)));
@@ -336,6 +371,20 @@ mod tests {
             let (_, exact) = planned(&recipe);
             refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
             refuse_what_cannot_fit(&recipe, 1, &[], Bytes(exact.0 / 2)).unwrap_err();
+        }
+    }
+
+    /// Scratch memory counts the kind of layer that needs most, and which layers a policy has is left open.
+    #[test]
+    fn the_bound_before_any_data_is_at_most_the_plan_of_layers_of_two_kinds() {
+        for sets in [
+            &["model.experts.layers=alternate"][..],
+            &["model.experts.layers=[0,1,5]", "model.ffn_width=96", "train.recompute_layers.'0-1'=full"],
+        ] {
+            let recipe = recipe(&[&["model.layers=7", "model.experts.width=512"], sets].concat());
+            let (_, exact) = planned(&recipe);
+            refuse_what_cannot_fit(&recipe, 1, &[], exact).unwrap();
+            refuse_what_cannot_fit(&recipe, 1, &[], Bytes(exact.0 * 2 / 3)).unwrap_err();
         }
     }
 

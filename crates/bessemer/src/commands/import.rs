@@ -73,7 +73,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     })?;
     let run = RunDir::new(out);
     let file = tokenizer.is_some().then(|| run.tokenizer());
-    let base = continued_recipe(&architecture, run.root(), file.as_deref())?;
+    let base = continued_recipe(model.config(), run.root(), file.as_deref())?;
     dir.write(RECIPE, base.as_bytes())?;
     let checkpoint = run.checkpoints().join(saved.path.file_name().unwrap_or_default());
     unfinished.publish()?;

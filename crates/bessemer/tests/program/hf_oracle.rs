@@ -133,9 +133,15 @@ fn oracle_transformers_reads_an_exported_llama_that_is_tied() {
 #[test]
 #[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
 fn oracle_greedy_tokens_are_the_same_here_in_transformers_and_in_llama_cpp() {
-    for model in [GPT2, LLAMA] {
+    let experts = ["model.experts.count=4", "model.experts.width=48"];
+    for (model, more) in [
+        (GPT2, &[][..]),
+        (LLAMA, &[]),
+        (LLAMA, &experts[..]),
+        (LLAMA, &[&experts[..], &["model.qk_norm=true"]].concat()),
+    ] {
         let place = Workplace::new(model);
-        place.train(&["train.steps=20", "model.init_std=0.3"]);
+        place.train(&[&["train.steps=20", "model.init_std=0.3"], more].concat());
         place.bessemer(&["checkpoint", "export", "runs/t", "--out", "hf"]).text();
         let gguf = ["checkpoint", "export", "runs/t", "--to", "gguf", "--dtype", "f32", "--out", "t.gguf"];
         place.bessemer(&gguf).text();

@@ -182,7 +182,7 @@ impl Tensor {
         if spec.name.len() >= MAX_NAME {
             return Err(format!("tensor name {:?}: at most {} bytes", spec.name, MAX_NAME - 1));
         }
-        let table = spec.name == "position_embd.weight";
+        let table = spec.name == "position_embd.weight" || spec.name.ends_with(".ffn_gate_inp.weight");
         let weights = if table { GgufWeights::F32 } else { weights.of(&spec.shape) };
         let values = spec.checked_len().map(|n| n as u64).filter(|n| *n < 1 << 60);
         let sized = values.and_then(|n| Some((n, weights.bytes(n)?)));

@@ -3,7 +3,9 @@
 use super::metadata::Value;
 use crate::hf::layout::{Mapped, Order, Part, absent_biases, kind, written};
 use crate::hf::{gpt2, llama};
-use bessemer_arch::{ActivationChoice, Model, ParamId, ParamRole, RopeScaling, RopeScalingKind, Unit};
+use bessemer_arch::{
+    ActivationChoice, Experts, Model, ParamId, ParamRole, RopeScaling, RopeScalingKind, Unit,
+};
 use bessemer_tensor::op;
 
 /// An architecture of llama.cpp.
@@ -15,6 +17,8 @@ pub(super) enum Architecture {
     Qwen2,
     /// Normalised queries and keys.
     Qwen3,
+    /// The same with experts.
+    Qwen3Moe,
 }
 
 /// Name of the tensor of divisors by which Llama 3 stretches angles.
@@ -37,6 +41,19 @@ impl Architecture {
         if let Some(window) = model.window.filter(|w| *w < model.context) {
             llama.push(format!("window = {window} (llama sees the whole context of {})", model.context));
         }
+        if let Some(experts) = &model.experts {
+            let mut need = |ok: bool, text: &str| {
+                if !ok {
+                    llama.push(text.into());
+                }
+            };
+            need(experts.renormalise, "experts.renormalise = false (llama and qwen3moe divide by the sum)");
+            need(
+                model.expert_layers.is_all(),
+                "experts.layers other than all (llama and qwen3moe have them in all)",
+            );
+            need(model.shared_expert.is_none(), "a shared block (llama and qwen3moe have none)");
+        }
         let stretched = divisor_scaling(model).is_some();
         if model.qk_norm && stretched {
             llama.push("rope_scaling of kind llama3 with qk_norm (qwen3 has none)".into());
@@ -48,6 +65,9 @@ impl Architecture {
                 gpt2.join(", "),
                 llama.join(", ")
             ));
+        }
+        if model.qk_norm && model.experts.is_some() {
+            return Ok(Architecture::Qwen3Moe);
         }
         Ok(match (model.qk_norm, model.qkv_bias && !model.bias && !stretched) {
             (true, _) => Architecture::Qwen3,
@@ -63,6 +83,7 @@ impl Architecture {
             Architecture::Llama => "llama",
             Architecture::Qwen2 => "qwen2",
             Architecture::Qwen3 => "qwen3",
+            Architecture::Qwen3Moe => "qwen3moe",
         }
     }
 
@@ -87,6 +108,7 @@ impl Architecture {
     fn parts(self, m: &Model, id: ParamId) -> Vec<Part> {
         use ParamRole as R;
         let (queries, keys) = (m.heads * m.head_dim, m.kv_heads * m.head_dim);
+        let experts = m.experts.unwrap_or(Experts { count: 0, choices: 0, width: 1, renormalise: true });
         // The others turn rows that are half a head apart, as here.
         let turned = if self == Architecture::Llama { Order::RotaryPairs(m.head_dim) } else { Order::Same };
         let list: &[(&str, usize, Order)] = match id.role() {
@@ -108,6 +130,24 @@ impl Architecture {
             R::GateUpWeight | R::GateUpBias => {
                 &[("ffn_gate", m.ffn_width, Order::Same), ("ffn_up", m.ffn_width, Order::Same)]
             }
+            R::RouterWeight => &[("ffn_gate_inp", experts.count, Order::Same)],
+            R::ExpertsGateUpWeight => &[
+                (
+                    "ffn_gate_exps",
+                    experts.count * experts.width,
+                    Order::Blocks { of: 2, number: 0, rows: experts.width },
+                ),
+                (
+                    "ffn_up_exps",
+                    experts.count * experts.width,
+                    Order::Blocks { of: 2, number: 1, rows: experts.width },
+                ),
+            ],
+            R::ExpertsDownWeight => &[(
+                "ffn_down_exps",
+                experts.count * m.width,
+                Order::Blocks { of: 1, number: 0, rows: m.width },
+            )],
             R::UpWeight | R::UpBias => &[("ffn_up", m.ffn_width, Order::Same)],
             R::DownWeight | R::DownBias => &[("ffn_down", m.width, Order::Same)],
             // Refused before (`foreign_choices`).
@@ -127,7 +167,11 @@ impl Architecture {
             ("context_length", m.context),
             ("embedding_length", m.width),
             ("block_count", m.layers),
-            ("feed_forward_length", m.ffn_width),
+            // The experts of a llama are as wide as this.
+            (
+                "feed_forward_length",
+                m.experts.filter(|_| self == Architecture::Llama).map_or(m.ffn_width, |e| e.width),
+            ),
             ("attention.head_count", m.heads),
             ("attention.head_count_kv", m.kv_heads),
             ("attention.key_length", m.head_dim),
@@ -137,6 +181,13 @@ impl Architecture {
         let mut keys: Vec<(String, Value)> =
             sizes.iter().map(|(key, size)| ((*key).into(), Value::U32(*size as u32))).collect();
         let mut add = |key: &str, value| keys.push((key.into(), value));
+        if let Some(Experts { count, choices, width, .. }) = m.experts {
+            add("expert_count", Value::U32(count as u32));
+            add("expert_used_count", Value::U32(choices as u32));
+            if self == Architecture::Qwen3Moe {
+                add("expert_feed_forward_length", Value::U32(width as u32));
+            }
+        }
         if self == Architecture::Gpt2 {
             add("attention.layer_norm_epsilon", Value::F32(m.norm_eps as f32));
         } else {

@@ -9,9 +9,9 @@
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Names of keys and tensors, and what each architecture
 //! computes, are those of llama.cpp.
 //!
-//! Four architectures are written: `gpt2`, `llama`, `qwen2` (biases of queries, keys and values only) and `qwen3` (normalised
-//! queries and keys). Differences bridged: queries, keys and values and the two halves of a gated block are tensors of their own except
-//! in `gpt2`; `llama` turns neighbouring rows of a head, so the rows of its queries and keys change places
+//! Five architectures are written: `gpt2`, `llama` (with experts if they divide by the sum: Mixtral), `qwen2` (biases of queries, keys and values
+//! only), `qwen3` (normalised queries and keys) and `qwen3moe` (the same with experts). Differences bridged: queries, keys and values and the two halves of a gated block are tensors of their own except
+//! in `gpt2`; gates, ups and downs of all experts of a layer are a tensor each; `llama` turns neighbouring rows of a head, so the rows of its queries and keys change places
 //! (`Order::RotaryPairs`); Llama 3's stretched angles are a tensor of divisors.
 
 mod export;

@@ -10,7 +10,7 @@ const BLOCK: usize = 32;
 /// Bytes of such a block: an f16 scale and an i8 for each value.
 const BLOCK_BYTES: usize = 2 + BLOCK;
 
-/// Type of the matrices in a file. Vectors and the table of positions are always f32, as llama.cpp's own converter has them.
+/// Type of the matrices in a file. Vectors, the table of positions and routers of experts are always f32, as llama.cpp's own converter has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufWeights {
     /// 4 bytes a value.

@@ -22,6 +22,8 @@ pub struct HfExport<'a> {
     pub model: &'a Model,
     /// `model_type` of the configuration that the model was imported from: its class is written where it expresses the model.
     pub model_type: Option<&'a str>,
+    /// Weight of the balance loss of experts ([`bessemer_arch::ExpertsConfig::balance`]), if it is known.
+    pub balance: Option<f64>,
     /// Its parameters under their canonical names ([`Model::params`]); tensors of other names are left out.
     pub tensors: &'a mut dyn TensorSource,
     /// Type of the weights in the files: f32, bf16 or f16.
@@ -136,7 +138,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     let mut config = match style {
         // OPT is only read, and never chosen.
         Style::Gpt2 | Style::Opt => gpt2::config(&model),
-        Style::Llama => llama::config(&model, request.model_type),
+        Style::Llama => llama::config(&model, request.model_type, request.balance),
     };
     let tokens = [("bos_token_id", request.bos_token_id), ("eos_token_id", request.eos_token_id)];
     let mut generation = Map::new();

@@ -93,6 +93,12 @@ impl Fields {
         }
     }
 
+    /// Whole numbers in a list; empty if there is none.
+    pub(crate) fn uints(&self, key: &str) -> Result<Vec<u64>> {
+        let list = |v: &Value| v.as_array()?.iter().map(Value::as_u64).collect();
+        Ok(self.typed(key, "a list of whole numbers", list)?.unwrap_or_default())
+    }
+
     /// Token ids under a key that holds a number, a list, or nothing.
     pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
         let wanted = "a token id or a list of them";

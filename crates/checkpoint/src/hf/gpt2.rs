@@ -34,6 +34,7 @@ pub(crate) fn obstacles(m: &Model) -> Vec<String> {
         format!("positions = {} (GPT-2 has learned positions)", written(m.positions)),
     );
     need(!m.qk_norm, "qk_norm (GPT-2 has none)".into());
+    need(m.experts.is_none(), "experts (GPT-2 has none)".into());
     need(m.window.is_none(), "a window (GPT-2 has none)".into());
     need(m.mlp() == MlpKind::Plain, "a gated activation (GPT-2 has gelu or relu)".into());
     need(

@@ -2,13 +2,13 @@
 
 use super::fields::Fields;
 use super::layout::{LM_HEAD, Mapped, Order, Part, Style, put_rows};
-use super::{gpt2, llama, opt};
+use super::{experts, gpt2, llama, opt};
 use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::{Entry, SafetensorsFile};
 use crate::fs::{EntryKind, FileSystem, Links, OsFileSystem, read_small};
 use crate::manifest::check_file_name;
 use crate::source::{TensorSource, TensorSpec};
-use bessemer_arch::Model;
+use bessemer_arch::{ExpertsConfig, Model, ModelConfig};
 use bessemer_tensor::host::HostTensor;
 use bessemer_units::DType;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,6 +26,7 @@ const MAX_INDEX_BYTES: u64 = 64 << 20;
 pub struct HfImport {
     model: Model,
     model_type: String,
+    experts: Option<ExpertsConfig>,
     notes: Vec<String>,
     bos: Vec<u32>,
     eos: Vec<u32>,
@@ -55,6 +56,7 @@ impl HfImport {
         let model_type = fields.str("model_type")?.unwrap_or_default().to_owned();
         let mut import = HfImport {
             model_type,
+            experts: config.experts,
             notes,
             bos: fields.token_ids("bos_token_id")?,
             eos: fields.token_ids("eos_token_id")?,
@@ -73,6 +75,11 @@ impl HfImport {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The table that resolves to the model, with the weight of its balance loss.
+    pub fn config(&self) -> ModelConfig {
+        ModelConfig { experts: self.experts.clone(), ..ModelConfig::of(&self.model) }
     }
 
     /// `model_type` of its configuration.
@@ -175,6 +182,17 @@ impl HfImport {
 
     /// Every part there with its shape and a type that can be read, nothing left over.
     fn check(&mut self, style: Style, absent: llama::AbsentBiases) -> Result<()> {
+        for (name, (file, full)) in &self.found {
+            let file = &self.files[*file];
+            let Some(entry) = file.header().entry(full) else { continue };
+            if let Some(problem) = experts::stack(&self.model, name, &entry.shape) {
+                return Err(CheckpointError::Tensor {
+                    file: file.path().into(),
+                    name: full.clone(),
+                    problem,
+                });
+            }
+        }
         let mut report = crate::MatchReport::default();
         let mut known = BTreeSet::new();
         let mut specs = Vec::new();
@@ -242,7 +260,7 @@ impl TensorSource for HfImport {
     }
 }
 
-type Read = (Style, bessemer_arch::ModelConfig, llama::AbsentBiases, Vec<String>);
+type Read = (Style, ModelConfig, llama::AbsentBiases, Vec<String>);
 
 /// Which architecture config.json names, and its model.
 fn read_config(f: &Fields) -> Result<Read> {
@@ -258,10 +276,14 @@ fn read_config(f: &Fields) -> Result<Read> {
         "mistral" => &["MistralForCausalLM", "MistralModel"],
         "qwen2" => &["Qwen2ForCausalLM", "Qwen2Model"],
         "qwen3" => &["Qwen3ForCausalLM", "Qwen3Model"],
+        "mixtral" => &["MixtralForCausalLM", "MixtralModel"],
+        "qwen2_moe" => &["Qwen2MoeForCausalLM", "Qwen2MoeModel"],
+        "qwen3_moe" => &["Qwen3MoeForCausalLM", "Qwen3MoeModel"],
         "opt" => &["OPTForCausalLM", "OPTModel"],
         other => {
             return Err(f.refuse(format!(
-                "model_type: {other:?} is not supported; supported: gpt2, llama, mistral, opt, qwen2, qwen3"
+                "model_type: {other:?} is not supported; supported: gpt2, llama, mistral, mixtral, opt, qwen2, \
+                 qwen2_moe, qwen3, qwen3_moe"
             )));
         }
     };

@@ -26,6 +26,9 @@ pub(crate) enum Order {
     /// The two rows that a rotary position turns together stand side by side in every head of so many rows; here they are half a
     /// head apart.
     RotaryPairs(usize),
+    /// Rows of the parameter are groups of `of` blocks of `rows` rows; the part is block `number` of each group, as a tensor
+    /// `[groups, rows, columns]`.
+    Blocks { of: usize, number: usize, rows: usize },
 }
 
 /// A parameter of [`Model::params`] and the tensors that hold it.
@@ -48,6 +51,7 @@ impl Mapped {
     /// Shape of one part in the files.
     pub(crate) fn part_shape(&self, part: &Part) -> Vec<usize> {
         match self.shape[..] {
+            [_, cols] if let Order::Blocks { rows, .. } = part.order => vec![part.rows / rows, rows, cols],
             [_, cols] if part.order == Order::Transposed => vec![cols, part.rows],
             [_, cols] => vec![part.skip + part.rows, cols],
             _ => vec![part.skip + part.rows],
@@ -143,7 +147,7 @@ pub(crate) fn written(choice: impl serde::Serialize) -> String {
 }
 
 /// Roles of the parameters that the formats have tensors for.
-const FORMAT_ROLES: [ParamRole; 21] = [
+const FORMAT_ROLES: [ParamRole; 27] = [
     ParamRole::TokenTable,
     ParamRole::PositionTable,
     ParamRole::AttentionNormWeight,
@@ -160,6 +164,12 @@ const FORMAT_ROLES: [ParamRole; 21] = [
     ParamRole::UpBias,
     ParamRole::GateUpWeight,
     ParamRole::GateUpBias,
+    ParamRole::RouterWeight,
+    ParamRole::ExpertsGateUpWeight,
+    ParamRole::ExpertsDownWeight,
+    ParamRole::SharedGateUpWeight,
+    ParamRole::SharedDownWeight,
+    ParamRole::SharedGateWeight,
     ParamRole::DownWeight,
     ParamRole::DownBias,
     ParamRole::FinalNormWeight,
@@ -229,6 +239,10 @@ pub(crate) fn take_rows(
                 out[there * columns..][..columns].copy_from_slice(&part[here * columns..][..columns]);
             }
         }
+        Order::Blocks { of, number, rows } => {
+            let blocks = whole.chunks_exact(rows * columns).skip(number).step_by(of);
+            blocks.zip(out.chunks_exact_mut(rows * columns)).for_each(|(from, to)| to.copy_from_slice(from));
+        }
     }
 }
 
@@ -241,14 +255,19 @@ pub(crate) fn put_rows(
     order: Order,
     whole: &mut [f32],
 ) {
-    let out = &mut whole[first * columns..(first + rows) * columns];
+    let stretch = first * columns..(first + rows) * columns;
     match order {
-        Order::Same => out.copy_from_slice(part),
-        Order::Transposed => transpose(part, columns, rows, out),
+        Order::Same => whole[stretch].copy_from_slice(part),
+        Order::Transposed => transpose(part, columns, rows, &mut whole[stretch]),
         Order::RotaryPairs(head) => {
+            let out = &mut whole[stretch];
             for (here, there) in rotary_rows(rows, head) {
                 out[here * columns..][..columns].copy_from_slice(&part[there * columns..][..columns]);
             }
+        }
+        Order::Blocks { of, number, rows } => {
+            let blocks = whole.chunks_exact_mut(rows * columns).skip(number).step_by(of);
+            blocks.zip(part.chunks_exact(rows * columns)).for_each(|(to, from)| to.copy_from_slice(from));
         }
     }
 }
@@ -314,6 +333,20 @@ mod tests {
             }
             assert_eq!(back, whole);
         }
+    }
+
+    /// Three experts, each a gate and an up of two rows.
+    #[test]
+    fn blocks_are_those_of_one_kind_of_each_group() {
+        let whole: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        let mut back = vec![0.0; 24];
+        for (number, wanted) in [(0, [0.0, 1.0, 4.0, 5.0, 8.0, 9.0]), (1, [2.0, 3.0, 6.0, 7.0, 10.0, 11.0])] {
+            let (order, mut part) = (Order::Blocks { of: 2, number, rows: 2 }, vec![0.0; 12]);
+            take_rows(&whole, 6 * number, 6, 2, order, &mut part);
+            assert_eq!(part.iter().step_by(2).map(|v| v / 2.0).collect::<Vec<_>>(), wanted);
+            put_rows(&part, 6 * number, 6, 2, order, &mut back);
+        }
+        assert_eq!(back, whole);
     }
 
     /// `LlamaModel.permute` of llama.cpp's converter on 12 rows: two heads of six, then three of four.

@@ -1,9 +1,10 @@
 //! Llama as `LlamaForCausalLM` has it, and its relatives: `MistralForCausalLM` adds a sliding window, `Qwen2ForCausalLM`
-//! biases of queries, keys and values, `Qwen3ForCausalLM` normalises queries and keys.
+//! biases of queries, keys and values, `Qwen3ForCausalLM` normalises queries and keys. [`super::experts`] has those with experts.
 //!
 //! Always RMSNorm, rotary positions in the halves layout and a gated feed-forward block. Biases of attention and of the
 //! feed-forward block are two switches there and one here: a missing half is read as zeros, which compute the same.
 
+use super::experts::{self, Family};
 use super::fields::Fields;
 use super::layout::{Part, foreign_choices, in_layers, written};
 use crate::error::Result;
@@ -40,11 +41,17 @@ pub(crate) fn obstacles(m: &Model) -> Vec<String> {
     let relative = m.qk_norm || m.window.is_some();
     let biases = m.bias || m.qkv_bias;
     need(!(relative && biases), "biases with qk_norm or a window (Qwen3 and Mistral have none)".into());
+    if let Some(experts) = &m.experts {
+        list.extend(experts::obstacles(m, experts));
+    }
     list
 }
 
 /// (class, model_type) that expresses the model: Mistral's without a window if that is the preferred `model_type`.
 pub(super) fn class(m: &Model, preferred: Option<&str>) -> (&'static str, &'static str) {
+    if let Some(family) = Family::of(m) {
+        return (family.class(), family.model_type());
+    }
     match (m.qk_norm, m.window, m.qkv_bias) {
         (false, None, false) if preferred == Some("mistral") && !m.bias => ("MistralForCausalLM", "mistral"),
         (true, _, _) => ("Qwen3ForCausalLM", "qwen3"),
@@ -74,8 +81,8 @@ fn rope_parameters(m: &Model) -> Map<String, Value> {
     map
 }
 
-/// The keys of config.json.
-pub(super) fn config(m: &Model, preferred: Option<&str>) -> Map<String, Value> {
+/// The keys of config.json; `balance` is the weight of the balance loss of experts, if it is known.
+pub(super) fn config(m: &Model, preferred: Option<&str>, balance: Option<f64>) -> Map<String, Value> {
     let activation = ACTIVATIONS.iter().find(|a| a.0 == m.activation).map(|a| a.1[0]);
     let (class, model_type) = class(m, preferred);
     let old = m.rope_scaling.map(|_| rope_parameters(m));
@@ -106,10 +113,14 @@ pub(super) fn config(m: &Model, preferred: Option<&str>) -> Map<String, Value> {
         "initializer_range": m.init_std,
         "tie_word_embeddings": m.tied_embeddings,
     });
-    match value {
+    let mut map = match value {
         Value::Object(map) => map,
         _ => Map::new(),
+    };
+    if let Some(family) = Family::of(m) {
+        map.extend(family.config(m, balance));
     }
+    map
 }
 
 /// Which biases the files do not have although the model here has them.
@@ -122,15 +133,21 @@ pub(super) struct AbsentBiases {
 /// The model that a config.json means, which biases are zero, and remarks for people.
 pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, AbsentBiases, Vec<String>)> {
     let context = f.required("max_position_embeddings")?;
-    let (mistral, qwen2, qwen3) = (kind == "mistral", kind == "qwen2", kind == "qwen3");
+    let (mistral, qwen2) = (kind == "mistral", kind == "qwen2");
+    let family = Family::named(kind);
+    let qwen3 = kind == "qwen3" || family == Some(Family::Qwen3);
     let mut window = None;
     if mistral {
         // The class's default is a window of 4096, only an explicit null turns it off.
         window = if f.has("sliding_window") { f.uint("sliding_window")? } else { Some(4096) };
-        // One as long as the context hides nothing.
-        window = window.filter(|w| *w < context);
     }
-    if qwen2 || qwen3 {
+    if family == Some(Family::Mixtral) {
+        window = f.uint("sliding_window")?;
+    }
+    // One as long as the context hides nothing.
+    window = window.filter(|w| *w < context);
+    let qwen2_moe = family == Some(Family::Qwen2);
+    if qwen2 || qwen3 || qwen2_moe {
         f.only("use_sliding_window", &json!(false))?;
     }
     if qwen3 {
@@ -138,13 +155,15 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     }
     f.only("partial_rotary_factor", &json!(1.0))?;
     let (theta, rope_scaling) = rope(f, context)?;
+    let mixtral = family == Some(Family::Mixtral);
+    let theta = theta.unwrap_or(if mixtral { 1e6 } else { 1e4 });
     let name = f.str("hidden_act")?.unwrap_or("silu");
     let activation = ACTIVATIONS.iter().find(|a| a.1.contains(&name)).map(|a| a.0);
     let activation = activation.ok_or_else(|| {
         f.refuse(format!("hidden_act: {name:?} is not supported; supported: silu, gelu_pytorch_tanh"))
     })?;
     // Qwen2's biases are part of the class, whatever these keys say.
-    let switch = |key| if qwen2 { Ok(false) } else { f.bool(key).map(|b| b.unwrap_or(false)) };
+    let switch = |key| if qwen2 || qwen2_moe { Ok(false) } else { f.bool(key).map(|b| b.unwrap_or(false)) };
     let (attention, mlp) = (switch("attention_bias")?, switch("mlp_bias")?);
     let bias = attention || mlp;
     let absent = AbsentBiases { attention: bias && !attention, mlp: bias && !mlp };
@@ -152,6 +171,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     if absent.attention || absent.mlp {
         notes.push("only some layers have biases in the files; the others get biases of zero".into());
     }
+    let experts = family.map(|family| family.read_config(f)).transpose()?;
     let (width, heads) = (f.required("hidden_size")?, f.required("num_attention_heads")?);
     let config = ModelConfig {
         architecture: "llama".into(),
@@ -159,16 +179,19 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         layers: Some(f.required("num_hidden_layers")?),
         width: Some(width),
         heads: Some(heads),
-        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(match (mistral, qwen2 || qwen3) {
-            (true, _) => 8,
-            (_, true) => 32,
+        kv_heads: Some(f.uint("num_key_value_heads")?.unwrap_or(match kind {
+            "mistral" | "mixtral" => 8,
+            "qwen2" | "qwen3" => 32,
+            "qwen2_moe" => 16,
+            "qwen3_moe" => 4,
             _ => heads,
         })),
-        head_dim: f.uint("head_dim")?.or(qwen3.then_some(128)),
+        head_dim: f.uint("head_dim")?.or((kind == "qwen3").then_some(128)),
         ffn_width: Some(f.required("intermediate_size")?),
+        experts,
         context: Some(context),
         norm: Some(NormChoice::RmsNorm),
-        norm_eps: Some(f.float("rms_norm_eps")?.unwrap_or(1e-6)),
+        norm_eps: Some(f.float("rms_norm_eps")?.unwrap_or(if mixtral { 1e-5 } else { 1e-6 })),
         activation: Some(activation),
         positions: Some(PositionChoice::Rope),
         rope_theta: Some(theta),
@@ -176,7 +199,10 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         window,
         qk_norm: Some(qwen3),
         bias: Some(bias),
-        qkv_bias: qwen2.then_some(true),
+        qkv_bias: match qwen2_moe {
+            true => Some(f.bool("qkv_bias")?.unwrap_or(true)),
+            false => qwen2.then_some(true),
+        },
         tied_embeddings: Some(f.bool("tie_word_embeddings")?.unwrap_or(false)),
         dropout: f.float("attention_dropout")?.unwrap_or(0.0),
         init_std: f.float("initializer_range")?.unwrap_or(0.02),
@@ -185,9 +211,9 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     Ok((config, absent, notes))
 }
 
-/// Base of the rotary angles and how they are stretched, from the old keys or the new one; a stretching that is not
+/// Base of the rotary angles, if it is written, and how they are stretched, from the old keys or the new one; a stretching that is not
 /// known here is refused.
-fn rope(f: &Fields, context: u64) -> Result<(f64, Option<RopeScaling>)> {
+fn rope(f: &Fields, context: u64) -> Result<(Option<f64>, Option<RopeScaling>)> {
     let mut theta = f.float("rope_theta")?;
     let mut found: Option<RopeScaling> = None;
     for key in ["rope_scaling", "rope_parameters"] {
@@ -240,7 +266,7 @@ fn rope(f: &Fields, context: u64) -> Result<(f64, Option<RopeScaling>)> {
         }
         found = scaling.or(found);
     }
-    Ok((theta.unwrap_or(10_000.0), found))
+    Ok((theta, found))
 }
 
 /// The tensors that hold a parameter.
@@ -261,8 +287,8 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
         R::AttentionOutWeight | R::AttentionOutBias => &[("self_attn.o_proj", m.width)],
         R::GateUpWeight | R::GateUpBias => &[("mlp.gate_proj", m.ffn_width), ("mlp.up_proj", m.ffn_width)],
         R::DownWeight | R::DownBias => &[("mlp.down_proj", m.width)],
-        // A model with others is refused before.
-        _ => &[],
+        // Those of experts; a model with others is refused before.
+        _ => return experts::parts(m, id),
     };
     list.iter().map(|(theirs, rows)| in_layers(id, theirs, *rows)).collect()
 }

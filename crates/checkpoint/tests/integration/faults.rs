@@ -336,6 +336,7 @@ fn an_export_is_there_entirely_or_not_at_all() {
             HfExport {
                 model: &model,
                 model_type: None,
+                balance: None,
                 tensors: &mut HostTensors::new(&weights),
                 dtype: DType::F32,
                 vocab_size: None,

@@ -1,7 +1,10 @@
 //! GGUF files, read by a parser of this test's own that follows the format's description
 //! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>). llama.cpp itself reads them in `bench/peers/serve/llama_cpp.py`.
 
-use bessemer_arch::{ActivationChoice, Model, PositionChoice, RopeScaling, RopeScalingKind, named};
+use bessemer_arch::{
+    ActivationChoice, ExpertLayers, Experts, Model, PositionChoice, RopeScaling, RopeScalingKind,
+    SharedExpert, named,
+};
 use bessemer_checkpoint::gguf::{GgufExport, GgufReport, GgufTokenizer, GgufWeights, export_gguf};
 use bessemer_checkpoint::{CheckpointError, HostTensors, TensorsFrom};
 use bessemer_tensor::host::HostTensor;
@@ -285,6 +288,55 @@ fn relatives_of_llama_and_16_bit_types() {
     );
 }
 
+/// Gates, ups and downs of a layer's experts are a tensor each, sizes innermost first; routers are f32.
+#[test]
+fn experts_are_stacked_by_matrix() {
+    let experts = Some(Experts { count: 3, choices: 2, width: 32, renormalise: true });
+    let mixtral = Model { experts, ..sized("llama") };
+    let qwen3 = Model { qk_norm: true, ..mixtral.clone() };
+    for (model, name, length) in [(mixtral, "llama", "32"), (qwen3, "qwen3moe", "96")] {
+        let (file, report) = exported(&model, GgufWeights::F32);
+        assert_eq!(report.architecture, name);
+        for (key, value) in
+            [("expert_count", "3"), ("expert_used_count", "2"), ("feed_forward_length", length)]
+        {
+            assert_eq!(file.keys[&format!("{name}.{key}")], value, "{key}");
+        }
+        let expert_length = file.keys.get("qwen3moe.expert_feed_forward_length").map(String::as_str);
+        assert_eq!(expert_length, (name == "qwen3moe").then_some("32"));
+        let of = weights(&model);
+        let of =
+            |text: &str| &of.iter().find(|t| t.name == format!("layers.1.mlp.{text}.weight")).unwrap().values;
+        let there = |text: &str| &file.tensors[&format!("blk.1.{text}.weight")];
+        let (gate_up, size) = (of("experts.gate_up"), 32 * 64);
+        for (text, first) in [("ffn_gate_exps", 0), ("ffn_up_exps", 1)] {
+            assert_eq!(there(text).1, [64, 32, 3], "{text}");
+            let found = floats(there(text));
+            for expert in 0..3 {
+                assert_eq!(
+                    found[expert * size..][..size],
+                    gate_up[(2 * expert + first) * size..][..size],
+                    "{text}"
+                );
+            }
+        }
+        assert_eq!(
+            (&there("ffn_down_exps").1[..], &floats(there("ffn_down_exps"))),
+            (&[32, 64, 3][..], of("experts.down"))
+        );
+        assert_eq!(
+            (&there("ffn_gate_inp").1[..], &floats(there("ffn_gate_inp"))),
+            (&[64, 3][..], of("router"))
+        );
+        assert!(file.tensors.keys().all(|key| !key.contains("ffn_gate.") && !key.contains("ffn_down.")));
+        let small = exported(&model, GgufWeights::Q8_0).0;
+        assert_eq!(
+            (small.tensors["blk.0.ffn_up_exps.weight"].0, small.tensors["blk.0.ffn_gate_inp.weight"].0),
+            (8, 0)
+        );
+    }
+}
+
 /// The numbers are those of `LlamaModel.generate_extra_tensors` in llama.cpp's converter (in float32) for Llama 3.1's values and for a
 /// short original context, 16 dims.
 #[test]
@@ -310,6 +362,7 @@ fn stretched_angles_are_divisors() {
 #[test]
 fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
     let (gpt2, llama) = (sized("gpt2"), sized("llama"));
+    let experts = |renormalise| Some(Experts { count: 3, choices: 2, width: 32, renormalise });
     let scaled = RopeScaling { kind: RopeScalingKind::Llama3, factor: 2.0, ..RopeScaling::default() };
     for (model, words) in [
         (
@@ -324,6 +377,27 @@ fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
         (Model { window: Some(4), ..llama.clone() }, vec!["window = 4", "context of 10"]),
         (Model { qk_norm: true, rope_scaling: Some(scaled), ..llama.clone() }, vec!["llama3", "qk_norm"]),
         (Model { document_end: Some(3), ..llama.clone() }, vec!["document_mask"]),
+        (
+            Model { experts: experts(false), qk_norm: true, ..llama.clone() },
+            vec!["experts.renormalise = false"],
+        ),
+        (
+            Model {
+                experts: experts(true),
+                qk_norm: true,
+                expert_layers: ExpertLayers::Numbers(vec![1]),
+                ..llama.clone()
+            },
+            vec!["experts.layers"],
+        ),
+        (
+            Model {
+                experts: experts(true),
+                shared_expert: Some(SharedExpert { width: 8, gate: true }),
+                ..llama.clone()
+            },
+            vec!["a shared block"],
+        ),
     ] {
         let tmp = tempfile::tempdir().unwrap();
         let e = export(&tmp.path().join("x.gguf"), &model, GgufWeights::F32, false).unwrap_err().to_string();

@@ -7,8 +7,8 @@
 )]
 
 use bessemer_arch::{
-    ActivationChoice, InitChoice, Model, NormChoice, Placement, PositionChoice, RopeScaling, RopeScalingKind,
-    named,
+    ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, Placement,
+    PositionChoice, RopeScaling, RopeScalingKind, SharedExpert, named,
 };
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
@@ -50,6 +50,25 @@ fn llama() -> Model {
     }
 }
 
+fn mixtral() -> Model {
+    Model {
+        experts: Some(Experts { count: 3, choices: 2, width: 5, renormalise: true }),
+        ffn_width: 5,
+        ..llama()
+    }
+}
+
+fn qwen3_moe() -> Model {
+    let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
+    Model { experts: Some(experts), qk_norm: true, ..llama() }
+}
+
+fn qwen2_moe() -> Model {
+    let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
+    let shared_expert = Some(SharedExpert { width: 9, gate: true });
+    Model { experts: Some(experts), shared_expert, qkv_bias: true, ..llama() }
+}
+
 /// Distinct values everywhere, exact in bf16 only where `coarse`.
 fn weights(model: &Model, coarse: bool) -> Vec<HostTensor> {
     let mut k = 0u32;
@@ -78,6 +97,7 @@ fn request<'a>(
     HfExport {
         model,
         model_type: None,
+        balance: None,
         tensors,
         dtype,
         vocab_size: None,
@@ -185,6 +205,29 @@ fn scaled_angles_windows_qkv_biases_and_qk_norm_come_back_as_they_were() {
         (Model { window: Some(4), ..llama() }, "MistralForCausalLM"),
         (Model { qkv_bias: true, rope_scaling: Some(llama3), ..llama() }, "Qwen2ForCausalLM"),
         (Model { qk_norm: true, rope_scaling: Some(linear), ..llama() }, "Qwen3ForCausalLM"),
+        (mixtral(), "MixtralForCausalLM"),
+        (
+            Model { window: Some(4), rope_theta: 1e6, tied_embeddings: false, ..mixtral() },
+            "MixtralForCausalLM",
+        ),
+        (qwen3_moe(), "Qwen3MoeForCausalLM"),
+        (qwen2_moe(), "Qwen2MoeForCausalLM"),
+        (
+            Model { qkv_bias: false, expert_layers: ExpertLayers::Numbers(vec![0]), ..qwen2_moe() },
+            "Qwen2MoeForCausalLM",
+        ),
+        (
+            Model { experts: qwen3_moe().experts.map(|e| Experts { renormalise: true, ..e }), ..qwen3_moe() },
+            "Qwen3MoeForCausalLM",
+        ),
+        (
+            Model { layers: 5, expert_layers: ExpertLayers::Rule(LayerRule::Alternate), ..qwen3_moe() },
+            "Qwen3MoeForCausalLM",
+        ),
+        (
+            Model { layers: 4, expert_layers: ExpertLayers::Numbers(vec![0, 1, 3]), ..qwen3_moe() },
+            "Qwen3MoeForCausalLM",
+        ),
     ];
     for (n, (model, class)) in cases.into_iter().enumerate() {
         let list = weights(&model, true);
@@ -217,6 +260,21 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         (Model { qk_norm: true, window: Some(4), ..llama() }, "qk_norm with a window"),
         (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm or a window"),
         (Model { qk_norm: true, qkv_bias: true, ..llama() }, "biases with qk_norm or a window"),
+        (Model { window: Some(4), qkv_bias: false, ..qwen2_moe() }, "a window with a shared block"),
+        (
+            Model { shared_expert: Some(SharedExpert { width: 9, gate: false }), ..qwen2_moe() },
+            "a shared block without experts.shared_gate",
+        ),
+        (Model { qk_norm: true, qkv_bias: false, ..qwen2_moe() }, "a shared block with qk_norm"),
+        (Model { qkv_bias: true, ..mixtral() }, "qkv_bias without a shared block"),
+        (
+            Model { expert_layers: ExpertLayers::Numbers(vec![1]), ..mixtral() },
+            "experts.layers other than all with neither qk_norm nor a shared block",
+        ),
+        (
+            Model { qk_norm: false, ..qwen3_moe() },
+            "experts.renormalise = false with neither qk_norm nor a shared block",
+        ),
         (Model { document_end: Some(1), ..llama() }, "document_mask"),
         (Model { positions: PositionChoice::Alibi, ..llama() }, "positions = alibi (Llama has rope)"),
         (Model { positions: PositionChoice::Sinusoidal, ..gpt2() }, "positions = sinusoidal (GPT-2"),
@@ -331,7 +389,7 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         (llama(), "partial_rotary_factor", "0.5", "partial_rotary_factor: 0.5"),
         (llama(), "hidden_act", r#""gelu""#, "hidden_act: \"gelu\""),
         (llama(), "quantization_config", r#"{"bits":4}"#, "quantization_config"),
-        (llama(), "model_type", r#""qwen3_moe""#, "model_type: \"qwen3_moe\""),
+        (llama(), "model_type", r#""deepseek_v3""#, "model_type: \"deepseek_v3\""),
         (llama(), "model_type", "null", "model_type: missing"),
         (llama(), "architectures", r#"["LlamaForSequenceClassification"]"#, "LlamaForSequenceClassification"),
         (llama(), "hidden_size", "-5", "hidden_size: wanted a whole number"),
@@ -349,6 +407,22 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         (llama(), "intermediate_size", "21", "another shape"),
         (Model { qkv_bias: true, ..llama() }, "use_sliding_window", "true", "use_sliding_window"),
         (Model { qkv_bias: true, ..llama() }, "model_type", r#""llama""#, "architectures"),
+        (qwen2_moe(), "shared_expert_intermediate_size", "null", "shared_expert_intermediate_size: missing"),
+        (qwen2_moe(), "shared_expert_intermediate_size", "10", "another shape"),
+        (qwen2_moe(), "use_sliding_window", "true", "use_sliding_window"),
+        (qwen2_moe(), "qkv_bias", "false", "unexpected"),
+        (mixtral(), "num_local_experts", "null", "num_local_experts: missing"),
+        (mixtral(), "num_local_experts", "4", "block_sparse_moe.experts.3.w1"),
+        (mixtral(), "num_local_experts", "2", "unexpected"),
+        (mixtral(), "num_experts_per_tok", "4", "experts.choices"),
+        (mixtral(), "intermediate_size", "6", "another shape"),
+        (mixtral(), "router_aux_loss_coef", "-1.0", "experts.balance"),
+        (qwen3_moe(), "num_experts", "5", "mlp.experts.4.gate_proj"),
+        (qwen3_moe(), "decoder_sparse_step", "2", "layers.0.mlp.gate_proj"),
+        (qwen3_moe(), "decoder_sparse_step", "3", "model.experts.layers"),
+        (qwen3_moe(), "mlp_only_layers", "[1]", "layers.1.mlp.gate_proj"),
+        (qwen3_moe(), "mlp_only_layers", "[-1]", "mlp_only_layers: wanted a list of whole numbers"),
+        (qwen3_moe(), "moe_intermediate_size", "null", "moe_intermediate_size: missing"),
         (gpt2(), "scale_attn_weights", "false", "scale_attn_weights"),
         (gpt2(), "scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx"),
         (gpt2(), "add_cross_attention", "true", "add_cross_attention"),
@@ -407,6 +481,66 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         c.insert("transformers_version".into(), "5.0".into());
     })
     .unwrap();
+}
+
+/// Half of the weight of transformers is that of here: 2 choices, one mean of 2 layers for a sum.
+#[test]
+fn the_weight_of_the_balance_loss_goes_both_ways() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (model, list) = (qwen3_moe(), weights(&qwen3_moe(), true));
+    let (mut source, mut quiet) = (HostTensors::new(&list), |_, _| {});
+    let r = request(&model, &mut source, DType::F32, &mut quiet);
+    let dir = tmp.path().join("m");
+    export_hf(&dir, HfExport { balance: Some(0.03), ..r }).unwrap();
+    let config: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.join("config.json")).unwrap()).unwrap();
+    assert_eq!(config["router_aux_loss_coef"], 0.02);
+    let back = import_hf(&dir).unwrap().config();
+    assert_eq!((back.resolve(None).unwrap(), back.expert_losses()), (model, [0.03, 0.0]));
+}
+
+/// Experts of a layer in one tensor are refused by name, whichever way they lie; so is a layer without one of them.
+#[test]
+fn stacked_transposed_and_missing_experts_are_refused_by_name() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("m");
+    let square = Experts { count: 2, choices: 1, width: 16, renormalise: false };
+    let of_two = Experts { count: 2, choices: 1, width: 8, renormalise: false };
+    for (experts, name, shape, word) in [
+        (qwen3_moe().experts.unwrap(), "gate_up_proj", [4, 14, 16], "one tensor, [experts, outputs, inputs]"),
+        (qwen3_moe().experts.unwrap(), "gate_up_proj", [4, 16, 14], "transposed: [experts, inputs, outputs]"),
+        (qwen3_moe().experts.unwrap(), "down_proj", [4, 7, 16], "transposed: [experts, inputs, outputs]"),
+        (qwen3_moe().experts.unwrap(), "down_proj", [4, 7, 15], "one tensor (shape [4, 7, 15])"),
+        (square, "down_proj", [2, 16, 16], "does not tell apart"),
+        (of_two, "gate_up_proj", [2, 16, 16], "does not tell apart"),
+    ] {
+        let model = Model { experts: Some(experts), ..qwen3_moe() };
+        let _ = fs::remove_dir_all(&dir);
+        export(&dir, &model, &weights(&model, true), DType::F32).unwrap();
+        let there = format!("model.layers.1.mlp.experts.{name}");
+        rewrite(&dir.join("model.safetensors"), |mut list| {
+            list.retain(|t| !t.0.starts_with("model.layers.1.mlp.experts."));
+            list.push((there.clone(), shape.to_vec(), vec![0; 4 * shape.iter().product::<usize>()]));
+            list
+        });
+        let e = import_hf(&dir).unwrap_err().to_string();
+        assert!(e.contains(&there) && e.contains(word) && e.contains("save_pretrained"), "{e}");
+    }
+    let model = mixtral();
+    let change = |change: &dyn Fn(&mut Vec<(String, Vec<usize>, Vec<u8>)>)| {
+        let _ = fs::remove_dir_all(&dir);
+        export(&dir, &model, &weights(&model, true), DType::F32).unwrap();
+        rewrite(&dir.join("model.safetensors"), |mut list| {
+            change(&mut list);
+            list
+        });
+        import_hf(&dir).unwrap_err().to_string()
+    };
+    let one = "model.layers.1.block_sparse_moe.experts.2.w2.weight";
+    let e = change(&|list| list.retain(|t| t.0 != one));
+    assert!(e.contains(&format!("1 missing: \"{one}\"")), "{e}");
+    let e = change(&|list| list.iter_mut().filter(|t| t.0 == one).for_each(|t| t.1.reverse()));
+    assert!(e.contains(&format!("\"{one}\" wanted [16, 5], found [5, 16]")), "{e}");
 }
 
 #[test]

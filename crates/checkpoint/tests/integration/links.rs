@@ -162,6 +162,7 @@ fn an_export_replaces_only_files_that_an_export_wrote_and_nobody_changed() {
         let request = HfExport {
             model: &model,
             model_type: None,
+            balance: None,
             tensors: &mut HostTensors::new(&weights),
             dtype: DType::F32,
             vocab_size: None,

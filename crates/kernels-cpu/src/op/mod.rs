@@ -18,6 +18,7 @@ mod embedding;
 mod expert_rows;
 mod fill;
 mod gated;
+mod gated_rows;
 mod gradient;
 mod grouped;
 mod linear;
@@ -73,6 +74,8 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::AdamW(_)
         | Op::AdamWInt8(_)
         | Op::Add(_)
+        | Op::AddGatedRows(_)
+        | Op::AddGatedRowsBackward(_)
         | Op::AssignRows(_)
         | Op::AttentionMerge(_)
         | Op::BalanceLoss(_)
@@ -121,6 +124,8 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdamW(o) => adamw::run(ctx, o),
         Op::AdamWInt8(o) => adamw_int8::run(ctx, o),
         Op::Add(o) => add::run(ctx, o),
+        Op::AddGatedRows(o) => gated_rows::forward(ctx, o),
+        Op::AddGatedRowsBackward(o) => gated_rows::backward(ctx, o),
         Op::AssignRows(o) => return expert_rows::assign(ctx.arena, o),
         Op::Attention(o) => return attention::forward(ctx, o),
         Op::AttentionBackward(o) => return attention::backward(ctx, o),
@@ -188,6 +193,8 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdamW(o) => adamw::reference(arena, o),
         Op::AdamWInt8(o) => adamw_int8::reference(arena, o),
         Op::Add(o) => add::reference(arena, o),
+        Op::AddGatedRows(o) => gated_rows::forward_reference(arena, o),
+        Op::AddGatedRowsBackward(o) => gated_rows::backward_reference(arena, o),
         Op::AssignRows(o) => return expert_rows::assign(arena, o),
         Op::Attention(o) => return attention::reference::forward(arena, o),
         Op::AttentionBackward(o) => return attention::reference::backward(arena, o),

@@ -48,7 +48,7 @@ impl Recording<'_> {
 
     /// A layer whose attention `attend` records.
     fn cached_layer(&self, index: usize, attend: impl Fn(&mut Writer<'_>, Qkv, View)) -> UnitProgram {
-        let mut writer = self.begin(&format!("layers.{index}."));
+        let mut writer = self.begin_layer(index);
         writer.recorder.begin(Phase::Score);
         let x = writer.stream(Class::StreamIn);
         let qkv = writer.project(x);

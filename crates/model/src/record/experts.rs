@@ -8,6 +8,7 @@
 //! | a row for each choice, sorted by expert | assign_rows, dispatch |
 //! | each expert's block on its rows | grouped_linear, gated, grouped_linear |
 //! | weighed sum of a token's rows | combine_rows |
+//! | a block beside the experts, if the model has one ([`super::shared_expert`]) | linear, gated, linear, add or add_gated_rows |
 //!
 //! Lists do not depend on the choices: counts and offsets are values, and all k n rows are computed, none is dropped
 //! (Gale et al. 2022, MegaBlocks). Backward, routing values are those that the forward pass has left; copies of rows are made again.
@@ -21,8 +22,7 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{
     AssignRows, BalanceLoss, BalanceTerm, CombineRows, CombineRowsBackward, Copy, CountChoices, Dispatch,
     DispatchBackward, Gated, GatedBackward, GroupedLinear, GroupedLinearBackwardInput,
-    GroupedLinearBackwardWeight, Linear, LinearBackwardInput, LinearBackwardWeight, Route, RouteBackward,
-    TokenSpan,
+    GroupedLinearBackwardWeight, Linear, LinearBackwardInput, Route, RouteBackward, TokenSpan,
 };
 use bessemer_units::DType;
 
@@ -92,7 +92,7 @@ impl Writer<'_> {
     }
 
     /// The rows that the router reads: f32.
-    fn router_input(&mut self, input: View) -> View {
+    pub(super) fn router_input(&mut self, input: View) -> View {
         if input.dtype() == DType::F32 {
             return input;
         }
@@ -142,8 +142,11 @@ impl Writer<'_> {
         self.recorder.again(hidden, gated);
         let weight = self.weight("mlp.experts.down.weight");
         self.recorder.launch(GroupedLinear { x: hidden, weight, offsets, out });
-        let branch = self.residual_rows(EXPERTS.branch);
+        let mut branch = self.residual_rows(EXPERTS.branch);
         self.recorder.launch(CombineRows { x: out, rows, weights, out: branch });
+        if let Some(shared) = self.model().shared_expert {
+            branch = self.shared_forward(shared, input, read, branch);
+        }
         self.join(EXPERTS, branch, x, x_out);
     }
 
@@ -200,6 +203,9 @@ impl Writer<'_> {
         self.recorder.launch(DispatchBackward { dout: dback, rows, dx: dinput, accumulate: false });
         let input = self.read_again(EXPERTS, x);
         self.router_backward(&routed, experts, dweights, (input, dinput));
+        if let Some(shared) = self.model().shared_expert {
+            self.shared_backward(shared, input, dbranch, dinput);
+        }
         self.entered_backward(EXPERTS, x, dinput, kept);
     }
 
@@ -231,37 +237,22 @@ impl Writer<'_> {
             dlogits,
         });
         let read = self.router_input(input);
-        let dweight = self.weight_gradient("mlp.router.weight");
-        self.recorder.launch(LinearBackwardWeight {
-            x: read,
-            dy: dlogits,
-            dweight,
-            dbias: None,
-            accumulate: false,
-        });
-        let weight = self.weight("mlp.router.weight");
+        self.linear_gradients(EXPERTS.first, read, dlogits);
+        self.add_router_gradient(EXPERTS.first, dlogits, dinput);
+    }
+
+    /// Adds to `dinput` what reaches the input of a map that reads rows in f32.
+    pub(super) fn add_router_gradient(&mut self, map: &str, dy: View, dinput: View) {
         if dinput.dtype() == DType::F32 {
-            let activation = None;
-            self.recorder.launch(LinearBackwardInput {
-                dy: dlogits,
-                weight,
-                activation,
-                dx: dinput,
-                accumulate: true,
-            });
+            let op = LinearBackwardInput { accumulate: true, ..self.input_gradient(map, dy, dinput) };
+            self.recorder.launch(op);
             return;
         }
-        let width = self.model().width;
-        let dims = [Dim::plain(n), Dim::plain(width)];
-        let dread = self.value("router.in.gradient", DType::F32, dims);
-        self.recorder.launch(LinearBackwardInput {
-            dy: dlogits,
-            weight,
-            activation: None,
-            dx: dread,
-            accumulate: false,
-        });
-        let rounded = self.residual_rows("mlp.experts.router.gradient");
+        let dims = [Dim::plain(self.n()), Dim::plain(self.model().width)];
+        let dread = self.recorder.value(&format!("{map}.read.gradient"), Class::Local, DType::F32, dims);
+        let op = self.input_gradient(map, dy, dread);
+        self.recorder.launch(op);
+        let rounded = self.residual_rows(&format!("{map}.gradient"));
         self.recorder.launch(Copy { src: dread, dst: rounded });
         self.recorder.launch(bessemer_tensor::op::Add { a: dinput, b: rounded, out: dinput });
     }

@@ -56,7 +56,7 @@ impl Writer<'_> {
     }
 
     pub(super) fn mlp_forward(&mut self) {
-        if let Some(experts) = self.model().experts {
+        if let Some(experts) = self.experts {
             return self.experts_forward(experts);
         }
         let (block, kind) = (self.mlp(), self.activation_kind());
@@ -82,7 +82,7 @@ impl Writer<'_> {
     }
 
     pub(super) fn mlp_backward(&mut self) {
-        if let Some(experts) = self.model().experts {
+        if let Some(experts) = self.experts {
             return self.experts_backward(experts);
         }
         let (block, kind) = (self.mlp(), self.activation_kind());

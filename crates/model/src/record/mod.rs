@@ -17,12 +17,13 @@ mod experts;
 mod head;
 mod mlp;
 mod residual;
+mod shared_expert;
 
 pub use embedding::sinusoids;
 pub use experts::{BALANCE_LOSS, ROUTER_Z_LOSS};
 pub use head::Z_LOSS;
 
-use bessemer_arch::{Model, NormChoice, Sharding};
+use bessemer_arch::{Experts, Model, NormChoice, Sharding};
 use bessemer_mesh::{Axis, Dim, Layout, Placement};
 use bessemer_program::{Class, Input, Phase, Random, Recorder, UnitProgram};
 use bessemer_tensor::View;
@@ -74,7 +75,11 @@ impl<'a> Recording<'a> {
 
     /// Names of the unit begin with `prefix`.
     fn begin(&self, prefix: &str) -> Writer<'a> {
-        Writer { recording: *self, recorder: Recorder::new(prefix), prefix: prefix.into() }
+        Writer { recording: *self, recorder: Recorder::new(prefix), prefix: prefix.into(), experts: None }
+    }
+
+    fn begin_layer(&self, index: usize) -> Writer<'a> {
+        Writer { experts: self.model.experts_of(index), ..self.begin(&format!("layers.{index}.")) }
     }
 }
 
@@ -84,6 +89,8 @@ struct Writer<'a> {
     recorder: Recorder,
     /// Of the unit's parameters in the whole model: "layers.3.", or nothing.
     prefix: String,
+    /// Experts of the layer; none in other units and where the feed-forward block is dense.
+    experts: Option<Experts>,
 }
 
 /// A normalisation: its result and the statistics of its rows.
@@ -279,7 +286,7 @@ impl Writer<'_> {
 impl Recording<'_> {
     /// Layer `index` of the model.
     pub fn layer(&self, index: usize) -> UnitProgram {
-        let mut writer = self.begin(&format!("layers.{index}."));
+        let mut writer = self.begin_layer(index);
         for phase in [Phase::Forward, Phase::Score] {
             writer.recorder.begin(phase);
             writer.attention_forward();

@@ -314,7 +314,7 @@ fn experts(m: &mut Maker) {
     let [made_rows, made_sources, made_offsets] =
         [(n, k), (1, r), (1, e + 1)].map(|(rows, cols)| m.index_mat(rows, cols, |_| 0));
     m.case("", AssignRows { experts, rows: made_rows, sources: made_sources, offsets: made_offsets });
-    let [x, out] = std::array::from_fn(|_| m.normal(n, d));
+    let [x, other, out] = std::array::from_fn(|_| m.normal(n, d));
     let [at_experts, back] = std::array::from_fn(|_| m.normal(r, d));
     m.case("", Dispatch { x, sources, choices: k, out: at_experts });
     for accumulate in [false, true] {
@@ -324,6 +324,9 @@ fn experts(m: &mut Maker) {
         let dweight = m.normal(e * o, d);
         m.case(&what, GroupedLinearBackwardWeight { x: inputs, dy: outputs, offsets, dweight, accumulate });
     }
+    let (gates, dgates) = (m.normal(n, 1), m.normal(n, 1));
+    m.case("", AddGatedRows { x, y: other, gates, out });
+    m.case("", AddGatedRowsBackward { dout: x, y: other, gates, dy: out, dgates });
     m.case("", CombineRows { x: at_experts, rows, weights, out });
     m.case("", CombineRowsBackward { dout: x, x: at_experts, rows, sources, weights, dx: back, dweights });
     let (weight, made) = (m.normal(e * o, d), m.normal(r, o));

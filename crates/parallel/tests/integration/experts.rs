@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
 use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
-use bessemer_arch::{Annotations, Experts, Model, ParamLayout};
+use bessemer_arch::{Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, SharedExpert};
 use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
@@ -105,6 +105,23 @@ fn experts_go_with_tensor_sequence_and_context_parallelism() {
     ] {
         check(&model, &Layout { micro_batches, ..ranks(count, config) }, 8);
     }
+    // A block beside the experts, with experts in some layers.
+    let shared = Model {
+        shared_expert: Some(SharedExpert { width: 8, gate: true }),
+        expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
+        ..mixture(false)
+    };
+    for (config, count) in [
+        (ParallelConfig { tensor: 2.into(), ..base() }, 2),
+        (tensor.clone(), 2),
+        (ParallelConfig { experts: 2, ..base() }, 2),
+        (ParallelConfig { experts: 2, stage: Stage::Zero3, ..tensor.clone() }, 8),
+    ] {
+        check(&shared, &Layout { micro_batches: 2, ..ranks(count, config) }, 8);
+    }
+    let mut staged = pipelined(Kind::Interleaved, 2, 4).with_data(2, Stage::Zero1, 0);
+    staged.config.experts = 2;
+    check(&shared, &staged, 8);
     let replicated = Annotations([("layers.*.mlp.experts.*".to_owned(), ParamLayout::Replicate)].into());
     for sequence in [false, true] {
         let config = ParallelConfig { annotate: replicated.clone(), sequence, ..tensor.clone() };
@@ -363,6 +380,21 @@ fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
         }
     }
     count
+}
+
+/// Stages, chunks of stages and layers that take turns in gathered memory have one kind of layers, or both.
+#[test]
+fn experts_in_some_layers_train_as_one_rank_does() {
+    let base = ParallelConfig::default;
+    for layers in [ExpertLayers::Rule(LayerRule::Alternate), ExpertLayers::Numbers(vec![0, 1, 6])] {
+        let model = Model { expert_layers: layers, ..mixture(true) };
+        check(&model, &ranks(2, ParallelConfig { stage: Stage::Zero3, ..base() }), 8);
+        check(&model, &pipelined(Kind::Interleaved, 2, 4), 8);
+        check(&model, &pipelined(Kind::OneFOneB, 4, 4), 8);
+        let mut recomputed = ranks(2, base());
+        recomputed.activations.recompute = Recompute::Selective.into();
+        check(&model, &recomputed, 8);
+    }
 }
 
 /// Equal loads have a balance loss of 1 in each layer; a random router is near it.

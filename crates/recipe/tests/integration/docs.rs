@@ -172,6 +172,22 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("model.head_dim", "1 to 4096; even with rope", &["1", "4096"], &["0", "4097", "3 model.positions=rope"]),
     ("model.ffn_width", "1 to 2^22", &["1", "4194304"], &["0", "4194305"]),
     (
+        "model.experts.layers",
+        "numbers of layers in ascending order",
+        &[
+            "all model.architecture=llama",
+            "alternate model.architecture=llama",
+            "[0,3] model.architecture=llama",
+        ],
+        &[
+            "some model.architecture=llama",
+            "[] model.architecture=llama",
+            "[4] model.architecture=llama",
+            "[2,1] model.architecture=llama",
+            "[-1] model.architecture=llama",
+        ],
+    ),
+    (
         "model.experts.count",
         "1 to 16384",
         &["2 model.architecture=llama", "16384 model.architecture=llama"],
@@ -186,6 +202,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "model.experts.width",
         "1 to 2^22, or 0",
+        &["0 model.architecture=llama", "4194304 model.architecture=llama"],
+        &["4194305 model.architecture=llama"],
+    ),
+    (
+        "model.experts.shared",
+        "0 to 2^22",
         &["0 model.architecture=llama", "4194304 model.architecture=llama"],
         &["4194305 model.architecture=llama"],
     ),
@@ -601,6 +623,7 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         let kinds: Vec<&str> = several.iter().map(of).collect();
         return match kinds[..] {
             ["name", "list of texts"] => "name, or list of texts",
+            ["name", "list of integers"] => "name, or list of integers",
             ["integer", "table", "table"] => "integer, or table",
             _ => panic!("kinds of one value that this page cannot name: {kinds:?}"),
         };
@@ -812,8 +835,11 @@ fn every_recipe_printed_in_the_documentation_loads() {
     let base = folder.path().join("runs/base");
     fs::create_dir_all(&base).unwrap();
     let model = ModelConfig::default().resolve(Some(300)).unwrap();
-    let imported =
-        continued_recipe(&model, Path::new("runs/base"), Some(Path::new("runs/base/tokenizer.json")));
+    let imported = continued_recipe(
+        ModelConfig::of(&model),
+        Path::new("runs/base"),
+        Some(Path::new("runs/base/tokenizer.json")),
+    );
     fs::write(base.join("recipe.toml"), imported.unwrap()).unwrap();
     let mut pages = vec![root().join("README.md")];
     pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));

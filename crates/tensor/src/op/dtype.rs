@@ -43,6 +43,8 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::ActivationBackward(_) | Op::NormBackward(_) | Op::NormBackwardOfSums(_) => &["x", "dout", "dx"],
         Op::NormGradientSums(_) => &["x", "dout"],
         Op::Add(_) => &["a", "b", "out"],
+        Op::AddGatedRows(_) => &["x", "y", "out"],
+        Op::AddGatedRowsBackward(_) => &["dout", "y", "dy"],
         Op::Attention(o) if is_wider(&[o.out], &o.q) => &["q", "k", "v"],
         Op::Attention(_) => &["q", "k", "v", "out"],
         Op::AttentionBackward(o) if is_wider(&[o.dq, o.dk, o.dv], &o.q) => &["q", "k", "v", "out", "dout"],

@@ -15,6 +15,7 @@ mod dtype;
 mod elementwise;
 mod embedding;
 mod expert_rows;
+mod gated_rows;
 mod grouped;
 mod linear;
 mod log_sums;
@@ -45,6 +46,7 @@ pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard
 pub use expert_rows::{
     AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
 };
+pub use gated_rows::{AddGatedRows, AddGatedRowsBackward};
 pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
@@ -189,6 +191,8 @@ ops!(
     AdamW,
     AdamWInt8,
     Add,
+    AddGatedRows,
+    AddGatedRowsBackward,
     AssignRows,
     Attention,
     AttentionBackward,

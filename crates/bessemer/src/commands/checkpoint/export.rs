@@ -62,6 +62,10 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
         HfExport {
             model: saved.model(),
             model_type: saved.state.model_type.as_deref(),
+            balance: RunDir::new(&args.run.run)
+                .load_recipe()
+                .ok()
+                .map(|run| run.value.model.expert_losses()[0]),
             tensors: &mut saved.checkpoint.tensors(is_parameter),
             dtype,
             // Rows that only round the vocabulary up mean nothing to other tools.

@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::{
-    ActivationChoice, Experts, InitChoice, Model, NormChoice, ParamSpec, Placement, PositionChoice,
-    RopeScaling, RopeScalingKind, named,
+    ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, ParamSpec, Placement,
+    PositionChoice, RopeScaling, RopeScalingKind, SharedExpert, named,
 };
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
@@ -133,6 +133,24 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 experts: Some(Experts { count: 5, choices: 3, width: 16, renormalise: false }),
                 placement: Placement::Post,
                 activation: ActivationChoice::Geglu,
+                ..llama.clone()
+            },
+        ),
+        (
+            "experts with a gated block beside them",
+            Model {
+                experts: Some(Experts { count: 4, choices: 2, width: 16, renormalise: false }),
+                shared_expert: Some(SharedExpert { width: 20, gate: true }),
+                ..llama.clone()
+            },
+        ),
+        (
+            "experts in every second layer, a block beside them, post-normalised",
+            Model {
+                placement: Placement::Post,
+                shared_expert: Some(SharedExpert { width: 20, gate: false }),
+                experts: Some(Experts { count: 3, choices: 2, width: 16, renormalise: true }),
+                expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
                 ..llama.clone()
             },
         ),
