@@ -235,7 +235,10 @@ impl Model {
                 kv_heads: kv.len,
                 ffn_width: hidden / of_hidden,
                 vocab_size: vocabulary.len,
-                experts: self.experts.map(|experts| Experts { width: width / of_experts, ..experts }),
+                experts: self.experts.map(|of| {
+                    let count = of.count / mesh.degree(Axis::Expert);
+                    Experts { count, width: width / of_experts, ..of }
+                }),
                 shared_expert: self.shared_expert.map(|of| SharedExpert { width: shared / of_shared, ..of }),
                 ..self.clone()
             },

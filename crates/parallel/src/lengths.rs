@@ -28,6 +28,8 @@ pub(crate) fn check(
         Some(format!("schedule {:?}, whose steps share micro-batches in flight", job.program.name))
     } else if plan.context_ranks() > 1 {
         Some("context parallelism, whose ranks shard sequences of equal length".into())
+    } else if plan.experts() > 1 {
+        Some("parallel.experts, whose ranks exchange rows of equally long micro-batches".into())
     } else if job.optim.optimizer == OptimizerChoice::Kfac {
         Some("K-FAC, whose curvature would count padding as tokens".into())
     } else if fill.is_some() {

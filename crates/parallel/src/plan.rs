@@ -152,6 +152,12 @@ impl Plan {
                 "parallel.experts = {experts} does not divide {key} = {among}: take a divisor, or change the number of ranks"
             ));
         }
+        if optimizer == OptimizerChoice::Adafactor && experts > 1 {
+            return wrong(format!(
+                "optim.optimizer = \"adafactor\" with parallel.experts = {experts}: its factored moments are those of all experts of a layer; \
+                 use another optimizer, or parallel.experts = 1"
+            ));
+        }
         if config.sequence && config.tensor == 1 {
             return wrong(
                 "parallel.sequence = true shards the residual stream over tensor-parallel ranks, and \

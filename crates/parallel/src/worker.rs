@@ -15,7 +15,7 @@ use crate::steps::RankStep;
 use crate::tie::Tie;
 use crate::window::Update;
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, DeviceCommunicator, HostStaging, Stopwatch};
+use bessemer_collectives::{Communicator, DeviceCommunicator, HostStaging, Reduce, Stopwatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_runtime::{
     ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
@@ -124,6 +124,8 @@ pub struct Worker {
     pub(crate) evaluated: Vec<f32>,
     /// Bits of every rank's part of the newest loss, equally many of each.
     pub(crate) rank_losses: Vec<u64>,
+    /// Choices of experts, as [`Worker::sum_loads`] has summed them last.
+    loads: Vec<u32>,
     pub(crate) control: ControlMessages,
     /// The second memory of offloaded activations.
     pub(crate) offloading: Option<Offloading>,
@@ -259,6 +261,7 @@ impl Worker {
             squares: vec![0.0; plan.groups.list().len()],
             evaluated: Vec::new(),
             rank_losses: Vec::new(),
+            loads: Vec::new(),
             control: ControlMessages::default(),
             offloading: None,
             watch,
@@ -489,6 +492,27 @@ impl Worker {
         Ok(total)
     }
 
+    /// Choices of each expert of each layer, one layer behind the other, by the tokens of all forward passes of all ranks since this was
+    /// called last: E numbers for each of the model's layers, zeros for a layer without experts. Empty without experts. All ranks call this.
+    ///
+    /// # Errors
+    /// An error of another rank.
+    pub fn sum_loads(&mut self) -> Result<&[u32], ParallelError> {
+        let experts = self.whole.experts.map_or(0, |experts| experts.count);
+        self.loads.clear();
+        self.loads.resize(self.whole.layers * experts, 0);
+        for chunk in &mut self.chunks {
+            chunk.decoder.take_loads(&mut |layer, counts| {
+                let of_layer = &mut self.loads[layer * experts..][..experts];
+                of_layer.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            });
+        }
+        if experts > 0 && self.plan.ranks() > 1 {
+            self.world.all_reduce("loads of experts", &mut self.loads[..], Reduce::Sum)?;
+        }
+        Ok(&self.loads)
+    }
+
     /// Bits of every rank's part of the loss that [`Worker::sum_over_data`] summed last, by rank. Nothing of a job of one rank.
     pub fn rank_losses(&self) -> impl ExactSizeIterator<Item = &[u64]> {
         self.rank_losses.chunks_exact((self.rank_losses.len() / self.plan.ranks()).max(1))
@@ -535,6 +559,13 @@ impl Worker {
 /// Refuses settings that an asynchronous schedule cannot have.
 fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
     let name = &job.program.name;
+    if job.plan.experts() > 1 {
+        return Err(ParallelError::Layout(format!(
+            "schedule {name:?} lets stages step on their own, and ranks with parallel.experts = {} exchange rows in every pass: use a \
+             schedule with a flush such as \"1f1b\", or parallel.experts = 1",
+            job.plan.experts()
+        )));
+    }
     if job.model.tied_embeddings && job.program.stages > 1 {
         return Err(ParallelError::Layout(format!(
             "schedule {name:?} updates each stage separately, and the first and the last stage share the \

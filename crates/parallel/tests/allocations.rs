@@ -2,7 +2,7 @@
 //! would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
-use bessemer_arch::{Model, ModelConfig};
+use bessemer_arch::{Experts, Model, ModelConfig};
 use bessemer_collectives::{
     ChannelTransport, Communicator, FlightRecorder, Ledger, MessageCommunicator, MessageSettings,
     ThreadCommunicator, ThreadSettings,
@@ -124,6 +124,8 @@ fn rank(
     let Settings { optimizer, types, several, offload } = settings;
     let kfac = KfacConfig { inverse_every: 1, ..KfacConfig::default() };
     let optim = OptimConfig { optimizer, kfac, ..OptimConfig::default() };
+    let experts = Experts { count: 4, choices: 2, width: 16, renormalise: true };
+    let model = &Model { experts: (config.experts > 1).then_some(experts), ..model.clone() };
     let plan = Plan::new(config, RANKS, model, optim.optimizer).unwrap();
     let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let job = Job {
@@ -199,6 +201,7 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let pipe =
         |pipeline, schedule: &str, config| ParallelConfig { pipeline, schedule: schedule.into(), ..config };
     let int8 = |config| ParallelConfig { reduce_dtype: ReduceDType::Int8, ..config };
+    let spread = |experts, config| ParallelConfig { experts, ..config };
     let shared = |context, context_method, config| ParallelConfig { context, context_method, ..config };
     let layouts = [
         shared(2, ContextMethod::AllGather, of(ddp, 1, false, true)),
@@ -217,6 +220,9 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
         shared(4, ContextMethod::LightSeq, of(ddp, 1, false, false)),
         shared(2, ContextMethod::Ring, of(ddp, tensor, true, true)),
         shared(2, ContextMethod::Ulysses, of(ddp, tensor, false, true)),
+        spread(2, of(ddp, 1, false, true)),
+        spread(4, of(Stage::Zero3, 1, false, true)),
+        spread(2, of(Stage::Zero2, tensor, true, true)),
         int8(of(ddp, 1, false, true)),
         int8(of(Stage::Zero2, tensor, true, false)),
         int8(ParallelConfig { shard: 2, ..of(Stage::Zero3, 1, false, true) }),

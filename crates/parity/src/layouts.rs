@@ -162,7 +162,8 @@ impl Layout {
     /// Whether an optimizer goes with the layout: K-FAC wants whole sequences, one stage a rank, and a norm over all of them.
     pub fn goes_with(&self, optimizer: OptimizerChoice) -> bool {
         use OptimizerChoice::{AdamW, Lion, Sgd};
-        if self.mixture && optimizer == OptimizerChoice::Kfac {
+        let factored = optimizer == OptimizerChoice::Adafactor && self.parallel.experts > 1;
+        if factored || self.mixture && optimizer == OptimizerChoice::Kfac {
             return false;
         }
         if self.parallel.tensor.grid().is_some() {

@@ -160,7 +160,7 @@ impl Partition<'_> {
             Some(placement) => placement,
             None => {
                 let placement = match (made, self.rank.role) {
-                    _ if matches!(class, Class::AuxiliaryLoss(_)) || leaves_terms(op) => made,
+                    _ if matches!(class, Class::AuxiliaryLoss(_) | Class::Counts) || leaves_terms(op) => made,
                     (Placement::Partial { .. }, AxisRole::Columns) => Placement::Shard { dim: 1 },
                     (Placement::Partial { .. }, AxisRole::Turned) => Placement::Shard { dim: 0 },
                     (Placement::Partial { .. }, _) if by_rows => Placement::Shard { dim: 0 },

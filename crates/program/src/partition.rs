@@ -164,7 +164,7 @@ impl Partition<'_> {
             _ if value.residual && (rows || columns) => Some(Placement::Shard { dim: usize::from(columns) }),
             Class::Local if !value.residual => None,
             // Whatever its maker leaves: the host forms the sum over ranks.
-            Class::AuxiliaryLoss(_) => None,
+            Class::AuxiliaryLoss(_) | Class::Counts => None,
             _ => Some(Placement::Replicate),
         }
     }

@@ -45,6 +45,8 @@ pub enum Class {
     /// Values of auxiliary loss number `.0` of [`crate::UnitProgram::losses`], f32. The host sums them over the ranks among which
     /// the layout shards them or leaves them terms of a sum, and takes them once where they are replicated.
     AuxiliaryLoss(usize),
+    /// Counts that a forward pass makes, u32 `[1, c]`. The host adds them up over passes, and over ranks as [`Class::AuxiliaryLoss`].
+    Counts,
     /// Provided once and only read.
     Constant,
     /// Provided by the caller of a pass, by number: a key/value cache, rows of logits.

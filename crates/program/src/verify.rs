@@ -218,6 +218,7 @@ impl Checking<'_> {
             Class::StreamOut => matches!(self.phase, Phase::Forward | Phase::Score),
             Class::Losses => backward || self.phase == Phase::Score,
             Class::AuxiliaryLoss(number) => self.unit.makes_loss(self.phase, number),
+            Class::Counts => self.phase == Phase::Forward,
             Class::StreamGradient => backward && last(),
             _ => false,
         }

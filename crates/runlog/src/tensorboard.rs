@@ -245,8 +245,10 @@ impl TensorBoard {
                 ];
                 let losses: Vec<(String, f64)> =
                     r.losses.iter().map(|(name, value)| (format!("train/{name}"), *value)).collect();
-                let losses = losses.iter().map(|(tag, value)| (&**tag, *value));
-                self.points(wall_time_s, r.step, values.into_iter().flatten().chain(losses))
+                let experts: Vec<(String, f64)> =
+                    r.experts.iter().map(|(name, value)| (format!("experts/{name}"), *value)).collect();
+                let named = losses.iter().chain(&experts).map(|(tag, value)| (&**tag, *value));
+                self.points(wall_time_s, r.step, values.into_iter().flatten().chain(named))
             }
             Record::Eval(r) => {
                 let tag = |what: &str| format!("eval/{}/{what}", r.split);

@@ -335,6 +335,7 @@ impl Cache {
             pending: None,
             losses: None,
             auxiliary: &[],
+            counts: None,
             loss_weights: None,
             counters: None,
             constant: decoder.buffers.constant,

@@ -26,6 +26,14 @@ use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::Bytes;
 
+/// Choices of each expert of a layer by the tokens of forward passes.
+#[derive(Debug, Clone)]
+pub(crate) struct Loads {
+    pub(crate) layer: Option<usize>,
+    /// By expert; empty without experts.
+    pub(crate) counts: Vec<u32>,
+}
+
 /// A decoder whose memory is allocated: parameters, and activations for batches of one [`Shape`]. It is a whole model, or
 /// one stage of it ([`Decoder::of_stage`]) or a tensor shard, or both.
 #[derive(Debug)]
@@ -57,6 +65,8 @@ pub struct Decoder {
     pub(crate) buffers: StageBuffers,
     /// Auxiliary losses with their weights.
     pub(crate) weighed: Vec<WeighedLoss>,
+    /// By unit: what forward passes have counted.
+    pub(crate) loads: Vec<Loads>,
     /// By auxiliary loss of the units in turn: its number among those that are weighed.
     pub(crate) loss_numbers: Vec<Option<usize>>,
     /// Host copy of their weights.
@@ -186,6 +196,11 @@ impl Decoder {
             ..Allocating::new(&mut *backend, &plan, &units)
         };
         let (buffers, slots) = memory.all(beside)?;
+        let of_unit = |(unit, counts): (&StageUnit, &Option<View>)| Loads {
+            layer: unit.unit.layer(),
+            counts: vec![0; counts.map_or(0, |counts| counts.cols)],
+        };
+        let loads = units.iter().zip(&buffers.counts).map(of_unit).collect();
         let auxiliary = units.iter().map(|u| u.program.losses.len()).sum();
         let longest_loss = buffers.auxiliary.iter().flatten().map(View::len).max().unwrap_or(0);
         let shorter = shorter
@@ -211,6 +226,7 @@ impl Decoder {
             stored,
             buffers,
             weighed: Vec::new(),
+            loads,
             loss_numbers: vec![None; auxiliary],
             loss_weights: vec![[0.0; 2]; auxiliary],
             held: Held::new(stage),
@@ -299,6 +315,7 @@ impl Decoder {
             pending: memory.pending.map(|set| &buffers.pending[set]),
             losses: memory.slot.map_or(buffers.losses, |slot| self.losses_of(slot)),
             auxiliary: &buffers.auxiliary[at],
+            counts: buffers.counts[at],
             loss_weights: buffers
                 .loss_weights
                 .map(|w| w.rows(self.first_loss(at), buffers.auxiliary[at].len())),

@@ -27,6 +27,7 @@ impl Decoder {
             pending: None,
             losses: None,
             auxiliary: &[],
+            counts: None,
             loss_weights: None,
             counters: None,
             constant: None,

@@ -51,6 +51,8 @@ pub(crate) struct StageBuffers {
     pub(crate) losses: Option<View>,
     /// By unit: memory of its auxiliary losses.
     pub(crate) auxiliary: Vec<Vec<View>>,
+    /// By unit: memory of what it counts.
+    pub(crate) counts: Vec<Option<View>>,
     /// `[losses, 2]`: weights of the auxiliary losses of every unit in turn, if there are any.
     pub(crate) loss_weights: Option<View>,
     /// u32 `[places, 6]`: counters of the random numbers of every unit in turn, if any are drawn.
@@ -388,6 +390,15 @@ impl<'a> Allocating<'a> {
             .collect()
     }
 
+    /// Memory of what unit number `at` counts.
+    fn counts(&mut self, at: usize) -> Result<Option<View>, ModelError> {
+        let program = &self.units[at].program;
+        let value = program.values.iter().find(|value| value.class == Class::Counts);
+        let Some(value) = value else { return Ok(None) };
+        let name = format!("{}{}", program.name, value.name);
+        self.matrix(&name, value.dtype, value.rows, value.cols).map(Some)
+    }
+
     /// All of it, and the slots of each shorter length. `beside`: another stage of the rank, whose passes take turns with this one's.
     pub(crate) fn all(
         &mut self,
@@ -407,6 +418,7 @@ impl<'a> Allocating<'a> {
         };
         let auxiliary =
             (0..self.units.len()).map(|at| self.auxiliary_losses(at)).collect::<Result<Vec<_>, _>>()?;
+        let counts = (0..self.units.len()).map(|at| self.counts(at)).collect::<Result<Vec<_>, _>>()?;
         let loss_weights = match auxiliary.iter().map(Vec::len).sum() {
             0 => None,
             count => Some(self.matrix("weights of losses", DType::F32, count, 2)?),
@@ -447,6 +459,7 @@ impl<'a> Allocating<'a> {
             pending,
             losses,
             auxiliary,
+            counts,
             loss_weights,
             counters,
             constant,
@@ -508,6 +521,8 @@ pub(crate) struct Binding<'a> {
     pub(crate) losses: Option<View>,
     /// Memory of the unit's auxiliary losses, and their rows of the weights.
     pub(crate) auxiliary: &'a [View],
+    /// Memory of what the unit counts.
+    pub(crate) counts: Option<View>,
     pub(crate) loss_weights: Option<View>,
     /// The unit's rows of the counters.
     pub(crate) counters: Option<View>,
@@ -563,6 +578,7 @@ impl Binding<'_> {
                 Class::StreamGradient => self.slot.map(|s| s.gradient),
                 Class::Losses => self.losses,
                 Class::AuxiliaryLoss(number) => self.auxiliary.get(number).map(|view| shaped(*view, value)),
+                Class::Counts => self.counts,
                 Class::Constant => self.constant,
                 Class::External(number) => self.external.get(number).copied(),
                 Class::Local => None,

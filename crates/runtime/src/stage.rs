@@ -548,6 +548,9 @@ impl Decoder {
         if let (Some(out), Some(_)) = (per_token, &sum) {
             out.copy_from_slice(&self.numbers[..out.len()]);
         }
+        if pass.phase == Phase::Forward {
+            self.read_counts(backend, slot)?;
+        }
         if pass.phase != Phase::Score && self.loss_numbers.iter().any(Option::is_some) {
             let auxiliary = self.read_auxiliary_losses(backend, slot, pass.phase)?;
             sum = Some(LossSum { auxiliary, ..sum.unwrap_or_default() });

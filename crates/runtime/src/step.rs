@@ -1,12 +1,12 @@
 //! Inputs and results of a pass.
 
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Loads};
 use crate::error::ModelError;
 use crate::memory::{Slot, shaped};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{Class, Phase, Value};
 use bessemer_tensor::op::IGNORED;
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
 
 /// Tokens of one micro-batch: `sequences` rows of `seq` tokens, row-major.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +114,9 @@ pub(crate) fn check_indices(
         Some(at) => Err(ModelError::Index { what, at, found: indices[at], below }),
     }
 }
+
+/// Counts that are read from the device at a time.
+const COUNTED_AT_ONCE: usize = 256;
 
 impl Decoder {
     /// Errors unless the batch has this decoder's shape and the model's indices.
@@ -224,6 +227,43 @@ impl Decoder {
         let sums = self.auxiliary_losses(backend, slot, phase, &mut numbers);
         self.numbers = numbers;
         sums
+    }
+
+    /// Adds what the last forward pass, that of the micro-batch in a slot, has counted.
+    pub(crate) fn read_counts(&mut self, backend: &mut dyn Backend, slot: usize) -> Result<(), ModelError> {
+        let mut loads = std::mem::take(&mut self.loads);
+        let mut bytes = [0; COUNTED_AT_ONCE * size_of::<u32>()];
+        let mut read = |at: usize, loads: &mut Loads| -> Result<(), ModelError> {
+            let program = &self.unit(at, Some(slot)).program;
+            let value = program.values.iter().find(|value| value.class == Class::Counts);
+            let (Some(view), Some(_)) = (self.buffers.counts[at], value.filter(|value| self.counts(value)))
+            else {
+                return Ok(());
+            };
+            for (number, counts) in loads.counts.chunks_mut(COUNTED_AT_ONCE).enumerate() {
+                let bytes = &mut bytes[..size_of_val(counts)];
+                let part = view.columns(number * COUNTED_AT_ONCE, counts.len());
+                backend.read_bytes(Stream::Compute, part, bytes)?;
+                for (count, bytes) in counts.iter_mut().zip(bytes.as_chunks().0) {
+                    *count = count.saturating_add(u32::from_le_bytes(*bytes));
+                }
+            }
+            Ok(())
+        };
+        let result = loads.iter_mut().enumerate().try_for_each(|(at, loads)| read(at, loads));
+        self.loads = loads;
+        result
+    }
+
+    /// Hands over the choices of each expert by the tokens of the forward passes since this was called last, layer by layer, as this rank
+    /// counts them, and forgets them.
+    pub fn take_loads(&mut self, take: &mut dyn FnMut(usize, &[u32])) {
+        for Loads { layer, counts } in &mut self.loads {
+            if let (Some(layer), false) = (layer, counts.is_empty()) {
+                take(*layer, counts);
+                counts.fill(0);
+            }
+        }
     }
 
     fn auxiliary_losses(

@@ -8,7 +8,7 @@ use crate::recipes::load_recipe_for;
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
 use bessemer_parallel::{FillSupplier, Job, Worker};
-use bessemer_program::{Node, print as text_of, print_step};
+use bessemer_program::{Node, Rank, print as text_of, print_step};
 use bessemer_recipe::RecipeUse;
 use bessemer_runtime::{Purpose, Rewrite, Shape, Unit};
 use bessemer_tensor::null::NullBackend;
@@ -69,6 +69,7 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
         Some(PassChoice::Compress) => Rewrite::Compress,
         Some(PassChoice::Offload) | None => Rewrite::Offload,
     };
+    let ranks: Vec<Rank> = decoder.ranks().iter().copied().chain(decoder.expert_rank()).collect();
     let mut list = Vec::new();
     for (unit, program, memory) in decoder.programs_after(after)? {
         let kind = match unit {
@@ -81,14 +82,14 @@ fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {
             continue;
         }
         for &phase in decoder.phases().iter().filter(|p| !program.list(**p).is_empty()) {
-            let mut text = text_of(&program, &memory, phase, decoder.ranks());
+            let mut text = text_of(&program, &memory, phase, &ranks);
             if !matches!(unit, Unit::Layer(_)) {
                 text =
                     text.replacen("program ", &format!("program {} ", format!("{unit:?}").to_lowercase()), 1);
             }
             let sent = |node: &Node| match node {
                 Node::Collective(c) | Node::Start(c) => {
-                    let rank = decoder.ranks().iter().find(|rank| rank.axis == c.axis);
+                    let rank = ranks.iter().find(|rank| rank.axis == c.axis);
                     rank.map_or(0, |rank| c.bytes_sent(rank.degree, rank.index))
                 }
                 Node::Launch(_) | Node::Wait { .. } | Node::Offload(_) | Node::Reload(_) => 0,

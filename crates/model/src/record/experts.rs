@@ -108,6 +108,10 @@ impl Writer<'_> {
         let counts = self.value("counts", DType::U32, [Dim::plain(sequences), Dim::plain(count)]);
         let &Routed { probabilities, experts, lse, .. } = routed;
         self.recorder.launch(CountChoices { experts, span, counts });
+        let dims = [Dim::plain(1), Dim::plain(count)];
+        let counts_of_pass = self.recorder.value("mlp.experts.loads", Class::Counts, DType::U32, dims);
+        let span_of_pass = TokenSpan::whole(self.n());
+        self.recorder.launch(CountChoices { experts, span: span_of_pass, counts: counts_of_pass });
         let dims = [Dim::plain(1), Dim::plain(sequences)];
         let (value, _) = self.recorder.auxiliary_loss(BALANCE_LOSS, false, dims);
         self.recorder.launch(BalanceLoss { probabilities, counts, choices, span, value });

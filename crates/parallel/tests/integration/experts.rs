@@ -4,7 +4,7 @@
 
 use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
 use bessemer_arch::{Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, SharedExpert};
-use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Ledger, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
@@ -164,7 +164,7 @@ fn on_ranks<T: Send>(
     model: &Model,
     config: &ParallelConfig,
     (ranks, sequences): (usize, usize),
-    with: impl Fn(&mut CpuBackend, &mut Worker) -> T + Sync,
+    with: impl Fn(&mut CpuBackend, &mut Worker, &Ledger) -> T + Sync,
 ) -> Vec<T> {
     let (optim, settings) = (OptimConfig::default(), ThreadSettings::default());
     let plan = Plan::new(config, ranks, model, optim.optimizer).unwrap();
@@ -186,9 +186,10 @@ fn on_ranks<T: Send>(
     };
     let run = |world: ThreadCommunicator| {
         let mut cpu = crate::instruction_set::cpu(1);
-        let mut worker = Worker::new(&mut cpu, &job, Box::new(world)).unwrap();
+        let ledger = Ledger::new();
+        let mut worker = Worker::new(&mut cpu, &job, ledger.wrap(Box::new(world))).unwrap();
         worker.init(&mut cpu, 3).unwrap();
-        with(&mut cpu, &mut worker)
+        with(&mut cpu, &mut worker, &ledger)
     };
     let worlds = ThreadCommunicator::world("world", ranks, &settings);
     std::thread::scope(|scope| {
@@ -204,6 +205,17 @@ fn gradients(
     worker: &mut Worker,
     sequences: usize,
 ) -> (f64, BTreeMap<String, Vec<f32>>) {
+    let (loss, all, _) = worker_gradients(cpu, worker, sequences, &Ledger::new());
+    (loss, all)
+}
+
+/// The same, and the bytes that the rank has sent over the axis of experts.
+fn worker_gradients(
+    cpu: &mut CpuBackend,
+    worker: &mut Worker,
+    sequences: usize,
+    ledger: &Ledger,
+) -> (f64, BTreeMap<String, Vec<f32>>, u64) {
     let here = sequences / worker.plan().data_ranks();
     let share = (worker.plan().data_index(worker.coord()) * here) as u64;
     let mut text = Text {
@@ -216,6 +228,7 @@ fn gradients(
     };
     let sum = worker.gradients(cpu, &mut text).unwrap();
     let loss = worker.sum_over_data(sum).unwrap().mean();
+    let sent = ledger.of(Axis::Expert.name()).volume.sent;
     let tensors = worker.gradients_of_params();
     let mut all = BTreeMap::new();
     for tensor in tensors {
@@ -223,7 +236,7 @@ fn gradients(
         worker.read(cpu, &tensor, &mut values).unwrap();
         all.insert(tensor.name, values);
     }
-    (loss, all)
+    (loss, all, sent)
 }
 
 /// With one micro-batch the gradients of experts are sums over the ranks of the data, in their order, whether rows travel or gradients.
@@ -232,7 +245,7 @@ fn experts_on_every_rank_and_over_all_ranks_have_the_same_bits() {
     let model = mixture(true);
     let of = |experts| {
         let config = ParallelConfig { experts, ..ParallelConfig::default() };
-        on_ranks(&model, &config, (4, 8), |cpu, worker| gradients(cpu, worker, 8)).swap_remove(0)
+        on_ranks(&model, &config, (4, 8), |cpu, worker, _| gradients(cpu, worker, 8)).swap_remove(0)
     };
     let wanted = of(1);
     assert!(wanted.1.keys().any(|name| name.contains("experts")));
@@ -257,13 +270,28 @@ fn experts_on_every_rank_and_over_all_ranks_have_the_same_bits() {
 #[test]
 fn all_tokens_may_go_to_one_rank() {
     let model = mixture(true);
-    let without_router = |cpu: &mut CpuBackend, worker: &mut Worker| {
+    let without_router = |cpu: &mut CpuBackend, worker: &mut Worker, ledger: &Ledger| {
         for tensor in worker.params() {
             if tensor.name.contains("router") {
                 worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
             }
         }
-        gradients(cpu, worker, 8)
+        // Tokens travel to the first rank and their gradients too; it sends back what it makes of them.
+        let (plan, experts, rows) =
+            (worker.plan(), mixture(true).experts.unwrap(), 8 * crate::pipelines::SEQ);
+        let (ranks, rows) = (plan.experts(), rows * experts.choices / plan.data_ranks());
+        let others = if worker.rank() == 0 { ranks - 1 } else { 1 };
+        let offsets = 4 * (experts.count + 1) * (ranks - 1);
+        let wanted = worker.model().layers * (offsets + 2 * others * rows * worker.model().width * 4);
+        ledger.clear();
+        let made = worker_gradients(cpu, worker, 8, ledger);
+        // Each layer has all choices at its first experts, whoever counted them.
+        let tokens = (8 * crate::pipelines::SEQ) as u32;
+        let loads = worker.sum_loads().unwrap().to_vec();
+        assert!(loads.chunks(4).all(|layer| layer == [tokens, tokens, 0, 0]), "{loads:?}");
+        assert!(worker.sum_loads().unwrap().iter().all(|load| *load == 0));
+        assert_eq!(made.2, if ranks > 1 { wanted as u64 } else { 0 });
+        (made.0, made.1)
     };
     let alone = on_ranks(&model, &ParallelConfig::default(), (1, 8), without_router).swap_remove(0);
     for (experts, stage, count) in [(2, Stage::Ddp, 2), (4, Stage::Ddp, 4), (4, Stage::Zero3, 4)] {
@@ -292,7 +320,7 @@ fn every_wrong_exchange_is_refused() {
         (ParallelConfig { experts: 2, context: 2, ..ParallelConfig::default() }, 4),
     ] {
         let sequences = if config.context > 1 { 2 } else { 4 };
-        let found = on_ranks(&model, &config, (ranks, sequences), |_, worker| wrong_lists(worker));
+        let found = on_ranks(&model, &config, (ranks, sequences), |_, worker, _| wrong_lists(worker));
         for (what, number) in found.into_iter().flatten() {
             *count.entry(what).or_insert(0) += number;
         }
@@ -420,7 +448,7 @@ fn layouts_and_optimizers_that_experts_do_not_go_with_are_refused() {
             Ok(plan) => plan,
             Err(e) => return e.to_string(),
         };
-        let program = plan.program(1, 1, None).unwrap();
+        let program = plan.program(2 * plan.pipeline(), 1, None).unwrap();
         let shape = Shape { sequences: 1, seq: crate::pipelines::SEQ, purpose: Purpose::Train };
         let job = Job {
             model: &model,
@@ -448,6 +476,9 @@ fn layouts_and_optimizers_that_experts_do_not_go_with_are_refused() {
     let zero = ParallelConfig { stage: Stage::Zero1, shard: 2, ..experts(4) };
     let e = refused(zero, 4, OptimizerChoice::AdamW);
     assert!(e.contains("parallel.experts = 4 does not divide parallel.shard = 2"), "{e}");
+    let old = ParallelConfig { pipeline: 2, schedule: "pipedream-2bw".into(), ..experts(2) };
+    let e = refused(old, 4, OptimizerChoice::AdamW);
+    assert!(e.contains("\"pipedream-2bw\" lets stages step on their own"), "{e}");
     let e = refused(base(), 1, OptimizerChoice::Kfac);
     assert!(e.contains("\"kfac\" with model.experts"), "{e}");
 }

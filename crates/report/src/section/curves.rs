@@ -14,6 +14,21 @@ const Z_LOSS: &str = "Nats a token that the z-loss adds to the loss in what is m
 const AUXILIARY: &str =
     "Nats a token that it adds to the loss in what is minimised: its weight times its mean over the targets.";
 
+/// Loads of experts: name in the record, heading, note.
+const LOADS: [(&str, &str, &str); 3] = [
+    (
+        "load_max",
+        "Largest load of an expert",
+        "Tokens of the expert with most of them over the mean of its layer, averaged over layers: 1 where all have equally many.",
+    ),
+    (
+        "load_entropy",
+        "Entropy of the loads of experts",
+        "Over its largest value, averaged over layers: 1 where all experts have equally many tokens, 0 where one has all.",
+    ),
+    ("idle", "Idle experts", "Experts of all layers that no token of the step has chosen."),
+];
+
 /// Loss and bits per byte.
 pub(crate) fn loss(facts: &Facts<'_>) -> String {
     let mut figures = Vec::new();
@@ -49,7 +64,10 @@ pub(crate) fn loss(facts: &Facts<'_>) -> String {
             |s| s.losses.get(name).copied(),
         )
     });
-    figures.extend(losses.chain(lr).chain(norm));
+    let loads = LOADS.into_iter().filter_map(|(name, heading, note)| {
+        curve(facts, heading, note, Scale::Linear, true, true, |s| s.experts.get(name).copied())
+    });
+    figures.extend(losses.chain(loads).chain(lr).chain(norm));
     section("curves", "Training", &grid(&figures))
 }
 

@@ -135,6 +135,7 @@ fn hostile_records() -> Vec<Record> {
                 step,
                 tokens: step,
                 loss: *x,
+                experts: [("load_max".to_owned(), 1.5)].into(),
                 losses: [("z_loss".to_string(), *x)].into(),
                 loss_scale: None,
                 lr: *x,

@@ -9,6 +9,7 @@ use bessemer_filling::RankFill;
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
 use bessemer_runtime::{LossSum, WeighedLoss};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
@@ -47,6 +48,7 @@ impl Trainer {
         let before = self.state.updates_before();
         self.runner.worker.set_updates(before, self.state.step - updates);
         let (passes, data_seconds) = self.passes()?;
+        let experts = self.loads()?;
         if let Err(e) = self.after_passes(observer) {
             // The state before this step is not finite.
             self.recover(e, observer)?;
@@ -123,7 +125,36 @@ impl Trainer {
         self.rests()?;
         let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
         let record = self.record(sum, numbers, (seconds, data_seconds), observer);
-        Ok(Some(Step { loss_scale, ..record }))
+        Ok(Some(Step { loss_scale, experts, ..record }))
+    }
+
+    /// Loads of the experts by the tokens of the passes that were just made, as [`Step::experts`].
+    fn loads(&mut self) -> Result<BTreeMap<String, f64>, TrainError> {
+        let experts = self.runner.worker.model().experts.map_or(0, |experts| experts.count);
+        let loads = self.runner.worker.sum_loads()?;
+        let layers: Vec<&[u32]> =
+            loads.chunks(experts.max(1)).filter(|layer| layer.iter().any(|load| *load > 0)).collect();
+        if layers.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let (count, of_layers) = (experts as f64, layers.len() as f64);
+        let (mut most, mut worst, mut entropy) = (0.0, 0f64, 0.0);
+        for layer in &layers {
+            let all: f64 = layer.iter().map(|load| f64::from(*load)).sum();
+            let share = |load: &u32| f64::from(*load) / all;
+            let largest = layer.iter().map(share).fold(0.0, f64::max) * count;
+            (most, worst) = (most + largest, worst.max(largest));
+            let terms = layer.iter().map(share).filter(|share| *share > 0.0).map(|share| -share * share.ln());
+            entropy += if experts > 1 { terms.sum::<f64>() / count.ln() } else { 1.0 };
+        }
+        let idle = layers.iter().flat_map(|layer| layer.iter()).filter(|load| **load == 0).count();
+        let named = [
+            ("load_max", most / of_layers),
+            ("load_worst", worst),
+            ("load_entropy", entropy / of_layers),
+            ("idle", idle as f64),
+        ];
+        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its
@@ -148,6 +179,7 @@ impl Trainer {
             tokens: self.state.tokens,
             loss: sum.mean(),
             losses: losses.iter().enumerate().map(term).collect(),
+            experts: BTreeMap::new(),
             lr,
             grad_norm,
             loss_scale: None,
