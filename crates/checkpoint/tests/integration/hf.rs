@@ -541,7 +541,7 @@ fn stacked_transposed_and_missing_experts_are_refused_by_name() {
         assert!(e.contains(&there) && e.contains(word) && e.contains("save_pretrained"), "{e}");
     }
     let model = mixtral();
-    let change = |change: &dyn Fn(&mut Vec<(String, Vec<usize>, Vec<u8>)>)| {
+    let change = |change: &dyn Fn(&mut Tensors)| {
         let _ = fs::remove_dir_all(&dir);
         export(&dir, &model, &weights(&model, true), DType::F32).unwrap();
         rewrite(&dir.join("model.safetensors"), |mut list| {
@@ -570,11 +570,11 @@ fn pickles_are_never_opened_and_the_way_out_is_named() {
     assert!(import_hf(&dir).unwrap_err().to_string().contains("model.safetensors.index.json"));
 }
 
+/// Name, shape and bytes of each tensor of a file.
+type Tensors = Vec<(String, Vec<usize>, Vec<u8>)>;
+
 /// Rewrites the tensor file with names and tensors changed, through the reference implementation.
-fn rewrite(
-    path: &Path,
-    change: impl Fn(Vec<(String, Vec<usize>, Vec<u8>)>) -> Vec<(String, Vec<usize>, Vec<u8>)>,
-) {
+fn rewrite(path: &Path, change: impl Fn(Tensors) -> Tensors) {
     let bytes = fs::read(path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let list = file.tensors().into_iter().map(|(n, v)| (n, v.shape().to_vec(), v.data().to_vec())).collect();
