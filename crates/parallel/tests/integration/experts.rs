@@ -1,7 +1,7 @@
 //! Experts train as on one rank in every layout in which each rank has all experts of its layers, and are refused in the others.
 
 use crate::pipelines::{Layout, check, model, pipelined, single, train};
-use bessemer_arch::{ExpertLayers, Experts, LayerRule, Model};
+use bessemer_arch::{ExpertLayers, Experts, LayerRule, Model, QkNormSpan, SharedExpert};
 use bessemer_collectives::NullCommunicator;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, Worker};
@@ -39,12 +39,20 @@ fn experts_train_as_one_rank_does_with_data_parallelism_zero_and_pipelines() {
     }
 }
 
-/// Stages, chunks of stages and layers that take turns in gathered memory have one kind of layers, or both.
+/// With a block beside the experts, and QK-norm of all heads. Stages, chunks of stages and layers that take turns in gathered memory have one kind of layers, or both.
 #[test]
 fn experts_in_some_layers_train_as_one_rank_does() {
     let base = ParallelConfig::default;
     for layers in [ExpertLayers::Rule(LayerRule::Alternate), ExpertLayers::Numbers(vec![0, 1, 6])] {
-        let model = Model { expert_layers: layers, ..mixture(true) };
+        let gate = layers == ExpertLayers::Rule(LayerRule::Alternate);
+        let shared_expert = Some(SharedExpert { width: 6, gate });
+        let model = Model {
+            expert_layers: layers,
+            shared_expert,
+            qk_norm: true,
+            qk_norm_span: QkNormSpan::Width,
+            ..mixture(true)
+        };
         check(&model, &ranks(2, ParallelConfig { stage: Stage::Zero3, ..base() }), 8);
         check(&model, &pipelined(Kind::Interleaved, 2, 4), 8);
         check(&model, &pipelined(Kind::OneFOneB, 4, 4), 8);
