@@ -62,6 +62,24 @@ pub enum PositionChoice {
     None,
 }
 
+/// Columns of queries and keys that `qk_norm` normalises together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QkNormSpan {
+    /// Each head by itself, with one weight for all heads (Qwen3).
+    #[default]
+    Head,
+    /// All heads of a token, with a weight for each column (OLMoE).
+    Width,
+}
+
+impl QkNormSpan {
+    /// True for each head by itself.
+    pub fn is_head(&self) -> bool {
+        *self == QkNormSpan::Head
+    }
+}
+
 /// How the angles of rotary positions are stretched past the length of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

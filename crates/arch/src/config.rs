@@ -2,7 +2,7 @@
 
 use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
-    RopeScaling, RopeScalingKind,
+    QkNormSpan, RopeScaling, RopeScalingKind,
 };
 use crate::experts::{Experts, ExpertsConfig};
 use crate::model::Model;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, mixtral-8x7b, qwen1.5-moe-a2.7b, qwen3-30b-a3b. "gpt2", "llama" and "mixtral" are small models of that
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, mixtral-8x7b, qwen1.5-moe-a2.7b, qwen3-30b-a3b, olmoe-1b-7b. "gpt2", "llama" and "mixtral" are small models of that
     /// style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
@@ -57,8 +57,10 @@ pub struct ModelConfig {
     /// Attention stays within a document and positions restart with each, where several are packed into one sequence.
     /// Documents end with the tokenizer's end-of-text token.
     pub document_mask: bool,
-    /// RMSNorm over each head of queries and keys, before rotary positions (Qwen3).
+    /// RMSNorm over queries and keys, before rotary positions (Qwen3).
     pub qk_norm: Option<bool>,
+    /// Columns that `qk_norm` normalises together. Left out: the architecture's, else each head by itself.
+    pub qk_norm_span: Option<QkNormSpan>,
     /// Factor on the token embedding. Left out: 1 with init `gpt2` and `mup` unless positions are sinusoidal, sqrt(width)
     /// otherwise, as in the papers.
     pub embedding_scale: Option<f64>,
@@ -110,6 +112,7 @@ impl Default for ModelConfig {
             window: None,
             document_mask: false,
             qk_norm: None,
+            qk_norm_span: None,
             embedding_scale: None,
             bias: None,
             qkv_bias: None,
@@ -187,6 +190,7 @@ impl ModelConfig {
             window: model.window.map(|window| window as u64),
             document_mask: model.document_end.is_some(),
             qk_norm: Some(model.qk_norm),
+            qk_norm_span: model.qk_norm.then_some(model.qk_norm_span),
             embedding_scale: Some(model.embedding_scale),
             bias: Some(model.bias),
             // With biases everywhere the key says nothing.
@@ -245,6 +249,7 @@ impl ModelConfig {
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
         let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
         let (written, experts) = (self.experts.as_ref(), self.experts(&base, sizes.ffn_width)?);
+        let qk_norm = self.qk_norm.unwrap_or(base.qk_norm);
         let model = Model {
             vocab_size,
             layers: sizes.layers,
@@ -269,7 +274,8 @@ impl ModelConfig {
             rope_scaling: self.check_rope_scaling(base.rope_scaling, positions)?,
             window: optional("window", self.window, limits::CONTEXT)?.or(base.window),
             document_end: None,
-            qk_norm: self.qk_norm.unwrap_or(base.qk_norm),
+            qk_norm,
+            qk_norm_span: self.resolved_qk_norm_span(qk_norm, base.qk_norm_span)?,
             embedding_scale: self.resolved_embedding_scale(init, positions, sizes.width)?,
             bias,
             qkv_bias: self.resolved_qkv_bias(bias, base.qkv_bias)?,
@@ -285,6 +291,16 @@ impl ModelConfig {
         };
         model.check_experts()?;
         Ok(model)
+    }
+
+    fn resolved_qk_norm_span(&self, qk_norm: bool, base: QkNormSpan) -> Result<QkNormSpan, ArchError> {
+        match self.qk_norm_span {
+            Some(_) if !qk_norm => Err(ArchError {
+                key: "qk_norm_span",
+                problem: "queries and keys are not normalised; take this out or set qk_norm = true".into(),
+            }),
+            written => Ok(if qk_norm { written.unwrap_or(base) } else { QkNormSpan::Head }),
+        }
     }
 
     /// The experts of the model, whose feed-forward blocks are `ffn_width` wide.

@@ -28,6 +28,7 @@ fn unknown_names_and_impossible_sizes_are_refused_by_key() {
             "model.init_distribution",
         ),
         (ModelConfig { embedding_scale: Some(0.0), ..Default::default() }, "model.embedding_scale"),
+        (ModelConfig { qk_norm_span: Some(QkNormSpan::Width), ..Default::default() }, "model.qk_norm_span"),
         (ModelConfig { qkv_bias: Some(false), ..Default::default() }, "model.qkv_bias"),
         (ModelConfig { dropout: 1.5, ..Default::default() }, "model.dropout"),
         (ModelConfig { dropout: f64::NAN, ..Default::default() }, "model.dropout"),
@@ -125,6 +126,7 @@ fn a_model_has_a_table_that_resolves_to_it() {
     odd.vocab_size = 97;
     (odd.head_dim, odd.ffn_width, odd.window, odd.dropout) = (32, 100, Some(7), 0.1);
     (odd.qkv_bias, odd.qk_norm, odd.embedding_scale, odd.document_end) = (true, true, 3.0, Some(5));
+    odd.qk_norm_span = QkNormSpan::Width;
     (odd.init, odd.mup_base_width) = (InitChoice::MuP, Some(64));
     for model in named.chain([odd]) {
         let found = ModelConfig::of(&model).resolve_for(model.vocab_size, Some(5)).unwrap();

@@ -21,7 +21,7 @@ mod tensor_shard;
 pub use annotation::{AnnotatedValue, AnnotationError, Annotations, ParamLayout};
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
-    RopeScaling, RopeScalingKind,
+    QkNormSpan, RopeScaling, RopeScalingKind,
 };
 pub use config::{ArchError, ModelConfig};
 pub use experts::{ExpertLayers, Experts, ExpertsConfig, LayerRule, SharedExpert};

@@ -2,7 +2,7 @@
 
 use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
-    RopeScaling,
+    QkNormSpan, RopeScaling,
 };
 use crate::config::{ArchError, limits, positive, ranged};
 use crate::experts::{ExpertLayers, Experts, SharedExpert};
@@ -71,9 +71,12 @@ pub struct Model {
     /// Token that ends a document, if attention and positions are those of each document by itself.
     #[serde(default)]
     pub document_end: Option<u32>,
-    /// RMSNorm over each head of queries and keys.
+    /// RMSNorm over queries and keys.
     #[serde(default)]
     pub qk_norm: bool,
+    /// Columns that it normalises together.
+    #[serde(default, skip_serializing_if = "QkNormSpan::is_head")]
+    pub qk_norm_span: QkNormSpan,
     /// Factor on the token embedding.
     #[serde(default = "one")]
     pub embedding_scale: f64,
@@ -160,6 +163,11 @@ impl Model {
             ActivationChoice::Swiglu | ActivationChoice::Geglu => MlpKind::Gated,
             _ => MlpKind::Plain,
         }
+    }
+
+    /// Stretches of so many heads that QK-norm normalises each by itself, with one weight as wide as a stretch.
+    pub fn qk_norm_stretches(&self, heads: usize) -> usize {
+        if self.qk_norm_span.is_head() { heads } else { 1 }
     }
 
     /// Columns of the fused query, key and value projection: (H + 2G) E.

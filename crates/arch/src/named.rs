@@ -1,6 +1,8 @@
 //! Architectures known by name. Sizes are those of the published configurations.
 
-use crate::choices::{ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice};
+use crate::choices::{
+    ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice, QkNormSpan,
+};
 use crate::experts::{ExpertLayers, Experts, SharedExpert};
 use crate::model::Model;
 
@@ -24,6 +26,7 @@ pub const NAMED: &[&str] = &[
     "mixtral-8x7b",
     "qwen1.5-moe-a2.7b",
     "qwen3-30b-a3b",
+    "olmoe-1b-7b",
 ];
 
 fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
@@ -49,6 +52,7 @@ fn gpt2(layers: usize, width: usize, heads: usize, context: usize) -> Model {
         window: None,
         document_end: None,
         qk_norm: false,
+        qk_norm_span: QkNormSpan::Head,
         embedding_scale: 1.0,
         bias: true,
         qkv_bias: false,
@@ -94,6 +98,7 @@ fn llama(
         window: None,
         document_end: None,
         qk_norm: false,
+        qk_norm_span: QkNormSpan::Head,
         embedding_scale: 1.0,
         bias: false,
         qkv_bias: false,
@@ -182,6 +187,14 @@ pub fn named(name: &str) -> Option<Model> {
             qk_norm: true,
             experts: experts(128, 8, 768),
             ..llama(151_936, 2048, 48, 6144, 32, 4)
+        },
+        "olmoe-1b-7b" => Model {
+            context: 4096,
+            rope_theta: 10_000.0,
+            qk_norm: true,
+            qk_norm_span: QkNormSpan::Width,
+            experts: Some(Experts { count: 64, choices: 8, width: 1024, renormalise: false }),
+            ..llama(50_304, 2048, 16, 1024, 16, 16)
         },
         _ => return None,
     })

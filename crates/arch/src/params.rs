@@ -69,7 +69,7 @@ fn add_unit(model: &Model, unit: RoleUnit, layer: usize, params: &mut Vec<ParamS
 impl Model {
     /// Every parameter, in the order of the forward pass of a pre-normalised model. Names:
     /// `embed.tokens`, `embed.positions`, `layers.{i}.attention_norm.*`, `layers.{i}.attention.qkv.*` (rows: all
-    /// queries, all keys, all values), `layers.{i}.attention.q_norm.weight` and `k_norm.weight` (one head wide),
+    /// queries, all keys, all values), `layers.{i}.attention.q_norm.weight` and `k_norm.weight` (one head wide, or all heads),
     /// `layers.{i}.attention.out.*`, `layers.{i}.mlp_norm.*`, `layers.{i}.mlp.up.*` or
     /// `layers.{i}.mlp.gate_up.*` (rows: gate, then up), `layers.{i}.mlp.down.*`, `final_norm.*` (pre-normalised
     /// models only), `head.weight`.

@@ -228,10 +228,14 @@ const NORM_WEIGHT: RoleRow = RoleRow {
 const NORM_BIAS: RoleRow =
     RoleRow { present: has_norm_biases, values: RoleValues::Vector(0.0, width), ..NORM_WEIGHT };
 
-/// Weight of the norm of queries or keys, one head wide: a rank's gradient is that of its heads.
+/// Width of the weight of the norm of so many heads.
+fn qk_norm_width(model: &Model, heads: usize) -> usize {
+    heads * model.head_dim / model.qk_norm_stretches(heads).max(1)
+}
+
+/// Weight of the norm of queries or keys, one head wide, or as wide as all of them: a rank's gradient is that of its heads.
 const HEAD_NORM: RoleRow = RoleRow {
     present: |model| model.qk_norm,
-    values: RoleValues::Vector(1.0, |model| model.head_dim),
     gradient: GradientSum::All,
     sharded_loop: Some(ShardedLoop::Heads),
     grid: GridPart::Replicated,
@@ -269,8 +273,16 @@ roles! {
         gradient: GradientSum::Replicas,
         ..BIAS
     },
-    QueryNormWeight: RoleRow { name: "attention.q_norm.weight", ..HEAD_NORM },
-    KeyNormWeight: RoleRow { name: "attention.k_norm.weight", ..HEAD_NORM },
+    QueryNormWeight: RoleRow {
+        name: "attention.q_norm.weight",
+        values: RoleValues::Vector(1.0, |model| qk_norm_width(model, model.heads)),
+        ..HEAD_NORM
+    },
+    KeyNormWeight: RoleRow {
+        name: "attention.k_norm.weight",
+        values: RoleValues::Vector(1.0, |model| qk_norm_width(model, model.kv_heads)),
+        ..HEAD_NORM
+    },
     AttentionOutWeight: RoleRow {
         name: "attention.out.weight",
         sharded_loop: Some(ShardedLoop::Heads),

@@ -176,6 +176,14 @@ impl Model {
         let group = mesh.world();
         let line = grid.map_or(Axis::Tensor, TensorGrid::line);
         let degree = mesh.degree(line);
+        if self.qk_norm && !self.qk_norm_span.is_head() && (degree > 1 || grid.is_some()) {
+            return Err(TensorShardError {
+                degree: mesh.world(),
+                problem: "qk_norm over all heads is not shared by ranks: wanted parallel.tensor = 1 with model.qk_norm_span = \"width\", \
+                          or model.qk_norm_span = \"head\""
+                    .into(),
+            });
+        }
         let wrong = |problem: String| Err(TensorShardError { degree, problem });
         if index >= group {
             return wrong(format!("there is no rank {index}"));

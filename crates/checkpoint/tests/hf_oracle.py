@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from transformers import MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import OlmoeConfig, OlmoeForCausalLM
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -43,6 +44,7 @@ CASES = {
     "qwen2-moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**LLAMA, num_experts=5, num_experts_per_tok=2,
                                                             moe_intermediate_size=24, mlp_only_layers=[1],
                                                             shared_expert_intermediate_size=40)),
+    "olmoe": lambda: OlmoeForCausalLM(OlmoeConfig(**LLAMA, num_experts=5, num_experts_per_tok=2)),
     "qwen3-moe": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**LLAMA, num_experts=5, num_experts_per_tok=2,
                                                             moe_intermediate_size=24, head_dim=8)),
 }

@@ -41,6 +41,9 @@ impl Architecture {
         if let Some(window) = model.window.filter(|w| *w < model.context) {
             llama.push(format!("window = {window} (llama sees the whole context of {})", model.context));
         }
+        if model.qk_norm && !model.qk_norm_span.is_head() {
+            llama.push("qk_norm_span = width (qwen3 and qwen3moe normalise each head)".into());
+        }
         if let Some(experts) = &model.experts {
             let mut need = |ok: bool, text: &str| {
                 if !ok {

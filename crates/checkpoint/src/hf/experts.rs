@@ -1,4 +1,5 @@
-//! Relatives of Llama whose feed-forward blocks are experts: `MixtralForCausalLM`, `Qwen2MoeForCausalLM` and `Qwen3MoeForCausalLM`.
+//! Relatives of Llama whose feed-forward blocks are experts: `MixtralForCausalLM`, `Qwen2MoeForCausalLM`, `Qwen3MoeForCausalLM` and
+//! `OlmoeForCausalLM`.
 //!
 //! | here | `MixtralForCausalLM`, in `block_sparse_moe` | the others, in `mlp` |
 //! |---|---|---|
@@ -14,7 +15,7 @@
 use super::fields::Fields;
 use super::layout::{Part, in_layers};
 use crate::error::Result;
-use bessemer_arch::{ExpertLayers, Experts, ExpertsConfig, LayerRule, Model, ParamId, ParamRole};
+use bessemer_arch::{ExpertLayers, Experts, ExpertsConfig, LayerRule, Model, ParamId, ParamRole, QkNormSpan};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -29,12 +30,15 @@ pub(super) enum Family {
     Qwen2,
     /// Normalised queries and keys.
     Qwen3,
+    /// The same, all heads together.
+    Olmoe,
 }
 
 impl Family {
     /// The one that expresses a model with experts.
     pub(super) fn of(m: &Model) -> Option<Family> {
         m.experts.map(|_| match (m.qk_norm, m.shared_expert) {
+            (true, _) if m.qk_norm_span == QkNormSpan::Width => Family::Olmoe,
             (true, _) => Family::Qwen3,
             (false, Some(_)) => Family::Qwen2,
             (false, None) => Family::Mixtral,
@@ -43,7 +47,7 @@ impl Family {
 
     /// The one of that `model_type`.
     pub(super) fn named(model_type: &str) -> Option<Family> {
-        [Family::Mixtral, Family::Qwen2, Family::Qwen3]
+        [Family::Mixtral, Family::Qwen2, Family::Qwen3, Family::Olmoe]
             .into_iter()
             .find(|family| family.model_type() == model_type)
     }
@@ -53,6 +57,7 @@ impl Family {
             Family::Mixtral => "MixtralForCausalLM",
             Family::Qwen2 => "Qwen2MoeForCausalLM",
             Family::Qwen3 => "Qwen3MoeForCausalLM",
+            Family::Olmoe => "OlmoeForCausalLM",
         }
     }
 
@@ -61,6 +66,7 @@ impl Family {
             Family::Mixtral => "mixtral",
             Family::Qwen2 => "qwen2_moe",
             Family::Qwen3 => "qwen3_moe",
+            Family::Olmoe => "olmoe",
         }
     }
 
@@ -69,6 +75,12 @@ impl Family {
         let Some(Experts { count, choices, width, renormalise }) = m.experts else { return Map::new() };
         let value = match self {
             Family::Mixtral => json!({ "num_local_experts": count, "intermediate_size": width }),
+            Family::Olmoe => json!({
+                "num_experts": count,
+                "intermediate_size": width,
+                "norm_topk_prob": renormalise,
+                "clip_qkv": null,
+            }),
             Family::Qwen2 | Family::Qwen3 => json!({
                 "num_experts": count,
                 "moe_intermediate_size": width,
@@ -97,7 +109,7 @@ impl Family {
 
     /// Layers that have experts.
     fn read_layers(self, f: &Fields) -> Result<ExpertLayers> {
-        if self == Family::Mixtral {
+        if matches!(self, Family::Mixtral | Family::Olmoe) {
             return Ok(ExpertLayers::default());
         }
         let step = f.uint("decoder_sparse_step")?.unwrap_or(1).max(1);
@@ -120,7 +132,7 @@ impl Family {
         // One number has had two names in either class.
         let (count, other) = match self {
             Family::Mixtral => ("num_local_experts", "num_experts"),
-            Family::Qwen2 | Family::Qwen3 => ("num_experts", "num_local_experts"),
+            Family::Qwen2 | Family::Qwen3 | Family::Olmoe => ("num_experts", "num_local_experts"),
         };
         let count = match f.uint(count)? {
             None if f.has(other) => f.required(other)?,
@@ -129,6 +141,10 @@ impl Family {
         let choices = f.required("num_experts_per_tok")?;
         let (width, renormalise) = match self {
             Family::Mixtral => (f.required("intermediate_size")?, true),
+            Family::Olmoe => {
+                f.only("clip_qkv", &Value::Null)?;
+                (f.required("intermediate_size")?, f.bool("norm_topk_prob")?.unwrap_or(false))
+            }
             Family::Qwen2 | Family::Qwen3 => {
                 (f.required("moe_intermediate_size")?, f.bool("norm_topk_prob")?.unwrap_or(false))
             }
@@ -184,6 +200,18 @@ pub(super) fn obstacles(m: &Model, experts: &Experts) -> Vec<String> {
             need(m.shared_expert.is_none(), "a shared block with qk_norm (Qwen3-MoE has no such block)");
             need(!m.qkv_bias, "qkv_bias with qk_norm (Qwen3-MoE has no biases)");
         }
+        Some(Family::Olmoe) => {
+            need(m.shared_expert.is_none(), "a shared block with qk_norm (OLMoE has no such block)");
+            need(
+                m.expert_layers.is_all(),
+                "experts.layers other than all with qk_norm_span = width (OLMoE has them in all)",
+            );
+            need(!m.qkv_bias, "qkv_bias with qk_norm (OLMoE has no biases)");
+            need(
+                m.heads * m.head_dim == m.width,
+                "heads x head_dim other than width with qk_norm_span = width (OLMoE normalises so many columns)",
+            );
+        }
         None => {}
     }
     list
@@ -194,7 +222,7 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
     let (Some(family), Some(experts)) = (Family::of(m), m.experts) else { return Vec::new() };
     let (block, [gate, up, down]) = match family {
         Family::Mixtral => ("block_sparse_moe", ["w1", "w3", "w2"]),
-        Family::Qwen2 | Family::Qwen3 => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
+        Family::Qwen2 | Family::Qwen3 | Family::Olmoe => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
     };
     let of_all = |matrices: &[(&str, usize)]| {
         let of = |expert| {

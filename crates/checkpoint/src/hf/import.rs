@@ -277,12 +277,13 @@ fn read_config(f: &Fields) -> Result<Read> {
         "qwen2" => &["Qwen2ForCausalLM", "Qwen2Model"],
         "qwen3" => &["Qwen3ForCausalLM", "Qwen3Model"],
         "mixtral" => &["MixtralForCausalLM", "MixtralModel"],
+        "olmoe" => &["OlmoeForCausalLM", "OlmoeModel"],
         "qwen2_moe" => &["Qwen2MoeForCausalLM", "Qwen2MoeModel"],
         "qwen3_moe" => &["Qwen3MoeForCausalLM", "Qwen3MoeModel"],
         "opt" => &["OPTForCausalLM", "OPTModel"],
         other => {
             return Err(f.refuse(format!(
-                "model_type: {other:?} is not supported; supported: gpt2, llama, mistral, mixtral, opt, qwen2, \
+                "model_type: {other:?} is not supported; supported: gpt2, llama, mistral, mixtral, olmoe, opt, qwen2, \
                  qwen2_moe, qwen3, qwen3_moe"
             )));
         }

@@ -10,7 +10,7 @@ use super::layout::{Part, foreign_choices, in_layers, written};
 use crate::error::Result;
 use bessemer_arch::{
     ActivationChoice, MlpKind, Model, ModelConfig, NormChoice, ParamId, ParamRole, PositionChoice,
-    RopeScaling, RopeScalingKind,
+    QkNormSpan, RopeScaling, RopeScalingKind,
 };
 use serde_json::{Map, Value, json};
 
@@ -37,6 +37,10 @@ pub(crate) fn obstacles(m: &Model) -> Vec<String> {
     need(
         !(m.qk_norm && m.window.is_some()),
         "qk_norm with a window (Qwen3 has one, Mistral the other)".into(),
+    );
+    need(
+        m.experts.is_some() || m.qk_norm_span.is_head(),
+        "qk_norm_span = width without experts (only OLMoE has it)".into(),
     );
     let relative = m.qk_norm || m.window.is_some();
     let biases = m.bias || m.qkv_bias;
@@ -135,6 +139,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     let context = f.required("max_position_embeddings")?;
     let (mistral, qwen2) = (kind == "mistral", kind == "qwen2");
     let family = Family::named(kind);
+    let olmoe = family == Some(Family::Olmoe);
     let qwen3 = kind == "qwen3" || family == Some(Family::Qwen3);
     let mut window = None;
     if mistral {
@@ -150,7 +155,7 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
     if qwen2 || qwen3 || qwen2_moe {
         f.only("use_sliding_window", &json!(false))?;
     }
-    if qwen3 {
+    if qwen3 || olmoe {
         f.only("attention_bias", &json!(false))?;
     }
     f.only("partial_rotary_factor", &json!(1.0))?;
@@ -191,13 +196,14 @@ pub(super) fn read_config(f: &Fields, kind: &str) -> Result<(ModelConfig, Absent
         experts,
         context: Some(context),
         norm: Some(NormChoice::RmsNorm),
-        norm_eps: Some(f.float("rms_norm_eps")?.unwrap_or(if mixtral { 1e-5 } else { 1e-6 })),
+        norm_eps: Some(f.float("rms_norm_eps")?.unwrap_or(if mixtral || olmoe { 1e-5 } else { 1e-6 })),
         activation: Some(activation),
         positions: Some(PositionChoice::Rope),
         rope_theta: Some(theta),
         rope_scaling,
         window,
-        qk_norm: Some(qwen3),
+        qk_norm: Some(qwen3 || olmoe),
+        qk_norm_span: olmoe.then_some(QkNormSpan::Width),
         bias: Some(bias),
         qkv_bias: match qwen2_moe {
             true => Some(f.bool("qkv_bias")?.unwrap_or(true)),
@@ -282,8 +288,8 @@ pub(super) fn parts(m: &Model, id: ParamId) -> Vec<Part> {
         R::QkvWeight | R::QkvBias => {
             &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
         }
-        R::QueryNormWeight => &[("self_attn.q_norm", m.head_dim)],
-        R::KeyNormWeight => &[("self_attn.k_norm", m.head_dim)],
+        R::QueryNormWeight => &[("self_attn.q_norm", queries / m.qk_norm_stretches(m.heads))],
+        R::KeyNormWeight => &[("self_attn.k_norm", keys / m.qk_norm_stretches(m.kv_heads))],
         R::AttentionOutWeight | R::AttentionOutBias => &[("self_attn.o_proj", m.width)],
         R::GateUpWeight | R::GateUpBias => &[("mlp.gate_proj", m.ffn_width), ("mlp.up_proj", m.ffn_width)],
         R::DownWeight | R::DownBias => &[("mlp.down_proj", m.width)],

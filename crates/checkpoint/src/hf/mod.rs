@@ -1,7 +1,7 @@
 //! The layout of Hugging Face: config.json, safetensors (one file or several with an index), generation_config.json.
 //!
 //! [`export_hf`] writes a directory that `transformers` loads; [`HfImport`] reads one. Two architectures are spoken:
-//! GPT-2 (`GPT2LMHeadModel`) and Llama (`LlamaForCausalLM`, and its relatives Mistral, Qwen2, Qwen3, Mixtral, Qwen2-MoE and Qwen3-MoE). OPT is read, and written
+//! GPT-2 (`GPT2LMHeadModel`) and Llama (`LlamaForCausalLM`, and its relatives Mistral, Qwen2, Qwen3, Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE). OPT is read, and written
 //! as the GPT-2 with ReLU that it is. What one side cannot express is refused by name, never dropped.
 //!
 //! Differences bridged, both ways, by one table: GPT-2's `Conv1D` weights are stored `[inputs, outputs]`

@@ -2,7 +2,7 @@
 //! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>). llama.cpp itself reads them in `bench/peers/serve/llama_cpp.py`.
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, Model, PositionChoice, RopeScaling, RopeScalingKind,
+    ActivationChoice, ExpertLayers, Experts, Model, PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind,
     SharedExpert, named,
 };
 use bessemer_checkpoint::gguf::{GgufExport, GgufReport, GgufTokenizer, GgufWeights, export_gguf};
@@ -376,6 +376,10 @@ fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
         (Model { positions: PositionChoice::Alibi, ..gpt2 }, vec!["positions = alibi"]),
         (Model { window: Some(4), ..llama.clone() }, vec!["window = 4", "context of 10"]),
         (Model { qk_norm: true, rope_scaling: Some(scaled), ..llama.clone() }, vec!["llama3", "qk_norm"]),
+        (
+            Model { qk_norm: true, qk_norm_span: QkNormSpan::Width, ..llama.clone() },
+            vec!["qk_norm_span = width"],
+        ),
         (Model { document_end: Some(3), ..llama.clone() }, vec!["document_mask"]),
         (
             Model { experts: experts(false), qk_norm: true, ..llama.clone() },

@@ -8,7 +8,7 @@
 
 use bessemer_arch::{
     ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, Placement,
-    PositionChoice, RopeScaling, RopeScalingKind, SharedExpert, named,
+    PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind, SharedExpert, named,
 };
 use bessemer_checkpoint::format::SafetensorsFile;
 use bessemer_checkpoint::fs::{Links, OsFileSystem};
@@ -67,6 +67,10 @@ fn qwen2_moe() -> Model {
     let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
     let shared_expert = Some(SharedExpert { width: 9, gate: true });
     Model { experts: Some(experts), shared_expert, qkv_bias: true, ..llama() }
+}
+
+fn olmoe() -> Model {
+    Model { qk_norm_span: QkNormSpan::Width, head_dim: 4, ffn_width: 7, ..qwen3_moe() }
 }
 
 /// Distinct values everywhere, exact in bf16 only where `coarse`.
@@ -212,6 +216,7 @@ fn scaled_angles_windows_qkv_biases_and_qk_norm_come_back_as_they_were() {
         ),
         (qwen3_moe(), "Qwen3MoeForCausalLM"),
         (qwen2_moe(), "Qwen2MoeForCausalLM"),
+        (olmoe(), "OlmoeForCausalLM"),
         (
             Model { qkv_bias: false, expert_layers: ExpertLayers::Numbers(vec![0]), ..qwen2_moe() },
             "Qwen2MoeForCausalLM",
@@ -260,6 +265,12 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         (Model { qk_norm: true, window: Some(4), ..llama() }, "qk_norm with a window"),
         (Model { window: Some(4), bias: true, ..llama() }, "biases with qk_norm or a window"),
         (Model { qk_norm: true, qkv_bias: true, ..llama() }, "biases with qk_norm or a window"),
+        (Model { head_dim: 6, ..olmoe() }, "heads x head_dim other than width"),
+        (Model { experts: None, ..olmoe() }, "qk_norm_span = width without experts"),
+        (
+            Model { expert_layers: ExpertLayers::Numbers(vec![1]), ..olmoe() },
+            "experts.layers other than all with qk_norm_span = width",
+        ),
         (Model { window: Some(4), qkv_bias: false, ..qwen2_moe() }, "a window with a shared block"),
         (
             Model { shared_expert: Some(SharedExpert { width: 9, gate: false }), ..qwen2_moe() },
@@ -411,6 +422,9 @@ fn features_of_a_config_that_would_change_results_are_refused_by_name() {
         (qwen2_moe(), "shared_expert_intermediate_size", "10", "another shape"),
         (qwen2_moe(), "use_sliding_window", "true", "use_sliding_window"),
         (qwen2_moe(), "qkv_bias", "false", "unexpected"),
+        (olmoe(), "clip_qkv", "8.0", "clip_qkv: 8.0"),
+        (olmoe(), "attention_bias", "true", "attention_bias: true"),
+        (olmoe(), "num_key_value_heads", "4", "another shape"),
         (mixtral(), "num_local_experts", "null", "num_local_experts: missing"),
         (mixtral(), "num_local_experts", "4", "block_sparse_moe.experts.3.w1"),
         (mixtral(), "num_local_experts", "2", "unexpected"),
@@ -527,7 +541,7 @@ fn stacked_transposed_and_missing_experts_are_refused_by_name() {
         assert!(e.contains(&there) && e.contains(word) && e.contains("save_pretrained"), "{e}");
     }
     let model = mixtral();
-    let change = |change: &dyn Fn(&mut Vec<(String, Vec<usize>, Vec<u8>)>)| {
+    let change = |change: &dyn Fn(&mut Tensors)| {
         let _ = fs::remove_dir_all(&dir);
         export(&dir, &model, &weights(&model, true), DType::F32).unwrap();
         rewrite(&dir.join("model.safetensors"), |mut list| {
@@ -556,11 +570,11 @@ fn pickles_are_never_opened_and_the_way_out_is_named() {
     assert!(import_hf(&dir).unwrap_err().to_string().contains("model.safetensors.index.json"));
 }
 
+/// Name, shape and bytes of each tensor of a file.
+type Tensors = Vec<(String, Vec<usize>, Vec<u8>)>;
+
 /// Rewrites the tensor file with names and tensors changed, through the reference implementation.
-fn rewrite(
-    path: &Path,
-    change: impl Fn(Vec<(String, Vec<usize>, Vec<u8>)>) -> Vec<(String, Vec<usize>, Vec<u8>)>,
-) {
+fn rewrite(path: &Path, change: impl Fn(Tensors) -> Tensors) {
     let bytes = fs::read(path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let list = file.tensors().into_iter().map(|(n, v)| (n, v.shape().to_vec(), v.data().to_vec())).collect();

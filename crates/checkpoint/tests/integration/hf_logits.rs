@@ -9,8 +9,8 @@
 )]
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, LayerRule, Model, RopeScaling, RopeScalingKind, SharedExpert,
-    named,
+    ActivationChoice, ExpertLayers, Experts, LayerRule, Model, QkNormSpan, RopeScaling, RopeScalingKind,
+    SharedExpert, named,
 };
 use bessemer_checkpoint::HostTensors;
 use bessemer_checkpoint::hf::{HfExport, export_hf, import_hf};
@@ -90,6 +90,17 @@ fn cases() -> Vec<(&'static str, &'static str, Model)> {
                 experts: experts(6, 3, false),
                 shared_expert: Some(SharedExpert { width: 40, gate: true }),
                 qkv_bias: true,
+                ..llama.clone()
+            },
+        ),
+        (
+            "olmoe",
+            "OlmoeForCausalLM",
+            Model {
+                experts: experts(6, 3, false),
+                qk_norm: true,
+                qk_norm_span: QkNormSpan::Width,
+                ffn_width: 24,
                 ..llama.clone()
             },
         ),

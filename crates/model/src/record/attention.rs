@@ -3,7 +3,7 @@
 //! Queries, keys and values are one fused product; its columns are all query heads, all key heads, all value heads.
 //! Rotation happens in place on the first two parts at once, so the saved queries and keys are the rotated ones, as the
 //! backward pass of the attention wants them. With QK-norm (Henry et al. 2020; Qwen3) all query heads share one weight, all
-//! key heads another; raw queries and keys stay in the fused product for the backward pass, attention reads the normalised
+//! key heads another, or one weight is as wide as all of them (OLMoE); raw queries and keys stay in the fused product for the backward pass, attention reads the normalised
 //! ones.
 //!
 //! Cost forward: 2 n D (H + 2G) E + 2 n H E D FLOPs of products and 4 E H FLOPs for each attended pair.
@@ -78,7 +78,8 @@ impl Writer<'_> {
 
     fn head_normed(&mut self, name: &str, x: View, out: View) -> Normed {
         let heads = if name.ends_with("q_norm") { self.model().heads } else { self.model().kv_heads };
-        let rstd = self.numbers(&format!("{name}.rstd"), Dim::of([Heads::heads(heads, 1)]));
+        let stretches = self.model().qk_norm_stretches(heads);
+        let rstd = self.numbers(&format!("{name}.rstd"), Dim::of([Heads::heads(stretches, 1)]));
         let weight = self.weight(&format!("{name}.weight"));
         Normed { kind: NormKind::Rms, x, weight, out, mean: None, rstd }
     }

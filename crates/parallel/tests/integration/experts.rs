@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
 use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
-use bessemer_arch::{Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, SharedExpert};
+use bessemer_arch::{Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, QkNormSpan, SharedExpert};
 use bessemer_collectives::{Ledger, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
@@ -410,12 +410,21 @@ fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
     count
 }
 
-/// Stages, chunks of stages and layers that take turns in gathered memory have one kind of layers, or both.
+/// With a block beside the experts, and QK-norm of all heads. Stages, chunks of stages and layers that take turns in gathered memory
+/// have one kind of layers, or both.
 #[test]
 fn experts_in_some_layers_train_as_one_rank_does() {
     let base = ParallelConfig::default;
     for layers in [ExpertLayers::Rule(LayerRule::Alternate), ExpertLayers::Numbers(vec![0, 1, 6])] {
-        let model = Model { expert_layers: layers, ..mixture(true) };
+        let gate = layers == ExpertLayers::Rule(LayerRule::Alternate);
+        let shared_expert = Some(SharedExpert { width: 6, gate });
+        let model = Model {
+            expert_layers: layers,
+            shared_expert,
+            qk_norm: true,
+            qk_norm_span: QkNormSpan::Width,
+            ..mixture(true)
+        };
         check(&model, &ranks(2, ParallelConfig { stage: Stage::Zero3, ..base() }), 8);
         check(&model, &pipelined(Kind::Interleaved, 2, 4), 8);
         check(&model, &pipelined(Kind::OneFOneB, 4, 4), 8);

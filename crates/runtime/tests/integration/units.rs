@@ -83,11 +83,14 @@ fn pooled(b: &mut dyn Backend, specs: Vec<ParamSpec>) -> Vec<Param> {
     for s in &specs {
         *lengths.entry(s.id.unit()).or_default() += s.len();
     }
-    let pools: BTreeMap<Unit, [View; 2]> = lengths
-        .iter()
-        .filter(|(unit, _)| !matches!(unit, Unit::Layer(1..)))
-        .map(|(unit, len)| (*unit, [buffer(b, *len), buffer(b, *len)]))
-        .collect();
+    // As long as the longest of its kind.
+    let mut longest: BTreeMap<Unit, usize> = BTreeMap::new();
+    for (unit, len) in lengths {
+        let most = longest.entry(kind(unit)).or_default();
+        *most = len.max(*most);
+    }
+    let pools: BTreeMap<Unit, [View; 2]> =
+        longest.into_iter().map(|(unit, len)| (unit, [buffer(b, len), buffer(b, len)])).collect();
     let mut used: BTreeMap<Unit, usize> = BTreeMap::new();
     let place = |spec: ParamSpec| {
         let at = used.entry(spec.id.unit()).or_default();

@@ -3,7 +3,7 @@
 
 use bessemer_arch::{
     ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, ParamSpec, Placement,
-    PositionChoice, RopeScaling, RopeScalingKind, SharedExpert, named,
+    PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind, SharedExpert, named,
 };
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
@@ -137,10 +137,12 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
             },
         ),
         (
-            "experts with a gated block beside them",
+            "experts with a gated block beside them, QK-norm of all heads",
             Model {
                 experts: Some(Experts { count: 4, choices: 2, width: 16, renormalise: false }),
                 shared_expert: Some(SharedExpert { width: 20, gate: true }),
+                qk_norm: true,
+                qk_norm_span: QkNormSpan::Width,
                 ..llama.clone()
             },
         ),
