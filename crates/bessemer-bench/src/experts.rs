@@ -136,7 +136,7 @@ fn line(
         // The first pass touches memory.
         FORMS.iter().try_for_each(|form| torch.seconds(form).map(drop))?;
     }
-    let mut operators = BTreeMap::<&str, Vec<f64>>::new();
+    let mut operators = BTreeMap::<String, Vec<f64>>::new();
     let (mut dense_ms, mut ours, mut routing) = (Vec::new(), Vec::new(), Vec::new());
     let mut theirs = vec![Vec::new(); FORMS.len()];
     let begun = Instant::now();
@@ -150,12 +150,13 @@ fn line(
         // The first of two runs warms caches and wakes threads.
         let (mut alone, mut all, mut share) = (Vec::new(), Vec::new(), Vec::new());
         for turn in 0..4 {
-            let dense = dense.run(backend, &mut |_, _| ())?.all;
-            let layer = experts.run(backend, &mut |op, took| {
+            let mut keep = |name: String, took: f64| {
                 if turn > 0 {
-                    operators.entry(op.name()).or_default().push(1e3 * took);
+                    operators.entry(name).or_default().push(1e3 * took);
                 }
-            })?;
+            };
+            let dense = dense.run(backend, &mut |op, took| keep(format!("dense {}", op.name()), took))?.all;
+            let layer = experts.run(backend, &mut |op, took| keep(op.name().into(), took))?;
             if turn > 0 {
                 alone.push(dense);
                 all.push(layer.all / dense);
@@ -175,7 +176,8 @@ fn line(
         }
     }
     for (name, ms) in &mut operators {
-        console.say(&format!("{name}: {:.3} ms", upper_median(ms)));
+        let median = upper_median(ms);
+        console.say(&format!("{name}: {median:.3} ms, {:.3} at best", ms[0]));
     }
     let rounds = dense_ms.len();
     let median = |mut list: Vec<f64>| (!list.is_empty()).then(|| upper_median(&mut list));

@@ -120,6 +120,13 @@ pub(crate) fn workspace(machine: Machine, shape: &Shape) -> usize {
     Plan::new(machine, shape.m, shape.n, shape.k).workspace(machine.threads)
 }
 
+/// Most scratch floats for a product with at most these dims on one thread.
+pub(crate) fn most_workspace(machine: Machine, shape: &Shape) -> usize {
+    let ((mr, nr), (floats, least)) = (register_tile(machine.rung), a_block(machine.rung));
+    let a = floats.max(least * mr * shape.k).min(shape.m.next_multiple_of(mr) * shape.k);
+    padded(shape.n.next_multiple_of(nr) * shape.k) + padded(mr * nr) + padded(a)
+}
+
 /// Packs steps `steps` of k of rows `rows` of a factor into panels of `width` rows and `k` steps.
 ///
 /// # Safety

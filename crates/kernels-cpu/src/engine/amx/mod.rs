@@ -112,6 +112,15 @@ pub(crate) fn workspace(shape: &Shape, parts: Parts, threads: usize) -> usize {
     padded(plan.packed_b()) + padded(threads * plan.scratch())
 }
 
+/// Most scratch floats for a product with at most these dims on one thread.
+pub(crate) fn most_workspace(shape: &Shape, parts: Parts) -> usize {
+    let bytes = |parts| panel_bytes(shape.k.div_ceil(DEPTH).max(1), parts);
+    let b = shape.n.div_ceil(PANEL) * bytes(parts.b) / size_of::<f32>();
+    let a =
+        A_BLOCK.max(bytes(parts.a)).min(shape.m.div_ceil(PANEL).max(1) * bytes(parts.a)) / size_of::<f32>();
+    padded(b) + padded(A_PANELS.0 * PANEL * PANEL + a)
+}
+
 /// Packs `rows` rows of a factor from `first` on and `steps` steps of its k elements from `step` on.
 ///
 /// # Safety
