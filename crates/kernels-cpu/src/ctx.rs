@@ -33,6 +33,11 @@ impl Workers<'_> {
         }
     }
 
+    /// True if one thread computes everything, in the order of the tiles.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self, Workers::Caller)
+    }
+
     /// As [`Pool::run`].
     pub(crate) fn run(&self, tiles: usize, work: &(dyn Fn(usize, usize) + Sync)) {
         match self {

@@ -101,6 +101,11 @@ impl Engine {
 
     /// Longest k that is summed in one pass.
     pub(crate) fn k_part(self, shape: &Shape) -> usize {
+        let part = self.longest_k_part(shape);
+        if shape.whole.is_some_and(|whole| whole.streams) { part / 4 } else { part }
+    }
+
+    fn longest_k_part(self, shape: &Shape) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Some(parts) = self.parts(shape) {
             return amx::k_part(parts);

@@ -7,7 +7,7 @@
 //! rounding of one f32 product. See Henry, Tang & Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
 //! Higher-Precision Computations", 2019.
 //!
-//! Structure as in [`super::fma`]: panels of B packed by all threads, blocks of A packed by each thread into its L2 cache, panels of 32
+//! Structure as in [`super::fma`]: panels of B packed by all threads (by one that is alone, just before they are read), blocks of A packed by each thread into its L2 cache, panels of 32
 //! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
 //! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1. Unlike the other engines this
 //! one does not prefetch C where the epilogue only adds a bias: tiles are done so soon that lines on their way hold up the panels of A.
@@ -26,7 +26,7 @@ use crate::simd::{load_part, store_part};
 use bessemer_units::DType;
 pub(super) use pack::transpose;
 use pack::{PANEL, Source, pack, pairs_in_order, panel_bytes};
-use product::PanelProduct;
+use product::{Ahead, PanelProduct};
 use std::arch::x86_64::{_mm512_add_ps, _mm512_loadu_ps, _mm512_mask_storeu_epi16};
 use tile::{Configured, DEPTH, TILE};
 
@@ -157,6 +157,8 @@ struct Panels<'a> {
     first: usize,
     rows: usize,
     to: Span,
+    /// Panels that are packed at a time: each is at its number modulo this.
+    slots: usize,
 }
 
 impl Panels<'_> {
@@ -183,7 +185,34 @@ impl Panels<'_> {
     /// Packed panels `first .. first + count`.
     fn at(&self, first: usize, count: usize) -> *mut u8 {
         let panel = panel_bytes(self.plan.steps, self.plan.parts.b) / size_of::<f32>();
-        self.to.at(first * panel, count * panel).cast()
+        self.to.at(first % self.slots * panel, count * panel).cast()
+    }
+
+    /// Packs a panel of an operand that runs along k.
+    ///
+    /// # Safety
+    /// As [`Panels::pack`].
+    unsafe fn pack_one(&self, panel: usize) {
+        let row = panel * PANEL;
+        let (rows, Plan { k, steps, parts, .. }) = (PANEL.min(self.rows - row), *self.plan);
+        let dst = self.at(panel, 1);
+        // SAFETY: by contract.
+        unsafe { pack_factor::<true>(&self.factor, (self.first + row, rows), (0, steps), k, parts.b, dst) };
+    }
+
+    /// Elements of a panel that [`Panels::pack_one`] will read, for product `i` of `of` with another panel, from a step on.
+    fn unpacked(&self, panel: usize, step: usize, (i, of): (usize, usize)) -> Ahead {
+        let ((rs, ks), pieces) = (self.factor.steps(), PANEL.div_ceil(of));
+        let at = self.factor.address(self.first + panel * PANEL + i * pieces, step * DEPTH);
+        Ahead { at, pieces, lines: DEPTH * ks / 64, stride: rs, advance: DEPTH * ks }
+    }
+
+    /// Elements of the next `k` of an operand that lies by columns, for product `i` of `of`, from a step on.
+    fn next_part(&self, k: usize, step: usize, (i, of): (usize, usize)) -> Ahead {
+        let ((rs, ks), pieces) = (self.factor.steps(), k.div_ceil(of));
+        let lines = (self.rows * rs).div_ceil(64).div_ceil(self.plan.steps);
+        let at = self.factor.address(self.first, self.plan.k + i * pieces).wrapping_add(64 * lines * step);
+        Ahead { at, pieces: pieces.min(k.saturating_sub(i * pieces)), lines, stride: ks, advance: 64 * lines }
     }
 
     /// Packs what belongs to one task.
@@ -219,33 +248,50 @@ struct Block<'a, T> {
     b: &'a Panels<'a>,
     scratch: *mut f32,
     block: usize,
+    /// Panels of B are packed here, before they are first read.
+    packs: bool,
+    /// Steps of k behind these, of which B is read while this block is computed.
+    next: usize,
+    /// One thread computes all blocks.
+    alone: bool,
 }
 
 impl<T: Element> Block<'_, T> {
+    /// A tile of C from (row, col) on, in `steps` steps.
+    fn written(&self, (row, col): (usize, usize), steps: usize) -> Ahead {
+        let (c, pieces) = (&self.gemm.epilogue.out, PANEL.div_ceil(steps));
+        let stride = c.stride * size_of::<T>();
+        let at = c.ptr().wrapping_add(row * c.stride + col).cast_const().cast();
+        Ahead { at, pieces, lines: PANEL * size_of::<T>() / 64, stride, advance: pieces * stride }
+    }
+
     /// # Safety
     /// [`tile::available`]; the operands were checked; no other thread works at this block or in its scratch.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn run<const A: usize, const B: usize>(&self) {
         let Block { gemm, plan, b, scratch, .. } = *self;
         let e = &gemm.epilogue;
-        let prefetched = e.accumulate || !is_plain(e);
+        let prefetched = (e.accumulate && !self.alone) || !is_plain(e);
         let across = b.count().div_ceil(plan.tile_b);
         let (ia, jb) = (self.block / across * plan.tile_a, self.block % across * plan.tile_b);
         let first = ia * PANEL;
         let (rows, nb) = ((plan.tile_a * PANEL).min(plan.m - first), plan.tile_b.min(b.count() - jb));
         let na = rows.div_ceil(PANEL);
         let a = scratch.wrapping_add(plan.sums()).cast::<u8>();
-        let (a_panel, b_panel) = (panel_bytes(plan.steps, A), panel_bytes(plan.steps, B));
-        let panels = b.at(jb, nb);
+        let a_panel = panel_bytes(plan.steps, A);
         // SAFETY: the rows lie inside A, and the scratch memory of this thread holds their panels.
         unsafe { pack_factor::<false>(&gemm.a, (first, rows), (0, plan.steps), plan.k, A, a) };
         // SAFETY: the tile unit is available, and this thread has no other configuration.
         let _tiles = unsafe { Configured::new() };
         for j in 0..nb {
-            let (col, pb) = (b.first + (jb + j) * PANEL, panels.wrapping_add(j * b_panel));
+            let (col, pb) = (b.first + (jb + j) * PANEL, b.at(jb + j, 1));
             let cols = PANEL.min(b.first + b.rows - col);
+            if self.packs {
+                // SAFETY: this thread alone works at B.
+                unsafe { b.pack_one(jb + j) };
+            }
             // The panel after the last one is the first one of the next block, most often.
-            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * b_panel } else { 0 });
+            let next = b.at(if j + 1 < nb { jb + j + 1 } else { jb }, 1);
             let mut step = 0;
             loop {
                 let steps = plan.block.min(plan.steps - step);
@@ -255,6 +301,20 @@ impl<T: Element> Block<'_, T> {
                     let row = first + i * PANEL;
                     let rows = PANEL.min(plan.m - row);
                     let share = panel_bytes(steps, B) / na;
+                    let ahead = if self.packs {
+                        b.unpacked(jb + j + 1, step, (i, na))
+                    } else if self.next > 0 {
+                        b.next_part(self.next, step, (j * na + i, nb * na))
+                    } else {
+                        let at = next.wrapping_add(panel_bytes(step, B) + i * share);
+                        Ahead::lines(at, (2 * B * TILE / 64).div_ceil(na))
+                    };
+                    let written = if self.alone && last && !prefetched {
+                        let (i, col) = if i + 1 < na { (i + 1, col) } else { (0, col + PANEL) };
+                        self.written((first + i * PANEL, col), steps)
+                    } else {
+                        Ahead::NOTHING
+                    };
                     let job = PanelProduct {
                         steps,
                         a: a.wrapping_add(i * a_panel + a_step),
@@ -262,8 +322,8 @@ impl<T: Element> Block<'_, T> {
                         c: scratch.wrapping_add(if plan.block < plan.steps { i * PANEL * PANEL } else { 0 }),
                         c_step: PANEL,
                         accumulate: step > 0,
-                        ahead: next.wrapping_add(b_step + i * share),
-                        pace: (2 * B * TILE / 64).div_ceil(na),
+                        ahead,
+                        written,
                     };
                     // SAFETY: the panels have as many steps; the rows and columns are inside C, and only this call writes
                     // there.
@@ -359,8 +419,8 @@ unsafe fn finish_plain<T: Element, const WHOLE: bool>(
     }
 }
 
-/// Computes a product. Takes [`workspace`] floats after the first `skip`.
-pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip: usize) {
+/// Computes a product, behind whose k a part of `next` begins. Takes [`workspace`] floats after the first `skip`.
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip: usize, next: usize) {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     let plan = Plan::new(m, n, gemm.k, parts, ctx.pool.threads());
     let mut scratch = ctx.scratch();
@@ -369,17 +429,28 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip:
     let scratch = scratch.take(ctx.pool.threads() * plan.scratch());
     let at_once = plan.b_panels * PANEL;
     for first in (0..n).step_by(at_once) {
-        let b = Panels { factor: gemm.b, plan: &plan, first, rows: at_once.min(n - first), to };
-        ctx.pool.run(b.tasks(), &|task, _| {
-            // SAFETY: the engine is available (checked when the backend was made); the operands are views that the launch
-            // found inside their buffers, and the packed panels are workspace of this launch.
-            unsafe { b.pack(task) }
-        });
+        let alone = ctx.pool.is_alone();
+        // An operand that runs along k is packed panel by panel, one that lies by columns from end to end.
+        let fused = alone && gemm.b.strides().1 == 1;
+        let slots = plan.b_panels;
+        let mut b = Panels { factor: gemm.b, plan: &plan, first, rows: at_once.min(n - first), to, slots };
         let blocks = m.div_ceil(plan.tile_a * PANEL) * b.count().div_ceil(plan.tile_b);
+        if fused && blocks == 1 {
+            b.slots = 1;
+        }
+        if !fused {
+            ctx.pool.run(b.tasks(), &|task, _| {
+                // SAFETY: the engine is available (checked when the backend was made); the operands are views that the launch
+                // found inside their buffers, and the packed panels are workspace of this launch.
+                unsafe { b.pack(task) }
+            });
+        }
         ctx.pool.run(blocks, &|block, worker| {
             let scratch = scratch.at(worker * plan.scratch(), plan.scratch());
-            let block = Block { gemm, plan: &plan, b: &b, scratch, block };
-            // SAFETY: as above; blocks of C are disjoint, and each worker has its own scratch memory.
+            let packs = fused && block == 0;
+            let next = if alone && !fused && block == 0 { next } else { 0 };
+            let block = Block { gemm, plan: &plan, b: &b, scratch, block, packs, next, alone };
+            // SAFETY: the engine is available, and the operands were checked; blocks of C are disjoint, and each worker has its own scratch memory.
             unsafe {
                 match (parts.a, parts.b) {
                     (1, 1) => block.run::<1, 1>(),
