@@ -22,6 +22,9 @@ use torch::Torch;
 /// Forms of PyTorch: the dense MLP, transformers' block as a loop and as a grouped product, batched products with a capacity of 1.25.
 const FORMS: [&str; 4] = ["dense", "loop", "grouped", "capacity"];
 
+/// A pass that takes longer is run twice in a round instead of four times.
+const LONG_MS: f64 = 200.0;
+
 /// A layer of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Shape {
@@ -147,9 +150,10 @@ fn line(
             // Its threads spin for a while.
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The first of two runs warms caches and wakes threads.
+        // The first run warms caches and wakes threads.
         let (mut alone, mut all, mut share) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..4 {
+        let turns = if dense_ms.last().is_some_and(|ms| *ms > LONG_MS) { 2 } else { 4 };
+        for turn in 0..turns {
             let mut keep = |name: String, took: f64| {
                 if turn > 0 {
                     operators.entry(name).or_default().push(1e3 * took);

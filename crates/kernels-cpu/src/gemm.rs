@@ -84,19 +84,6 @@ unsafe impl Send for Factor {}
 // SAFETY: as above.
 unsafe impl Sync for Factor {}
 
-/// A product of which one thread computes a block.
-#[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "only engines of x86-64 look at the smallest dim")
-)]
-pub(crate) struct Whole {
-    /// The dim by which the engine is chosen.
-    pub(crate) smallest: usize,
-    /// B is used for few rows and lies by columns: k is cut into short parts, so that one is read while another is computed.
-    pub(crate) streams: bool,
-}
-
 /// What happens to a finished sum y before it is written. C, and activations beside it, are of type T.
 #[derive(Clone, Copy)]
 pub(crate) struct Epilogue<T = f32> {
@@ -114,8 +101,8 @@ pub(crate) struct Epilogue<T = f32> {
     pub(crate) residual: Option<Mat<T>>,
     /// `y += out`.
     pub(crate) accumulate: bool,
-    /// If this is a block of a larger product: what bits depend on besides k.
-    pub(crate) whole: Option<Whole>,
+    /// The dim by which the engine is chosen, if this is a block of a larger product whose bits depend on no other dim.
+    pub(crate) whole: Option<usize>,
 }
 
 impl<T: Element> Epilogue<T> {
@@ -162,14 +149,14 @@ pub(crate) struct Shape {
     /// True if sums of parts of k may wait in C: unless the epilogue has both `derivative` and `accumulate`.
     pub(crate) divisible: bool,
     /// As [`Epilogue::whole`].
-    pub(crate) whole: Option<Whole>,
+    pub(crate) whole: Option<usize>,
 }
 
 impl Shape {
     /// The smallest dim that the choice of an engine looks at.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn smallest(&self) -> usize {
-        self.whole.map_or(self.m.min(self.n).min(self.k), |whole| whole.smallest)
+        self.whole.unwrap_or(self.m.min(self.n).min(self.k))
     }
 
     /// True if the sums of parts of k are kept in C; they have a matrix of the workspace otherwise.
@@ -228,8 +215,7 @@ pub(crate) fn block_workspace(machine: Machine, shape: &Shape) -> usize {
     let machine = Machine { threads: 1, ..machine };
     // A product of few k has another engine.
     let of = |smallest| {
-        let streams = shape.whole.is_some_and(|whole| whole.streams);
-        let shape = Shape { whole: Some(Whole { smallest, streams }), ..*shape };
+        let shape = Shape { whole: Some(smallest), ..*shape };
         let part = shape.k.min(machine.engine.k_part(&shape));
         let sums = if shape.k > part && !shape.sums_wait_in_c() { padded(shape.m * shape.n) } else { 0 };
         sums + most_part_workspace(machine, &Shape { k: part, ..shape })
@@ -491,7 +477,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     let part = k_part(ctx.machine(), &shape);
     let lower = gemm.is_symmetric();
     if gemm.k <= part {
-        if run_part(ctx, gemm, lower, skip, 0) {
+        if run_part(ctx, gemm, lower, skip) {
             mirror(ctx, &e.out);
         }
         return;
@@ -516,11 +502,10 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
             // What C held before, if it counts, is part of the sums if they wait there.
             let epilogue =
                 Epilogue { whole: e.whole, ..Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate)) };
-            let next = part.min(gemm.k - k0 - k);
-            left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip, next);
+            left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
         } else {
             let epilogue = Epilogue { prior: Some(sums), accumulate: e.accumulate && !in_c, ..*e };
-            left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip, 0);
+            left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
         }
     }
     if left_out {
@@ -567,20 +552,15 @@ fn most_part_workspace(machine: Machine, shape: &Shape) -> usize {
     engine::fma::most_workspace(machine, shape)
 }
 
-/// Computes a part of a product, behind which a part of `next` k begins. With `lower`, what lies above the diagonal need not be: true
-/// if it was left out.
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(unused_variables, reason = "only an engine of x86-64 reads the next part early")
-)]
-fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: usize, next: usize) -> bool {
+/// Computes a part of a product. With `lower`, what lies above the diagonal need not be: true if it was left out.
+fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: usize) -> bool {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     if m == 0 || n == 0 {
         return false;
     }
     #[cfg(target_arch = "x86_64")]
     if let Some(parts) = ctx.engine.parts(&gemm.shape()) {
-        engine::amx::run(ctx, gemm, parts, skip, next);
+        engine::amx::run(ctx, gemm, parts, skip);
         return false;
     }
     #[cfg(target_arch = "x86_64")]

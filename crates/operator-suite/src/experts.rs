@@ -195,6 +195,62 @@ pub(crate) fn grouped_products_agree_with_the_reference(suite: &Suite<'_>) {
     }
 }
 
+/// Results of the three products of groups, `[rows, O]`, `[rows, I]` and `[groups O, I]`, of rows `first ..` and of one group or all.
+fn grouped_bits(mut s: Setup, offsets: &[u32], group: Option<usize>) -> [Vec<u32>; 3] {
+    const I: usize = 96;
+    const O: usize = 620;
+    let (groups, rows) = (offsets.len() - 1, offsets[offsets.len() - 1] as usize);
+    let (groups, weights, rows) = match group {
+        None => (groups, 0..groups, 0..rows),
+        Some(group) => (1, group..group + 1, offsets[group] as usize..offsets[group + 1] as usize),
+    };
+    let part = |name: &str, of: usize, range: &std::ops::Range<usize>, cols: usize| {
+        crate::setup::noise(name, of * cols)[range.start * cols..range.end * cols].to_vec()
+    };
+    let (all_rows, all_groups) = (offsets[offsets.len() - 1] as usize, offsets.len() - 1);
+    let r = rows.len();
+    let x = part("x", all_rows, &rows, I);
+    let dy = part("dy", all_rows, &rows, O);
+    let w = part("w", all_groups, &weights, O * I);
+    let (x, dy, weight) = (s.values(r, I, &x), s.values(r, O, &dy), s.values(groups * O, I, &w));
+    let offsets = match group {
+        None => s.indices(offsets),
+        Some(_) => s.indices(&[0, r as u32]),
+    };
+    let (out, dx, dweight) = (s.mat(r, O), s.mat(r, I), s.mat(groups * O, I));
+    s.launch(&GroupedLinear { x, weight, offsets, out }.into()).unwrap();
+    s.launch(&GroupedLinearBackwardInput { dy, weight, offsets, dx }.into()).unwrap();
+    s.launch(&GroupedLinearBackwardWeight { x, dy, offsets, dweight, accumulate: false }.into()).unwrap();
+    [out, dx, dweight].map(|view| s.read(view).iter().map(|x| x.to_bits()).collect())
+}
+
+/// A group's bits are those that it has alone, however the products of all groups are cut, with any engine and number of workers.
+pub(crate) fn groups_have_the_bits_that_they_have_alone(suite: &Suite<'_>) {
+    for (offsets, filled) in [(&[0u32, 0, 1, 32, 64, 97, 700][..], 1..6), (&[0, 0, 700, 700], 1..2)] {
+        for (engine, product) in suite.devices.engines().into_iter().enumerate() {
+            let name = product.name;
+            let together = grouped_bits(suite.engine_setup(engine, 1), offsets, None);
+            for workers in [2, 4] {
+                let found = grouped_bits(suite.engine_setup(engine, workers), offsets, None);
+                assert!(found == together, "{name}, {offsets:?} with {workers} workers");
+            }
+            for group in filled.clone() {
+                let alone = grouped_bits(suite.engine_setup(engine, 1), offsets, Some(group));
+                let rows = offsets[group] as usize..offsets[group + 1] as usize;
+                for (of, (alone, together)) in alone.iter().zip(&together).enumerate() {
+                    let cols = alone.len() / if of < 2 { rows.len() } else { 1 };
+                    let wanted = if of < 2 {
+                        rows.start * cols..rows.end * cols
+                    } else {
+                        group * cols..(group + 1) * cols
+                    };
+                    assert!(*alone == together[wanted], "{name}, {offsets:?}, group {group}, product {of}");
+                }
+            }
+        }
+    }
+}
+
 pub(crate) fn experts_rows_and_offsets_past_the_end_are_named(suite: &Suite<'_>) {
     for kernels in suite.kernels() {
         let mut s = suite.setup(kernels, 1);

@@ -186,6 +186,18 @@ impl Panels<'_> {
         self.count().div_ceil(panels) * self.plan.k.div_ceil(steps)
     }
 
+    /// Packs steps of a panel.
+    ///
+    /// # Safety
+    /// The operand was checked, and nobody else packs this panel; the processor has the instructions of S.
+    #[inline(always)]
+    unsafe fn pack_steps<S: Simd>(&self, panel: usize, steps: Range<usize>) {
+        let (row, k) = (panel * S::TILE_COLUMNS, self.plan.k);
+        let rows = self.first + row..self.first + self.rows.min(row + S::TILE_COLUMNS);
+        // SAFETY: by contract; the rows lie inside B.
+        unsafe { pack::<S>(&self.factor, rows, (k, steps), S::TILE_COLUMNS, self.at(panel, 1)) };
+    }
+
     /// Packed panels `first .. first + count`.
     fn at(&self, first: usize, count: usize) -> *mut f32 {
         let panel = self.plan.nr * self.plan.k;
@@ -245,10 +257,10 @@ impl<T: Element> Kernel for Block<'_, T> {
             let col = (jb + j) * S::TILE_COLUMNS;
             let cols = S::TILE_COLUMNS.min(b.rows - col);
             let panel = b.at(jb + j, 1);
-            if self.packs {
-                let rows = b.first + col..b.first + col + cols;
-                // SAFETY: the rows lie inside B, and this thread alone works at it.
-                unsafe { pack::<S>(&b.factor, rows, (k, 0..k), S::TILE_COLUMNS, panel) };
+            let along_k = b.factor.strides().1 == 1;
+            if self.packs && (j == 0 || along_k) {
+                // SAFETY: this thread alone works at B.
+                unsafe { b.pack_steps::<S>(jb + j, 0..k) };
             }
             // The panel after the last one is the first one of the next block, most often. One that will be packed is read from
             // end to end.
@@ -260,7 +272,13 @@ impl<T: Element> Kernel for Block<'_, T> {
                 if plan.lower && b.first + col >= row + rows {
                     continue;
                 }
-                let (ahead, bytes) = match self.packs {
+                // Where rows are contiguous, a panel has as many pieces of memory as k, often in few sets of a cache: it is packed
+                // step by step, soon after what packing prefetches.
+                if self.packs && !along_k && j + 1 < nb {
+                    // SAFETY: as above.
+                    unsafe { b.pack_steps::<S>(jb + j + 1, i * k / na..(i + 1) * k / na) };
+                }
+                let (ahead, bytes) = match self.packs && along_k {
                     false => (next.wrapping_add(i * k * S::TILE_COLUMNS / na), 4 * S::TILE_COLUMNS),
                     true => {
                         let at = b.factor.address(later, 0).wrapping_add(i * S::TILE_COLUMNS / na * rs);
@@ -299,14 +317,13 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: 
     let scratch = scratch.take(ctx.pool.threads() * plan.block());
     let step = plan.b_panels * plan.nr;
     for first in (0..plan.n).step_by(step) {
-        // An operand that runs along k is packed panel by panel, one that lies by columns from end to end.
-        let (fused, slots) = (ctx.pool.is_alone() && gemm.b.strides().1 == 1, plan.b_panels);
+        let (alone, slots) = (ctx.pool.is_alone(), plan.b_panels);
         let mut b = Panels { factor: gemm.b, plan: &plan, first, rows: step.min(n - first), to, slots };
         let blocks = plan.blocks * b.count().div_ceil(plan.tile_b);
-        if fused && blocks == 1 {
-            b.slots = 1;
+        if alone && blocks == 1 {
+            b.slots = 2.min(slots);
         }
-        if !fused {
+        if !alone {
             ctx.pool.run(b.tiles(), &|tile, _| {
                 // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
                 // found inside their buffers, and the packed panels are workspace of this launch.
@@ -316,7 +333,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: 
         ctx.pool.run(blocks, &|block, worker| {
             // Of a lower half the last rows have most to do, and come first.
             let block = if lower { blocks - 1 - block } else { block };
-            let packs = fused && block == 0;
+            let packs = alone && block == 0;
             let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block, packs };
             // SAFETY: the rung is available, and the operands were checked; blocks of C are disjoint.
             unsafe { dispatch(ctx.rung, block) }

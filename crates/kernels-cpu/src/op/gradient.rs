@@ -6,7 +6,7 @@
 
 use super::tiles::{Block, blocks};
 use crate::ctx::{Ctx, Machine, padded};
-use crate::gemm::{self, Epilogue, Factor, Gemm, Shape, Whole};
+use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use crate::operand::{AnyMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_units::DType;
@@ -68,7 +68,7 @@ pub(super) fn product(
     (k, a, b): (usize, Factor, Factor),
     out: &AnyMat,
     accumulate: bool,
-    whole: Option<Whole>,
+    whole: Option<usize>,
     skip: usize,
 ) {
     match out.dtype {

@@ -2,14 +2,15 @@
 //! a product that one thread computes with panels of its own. An element is a sum in the order of k with an engine that is chosen
 //! by the whole product, so its bits depend on no number of rows, blocks or threads.
 //!
-//! Cost: 2 R I O operations. Each block packs its matrix once.
+//! Cost: 2 R I O operations. Each block packs its columns of the matrix once, and reads those that it packs next while it computes:
+//! of few rows the time is that of reading the matrices.
 #![allow(unsafe_code)] // first blocks of groups in the workspace
 
 use super::gradient;
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
 use crate::element::{Element, with_element};
-use crate::gemm::{self, Epilogue, Factor, Gemm, Shape, Whole};
+use crate::gemm::{self, Epilogue, Factor, Gemm, Shape};
 use crate::operand::Indices;
 use bessemer_tensor::op::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 use bessemer_tensor::{TensorError, View};
@@ -23,8 +24,6 @@ const LEAST: (usize, usize) = (128, 512);
 const ROWS: usize = 2048;
 /// Bytes of packed columns of a block.
 const PACKED: usize = 4 << 20;
-/// Those of short parts of k, which stay in an L2 cache.
-const STREAMED: usize = 1 << 20;
 /// Whole register tiles and panels of every engine: rows, and columns.
 const UNIT: (usize, usize) = (96, 64);
 
@@ -70,8 +69,6 @@ struct Dims {
     m: usize,
     n: usize,
     k: usize,
-    /// As [`Whole::streams`].
-    streams: bool,
 }
 
 /// Rows and columns of a block, and blocks side by side.
@@ -90,17 +87,16 @@ fn even(whole: usize, most: usize, unit: usize) -> usize {
 }
 
 /// Most columns of a block.
-fn most_columns(k: usize, streams: bool) -> usize {
-    // Six bytes of each element, of parts of k at most.
-    let (bytes, part) = if streams { (STREAMED, 256) } else { (PACKED, 1024) };
-    (bytes / (6 * k.clamp(1, part))).max(LEAST.1)
+fn most_columns(k: usize) -> usize {
+    // Six bytes of each element, of 512 k at most.
+    (PACKED / (6 * k.clamp(1, 512))).max(LEAST.1)
 }
 
 impl Cut {
     /// A product that is cut into blocks of about `work` multiply-adds.
-    fn new(Dims { m, n, k, streams }: Dims, work: usize) -> Cut {
+    fn new(Dims { m, n, k }: Dims, work: usize) -> Cut {
         let cells = work / k.max(1);
-        let cols = even(n, (cells / m.max(1)).clamp(LEAST.1, most_columns(k, streams)), UNIT.1);
+        let cols = even(n, (cells / m.max(1)).clamp(LEAST.1, most_columns(k)), UNIT.1);
         let rows = even(m, (cells / cols.min(n).max(1)).max(LEAST.0).min(ROWS), UNIT.0);
         let across = n.div_ceil(cols);
         Cut { rows, cols, across, blocks: m.div_ceil(rows) * across }
@@ -123,10 +119,9 @@ impl Block {
 /// Scratch floats of products of `groups` groups with at most these dims, and of one thread of those.
 fn workspace(machine: Machine, groups: usize, whole: &Shape, gradient: bool) -> (usize, usize) {
     let rows = even(whole.m, ROWS, UNIT.0).min(whole.m);
-    let streams = whole.whole.is_some_and(|whole| whole.streams);
     // A gradient of few rows may have all columns.
     let least = if gradient { 1 } else { whole.k };
-    let cols = even(whole.n, most_columns(least, streams), UNIT.1).min(whole.n);
+    let cols = even(whole.n, most_columns(least), UNIT.1).min(whole.n);
     let shape = Shape { m: rows, n: cols, ..*whole };
     let of_thread = match gradient {
         true => gradient::block_workspace(machine, &shape),
@@ -147,7 +142,7 @@ fn blocks(
     let own = scratch.take(ctx.pool.threads() * of_thread);
     // SAFETY: workspace of this launch, which nobody else writes.
     let first = unsafe { std::slice::from_raw_parts_mut(first.at(0, groups + 1).cast::<u32>(), groups + 1) };
-    let all: usize = (0..groups).map(dims).map(|Dims { m, n, k, .. }| m * n * k).sum();
+    let all: usize = (0..groups).map(dims).map(|Dims { m, n, k }| m * n * k).sum();
     let share = all.div_ceil(BLOCKS * ctx.pool.threads());
     first[0] = 0;
     for group in 0..groups {
@@ -166,7 +161,6 @@ fn blocks(
 
 fn forward_workspaces(machine: Machine, op: &GroupedLinear) -> (usize, usize) {
     let (groups, (o, i)) = (op.offsets.cols - 1, (op.out.cols, op.x.cols));
-    let whole = Whole { smallest: o.min(i), streams: false };
     let shape = Shape {
         m: op.x.rows,
         n: o,
@@ -175,7 +169,7 @@ fn forward_workspaces(machine: Machine, op: &GroupedLinear) -> (usize, usize) {
         b: op.weight.dtype(),
         out: op.out.dtype(),
         divisible: true,
-        whole: Some(whole),
+        whole: Some(o.min(i)),
     };
     workspace(machine, groups, &shape, false)
 }
@@ -192,8 +186,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), Te
     let groups = Groups::new("grouped_linear", ctx.u32(&op.offsets), op.x.rows)?;
     let (count, k, n) = (groups.count(), op.x.cols, op.out.cols);
     let of_thread = forward_workspaces(ctx.machine(), op).1;
-    let dims = |group| Dims { m: groups.rows(group).len(), n, k, streams: false };
-    let whole = Some(Whole { smallest: n.min(k), streams: false });
+    let dims = |group| Dims { m: groups.rows(group).len(), n, k };
     blocks(ctx, (count, of_thread), &dims, &|ctx, block| {
         let rows = groups.rows(block.group);
         let segment = |view: &View| view.rows(rows.start, rows.len());
@@ -201,7 +194,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), Te
         let weight = matrix(&op.weight, block.group, count);
         let w = ctx.any(&weight.rows(block.cols.start, block.cols.len()));
         let out = ctx.mat::<T>(&block.of(&segment(&op.out)));
-        let epilogue = Epilogue { whole, ..Epilogue::store(out, false) };
+        let epilogue = Epilogue { whole: Some(n.min(k)), ..Epilogue::store(out, false) };
         gemm::run(ctx, &Gemm { k, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, 0);
     });
     Ok(())
@@ -209,7 +202,6 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &GroupedLinear) -> Result<(), Te
 
 fn backward_input_workspaces(machine: Machine, op: &GroupedLinearBackwardInput) -> (usize, usize) {
     let (groups, (o, i)) = (op.offsets.cols - 1, (op.dy.cols, op.dx.cols));
-    let whole = Whole { smallest: o.min(i), streams: true };
     let shape = Shape {
         m: op.dy.rows,
         n: i,
@@ -218,7 +210,7 @@ fn backward_input_workspaces(machine: Machine, op: &GroupedLinearBackwardInput) 
         b: op.weight.dtype(),
         out: op.dx.dtype(),
         divisible: true,
-        whole: Some(whole),
+        whole: Some(o.min(i)),
     };
     workspace(machine, groups, &shape, false)
 }
@@ -238,8 +230,7 @@ fn typed_backward_input<T: Element>(
     let groups = Groups::new("grouped_linear_backward_input", ctx.u32(&op.offsets), op.dy.rows)?;
     let (count, k, n) = (groups.count(), op.dy.cols, op.dx.cols);
     let of_thread = backward_input_workspaces(ctx.machine(), op).1;
-    let dims = |group| Dims { m: groups.rows(group).len(), n, k, streams: true };
-    let whole = Some(Whole { smallest: n.min(k), streams: true });
+    let dims = |group| Dims { m: groups.rows(group).len(), n, k };
     blocks(ctx, (count, of_thread), &dims, &|ctx, block| {
         let rows = groups.rows(block.group);
         let segment = |view: &View| view.rows(rows.start, rows.len());
@@ -247,7 +238,7 @@ fn typed_backward_input<T: Element>(
         let weight = matrix(&op.weight, block.group, count);
         let w = ctx.any(&weight.columns(block.cols.start, block.cols.len()));
         let out = ctx.mat::<T>(&block.of(&segment(&op.dx)));
-        let epilogue = Epilogue { whole, ..Epilogue::store(out, false) };
+        let epilogue = Epilogue { whole: Some(n.min(k)), ..Epilogue::store(out, false) };
         gemm::run(ctx, &Gemm { k, a: Factor::rows(&dy), b: Factor::columns(w), epilogue }, 0);
     });
     Ok(())
@@ -282,7 +273,7 @@ fn typed_backward_weight<T: Element>(
     let groups = Groups::new("grouped_linear_backward_weight", ctx.u32(&op.offsets), op.x.rows)?;
     let (count, m, n) = (groups.count(), op.dy.cols, op.x.cols);
     let of_thread = backward_weight_workspaces(ctx.machine(), op).1;
-    let dims = |group| Dims { m, n, k: groups.rows(group).len(), streams: false };
+    let dims = |group| Dims { m, n, k: groups.rows(group).len() };
     blocks(ctx, (count, of_thread), &dims, &|ctx, block| {
         let rows = groups.rows(block.group);
         let segment = |view: &View, cols: &Range<usize>| {
@@ -292,8 +283,8 @@ fn typed_backward_weight<T: Element>(
         let out = ctx.any(&block.of(&matrix(&op.dweight, block.group, count)));
         // The gradient of no rows is zero.
         let factors = (rows.len(), Factor::columns(&dy), Factor::columns(&x));
-        let whole = Whole { smallest: m.min(n).min(rows.len()), streams: false };
-        gradient::product(ctx, factors, &out, op.accumulate, Some(whole), 0);
+        let whole = Some(m.min(n).min(rows.len()));
+        gradient::product(ctx, factors, &out, op.accumulate, whole, 0);
     });
     Ok(())
 }

@@ -28,6 +28,7 @@ pub(super) use pack::transpose;
 use pack::{PANEL, Source, pack, pairs_in_order, panel_bytes};
 use product::{Ahead, PanelProduct};
 use std::arch::x86_64::{_mm512_add_ps, _mm512_loadu_ps, _mm512_mask_storeu_epi16};
+use std::ops::Range;
 use tile::{Configured, DEPTH, TILE};
 
 /// Steps of a block of k with one part: the panels of A and B take 16 KiB each of an L1 cache of 48.
@@ -188,31 +189,54 @@ impl Panels<'_> {
         self.to.at(first % self.slots * panel, count * panel).cast()
     }
 
-    /// Packs a panel of an operand that runs along k.
+    /// Packs steps of a panel.
     ///
     /// # Safety
     /// As [`Panels::pack`].
-    unsafe fn pack_one(&self, panel: usize) {
-        let row = panel * PANEL;
-        let (rows, Plan { k, steps, parts, .. }) = (PANEL.min(self.rows - row), *self.plan);
-        let dst = self.at(panel, 1);
+    unsafe fn pack_steps(&self, panel: usize, steps: Range<usize>) {
+        let (row, parts) = (panel * PANEL, self.plan.parts.b);
+        let rows = (self.first + row, PANEL.min(self.rows - row));
+        let dst = self.at(panel, 1).wrapping_add(panel_bytes(steps.start, parts));
         // SAFETY: by contract.
-        unsafe { pack_factor::<true>(&self.factor, (self.first + row, rows), (0, steps), k, parts.b, dst) };
+        unsafe {
+            pack_factor::<true>(&self.factor, rows, (steps.start, steps.len()), self.plan.k, parts, dst)
+        };
     }
 
-    /// Elements of a panel that [`Panels::pack_one`] will read, for product `i` of `of` with another panel, from a step on.
-    fn unpacked(&self, panel: usize, step: usize, (i, of): (usize, usize)) -> Ahead {
-        let ((rs, ks), pieces) = (self.factor.steps(), PANEL.div_ceil(of));
-        let at = self.factor.address(self.first + panel * PANEL + i * pieces, step * DEPTH);
-        Ahead { at, pieces, lines: DEPTH * ks / 64, stride: rs, advance: DEPTH * ks }
+    /// True if k runs along the rows: a panel is one piece of memory, or few.
+    fn along_k(&self) -> bool {
+        self.factor.strides().1 == 1
     }
 
-    /// Elements of the next `k` of an operand that lies by columns, for product `i` of `of`, from a step on.
-    fn next_part(&self, k: usize, step: usize, (i, of): (usize, usize)) -> Ahead {
-        let ((rs, ks), pieces) = (self.factor.steps(), k.div_ceil(of));
-        let lines = (self.rows * rs).div_ceil(64).div_ceil(self.plan.steps);
-        let at = self.factor.address(self.first, self.plan.k + i * pieces).wrapping_add(64 * lines * step);
-        Ahead { at, pieces: pieces.min(k.saturating_sub(i * pieces)), lines, stride: ks, advance: 64 * lines }
+    /// Steps of the next panel that are packed before product `q` of `of` of a panel where rows are contiguous. Panels then have
+    /// as many pieces of memory as k, often in few sets of a cache, so they are packed soon after they are prefetched.
+    fn share(&self, q: usize, of: usize) -> Range<usize> {
+        let steps = self.plan.steps;
+        q * steps / of..(q + 1) * steps / of
+    }
+
+    /// Elements that will be packed after product `q` of `of` of a panel, which has `steps` steps.
+    fn unpacked(&self, panel: usize, (q, of): (usize, usize), steps: usize) -> Ahead {
+        let (rs, ks) = self.factor.steps();
+        let row = self.first + (panel + 1) * PANEL;
+        if self.along_k() {
+            // All of the next panel.
+            let lines = (PANEL * self.plan.k * ks).div_ceil(64).div_ceil(of * steps);
+            return Ahead::lines(self.factor.address(row, 0).wrapping_add(64 * lines * steps * q), lines);
+        }
+        let (row, next) = match q + 1 < of {
+            true => (row, self.share(q + 1, of)),
+            false => (row + PANEL, self.share(0, of)),
+        };
+        let pieces = (next.len() * DEPTH).div_ceil(steps);
+        let lines = (PANEL * rs).div_ceil(64);
+        Ahead {
+            at: self.factor.address(row, next.start * DEPTH),
+            pieces,
+            lines,
+            stride: ks,
+            advance: pieces * ks,
+        }
     }
 
     /// Packs what belongs to one task.
@@ -250,8 +274,6 @@ struct Block<'a, T> {
     block: usize,
     /// Panels of B are packed here, before they are first read.
     packs: bool,
-    /// Steps of k behind these, of which B is read while this block is computed.
-    next: usize,
     /// One thread computes all blocks.
     alone: bool,
 }
@@ -286,9 +308,9 @@ impl<T: Element> Block<'_, T> {
         for j in 0..nb {
             let (col, pb) = (b.first + (jb + j) * PANEL, b.at(jb + j, 1));
             let cols = PANEL.min(b.first + b.rows - col);
-            if self.packs {
+            if self.packs && (j == 0 || b.along_k()) {
                 // SAFETY: this thread alone works at B.
-                unsafe { b.pack_one(jb + j) };
+                unsafe { b.pack_steps(jb + j, 0..plan.steps) };
             }
             // The panel after the last one is the first one of the next block, most often.
             let next = b.at(if j + 1 < nb { jb + j + 1 } else { jb }, 1);
@@ -302,9 +324,12 @@ impl<T: Element> Block<'_, T> {
                     let rows = PANEL.min(plan.m - row);
                     let share = panel_bytes(steps, B) / na;
                     let ahead = if self.packs {
-                        b.unpacked(jb + j + 1, step, (i, na))
-                    } else if self.next > 0 {
-                        b.next_part(self.next, step, (j * na + i, nb * na))
+                        let (q, of) = (step / plan.block * na + i, plan.steps.div_ceil(plan.block) * na);
+                        if j + 1 < nb && !b.along_k() {
+                            // SAFETY: as above.
+                            unsafe { b.pack_steps(jb + j + 1, b.share(q, of)) };
+                        }
+                        b.unpacked(jb + j, (q, of), steps)
                     } else {
                         let at = next.wrapping_add(panel_bytes(step, B) + i * share);
                         Ahead::lines(at, (2 * B * TILE / 64).div_ceil(na))
@@ -419,8 +444,8 @@ unsafe fn finish_plain<T: Element, const WHOLE: bool>(
     }
 }
 
-/// Computes a product, behind whose k a part of `next` begins. Takes [`workspace`] floats after the first `skip`.
-pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip: usize, next: usize) {
+/// Computes a product. Takes [`workspace`] floats after the first `skip`.
+pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip: usize) {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     let plan = Plan::new(m, n, gemm.k, parts, ctx.pool.threads());
     let mut scratch = ctx.scratch();
@@ -430,15 +455,13 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip:
     let at_once = plan.b_panels * PANEL;
     for first in (0..n).step_by(at_once) {
         let alone = ctx.pool.is_alone();
-        // An operand that runs along k is packed panel by panel, one that lies by columns from end to end.
-        let fused = alone && gemm.b.strides().1 == 1;
         let slots = plan.b_panels;
         let mut b = Panels { factor: gemm.b, plan: &plan, first, rows: at_once.min(n - first), to, slots };
         let blocks = m.div_ceil(plan.tile_a * PANEL) * b.count().div_ceil(plan.tile_b);
-        if fused && blocks == 1 {
-            b.slots = 1;
+        if alone && blocks == 1 {
+            b.slots = 2.min(slots);
         }
-        if !fused {
+        if !alone {
             ctx.pool.run(b.tasks(), &|task, _| {
                 // SAFETY: the engine is available (checked when the backend was made); the operands are views that the launch
                 // found inside their buffers, and the packed panels are workspace of this launch.
@@ -447,9 +470,8 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip:
         }
         ctx.pool.run(blocks, &|block, worker| {
             let scratch = scratch.at(worker * plan.scratch(), plan.scratch());
-            let packs = fused && block == 0;
-            let next = if alone && !fused && block == 0 { next } else { 0 };
-            let block = Block { gemm, plan: &plan, b: &b, scratch, block, packs, next, alone };
+            let packs = alone && block == 0;
+            let block = Block { gemm, plan: &plan, b: &b, scratch, block, packs, alone };
             // SAFETY: the engine is available, and the operands were checked; blocks of C are disjoint, and each worker has its own scratch memory.
             unsafe {
                 match (parts.a, parts.b) {

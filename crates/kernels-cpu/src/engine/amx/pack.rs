@@ -105,7 +105,7 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
             let values = transpose(&values);
             for j in 0..ROWS / 2 {
                 let [even, odd] = [0, 1].map(|i| _mm512_castsi512_ps(values[2 * j + i]));
-                let lines = split_b::<PARTS>(even, odd);
+                let lines = split::<PARTS>(even, odd);
                 lines.into_iter().enumerate().for_each(|(part, line)| put(part, half * ROWS / 2 + j, line));
             }
         }
@@ -139,7 +139,7 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
                 } else {
                     let (even, odd) =
                         (load::<T, WHOLE>(at, have(2 * i)), load::<T, WHOLE>(next, have(2 * i + 1)));
-                    if AS_B { split_b::<PARTS>(even, odd) } else { split::<PARTS>(even, odd) }
+                    split::<PARTS>(even, odd)
                 }
             }
         };
@@ -186,14 +186,6 @@ unsafe fn pairs_of_rows((even, n): (*const i16, usize), (odd, m): (*const i16, u
         _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(((1u32 << n) - 1) as u16, at))
     };
     _mm512_or_si512(wide(even, n), _mm512_slli_epi32::<16>(wide(odd, m)))
-}
-
-/// The parts of 16 pairs of elements of operand B. Of three parts the first two are cut off instead of rounded: they are exact all
-/// the same, and A's are rounded, so that the products left out are at most 2^-22 and of either sign.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512dq,avx512vl,avx2,fma,bmi2")]
-fn split_b<const PARTS: usize>(even: __m512, odd: __m512) -> [__m512i; PARTS] {
-    if PARTS == 3 { split_weights::<PARTS>(even, odd) } else { split::<PARTS>(even, odd) }
 }
 
 /// The first `n <= 16` elements, zeros after them.
