@@ -1,9 +1,11 @@
 //! The command line, as clap sees it.
 
+mod experts;
 mod layouts;
 mod ranks;
 mod scaling;
 
+pub(crate) use experts::BenchExpertsArgs;
 pub(crate) use layouts::BenchLayoutsArgs;
 pub(crate) use ranks::BenchRanksArgs;
 pub(crate) use scaling::BenchScalingArgs;
@@ -40,6 +42,8 @@ pub(crate) enum BenchCommand {
     Op(BenchOpArgs),
     /// Each rung of the kernel ladder, and each way to multiply, on a few operators, under the roofline.
     Ladder(BenchOpArgs),
+    /// A layer of experts, forward and backward, beside a dense MLP of the same FLOPs and PyTorch's layers of experts.
+    Experts(BenchExpertsArgs),
     /// The arithmetic peak alone, for scripts that want to know whether the machine was disturbed.
     Peak {
         /// Threads; 0 takes all cores.

@@ -3,6 +3,7 @@
 
 mod cases;
 mod cli;
+mod experts;
 mod job;
 mod ladder;
 mod layouts;
@@ -43,6 +44,7 @@ fn run(command: &BenchCommand, as_json: bool, console: &mut Console) -> Result<(
         BenchCommand::Save(args) => save::run(args, as_json, console),
         BenchCommand::Op(args) => op::run(args, as_json, console),
         BenchCommand::Ladder(args) => ladder::run(args, as_json, console),
+        BenchCommand::Experts(args) => experts::run(args, as_json, console),
         BenchCommand::Peak { threads, seconds } => show_peak(*threads, *seconds, as_json),
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::arena::Arena;
 use crate::background::BackgroundReads;
-use crate::ctx::{Ctx, Machine};
+use crate::ctx::{Ctx, Machine, Scratch, Workers};
 use crate::op;
 use crate::pool::Pool;
 use crate::{CpuConfig, CpuError, Engine, Rung};
@@ -147,7 +147,13 @@ impl Backend for CpuBackend {
             }
         }
         op.check()?;
-        let ctx = Ctx { arena: &self.arena, pool: &self.pool, rung: self.rung, engine: self.engine };
+        let ctx = Ctx {
+            arena: &self.arena,
+            pool: Workers::Pool(&self.pool),
+            rung: self.rung,
+            engine: self.engine,
+            scratch: Scratch::of(&self.arena),
+        };
         let wanted = 4 * op::workspace(ctx.machine(), op) as u64;
         let reserved = self.arena.workspace_len();
         if wanted > reserved {

@@ -16,13 +16,46 @@ pub(crate) struct Machine {
     pub(crate) threads: usize,
 }
 
-/// The surroundings of one launch.
+/// Threads that share the tiles of a job.
+#[derive(Clone, Copy)]
+pub(crate) enum Workers<'a> {
+    /// All threads of the backend.
+    Pool(&'a Pool),
+    /// The calling thread alone, which may itself be working at a tile of the pool.
+    Caller,
+}
+
+impl Workers<'_> {
+    pub(crate) fn threads(&self) -> usize {
+        match self {
+            Workers::Pool(pool) => pool.threads(),
+            Workers::Caller => 1,
+        }
+    }
+
+    /// True if one thread computes everything, in the order of the tiles.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self, Workers::Caller)
+    }
+
+    /// As [`Pool::run`].
+    pub(crate) fn run(&self, tiles: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        match self {
+            Workers::Pool(pool) => pool.run(tiles, work),
+            Workers::Caller => (0..tiles).for_each(|tile| work(tile, 0)),
+        }
+    }
+}
+
+/// The surroundings of one launch, or of a part of it that one thread computes.
 #[derive(Clone, Copy)]
 pub(crate) struct Ctx<'a> {
     pub(crate) arena: &'a Arena,
-    pub(crate) pool: &'a Pool,
+    pub(crate) pool: Workers<'a>,
     pub(crate) rung: Rung,
     pub(crate) engine: Engine,
+    /// The workspace, to be cut up from its start.
+    pub(crate) scratch: Scratch,
 }
 
 impl<'a> Ctx<'a> {
@@ -50,7 +83,12 @@ impl<'a> Ctx<'a> {
 
     /// The workspace, to be cut up from its start.
     pub(crate) fn scratch(&self) -> Scratch {
-        Scratch { at: self.arena.workspace_ptr().cast(), left: self.arena.workspace_len() as usize / 4 }
+        self.scratch
+    }
+
+    /// The surroundings of a part that the calling thread computes alone, with `scratch` as its workspace.
+    pub(crate) fn alone(&self, scratch: Span) -> Ctx<'a> {
+        Ctx { pool: Workers::Caller, scratch: Scratch { at: scratch.at, left: scratch.len }, ..*self }
     }
 }
 
@@ -67,6 +105,11 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// The whole workspace of an arena.
+    pub(crate) fn of(arena: &Arena) -> Scratch {
+        Scratch { at: arena.workspace_ptr().cast(), left: arena.workspace_len() as usize / 4 }
+    }
+
     /// `len` floats, aligned to a cache line, contents undefined.
     ///
     /// # Panics
@@ -95,7 +138,19 @@ unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
 
+#[allow(unsafe_code)] // as above
+// SAFETY: as above.
+unsafe impl Send for Scratch {}
+#[allow(unsafe_code)] // as above
+// SAFETY: as above.
+unsafe impl Sync for Scratch {}
+
 impl Span {
+    /// Floats `first .. first + count`.
+    pub(crate) fn part(&self, first: usize, count: usize) -> Span {
+        Span { at: self.at(first, count), len: count }
+    }
+
     /// Address of float `first`, where at least `count` follow.
     pub(crate) fn at(&self, first: usize, count: usize) -> *mut f32 {
         assert!(first + count <= self.len, "scratch {first}..{} of {}", first + count, self.len);

@@ -62,6 +62,17 @@ impl Factor {
         (self.rs, self.ks)
     }
 
+    /// Bytes between neighbouring rows and between neighbouring k.
+    pub(crate) fn steps(&self) -> (usize, usize) {
+        (self.rs * self.dtype.size(), self.ks * self.dtype.size())
+    }
+
+    /// Address of element (row, k), for a prefetch: it need not exist.
+    pub(crate) fn address(&self, row: usize, k: usize) -> *const u8 {
+        let (rs, ks) = self.steps();
+        self.at.wrapping_add(row * rs + k * ks)
+    }
+
     /// The factor from `k` on.
     fn after(&self, k: usize) -> Factor {
         Factor { at: self.at.wrapping_add(k * self.ks * self.dtype.size()), ..*self }
@@ -90,8 +101,8 @@ pub(crate) struct Epilogue<T = f32> {
     pub(crate) residual: Option<Mat<T>>,
     /// `y += out`.
     pub(crate) accumulate: bool,
-    /// The engine does not depend on m, so neither do the bits of a row.
-    pub(crate) any_rows: bool,
+    /// The dim by which the engine is chosen, if this is a block of a larger product whose bits depend on no other dim.
+    pub(crate) whole: Option<usize>,
 }
 
 impl<T: Element> Epilogue<T> {
@@ -105,7 +116,7 @@ impl<T: Element> Epilogue<T> {
             derivative: None,
             residual: None,
             accumulate,
-            any_rows: false,
+            whole: None,
         }
     }
 }
@@ -137,16 +148,15 @@ pub(crate) struct Shape {
     pub(crate) out: DType,
     /// True if sums of parts of k may wait in C: unless the epilogue has both `derivative` and `accumulate`.
     pub(crate) divisible: bool,
-    /// As [`Epilogue::any_rows`].
-    pub(crate) any_rows: bool,
+    /// As [`Epilogue::whole`].
+    pub(crate) whole: Option<usize>,
 }
 
 impl Shape {
     /// The smallest dim that the choice of an engine looks at.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn smallest(&self) -> usize {
-        let smallest = self.n.min(self.k);
-        if self.any_rows { smallest } else { smallest.min(self.m) }
+        self.whole.unwrap_or(self.m.min(self.n).min(self.k))
     }
 
     /// True if the sums of parts of k are kept in C; they have a matrix of the workspace otherwise.
@@ -158,7 +168,7 @@ impl Shape {
 impl<T: Element> Gemm<T> {
     /// True of a matrix times its own transpose where nothing is done to the sums.
     fn is_symmetric(&self) -> bool {
-        let Epilogue { out, prior, bias, activation, derivative, residual, accumulate, any_rows: _ } =
+        let Epilogue { out, prior, bias, activation, derivative, residual, accumulate, whole: _ } =
             &self.epilogue;
         let plain = prior.is_none()
             && bias.is_none()
@@ -179,7 +189,7 @@ impl<T: Element> Gemm<T> {
             b: self.b.dtype,
             out: T::DTYPE,
             divisible: !(e.accumulate && e.derivative.is_some()),
-            any_rows: e.any_rows,
+            whole: e.whole,
         }
     }
 }
@@ -198,6 +208,19 @@ pub(crate) fn workspace(machine: Machine, shape: &Shape) -> usize {
     let of = |k| part_workspace(machine, &Shape { k, ..*shape });
     let sums = if shape.k > part && !shape.sums_wait_in_c() { padded(shape.m * shape.n) } else { 0 };
     sums + of(part.min(shape.k)).max(of(last))
+}
+
+/// Scratch floats for any product that is a block of one of this shape, and for one of fewer k, on one thread.
+pub(crate) fn block_workspace(machine: Machine, shape: &Shape) -> usize {
+    let machine = Machine { threads: 1, ..machine };
+    // A product of few k has another engine.
+    let of = |smallest| {
+        let shape = Shape { whole: Some(smallest), ..*shape };
+        let part = shape.k.min(machine.engine.k_part(&shape));
+        let sums = if shape.k > part && !shape.sums_wait_in_c() { padded(shape.m * shape.n) } else { 0 };
+        sums + most_part_workspace(machine, &Shape { k: part, ..shape })
+    };
+    of(0).max(of(usize::MAX))
 }
 
 /// Prefetches what [`finish_row`] will read and write.
@@ -477,8 +500,8 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
         let (a, b) = (gemm.a.after(k0), gemm.b.after(k0));
         if k0 + k < gemm.k {
             // What C held before, if it counts, is part of the sums if they wait there.
-            let any_rows = e.any_rows;
-            let epilogue = Epilogue { any_rows, ..Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate)) };
+            let epilogue =
+                Epilogue { whole: e.whole, ..Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate)) };
             left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
         } else {
             let epilogue = Epilogue { prior: Some(sums), accumulate: e.accumulate && !in_c, ..*e };
@@ -514,6 +537,19 @@ fn part_workspace(machine: Machine, shape: &Shape) -> usize {
         return engine::fp16::workspace(shape, machine.threads);
     }
     engine::fma::workspace(machine, shape)
+}
+
+/// Most scratch floats for a part of a product with at most these dims.
+fn most_part_workspace(machine: Machine, shape: &Shape) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(parts) = machine.engine.parts(shape) {
+        return engine::amx::most_workspace(shape, parts);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if machine.engine.takes_fp16(shape) {
+        return engine::fp16::most_workspace(shape);
+    }
+    engine::fma::most_workspace(machine, shape)
 }
 
 /// Computes a part of a product. With `lower`, what lies above the diagonal need not be: true if it was left out.

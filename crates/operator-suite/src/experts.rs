@@ -177,22 +177,109 @@ pub(crate) fn grouped_products_agree_with_the_reference(suite: &Suite<'_>) {
     for (case, offsets) in GROUPS.into_iter().enumerate() {
         let (groups, spare) = (offsets.len() - 1, case % 3);
         let r = offsets[groups] as usize + spare;
-        for (i, o) in [(1, 1), (17, 33), (64, 40)] {
-            let what = format!("{offsets:?} of {i} x {o}");
+        // One group of each matrix, or several.
+        let shared = (1..groups).rev().find(|matrices| groups.is_multiple_of(*matrices));
+        for (e, (i, o)) in
+            shared.into_iter().chain([groups]).zip([(17, 33), (1, 1)]).chain([(groups, (64, 40))])
+        {
+            let what = format!("{offsets:?} of {e} matrices {i} x {o}");
             suite.check(&format!("grouped {what}"), 2e-5, &|s| {
-                let (x, weight) = (s.act(r, i, 1), s.param(groups * o, i, case % 2));
+                let (x, weight) = (s.act(r, i, 1), s.param(e * o, i, case % 2));
                 GroupedLinear { x, weight, offsets: s.indices(offsets), out: s.act(r, o, 2) }.into()
             });
             suite.check(&format!("grouped input gradient {what}"), 2e-5, &|s| {
-                let (dy, weight) = (s.act(r, o, 1), s.param(groups * o, i, case % 2));
+                let (dy, weight) = (s.act(r, o, 1), s.param(e * o, i, case % 2));
                 let (offsets, dx) = (s.indices(offsets), s.act(r, i, 2));
                 GroupedLinearBackwardInput { dy, weight, offsets, dx }.into()
             });
             suite.check(&format!("grouped weight gradient {what}"), 4e-5, &|s| {
-                let (x, dy, dweight) = (s.act(r, i, 1), s.act(r, o, 2), s.gradient(groups * o, i, case % 2));
+                let (x, dy, dweight) = (s.act(r, i, 1), s.act(r, o, 2), s.gradient(e * o, i, case % 2));
                 let (offsets, accumulate) = (s.indices(offsets), case % 2 == 1);
                 GroupedLinearBackwardWeight { x, dy, offsets, dweight, accumulate }.into()
             });
+        }
+    }
+}
+
+/// Two devices have sent rows: 1, 2, 0 and 3 of the first for four experts, 0, 1, 4 and 2 of the second.
+pub(crate) fn received_rows_are_grouped_by_device_and_expert(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
+        let offsets = s.indices(&[0, 1, 3, 3, 6, 0, 0, 1, 5, 7]);
+        let offsets = View { rows: 2, cols: 5, stride: 5, ..offsets };
+        for (first, wanted) in [(0, [0.0, 1.0, 3.0, 3.0, 4.0]), (2, [0.0, 0.0, 3.0, 7.0, 9.0])] {
+            let groups = s.index_mat(1, 5);
+            s.launch(&ReceivedGroups { offsets, first, groups }.into()).unwrap();
+            assert_eq!(s.read(groups), wanted, "{kernels}");
+        }
+        let falling = s.indices(&[0, 2, 1]);
+        let groups = s.index_mat(1, 3);
+        let wrong = s.launch(&ReceivedGroups { offsets: falling, first: 0, groups }.into());
+        assert!(matches!(wrong, Err(TensorError::Index { operand: "offsets", at: 2, .. })), "{wrong:?}");
+        // Rows behind those that count stay as they are.
+        let (gate, up, live) = (s.mat(4, 3), s.mat(4, 3), s.indices(&[3]));
+        let out = s.values(4, 3, &[5.0; 12]);
+        let gated = Gated { kind: ActivationKind::Silu, gate, up, live: Some(live), out };
+        s.launch(&gated.into()).unwrap();
+        assert_eq!(s.read(out)[6..], [0.0, 0.0, 0.0, 5.0, 5.0, 5.0], "{kernels}");
+        let many = Gated { live: Some(s.indices(&[5])), ..gated };
+        let wrong = s.launch(&many.into());
+        assert!(matches!(wrong, Err(TensorError::Index { operand: "live", .. })), "{wrong:?}");
+    }
+}
+
+/// Results of the three products of groups, `[rows, O]`, `[rows, I]` and `[groups O, I]`, of rows `first ..` and of one group or all.
+fn grouped_bits(mut s: Setup, offsets: &[u32], group: Option<usize>) -> [Vec<u32>; 3] {
+    const I: usize = 96;
+    const O: usize = 620;
+    let (groups, rows) = (offsets.len() - 1, offsets[offsets.len() - 1] as usize);
+    let (groups, weights, rows) = match group {
+        None => (groups, 0..groups, 0..rows),
+        Some(group) => (1, group..group + 1, offsets[group] as usize..offsets[group + 1] as usize),
+    };
+    let part = |name: &str, of: usize, range: &std::ops::Range<usize>, cols: usize| {
+        crate::setup::noise(name, of * cols)[range.start * cols..range.end * cols].to_vec()
+    };
+    let (all_rows, all_groups) = (offsets[offsets.len() - 1] as usize, offsets.len() - 1);
+    let r = rows.len();
+    let x = part("x", all_rows, &rows, I);
+    let dy = part("dy", all_rows, &rows, O);
+    let w = part("w", all_groups, &weights, O * I);
+    let (x, dy, weight) = (s.values(r, I, &x), s.values(r, O, &dy), s.values(groups * O, I, &w));
+    let offsets = match group {
+        None => s.indices(offsets),
+        Some(_) => s.indices(&[0, r as u32]),
+    };
+    let (out, dx, dweight) = (s.mat(r, O), s.mat(r, I), s.mat(groups * O, I));
+    s.launch(&GroupedLinear { x, weight, offsets, out }.into()).unwrap();
+    s.launch(&GroupedLinearBackwardInput { dy, weight, offsets, dx }.into()).unwrap();
+    s.launch(&GroupedLinearBackwardWeight { x, dy, offsets, dweight, accumulate: false }.into()).unwrap();
+    [out, dx, dweight].map(|view| s.read(view).iter().map(|x| x.to_bits()).collect())
+}
+
+/// A group's bits are those that it has alone, however the products of all groups are cut, with any engine and number of workers.
+pub(crate) fn groups_have_the_bits_that_they_have_alone(suite: &Suite<'_>) {
+    for (offsets, filled) in [(&[0u32, 0, 1, 32, 64, 97, 700][..], 1..6), (&[0, 0, 700, 700], 1..2)] {
+        for (engine, product) in suite.devices.engines().into_iter().enumerate() {
+            let name = product.name;
+            let together = grouped_bits(suite.engine_setup(engine, 1), offsets, None);
+            for workers in [2, 4] {
+                let found = grouped_bits(suite.engine_setup(engine, workers), offsets, None);
+                assert!(found == together, "{name}, {offsets:?} with {workers} workers");
+            }
+            for group in filled.clone() {
+                let alone = grouped_bits(suite.engine_setup(engine, 1), offsets, Some(group));
+                let rows = offsets[group] as usize..offsets[group + 1] as usize;
+                for (of, (alone, together)) in alone.iter().zip(&together).enumerate() {
+                    let cols = alone.len() / if of < 2 { rows.len() } else { 1 };
+                    let wanted = if of < 2 {
+                        rows.start * cols..rows.end * cols
+                    } else {
+                        group * cols..(group + 1) * cols
+                    };
+                    assert!(*alone == together[wanted], "{name}, {offsets:?}, group {group}, product {of}");
+                }
+            }
         }
     }
 }

@@ -108,10 +108,12 @@ macro_rules! operator_suite {
                 gradients_of_routes_and_balance_losses_agree_with_the_reference
                     [route route_backward count_choices balance_loss],
                 rows_lie_by_expert_then_token_then_choice [assign_rows],
+                received_rows_are_grouped_by_device_and_expert [received_groups],
                 rows_are_copied_and_summed_as_in_the_reference
                     [dispatch dispatch_backward combine_rows combine_rows_backward],
                 grouped_products_agree_with_the_reference
                     [grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
+                groups_have_the_bits_that_they_have_alone,
                 experts_rows_and_offsets_past_the_end_are_named,
                 a_layer_has_the_golden_values
                     [route route_backward count_choices balance_loss assign_rows dispatch dispatch_backward combine_rows

@@ -1,7 +1,7 @@
 //! Products by f32 multiply-adds, on every rung.
 //!
 //! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): B (or, of a very wide one, a chunk of its rows) is
-//! packed by all threads into panels of NR rows, `[panel][k][row]`, zero-padded to whole panels. Then blocks of some hundred
+//! packed by all threads (by one that is alone, just before they are read) into panels of NR rows, `[panel][k][row]`, zero-padded to whole panels. Then blocks of some hundred
 //! rows of C are computed, each by one thread: it packs its rows of A into panels of MR rows in scratch memory of its own,
 //! which stay in its L2 cache, and passes once over the panels of B: for every panel of B, for every panel of A, a register
 //! tile of MR x NR sums, and the epilogue, which reads them back from L1 and writes C.
@@ -120,6 +120,13 @@ pub(crate) fn workspace(machine: Machine, shape: &Shape) -> usize {
     Plan::new(machine, shape.m, shape.n, shape.k).workspace(machine.threads)
 }
 
+/// Most scratch floats for a product with at most these dims on one thread.
+pub(crate) fn most_workspace(machine: Machine, shape: &Shape) -> usize {
+    let ((mr, nr), (floats, least)) = (register_tile(machine.rung), a_block(machine.rung));
+    let a = floats.max(least * mr * shape.k).min(shape.m.next_multiple_of(mr) * shape.k);
+    padded(shape.n.next_multiple_of(nr) * shape.k) + padded(mr * nr) + padded(a)
+}
+
 /// Packs steps `steps` of k of rows `rows` of a factor into panels of `width` rows and `k` steps.
 ///
 /// # Safety
@@ -153,6 +160,8 @@ struct Panels<'a> {
     first: usize,
     rows: usize,
     to: Span,
+    /// Panels that are packed at a time: each is at its number modulo this.
+    slots: usize,
 }
 
 impl Panels<'_> {
@@ -177,10 +186,22 @@ impl Panels<'_> {
         self.count().div_ceil(panels) * self.plan.k.div_ceil(steps)
     }
 
+    /// Packs steps of a panel.
+    ///
+    /// # Safety
+    /// The operand was checked, and nobody else packs this panel; the processor has the instructions of S.
+    #[inline(always)]
+    unsafe fn pack_steps<S: Simd>(&self, panel: usize, steps: Range<usize>) {
+        let (row, k) = (panel * S::TILE_COLUMNS, self.plan.k);
+        let rows = self.first + row..self.first + self.rows.min(row + S::TILE_COLUMNS);
+        // SAFETY: by contract; the rows lie inside B.
+        unsafe { pack::<S>(&self.factor, rows, (k, steps), S::TILE_COLUMNS, self.at(panel, 1)) };
+    }
+
     /// Packed panels `first .. first + count`.
     fn at(&self, first: usize, count: usize) -> *mut f32 {
         let panel = self.plan.nr * self.plan.k;
-        self.to.at(first * panel, count * panel)
+        self.to.at(first % self.slots * panel, count * panel)
     }
 }
 
@@ -212,6 +233,8 @@ struct Block<'a, T> {
     scratch: Span,
     worker: usize,
     block: usize,
+    /// Panels of B are packed here, before they are first read.
+    packs: bool,
 }
 
 impl<T: Element> Kernel for Block<'_, T> {
@@ -227,21 +250,41 @@ impl<T: Element> Kernel for Block<'_, T> {
         let (rows, nb) = (end - first, plan.tile_b.min(b.count() - jb));
         let c = self.scratch.at(self.worker * plan.block(), plan.block());
         let a = c.wrapping_add(padded(S::TILE.0 * S::TILE_COLUMNS));
-        let panels = b.at(jb, nb);
         // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
         unsafe { pack::<S>(&gemm.a, first..end, (k, 0..k), S::TILE.0, a) };
         let na = rows.div_ceil(S::TILE.0);
         for j in 0..nb {
             let col = (jb + j) * S::TILE_COLUMNS;
             let cols = S::TILE_COLUMNS.min(b.rows - col);
-            // The panel after the last one is the first one of the next block, most often.
-            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * k * S::TILE_COLUMNS } else { 0 });
+            let panel = b.at(jb + j, 1);
+            let along_k = b.factor.strides().1 == 1;
+            if self.packs && (j == 0 || along_k) {
+                // SAFETY: this thread alone works at B.
+                unsafe { b.pack_steps::<S>(jb + j, 0..k) };
+            }
+            // The panel after the last one is the first one of the next block, most often. One that will be packed is read from
+            // end to end.
+            let next = b.at(if j + 1 < nb { jb + j + 1 } else { jb }, 1);
+            let ((rs, ks), later) = (b.factor.steps(), b.first + col + S::TILE_COLUMNS);
             for i in 0..na {
                 let row = first + i * S::TILE.0;
                 let rows = S::TILE.0.min(plan.m - row);
                 if plan.lower && b.first + col >= row + rows {
                     continue;
                 }
+                // Where rows are contiguous, a panel has as many pieces of memory as k, often in few sets of a cache: it is packed
+                // step by step, soon after what packing prefetches.
+                if self.packs && !along_k && j + 1 < nb {
+                    // SAFETY: as above.
+                    unsafe { b.pack_steps::<S>(jb + j + 1, i * k / na..(i + 1) * k / na) };
+                }
+                let (ahead, bytes) = match self.packs && along_k {
+                    false => (next.wrapping_add(i * k * S::TILE_COLUMNS / na), 4 * S::TILE_COLUMNS),
+                    true => {
+                        let at = b.factor.address(later, 0).wrapping_add(i * S::TILE_COLUMNS / na * rs);
+                        (at.cast_mut().cast(), S::TILE_COLUMNS * ks)
+                    }
+                };
                 // SAFETY: panels of k x MR and k x NR floats; the rows and columns are inside C, and only this call writes
                 // there.
                 unsafe {
@@ -250,9 +293,9 @@ impl<T: Element> Kernel for Block<'_, T> {
                         cols.div_ceil(S::LANES),
                         k,
                         a.add(i * k * S::TILE.0),
-                        panels.add(j * k * S::TILE_COLUMNS),
+                        panel,
                         c,
-                        (next.wrapping_add(i * k * S::TILE_COLUMNS / na), (4 * S::TILE_COLUMNS).div_ceil(na)),
+                        (ahead, bytes.div_ceil(na)),
                         #[inline(always)]
                         |r| expect::<S, T>(e, row + r, b.first + col, cols),
                     );
@@ -274,18 +317,25 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: 
     let scratch = scratch.take(ctx.pool.threads() * plan.block());
     let step = plan.b_panels * plan.nr;
     for first in (0..plan.n).step_by(step) {
-        let b = Panels { factor: gemm.b, plan: &plan, first, rows: step.min(n - first), to };
-        ctx.pool.run(b.tiles(), &|tile, _| {
-            // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
-            // found inside their buffers, and the packed panels are workspace of this launch.
-            unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
-        });
+        let (alone, slots) = (ctx.pool.is_alone(), plan.b_panels);
+        let mut b = Panels { factor: gemm.b, plan: &plan, first, rows: step.min(n - first), to, slots };
         let blocks = plan.blocks * b.count().div_ceil(plan.tile_b);
+        if alone && blocks == 1 {
+            b.slots = 2.min(slots);
+        }
+        if !alone {
+            ctx.pool.run(b.tiles(), &|tile, _| {
+                // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
+                // found inside their buffers, and the packed panels are workspace of this launch.
+                unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
+            });
+        }
         ctx.pool.run(blocks, &|block, worker| {
             // Of a lower half the last rows have most to do, and come first.
             let block = if lower { blocks - 1 - block } else { block };
-            let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block };
-            // SAFETY: as above; blocks of C are disjoint.
+            let packs = alone && block == 0;
+            let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block, packs };
+            // SAFETY: the rung is available, and the operands were checked; blocks of C are disjoint.
             unsafe { dispatch(ctx.rung, block) }
         });
     }

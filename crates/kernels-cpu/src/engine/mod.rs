@@ -99,8 +99,14 @@ impl Engine {
         Some(Parts { a: of(shape.a), b: of(shape.b) })
     }
 
-    /// Longest k that is summed in one pass.
+    /// Longest k that is summed in one pass. Half of it in blocks of a product: more rows of A fit a cache, and B is read from
+    /// memory for all of them at once.
     pub(crate) fn k_part(self, shape: &Shape) -> usize {
+        let part = self.longest_k_part(shape);
+        if shape.whole.is_some() { part / 2 } else { part }
+    }
+
+    fn longest_k_part(self, shape: &Shape) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Some(parts) = self.parts(shape) {
             return amx::k_part(parts);

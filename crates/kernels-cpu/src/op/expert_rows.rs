@@ -14,6 +14,7 @@ use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{
     AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
 };
+use std::ops::Range;
 
 /// A counting sort: one thread, because it reads k numbers of a token and writes two for each.
 pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> {
@@ -66,6 +67,19 @@ fn check_sources(op: &'static str, sources: &Indices<'_>, choices: usize) -> Res
     sources.check(op, "sources", choices, Some(NO_ROW))
 }
 
+/// Rows that are prefetched before they are read: their places are random.
+const AHEAD: usize = 2;
+
+/// # Safety
+/// The processor has the instructions of S.
+#[inline(always)]
+unsafe fn prefetch_row<S: Simd, T: Element>(m: &Mat<T>, row: usize, cols: &Range<usize>) {
+    for c in cols.clone().step_by(64 / size_of::<T>()) {
+        // SAFETY: a prefetch may name any address.
+        unsafe { S::prefetch(m.ptr().wrapping_add(row.wrapping_mul(m.stride) + c).cast_const().cast()) };
+    }
+}
+
 struct Gather<'a, T> {
     x: &'a Mat<T>,
     sources: &'a [u32],
@@ -81,6 +95,10 @@ impl<T: Element> Kernel for Gather<'_, T> {
         let Gather { x, sources, choices, out, block } = self;
         for r in block.rows {
             let source = sources[r];
+            if let Some(later) = sources.get(r + AHEAD) {
+                // SAFETY: as the caller's.
+                unsafe { prefetch_row::<S, T>(x, *later as usize / choices, &block.cols) };
+            }
             for c in block.cols.clone().step_by(S::LANES) {
                 let n = S::LANES.min(block.cols.end - c);
                 // SAFETY: columns c .. c + n of row r and of the token's row, which `check_sources` has found to be there.
@@ -137,30 +155,70 @@ impl<T: Element> Kernel for Sum<'_, T> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Sum { x, rows, weights, out, accumulate, block } = self;
-        for t in block.rows {
-            for c in block.cols.clone().step_by(S::LANES) {
-                let n = S::LANES.min(block.cols.end - c);
-                // SAFETY: columns c .. c + n of row t and of rows that were found to be there.
-                unsafe {
-                    let mut sum = S::splat(0.0);
-                    for s in 0..rows.cols {
-                        let row = rows.get(t, s);
-                        if row == NO_ROW {
-                            continue;
-                        }
-                        let y = load_part::<S>(x.row(row as usize).add(c), n);
-                        sum = match weights {
-                            Some(w) => S::fma(S::splat(w.get(t, s)), y, sum),
-                            None => S::add(sum, y),
-                        };
-                    }
-                    if accumulate {
-                        sum = S::add(sum, load_part::<S>(out.row(t).add(c), n));
-                    }
-                    store_part::<S>(out.row(t).add(c), sum, n);
+        for t in self.block.rows.clone() {
+            for s in 0..self.rows.cols {
+                // SAFETY: a prefetch may name any address.
+                unsafe { self.prefetch::<S>(t + AHEAD, s) };
+            }
+            let (mut c, end) = (self.block.cols.start, self.block.cols.end);
+            // SAFETY: columns of row t and of rows that were found to be there.
+            unsafe {
+                while c + 4 * S::LANES <= end {
+                    self.columns::<S, 4>(t, c, S::LANES);
+                    c += 4 * S::LANES;
+                }
+                while c < end {
+                    self.columns::<S, 1>(t, c, S::LANES.min(end - c));
+                    c += S::LANES;
                 }
             }
+        }
+    }
+}
+
+impl<T: Element> Sum<'_, T> {
+    /// N vectors from column c on, of `n` elements each.
+    ///
+    /// # Safety
+    /// The columns exist, also in the rows of the token; the processor has the instructions of S.
+    #[inline(always)]
+    unsafe fn columns<S: Simd, const N: usize>(&self, t: usize, c: usize, n: usize) {
+        // SAFETY: by contract.
+        unsafe {
+            let mut sums = [S::splat(0.0); N];
+            for s in 0..self.rows.cols {
+                let row = self.rows.get(t, s);
+                if row == NO_ROW {
+                    continue;
+                }
+                let from = self.x.row(row as usize).add(c);
+                let weight = self.weights.map(|w| S::splat(w.get(t, s)));
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    let y = load_part::<S>(from.add(v * S::LANES), n);
+                    *sum = match weight {
+                        Some(w) => S::fma(w, y, *sum),
+                        None => S::add(*sum, y),
+                    };
+                }
+            }
+            let to = self.out.row(t).add(c);
+            for (v, sum) in sums.into_iter().enumerate() {
+                let to = to.add(v * S::LANES);
+                let sum = if self.accumulate { S::add(sum, load_part::<S>(to, n)) } else { sum };
+                store_part::<S>(to, sum, n);
+            }
+        }
+    }
+
+    /// Prefetches the row of a choice.
+    ///
+    /// # Safety
+    /// The processor has the instructions of S.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(&self, t: usize, s: usize) {
+        if t < self.block.rows.end {
+            // SAFETY: by contract.
+            unsafe { prefetch_row::<S, T>(self.x, self.rows.get(t, s) as usize, &self.block.cols) };
         }
     }
 }
@@ -232,7 +290,7 @@ struct Spread<'a, T> {
     weights: &'a Mat,
     dx: &'a Mat<T>,
     dweights: &'a Mat,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
 }
 
 impl<T: Element> Kernel for Spread<'_, T> {
@@ -242,6 +300,10 @@ impl<T: Element> Kernel for Spread<'_, T> {
         let Spread { dout, x, sources, weights, dx, dweights, rows } = self;
         let (width, choices) = (x.cols, weights.cols);
         for r in rows {
+            if let Some(later) = sources.get(r + AHEAD) {
+                // SAFETY: as the caller's.
+                unsafe { prefetch_row::<S, T>(dout, *later as usize / choices, &(0..width)) };
+            }
             let at = (sources[r] != NO_ROW)
                 .then(|| (sources[r] as usize / choices, sources[r] as usize % choices));
             // SAFETY: whole rows, cut into vectors; the token is there, as `check_sources` has found.

@@ -22,6 +22,16 @@ pub(super) fn workspace(machine: Machine, shape: &Shape) -> usize {
     }
 }
 
+/// Scratch floats for any product that is a block of one of this shape, and for one of fewer k, on one thread.
+pub(super) fn block_workspace(machine: Machine, shape: &Shape) -> usize {
+    match shape.out {
+        DType::F16 => {
+            padded(shape.m * shape.n) + gemm::block_workspace(machine, &Shape { out: DType::F32, ..*shape })
+        }
+        _ => gemm::block_workspace(machine, shape),
+    }
+}
+
 /// Rounds a block of sums into f16, or adds it.
 struct Round<'a> {
     sums: &'a Mat,
@@ -58,16 +68,17 @@ pub(super) fn product(
     (k, a, b): (usize, Factor, Factor),
     out: &AnyMat,
     accumulate: bool,
+    whole: Option<usize>,
     skip: usize,
 ) {
     match out.dtype {
         DType::F16 => {}
         DType::Bf16 => {
-            let epilogue = Epilogue::store(out.typed::<bf16>(), accumulate);
+            let epilogue = Epilogue { whole, ..Epilogue::store(out.typed::<bf16>(), accumulate) };
             return gemm::run(ctx, &Gemm { k, a, b, epilogue }, skip);
         }
         _ => {
-            let epilogue = Epilogue::store(out.typed::<f32>(), accumulate);
+            let epilogue = Epilogue { whole, ..Epilogue::store(out.typed::<f32>(), accumulate) };
             return gemm::run(ctx, &Gemm { k, a, b, epilogue }, skip);
         }
     }
@@ -76,7 +87,7 @@ pub(super) fn product(
     scratch.take(skip);
     // SAFETY: workspace of this launch.
     let sums: Mat = unsafe { Mat::new(scratch.take(m * n).at(0, m * n), m, n, n) };
-    let epilogue = Epilogue::store(sums, false);
+    let epilogue = Epilogue { whole, ..Epilogue::store(sums, false) };
     gemm::run(ctx, &Gemm { k, a, b, epilogue }, padded(skip) + padded(m * n));
     let out = out.typed::<f16>();
     blocks(ctx, m, n, &|block| {

@@ -22,7 +22,7 @@ fn forward_shape(op: &Linear) -> Shape {
         b: op.weight.dtype(),
         out: op.out.dtype(),
         divisible: true,
-        any_rows: false,
+        whole: None,
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn backward_input_workspace(machine: Machine, op: &LinearBackwardInpu
         b: op.weight.dtype(),
         out: op.dx.dtype(),
         divisible: !(op.accumulate && op.activation.is_some()),
-        any_rows: false,
+        whole: None,
     };
     gemm::workspace(machine, &shape)
 }
@@ -94,7 +94,7 @@ pub(crate) fn backward_weight_workspace(machine: Machine, op: &LinearBackwardWei
         b: op.x.dtype(),
         out: op.dweight.dtype(),
         divisible: true,
-        any_rows: false,
+        whole: None,
     };
     let product = gradient::workspace(machine, &shape);
     product.max(op.dbias.map_or(0, |_| column_sums::workspace(op.dy.rows, op.dy.cols)))
@@ -107,7 +107,7 @@ pub(crate) fn backward_weight(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
 fn typed_backward_weight<T: Element>(ctx: &Ctx<'_>, op: &LinearBackwardWeight) {
     let (x, dy) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.dy));
     let factors = (x.rows, Factor::columns(&dy), Factor::columns(&x));
-    gradient::product(ctx, factors, &ctx.any(&op.dweight), op.accumulate, 0);
+    gradient::product(ctx, factors, &ctx.any(&op.dweight), op.accumulate, None, 0);
     if let Some(db) = op.dbias {
         column_sums::run(ctx, &dy, &ctx.any(&db), op.accumulate);
     }

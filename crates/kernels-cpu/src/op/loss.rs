@@ -46,7 +46,7 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
     };
     let (x, w, f32) = (op.x.dtype(), op.weight.dtype(), DType::F32);
     let size = |m, n, k, a, b, out| {
-        gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true, any_rows: false })
+        gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true, whole: None })
     };
     let mut products = 0;
     for rows in [rows, last] {
@@ -54,7 +54,7 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
         if let Some(b) = &op.backward {
             products = products.max(size(rows, d, v, f32, w, x));
             let (m, n, k, out) = (v, d, rows, b.dweight.dtype());
-            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true, any_rows: false };
+            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true, whole: None };
             products = products.max(gradient::workspace(machine, &shape));
         }
     }
@@ -176,7 +176,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
             let epilogue = Epilogue::store(chunk(&b.dx), false);
             gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
             let factors = (count, Factor::columns(&z), Factor::columns(&x));
-            gradient::product(ctx, factors, &ctx.any(&b.dweight), b.accumulate || first > 0, skip);
+            gradient::product(ctx, factors, &ctx.any(&b.dweight), b.accumulate || first > 0, None, skip);
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ fn workspace(machine: Machine, x: &View, weight: &View, dweight: Option<&View>) 
     };
     let (x, w, f32) = (x.dtype(), weight.dtype(), DType::F32);
     let size = |m, n, k, a, b, out| {
-        gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true, any_rows: false })
+        gemm::workspace(machine, &Shape { m, n, k, a, b, out, divisible: true, whole: None })
     };
     let mut products = 0;
     for rows in [rows, last] {
@@ -43,7 +43,7 @@ fn workspace(machine: Machine, x: &View, weight: &View, dweight: Option<&View>) 
         if let Some(dweight) = dweight {
             products = products.max(size(rows, d, v, f32, w, x));
             let (m, n, k, out) = (v, d, rows, dweight.dtype());
-            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true, any_rows: false };
+            let shape = Shape { m, n, k, a: f32, b: x, out, divisible: true, whole: None };
             products = products.max(gradient::workspace(machine, &shape));
         }
     }
@@ -248,7 +248,7 @@ fn typed_gradients<T: Element>(
         let epilogue = Epilogue::store(ctx.mat::<T>(&b.dx.rows(first, z.rows)), false);
         gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
         let factors = (z.rows, Factor::columns(&z), Factor::columns(&x));
-        gradient::product(ctx, factors, &ctx.any(&b.dweight), b.accumulate || first > 0, skip);
+        gradient::product(ctx, factors, &ctx.any(&b.dweight), b.accumulate || first > 0, None, skip);
     });
 }
 

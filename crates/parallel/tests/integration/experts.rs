@@ -3,7 +3,9 @@
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
 use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
-use bessemer_arch::{Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, QkNormSpan, SharedExpert};
+use bessemer_arch::{
+    Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, QkNormSpan, SharedExpert,
+};
 use bessemer_collectives::{Ledger, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};

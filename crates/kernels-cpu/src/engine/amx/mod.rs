@@ -7,7 +7,7 @@
 //! rounding of one f32 product. See Henry, Tang & Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
 //! Higher-Precision Computations", 2019.
 //!
-//! Structure as in [`super::fma`]: panels of B packed by all threads, blocks of A packed by each thread into its L2 cache, panels of 32
+//! Structure as in [`super::fma`]: panels of B packed by all threads (by one that is alone, just before they are read), blocks of A packed by each thread into its L2 cache, panels of 32
 //! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
 //! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1. Unlike the other engines this
 //! one does not prefetch C where the epilogue only adds a bias: tiles are done so soon that lines on their way hold up the panels of A.
@@ -26,8 +26,9 @@ use crate::simd::{load_part, store_part};
 use bessemer_units::DType;
 pub(super) use pack::transpose;
 use pack::{PANEL, Source, pack, pairs_in_order, panel_bytes};
-use product::PanelProduct;
+use product::{Ahead, PanelProduct};
 use std::arch::x86_64::{_mm512_add_ps, _mm512_loadu_ps, _mm512_mask_storeu_epi16};
+use std::ops::Range;
 use tile::{Configured, DEPTH, TILE};
 
 /// Steps of a block of k with one part: the panels of A and B take 16 KiB each of an L1 cache of 48.
@@ -112,6 +113,15 @@ pub(crate) fn workspace(shape: &Shape, parts: Parts, threads: usize) -> usize {
     padded(plan.packed_b()) + padded(threads * plan.scratch())
 }
 
+/// Most scratch floats for a product with at most these dims on one thread.
+pub(crate) fn most_workspace(shape: &Shape, parts: Parts) -> usize {
+    let bytes = |parts| panel_bytes(shape.k.div_ceil(DEPTH).max(1), parts);
+    let b = shape.n.div_ceil(PANEL) * bytes(parts.b) / size_of::<f32>();
+    let a =
+        A_BLOCK.max(bytes(parts.a)).min(shape.m.div_ceil(PANEL).max(1) * bytes(parts.a)) / size_of::<f32>();
+    padded(b) + padded(A_PANELS.0 * PANEL * PANEL + a)
+}
+
 /// Packs `rows` rows of a factor from `first` on and `steps` steps of its k elements from `step` on.
 ///
 /// # Safety
@@ -148,6 +158,8 @@ struct Panels<'a> {
     first: usize,
     rows: usize,
     to: Span,
+    /// Panels that are packed at a time: each is at its number modulo this.
+    slots: usize,
 }
 
 impl Panels<'_> {
@@ -174,7 +186,57 @@ impl Panels<'_> {
     /// Packed panels `first .. first + count`.
     fn at(&self, first: usize, count: usize) -> *mut u8 {
         let panel = panel_bytes(self.plan.steps, self.plan.parts.b) / size_of::<f32>();
-        self.to.at(first * panel, count * panel).cast()
+        self.to.at(first % self.slots * panel, count * panel).cast()
+    }
+
+    /// Packs steps of a panel.
+    ///
+    /// # Safety
+    /// As [`Panels::pack`].
+    unsafe fn pack_steps(&self, panel: usize, steps: Range<usize>) {
+        let (row, parts) = (panel * PANEL, self.plan.parts.b);
+        let rows = (self.first + row, PANEL.min(self.rows - row));
+        let dst = self.at(panel, 1).wrapping_add(panel_bytes(steps.start, parts));
+        // SAFETY: by contract.
+        unsafe {
+            pack_factor::<true>(&self.factor, rows, (steps.start, steps.len()), self.plan.k, parts, dst)
+        };
+    }
+
+    /// True if k runs along the rows: a panel is one piece of memory, or few.
+    fn along_k(&self) -> bool {
+        self.factor.strides().1 == 1
+    }
+
+    /// Steps of the next panel that are packed before product `q` of `of` of a panel where rows are contiguous. Panels then have
+    /// as many pieces of memory as k, often in few sets of a cache, so they are packed soon after they are prefetched.
+    fn share(&self, q: usize, of: usize) -> Range<usize> {
+        let steps = self.plan.steps;
+        q * steps / of..(q + 1) * steps / of
+    }
+
+    /// Elements that will be packed after product `q` of `of` of a panel, which has `steps` steps.
+    fn unpacked(&self, panel: usize, (q, of): (usize, usize), steps: usize) -> Ahead {
+        let (rs, ks) = self.factor.steps();
+        let row = self.first + (panel + 1) * PANEL;
+        if self.along_k() {
+            // All of the next panel.
+            let lines = (PANEL * self.plan.k * ks).div_ceil(64).div_ceil(of * steps);
+            return Ahead::lines(self.factor.address(row, 0).wrapping_add(64 * lines * steps * q), lines);
+        }
+        let (row, next) = match q + 1 < of {
+            true => (row, self.share(q + 1, of)),
+            false => (row + PANEL, self.share(0, of)),
+        };
+        let pieces = (next.len() * DEPTH).div_ceil(steps);
+        let lines = (PANEL * rs).div_ceil(64);
+        Ahead {
+            at: self.factor.address(row, next.start * DEPTH),
+            pieces,
+            lines,
+            stride: ks,
+            advance: pieces * ks,
+        }
     }
 
     /// Packs what belongs to one task.
@@ -210,33 +272,48 @@ struct Block<'a, T> {
     b: &'a Panels<'a>,
     scratch: *mut f32,
     block: usize,
+    /// Panels of B are packed here, before they are first read.
+    packs: bool,
+    /// One thread computes all blocks.
+    alone: bool,
 }
 
 impl<T: Element> Block<'_, T> {
+    /// A tile of C from (row, col) on, in `steps` steps.
+    fn written(&self, (row, col): (usize, usize), steps: usize) -> Ahead {
+        let (c, pieces) = (&self.gemm.epilogue.out, PANEL.div_ceil(steps));
+        let stride = c.stride * size_of::<T>();
+        let at = c.ptr().wrapping_add(row * c.stride + col).cast_const().cast();
+        Ahead { at, pieces, lines: PANEL * size_of::<T>() / 64, stride, advance: pieces * stride }
+    }
+
     /// # Safety
     /// [`tile::available`]; the operands were checked; no other thread works at this block or in its scratch.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn run<const A: usize, const B: usize>(&self) {
         let Block { gemm, plan, b, scratch, .. } = *self;
         let e = &gemm.epilogue;
-        let prefetched = e.accumulate || !is_plain(e);
+        let prefetched = (e.accumulate && !self.alone) || !is_plain(e);
         let across = b.count().div_ceil(plan.tile_b);
         let (ia, jb) = (self.block / across * plan.tile_a, self.block % across * plan.tile_b);
         let first = ia * PANEL;
         let (rows, nb) = ((plan.tile_a * PANEL).min(plan.m - first), plan.tile_b.min(b.count() - jb));
         let na = rows.div_ceil(PANEL);
         let a = scratch.wrapping_add(plan.sums()).cast::<u8>();
-        let (a_panel, b_panel) = (panel_bytes(plan.steps, A), panel_bytes(plan.steps, B));
-        let panels = b.at(jb, nb);
+        let a_panel = panel_bytes(plan.steps, A);
         // SAFETY: the rows lie inside A, and the scratch memory of this thread holds their panels.
         unsafe { pack_factor::<false>(&gemm.a, (first, rows), (0, plan.steps), plan.k, A, a) };
         // SAFETY: the tile unit is available, and this thread has no other configuration.
         let _tiles = unsafe { Configured::new() };
         for j in 0..nb {
-            let (col, pb) = (b.first + (jb + j) * PANEL, panels.wrapping_add(j * b_panel));
+            let (col, pb) = (b.first + (jb + j) * PANEL, b.at(jb + j, 1));
             let cols = PANEL.min(b.first + b.rows - col);
+            if self.packs && (j == 0 || b.along_k()) {
+                // SAFETY: this thread alone works at B.
+                unsafe { b.pack_steps(jb + j, 0..plan.steps) };
+            }
             // The panel after the last one is the first one of the next block, most often.
-            let next = panels.wrapping_add(if j + 1 < nb { (j + 1) * b_panel } else { 0 });
+            let next = b.at(if j + 1 < nb { jb + j + 1 } else { jb }, 1);
             let mut step = 0;
             loop {
                 let steps = plan.block.min(plan.steps - step);
@@ -246,6 +323,23 @@ impl<T: Element> Block<'_, T> {
                     let row = first + i * PANEL;
                     let rows = PANEL.min(plan.m - row);
                     let share = panel_bytes(steps, B) / na;
+                    let ahead = if self.packs {
+                        let (q, of) = (step / plan.block * na + i, plan.steps.div_ceil(plan.block) * na);
+                        if j + 1 < nb && !b.along_k() {
+                            // SAFETY: as above.
+                            unsafe { b.pack_steps(jb + j + 1, b.share(q, of)) };
+                        }
+                        b.unpacked(jb + j, (q, of), steps)
+                    } else {
+                        let at = next.wrapping_add(panel_bytes(step, B) + i * share);
+                        Ahead::lines(at, (2 * B * TILE / 64).div_ceil(na))
+                    };
+                    let written = if self.alone && last && !prefetched {
+                        let (i, col) = if i + 1 < na { (i + 1, col) } else { (0, col + PANEL) };
+                        self.written((first + i * PANEL, col), steps)
+                    } else {
+                        Ahead::NOTHING
+                    };
                     let job = PanelProduct {
                         steps,
                         a: a.wrapping_add(i * a_panel + a_step),
@@ -253,8 +347,8 @@ impl<T: Element> Block<'_, T> {
                         c: scratch.wrapping_add(if plan.block < plan.steps { i * PANEL * PANEL } else { 0 }),
                         c_step: PANEL,
                         accumulate: step > 0,
-                        ahead: next.wrapping_add(b_step + i * share),
-                        pace: (2 * B * TILE / 64).div_ceil(na),
+                        ahead,
+                        written,
                     };
                     // SAFETY: the panels have as many steps; the rows and columns are inside C, and only this call writes
                     // there.
@@ -360,17 +454,25 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, parts: Parts, skip:
     let scratch = scratch.take(ctx.pool.threads() * plan.scratch());
     let at_once = plan.b_panels * PANEL;
     for first in (0..n).step_by(at_once) {
-        let b = Panels { factor: gemm.b, plan: &plan, first, rows: at_once.min(n - first), to };
-        ctx.pool.run(b.tasks(), &|task, _| {
-            // SAFETY: the engine is available (checked when the backend was made); the operands are views that the launch
-            // found inside their buffers, and the packed panels are workspace of this launch.
-            unsafe { b.pack(task) }
-        });
+        let alone = ctx.pool.is_alone();
+        let slots = plan.b_panels;
+        let mut b = Panels { factor: gemm.b, plan: &plan, first, rows: at_once.min(n - first), to, slots };
         let blocks = m.div_ceil(plan.tile_a * PANEL) * b.count().div_ceil(plan.tile_b);
+        if alone && blocks == 1 {
+            b.slots = 2.min(slots);
+        }
+        if !alone {
+            ctx.pool.run(b.tasks(), &|task, _| {
+                // SAFETY: the engine is available (checked when the backend was made); the operands are views that the launch
+                // found inside their buffers, and the packed panels are workspace of this launch.
+                unsafe { b.pack(task) }
+            });
+        }
         ctx.pool.run(blocks, &|block, worker| {
             let scratch = scratch.at(worker * plan.scratch(), plan.scratch());
-            let block = Block { gemm, plan: &plan, b: &b, scratch, block };
-            // SAFETY: as above; blocks of C are disjoint, and each worker has its own scratch memory.
+            let packs = alone && block == 0;
+            let block = Block { gemm, plan: &plan, b: &b, scratch, block, packs, alone };
+            // SAFETY: the engine is available, and the operands were checked; blocks of C are disjoint, and each worker has its own scratch memory.
             unsafe {
                 match (parts.a, parts.b) {
                     (1, 1) => block.run::<1, 1>(),

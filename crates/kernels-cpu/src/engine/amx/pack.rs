@@ -15,6 +15,7 @@
 use super::tile::{DEPTH, ROWS, TILE};
 use crate::element::Element;
 use crate::simd::avx512::Avx512;
+use bessemer_units::DType;
 use std::arch::x86_64::*;
 
 /// Rows of a panel.
@@ -82,7 +83,35 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
     depth: usize,
     dst: *mut u8,
 ) {
-    let mut lines = [[_mm512_setzero_si512(); ROWS]; PARTS];
+    // SAFETY: line i of the tile of a part.
+    let put = |part: usize, i: usize, line: __m512i| unsafe {
+        _mm512_store_si512(dst.add(part * 2 * TILE + i * 64).cast(), line);
+    };
+    let all = |part: usize, lines: &[__m512i; ROWS]| {
+        lines.iter().enumerate().for_each(|(i, line)| put(part, i, *line));
+    };
+    let zeros = [_mm512_setzero_si512(); ROWS];
+    if ALONG_K && AS_B && PARTS > 1 {
+        // Transposed before they are split, not once for each part.
+        for (half, k) in [0, ROWS].into_iter().enumerate() {
+            let mut values = zeros;
+            for (i, values) in values.iter_mut().enumerate() {
+                let have = if WHOLE || i < rows { depth.saturating_sub(k).min(ROWS) } else { 0 };
+                // SAFETY: only elements that exist are read.
+                *values = unsafe {
+                    _mm512_castps_si512(load::<T, WHOLE>(from.at.wrapping_add(i * from.rs + k), have))
+                };
+            }
+            let values = transpose(&values);
+            for j in 0..ROWS / 2 {
+                let [even, odd] = [0, 1].map(|i| _mm512_castsi512_ps(values[2 * j + i]));
+                let lines = split::<PARTS>(even, odd);
+                lines.into_iter().enumerate().for_each(|(part, line)| put(part, half * ROWS / 2 + j, line));
+            }
+        }
+        return;
+    }
+    let mut lines = [zeros; PARTS];
     #[allow(clippy::needless_range_loop)] // line i of each part
     for i in 0..ROWS {
         // SAFETY: only elements that exist are read.
@@ -90,13 +119,13 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
             if ALONG_K {
                 let at = from.at.wrapping_add(i * from.rs);
                 let have = if WHOLE || i < rows { depth } else { 0 };
-                let (x0, x1) = (
-                    load::<T, WHOLE>(at, have.min(16)),
-                    load::<T, WHOLE>(at.wrapping_add(16), have.saturating_sub(16)),
-                );
                 if PARTS == 1 {
-                    [pairs_in_order(x0, x1); PARTS]
+                    [pairs_along_k(at, have); PARTS]
                 } else {
+                    let (x0, x1) = (
+                        load::<T, WHOLE>(at, have.min(16)),
+                        load::<T, WHOLE>(at.wrapping_add(16), have.saturating_sub(16)),
+                    );
                     let even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
                     let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
                     split::<PARTS>(_mm512_permutex2var_ps(x0, even, x1), _mm512_permutex2var_ps(x0, odd, x1))
@@ -104,29 +133,59 @@ unsafe fn block<T: Element, const PARTS: usize, const ALONG_K: bool, const AS_B:
             } else {
                 let at = from.at.wrapping_add(2 * i * from.ks);
                 let have = |k: usize| if WHOLE || k < depth { rows } else { 0 };
-                let even = load::<T, WHOLE>(at, have(2 * i));
-                split::<PARTS>(even, load::<T, WHOLE>(at.wrapping_add(from.ks), have(2 * i + 1)))
+                let next = at.wrapping_add(from.ks);
+                if PARTS == 1 && T::DTYPE == DType::Bf16 {
+                    [pairs_of_rows((at.cast(), have(2 * i)), (next.cast(), have(2 * i + 1))); PARTS]
+                } else {
+                    let (even, odd) =
+                        (load::<T, WHOLE>(at, have(2 * i)), load::<T, WHOLE>(next, have(2 * i + 1)));
+                    split::<PARTS>(even, odd)
+                }
             }
         };
         for (part, line) in line.into_iter().enumerate() {
-            lines[part][i] = line;
-        }
-    }
-    for (part, lines) in lines.iter().enumerate() {
-        // By reference: an iterator that owns the lines would copy all of them.
-        let store = |lines: &[__m512i; ROWS]| {
-            for (i, line) in lines.iter().enumerate() {
-                // SAFETY: line i of the tile of this part.
-                unsafe { _mm512_store_si512(dst.add(part * 2 * TILE + i * 64).cast(), *line) };
+            // Lines are rows of k pairs if the source runs along k, and pairs of k otherwise.
+            if ALONG_K == AS_B {
+                lines[part][i] = line;
+            } else {
+                put(part, i, line);
             }
-        };
-        // Lines are rows of k pairs if the source runs along k, and pairs of k otherwise.
-        if ALONG_K == AS_B {
-            store(&transpose(lines));
-        } else {
-            store(lines);
         }
     }
+    if ALONG_K == AS_B {
+        lines.iter().enumerate().for_each(|(part, lines)| all(part, &transpose(lines)));
+    }
+}
+
+/// Elements `0 .. n <= 32` in order as bf16, zeros after them.
+///
+/// # Safety
+/// The elements exist.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn pairs_along_k<T: Element>(at: *const T, n: usize) -> __m512i {
+    // SAFETY: by contract.
+    unsafe {
+        if T::DTYPE == DType::Bf16 {
+            return _mm512_maskz_loadu_epi16(((1u64 << n) - 1) as u32, at.cast());
+        }
+        let (low, high) = (n.min(ROWS), n.saturating_sub(ROWS));
+        pairs_in_order(load::<T, false>(at, low), load::<T, false>(at.wrapping_add(ROWS), high))
+    }
+}
+
+/// Pairs of bf16 elements of two rows, the first `n <= 16` of each, zeros after them.
+///
+/// # Safety
+/// The elements exist.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn pairs_of_rows((even, n): (*const i16, usize), (odd, m): (*const i16, usize)) -> __m512i {
+    // SAFETY: by contract.
+    let wide = |at: *const i16, n: usize| unsafe {
+        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(((1u32 << n) - 1) as u16, at))
+    };
+    _mm512_or_si512(wide(even, n), _mm512_slli_epi32::<16>(wide(odd, m)))
 }
 
 /// The first `n <= 16` elements, zeros after them.

@@ -3,7 +3,7 @@
 
 use super::tile::{self, ROWS, TILE};
 use crate::engine::Parts;
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch};
 
 /// `c (+)= A B` over `steps` steps of a panel of A and one of B.
 pub(crate) struct PanelProduct {
@@ -14,9 +14,41 @@ pub(crate) struct PanelProduct {
     pub(crate) c: *mut f32,
     pub(crate) c_step: usize,
     pub(crate) accumulate: bool,
-    /// What will be needed after this: `pace` lines are prefetched at every step.
-    pub(crate) ahead: *const u8,
-    pub(crate) pace: usize,
+    /// What will be needed after this.
+    pub(crate) ahead: Ahead,
+    /// What will be written after this.
+    pub(crate) written: Ahead,
+}
+
+/// Memory that is prefetched while a product is computed: at every step `pieces` pieces of `lines` lines, `stride` bytes apart, the
+/// first of them `advance` bytes after that of the step before.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) at: *const u8,
+    pub(crate) pieces: usize,
+    pub(crate) lines: usize,
+    pub(crate) stride: usize,
+    pub(crate) advance: usize,
+}
+
+impl Ahead {
+    pub(crate) const NOTHING: Ahead =
+        Ahead { at: std::ptr::null(), pieces: 0, lines: 0, stride: 0, advance: 0 };
+
+    /// `pace` lines at every step, one after the other.
+    pub(crate) fn lines(at: *const u8, pace: usize) -> Ahead {
+        Ahead { at, pieces: 1, lines: pace, stride: 0, advance: 64 * pace }
+    }
+
+    #[inline(always)]
+    fn each_line(&mut self, prefetch: impl Fn(*const i8)) {
+        for piece in 0..self.pieces {
+            for line in 0..self.lines {
+                prefetch(self.at.wrapping_add(piece * self.stride + 64 * line).cast());
+            }
+        }
+        self.at = self.at.wrapping_add(self.advance);
+    }
 }
 
 impl PanelProduct {
@@ -63,7 +95,7 @@ impl PanelProduct {
     /// A [`Configured`] is alive on this thread; the panels have as many steps.
     #[inline(always)]
     pub(crate) unsafe fn run<const A: usize, const B: usize, const M: usize, const N: usize>(&self) {
-        let PanelProduct { mut a, mut b, mut ahead, .. } = *self;
+        let PanelProduct { mut a, mut b, mut ahead, mut written, .. } = *self;
         let row = 4 * self.c_step;
         let at = |i: usize, j: usize| self.c.wrapping_add(i * ROWS * self.c_step + j * 16).cast::<u8>();
         // SAFETY: by contract.
@@ -86,11 +118,15 @@ impl PanelProduct {
                 tile::zero::<3>();
             }
             for _ in 0..self.steps {
-                for line in 0..self.pace {
-                    // A prefetch may name any address.
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64 * line).cast());
-                }
-                ahead = ahead.wrapping_add(64 * self.pace);
+                // A prefetch may name any address.
+                ahead.each_line(
+                    #[inline(always)]
+                    |at| _mm_prefetch::<_MM_HINT_T1>(at),
+                );
+                written.each_line(
+                    #[inline(always)]
+                    |at| _mm_prefetch::<_MM_HINT_ET0>(at),
+                );
                 step::<A, B, M, N>(a, b);
                 a = a.add(2 * A * TILE);
                 b = b.add(2 * B * TILE);

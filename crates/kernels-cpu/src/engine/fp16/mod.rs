@@ -98,6 +98,13 @@ pub(crate) fn workspace(shape: &Shape, threads: usize) -> usize {
     padded(plan.packed_b()) + padded(threads * plan.scratch())
 }
 
+/// Most scratch words for a product with at most these dims on one thread.
+pub(crate) fn most_workspace(shape: &Shape) -> usize {
+    let lines = lines(shape.k).max(1);
+    let a = A_BLOCK.max(lines * MR).min(shape.m.next_multiple_of(MR) * lines);
+    padded(shape.n.next_multiple_of(NR) * lines) + padded(MR * NR + padded(a))
+}
+
 /// Packs blocks of k of rows `first .. first + rows` of a factor.
 ///
 /// # Safety

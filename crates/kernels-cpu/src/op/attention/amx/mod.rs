@@ -18,7 +18,7 @@ use super::rows::Rows;
 use crate::element::with_parameter;
 use crate::engine::amx::pack::{PANEL, pack_halves, panel_bytes};
 use crate::engine::amx::pack_factor;
-use crate::engine::amx::product::PanelProduct;
+use crate::engine::amx::product::{Ahead, PanelProduct};
 use crate::engine::amx::tile::DEPTH;
 use crate::engine::{Engine, Parts};
 use crate::gemm::Factor;
@@ -161,8 +161,8 @@ unsafe fn multiply(
         c,
         c_step,
         accumulate,
-        ahead: std::ptr::null(),
-        pace: 0,
+        ahead: Ahead::NOTHING,
+        written: Ahead::NOTHING,
     };
     // SAFETY: by contract.
     unsafe { product.run_parts(Parts { a: a.parts, b: b.parts }, rows, cols) }
