@@ -96,11 +96,11 @@ impl Layer {
         let kind = ActivationKind::Silu;
         let ops: Vec<Op> = vec![
             linear(x, gate_up, pre, false).into(),
-            Gated { kind, gate, up, out: inner }.into(),
+            Gated { kind, live: None, gate, up, out: inner }.into(),
             linear(inner, down, out, false).into(),
             weight_gradient(inner, dy, ddown).into(),
             input_gradient(dy, down, dinner, false).into(),
-            GatedBackward { kind, gate, up, dout: dinner, dgate, dup }.into(),
+            GatedBackward { kind, live: None, gate, up, dout: dinner, dgate, dup }.into(),
             weight_gradient(x, dpre, dgate_up).into(),
             input_gradient(dpre, gate_up, dx, false).into(),
         ];
@@ -139,14 +139,14 @@ impl Layer {
         }
         routing(linear(read, router, logits, true).into());
         routing(Route { logits, probabilities, experts, weights, lse: Some(lse), renormalise }.into());
-        routing(CountChoices { experts, counts }.into());
-        routing(BalanceLoss { probabilities, counts, choices: k, sequence: n, value }.into());
+        routing(CountChoices { experts, span: TokenSpan::whole(n), counts }.into());
+        routing(BalanceLoss { probabilities, counts, choices: k, span: TokenSpan::whole(n), value }.into());
         routing(AssignRows { experts, rows, sources, offsets }.into());
         routing(Dispatch { x, sources, choices: k, out: dispatched }.into());
         ops.extend(
             [
                 Op::from(GroupedLinear { x: dispatched, weight: gate_up, offsets, out: pre }),
-                Gated { kind, gate, up, out: inner }.into(),
+                Gated { kind, live: None, gate, up, out: inner }.into(),
                 GroupedLinear { x: inner, weight: down, offsets, out }.into(),
             ]
             .map(|op| (false, op)),
@@ -164,7 +164,7 @@ impl Layer {
                     accumulate,
                 }),
                 GroupedLinearBackwardInput { dy: dout, weight: down, offsets, dx: dinner }.into(),
-                GatedBackward { kind, gate, up, dout: dinner, dgate, dup }.into(),
+                GatedBackward { kind, live: None, gate, up, dout: dinner, dgate, dup }.into(),
                 GroupedLinearBackwardWeight {
                     x: dispatched,
                     dy: dpre,
@@ -189,7 +189,7 @@ impl Layer {
             balance,
             z_loss,
             renormalise,
-            sequence: n,
+            span: TokenSpan::whole(n),
             dlogits,
         };
         routing(route.into());
