@@ -236,6 +236,7 @@ mod tests {
             tokens: 1_228_800,
             loss: 1.84231,
             losses: Default::default(),
+            experts: Default::default(),
             loss_scale: None,
             lr: 3e-4,
             grad_norm: 0.9177,

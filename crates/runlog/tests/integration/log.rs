@@ -10,6 +10,7 @@ fn step(step: u64) -> Step {
         tokens: step * 4096,
         loss: 10.0 / step as f64,
         losses: step.is_multiple_of(2).then(|| ("z_loss".to_string(), 2e-3)).into_iter().collect(),
+        experts: Default::default(),
         loss_scale: step.is_multiple_of(4).then_some(65536.0),
         lr: 1e-3,
         grad_norm: 0.1 + step as f64,
