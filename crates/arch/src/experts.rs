@@ -61,7 +61,7 @@ impl ExpertLayers {
         *self == ExpertLayers::default()
     }
 
-    /// Those of a model of `layers` layers for which `has` is true.
+    /// The layers of a model of `layers` layers for which `has` is true.
     pub fn of(layers: usize, has: impl Fn(usize) -> bool) -> ExpertLayers {
         let numbers: Vec<usize> = (0..layers).filter(|layer| has(*layer)).collect();
         let of_rule = |layer: &usize| layer % 2 == 1;
@@ -82,7 +82,7 @@ impl ExpertLayers {
         }
     }
 
-    /// Those among `layers`.
+    /// Number of them among `layers`.
     pub fn count(&self, layers: &Range<usize>) -> usize {
         match self {
             ExpertLayers::Rule(LayerRule::All) => layers.len(),

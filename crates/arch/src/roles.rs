@@ -22,7 +22,7 @@ pub(crate) enum RoleUnit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerKind {
     Any,
-    /// Those whose feed-forward block is dense.
+    /// Layers whose feed-forward block is dense.
     Dense,
     Experts,
 }
@@ -456,7 +456,7 @@ impl ParamRole {
         self.row().name.ends_with(".bias")
     }
 
-    /// Whether it is the matrices of all experts of a layer, one below the other.
+    /// Returns true for the matrices of all experts of a layer, one below the other.
     pub fn stacks_experts(self) -> bool {
         matches!(self, ParamRole::ExpertsGateUpWeight | ParamRole::ExpertsDownWeight)
     }

@@ -30,7 +30,7 @@ const LONG_MS: f64 = 200.0;
 struct Shape {
     experts: usize,
     choices: usize,
-    /// Of an expert, on average.
+    /// Rows of an expert, on average.
     rows: usize,
     width: usize,
     hidden: usize,
@@ -47,7 +47,7 @@ struct Line {
     dense_ms: f64,
     /// Time of the layer over that of the dense MLP.
     ours: f64,
-    /// Of the layer's time.
+    /// Share of the time of the layer.
     routing: f64,
     /// Time of each form of PyTorch over that of our dense MLP.
     torch: Vec<Option<f64>>,

@@ -10,8 +10,8 @@
 //! offsets of all ranks' rows once in a forward pass, (E+1)(p-1) numbers for E experts on p ranks. Of R rows of width d on each rank,
 //! equally many for every expert, a rank sends R d (p-1)/p elements in each of the four exchanges of a layer and micro-batch.
 //!
-//! Values of received rows have room for the worst case, all tokens of all ranks for the experts of one: p n min(k, E/p) rows for n tokens
-//! of k choices on each rank. Kernels read the offsets and touch only the rows that have come.
+//! Values of received rows hold at most all choices of all ranks that one rank's experts can have: p n min(k, E/p) rows for n tokens of k
+//! choices on each rank. Kernels read the offsets and touch only the rows that have come.
 //!
 //! Bits: rows are computed one by one and combined in the order of the choices of a token, so they do not depend on the ranks. The
 //! gradient of an expert is the sum over the ranks' rows, in the order of the ranks.

@@ -10,8 +10,7 @@
 //! | a sum over this axis within a list | data-parallel reductions follow the lists |
 //! | an operator that touches rows that have not come | it has no count of them |
 //!
-//! What has come in another order than the lists are made in, such as counts of another micro-batch, has other versions
-//! ([`crate::seal`]).
+//! Counts of another micro-batch, and nodes in another order, have other versions ([`crate::seal`]).
 
 use crate::node::{Collective, CollectiveKind, Node};
 use crate::rank::Rank;
@@ -26,9 +25,9 @@ use bessemer_tensor::op::{Access, Op};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Nothing,
-    /// Of this rank's tokens, or what every rank has.
+    /// Values of this rank's tokens, or the same ones on every rank.
     Own,
-    /// Some experts' matrices.
+    /// Matrices of some experts.
     Experts,
     /// Offsets of this rank's rows.
     Offsets,
