@@ -453,6 +453,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
             "2 parallel.context=4 parallel.context_method=\"ulysses\"",
         ],
     ),
+    (
+        "parallel.experts",
+        "1 to 2^20; a divisor of `model.experts.count`",
+        &["1", "1048576"],
+        &["0", "1048577"],
+    ),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),
