@@ -10,10 +10,11 @@
 //! 1/254 of that, with the right sign. Statistics (of
 //! normalisations and of softmax) are stored as they are: they are few, and errors in them would not stay small.
 
+use crate::experts::has_counted_rows;
 use crate::node::Node;
 use crate::unit::UnitProgram;
 use crate::value::{Class, Value};
-use bessemer_mesh::{Dim, Form};
+use bessemer_mesh::{Axis, Dim, Form, Placement};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Copy, Dequantise, Op, Quantise};
 use bessemer_tensor::quantise::ACTIVATION_BLOCK;
@@ -68,7 +69,11 @@ fn is_stored_activation(unit: &UnitProgram, id: usize) -> bool {
         }
     };
     let touches = |node: &&Node| node.touches().iter().any(|t| t.value() == id);
+    let partial = |axis: &Axis| matches!(unit.values[id].placement(*axis), Placement::Partial { .. });
+    // Terms of a sum are rounded once, after it; of rows that are counted on the device only some are there.
     unit.is_stored(id)
+        && !Axis::ALL.iter().any(partial)
+        && !has_counted_rows(unit, id)
         && unit.values[id].dtype.is_float()
         && unit.lists.iter().flatten().filter(touches).all(activation)
 }

@@ -22,7 +22,7 @@ use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Dim, Form, Placement, PositionOrder, even};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{AssignRows, Op, ReceivedGroups};
+use bessemer_tensor::op::{AssignRows, Op, ReceivedGroups, Rule};
 use bessemer_units::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -252,6 +252,19 @@ impl<'a> Spreading<'a> {
         let rows = 0..whole.total_rows();
         self.list.push(Node::Collective(Collective { rows, ..whole }));
     }
+}
+
+/// Whether only those rows of a value are there that other ranks have sent.
+pub(crate) fn has_counted_rows(unit: &UnitProgram, id: usize) -> bool {
+    let nodes = || unit.lists.iter().flatten();
+    let receives = nodes().any(|node| matches!(node.op(), Some(Op::ReceivedGroups(_))));
+    receives
+        && nodes().any(|node| {
+            let counts = node.op().is_some_and(|op| {
+                is_grouped(op) || op.operands().iter().any(|operand| operand.name == Rule::LIVE)
+            });
+            counts && node.touches().iter().any(|touch| touch.value() == id)
+        })
 }
 
 /// Whether an operator reads or makes rows with the matrices of experts.

@@ -19,7 +19,8 @@ use crate::value::Class;
 use crate::verify::Violation;
 use bessemer_mesh::Placement;
 use bessemer_tensor::View;
-use bessemer_tensor::op::{Access, Op};
+use bessemer_tensor::op::{Access, Op, Rule};
+use std::collections::BTreeMap;
 
 /// Contents of a value with regard to the axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,7 @@ impl Holds {
 /// The first node that is wrong, with the value's name.
 pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Result<(), Box<Violation>> {
     let mut after: Option<Vec<Holds>> = None;
+    let mut away = BTreeMap::new();
     for &phase in phases {
         let holds = unit.values.iter().enumerate().map(|(id, value)| match value.class {
             // What earlier lists have left.
@@ -72,7 +74,7 @@ pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Resul
             Class::Parameter(_) if sharded(unit, id, rank) => Holds::Experts,
             _ => Holds::Own,
         });
-        let mut check = CheckingExperts { unit, rank, phase, holds: holds.collect() };
+        let mut check = CheckingExperts { unit, rank, phase, holds: holds.collect(), away: &mut away };
         for (at, node) in unit.list(phase).iter().enumerate() {
             check.node(at, node)?;
         }
@@ -92,6 +94,8 @@ struct CheckingExperts<'a> {
     rank: Rank,
     phase: Phase,
     holds: Vec<Holds>,
+    /// By place in the second memory.
+    away: &'a mut BTreeMap<u64, Holds>,
 }
 
 impl CheckingExperts<'_> {
@@ -126,6 +130,14 @@ impl CheckingExperts<'_> {
             Node::Collective(c) if c.axis == self.rank.axis => self.collective(at, c),
             Node::Start(c) if c.axis == self.rank.axis => {
                 Err(self.wrong(at, c.src.buffer.id as usize, format!("is started over {}", c.axis)))
+            }
+            Node::Offload(moved) => {
+                self.away.insert(moved.offset, self.holds[moved.value()]);
+                Ok(())
+            }
+            Node::Reload(moved) => {
+                self.holds[moved.value()] = self.away.get(&moved.offset).copied().unwrap_or(Holds::Nothing);
+                Ok(())
             }
             // Over other axes: what the ranks have of it, they have afterwards.
             Node::Collective(c) | Node::Start(c) if c.src.rows > 0 && c.dst.rows > 0 => {
@@ -240,7 +252,7 @@ impl CheckingExperts<'_> {
     fn other(&mut self, at: usize, op: &Op) -> Result<(), Box<Violation>> {
         let operands = op.operands();
         let read = || operands.iter().filter(|o| o.access != Access::Write);
-        let live = |name: &str| name == "live";
+        let live = |name: &str| name == Rule::LIVE;
         let received = read().any(|o| self.holds[o.view.buffer.id as usize] == Holds::Received);
         for o in read() {
             let wanted = match (received, live(o.name)) {

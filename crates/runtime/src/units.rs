@@ -11,6 +11,7 @@ use bessemer_program::{
     AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, experts, freeze, fuse, offload,
     overlap, partition, partition_activations, plan_memory, recompute, seal, split,
 };
+use bessemer_tensor::op::Op;
 use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
 
@@ -103,6 +104,10 @@ impl Plan<'_> {
         }
         if wanted(Rewrite::Freeze) && self.shape.purpose == Purpose::Train {
             freeze(&mut unit, frozen);
+        }
+        if self.experts.is_some() {
+            // Copies of rows travel: they are kept, unless a layer is computed again.
+            unit.again.retain(|again| !matches!(again.op, Op::Dispatch(_)));
         }
         if let Some(policy) = policy.filter(|_| wanted(Rewrite::Recompute)) {
             recompute(&mut unit, policy)?;

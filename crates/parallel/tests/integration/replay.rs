@@ -112,7 +112,8 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
             sent += traffic.volume.sent as f64;
         }
         assert_eq!(calls(&step, at), counted, "{}, rank {at}", layout.name);
-        if per_byte > 0.0 {
+        // On a device without values no row is exchanged.
+        if per_byte > 0.0 && layout.config.experts == 1 {
             let bytes = |event: &RankEvent| match event {
                 RankEvent::Send { busy, .. } => busy / per_byte,
                 _ => 0.0,

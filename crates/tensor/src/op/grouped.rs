@@ -120,8 +120,8 @@ impl Describe for GroupedLinearBackwardInput {
 }
 
 /// `dW_e (+)= sum over the groups of matrix e of the sum over their rows r of dy[r]^T x[r]`; zeros of a matrix without rows. The sum of
-/// each group is formed first, and the sums are added in the order of the groups: rows that come from several devices give the bits of a
-/// reduction over these.
+/// each group is formed first in f32, and the sums are added in the order of the groups: rows that come from several devices give the
+/// bits of a reduction over these. A gradient in fewer bits is rounded after each.
 ///
 /// Sharding: x (r, i), dy (r, o), offsets (s), dweight (e o, i); r summed, with offsets of these rows, o, i free, e, s whole; linear in
 /// dy, in x.

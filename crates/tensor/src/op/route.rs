@@ -156,7 +156,9 @@ impl Describe for RouteBackward {
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let n = rule.free("n", self.probabilities.rows);
-        rule.needs_offset(n);
+        if self.balance.is_some() {
+            rule.needs_offset(n);
+        }
         let (e, k) = (rule.whole("e", self.probabilities.cols), rule.whole("k", self.experts.cols));
         for name in ["probabilities", "dlogits"] {
             rule.dims(name, &[n], &[e]);

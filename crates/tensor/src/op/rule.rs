@@ -112,7 +112,7 @@ impl Rule {
     /// Name of the operand in which an operator reads the counters of its random numbers.
     pub(super) const COUNTERS: &'static str = "counters";
     /// Name of the operand that counts the rows that an operator touches.
-    pub(super) const LIVE: &'static str = "live";
+    pub const LIVE: &'static str = "live";
     /// Operands of which every device reads all.
     const WHOLE_NUMBERS: [&'static str; 3] = [Rule::STEP, Rule::COUNTERS, Rule::LIVE];
 

@@ -5,7 +5,8 @@ use bessemer_arch::TensorShardParam;
 use bessemer_mesh::{Axis, Mesh};
 use bessemer_program::CollectiveKind;
 use bessemer_runtime::{Collective, Ranks, StageRanks};
-use bessemer_tensor::{Backend, TensorError, View};
+use bessemer_tensor::{Backend, Stream, TensorError, View};
+use bessemer_units::DType;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Barrier, Condvar, Mutex};
 use std::time::Duration;
@@ -70,9 +71,22 @@ pub(crate) fn sum(terms: &[Vec<f32>]) -> Vec<f32> {
 }
 
 fn read(b: &mut dyn Backend, view: View) -> Result<Vec<f32>, TensorError> {
+    if view.dtype() == DType::U32 {
+        let mut bytes = vec![0; 4 * view.len()];
+        b.read_bytes(Stream::Compute, view, &mut bytes)?;
+        return Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word) as f32).collect());
+    }
     let mut values = vec![0.0; view.len()];
     b.read_f32(view, &mut values)?;
     Ok(values)
+}
+
+/// Values, or small counts.
+fn write(b: &mut dyn Backend, view: View, values: &[f32]) -> Result<(), TensorError> {
+    match view.dtype() {
+        DType::U32 => b.write_u32(view, &values.iter().map(|value| *value as u32).collect::<Vec<_>>()),
+        _ => b.write_f32(view, values),
+    }
 }
 
 /// The groups along one axis, each with its ranks.
@@ -135,7 +149,7 @@ impl AxisMember<'_> {
 
     fn all_reduce(&self, b: &mut dyn Backend, view: View) -> Result<(), TensorError> {
         let sum = sum(&self.all(b, view)?);
-        b.write_f32(view, &sum)
+        write(b, view, &sum)
     }
 
     fn collective(
@@ -152,7 +166,7 @@ impl AxisMember<'_> {
                 let mut at = 0;
                 c.parts(dst, self.group.size()).try_for_each(|part| {
                     at += part.len();
-                    b.write_f32(part, &all[at - part.len()..at])
+                    write(b, part, &all[at - part.len()..at])
                 })
             }
             CollectiveKind::Permute => {
