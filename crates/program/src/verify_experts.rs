@@ -226,7 +226,11 @@ impl CheckingExperts<'_> {
                 self.expect(at, &o.offsets, Groups)?;
                 let id = o.dweight.buffer.id as usize;
                 if !sharded(self.unit, id, self.rank) {
-                    return Err(self.wrong(at, id, "is no gradient of this rank's experts".into()));
+                    return Err(self.wrong(
+                        at,
+                        id,
+                        "is made as a gradient of experts, but every rank has all of the parameter".into(),
+                    ));
                 }
                 self.holds[id] = Experts;
             }
