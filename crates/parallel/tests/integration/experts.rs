@@ -278,13 +278,16 @@ fn all_tokens_may_go_to_one_rank() {
                 worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
             }
         }
-        // Tokens travel to the first rank and their gradients too; it sends back what it makes of them.
-        let (plan, experts, rows) =
-            (worker.plan(), mixture(true).experts.unwrap(), 8 * crate::pipelines::SEQ);
-        let (ranks, rows) = (plan.experts(), rows * experts.choices / plan.data_ranks());
-        let others = if worker.rank() == 0 { ranks - 1 } else { 1 };
+        // Tokens and gradients travel to the ranks of the first two experts, which send back what they make of them.
+        let (experts, ranks) = (mixture(true).experts.unwrap(), worker.plan().experts());
+        let tokens = 8 * crate::pipelines::SEQ / worker.plan().data_ranks();
+        let rows = |expert: usize| match expert * ranks / experts.count == worker.rank() {
+            true => (ranks - 1) * tokens,
+            false => tokens,
+        };
         let offsets = 4 * (experts.count + 1) * (ranks - 1);
-        let wanted = worker.model().layers * (offsets + 2 * others * rows * worker.model().width * 4);
+        let bytes = 2 * (rows(0) + rows(1)) * worker.model().width * 4;
+        let wanted = worker.model().layers * (offsets + bytes);
         ledger.clear();
         let made = worker_gradients(cpu, worker, 8, ledger);
         // Each layer has all choices at its first experts, whoever counted them.

@@ -3,6 +3,7 @@
 use crate::steps::{Layout, Zeros, layouts, rank};
 use bessemer_collectives::Ledger;
 use bessemer_filling::{RankFill, StepFill};
+use bessemer_mesh::Axis;
 use bessemer_parallel::{FillChoice, UpdateOps};
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{
@@ -107,7 +108,10 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
         worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
         let mut counted = BTreeMap::new();
         let (mut sent, rows) = (0.0, ledger.rows());
-        for (label, _, traffic) in rows.iter().filter(|(.., traffic)| traffic.calls > 0) {
+        // A reduction over one rank is a copy.
+        let alone = worker.plan().mesh.degree(Axis::Shard) == 1;
+        let called = rows.iter().filter(|(label, _, t)| t.calls > 0 && !(alone && label == "shard"));
+        for (label, _, traffic) in called {
             *counted.entry(label.as_str()).or_insert(0) += traffic.calls;
             sent += traffic.volume.sent as f64;
         }

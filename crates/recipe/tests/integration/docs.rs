@@ -456,8 +456,8 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "parallel.experts",
         "1 to 2^20; a divisor of `model.experts.count`",
-        &["1", "1048576"],
-        &["0", "1048577"],
+        &["1", "2 model.architecture=\"mixtral\""],
+        &["0", "1048577", "2", "3 model.architecture=\"mixtral\""],
     ),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),

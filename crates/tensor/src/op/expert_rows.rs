@@ -229,8 +229,8 @@ impl Describe for CombineRows {
 /// Gradients of [`CombineRows`]: `dx[rows[t, s]] = weights[t, s] dout[t]`, zeros in rows of no choice, and
 /// `dweights[t, s] = <dout[t], x[rows[t, s]]>`, 0 of a choice without a row.
 ///
-/// Sharding: x, dx (n k, d), sources (n k), rows, weights, dweights (n, k), dout (n, d); n free, d summed for dweights, k whole; linear
-/// in dout, and dweights in x, of which dx has nothing.
+/// Sharding: x, dx (n k, d), sources (n k), rows, weights, dweights (n, k), dout (n, d); n free, d summed for dweights, k whole; dweights
+/// linear in x, on which dx does not depend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CombineRowsBackward {
     /// `[N, D]`.
@@ -272,7 +272,6 @@ impl Describe for CombineRowsBackward {
         for name in ["rows", "weights", "dweights"] {
             rule.dims(name, &[n], &[k]);
         }
-        rule.linear("dout", Linear::Alone);
         rule.linear("x", Linear::Alone);
         rule.reduce("dx", TermReduction::Equal);
         rule
