@@ -434,9 +434,10 @@ impl ParallelConfig {
         self.tensor.ranks().saturating_mul(self.context)
     }
 
-    /// Fewest ranks that a job can have: data-parallel ranks, of which there may be more, are those of `shard`.
+    /// Fewest ranks that a job can have: data-parallel ranks, of which there may be more, are those of `shard`, or those that share experts.
     pub fn fewest_ranks(&self) -> u64 {
-        self.layer_ranks().saturating_mul(self.pipeline).saturating_mul(self.shard.max(1))
+        let data = if self.shard > 1 { self.shard } else { self.experts.max(1) };
+        self.layer_ranks().saturating_mul(self.pipeline).saturating_mul(data)
     }
 
     /// Number of which the sequences of a micro-batch are a multiple, so that the ranks of a layer can share its rows: those of micro-batches
