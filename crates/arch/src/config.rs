@@ -5,6 +5,7 @@ use crate::choices::{
     QkNormSpan, RopeScaling, RopeScalingKind,
 };
 use crate::experts::{Experts, ExpertsConfig};
+use crate::gates::{ExpertTraining, Gate};
 use crate::model::Model;
 use crate::named::{NAMED, named};
 use schemars::JsonSchema;
@@ -316,11 +317,23 @@ impl ModelConfig {
         }
     }
 
-    /// Weights of the balance loss and of the router's z-loss; zeros without experts.
-    pub fn expert_losses(&self) -> [f64; 2] {
-        let usual = || named(&self.architecture)?.experts.map(|_| ExpertsConfig::default());
-        let experts = self.experts.clone().or_else(usual);
-        experts.map_or([0.0; 2], |experts| [experts.balance, experts.z_loss])
+    /// Weights of the losses of experts, and the rate of their biases; zeros without experts, and of a table that cannot be.
+    pub fn expert_training(&self) -> ExpertTraining {
+        let base = named(&self.architecture).and_then(|model| model.experts);
+        let written = self.experts.clone().or_else(|| base.map(|_| ExpertsConfig::default()));
+        let training = |table: ExpertsConfig| {
+            let gate = table.resolve_gate(base.map_or_else(Gate::default, |experts| experts.gate))?;
+            table.training(&gate)
+        };
+        written.map(training).and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Numbers of sequences that must divide those of a micro-batch: groups of capacities and of balance losses.
+    pub fn sequences_multiple(&self) -> [u64; 2] {
+        let written = self.experts.as_ref();
+        let balance = written.and_then(|experts| experts.balance_over?.sequences()).unwrap_or(1);
+        let capacity = written.and_then(|experts| experts.capacity_sequences).unwrap_or(1);
+        [balance as u64, capacity].map(|of| of.clamp(1, 1 << 20))
     }
 
     /// Rows of the token table.

@@ -1,23 +1,41 @@
 //! Mixtures of experts: which layers have which experts, and how tokens choose among them.
 
-use crate::config::{ArchError, limits, positive, ranged};
+use crate::config::{ArchError, limits, positive};
+use crate::gates::{
+    BalanceCounts, BalanceOver, CapacityChoice, ChosenBy, DropChoice, Gate, GateChoice, ScoreChoice, Usual,
+};
 use crate::model::{MlpKind, Model};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Experts in place of the feed-forward block of a layer, each a block of its own; a softmax router chooses some for each token
+/// Experts in place of the feed-forward block of a layer, each a block of its own; a router chooses some for each token
 /// and weighs their results (Shazeer et al. 2017; Jiang et al. 2024, Mixtral).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
     /// E, experts of a layer.
     pub count: usize,
-    /// k, experts of a token.
+    /// k, experts of a token; where experts choose, in the mean.
     pub choices: usize,
     /// Width of an expert.
     pub width: usize,
     /// The k weights of a token are divided by their sum.
     pub renormalise: bool,
+    /// Scores, choices and their limits.
+    #[serde(default)]
+    pub gate: Gate,
+}
+
+impl Experts {
+    /// Experts whose tokens choose by softmax probabilities, without a capacity: `[count, choices, width]`.
+    pub fn top_k([count, choices, width]: [usize; 3], renormalise: bool) -> Experts {
+        Experts { count, choices, width, renormalise, gate: Gate::default() }
+    }
+
+    /// Experts among which the choices of a token are kept or dropped: its k, or all where experts choose.
+    pub fn candidates(&self) -> usize {
+        if self.gate.is_causal() { self.choices } else { self.count }
+    }
 }
 
 /// A feed-forward block beside the experts of a layer, which computes every token (Dai et al. 2024, DeepSeekMoE).
@@ -27,6 +45,9 @@ pub struct SharedExpert {
     pub width: usize,
     /// Its result is multiplied by the sigmoid of one number a token (Qwen2-MoE).
     pub gate: bool,
+    /// The experts' result and its own are weighed by a softmax of two numbers a token (Rajbhandari et al. 2022, PR-MoE).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mixed: bool,
 }
 
 /// Layers whose feed-forward block is experts.
@@ -109,7 +130,7 @@ impl ExpertLayers {
 }
 
 /// `[model.experts]`: experts in place of feed-forward blocks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExpertsConfig {
     /// Layers that have experts: "all", "alternate" (1, 3, 5, ...) or numbers of layers from 0. The others keep their feed-forward block.
@@ -117,54 +138,79 @@ pub struct ExpertsConfig {
     pub layers: Option<ExpertLayers>,
     /// Experts of each layer. Left out: the architecture's, else 8.
     pub count: Option<u64>,
-    /// Experts that compute each token. Left out: the architecture's, else 2.
+    /// Experts that compute each token; where experts choose, in the mean. Left out: the gate's or the architecture's, else 2.
     pub choices: Option<u64>,
     /// Width of an expert; 0 takes `ffn_width`. Left out: the architecture's, else `ffn_width`.
     pub width: Option<u64>,
-    /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's probabilities. Left out:
-    /// the architecture's, else true.
+    /// Usual values of the other keys: "top_k", "switch", "gshard", "deepseek" or "expert_choice". Left out: the architecture's.
+    pub gate: Option<GateChoice>,
+    /// Weights of a token's choices are divided by their sum (Mixtral, Qwen3); otherwise they are the router's scores. Left out:
+    /// the gate's or the architecture's, else true.
     pub renormalise: Option<bool>,
+    /// Scores of the router: "softmax" or "sigmoid". Left out: the gate's.
+    pub score: Option<ScoreChoice>,
+    /// Side that chooses: "tokens", or "experts", of which each takes its best tokens. Left out: the gate's.
+    pub chosen_by: Option<ChosenBy>,
+    /// Choices follow scores and a bias of each expert, which is moved once a step against its load (DeepSeek-V3). Left out: the gate's.
+    pub bias: Option<bool>,
+    /// Step of the biases; 0 leaves them as they are. Left out: 0.001.
+    pub bias_rate: Option<f64>,
+    /// Groups of experts among which a token chooses first. Left out: the gate's, 1.
+    pub groups: Option<u64>,
+    /// Groups that a token may use. Left out: all.
+    pub groups_kept: Option<u64>,
+    /// Factor on the weights. Left out: the gate's.
+    pub scale: Option<f64>,
+    /// Rows of an expert in training as a multiple of its share of a group's choices, beyond which choices are dropped; or "none". Left out:
+    /// the gate's.
+    pub capacity: Option<CapacityChoice>,
+    /// Sequences of a group; divides those of a micro-batch. Left out: 1.
+    pub capacity_sequences: Option<u64>,
+    /// Choices that are dropped: the last by "position", the last by "choice" and then position, or the smallest by "score". Left out: the
+    /// gate's.
+    pub drop: Option<DropChoice>,
+    /// Second choices are used at random, with twice their weight as probability (GShard). Left out: the gate's.
+    pub random_second: Option<bool>,
+    /// Largest relative noise on the router's input in training (Switch: 0.01). Left out: the gate's.
+    pub jitter: Option<f64>,
     /// Width of a feed-forward block beside the experts, which computes every token; 0: none. Left out: the architecture's, else 0.
     pub shared: Option<u64>,
     /// Its result is multiplied by the sigmoid of one number a token (Qwen2-MoE). Left out: the architecture's, else false.
     pub shared_gate: Option<bool>,
-    /// Weight of the balance loss of each sequence and layer, which is 1 where every expert has equally many tokens; 0 leaves it out.
-    pub balance: f64,
-    /// Weight of the router's z-loss, the mean of lse^2, lse the log-sum-exp of a token's router logits (ST-MoE: 1e-3); 0 leaves it out.
-    pub z_loss: f64,
-}
-
-impl Default for ExpertsConfig {
-    fn default() -> Self {
-        ExpertsConfig {
-            layers: None,
-            count: None,
-            choices: None,
-            width: None,
-            renormalise: None,
-            shared: None,
-            shared_gate: None,
-            balance: 0.01,
-            z_loss: 0.001,
-        }
-    }
+    /// The experts' result and that of the block beside them are weighed by a softmax of two numbers a token (PR-MoE). Left out: the
+    /// architecture's, else false.
+    pub residual: Option<bool>,
+    /// Weight of the balance loss of each layer, which is 1 where every expert has equally many tokens; 0 leaves it out. Left out: the gate's,
+    /// 0.01 for most.
+    pub balance: Option<f64>,
+    /// Tokens of one balance loss: those of a "sequence", of so many sequences of a micro-batch, or of a "batch", by the loads of the step
+    /// before. Left out: "sequence".
+    pub balance_over: Option<BalanceOver>,
+    /// Choices that the balance loss counts: those of "routing", or the best by "scores" alone. Left out: the gate's.
+    pub balance_counts: Option<BalanceCounts>,
+    /// Weight of the router's z-loss, the mean of lse^2, lse the log-sum-exp of a token's router logits (ST-MoE: 1e-3); 0 leaves it out. Left
+    /// out: the gate's, 0.001 for most.
+    pub z_loss: Option<f64>,
 }
 
 impl ExpertsConfig {
     /// The experts that this table means in a model whose feed-forward blocks are `ffn_width` wide. Keys left out are those of `base`.
     pub(crate) fn resolve(&self, base: Option<Experts>, ffn_width: usize) -> Result<Experts, ArchError> {
-        let base = base.unwrap_or(Experts { count: 8, choices: 2, width: ffn_width, renormalise: true });
+        let base = base.unwrap_or(Experts::top_k([8, 2, ffn_width], true));
+        let base = match self.gate.map(GateChoice::usual) {
+            Some(Usual { choices, renormalise, .. }) => Experts { choices, renormalise, ..base },
+            None => base,
+        };
         let width = self.width.map(|width| if width == 0 { ffn_width as u64 } else { width });
-        for (key, weight) in [("experts.balance", self.balance), ("experts.z_loss", self.z_loss)] {
-            ranged(key, weight, 0.0, 1.0)?;
-        }
         let experts = Experts {
             count: positive("experts.count", self.count, base.count, limits::EXPERTS)?,
             choices: positive("experts.choices", self.choices, base.choices, limits::EXPERTS)?,
             width: positive("experts.width", width, base.width, limits::FFN_WIDTH)?,
             renormalise: self.renormalise.unwrap_or(base.renormalise),
+            gate: self.resolve_gate(base.gate)?,
         };
         experts.check()?;
+        self.training(&experts.gate)?;
         Ok(experts)
     }
 
@@ -175,17 +221,20 @@ impl ExpertsConfig {
     ) -> Result<Option<SharedExpert>, ArchError> {
         let width = self.shared.unwrap_or(base.map_or(0, |shared| shared.width as u64));
         let gate = self.shared_gate.unwrap_or(base.is_some_and(|shared| shared.gate));
+        let mixed = self.residual.unwrap_or(base.is_some_and(|shared| shared.mixed));
+        let written = [("experts.shared_gate", self.shared_gate), ("experts.residual", self.residual)];
         if width == 0 {
-            return match self.shared_gate {
-                Some(true) => Err(ArchError {
-                    key: "experts.shared_gate",
+            return match written.into_iter().find(|(_, written)| *written == Some(true)) {
+                Some((key, _)) => Err(ArchError {
+                    key,
                     problem: "true without a shared block; set experts.shared, its width, or take this out"
                         .into(),
                 }),
-                _ => Ok(None),
+                None => Ok(None),
             };
         }
-        Ok(Some(SharedExpert { width: positive("experts.shared", Some(width), 1, limits::FFN_WIDTH)?, gate }))
+        let width = positive("experts.shared", Some(width), 1, limits::FFN_WIDTH)?;
+        Ok(Some(SharedExpert { width, gate, mixed }))
     }
 
     /// The table that resolves to these experts in these layers.
@@ -194,7 +243,7 @@ impl ExpertsConfig {
         layers: &ExpertLayers,
         shared: Option<SharedExpert>,
     ) -> ExpertsConfig {
-        ExpertsConfig {
+        let mut config = ExpertsConfig {
             layers: Some(layers.clone()),
             count: Some(experts.count as u64),
             choices: Some(experts.choices as u64),
@@ -202,8 +251,11 @@ impl ExpertsConfig {
             renormalise: Some(experts.renormalise),
             shared: Some(shared.map_or(0, |shared| shared.width as u64)),
             shared_gate: Some(shared.is_some_and(|shared| shared.gate)),
+            residual: Some(shared.is_some_and(|shared| shared.mixed)),
             ..ExpertsConfig::default()
-        }
+        };
+        experts.gate.write(&mut config);
+        config
     }
 }
 
@@ -217,7 +269,7 @@ impl Experts {
                 format!("wanted at most the {count} experts, found {choices}; change experts.count or this"),
             );
         }
-        if choices == 1 && renormalise && count > 1 {
+        if choices == 1 && renormalise && count > 1 && self.gate.is_causal() {
             return wrong(
                 "experts.renormalise",
                 "true with one choice makes every weight 1, and the router gets no gradient; set it to false or \
@@ -225,7 +277,7 @@ impl Experts {
                     .into(),
             );
         }
-        Ok(())
+        self.gate.check(self)
     }
 }
 
@@ -244,6 +296,13 @@ impl Model {
             positive(key, Some(value as u64), 1, most)?;
         }
         experts.check()?;
+        if self.shared_expert.is_some_and(|shared| shared.gate && shared.mixed) {
+            return Err(ArchError {
+                key: "experts.residual",
+                problem: "true beside shared_gate = true: one number or two weigh the block; set one of them to false"
+                    .into(),
+            });
+        }
         if self.mlp() != MlpKind::Gated || self.bias {
             let found = if self.bias { "bias = true" } else { "an activation without a gate" };
             return Err(ArchError {
@@ -296,8 +355,8 @@ impl Model {
     pub(crate) fn active_feed_forward(&self, layer: usize) -> usize {
         match self.experts_of(layer) {
             Some(experts) => {
-                let shared =
-                    self.shared_expert.map_or(0, |shared| 3 * shared.width + usize::from(shared.gate));
+                let gates = |shared: &SharedExpert| usize::from(shared.gate) + 2 * usize::from(shared.mixed);
+                let shared = self.shared_expert.map_or(0, |shared| 3 * shared.width + gates(&shared));
                 self.width * (experts.count + shared) + experts.choices * self.expert_parameters()
             }
             None => self.width * (self.mlp_in_width() + self.ffn_width),
@@ -320,7 +379,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ModelConfig, named};
+    use crate::{ExpertTraining, ModelConfig, named};
 
     /// Parameters, active ones and those of an expert, as published; FLOPs a token at 4,096 tokens.
     #[test]
@@ -350,17 +409,19 @@ mod tests {
         let of = |architecture: &str, width, experts: Option<ExpertsConfig>| {
             let architecture = architecture.to_owned();
             let config = ModelConfig { architecture, width, experts, ..Default::default() };
-            (config.resolve(Some(9)).unwrap().experts.unwrap(), config.expert_losses())
+            (config.resolve(Some(9)).unwrap().experts.unwrap(), config.expert_training())
         };
         let (qwen, losses) = of("qwen3-30b-a3b", None, None);
         assert_eq!(qwen, named("qwen3-30b-a3b").unwrap().experts.unwrap());
-        assert_eq!(losses, [0.01, 0.001]);
-        let fewer = ExpertsConfig { count: Some(16), balance: 0.5, ..Default::default() };
-        assert_eq!(of("qwen3-30b-a3b", None, Some(fewer)), (Experts { count: 16, ..qwen }, [0.5, 0.001]));
+        let usual = ExpertTraining { balance: 0.01, z_loss: 0.001, bias_rate: 0.0 };
+        assert_eq!(losses, usual);
+        let fewer = ExpertsConfig { count: Some(16), balance: Some(0.5), ..Default::default() };
+        let half = ExpertTraining { balance: 0.5, ..usual };
+        assert_eq!(of("qwen3-30b-a3b", None, Some(fewer)), (Experts { count: 16, ..qwen }, half));
         assert_eq!(of("qwen3-30b-a3b", Some(1024), None).0.width, 768);
         assert_eq!(of("mixtral", Some(512), None).0.width, 1408);
         let dense = ModelConfig { architecture: "llama".into(), ..Default::default() };
-        assert_eq!(dense.expert_losses(), [0.0; 2]);
+        assert_eq!(dense.expert_training(), ExpertTraining::default());
     }
 
     /// Layers with experts have their roles, the others those of a dense block; counts and FLOPs are sums over layers, and over the
@@ -409,7 +470,7 @@ mod tests {
             let config = ModelConfig::of(&model);
             assert_eq!(config.resolve(None).unwrap(), model);
         }
-        let shared = SharedExpert { width: 100, gate: true };
+        let shared = SharedExpert { width: 100, gate: true, mixed: false };
         let model = Model { expert_layers: alternate.clone(), shared_expert: Some(shared), ..all.clone() };
         let sum: f64 =
             model.split(3).unwrap().iter().map(|span| span.flops_per_token(&model, 100).total()).sum();

@@ -8,6 +8,7 @@ mod choices;
 mod config;
 mod experts;
 mod flops;
+mod gates;
 mod init;
 mod model;
 mod named;
@@ -25,6 +26,10 @@ pub use choices::{
 };
 pub use config::{ArchError, ModelConfig};
 pub use experts::{ExpertLayers, Experts, ExpertsConfig, LayerRule, SharedExpert};
+pub use gates::{
+    BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, ExpertTraining,
+    Gate, GateChoice, GroupChoice, ScoreChoice,
+};
 pub use init::Init;
 pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};

@@ -116,7 +116,7 @@ fn llama(
 
 /// Experts whose weights are renormalised.
 fn experts(count: usize, choices: usize, width: usize) -> Option<Experts> {
-    Some(Experts { count, choices, width, renormalise: true })
+    Some(Experts::top_k([count, choices, width], true))
 }
 
 /// The model of that name, with its published vocabulary.
@@ -175,8 +175,8 @@ pub fn named(name: &str) -> Option<Model> {
             norm_eps: 1e-6,
             rope_theta: 1_000_000.0,
             qkv_bias: true,
-            experts: Some(Experts { count: 60, choices: 4, width: 1408, renormalise: false }),
-            shared_expert: Some(SharedExpert { width: 5632, gate: true }),
+            experts: Some(Experts::top_k([60, 4, 1408], false)),
+            shared_expert: Some(SharedExpert { width: 5632, gate: true, mixed: false }),
             ..llama(151_936, 2048, 24, 5632, 16, 16)
         },
         "qwen3-30b-a3b" => Model {
@@ -193,7 +193,7 @@ pub fn named(name: &str) -> Option<Model> {
             rope_theta: 10_000.0,
             qk_norm: true,
             qk_norm_span: QkNormSpan::Width,
-            experts: Some(Experts { count: 64, choices: 8, width: 1024, renormalise: false }),
+            experts: Some(Experts::top_k([64, 8, 1024], false)),
             ..llama(50_304, 2048, 16, 1024, 16, 16)
         },
         _ => return None,

@@ -171,6 +171,10 @@ fn expert_slices(model: &Model, of: impl Fn(usize) -> Vec<Slice>) -> Vec<Slice> 
     })
 }
 
+fn expert_count(model: &Model) -> usize {
+    model.experts.map_or(0, |experts| experts.count)
+}
+
 fn shared_width(model: &Model) -> usize {
     model.shared_expert.map_or(0, |shared| shared.width)
 }
@@ -199,6 +203,9 @@ const EXPERTS: RoleRow = RoleRow {
     grid: GridPart::Replicated,
     ..MATRIX
 };
+
+/// Numbers of the experts of a layer that are no trained parameters: once a step they follow from the loads. f32 whatever the type of weights.
+const ROUTING_STATE: RoleRow = RoleRow { class: ParamClass::Bias, dim: None, sharded_loop: None, ..EXPERTS };
 
 /// Bias of a linear map of a layer.
 const BIAS: RoleRow = RoleRow {
@@ -338,12 +345,26 @@ roles! {
     RouterWeight: RoleRow {
         name: "mlp.router.weight",
         values: RoleValues::Matrix(|model| {
-            vec![(Part::Router, model.width, model.experts.map_or(0, |experts| experts.count))]
+            vec![(Part::Router, model.width, expert_count(model))]
         }),
         dim: None,
         gradient: GradientSum::IfSequenceParallel,
         sharded_loop: None,
         ..EXPERTS
+    },
+    RouterCorrection: RoleRow {
+        name: "mlp.router.correction",
+        present: |model| model.experts.is_some_and(|experts| experts.gate.bias),
+        values: RoleValues::Vector(0.0, expert_count),
+        ..ROUTING_STATE
+    },
+    RouterLoads: RoleRow {
+        name: "mlp.router.loads",
+        present: |model| {
+            model.experts.is_some_and(|experts| experts.gate.balance_over.sequences().is_none())
+        },
+        values: RoleValues::Vector(1.0, expert_count),
+        ..ROUTING_STATE
     },
     ExpertsGateUpWeight: RoleRow {
         name: "mlp.experts.gate_up.weight",
@@ -384,6 +405,15 @@ roles! {
         name: "mlp.shared.gate.weight",
         present: |model| model.shared_expert.is_some_and(|shared| shared.gate),
         values: RoleValues::Matrix(|model| vec![(Part::Router, model.width, 1)]),
+        dim: None,
+        gradient: GradientSum::IfSequenceParallel,
+        sharded_loop: None,
+        ..EXPERTS
+    },
+    MixtureWeight: RoleRow {
+        name: "mlp.mixture.weight",
+        present: |model| model.shared_expert.is_some_and(|shared| shared.mixed),
+        values: RoleValues::Matrix(|model| vec![(Part::Router, model.width, 2)]),
         dim: None,
         gradient: GradientSum::IfSequenceParallel,
         sharded_loop: None,
@@ -459,6 +489,11 @@ impl ParamRole {
     /// Returns true for the matrices of all experts of a layer, one below the other.
     pub fn stacks_experts(self) -> bool {
         matches!(self, ParamRole::ExpertsGateUpWeight | ParamRole::ExpertsDownWeight)
+    }
+
+    /// Returns true for numbers that are set from the loads of experts once a step, and not trained.
+    pub fn is_routing_state(self) -> bool {
+        matches!(self, ParamRole::RouterCorrection | ParamRole::RouterLoads)
     }
 
     /// The identity of the parameter in layer `layer`, or outside the layers for a role of the embedding or the head.

@@ -175,9 +175,14 @@ fn elementwise(kind: Kind, m: &mut Maker<'_>) -> Result<Op, TensorError> {
         }
         .into(),
         Kind::Add(n, d) => Add { a: m.act(n, d)?, b: m.act(n, d)?, out: m.act(n, d)? }.into(),
-        Kind::Dropout(n, d) => {
-            Dropout { x: m.act(n, d)?, out: m.act(n, d)?, mask: m.dropout()?, global_cols: d }.into()
+        Kind::Dropout(n, d) => Dropout {
+            x: m.act(n, d)?,
+            out: m.act(n, d)?,
+            mask: m.dropout()?,
+            noise: Noise::Bernoulli,
+            global_cols: d,
         }
+        .into(),
         Kind::Embedding(n, d) => Embedding {
             table: m.f32(8192, d)?,
             tensor_shard: None,

@@ -39,7 +39,7 @@ fn all(b: &mut dyn Backend) -> Vec<Op> {
         Fill { dst: x, value: 0.5 }.into(),
         Copy { src: x, dst: y }.into(),
         Add { a: x, b: y, out: z }.into(),
-        Dropout { x, out: z, mask, global_cols: x.cols }.into(),
+        Dropout { x, out: z, mask, noise: Noise::Bernoulli, global_cols: x.cols }.into(),
         Activation { kind, x, out: z }.into(),
         ActivationBackward { kind, x, dout: y, dx: z }.into(),
         Gated { live: None, kind, gate: wide, up, out }.into(),

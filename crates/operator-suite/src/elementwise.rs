@@ -111,7 +111,18 @@ pub(crate) fn gated_rows_agree_with_the_reference_also_in_place(suite: &Suite<'_
     });
     each(suite, "add gated rows backward", 4e-5, |s, r, c, gap| {
         let (dout, y, dy) = (s.act(r, c, gap), s.act(r, c, 0), s.act(r, c, 1));
-        AddGatedRowsBackward { dout, y, gates: s.strided(r, 1, gap), dy, dgates: s.strided(r, 1, 1) }.into()
+        let (gates, dgates) = (s.strided(r, 1, gap), s.strided(r, 1, 1));
+        AddGatedRowsBackward { dout, y, gates, mixed: None, dy, dgates }.into()
+    });
+    each(suite, "mixed rows", 2e-6, |s, r, c, gap| {
+        let (x, y, gates) = (s.act(r, c, gap), s.act(r, c, 0), s.strided(r, 2, gap));
+        AddGatedRows { x, y, gates, out: if gap == 1 { x } else { s.act(r, c, 1) } }.into()
+    });
+    each(suite, "mixed rows backward", 4e-5, |s, r, c, gap| {
+        let (dout, y, dy) = (s.act(r, c, gap), s.act(r, c, 0), s.act(r, c, 1));
+        let mixed = Some(MixedRows { x: s.act(r, c, 0), dx: s.act(r, c, gap) });
+        AddGatedRowsBackward { dout, y, gates: s.strided(r, 2, gap), mixed, dy, dgates: s.strided(r, 2, 1) }
+            .into()
     });
 }
 
@@ -120,7 +131,14 @@ pub(crate) fn dropout_is_the_mask_by_element_number(suite: &Suite<'_>) {
         each(suite, "dropout", 0.0, |s, r, c, gap| {
             let mask = s.dropout(0.4, RngKey::new(1, 9, "dropout"), first);
             let x = s.act(r, c, gap);
-            Dropout { x, out: if gap == 1 { x } else { s.act(r, c, 0) }, mask, global_cols: c }.into()
+            Dropout {
+                x,
+                out: if gap == 1 { x } else { s.act(r, c, 0) },
+                mask,
+                noise: Noise::Bernoulli,
+                global_cols: c,
+            }
+            .into()
         });
     }
 }
@@ -130,7 +148,7 @@ pub(crate) fn dropout_keeps_the_mean_and_the_right_share(suite: &Suite<'_>) {
     let out = suite.run(suite.fastest(), 2, &|s| {
         let mask = s.dropout(0.25, RngKey::new(4, 0, "share"), 0);
         let x = s.values(100, 400, &ones);
-        Dropout { x, out: x, mask, global_cols: x.cols }.into()
+        Dropout { x, out: x, mask, noise: Noise::Bernoulli, global_cols: x.cols }.into()
     });
     let kept = out[0].iter().filter(|&&x| x > 0.0).count() as f32 / 40_000.0;
     let mean = out[0].iter().sum::<f32>() / 40_000.0;
@@ -152,7 +170,14 @@ pub(crate) fn any_small_shape_agrees(suite: &Suite<'_>) {
         });
         suite.check("dropout", 0.0, &|s| {
             let mask = s.dropout(0.5, RngKey::new(1, 9, "any"), gap as u64);
-            Dropout { x: s.act(r, c, gap), out: s.act(r, c, 0), mask, global_cols: c }.into()
+            Dropout {
+                x: s.act(r, c, gap),
+                out: s.act(r, c, 0),
+                mask,
+                noise: Noise::Bernoulli,
+                global_cols: c,
+            }
+            .into()
         });
         Ok(())
     };

@@ -12,12 +12,24 @@ const SHAPES: [(usize, usize, usize); 5] = [(1, 1, 1), (7, 3, 2), (40, 8, 2), (3
 fn route(s: &mut Setup, (n, e, k): (usize, usize, usize), renormalise: bool) -> Route {
     Route {
         logits: s.strided(n, e, 1),
+        bias: None,
         probabilities: s.strided(n, e, 2),
         experts: s.index_mat(n, k),
+        preferred: None,
         weights: s.strided(n, k, 1),
         lse: renormalise.then(|| s.mat(1, n)),
-        renormalise,
+        gate: Gate::softmax(renormalise),
     }
+}
+
+/// Gates with biases, in groups of experts where the number of experts is a multiple of four, and the choices by scores alone.
+fn biased_route(s: &mut Setup, shape: (usize, usize, usize), score: Score) -> Route {
+    let (n, e, k) = shape;
+    let (groups, kept) = if e % 4 == 0 && k <= e / 2 { (4, 2) } else { (1, 1) };
+    let gate = Gate { score, groups, kept, scale: 2.5, ..Gate::softmax(score == Score::Sigmoid) };
+    let bias: Vec<f32> = (0..e).map(|e| 0.1 * (1.0 + 2.0 * e as f32).sin()).collect();
+    let bias = Some(s.values(1, e, &bias));
+    Route { bias, preferred: Some(s.index_mat(n, k)), lse: None, gate, ..route(s, shape, false) }
 }
 
 pub(crate) fn routes_agree_with_the_reference(suite: &Suite<'_>) {
@@ -25,6 +37,11 @@ pub(crate) fn routes_agree_with_the_reference(suite: &Suite<'_>) {
         for renormalise in [false, true] {
             suite.check(&format!("route {shape:?} {renormalise}"), 2e-6, &|s| {
                 route(s, shape, renormalise).into()
+            });
+        }
+        for score in [Score::Softmax, Score::Sigmoid] {
+            suite.check(&format!("route with biases {shape:?} {score:?}"), 2e-6, &|s| {
+                biased_route(s, shape, score).into()
             });
         }
     }
@@ -44,7 +61,7 @@ pub(crate) fn ties_go_to_the_lower_expert(suite: &Suite<'_>) {
 }
 
 fn route_backward(s: &mut Setup, route: &Route, sequences: usize, losses: bool) -> RouteBackward {
-    let Route { probabilities, experts, weights, renormalise, .. } = *route;
+    let Route { probabilities, experts, weights, gate, .. } = *route;
     let (n, e, k) = (probabilities.rows, probabilities.cols, weights.cols);
     let counts = s.index_mat(sequences, e);
     let span = TokenSpan::whole(n / sequences);
@@ -56,8 +73,8 @@ fn route_backward(s: &mut Setup, route: &Route, sequences: usize, losses: bool) 
         weights,
         dweights: s.strided(n, k, 1),
         balance: losses.then(|| BalanceTerm { counts, weight: s.values(1, 2, &[0.1, 0.03]) }),
-        z_loss: losses.then(|| (lse, s.values(1, 2, &[0.2, 0.05]))),
-        renormalise,
+        z_loss: (losses && gate.score == Score::Softmax).then(|| (lse, s.values(1, 2, &[0.2, 0.05]))),
+        gate,
         span,
         dlogits: s.strided(n, e, 1),
     }
@@ -79,7 +96,12 @@ pub(crate) fn gradients_of_routes_and_balance_losses_agree_with_the_reference(su
                 let span = TokenSpan::whole(n / sequences);
                 s.launch(&CountChoices { experts: forward.experts, span, counts }.into()).unwrap();
                 let (probabilities, value) = (forward.probabilities, s.mat(1, sequences));
-                BalanceLoss { probabilities, counts, choices: k, span, value }.into()
+                BalanceLoss { probabilities, counts, choices: k, normalise: losses, span, value }.into()
+            });
+            suite.check(&format!("gradient of a route of sigmoids {what}"), 2e-6, &|s| {
+                let forward = biased_route(s, (n, e, k), Score::Sigmoid);
+                s.launch(&forward.into()).unwrap();
+                route_backward(s, &forward, sequences, losses).into()
             });
         }
     }
@@ -100,7 +122,7 @@ fn rows(s: &mut Setup, (n, e, k): (usize, usize, usize)) -> Rows {
     s.backend.write_u32(experts, &chosen).unwrap();
     let (rows, sources, offsets) = (s.index_mat(n, k), s.index_mat(1, n * k), s.index_mat(1, e + 1));
     let found = Rows { experts, rows, sources, offsets };
-    s.launch(&AssignRows { experts, rows, sources, offsets }.into()).unwrap();
+    s.launch(&AssignRows { experts, kept: None, rows, sources, offsets }.into()).unwrap();
     found
 }
 
@@ -302,7 +324,7 @@ pub(crate) fn experts_rows_and_offsets_past_the_end_are_named(suite: &Suite<'_>)
             other => panic!("{other}"),
         };
         let fewer = s.index_mat(1, 4);
-        let assign = AssignRows { experts, rows, sources, offsets: fewer };
+        let assign = AssignRows { experts, kept: None, rows, sources, offsets: fewer };
         named(s.launch(&assign.into()).unwrap_err(), "experts", 3);
         let counts = s.index_mat(3, 3);
         named(
@@ -325,9 +347,9 @@ pub(crate) fn experts_rows_and_offsets_past_the_end_are_named(suite: &Suite<'_>)
 }
 
 const T: usize = 12;
-const D: usize = 6;
+pub(crate) const D: usize = 6;
 const E: usize = 4;
-const F: usize = 5;
+pub(crate) const F: usize = 5;
 const K: usize = 2;
 
 /// A layer of gated experts with SiLU on the inputs of the golden values, forward and backward.
@@ -351,32 +373,51 @@ fn filled(s: &mut Setup, rows: usize, cols: usize, of: impl Fn(f64, f64) -> f64)
     s.values(rows, cols, &values)
 }
 
+/// Inputs of the golden values: of T tokens and E experts.
+pub(crate) struct Inputs {
+    pub(crate) x: View,
+    pub(crate) router: View,
+    pub(crate) gate_up: View,
+    pub(crate) down: View,
+    pub(crate) dy: View,
+}
+
+impl Inputs {
+    pub(crate) fn new(s: &mut Setup, tokens: usize, experts: usize) -> Inputs {
+        let (f, d) = (F as f64, D as f64);
+        Inputs {
+            x: filled(s, tokens, D, |t, j| (1.0 + 1.7 * t + 0.9 * j + 0.13 * t * j).sin()),
+            router: filled(s, experts, D, |e, j| (0.5 + 2.3 * e + 1.1 * j + 0.29 * e * j).cos()),
+            gate_up: filled(s, experts * 2 * F, D, |row, j| {
+                let (e, h) = ((row / (2.0 * f)).floor(), row % (2.0 * f));
+                match h < f {
+                    true => 0.5 * (0.3 + 0.7 * e + 1.3 * h + 0.5 * j + 0.11 * e * h * j).sin(),
+                    false => {
+                        let h = h - f;
+                        0.5 * (0.2 + 0.9 * e + 0.6 * h + 1.1 * j + 0.07 * e * h * j).cos()
+                    }
+                }
+            }),
+            down: filled(s, experts * D, F, |row, h| {
+                let (e, j) = ((row / d).floor(), row % d);
+                0.5 * (0.8 + 1.1 * e + 0.4 * j + 1.7 * h + 0.05 * e * j * h).sin()
+            }),
+            dy: filled(s, tokens, D, |t, j| (0.4 + 0.8 * t + 1.3 * j).cos()),
+        }
+    }
+}
+
 impl Layer {
     fn run(mut s: Setup, renormalise: bool, losses: bool) -> Layer {
         let s_ = &mut s;
-        let x = filled(s_, T, D, |t, j| (1.0 + 1.7 * t + 0.9 * j + 0.13 * t * j).sin());
-        let router = filled(s_, E, D, |e, j| (0.5 + 2.3 * e + 1.1 * j + 0.29 * e * j).cos());
-        let (f, d) = (F as f64, D as f64);
-        let gate_up = filled(s_, E * 2 * F, D, |row, j| {
-            let (e, h) = ((row / (2.0 * f)).floor(), row % (2.0 * f));
-            match h < f {
-                true => 0.5 * (0.3 + 0.7 * e + 1.3 * h + 0.5 * j + 0.11 * e * h * j).sin(),
-                false => {
-                    let h = h - f;
-                    0.5 * (0.2 + 0.9 * e + 0.6 * h + 1.1 * j + 0.07 * e * h * j).cos()
-                }
-            }
-        });
-        let down = filled(s_, E * D, F, |row, h| {
-            let (e, j) = ((row / d).floor(), row % d);
-            0.5 * (0.8 + 1.1 * e + 0.4 * j + 1.7 * h + 0.05 * e * j * h).sin()
-        });
-        let dy = filled(s_, T, D, |t, j| (0.4 + 0.8 * t + 1.3 * j).cos());
+        let Inputs { x, router, gate_up, down, dy } = Inputs::new(s_, T, E);
         let (logits, probabilities, weights) = (s_.mat(T, E), s_.mat(T, E), s_.mat(T, K));
         let (experts, rows, sources) = (s_.index_mat(T, K), s_.index_mat(T, K), s_.index_mat(1, T * K));
         let (offsets, counts) = (s_.index_mat(1, E + 1), s_.index_mat(1, E));
         let lse = Some(s_.mat(1, T));
-        let route = Route { logits, probabilities, experts, weights, lse, renormalise };
+        let chosen_by = Gate::softmax(renormalise);
+        let (bias, preferred) = (None, None);
+        let route = Route { logits, bias, probabilities, experts, preferred, weights, lse, gate: chosen_by };
         let r = T * K;
         let [dispatched, out, dout, ddispatched] = std::array::from_fn(|_| s_.mat(r, D));
         let [hidden, dhidden] = std::array::from_fn(|_| s_.mat(r, 2 * F));
@@ -402,7 +443,7 @@ impl Layer {
             plain.into(),
             route.into(),
             CountChoices { experts, span: TokenSpan::whole(T), counts }.into(),
-            AssignRows { experts, rows, sources, offsets }.into(),
+            AssignRows { experts, kept: None, rows, sources, offsets }.into(),
             Dispatch { x, sources, choices: K, out: dispatched }.into(),
             GroupedLinear { x: dispatched, weight: gate_up, offsets, out: hidden }.into(),
             Gated { live: None, kind, gate, up, out: gated }.into(),
@@ -430,7 +471,7 @@ impl Layer {
                 dweights,
                 balance: losses.then_some(BalanceTerm { counts, weight: balance }),
                 z_loss: lse.filter(|_| losses).map(|lse| (lse, z)),
-                renormalise,
+                gate: chosen_by,
                 span: TokenSpan::whole(T),
                 dlogits,
             }
@@ -463,7 +504,9 @@ impl Layer {
         let span = TokenSpan::whole(T / sequences);
         self.s.launch(&CountChoices { experts, span, counts }.into()).unwrap();
         let (probabilities, choices) = (self.route.probabilities, experts.cols);
-        self.s.launch(&BalanceLoss { probabilities, counts, choices, span, value }.into()).unwrap();
+        self.s
+            .launch(&BalanceLoss { probabilities, counts, choices, normalise: false, span, value }.into())
+            .unwrap();
         self.read(value).iter().sum::<f64>() / T as f64
     }
 }

@@ -79,8 +79,21 @@ pub(crate) fn experts(suite: &Suite<'_>) {
         let (logits, probabilities, weights) = (s.values(n, e, &scores), s.mat(n, e), s.mat(n, k));
         let (experts, counts) = (s.index_mat(n, k), s.index_mat(2, e));
         let (lse, value, span) = (s.mat(1, n), s.mat(1, 2), TokenSpan::whole(n / 2));
-        for renormalise in [false, true] {
-            let route = Route { logits, probabilities, experts, weights, lse: Some(lse), renormalise };
+        let sigmoid = Gate { score: Score::Sigmoid, scale: 2.5, ..Gate::softmax(true) };
+        for gate in [Gate::softmax(false), Gate::softmax(true), sigmoid] {
+            let is_softmax = gate.score == Score::Softmax;
+            let bias = (!is_softmax).then(|| s.values(1, e, &[0.2, -0.1, 0.05]));
+            let all = Route {
+                logits,
+                bias,
+                probabilities,
+                experts,
+                preferred: None,
+                weights,
+                lse: Some(lse),
+                gate,
+            };
+            let route = if is_softmax { all } else { Route { lse: None, ..all } };
             s.launch(&route.into()).unwrap();
             s.launch(&CountChoices { experts, span, counts }.into()).unwrap();
             let w = noise("weights of experts", n * k);
@@ -92,7 +105,7 @@ pub(crate) fn experts(suite: &Suite<'_>) {
                 dweights,
                 balance: None,
                 z_loss: None,
-                renormalise,
+                gate,
                 span,
                 dlogits,
             };
@@ -102,9 +115,18 @@ pub(crate) fn experts(suite: &Suite<'_>) {
             let weight = s.values(1, 2, &[1.0, 0.7]);
             let balance = Some(BalanceTerm { counts, weight });
             s.launch(&RouteBackward { dweights: zeros, balance, ..none }.into()).unwrap();
-            let loss = BalanceLoss { probabilities, counts, choices: k, span, value };
+            let loss = BalanceLoss { probabilities, counts, choices: k, normalise: !is_softmax, span, value };
             let both = [route.into(), loss.into()];
             hold_all(suite, &mut s, "balance", &both, logits, value, &[0.7, 0.7], dlogits);
+            let loads = s.values(1, e, &[1.6, 0.5, 0.9]);
+            let balance = Some(BalanceTerm { counts: loads, weight });
+            s.launch(&RouteBackward { dweights: zeros, balance, ..none }.into()).unwrap();
+            let loss = BalanceLoss { counts: loads, value: value.columns(0, 1), ..loss };
+            let both = [route.into(), loss.into()];
+            hold_all(suite, &mut s, "balance by loads", &both, logits, loss.value, &[0.7], dlogits);
+            if !is_softmax {
+                continue;
+            }
             // d lse^2 = 2 lse d lse: held at the values of lse.
             s.launch(&route.into()).unwrap();
             let slope: Vec<f32> = s.read(lse).iter().map(|lse| 2.0 * 0.7 * lse).collect();
@@ -112,7 +134,7 @@ pub(crate) fn experts(suite: &Suite<'_>) {
             hold(suite, &mut s, "z-loss of a router", &route.into(), logits, lse, &slope, dlogits);
         }
         let (rows, sources, offsets) = (s.index_mat(n, k), s.index_mat(1, r), s.index_mat(1, e + 1));
-        s.launch(&AssignRows { experts, rows, sources, offsets }.into()).unwrap();
+        s.launch(&AssignRows { experts, kept: None, rows, sources, offsets }.into()).unwrap();
         let (x, out, dx) = (s.mat(n, d), s.mat(r, d), s.mat(n, d));
         let w = noise("rows", r * d);
         let dout = s.values(r, d, &w);
@@ -145,10 +167,17 @@ pub(crate) fn gated_rows(suite: &Suite<'_>) {
         let (x, y, gates, out) = (s.mat(n, d), s.mat(n, d), s.mat(n, 1), s.mat(n, d));
         let w = noise("gated rows", n * d);
         let (dout, dy, dgates) = (s.values(n, d, &w), s.mat(n, d), s.mat(n, 1));
-        s.launch(&AddGatedRowsBackward { dout, y, gates, dy, dgates }.into()).unwrap();
+        s.launch(&AddGatedRowsBackward { dout, y, gates, mixed: None, dy, dgates }.into()).unwrap();
         let forward = AddGatedRows { x, y, gates, out }.into();
         hold(suite, &mut s, "gated rows", &forward, y, out, &w, dy);
         hold(suite, &mut s, "gates of rows", &forward, gates, out, &w, dgates);
+        let (gates, dgates, dx) = (s.mat(n, 2), s.mat(n, 2), s.mat(n, d));
+        let mixed = Some(MixedRows { x, dx });
+        s.launch(&AddGatedRowsBackward { dout, y, gates, mixed, dy, dgates }.into()).unwrap();
+        let forward = AddGatedRows { x, y, gates, out }.into();
+        for (what, of, by) in [("x", x, dx), ("y", y, dy), ("gates", gates, dgates)] {
+            hold(suite, &mut s, &format!("{what} of mixed rows"), &forward, of, out, &w, by);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod background;
 mod elementwise;
 mod embedding;
 mod experts;
+mod gates;
 mod gradients;
 mod late;
 mod linear;

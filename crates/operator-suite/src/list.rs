@@ -2,8 +2,8 @@
 
 use crate::{
     Devices, Suite, attention, attention_blocks, attention_golden, attention_masks, backend, background,
-    elementwise, embedding, experts, gradients, linear, loss, norm, not_a_number, optimizer, quantised,
-    sharding, tensor_shards,
+    elementwise, embedding, experts, gates, gradients, linear, loss, norm, not_a_number, optimizer,
+    quantised, sharding, tensor_shards,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -118,6 +118,13 @@ macro_rules! operator_suite {
                 a_layer_has_the_golden_values
                     [route route_backward count_choices balance_loss assign_rows dispatch dispatch_backward combine_rows
                     combine_rows_backward grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
+            }
+            gates {
+                deepseeks_gate_has_the_golden_values [route balance_loss count_choices],
+                capacities_have_the_golden_values [keep_choices assign_rows],
+                kept_choices_are_those_of_the_reference [keep_choices random_numbers dropout],
+                jitter_keeps_the_mean [dropout],
+                wrong_gates_and_capacities_are_refused,
             }
             gradients {
                 experts [route route_backward balance_loss dispatch_backward combine_rows combine_rows_backward

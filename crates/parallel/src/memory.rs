@@ -62,18 +62,25 @@ struct Placing<'a> {
     parts: &'a [Parts],
     /// By unit: this rank among those over which it is sharded.
     ranks: &'a [usize],
-    dtype: DType,
+    /// Type of the values or gradients of a group.
+    dtype: &'a dyn Fn(usize) -> DType,
 }
 
 impl Placing<'_> {
-    fn buffer(&mut self, class: &'static str, name: &str, len: usize) -> Result<View, TensorError> {
-        Ok(self.backend.alloc(BufferSpec { class, name, dtype: self.dtype, len })?.vector())
+    fn buffer(
+        &mut self,
+        class: &'static str,
+        (group, name): (usize, &str),
+        len: usize,
+    ) -> Result<View, TensorError> {
+        let dtype = (self.dtype)(group);
+        Ok(self.backend.alloc(BufferSpec { class, name, dtype, len })?.vector())
     }
 
     /// A unit whole, this rank's part within it.
     fn kept(&mut self, class: &'static str, number: usize) -> Result<Stretch, TensorError> {
         let unit = &self.units[number];
-        let whole = self.buffer(class, &unit.name, unit.len())?;
+        let whole = self.buffer(class, (unit.group, &unit.name), unit.len())?;
         let own = self.parts[number].range(self.ranks[number]);
         Ok(Stretch { whole, own: whole.columns(own.start, own.len()) })
     }
@@ -84,7 +91,7 @@ impl Placing<'_> {
         let (longest, count) = (layers().map(|unit| unit.len()).max().unwrap_or(0), layers().count());
         let of_group = if group > 0 { format!(" of group {group}") } else { String::new() };
         let name = |turn: usize| format!("{class} of layers{of_group}, {turn}");
-        (0..turns.min(count)).map(|turn| self.buffer("gathered", &name(turn), longest)).collect()
+        (0..turns.min(count)).map(|turn| self.buffer("gathered", (group, &name(turn)), longest)).collect()
     }
 
     /// A part kept, the whole unit elsewhere: a layer in memory that layers share, another unit in its own.
@@ -92,10 +99,12 @@ impl Placing<'_> {
         let unit = &self.units[number];
         let whole = match unit.layer {
             Some(layer) => shared[layer % shared.len()].columns(0, unit.len()),
-            None => self.buffer("gathered", &format!("{class} of {}", unit.name), unit.len())?,
+            None => {
+                self.buffer("gathered", (unit.group, &format!("{class} of {}", unit.name)), unit.len())?
+            }
         };
         let own = self.parts[number].range(self.ranks[number]).len();
-        Ok(Stretch { whole, own: self.buffer(class, &unit.name, own)? })
+        Ok(Stretch { whole, own: self.buffer(class, (unit.group, &unit.name), own)? })
     }
 
     /// Every unit that `takes` accepts, cut if `cuts`.
@@ -145,20 +154,22 @@ impl ParamMemory {
         let (stage, types, groups) = (job.plan.stage, job.types, job.plan.groups.list());
         let parts: Vec<Parts> = units.iter().map(FlatUnit::parts).collect();
         let ranks: Vec<usize> = units.iter().map(|unit| job.plan.shard_index(unit.group, coord)).collect();
-        let dtype = types.weights.dtype();
-        let mut placing = Placing { backend, units, parts: &parts, ranks: &ranks, dtype };
+        let of_values = |group: usize| groups[group].values.unwrap_or(types.weights.dtype());
+        let of_gradients = |_: usize| types.gradients.dtype();
+        let mut placing = Placing { backend, units, parts: &parts, ranks: &ranks, dtype: &of_values };
         let cuts = |unit: &FlatUnit| stage == Stage::Zero3 && unit.ranks > 1;
         let values = placing.all("weights", (&cuts, 2), &|_| true)?;
         let values: Vec<Stretch> = values.into_iter().flatten().collect();
-        placing.dtype = types.gradients.dtype();
+        placing.dtype = &of_gradients;
         let trained = |unit: &FlatUnit| groups[unit.group].trainable;
         // Where passes leave terms of some gradients, they leave terms of all.
         let settles = job.plan.settles();
         let gradients = placing.all("gradients", (&|_| settles, 1), &trained)?;
         let adds = settles && job.program.micro_batches() > 1;
         let largest = gradients.iter().flatten().map(|g| g.own.len()).max().filter(|_| adds);
-        let term =
-            largest.map(|len| placing.buffer("gathered", "gradients of a micro-batch", len)).transpose()?;
+        let term = largest
+            .map(|len| placing.buffer("gathered", (0, "gradients of a micro-batch"), len))
+            .transpose()?;
         let mut places: Vec<Option<(View, Option<View>)>> = vec![None; specs.len()];
         for ((unit, value), grad) in units.iter().zip(&values).zip(&gradients) {
             for (index, range) in &unit.params {

@@ -7,8 +7,9 @@
 use crate::config::Stage;
 use crate::error::ParallelError;
 use crate::plan::{Coord, Plan};
-use bessemer_arch::{Model, ParamId};
+use bessemer_arch::{Model, ParamId, ParamRole};
 use bessemer_mesh::Axis;
+use bessemer_units::DType;
 use std::collections::BTreeMap;
 
 /// Parameters that are reduced and sharded alike.
@@ -22,6 +23,8 @@ pub struct ParamGroup {
     pub reduce_axes: Vec<Axis>,
     /// Whether the parameters are trained. Frozen ones have no gradients, no optimizer state and no traffic but gathers of values.
     pub trainable: bool,
+    /// Type of the values, if it is not that of the run's weights.
+    pub values: Option<DType>,
 }
 
 impl ParamGroup {
@@ -32,6 +35,18 @@ impl ParamGroup {
             shard_axes: vec![Axis::Shard],
             reduce_axes: vec![Axis::Replicate],
             trainable: true,
+            values: None,
+        }
+    }
+
+    /// What follows from the loads of experts: f32, whole on every rank, not trained.
+    fn routing_state() -> ParamGroup {
+        ParamGroup {
+            name: "routing".into(),
+            shard_axes: Vec::new(),
+            reduce_axes: vec![Axis::Replicate, Axis::Shard],
+            trainable: false,
+            values: Some(DType::F32),
         }
     }
 }
@@ -77,15 +92,24 @@ impl ParamGroups {
         self.members.is_empty()
     }
 
-    /// The groups of a model whose experts are spread over data-parallel ranks: they reduce and shard the gradients of other parameters, and
-    /// have experts of their own. `sharded`: state is sharded over them too.
-    pub(crate) fn with_experts(model: &Model, sharded: bool) -> ParamGroups {
+    /// The groups of a model. `spread`: its experts are spread over data-parallel ranks, which reduce and shard the gradients of other
+    /// parameters, and have experts of their own. `sharded`: state is sharded over them too.
+    pub(crate) fn of_model(model: &Model, spread: bool, sharded: bool) -> ParamGroups {
         let mut groups = ParamGroups::default();
-        let experts = ParamGroup { name: EXPERTS.into(), ..ParamGroup::dense() };
-        let dense = &mut groups.list[0];
-        if sharded { &mut dense.shard_axes } else { &mut dense.reduce_axes }.push(Axis::Expert);
-        let ids = model.params().into_iter().map(|spec| spec.id);
-        groups.add(experts, ids.filter(|id| id.role().stacks_experts()));
+        let mut routing = ParamGroup::routing_state();
+        let of = |has: fn(ParamRole) -> bool| {
+            model.params().into_iter().map(|spec| spec.id).filter(move |id| has(id.role()))
+        };
+        if spread {
+            let experts = ParamGroup { name: EXPERTS.into(), ..ParamGroup::dense() };
+            let dense = &mut groups.list[0];
+            if sharded { &mut dense.shard_axes } else { &mut dense.reduce_axes }.push(Axis::Expert);
+            groups.add(experts, of(ParamRole::stacks_experts));
+            routing.reduce_axes.push(Axis::Expert);
+        }
+        if of(ParamRole::is_routing_state).next().is_some() {
+            groups.add(routing, of(ParamRole::is_routing_state));
+        }
         groups
     }
 
@@ -117,6 +141,12 @@ impl ParamGroups {
                     group.name,
                     bessemer_mesh::label(&wanted),
                     bessemer_mesh::label(&axes)
+                )));
+            }
+            if group.trainable && ids().any(|id| self.of(id) == number && id.role().is_routing_state()) {
+                return Err(ParallelError::Layout(format!(
+                    "parameter group {:?} is trained and has numbers that follow from the loads of experts: wanted a frozen group of theirs",
+                    group.name
                 )));
             }
             if self.list[..number].iter().any(|other| other.name == group.name) {

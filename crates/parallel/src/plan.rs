@@ -193,10 +193,7 @@ impl Plan {
             overlap: config.overlap,
             in_flight: config.pieces_in_flight(),
             annotations: config.annotate.clone(),
-            groups: match experts {
-                1 => ParamGroups::default(),
-                _ => ParamGroups::with_experts(model, shard > 1),
-            },
+            groups: ParamGroups::of_model(model, experts > 1, shard > 1),
         };
         // What one rank's part refuses, every rank's does.
         let line = plan.tensor_shard(model, plan.coord(0))?.model;
@@ -271,6 +268,14 @@ impl Plan {
         sequences: usize,
         lengths: &[usize],
     ) -> Result<(), ParallelError> {
+        for (key, of) in model.experts.map_or([("", 1); 2], |experts| experts.gate.sequences()) {
+            if !sequences.is_multiple_of(of) {
+                return Err(ParallelError::Layout(format!(
+                    "model.experts.{key} = {of}: wanted micro-batches of a multiple of so many sequences, found {sequences} \
+                     (train.micro_batch, 1 with parallel.context); set it to a divisor, or change the micro-batch"
+                )));
+            }
+        }
         let checked = self.stream().check(&self.tensor_shard(model, self.coord(0))?, sequences, lengths);
         checked.map_err(|e| match e {
             ModelError::TensorShard(problem) => ParallelError::Layout(problem),

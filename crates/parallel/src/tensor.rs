@@ -264,7 +264,8 @@ impl TensorGroup {
         let part = |view: View, len: usize, way: &str| {
             let rows = len / view.cols.max(1);
             match rows <= view.rows {
-                true => Ok((rows > 0).then(|| view.rows(0, rows))),
+                // Of no rows too: a rank that neither sends nor receives still has the type of the values.
+                true => Ok([view.rows(0, rows)]),
                 false => Err(outside(format!(
                     "{}: {rows} rows are {way}, and there is room for {}",
                     c.name, view.rows

@@ -14,7 +14,7 @@ use crate::prepare::{Needs, Prepared, prepare, prepare_evaluation};
 use crate::steps::RankStep;
 use crate::tie::Tie;
 use crate::window::Update;
-use bessemer_arch::Model;
+use bessemer_arch::{Model, ParamRole, Unit};
 use bessemer_collectives::{Communicator, DeviceCommunicator, HostStaging, Reduce, Stopwatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_runtime::{
@@ -126,6 +126,8 @@ pub struct Worker {
     pub(crate) rank_losses: Vec<u64>,
     /// Choices of experts, as [`Worker::sum_loads`] has summed them last.
     loads: Vec<u32>,
+    /// Numbers of one layer's experts.
+    of_experts: Vec<f32>,
     pub(crate) control: ControlMessages,
     /// The second memory of offloaded activations.
     pub(crate) offloading: Option<Offloading>,
@@ -262,6 +264,7 @@ impl Worker {
             evaluated: Vec::new(),
             rank_losses: Vec::new(),
             loads: Vec::new(),
+            of_experts: Vec::new(),
             control: ControlMessages::default(),
             offloading: None,
             watch,
@@ -511,6 +514,42 @@ impl Worker {
             self.world.all_reduce("loads of experts", &mut self.loads[..], Reduce::Sum)?;
         }
         Ok(&self.loads)
+    }
+
+    /// Sets what follows from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an
+    /// update: loads as multiples of their mean, and corrections, each moved by `rate` against the deviation of its expert's load from the
+    /// mean (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn set_routing_state(&mut self, backend: &mut dyn Backend, rate: f32) -> Result<(), ParallelError> {
+        let experts = self.whole.experts.map_or(0, |experts| experts.count);
+        for chunk in &self.chunks {
+            for param in chunk.decoder.params() {
+                let role = param.spec.id.role();
+                let (true, Unit::Layer(layer)) = (role.is_routing_state(), param.spec.id.unit()) else {
+                    continue;
+                };
+                let loads = self.loads.get(layer * experts..(layer + 1) * experts).unwrap_or_default();
+                let mean = loads.iter().map(|load| f64::from(*load)).sum::<f64>() / experts.max(1) as f64;
+                if mean == 0.0 {
+                    continue;
+                }
+                self.of_experts.resize(experts, 0.0);
+                backend.read_f32(param.value, &mut self.of_experts)?;
+                for (value, load) in self.of_experts.iter_mut().zip(loads) {
+                    let load = f64::from(*load);
+                    *value = match role == ParamRole::RouterLoads {
+                        true => (load / mean) as f32,
+                        false if load == mean => *value,
+                        false if load < mean => *value + rate,
+                        false => *value - rate,
+                    };
+                }
+                backend.write_f32(param.value, &self.of_experts)?;
+            }
+        }
+        Ok(())
     }
 
     /// Bits of every rank's part of the loss that [`Worker::sum_over_data`] summed last, by rank. Nothing of a job of one rank.

@@ -124,7 +124,7 @@ fn rank(
     let Settings { optimizer, types, several, offload } = settings;
     let kfac = KfacConfig { inverse_every: 1, ..KfacConfig::default() };
     let optim = OptimConfig { optimizer, kfac, ..OptimConfig::default() };
-    let experts = Experts { count: 4, choices: 2, width: 16, renormalise: true };
+    let experts = Experts::top_k([4, 2, 16], true);
     let model = &Model { experts: (config.experts > 1).then_some(experts), ..model.clone() };
     let plan = Plan::new(config, RANKS, model, optim.optimizer).unwrap();
     let mut cpu = CpuBackend::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();

@@ -136,7 +136,8 @@ impl Layout {
     /// The model of a style that the layout is tried on. Stages that step on their own have no table in common.
     pub fn model(&self, style: Style, context: usize) -> Result<Model, bessemer_arch::ArchError> {
         let model = if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) };
-        let experts = self.mixture.then_some(MIXTURE);
+        // 8 experts of a layer, of which each token chooses 2.
+        let experts = self.mixture.then(|| Experts::top_k([8, 2, 32], true));
         model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), experts, ..m })
     }
 
@@ -441,9 +442,6 @@ pub fn in_int8(ranks: usize, sequences: usize) -> Vec<Layout> {
     list.sort_by_key(|l| l.ranks);
     list
 }
-
-/// Experts of a layer of a mixture: 8, of which each token chooses 2.
-const MIXTURE: Experts = Experts { count: 8, choices: 2, width: 32, renormalise: true };
 
 /// Layouts of at most `ranks` ranks of a mixture of experts, for steps of `sequences` sequences: experts on every rank and over 2, 4 and 8 of
 /// them, with copies, ZeRO, tensor, sequence and context parallelism and pipelines, up to four axes at once.

@@ -126,6 +126,9 @@ pub(crate) fn localize(
             };
             o.mask.first = o.mask.first.wrapping_add(before as u64);
         }
+        (Op::KeepChoices(o), Op::KeepChoices(w)) => {
+            o.here.skip = w.here.skip + origin("kept").map_or(0, |(_, first)| first);
+        }
         (Op::Embedding(o), Op::Embedding(w)) => {
             o.tensor_shard = origin("table")
                 .filter(|(dim, _)| *dim == 0)

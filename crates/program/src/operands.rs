@@ -8,7 +8,7 @@ use crate::partition::{LayoutConflict, Partition};
 use crate::rank::AxisRole;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Dim, Placement, even};
+use bessemer_mesh::{Dim, Placement, PositionOrder, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Add, Copy, Fill, Op, Operand};
 
@@ -28,6 +28,10 @@ impl Partition<'_> {
                 Ok(self.local_view(id, view, placement))
             }
             (Placement::Replicate, None) => Ok(self.local_view(id, view, placement)),
+            (Placement::Replicate, Some(0)) if self.has_stretches() => {
+                let remedy = "make it where its rows are";
+                Err(self.conflict(op, id, "a rank's rows are several stretches of it", remedy))
+            }
             (Placement::Replicate, Some(dim)) => Ok(self.sliced(id, view, dim)),
             (Placement::Shard { dim: 0 }, None) => Ok(match columns {
                 Some(name) if view.cols < self.global.values[id].cols => self.gather_columns(id, view, name),
@@ -42,6 +46,11 @@ impl Partition<'_> {
                 Err(self.conflict(op, id, "it needs the sum", "reduce it before this operator"))
             }
         }
+    }
+
+    /// Whether a rank's rows do not follow each other in the whole.
+    fn has_stretches(&self) -> bool {
+        self.rank.divides_rows_first() && self.rank.order != PositionOrder::Consecutive
     }
 
     /// A view of a value as it lies here.

@@ -384,6 +384,7 @@ impl Partition<'_> {
         self.set_first_token(&mut local, &launch.op, origins);
         let inner = match &launch.op {
             Op::Dropout(o) if self.rank.divides_rows_first() => self.inner_rows(o.x),
+            Op::KeepChoices(o) if self.rank.divides_rows_first() => self.inner_rows(o.kept),
             _ => RowsPart { parts: 1, index: 0 },
         };
         for op in self.rank.stretches(local, &launch.op, origins, inner) {

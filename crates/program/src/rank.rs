@@ -2,7 +2,7 @@
 
 use bessemer_mesh::{Axis, BlockSchedule, ContextMethod, ContextSharing, DimRange, PositionOrder};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{Dropout, DropoutMask, Op, Positions};
+use bessemer_tensor::op::{Dropout, DropoutMask, Op, Positions, TokenRows};
 
 /// How an axis shards what the layers compute.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,6 +100,11 @@ impl Rank {
             (Op::Attention(o), Op::Attention(w)) => o.mask.queries = self.positions(w.shape.seq, self.index),
             (Op::AttentionBackward(o), Op::AttentionBackward(w)) => {
                 o.mask.queries = self.positions(w.shape.seq, self.index);
+            }
+            (Op::KeepChoices(o), Op::KeepChoices(w)) => {
+                let positions = self.positions(w.experts.rows, self.index);
+                let count = w.experts.rows / self.degree;
+                o.here = TokenRows { positions, count, skip: inner.index * o.kept.rows };
             }
             // Elements are numbered by row. Every n-th row is a row of a matrix with n times as many columns.
             (Op::Dropout(o), Op::Dropout(w)) => {

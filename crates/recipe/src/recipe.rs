@@ -147,7 +147,11 @@ impl Recipe {
 
     /// Number of which the sequences of a micro-batch are a multiple ([`ParallelConfig::sequences_multiple`]).
     fn sequences_multiple(&self) -> u64 {
-        self.parallel.sequences_multiple(&self.lengths())
+        let of_ranks = self.parallel.sequences_multiple(&self.lengths());
+        self.model.sequences_multiple().into_iter().fold(of_ranks, |multiple, of| {
+            let fits = (1..=of).find(|n| multiple.saturating_mul(*n).is_multiple_of(of));
+            multiple.saturating_mul(fits.unwrap_or(of))
+        })
     }
 
     /// All lengths of sequences.

@@ -147,6 +147,14 @@ impl Cache {
                 found: capacity.to_string(),
             });
         }
+        if model.experts.is_some_and(|experts| !experts.gate.is_causal()) {
+            return Err(ModelError::Shape {
+                what: "decoding",
+                wanted: "experts.chosen_by = \"tokens\": a token is decoded before later ones are known".into(),
+                found: "\"experts\", which choose among all tokens of a sequence; evaluate the model, or train one whose tokens choose"
+                    .into(),
+            });
+        }
         let kv = model.kv_heads * model.head_dim;
         let widest = model.vocab_size.max(model.mlp_in_width()).max(model.qkv_width()).max(kv);
         let most = isize::MAX as usize / 4 / widest / capacity;

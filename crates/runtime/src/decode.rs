@@ -5,6 +5,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::step::check_indices;
 use crate::units::StageUnit;
+use bessemer_arch::Unit;
 use bessemer_program::{OneDevice, Phase, StepValues, run};
 use bessemer_tensor::op::AttentionSlots;
 use bessemer_tensor::{Backend, TensorError, View};
@@ -219,10 +220,13 @@ impl Decoder {
         external: &[View],
         values: &StepValues,
     ) -> Result<(), TensorError> {
-        // The parameters of one layer stand behind those of the one before.
+        // Parameters of a layer follow each other, in one order for all layers of a kind.
+        let first_of = |layer: usize| self.units[1 + layer].parameters.first().copied().unwrap_or_default();
         let kind = cache.kinds[layer];
         let unit = &mut cache.pass_mut(pass).layers[kind];
-        unit.parameters.clone_from(&self.units[1 + layer].parameters);
+        let before = first_of(unit.unit.layer().unwrap_or_default());
+        unit.parameters.iter_mut().for_each(|at| *at = *at + first_of(layer) - before);
+        unit.unit = Unit::Layer(layer);
         self.decode_unit(backend, cache, |c| &c.pass(pass).layers[kind], external, values)?;
         let [x, x_out] = cache.stream;
         if x != x_out {

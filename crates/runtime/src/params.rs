@@ -18,7 +18,7 @@ pub struct Param {
     pub grad: Option<View>,
 }
 
-/// Allocates values ("weights") and, if asked, gradients ("gradients") of every parameter.
+/// Allocates values ("weights") of every parameter and, if asked, gradients ("gradients") of those that can be trained.
 pub(crate) fn alloc(
     backend: &mut dyn Backend,
     specs: Vec<ParamSpec>,
@@ -32,7 +32,8 @@ pub(crate) fn alloc(
             backend.alloc(buffer).map(|b| b.matrix(rows, cols))
         };
         let value = tensor("weights")?;
-        let grad = if gradients { Some(tensor("gradients")?) } else { None };
+        let trained = gradients && !spec.id.role().is_routing_state();
+        let grad = if trained { Some(tensor("gradients")?) } else { None };
         params.push(Param { spec, value, grad });
     }
     Ok(params)

@@ -70,9 +70,9 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
 
 /// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_runtime::LossSum::auxiliary).
 pub fn losses(recipe: &Recipe) -> Vec<WeighedLoss> {
-    let [balance, router] = recipe.model.expert_losses();
+    let experts = recipe.model.expert_training();
     let of = |name, weight| WeighedLoss { name, weight };
-    [of(Z_LOSS, recipe.train.z_loss), of(BALANCE_LOSS, balance), of(ROUTER_Z_LOSS, router)]
+    [of(Z_LOSS, recipe.train.z_loss), of(BALANCE_LOSS, experts.balance), of(ROUTER_Z_LOSS, experts.z_loss)]
         .into_iter()
         .filter(|loss| loss.weight > 0.0)
         .collect()

@@ -126,7 +126,7 @@ impl Layer {
         let factor = m.f32(1, 2)?;
         m.backend.write_f32(factor, &[0.01, 0.01 / n as f32])?;
         let ((gate, up), (dgate, dup)) = (halves(pre), halves(dpre));
-        let (kind, renormalise, accumulate) = (ActivationKind::Silu, true, false);
+        let (kind, chosen_by, accumulate) = (ActivationKind::Silu, Gate::softmax(true), false);
         let mut ops = Vec::new();
         let mut routing = |op: Op| ops.push((true, op));
         // The router reads and writes f32.
@@ -138,10 +138,32 @@ impl Layer {
             routing(Copy { src: x, dst: read }.into());
         }
         routing(linear(read, router, logits, true).into());
-        routing(Route { logits, probabilities, experts, weights, lse: Some(lse), renormalise }.into());
+        routing(
+            Route {
+                logits,
+                bias: None,
+                probabilities,
+                experts,
+                preferred: None,
+                weights,
+                lse: Some(lse),
+                gate: chosen_by,
+            }
+            .into(),
+        );
         routing(CountChoices { experts, span: TokenSpan::whole(n), counts }.into());
-        routing(BalanceLoss { probabilities, counts, choices: k, span: TokenSpan::whole(n), value }.into());
-        routing(AssignRows { experts, rows, sources, offsets }.into());
+        routing(
+            BalanceLoss {
+                probabilities,
+                counts,
+                choices: k,
+                normalise: false,
+                span: TokenSpan::whole(n),
+                value,
+            }
+            .into(),
+        );
+        routing(AssignRows { experts, kept: None, rows, sources, offsets }.into());
         routing(Dispatch { x, sources, choices: k, out: dispatched }.into());
         ops.extend(
             [
@@ -188,7 +210,7 @@ impl Layer {
             dweights,
             balance,
             z_loss,
-            renormalise,
+            gate: chosen_by,
             span: TokenSpan::whole(n),
             dlogits,
         };

@@ -1,7 +1,7 @@
 //! What llama.cpp calls the architectures, keys and tensors of a model.
 
 use super::metadata::Value;
-use crate::hf::layout::{Mapped, Order, Part, absent_biases, kind, written};
+use crate::hf::layout::{Mapped, Order, Part, absent_biases, is_exported, kind, written};
 use crate::hf::{gpt2, llama};
 use bessemer_arch::{
     ActivationChoice, Experts, Model, ParamId, ParamRole, RopeScaling, RopeScalingKind, Unit,
@@ -50,6 +50,9 @@ impl Architecture {
                     llama.push(text.into());
                 }
             };
+            for key in experts.gate.unusual() {
+                need(false, &format!("experts.{key} (llama and qwen3moe have the gate top_k)"));
+            }
             need(experts.renormalise, "experts.renormalise = false (llama and qwen3moe divide by the sum)");
             need(
                 model.expert_layers.is_all(),
@@ -97,6 +100,7 @@ impl Architecture {
             model
                 .params()
                 .into_iter()
+                .filter(|p| is_exported(p.id.role()))
                 .map(|p| Mapped { parts: of(p.id), name: p.name, shape: p.shape })
                 .collect()
         };
@@ -111,7 +115,7 @@ impl Architecture {
     fn parts(self, m: &Model, id: ParamId) -> Vec<Part> {
         use ParamRole as R;
         let (queries, keys) = (m.heads * m.head_dim, m.kv_heads * m.head_dim);
-        let experts = m.experts.unwrap_or(Experts { count: 0, choices: 0, width: 1, renormalise: true });
+        let experts = m.experts.unwrap_or(Experts::top_k([0, 0, 1], true));
         // The others turn rows that are half a head apart, as here.
         let turned = if self == Architecture::Llama { Order::RotaryPairs(m.head_dim) } else { Order::Same };
         let list: &[(&str, usize, Order)] = match id.role() {

@@ -72,7 +72,7 @@ impl Family {
 
     /// The keys of config.json about experts, in place of those of Llama.
     pub(super) fn config(self, m: &Model, balance: Option<f64>) -> Map<String, Value> {
-        let Some(Experts { count, choices, width, renormalise }) = m.experts else { return Map::new() };
+        let Some(Experts { count, choices, width, renormalise, .. }) = m.experts else { return Map::new() };
         let value = match self {
             Family::Mixtral => json!({ "num_local_experts": count, "intermediate_size": width }),
             Family::Olmoe => json!({
@@ -165,8 +165,9 @@ impl Family {
             shared: Some(shared),
             shared_gate: Some(shared > 0),
             // There the loss is k times that of here, and a mean over layers instead of a sum.
-            balance: coefficient * choices as f64 / of_them,
-            z_loss: 0.0,
+            balance: Some(coefficient * choices as f64 / of_them),
+            z_loss: Some(0.0),
+            ..ExpertsConfig::default()
         })
     }
 }
@@ -179,6 +180,11 @@ pub(super) fn obstacles(m: &Model, experts: &Experts) -> Vec<String> {
             list.push(text.into());
         }
     };
+    for key in experts.gate.unusual() {
+        need(false, &format!("experts.{key} (classes with experts have the gate top_k)"));
+    }
+    let mixed = m.shared_expert.is_some_and(|shared| shared.mixed);
+    need(!mixed, "experts.residual = true (blocks beside experts are added)");
     match Family::of(m) {
         Some(Family::Mixtral) => {
             need(
@@ -193,7 +199,7 @@ pub(super) fn obstacles(m: &Model, experts: &Experts) -> Vec<String> {
         }
         Some(Family::Qwen2) => {
             need(m.window.is_none(), "a window with a shared block (Qwen2-MoE has none)");
-            let gated = m.shared_expert.is_none_or(|shared| shared.gate);
+            let gated = m.shared_expert.is_none_or(|shared| shared.gate || shared.mixed);
             need(gated, "a shared block without experts.shared_gate (that of Qwen2-MoE has one)");
         }
         Some(Family::Qwen3) => {

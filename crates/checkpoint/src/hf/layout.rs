@@ -1,6 +1,6 @@
 //! Where each parameter of a model stands in Hugging Face files: one table for writing and reading.
 
-use bessemer_arch::{Model, ParamId, ParamRole, Placement, Unit};
+use bessemer_arch::{Model, ParamId, ParamRole, ParamSpec, Placement, Unit};
 use std::collections::BTreeSet;
 
 /// A stretch of rows of a parameter that is a tensor of its own in the files.
@@ -124,7 +124,8 @@ impl Style {
             Style::Llama => super::llama::parts(model, id),
             Style::Opt => super::opt::parts(model, id),
         };
-        model.params().into_iter().map(|p| Mapped { parts: of(p.id), name: p.name, shape: p.shape }).collect()
+        let mapped = |p: ParamSpec| Mapped { parts: of(p.id), name: p.name, shape: p.shape };
+        model.params().into_iter().filter(|p| is_exported(p.id.role())).map(mapped).collect()
     }
 }
 
@@ -144,6 +145,11 @@ pub(crate) fn written(choice: impl serde::Serialize) -> String {
         Ok(serde_json::Value::String(name)) => name,
         other => format!("{other:?}"),
     }
+}
+
+/// Whether files hold the parameters of a role. Loads of a step serve the balance loss of the next one alone.
+pub(crate) fn is_exported(role: ParamRole) -> bool {
+    role != ParamRole::RouterLoads
 }
 
 /// Roles of the parameters that the formats have tensors for.
@@ -185,7 +191,8 @@ pub(crate) fn foreign_choices(m: &Model) -> Vec<String> {
             list.push(text);
         }
     };
-    for role in ParamRole::all().filter(|role| role.occurs_in(m) && !FORMAT_ROLES.contains(role)) {
+    let foreign = |role: &ParamRole| role.occurs_in(m) && is_exported(*role) && !FORMAT_ROLES.contains(role);
+    for role in ParamRole::all().filter(foreign) {
         need(false, format!("parameters of role {role:?} (no tensor holds them)"));
     }
     need(m.placement == Placement::Pre, format!("placement = {} (only pre)", written(m.placement)));

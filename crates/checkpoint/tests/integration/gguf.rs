@@ -2,8 +2,8 @@
 //! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>). llama.cpp itself reads them in `bench/peers/serve/llama_cpp.py`.
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, Model, PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind,
-    SharedExpert, named,
+    ActivationChoice, ExpertLayers, Experts, Gate, Model, PositionChoice, QkNormSpan, RopeScaling,
+    RopeScalingKind, ScoreChoice, SharedExpert, named,
 };
 use bessemer_checkpoint::gguf::{GgufExport, GgufReport, GgufTokenizer, GgufWeights, export_gguf};
 use bessemer_checkpoint::{CheckpointError, HostTensors, TensorsFrom};
@@ -291,7 +291,7 @@ fn relatives_of_llama_and_16_bit_types() {
 /// Gates, ups and downs of a layer's experts are a tensor each, sizes innermost first; routers are f32.
 #[test]
 fn experts_are_stacked_by_matrix() {
-    let experts = Some(Experts { count: 3, choices: 2, width: 32, renormalise: true });
+    let experts = Some(Experts::top_k([3, 2, 32], true));
     let mixtral = Model { experts, ..sized("llama") };
     let qwen3 = Model { qk_norm: true, ..mixtral.clone() };
     for (model, name, length) in [(mixtral, "llama", "32"), (qwen3, "qwen3moe", "96")] {
@@ -362,7 +362,9 @@ fn stretched_angles_are_divisors() {
 #[test]
 fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
     let (gpt2, llama) = (sized("gpt2"), sized("llama"));
-    let experts = |renormalise| Some(Experts { count: 3, choices: 2, width: 32, renormalise });
+    let experts = |renormalise| Some(Experts::top_k([3, 2, 32], renormalise));
+    let gate = Gate { score: ScoreChoice::Sigmoid, bias: true, ..Gate::default() };
+    let sigmoids = experts(true).map(|of| Experts { gate, ..of });
     let scaled = RopeScaling { kind: RopeScalingKind::Llama3, factor: 2.0, ..RopeScaling::default() };
     for (model, words) in [
         (
@@ -382,6 +384,10 @@ fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
         ),
         (Model { document_end: Some(3), ..llama.clone() }, vec!["document_mask"]),
         (
+            Model { experts: sigmoids, qk_norm: true, ..llama.clone() },
+            vec!["experts.score = sigmoid", "experts.bias = true"],
+        ),
+        (
             Model { experts: experts(false), qk_norm: true, ..llama.clone() },
             vec!["experts.renormalise = false"],
         ),
@@ -397,7 +403,7 @@ fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
         (
             Model {
                 experts: experts(true),
-                shared_expert: Some(SharedExpert { width: 8, gate: true }),
+                shared_expert: Some(SharedExpert { width: 8, gate: true, mixed: false }),
                 ..llama.clone()
             },
             vec!["a shared block"],

@@ -7,7 +7,7 @@
 )]
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, Placement,
+    ActivationChoice, ExpertLayers, Experts, Gate, InitChoice, LayerRule, Model, NormChoice, Placement,
     PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind, SharedExpert, named,
 };
 use bessemer_checkpoint::format::SafetensorsFile;
@@ -51,21 +51,17 @@ fn llama() -> Model {
 }
 
 fn mixtral() -> Model {
-    Model {
-        experts: Some(Experts { count: 3, choices: 2, width: 5, renormalise: true }),
-        ffn_width: 5,
-        ..llama()
-    }
+    Model { experts: Some(Experts::top_k([3, 2, 5], true)), ffn_width: 5, ..llama() }
 }
 
 fn qwen3_moe() -> Model {
-    let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
+    let experts = Experts::top_k([4, 3, 7], false);
     Model { experts: Some(experts), qk_norm: true, ..llama() }
 }
 
 fn qwen2_moe() -> Model {
-    let experts = Experts { count: 4, choices: 3, width: 7, renormalise: false };
-    let shared_expert = Some(SharedExpert { width: 9, gate: true });
+    let experts = Experts::top_k([4, 3, 7], false);
+    let shared_expert = Some(SharedExpert { width: 9, gate: true, mixed: false });
     Model { experts: Some(experts), shared_expert, qkv_bias: true, ..llama() }
 }
 
@@ -273,8 +269,24 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
         ),
         (Model { window: Some(4), qkv_bias: false, ..qwen2_moe() }, "a window with a shared block"),
         (
-            Model { shared_expert: Some(SharedExpert { width: 9, gate: false }), ..qwen2_moe() },
+            Model {
+                shared_expert: Some(SharedExpert { width: 9, gate: false, mixed: false }),
+                ..qwen2_moe()
+            },
             "a shared block without experts.shared_gate",
+        ),
+        (
+            Model { shared_expert: Some(SharedExpert { width: 9, gate: false, mixed: true }), ..qwen2_moe() },
+            "experts.residual = true",
+        ),
+        (
+            Model {
+                experts: mixtral()
+                    .experts
+                    .map(|of| Experts { gate: Gate { scale: Some(2.5), ..Gate::default() }, ..of }),
+                ..mixtral()
+            },
+            "experts.scale (classes",
         ),
         (Model { qk_norm: true, qkv_bias: false, ..qwen2_moe() }, "a shared block with qk_norm"),
         (Model { qkv_bias: true, ..mixtral() }, "qkv_bias without a shared block"),
@@ -510,7 +522,8 @@ fn the_weight_of_the_balance_loss_goes_both_ways() {
         serde_json::from_slice(&fs::read(dir.join("config.json")).unwrap()).unwrap();
     assert_eq!(config["router_aux_loss_coef"], 0.02);
     let back = import_hf(&dir).unwrap().config();
-    assert_eq!((back.resolve(None).unwrap(), back.expert_losses()), (model, [0.03, 0.0]));
+    let losses = back.expert_training();
+    assert_eq!((back.resolve(None).unwrap(), losses.balance, losses.z_loss), (model, 0.03, 0.0));
 }
 
 /// Experts of a layer in one tensor are refused by name, whichever way they lie; so is a layer without one of them.
@@ -518,8 +531,8 @@ fn the_weight_of_the_balance_loss_goes_both_ways() {
 fn stacked_transposed_and_missing_experts_are_refused_by_name() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path().join("m");
-    let square = Experts { count: 2, choices: 1, width: 16, renormalise: false };
-    let of_two = Experts { count: 2, choices: 1, width: 8, renormalise: false };
+    let square = Experts::top_k([2, 1, 16], false);
+    let of_two = Experts::top_k([2, 1, 8], false);
     for (experts, name, shape, word) in [
         (qwen3_moe().experts.unwrap(), "gate_up_proj", [4, 14, 16], "one tensor, [experts, outputs, inputs]"),
         (qwen3_moe().experts.unwrap(), "gate_up_proj", [4, 16, 14], "transposed: [experts, inputs, outputs]"),

@@ -46,7 +46,7 @@ fn cases() -> Vec<(&'static str, &'static str, Model)> {
     let (gpt2, llama) = (sized("gpt2"), sized("llama"));
     let scaled = |kind| RopeScaling { kind, factor: 4.0, original_context: 8, ..RopeScaling::default() };
     let with_rope = |kind| Model { rope_scaling: Some(scaled(kind)), ..llama.clone() };
-    let experts = |count, choices, renormalise| Some(Experts { count, choices, width: 24, renormalise });
+    let experts = |count, choices, renormalise| Some(Experts::top_k([count, choices, 24], renormalise));
     let qwen3 = Model { qk_norm: true, head_dim: 12, ..llama.clone() };
     let relu2 = Model { activation: ActivationChoice::ReluSquared, ..gpt2.clone() };
     vec![
@@ -88,7 +88,7 @@ fn cases() -> Vec<(&'static str, &'static str, Model)> {
             "Qwen2MoeForCausalLM",
             Model {
                 experts: experts(6, 3, false),
-                shared_expert: Some(SharedExpert { width: 40, gate: true }),
+                shared_expert: Some(SharedExpert { width: 40, gate: true, mixed: false }),
                 qkv_bias: true,
                 ..llama.clone()
             },

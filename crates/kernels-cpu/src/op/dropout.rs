@@ -1,5 +1,5 @@
-//! `out[e] = mask[e] x[e]`, mask = 1/(1-p) where uniform(key, e) >= p and 0 elsewhere (Srivastava et al. 2014); the
-//! backward pass is the same operator on the gradient. Nothing is saved: the mask is computed again.
+//! `out[e] = factor[e] x[e]`, factor = 1/(1-p) where uniform(key, e) >= p and 0 elsewhere (Srivastava et al. 2014), or uniform in
+//! [1-p, 1+p); the backward pass is the same operator on the gradient. Nothing is saved: factors are computed again.
 //!
 //! Cost: one read, one write, ten Philox rounds for four elements.
 #![allow(unsafe_code)] // rows by address
@@ -10,7 +10,7 @@ use crate::ctx::Ctx;
 use crate::element::{Element, with_element};
 use crate::operand::{Indices, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
-use bessemer_tensor::op::{Dropout, DropoutMask};
+use bessemer_tensor::op::{Dropout, DropoutMask, Noise};
 use bessemer_tensor::rng::{RngKey, unit};
 
 /// A mask whose counters were read.
@@ -30,9 +30,14 @@ impl Mask {
     }
 }
 
-/// Factor of element `e` (counted from the operand's first).
+/// Uniform number of element `e` (counted from the operand's first).
+pub(crate) fn uniform(mask: &Mask, e: u64) -> f32 {
+    mask.key.uniform(mask.first + e)
+}
+
+/// Factor of element `e`.
 pub(crate) fn factor(mask: &Mask, e: u64) -> f32 {
-    if mask.key.uniform(mask.first + e) >= mask.p { 1.0 / (1.0 - mask.p) } else { 0.0 }
+    if uniform(mask, e) >= mask.p { 1.0 / (1.0 - mask.p) } else { 0.0 }
 }
 
 /// Philox blocks computed side by side: as many as the widest vector has lanes.
@@ -77,6 +82,16 @@ fn philox_blocks(mask: &Mask, first: u64) -> [[u64; SIDE]; 4] {
 #[inline(always)]
 pub(crate) unsafe fn factors(mask: &Mask, e: u64, count: usize, out: *mut f32) {
     let kept = 1.0 / (1.0 - mask.p);
+    // SAFETY: by contract.
+    unsafe { of_uniform(mask, e, count, out, &|u| if u >= mask.p { kept } else { 0.0 }) };
+}
+
+/// Writes what `of` makes of the uniform numbers of elements `e .. e + count` to `out`.
+///
+/// # Safety
+/// `out` holds `count` floats.
+#[inline(always)]
+unsafe fn of_uniform(mask: &Mask, e: u64, count: usize, out: *mut f32, of: &impl Fn(f32) -> f32) {
     let start = mask.first + e;
     let (mut block, mut lane) = (start / 4, (start % 4) as usize);
     let mut done = 0;
@@ -85,7 +100,7 @@ pub(crate) unsafe fn factors(mask: &Mask, e: u64, count: usize, out: *mut f32) {
         let mut all = [0.0f32; 4 * SIDE];
         for i in 0..SIDE {
             for (w, word) in words.iter().enumerate() {
-                all[4 * i + w] = if unit(word[i] as u32) >= mask.p { kept } else { 0.0 };
+                all[4 * i + w] = of(unit(word[i] as u32));
             }
         }
         let n = (4 * SIDE - lane).min(count - done);
@@ -101,8 +116,15 @@ struct Masked<'a, T> {
     x: &'a Mat<T>,
     out: &'a Mat<T>,
     mask: Mask,
+    noise: Noise,
     global_cols: usize,
     block: Block,
+}
+
+/// A factor in [1-p, 1+p).
+#[inline(always)]
+fn jitter(p: f32, uniform: f32) -> f32 {
+    1.0 + p * (2.0 * uniform - 1.0)
 }
 
 impl<T: Element> Kernel for Masked<'_, T> {
@@ -110,14 +132,20 @@ impl<T: Element> Kernel for Masked<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         const CHUNK: usize = 256;
-        let Masked { x, out, mask, global_cols, block } = self;
+        let Masked { x, out, mask, noise, global_cols, block } = self;
         let mut buffer = [0.0f32; CHUNK];
         for r in block.rows.clone() {
             for c0 in block.cols.clone().step_by(CHUNK) {
                 let len = CHUNK.min(block.cols.end - c0);
                 // SAFETY: columns c0 .. c0 + len of row r of both; the buffer holds len <= CHUNK.
                 unsafe {
-                    factors(&mask, (r * global_cols + c0) as u64, len, buffer.as_mut_ptr());
+                    let first = (r * global_cols + c0) as u64;
+                    match noise {
+                        Noise::Bernoulli => factors(&mask, first, len, buffer.as_mut_ptr()),
+                        Noise::Uniform => {
+                            of_uniform(&mask, first, len, buffer.as_mut_ptr(), &|u| jitter(mask.p, u));
+                        }
+                    }
                     let (from, to) = (x.row(r).add(c0), out.row(r).add(c0));
                     for c in (0..len).step_by(S::LANES) {
                         let n = S::LANES.min(len - c);
@@ -138,7 +166,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &Dropout) {
     let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
     let (mask, global_cols) = (Mask::new(&op.mask, &ctx.u32(&op.mask.counters)), op.global_cols);
     blocks(ctx, x.rows, x.cols, &|block| {
-        let masked = Masked { x: &x, out: &out, mask, global_cols, block };
+        let masked = Masked { x: &x, out: &out, mask, noise: op.noise, global_cols, block };
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, masked) }
     });
@@ -154,7 +182,11 @@ fn typed_reference<T: Element>(arena: &Arena, op: &Dropout) {
     for r in 0..x.rows {
         for c in 0..x.cols {
             let e = (r * op.global_cols + c) as u64;
-            out.set(r, c, x.get(r, c) * factor(&mask, e));
+            let factor = match op.noise {
+                Noise::Bernoulli => factor(&mask, e),
+                Noise::Uniform => jitter(mask.p, uniform(&mask, e)),
+            };
+            out.set(r, c, x.get(r, c) * factor);
         }
     }
 }

@@ -22,7 +22,10 @@ pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> 
     let (sources, offsets) = (arena.index_mat(&op.sources), arena.index_mat(&op.offsets));
     let groups = offsets.cols - 1;
     experts.check("assign_rows", "experts", groups)?;
-    let choices = || (0..experts.rows).flat_map(|t| (0..experts.cols).map(move |s| (t, s)));
+    let kept = op.kept.map(|kept| arena.index_mat(&kept));
+    let all = || (0..experts.rows).flat_map(|t| (0..experts.cols).map(move |s| (t, s)));
+    let is_kept = |(t, s): &(usize, usize)| kept.as_ref().is_none_or(|kept| kept.get(*t, *s) != 0);
+    let choices = || all().filter(is_kept);
     (0..offsets.cols).for_each(|e| offsets.set(0, e, 0));
     choices().for_each(|(t, s)| {
         let e = experts.get(t, s) as usize + 1;
@@ -39,6 +42,10 @@ pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> 
     });
     (1..groups).rev().for_each(|e| offsets.set(0, e, offsets.get(0, e - 1)));
     offsets.set(0, 0, 0);
+    if kept.is_some() {
+        all().filter(|choice| !is_kept(choice)).for_each(|(t, s)| rows.set(t, s, NO_ROW));
+        (offsets.get(0, groups) as usize..sources.cols).for_each(|row| sources.set(0, row, NO_ROW));
+    }
     Ok(())
 }
 

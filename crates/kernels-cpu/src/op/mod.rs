@@ -7,6 +7,7 @@ mod adamw_int8;
 mod add;
 mod attention;
 mod attention_merge;
+mod capacity;
 mod cholesky;
 mod column_sums;
 mod combine;
@@ -66,6 +67,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::NormBackward(o) => norm::backward_workspace(&(&o.head(0)).into()),
         Op::NormBackwardOfSums(o) => norm::backward_workspace(&o.into()),
         Op::Rope(o) => rope::workspace(machine, o),
+        Op::KeepChoices(o) => capacity::workspace(machine.threads, o),
         Op::RouteBackward(o) => route::backward_workspace(machine.threads, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
         Op::Activation(_)
@@ -103,6 +105,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::NormGradientSums(_)
         | Op::NormOfSums(_)
         | Op::Quantise(_)
+        | Op::RandomNumbers(_)
         | Op::ReceivedGroups(_)
         | Op::Route(_)
         | Op::RowSums(_)
@@ -156,6 +159,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::GroupedLinear(o) => return grouped::forward(ctx, o),
         Op::GroupedLinearBackwardInput(o) => return grouped::backward_input(ctx, o),
         Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight(ctx, o),
+        Op::KeepChoices(o) => return capacity::keep(ctx, o),
         Op::Linear(o) => linear::forward(ctx, o),
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
@@ -170,6 +174,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormBackwardOfSums(o) => norm::backward(ctx, &o.into()),
         Op::NormGradientSums(o) => norm_sums::gradient_sums(ctx, o),
         Op::NormOfSums(o) => norm::forward(ctx, &o.into()),
+        Op::RandomNumbers(o) => capacity::random(ctx, o),
         Op::ReceivedGroups(o) => return expert_rows::received(ctx.arena, o),
         Op::Rope(o) => rope::run(ctx, o),
         Op::Route(o) => route::run(ctx, o),
@@ -225,6 +230,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::GroupedLinear(o) => return grouped::forward_reference(arena, o),
         Op::GroupedLinearBackwardInput(o) => return grouped::backward_input_reference(arena, o),
         Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight_reference(arena, o),
+        Op::KeepChoices(o) => return capacity::keep_reference(arena, o),
         Op::Linear(o) => linear::forward_reference(arena, o),
         Op::LinearBackwardInput(o) => linear::backward_input_reference(arena, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_reference(arena, o),
@@ -243,6 +249,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::NormBackwardOfSums(o) => norm::backward_reference(arena, &o.into()),
         Op::NormGradientSums(o) => norm_sums::gradient_sums_reference(arena, o),
         Op::NormOfSums(o) => norm::forward_reference(arena, &o.into()),
+        Op::RandomNumbers(o) => capacity::random_reference(arena, o),
         Op::ReceivedGroups(o) => return expert_rows::received(arena, o),
         Op::Rope(o) => rope::reference(arena, o),
         Op::Route(o) => route::reference(arena, o),

@@ -2,27 +2,30 @@
 //!
 //! | step | operator |
 //! |---|---|
+//! | noise on the router's input, if the gate has any (training) | dropout |
 //! | router logits, f32 whatever the type of the activations | linear |
-//! | probabilities, choices, weights | route |
+//! | scores, choices, weights | route |
 //! | loads of a sequence, and the losses that balance them (training) | count_choices, balance_loss |
+//! | choices that are kept, if experts have a capacity (training, or where experts choose) | random_numbers, keep_choices |
 //! | a row for each choice, sorted by expert | assign_rows, dispatch |
 //! | each expert's block on its rows | grouped_linear, gated, grouped_linear |
 //! | weighed sum of a token's rows | combine_rows |
 //! | a block beside the experts, if the model has one ([`super::shared_expert`]) | linear, gated, linear, add or add_gated_rows |
 //!
-//! Lists do not depend on the choices: counts and offsets are values, and all k n rows are computed, none is dropped
-//! (Gale et al. 2022, MegaBlocks). Backward, routing values are those that the forward pass has left; copies of rows are made again.
+//! Lists do not depend on the choices: counts and offsets are values. Without a capacity all k n rows are computed, none is dropped
+//! (Gale et al. 2022, MegaBlocks); values of rows have places for all k n in any case. Backward, routing values are those that the forward pass has left; copies of rows are made again.
 
 use super::Writer;
 use super::residual::Block;
-use bessemer_arch::Experts;
+use bessemer_arch::{BalanceCounts, Capacity, DropChoice, Experts, ScoreChoice};
 use bessemer_mesh::{Block as Columns, Dim};
 use bessemer_program::{Class, Phase};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
     AssignRows, BalanceLoss, BalanceTerm, CombineRows, CombineRowsBackward, Copy, CountChoices, Dispatch,
-    DispatchBackward, Gated, GatedBackward, GroupedLinear, GroupedLinearBackwardInput,
-    GroupedLinearBackwardWeight, Linear, LinearBackwardInput, Route, RouteBackward, TokenSpan,
+    DispatchBackward, DropRule, Dropout, DropoutMask, Gate, Gated, GatedBackward, GroupedLinear,
+    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, KeepChoices, Linear, LinearBackwardInput, Noise,
+    RandomNumbers, RandomSecond, Route, RouteBackward, Score, TokenRows, TokenSpan,
 };
 use bessemer_units::DType;
 
@@ -47,8 +50,13 @@ struct Routed {
     logits: View,
     probabilities: View,
     experts: View,
+    /// Choices that a balance loss counts, if they are not those that are made.
+    preferred: Option<View>,
     weights: View,
-    lse: View,
+    /// Of softmax scores.
+    lse: Option<View>,
+    /// Of choices that may be dropped.
+    kept: Option<View>,
     rows: View,
     sources: View,
     offsets: View,
@@ -59,6 +67,22 @@ struct Routed {
     out: View,
 }
 
+/// The operators' form of a gate.
+fn gate(experts: Experts) -> Gate {
+    let of = experts.gate;
+    let (groups, kept) = of.groups.map_or((1, 1), |groups| (groups.count, groups.kept));
+    Gate {
+        score: match of.score {
+            ScoreChoice::Softmax => Score::Softmax,
+            ScoreChoice::Sigmoid => Score::Sigmoid,
+        },
+        renormalise: experts.renormalise,
+        groups,
+        kept,
+        scale: of.scale.unwrap_or(1.0) as f32,
+    }
+}
+
 impl Writer<'_> {
     fn value(&mut self, name: &str, dtype: DType, dims: [Dim; 2]) -> View {
         self.recorder.value(&format!("mlp.experts.{name}"), Class::Local, dtype, dims)
@@ -66,21 +90,37 @@ impl Writer<'_> {
 
     /// Activations of the rows of all choices.
     fn at_experts(&mut self, name: &str, cols: Dim) -> View {
-        let rows = self.n() * self.model().experts.map_or(0, |experts| experts.choices);
+        let rows = self.n() * self.model().experts.map_or(0, |experts| experts.candidates());
         let dtype = self.recording.storage;
         self.recorder.value(name, Class::Local, dtype, [Dim::plain(rows), cols])
     }
 
-    fn routed(&mut self, Experts { count, choices, width, .. }: Experts) -> Routed {
+    fn routed(&mut self, experts: Experts) -> Routed {
+        let Experts { count, width, gate, .. } = experts;
+        let choices = experts.candidates();
         let (n, d) = (Dim::plain(self.n()), self.model().width);
+        let prefers = gate.balance_counts == BalanceCounts::Scores && (gate.bias || gate.groups.is_some());
+        let choice = |writer: &mut Self, name: &str| {
+            let dims = [Dim::plain(writer.n()), Dim::plain(choices)];
+            writer.value(name, DType::U32, dims)
+        };
+        let preferred = prefers.then(|| choice(self, "preferred"));
+        let kept = self.capacity(experts).map(|_| {
+            let kept = choice(self, "kept");
+            self.recorder.residual(kept)
+        });
+        let has_lse = gate.score == ScoreChoice::Softmax;
+        let lse = has_lse.then(|| self.value("lse", DType::F32, [Dim::plain(1), n.clone()]));
         let (e, k, one) = (Dim::plain(count), Dim::plain(choices), Dim::plain(1));
         let f = Columns::plain(width);
         Routed {
             logits: self.value("logits", DType::F32, [n.clone(), e.clone()]),
             probabilities: self.value("probabilities", DType::F32, [n.clone(), e]),
             experts: self.value("chosen", DType::U32, [n.clone(), k.clone()]),
+            preferred,
             weights: self.value("weights", DType::F32, [n.clone(), k.clone()]),
-            lse: self.value("lse", DType::F32, [one.clone(), n.clone()]),
+            lse,
+            kept,
             rows: self.value("rows", DType::U32, [n, k]),
             sources: self.value("sources", DType::U32, [one.clone(), Dim::plain(self.n() * choices)]),
             offsets: self.value("offsets", DType::U32, [one, Dim::plain(count + 1)]),
@@ -102,41 +142,116 @@ impl Writer<'_> {
         dst
     }
 
+    /// The capacity of experts in the passes that are recorded: backward and forward ones of training have one, others where experts choose.
+    fn capacity(&self, experts: Experts) -> Option<Capacity> {
+        let limits = self.recording.train && self.recorder.phase() != Phase::Score;
+        experts.gate.capacity.filter(|_| limits || !experts.gate.is_causal())
+    }
+
+    /// The choices that are kept.
+    fn keep(&mut self, routed: &Routed, experts: Experts) {
+        let (Some(capacity), Some(kept)) = (self.capacity(experts), routed.kept) else { return };
+        let group = capacity.sequences * self.recording.seq;
+        let second = capacity.random_second.then(|| {
+            let random = self.value("random", DType::F32, [Dim::plain(self.n()), Dim::plain(1)]);
+            let counters = self.mask("mlp.experts.second", self.recording.seq).counters;
+            self.recorder.launch(RandomNumbers { counters, out: random });
+            RandomSecond { weights: routed.weights, random }
+        });
+        let drop = match capacity.drop {
+            DropChoice::Position => DropRule::Position,
+            DropChoice::Choice => DropRule::Choice,
+            DropChoice::Score => DropRule::Score,
+        };
+        self.recorder.launch(KeepChoices {
+            experts: routed.experts,
+            scores: (drop == DropRule::Score).then_some(routed.probabilities),
+            second,
+            count: experts.count,
+            capacity: capacity.rows(experts.choices, group, experts.count),
+            group,
+            drop,
+            here: TokenRows::whole(self.n()),
+            kept,
+        });
+    }
+
+    /// Noise on a value of the router's rows in f32, in training: on what the router reads and on its gradient alike.
+    fn jitter(&mut self, experts: Experts, name: &str, x: View) -> View {
+        let p = experts.gate.jitter as f32;
+        if p == 0.0 || !self.recording.train || self.recorder.phase() == Phase::Score {
+            return x;
+        }
+        let (n, global_cols) = (self.n(), self.model().width);
+        let out = self.value(name, DType::F32, [Dim::plain(n), Dim::plain(global_cols)]);
+        let mask = self.mask("mlp.router.jitter", self.recording.seq * global_cols);
+        let mask = DropoutMask { p, ..mask };
+        self.recorder.launch(Dropout { x, out, mask, noise: Noise::Uniform, global_cols });
+        out
+    }
+
+    /// Loads for the balance loss: counts of sequences, or of groups of them, or the loads of the step before.
+    fn loads(&mut self, Experts { count, gate, .. }: Experts) -> (View, TokenSpan) {
+        let Some(sequences) = gate.balance_over.sequences() else {
+            return (self.weight("mlp.router.loads"), TokenSpan::whole(self.n()));
+        };
+        let span = TokenSpan::whole(sequences * self.recording.seq);
+        let groups = self.recording.sequences.div_ceil(sequences);
+        (self.value("counts", DType::U32, [Dim::plain(groups), Dim::plain(count)]), span)
+    }
+
     /// Loads and losses of what was routed, which training passes make.
-    fn balance_losses(&mut self, routed: &Routed, Experts { count, choices, .. }: Experts) {
-        let (sequences, span) = (self.recording.sequences, TokenSpan::whole(self.recording.seq));
-        let counts = self.value("counts", DType::U32, [Dim::plain(sequences), Dim::plain(count)]);
+    fn balance_losses(&mut self, routed: &Routed, of: Experts) {
+        let (count, choices) = (of.count, of.candidates());
+        let (counts, span) = self.loads(of);
         let &Routed { probabilities, experts, lse, .. } = routed;
-        self.recorder.launch(CountChoices { experts, span, counts });
+        if counts.dtype() == DType::U32 {
+            let experts = routed.preferred.unwrap_or(experts);
+            self.recorder.launch(CountChoices { experts, span, counts });
+        }
         let dims = [Dim::plain(1), Dim::plain(count)];
         let counts_of_pass = self.recorder.value("mlp.experts.loads", Class::Counts, DType::U32, dims);
         let span_of_pass = TokenSpan::whole(self.n());
         self.recorder.launch(CountChoices { experts, span: span_of_pass, counts: counts_of_pass });
-        let dims = [Dim::plain(1), Dim::plain(sequences)];
+        let dims = [Dim::plain(1), Dim::plain(counts.rows)];
         let (value, _) = self.recorder.auxiliary_loss(BALANCE_LOSS, false, dims);
-        self.recorder.launch(BalanceLoss { probabilities, counts, choices, span, value });
+        let normalise = of.gate.score == ScoreChoice::Sigmoid;
+        self.recorder.launch(BalanceLoss { probabilities, counts, choices, normalise, span, value });
+        let Some(src) = lse else { return };
         let dims = [Dim::plain(1), Dim::plain(self.n())];
         let (dst, _) = self.recorder.auxiliary_loss(ROUTER_Z_LOSS, true, dims);
-        self.recorder.launch(Copy { src: lse, dst });
+        self.recorder.launch(Copy { src, dst });
     }
 
     pub(super) fn experts_forward(&mut self, experts: Experts) {
         let (x, x_out) = (self.residual_rows("attention.out"), self.stream(Class::StreamOut));
         let input = self.enter(EXPERTS, x);
         let routed = self.routed(experts);
-        let Routed { logits, probabilities, weights, lse, rows, sources, offsets, .. } = routed;
+        let Routed { logits, probabilities, preferred, weights, lse, kept, rows, sources, offsets, .. } =
+            routed;
         let read = self.router_input(input);
-        let product = Linear { rowwise: true, ..self.linear(EXPERTS.first, read, logits) };
+        let noisy = self.jitter(experts, "router.noisy", read);
+        let product = Linear { rowwise: true, ..self.linear(EXPERTS.first, noisy, logits) };
         self.recorder.launch(product);
-        let (renormalise, chosen) = (experts.renormalise, routed.experts);
-        let lse = Some(lse);
-        self.recorder.launch(Route { logits, probabilities, experts: chosen, weights, lse, renormalise });
+        let (gate, chosen) = (gate(experts), routed.experts);
+        let bias = self.parameter("mlp.router.correction");
+        self.recorder.launch(Route {
+            logits,
+            bias,
+            probabilities,
+            experts: chosen,
+            preferred,
+            weights,
+            lse,
+            gate,
+        });
         if self.recording.train && self.recorder.phase() == Phase::Forward {
             self.balance_losses(&routed, experts);
         }
-        self.recorder.launch(AssignRows { experts: chosen, rows, sources, offsets });
+        self.keep(&routed, experts);
+        self.recorder.launch(AssignRows { experts: chosen, kept, rows, sources, offsets });
         let Routed { dispatched, pre, hidden, out, .. } = routed;
-        let copies = Dispatch { x: input, sources, choices: experts.choices, out: dispatched };
+        let copies = Dispatch { x: input, sources, choices: experts.candidates(), out: dispatched };
         self.recorder.launch(copies);
         self.recorder.again(dispatched, copies);
         let weight = self.weight("mlp.experts.gate_up.weight");
@@ -161,12 +276,17 @@ impl Writer<'_> {
 
     pub(super) fn experts_backward(&mut self, experts: Experts) {
         let x = self.residual_rows("attention.out");
-        let (dbranch, kept) = self.join_backward(EXPERTS);
+        let (dsum, joined) = self.join_backward(EXPERTS);
         let routed = self.routed(experts);
+        let shared = self.model().shared_expert.map(|of| {
+            let branch = self.residual_rows(EXPERTS.branch);
+            (of, self.shared_parted(of, branch, dsum))
+        });
+        let dbranch = shared.as_ref().map_or(dsum, |(_, parted)| parted.experts);
         let Routed { rows, sources, offsets, weights, dispatched, pre, hidden, out, .. } = routed;
         let (n, d, width) = (self.n(), self.model().width, experts.width);
         let dout = self.at_experts("mlp.experts.out.gradient", Dim::plain(d));
-        let dims = [Dim::plain(n), Dim::plain(experts.choices)];
+        let dims = [Dim::plain(n), Dim::plain(experts.candidates())];
         let dweights = self.value("weights.gradient", DType::F32, dims);
         let spread =
             CombineRowsBackward { dout: dbranch, x: out, rows, sources, weights, dx: dout, dweights };
@@ -207,10 +327,10 @@ impl Writer<'_> {
         self.recorder.launch(DispatchBackward { dout: dback, rows, dx: dinput, accumulate: false });
         let input = self.read_again(EXPERTS, x);
         self.router_backward(&routed, experts, dweights, (input, dinput));
-        if let Some(shared) = self.model().shared_expert {
-            self.shared_backward(shared, input, dbranch, dinput);
+        if let Some((of, parted)) = &shared {
+            self.shared_backward(*of, input, parted, dinput);
         }
-        self.entered_backward(EXPERTS, x, dinput, kept);
+        self.entered_backward(EXPERTS, x, dinput, joined);
     }
 
     /// The gradients of the router, and what reaches its input through it, added to `dinput`.
@@ -221,8 +341,8 @@ impl Writer<'_> {
         dweights: View,
         (input, dinput): (View, View),
     ) {
-        let (sequences, n) = (self.recording.sequences, self.n());
-        let counts = self.value("counts", DType::U32, [Dim::plain(sequences), Dim::plain(experts.count)]);
+        let n = self.n();
+        let (counts, span) = self.loads(experts);
         let dlogits = self.value("logits.gradient", DType::F32, [Dim::plain(n), Dim::plain(experts.count)]);
         let weight = |writer: &Writer<'_>, loss| {
             let name = format!("{loss}.weight");
@@ -235,14 +355,31 @@ impl Writer<'_> {
             weights: routed.weights,
             dweights,
             balance: Some(balance),
-            z_loss: Some((routed.lse, weight(self, ROUTER_Z_LOSS))),
-            renormalise: experts.renormalise,
-            span: TokenSpan::whole(self.recording.seq),
+            z_loss: routed.lse.map(|lse| (lse, weight(self, ROUTER_Z_LOSS))),
+            gate: gate(experts),
+            span,
             dlogits,
         });
         let read = self.router_input(input);
-        self.linear_gradients(EXPERTS.first, read, dlogits);
-        self.add_router_gradient(EXPERTS.first, dlogits, dinput);
+        let noisy = self.jitter(experts, "router.noisy", read);
+        self.linear_gradients(EXPERTS.first, noisy, dlogits);
+        match noisy == read {
+            true => self.add_router_gradient(EXPERTS.first, dlogits, dinput),
+            false => {
+                let dnoisy = self.read_gradient(EXPERTS.first, dlogits);
+                let dread = self.jitter(experts, "router.read.gradient", dnoisy);
+                self.add_read_gradient(EXPERTS.first, dread, dinput);
+            }
+        }
+    }
+
+    /// The gradient of the rows in f32 that a map reads.
+    fn read_gradient(&mut self, map: &str, dy: View) -> View {
+        let dims = [Dim::plain(self.n()), Dim::plain(self.model().width)];
+        let dread = self.recorder.value(&format!("{map}.read.gradient"), Class::Local, DType::F32, dims);
+        let op = self.input_gradient(map, dy, dread);
+        self.recorder.launch(op);
+        dread
     }
 
     /// Adds to `dinput` what reaches the input of a map that reads rows in f32.
@@ -252,10 +389,16 @@ impl Writer<'_> {
             self.recorder.launch(op);
             return;
         }
-        let dims = [Dim::plain(self.n()), Dim::plain(self.model().width)];
-        let dread = self.recorder.value(&format!("{map}.read.gradient"), Class::Local, DType::F32, dims);
-        let op = self.input_gradient(map, dy, dread);
-        self.recorder.launch(op);
+        let dread = self.read_gradient(map, dy);
+        self.add_read_gradient(map, dread, dinput);
+    }
+
+    /// Adds to `dinput` the gradient of the rows in f32 that a map reads.
+    fn add_read_gradient(&mut self, map: &str, dread: View, dinput: View) {
+        if dinput.dtype() == DType::F32 {
+            self.recorder.launch(bessemer_tensor::op::Add { a: dinput, b: dread, out: dinput });
+            return;
+        }
         let rounded = self.residual_rows(&format!("{map}.gradient"));
         self.recorder.launch(Copy { src: dread, dst: rounded });
         self.recorder.launch(bessemer_tensor::op::Add { a: dinput, b: rounded, out: dinput });

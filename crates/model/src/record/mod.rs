@@ -28,7 +28,8 @@ use bessemer_mesh::{Axis, Dim, Layout, Placement};
 use bessemer_program::{Class, Input, Phase, Random, Recorder, UnitProgram};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
-    Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Norm, NormBackward, NormKind,
+    Dropout, DropoutMask, Linear, LinearBackwardInput, LinearBackwardWeight, Noise, Norm, NormBackward,
+    NormKind,
 };
 use bessemer_units::DType;
 
@@ -268,7 +269,7 @@ impl Writer<'_> {
     fn dropout(&mut self, place: &str, x: View, out: View) {
         let global_cols = self.model().width;
         let mask = self.mask(place, self.recording.seq * global_cols);
-        self.recorder.launch(Dropout { x, out, mask, global_cols });
+        self.recorder.launch(Dropout { x, out, mask, noise: Noise::Bernoulli, global_cols });
     }
 
     /// The mask of a place with so many elements for each sequence.

@@ -100,8 +100,9 @@ fn elementwise(m: &mut Maker) {
     m.case("", Scale { x, out, factor: -1.25 });
     let counters = m.indices(DropoutMask::WORDS, |i| [81, 90, 9, 0, 0, 0][i]);
     let mask = DropoutMask { p: 0.4, counters, first: 6 };
-    m.case("", Dropout { x, out, mask, global_cols: c });
-    m.case("of a shard of columns", Dropout { x, out: x, mask, global_cols: 31 });
+    m.case("", Dropout { x, out, mask, noise: Noise::Bernoulli, global_cols: c });
+    m.case("jitter", Dropout { x, out, mask, noise: Noise::Uniform, global_cols: c });
+    m.case("of a shard of columns", Dropout { x, out: x, mask, noise: Noise::Bernoulli, global_cols: 31 });
     m.case("", Activation { kind, x, out });
     m.case("", ActivationBackward { kind, x, dout: y, dx: out });
     m.case("", Gated { live: None, kind, gate: x, up: y, out });
@@ -275,13 +276,27 @@ fn experts(m: &mut Maker) {
     let [logits, probabilities, dlogits] = std::array::from_fn(|_| m.normal(n, e));
     let [weights, dweights] = std::array::from_fn(|_| m.positive(n, k));
     let lse = m.positive(1, n);
-    for (renormalise, lse) in [(true, None), (false, Some(lse))] {
-        let what = format!("renormalised {renormalise}");
-        let chosen = m.index_mat(n, k, |_| 0);
-        m.case(&what, Route { logits, probabilities, experts: chosen, weights, lse, renormalise });
+    let grouped = Gate { score: Score::Sigmoid, groups: 2, kept: 1, scale: 2.5, ..Gate::softmax(true) };
+    for (gate, lse) in [
+        (Gate::softmax(true), None),
+        (Gate::softmax(false), Some(lse)),
+        (Gate::softmax(true), Some(lse)),
+        (grouped, None),
+    ] {
+        let what = format!("{gate:?} {}", lse.is_some());
+        let normalise = gate.score == Score::Sigmoid;
+        let bias = normalise.then(|| m.normal(1, e));
+        let [chosen, alone] = std::array::from_fn(|_| m.index_mat(n, k, |_| 0));
+        let preferred = bias.map(|_| alone);
+        let experts_of =
+            |experts| Route { logits, bias, probabilities, experts, preferred, weights, lse, gate };
+        m.case(&what, experts_of(chosen));
         let positive = m.positive(n, e);
         let of = |i: usize| 1 + i % 3;
-        let counts = m.index_mat(b, e, of);
+        let counts = match lse.is_some() && gate.renormalise {
+            true => m.positive(1, e),
+            false => m.index_mat(b, e, of),
+        };
         let [balance, z] = std::array::from_fn(|_| m.with(1, 2, |i, _| [0.5, 0.25][i]));
         m.case(
             &what,
@@ -290,16 +305,40 @@ fn experts(m: &mut Maker) {
                 experts,
                 weights,
                 dweights,
-                balance: (!renormalise).then_some(BalanceTerm { counts, weight: balance }),
+                balance: (lse.is_some() || normalise).then_some(BalanceTerm { counts, weight: balance }),
                 z_loss: lse.map(|lse| (lse, z)),
-                renormalise,
+                gate,
                 span: TokenSpan::whole(n / b),
                 dlogits,
             },
         );
-        let value = m.normal(1, b);
+        let value = m.normal(1, counts.rows);
         let (choices, span) = (k, TokenSpan::whole(n / b));
-        m.case(&what, BalanceLoss { probabilities: positive, counts, choices, span, value });
+        m.case(&what, BalanceLoss { probabilities: positive, counts, choices, normalise, span, value });
+    }
+    let (random, scores) = (m.positive(n, 1), m.positive(n, e));
+    let counters = m.index_mat(1, DropoutMask::WORDS, |i| i);
+    m.case("", RandomNumbers { counters, out: random });
+    let kept = m.index_mat(n, k, |i| usize::from(i % 5 != 3));
+    for drop in [DropRule::Position, DropRule::Choice, DropRule::Score] {
+        let second = (drop == DropRule::Choice).then_some(RandomSecond { weights, random });
+        let scores = (drop == DropRule::Score).then_some(scores);
+        let (count, capacity, group) = (e, if drop == DropRule::Choice { 1 } else { 2 }, n);
+        let made = m.index_mat(n, k, |_| 0);
+        m.case(
+            &format!("{drop:?}"),
+            KeepChoices {
+                experts,
+                scores,
+                second,
+                count,
+                capacity,
+                group,
+                drop,
+                here: TokenRows::whole(n),
+                kept: made,
+            },
+        );
     }
     let counts = m.index_mat(b, e, |_| 0);
     m.case("", CountChoices { experts, span: TokenSpan::whole(n / b), counts });
@@ -313,7 +352,12 @@ fn experts(m: &mut Maker) {
     let offsets = m.index_mat(1, e + 1, |e| (0..r).filter(|i| chosen(*i) < e).count());
     let [made_rows, made_sources, made_offsets] =
         [(n, k), (1, r), (1, e + 1)].map(|(rows, cols)| m.index_mat(rows, cols, |_| 0));
-    m.case("", AssignRows { experts, rows: made_rows, sources: made_sources, offsets: made_offsets });
+    for kept in [None, Some(kept)] {
+        m.case(
+            &format!("kept {}", kept.is_some()),
+            AssignRows { experts, kept, rows: made_rows, sources: made_sources, offsets: made_offsets },
+        );
+    }
     let [x, other, out] = std::array::from_fn(|_| m.normal(n, d));
     let [at_experts, back] = std::array::from_fn(|_| m.normal(r, d));
     m.case("", Dispatch { x, sources, choices: k, out: at_experts });
@@ -326,7 +370,11 @@ fn experts(m: &mut Maker) {
     }
     let (gates, dgates) = (m.normal(n, 1), m.normal(n, 1));
     m.case("", AddGatedRows { x, y: other, gates, out });
-    m.case("", AddGatedRowsBackward { dout: x, y: other, gates, dy: out, dgates });
+    m.case("", AddGatedRowsBackward { dout: x, y: other, gates, mixed: None, dy: out, dgates });
+    let (gates, dgates, dx) = (m.normal(n, 2), m.normal(n, 2), m.normal(n, d));
+    m.case("of two", AddGatedRows { x, y: other, gates, out });
+    let mixed = Some(MixedRows { x: dx, dx: m.normal(n, d) });
+    m.case("of two", AddGatedRowsBackward { dout: x, y: other, gates, mixed, dy: out, dgates });
     m.case("", CombineRows { x: at_experts, rows, weights, out });
     m.case("", CombineRowsBackward { dout: x, x: at_experts, rows, sources, weights, dx: back, dweights });
     let (weight, made) = (m.normal(e * o, d), m.normal(r, o));

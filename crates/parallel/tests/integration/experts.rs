@@ -4,7 +4,8 @@
 
 use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
 use bessemer_arch::{
-    Annotations, ExpertLayers, Experts, LayerRule, Model, ParamLayout, QkNormSpan, SharedExpert,
+    Annotations, BalanceCounts, BalanceOver, BalanceRule, Capacity, ChosenBy, DropChoice, ExpertLayers,
+    Experts, Gate, GroupChoice, LayerRule, Model, ParamLayout, QkNormSpan, ScoreChoice, SharedExpert,
 };
 use bessemer_collectives::{Ledger, NullCommunicator, ThreadCommunicator, ThreadSettings};
 use bessemer_kernels_cpu::CpuBackend;
@@ -23,7 +24,7 @@ use bessemer_units::{ParamStorage, Recompute};
 use std::collections::BTreeMap;
 
 pub(crate) fn mixture(renormalise: bool) -> Model {
-    let experts = Experts { count: 4, choices: 2, width: 8, renormalise };
+    let experts = Experts::top_k([4, 2, 8], renormalise);
     let model = Model { experts: Some(experts), ..model(false) };
     model.check().unwrap();
     model
@@ -109,7 +110,7 @@ fn experts_go_with_tensor_sequence_and_context_parallelism() {
     }
     // A block beside the experts, with experts in some layers.
     let shared = Model {
-        shared_expert: Some(SharedExpert { width: 8, gate: true }),
+        shared_expert: Some(SharedExpert { width: 8, gate: true, mixed: false }),
         expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
         ..mixture(false)
     };
@@ -132,6 +133,101 @@ fn experts_go_with_tensor_sequence_and_context_parallelism() {
     let mut piped = pipelined(Kind::ZbH1, 2, 4).with_tensor(true).with_data(2, Stage::Ddp, 0);
     piped.config.experts = 2;
     check(&model, &piped, 8);
+}
+
+/// Mixtures by the gates of other papers.
+pub(crate) fn gates() -> Vec<(&'static str, Model)> {
+    let capacity =
+        |millionths, drop, random_second| Some(Capacity { millionths, sequences: 1, drop, random_second });
+    let top_k = Experts::top_k([4, 2, 8], true);
+    let of = |gate| Some(Experts { gate, ..top_k });
+    let raw = |choices, gate| Some(Experts { choices, renormalise: false, gate, ..top_k });
+    let base = Gate::default();
+    let switch = Gate { capacity: capacity(1_000_000, DropChoice::Position, false), jitter: 0.1, ..base };
+    let gshard = Gate { capacity: capacity(750_000, DropChoice::Choice, true), ..base };
+    let by_score = capacity(500_000, DropChoice::Score, false);
+    let deepseek = Gate {
+        score: ScoreChoice::Sigmoid,
+        bias: true,
+        groups: Some(GroupChoice { count: 2, kept: 1 }),
+        scale: Some(2.5),
+        balance_counts: BalanceCounts::Scores,
+        ..base
+    };
+    let batch = Gate { balance_over: BalanceOver::Rule(BalanceRule::Batch), ..base };
+    let choosing = Gate {
+        chosen_by: ChosenBy::Experts,
+        capacity: capacity(1_000_000, DropChoice::Score, false),
+        ..base
+    };
+    let mixed = Some(SharedExpert { width: 8, gate: false, mixed: true });
+    let with = |experts| {
+        let model = Model { experts, ..mixture(true) };
+        model.check().unwrap();
+        model
+    };
+    vec![
+        ("switch", with(raw(1, switch))),
+        ("gshard", with(of(gshard))),
+        ("best by score", with(of(Gate { capacity: by_score, ..base }))),
+        ("deepseek", with(of(deepseek))),
+        ("balance over a batch", with(of(batch))),
+        ("expert choice", with(raw(2, choosing))),
+        ("residual", Model { shared_expert: mixed, ..with(raw(1, base)) }),
+    ]
+}
+
+/// Capacities, noise, biases and residual blocks are those of one rank in every kind of layout.
+#[test]
+fn every_gate_trains_as_on_one_rank() {
+    let base = ParallelConfig::default;
+    let tensor = |sequence| ParallelConfig { tensor: 2.into(), sequence, ..base() };
+    for (name, model) in gates() {
+        println!("{name}");
+        for (config, count, micro_batches) in [
+            (base(), 2, 2),
+            (ParallelConfig { stage: Stage::Zero3, ..base() }, 2, 2),
+            (ParallelConfig { experts: 2, ..base() }, 2, 2),
+            (ParallelConfig { experts: 2, stage: Stage::Zero2, ..base() }, 4, 1),
+            (tensor(false), 2, 2),
+            (tensor(true), 2, 2),
+            (ParallelConfig { experts: 2, ..tensor(true) }, 4, 2),
+            (ParallelConfig { context: 2, ..base() }, 2, 8),
+            (ParallelConfig { context: 2, experts: 2, ..base() }, 4, 4),
+        ] {
+            check(&model, &Layout { micro_batches, ..ranks(count, config) }, 8);
+        }
+        check(&model, &pipelined(Kind::ZbH1, 2, 4), 8);
+        let mut staged = pipelined(Kind::Interleaved, 2, 4).with_data(2, Stage::Zero1, 0);
+        staged.config.experts = 2;
+        check(&model, &staged, 8);
+        let mut recomputed = ranks(2, ParallelConfig { experts: 2, ..base() });
+        recomputed.activations.recompute = Recompute::Full.into();
+        check(&model, &recomputed, 8);
+    }
+}
+
+/// Corrections move by the rate against the loads, and loads are those of the step before; both are state of every layout.
+#[test]
+fn routing_state_follows_the_loads() {
+    for (name, model) in gates() {
+        let gate = model.experts.unwrap().gate;
+        let done = &train(&model, &ranks(2, ParallelConfig::default()), 8)[0];
+        let of = |end: &str| -> Vec<&Vec<f32>> {
+            done.params.iter().filter(|(name, _)| name.ends_with(end)).map(|(_, values)| values).collect()
+        };
+        assert_eq!(of("router.correction").len(), if gate.bias { model.layers } else { 0 }, "{name}");
+        // Three steps of 0.05 up or down, or none where a load was the mean.
+        let corrections: Vec<f32> = of("router.correction").into_iter().flatten().copied().collect();
+        assert!(corrections.iter().any(|value| *value != 0.0) || !gate.bias);
+        let steps = |value: &f32| (value / 0.05 - (value / 0.05).round()).abs() < 1e-3 && value.abs() < 0.16;
+        assert!(corrections.iter().all(steps), "{name}: {corrections:?}");
+        for values in of("router.loads") {
+            assert!(
+                (values.iter().sum::<f32>() - 4.0).abs() < 1e-5 && values.iter().any(|load| *load != 1.0)
+            );
+        }
+    }
 }
 
 #[test]
@@ -422,7 +518,7 @@ fn experts_in_some_layers_train_as_one_rank_does() {
     let base = ParallelConfig::default;
     for layers in [ExpertLayers::Rule(LayerRule::Alternate), ExpertLayers::Numbers(vec![0, 1, 6])] {
         let gate = layers == ExpertLayers::Rule(LayerRule::Alternate);
-        let shared_expert = Some(SharedExpert { width: 6, gate });
+        let shared_expert = Some(SharedExpert { width: 6, gate, mixed: false });
         let model = Model {
             expert_layers: layers,
             shared_expert,

@@ -30,6 +30,7 @@ pub(crate) fn groups(model: &Model) -> ParamGroups {
         shard_axes: vec![Axis::Replicate],
         reduce_axes: vec![Axis::Shard],
         trainable: true,
+        values: None,
     };
     groups.add(crossed, ids(model, |name| name.contains("mlp.")));
     let frozen = ParamGroup { name: "frozen".into(), trainable: false, ..ParamGroup::dense() };

@@ -135,6 +135,8 @@ fn rank(
         let norm = worker.grad_norm(&mut cpu)?;
         done.norms.push(norm);
         worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
+        worker.sum_loads()?;
+        worker.set_routing_state(&mut cpu, 0.05)?;
     }
     text.share = 0;
     let (batch, _) = text.micro_batch(0)?;
@@ -157,7 +159,13 @@ pub(crate) fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
         let run = |world| scope.spawn(move || rank(model, layout, all, Box::new(world)));
         let ranks: Vec<_> = worlds.into_iter().map(run).collect();
         let results: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
-        results.into_iter().map(|r| r.unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+        // The first to fail is why the others do.
+        if results.iter().any(Result::is_err) {
+            let errors: Vec<String> =
+                results.iter().filter_map(|r| Some(r.as_ref().err()?.to_string())).collect();
+            panic!("{layout:?}: {errors:#?}");
+        }
+        results.into_iter().map(Result::unwrap).collect()
     })
 }
 

@@ -21,7 +21,7 @@ fn sequences(plan: &Plan) -> usize {
 
 /// The model of a layout: with experts where ranks share them.
 fn of_layout(model: &Model, config: &ParallelConfig) -> Model {
-    let experts = Experts { count: 4, choices: 2, width: 8, renormalise: true };
+    let experts = Experts::top_k([4, 2, 8], true);
     Model { experts: (config.experts > 1).then_some(experts), ..model.clone() }
 }
 

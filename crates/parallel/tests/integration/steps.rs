@@ -155,7 +155,7 @@ fn model_of(layout: &Layout) -> Model {
 }
 
 fn mixture() -> Model {
-    let experts = Experts { count: 4, choices: 2, width: 8, renormalise: true };
+    let experts = Experts::top_k([4, 2, 8], true);
     let config = ModelConfig {
         architecture: "llama".into(),
         vocab_size: 64,

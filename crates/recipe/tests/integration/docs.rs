@@ -206,6 +206,83 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["4194305 model.architecture=llama"],
     ),
     (
+        "model.experts.bias_rate",
+        "0 to 1; with `bias`",
+        &[
+            "0 model.architecture=llama model.experts.bias=true",
+            "1 model.architecture=llama model.experts.gate=deepseek",
+        ],
+        &["0.1 model.architecture=llama", "1.1 model.architecture=llama model.experts.gate=deepseek"],
+    ),
+    (
+        "model.experts.groups",
+        "1 to 64; a divisor of `count`",
+        &["1 model.architecture=llama", "4 model.architecture=llama"],
+        &[
+            "0 model.architecture=llama",
+            "3 model.architecture=llama",
+            "128 model.architecture=llama model.experts.count=128",
+        ],
+    ),
+    (
+        "model.experts.groups_kept",
+        "1 to `groups`, with `choices` experts or more",
+        &[
+            "1 model.architecture=llama model.experts.groups=4",
+            "4 model.architecture=llama model.experts.groups=4",
+        ],
+        &[
+            "0 model.architecture=llama model.experts.groups=4",
+            "5 model.architecture=llama model.experts.groups=4",
+            "1 model.architecture=llama model.experts.groups=8",
+            "2 model.architecture=llama",
+        ],
+    ),
+    (
+        "model.experts.scale",
+        "0.001 to 1000",
+        &["0.001 model.architecture=llama", "1000 model.architecture=llama"],
+        &["0 model.architecture=llama", "1001 model.architecture=llama"],
+    ),
+    (
+        "model.experts.capacity",
+        "0.000001 to 1000 with six decimal places, or `\"none\"`",
+        &[
+            "1.25 model.architecture=llama",
+            "0.000001 model.architecture=llama",
+            "1000 model.architecture=llama",
+            "none model.architecture=llama model.experts.gate=switch",
+        ],
+        &[
+            "0 model.architecture=llama",
+            "1001 model.architecture=llama",
+            "0.0000001 model.architecture=llama",
+            "some model.architecture=llama",
+        ],
+    ),
+    (
+        "model.experts.capacity_sequences",
+        "1 to 2^20; a divisor of a rank's micro-batch; with a capacity",
+        &["1 model.architecture=llama model.experts.gate=switch"],
+        &[
+            "0 model.architecture=llama model.experts.gate=switch",
+            "1048577 model.architecture=llama model.experts.gate=switch",
+            "1 model.architecture=llama",
+        ],
+    ),
+    (
+        "model.experts.jitter",
+        "0 to 0.5",
+        &["0 model.architecture=llama", "0.5 model.architecture=llama"],
+        &["-0.1 model.architecture=llama", "0.6 model.architecture=llama"],
+    ),
+    (
+        "model.experts.balance_over",
+        "sequences from 1 to 2^20, a divisor of a rank's micro-batch",
+        &["1 model.architecture=llama", "batch model.architecture=llama"],
+        &["0 model.architecture=llama", "1048577 model.architecture=llama", "epoch model.architecture=llama"],
+    ),
+    (
         "model.experts.shared",
         "0 to 2^22",
         &["0 model.architecture=llama", "4194304 model.architecture=llama"],
@@ -630,6 +707,8 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         return match kinds[..] {
             ["name", "list of texts"] => "name, or list of texts",
             ["name", "list of integers"] => "name, or list of integers",
+            ["name", "number"] => "name, or number",
+            ["integer", "name"] => "name, or integer",
             ["integer", "table", "table"] => "integer, or table",
             _ => panic!("kinds of one value that this page cannot name: {kinds:?}"),
         };

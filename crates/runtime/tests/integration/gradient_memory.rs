@@ -84,7 +84,7 @@ fn placed(backend: &mut dyn Backend, model: &Model, by_turns: bool) -> Vec<Param
         for p in unit {
             let (rows, cols) = p.spec.matrix();
             let within = |whole| View { offset, rows, cols, stride: cols, ..whole };
-            (p.value, p.grad) = (within(values), Some(within(gradients)));
+            (p.value, p.grad) = (within(values), p.grad.map(|_| within(gradients)));
             offset += p.spec.len();
         }
     }

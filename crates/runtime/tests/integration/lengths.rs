@@ -88,7 +88,8 @@ fn run(b: &mut dyn Backend, d: &mut Decoder, step: &[Micro]) -> Numbers {
 /// Padding carries no loss and no gradient, and real tokens see nothing of it.
 #[test]
 fn micro_batches_of_several_lengths_have_the_numbers_of_padded_ones() {
-    for (label, model) in all_kinds() {
+    // A capacity is one of the tokens of a micro-batch, padding among them.
+    for (label, model) in all_kinds().into_iter().filter(|(_, model)| !tiny::has_capacity(model)) {
         let mut b = cpu(2);
         let step = step();
         let mut of_lengths = made(&mut b, &model, SHAPE, &LENGTHS, RecomputePlan::default());

@@ -56,7 +56,8 @@ fn weights(b: &mut dyn Backend, d: &Decoder, tensor_shard: &TensorShard) {
 }
 
 fn gradients(b: &mut dyn Backend, d: &Decoder) -> Vec<(String, Vec<f32>)> {
-    d.params().iter().map(|p| (p.spec.name.clone(), read(b, p.grad.unwrap()))).collect()
+    let trained = d.params().iter().filter_map(|p| Some((p.spec.name.clone(), p.grad?)));
+    trained.map(|(name, grad)| (name, read(b, grad))).collect()
 }
 
 /// Ids and targets of all micro-batches.
@@ -169,8 +170,8 @@ fn chain(
         d.weigh_losses(&[WeighedLoss::z_loss(0.01)]).unwrap();
         weights(b, &d, tensor_shard);
         // What a first micro-batch replaces.
-        for p in d.params() {
-            b.write_f32(p.grad.unwrap(), &vec![f32::NAN; p.spec.len()]).unwrap();
+        for grad in d.params().iter().filter_map(|p| p.grad) {
+            b.write_f32(grad, &vec![f32::NAN; grad.len()]).unwrap();
         }
         stages.push(d);
     }

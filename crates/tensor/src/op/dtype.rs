@@ -12,17 +12,19 @@ use crate::{TensorError, View};
 use bessemer_units::DType;
 
 /// Names of the operands that hold indices, counts or counters.
-const INDICES: [&str; 13] = [
+const INDICES: [&str; 15] = [
     "counters",
     "counts",
     "documents",
     "experts",
     "groups",
     "ids",
+    "kept",
     "live",
     "offsets",
     "places",
     "positions",
+    "preferred",
     "rows",
     "sources",
     "targets",
@@ -44,7 +46,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
         Op::NormGradientSums(_) => &["x", "dout"],
         Op::Add(_) => &["a", "b", "out"],
         Op::AddGatedRows(_) => &["x", "y", "out"],
-        Op::AddGatedRowsBackward(_) => &["dout", "y", "dy"],
+        Op::AddGatedRowsBackward(_) => &["dout", "x", "y", "dx", "dy"],
         Op::Attention(o) if is_wider(&[o.out], &o.q) => &["q", "k", "v"],
         Op::Attention(_) => &["q", "k", "v", "out"],
         Op::AttentionBackward(o) if is_wider(&[o.dq, o.dk, o.dv], &o.q) => &["q", "k", "v", "out", "dout"],

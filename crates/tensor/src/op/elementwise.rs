@@ -170,9 +170,16 @@ impl DropoutMask {
     }
 }
 
-/// `out[e] = mask[e] * x[e]`; forward on activations and backward on gradients alike. `out` may be `x`.
-///
-/// Srivastava et al., "Dropout", JMLR 2014, in the inverted form.
+/// Random factors of a [`Dropout`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noise {
+    /// 0 with probability p, else 1/(1-p) (Srivastava et al., "Dropout", JMLR 2014, in the inverted form).
+    Bernoulli,
+    /// Uniform in [1-p, 1+p) (Fedus et al. 2021, Switch, the jitter of a router's input).
+    Uniform,
+}
+
+/// `out[e] = factor[e] * x[e]`; forward on activations and backward on gradients alike. `out` may be `x`.
 ///
 /// Sharding: (r, c), both free and with offsets (`mask.first`), counters whole; linear in x.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -183,6 +190,8 @@ pub struct Dropout {
     pub out: View,
     /// The mask.
     pub mask: DropoutMask,
+    /// Factors, of the mask's p.
+    pub noise: Noise,
     /// Columns of the global tensor: element (i, j) of x is its element `mask.first + i * global_cols + j`.
     pub global_cols: usize,
 }

@@ -9,13 +9,16 @@ use super::{Describe, Rule, Visit, expect_shape, read, result, write};
 use crate::{TensorError, View};
 
 /// A row for every choice, sorted by expert, then by token, then by choice: `rows[t, s]` is the row of choice s of token t,
-/// `sources[r] = t K + s` its inverse, and rows `offsets[e] .. offsets[e + 1]` are those of expert e (Gale et al. 2022, MegaBlocks).
+/// `sources[r] = t K + s` its inverse, and rows `offsets[e] .. offsets[e + 1]` are those of expert e (Gale et al. 2022, MegaBlocks). A
+/// choice that is not kept has no row: its row is [`NO_ROW`], as is the source of each row behind those of all experts.
 ///
-/// Sharding: experts, rows (n, k), sources (n k), offsets (e); n summed, each device with its own term, k, e whole.
+/// Sharding: experts, kept, rows (n, k), sources (n k), offsets (e); n summed, each device with its own term, k, e whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AssignRows {
     /// u32 `[N, K]`, each below E.
     pub experts: View,
+    /// u32 `[N, K]`, if choices may be dropped: 0 of those that are.
+    pub kept: Option<View>,
     /// u32 `[N, K]`.
     pub rows: View,
     /// u32 `[1, R]`, R = N K.
@@ -28,6 +31,9 @@ impl Describe for AssignRows {
     const NAME: &'static str = "assign_rows";
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "experts", &mut self.experts);
+        if let Some(kept) = &mut self.kept {
+            read(see, "kept", kept);
+        }
         write(see, "rows", &mut self.rows);
         write(see, "sources", &mut self.sources);
         write(see, "offsets", &mut self.offsets);
@@ -36,7 +42,7 @@ impl Describe for AssignRows {
         let mut rule = Rule::new(&self.operands());
         let (n, k) = (rule.sum(Rule::TOKENS, self.experts.rows), rule.whole("k", self.experts.cols));
         let e = rule.whole("e", self.offsets.cols);
-        for name in ["experts", "rows"] {
+        for name in ["experts", "kept", "rows"] {
             rule.dims(name, &[n], &[k]);
         }
         rule.dims("sources", &[], &[n, k]);
@@ -48,7 +54,10 @@ impl Describe for AssignRows {
         0.0
     }
     fn shapes(&self) -> Result<(), TensorError> {
-        expect_shape(Self::NAME, "rows", &self.rows, self.experts.rows, self.experts.cols)?;
+        for (name, view) in [("rows", Some(self.rows)), ("kept", self.kept)] {
+            let (n, k) = (self.experts.rows, self.experts.cols);
+            view.map_or(Ok(()), |view| expect_shape(Self::NAME, name, &view, n, k))?;
+        }
         expect_shape(Self::NAME, "sources", &self.sources, 1, self.experts.len())?;
         expect_shape(Self::NAME, "offsets", &self.offsets, 1, self.offsets.cols.max(2))
     }

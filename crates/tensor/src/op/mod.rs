@@ -11,6 +11,7 @@ mod adamw_int8;
 mod attention;
 mod attention_merge;
 mod attention_slots;
+mod capacity;
 mod dtype;
 mod elementwise;
 mod embedding;
@@ -38,15 +39,16 @@ pub use attention::{
 };
 pub use attention_merge::AttentionMerge;
 pub use attention_slots::AttentionSlots;
+pub use capacity::{DropRule, KeepChoices, RandomNumbers, RandomSecond, TokenRows};
 pub use elementwise::{
     Activation, ActivationBackward, ActivationKind, Add, Copy, Dropout, DropoutMask, Fill, Gated,
-    GatedBackward, Scale,
+    GatedBackward, Noise, Scale,
 };
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
 pub use expert_rows::{
     AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
 };
-pub use gated_rows::{AddGatedRows, AddGatedRowsBackward};
+pub use gated_rows::{AddGatedRows, AddGatedRowsBackward, MixedRows};
 pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
@@ -58,7 +60,7 @@ pub use norm_sums::{NormBackwardOfSums, NormGradientSums, NormOfSums, RowSums, R
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
 pub use quantise::{Dequantise, GRADIENT_BLOCK, Quantise, quantised_bytes};
 pub use rope::{Rope, RopeScaling};
-pub use route::{BalanceLoss, BalanceTerm, CountChoices, Route, RouteBackward, TokenSpan};
+pub use route::{BalanceLoss, BalanceTerm, CountChoices, Gate, Route, RouteBackward, Score, TokenSpan};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 
 use crate::{TensorError, View};
@@ -223,6 +225,7 @@ ops!(
     GroupedLinear,
     GroupedLinearBackwardInput,
     GroupedLinearBackwardWeight,
+    KeepChoices,
     Linear,
     LinearBackwardInput,
     LinearBackwardWeight,
@@ -237,6 +240,7 @@ ops!(
     NormGradientSums,
     NormOfSums,
     Quantise,
+    RandomNumbers,
     ReceivedGroups,
     Rope,
     Route,

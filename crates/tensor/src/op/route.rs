@@ -2,35 +2,93 @@
 
 use super::{Describe, Rule, Visit, expect_shape, read, write};
 use crate::{TensorError, View};
+use bessemer_units::DType;
 
-/// `p = softmax(logits)`; `experts[t]` are the k experts with the largest logits, in falling order, equal ones by number;
-/// `weights[t, s] = p[t, experts[t, s]]`, divided by the sum of the k if `renormalise` (Shazeer et al. 2017; Fedus et al. 2021).
+/// How logits become scores of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Score {
+    /// A token's scores are probabilities: they sum to 1.
+    Softmax,
+    /// Each expert has a score of its own in (0, 1) (DeepSeek-V3, arXiv 2412.19437, equation 15).
+    Sigmoid,
+}
+
+/// Choices and weights from scores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gate {
+    /// Scores.
+    pub score: Score,
+    /// Weights of a token are divided by their sum.
+    pub renormalise: bool,
+    /// Equal groups of experts, at most [`Gate::GROUPS`]; 1: no groups.
+    pub groups: usize,
+    /// Groups in which a token may choose: those with the largest sums of their two largest keys, equal ones by number.
+    pub kept: usize,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+impl Gate {
+    /// Most groups.
+    pub const GROUPS: usize = 64;
+
+    /// The gate of softmax probabilities without groups.
+    pub fn softmax(renormalise: bool) -> Gate {
+        Gate { score: Score::Softmax, renormalise, groups: 1, kept: 1, scale: 1.0 }
+    }
+
+    /// Errors unless k of `experts` experts can be chosen.
+    fn check(&self, op: &'static str, experts: usize, choices: usize) -> Result<(), TensorError> {
+        let Gate { groups, kept, .. } = *self;
+        let divides = (1..=Gate::GROUPS).contains(&groups) && experts.is_multiple_of(groups);
+        if divides && (1..=groups).contains(&kept) && choices <= kept * (experts / groups) {
+            return Ok(());
+        }
+        let wanted =
+            format!("groups that divide {experts} experts, of which the kept have {choices} experts or more");
+        Err(TensorError::Shape { op, operand: "groups", wanted, found: format!("{kept} of {groups} groups") })
+    }
+}
+
+/// `p = softmax(logits)` or `sigmoid(logits)`; `experts[t]` are the k experts with the largest keys, in falling order, equal ones by
+/// number; `weights[t, s] = scale p[t, experts[t, s]]`, p divided by the sum of the k if the gate renormalises (Shazeer et al. 2017; Fedus
+/// et al. 2021). Keys are scores, or scores and biases; of groups of experts only some may be chosen ([`Gate::kept`]).
 ///
-/// A logit that is not a number comes last. Everything is f32, whatever the type of the activations: rounded logits tie.
+/// A key that is not a number comes last. Everything is f32, whatever the type of the activations: rounded logits tie.
 ///
-/// Sharding: logits, probabilities (n, e), experts, weights (n, k), lse (n); n free, e, k whole.
+/// Sharding: logits, probabilities (n, e), experts, preferred, weights (n, k), bias (e), lse (n); n free, e, k whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Route {
     /// `[N, E]`.
     pub logits: View,
-    /// `[N, E]`.
+    /// f32 `[1, E]`, if there is one: what the keys have besides scores. Weights do not contain it.
+    pub bias: Option<View>,
+    /// `[N, E]`: the scores.
     pub probabilities: View,
     /// u32 `[N, K]`.
     pub experts: View,
+    /// u32 `[N, K]`, if asked: the choices by scores alone, without biases and groups.
+    pub preferred: Option<View>,
     /// `[N, K]`.
     pub weights: View,
     /// `[1, N]`, if asked: log-sum-exp of each row of logits.
     pub lse: Option<View>,
-    /// Weights of a token sum to 1.
-    pub renormalise: bool,
+    /// Scores, choices and weights.
+    pub gate: Gate,
 }
 
 impl Describe for Route {
     const NAME: &'static str = "route";
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "logits", &mut self.logits);
+        if let Some(bias) = &mut self.bias {
+            read(see, "bias", bias);
+        }
         write(see, "probabilities", &mut self.probabilities);
         write(see, "experts", &mut self.experts);
+        if let Some(preferred) = &mut self.preferred {
+            write(see, "preferred", preferred);
+        }
         write(see, "weights", &mut self.weights);
         if let Some(lse) = &mut self.lse {
             write(see, "lse", lse);
@@ -43,9 +101,10 @@ impl Describe for Route {
         for name in ["logits", "probabilities"] {
             rule.dims(name, &[n], &[e]);
         }
-        for name in ["experts", "weights"] {
+        for name in ["experts", "preferred", "weights"] {
             rule.dims(name, &[n], &[k]);
         }
+        rule.dims("bias", &[], &[e]);
         rule.dims("lse", &[], &[n]);
         rule
     }
@@ -57,6 +116,10 @@ impl Describe for Route {
         expect_shape(Self::NAME, "probabilities", &self.probabilities, n, e)?;
         expect_shape(Self::NAME, "experts", &self.experts, n, k.clamp(1, e.max(1)))?;
         expect_shape(Self::NAME, "weights", &self.weights, n, k)?;
+        self.gate.check(Self::NAME, e, k)?;
+        for (name, view, rows, cols) in [("bias", self.bias, 1, e), ("preferred", self.preferred, n, k)] {
+            view.map_or(Ok(()), |view| expect_shape(Self::NAME, name, &view, rows, cols))?;
+        }
         self.lse.map_or(Ok(()), |lse| expect_shape(Self::NAME, "lse", &lse, 1, n))
     }
 }
@@ -87,7 +150,7 @@ impl TokenSpan {
         local(sequence * self.sequence)..local((sequence + 1) * self.sequence)
     }
 
-    /// Errors unless there is a row of counts for the sequence of each of `here` tokens.
+    /// Errors unless there is a row of counts for the sequence of each of `here` tokens, or one of loads.
     fn expect_counts(
         &self,
         op: &'static str,
@@ -95,23 +158,24 @@ impl TokenSpan {
         (here, experts): (usize, usize),
     ) -> Result<(), TensorError> {
         let wanted = (self.first + here).div_ceil(self.sequence.max(1));
-        expect_shape(op, "counts", counts, counts.rows.max(wanted), experts)
+        let rows = if by_sequence(counts) { counts.rows.max(wanted) } else { 1 };
+        expect_shape(op, loads_name(counts), counts, rows, experts)
     }
 }
 
 /// A loss of a router whose gradient [`RouteBackward`] adds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BalanceTerm {
-    /// u32 `[B, E]`, as in [`BalanceLoss`].
+    /// As in [`BalanceLoss`].
     pub counts: View,
     /// `[1, 2]`: weight of the loss, and its weight times the factor of a token.
     pub weight: View,
 }
 
-/// Gradient of [`Route`]'s logits from that of its weights, with p the probabilities and w the weights:
-/// `dp[e_s] += dw[s]`, or `(dw[s] - sum_j dw[j] w[j]) / sum_j p[e_j]` of renormalised weights; with a balance loss
-/// `dp[i] += factor E counts[b, i] / (k T)`; `dlogits = p (dp - <dp, p>)`; with a z-loss `dlogits += 2 factor lse p`
-/// (Zoph et al. 2022, ST-MoE).
+/// Gradient of [`Route`]'s logits from that of its weights, with p the scores and w the weights:
+/// `dp[e_s] += scale dw[s]`, or `(scale dw[s] - sum_j dw[j] w[j]) / sum_j p[e_j]` of renormalised weights; with a balance loss
+/// `dq[i] += factor L[b, i]`, q the scores divided by their sum and L the loads of [`BalanceLoss`]; `dlogits = p (dp - <dp, p>)` of a
+/// softmax, `dlogits = dp p (1 - p)` of a sigmoid; with a z-loss, of a softmax, `dlogits += 2 factor lse p` (Zoph et al. 2022, ST-MoE).
 ///
 /// Sharding: probabilities, dlogits (n, e), experts, weights, dweights (n, k), lse (n), counts (b, e); n free, b, e, k whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -128,12 +192,29 @@ pub struct RouteBackward {
     pub balance: Option<BalanceTerm>,
     /// The z-loss, if there is one: `[1, N]` log-sum-exps, and its weight as in [`BalanceTerm::weight`].
     pub z_loss: Option<(View, View)>,
-    /// Weights of a token sum to 1, as in [`Route`].
-    pub renormalise: bool,
+    /// As in [`Route`].
+    pub gate: Gate,
     /// Which tokens of which sequences are here.
     pub span: TokenSpan,
     /// `[N, E]`.
     pub dlogits: View,
+}
+
+impl BalanceTerm {
+    /// Name of the operand: counts, or loads.
+    fn name(&self) -> &'static str {
+        loads_name(&self.counts)
+    }
+}
+
+/// Name of an operand that holds counts of choices, or loads.
+fn loads_name(counts: &View) -> &'static str {
+    if by_sequence(counts) { "counts" } else { "loads" }
+}
+
+/// Counts of each sequence, of which a token has its own; loads are the same for all tokens.
+fn by_sequence(counts: &View) -> bool {
+    counts.dtype() == DType::U32
 }
 
 impl Describe for RouteBackward {
@@ -144,7 +225,7 @@ impl Describe for RouteBackward {
         read(see, "weights", &mut self.weights);
         read(see, "dweights", &mut self.dweights);
         if let Some(balance) = &mut self.balance {
-            read(see, "counts", &mut balance.counts);
+            read(see, balance.name(), &mut balance.counts);
             read(see, "balance.weight", &mut balance.weight);
         }
         if let Some((lse, weight)) = &mut self.z_loss {
@@ -156,7 +237,7 @@ impl Describe for RouteBackward {
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let n = rule.free("n", self.probabilities.rows);
-        if self.balance.is_some() {
+        if self.balance.is_some_and(|balance| by_sequence(&balance.counts)) {
             rule.needs_offset(n);
         }
         let (e, k) = (rule.whole("e", self.probabilities.cols), rule.whole("k", self.experts.cols));
@@ -168,7 +249,7 @@ impl Describe for RouteBackward {
         }
         if let Some(balance) = &self.balance {
             let b = rule.whole("b", balance.counts.rows);
-            rule.dims("counts", &[b], &[e]);
+            rule.dims(balance.name(), &[b], &[e]);
         }
         rule.dims("lse", &[], &[n]);
         for name in ["balance.weight", "z_loss.weight"] {
@@ -188,6 +269,12 @@ impl Describe for RouteBackward {
             [("experts", &self.experts), ("weights", &self.weights), ("dweights", &self.dweights)]
         {
             expect_shape(Self::NAME, name, view, n, k)?;
+        }
+        self.gate.check(Self::NAME, e, k)?;
+        if let (Score::Sigmoid, Some((lse, _))) = (self.gate.score, &self.z_loss) {
+            let found = format!("[{}, {}]", lse.rows, lse.cols);
+            let wanted = "none: a gate of sigmoids has no z-loss".into();
+            return Err(TensorError::Shape { op: Self::NAME, operand: "lse", wanted, found });
         }
         if let Some(BalanceTerm { counts, weight }) = &self.balance {
             self.span.expect_counts(Self::NAME, counts, (n, e))?;
@@ -238,18 +325,22 @@ impl Describe for CountChoices {
     }
 }
 
-/// The balance loss of each sequence times its tokens, `value[b] = E / (k T) sum_i counts[b, i] sum_t p[t, i]`: T at perfect balance
-/// (Shazeer et al. 2017; Lepikhin et al. 2020; of one choice Fedus et al. 2021, equation 4).
+/// The balance loss of each sequence times its tokens, `value[b] = sum_i L[b, i] sum_t q[t, i]`: T at perfect balance. L are loads as
+/// multiples of the mean load, `E counts[b, i] / (k T)`, q the scores of a token, divided by their sum if `normalise` (Shazeer et al. 2017;
+/// Lepikhin et al. 2020; of one choice Fedus et al. 2021, equation 4; of sigmoids DeepSeek-V3, arXiv 2412.19437, equations 17 to 20).
 ///
-/// Sharding: probabilities (n, e), counts (b, e), value (b); n summed, b, e whole; linear in the probabilities.
+/// Sharding: probabilities (n, e), counts (b, e), value (b); n summed, b, e whole; linear in the probabilities, unless they are
+/// normalised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BalanceLoss {
     /// `[N, E]`, N = B T.
     pub probabilities: View,
-    /// u32 `[B, E]`, of whole sequences.
+    /// u32 `[B, E]`, of whole sequences; or f32: L.
     pub counts: View,
     /// k, choices of a token.
     pub choices: usize,
+    /// Scores are divided by their sum over the experts.
+    pub normalise: bool,
     /// Which tokens of which sequences are here.
     pub span: TokenSpan,
     /// `[1, B]`.
@@ -260,18 +351,22 @@ impl Describe for BalanceLoss {
     const NAME: &'static str = "balance_loss";
     fn visit(&mut self, see: &mut Visit<'_>) {
         read(see, "probabilities", &mut self.probabilities);
-        read(see, "counts", &mut self.counts);
+        read(see, loads_name(&self.counts), &mut self.counts);
         write(see, "value", &mut self.value);
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let n = rule.sum("n", self.probabilities.rows);
-        rule.needs_offset(n);
+        if by_sequence(&self.counts) {
+            rule.needs_offset(n);
+        }
         let (b, e) = (rule.whole("b", self.counts.rows), rule.whole("e", self.counts.cols));
         rule.dims("probabilities", &[n], &[e]);
-        rule.dims("counts", &[b], &[e]);
+        rule.dims(loads_name(&self.counts), &[b], &[e]);
         rule.dims("value", &[], &[b]);
-        rule.linear("probabilities", super::rule::Linear::Alone);
+        if !self.normalise {
+            rule.linear("probabilities", super::rule::Linear::Alone);
+        }
         rule
     }
     fn flops(&self) -> f64 {

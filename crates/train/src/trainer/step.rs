@@ -93,6 +93,10 @@ impl Trainer {
         };
         let broken = update.skipped && spike.is_none() && !gave_way;
         self.taken = !update.skipped;
+        if self.taken {
+            let rate = self.input.recipe.model.expert_training().bias_rate as f32;
+            self.runner.worker.set_routing_state(&mut *self.backend, rate)?;
+        }
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
         self.state.updates = Some(updates + u64::from(self.taken));

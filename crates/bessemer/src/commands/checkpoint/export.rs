@@ -65,7 +65,7 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
             balance: RunDir::new(&args.run.run)
                 .load_recipe()
                 .ok()
-                .map(|run| run.value.model.expert_losses()[0]),
+                .map(|run| run.value.model.expert_training().balance),
             tensors: &mut saved.checkpoint.tensors(is_parameter),
             dtype,
             // Rows that only round the vocabulary up mean nothing to other tools.

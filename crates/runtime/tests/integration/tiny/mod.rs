@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, InitChoice, LayerRule, Model, NormChoice, ParamSpec, Placement,
-    PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind, SharedExpert, named,
+    ActivationChoice, BalanceOver, BalanceRule, Capacity, DropChoice, ExpertLayers, Experts, Gate,
+    GroupChoice, InitChoice, LayerRule, Model, NormChoice, ParamSpec, Placement, PositionChoice, QkNormSpan,
+    RopeScaling, RopeScalingKind, ScoreChoice, SharedExpert, named,
 };
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
@@ -120,17 +121,11 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 ..base.clone()
             },
         ),
-        (
-            "experts, renormalised",
-            Model {
-                experts: Some(Experts { count: 4, choices: 2, width: 24, renormalise: true }),
-                ..llama.clone()
-            },
-        ),
+        ("experts, renormalised", Model { experts: Some(Experts::top_k([4, 2, 24], true)), ..llama.clone() }),
         (
             "experts, raw weights, post-normalised, GeGLU",
             Model {
-                experts: Some(Experts { count: 5, choices: 3, width: 16, renormalise: false }),
+                experts: Some(Experts::top_k([5, 3, 16], false)),
                 placement: Placement::Post,
                 activation: ActivationChoice::Geglu,
                 ..llama.clone()
@@ -139,8 +134,8 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
         (
             "experts with a gated block beside them, QK-norm of all heads",
             Model {
-                experts: Some(Experts { count: 4, choices: 2, width: 16, renormalise: false }),
-                shared_expert: Some(SharedExpert { width: 20, gate: true }),
+                experts: Some(Experts::top_k([4, 2, 16], false)),
+                shared_expert: Some(SharedExpert { width: 20, gate: true, mixed: false }),
                 qk_norm: true,
                 qk_norm_span: QkNormSpan::Width,
                 ..llama.clone()
@@ -150,9 +145,46 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
             "experts in every second layer, a block beside them, post-normalised",
             Model {
                 placement: Placement::Post,
-                shared_expert: Some(SharedExpert { width: 20, gate: false }),
-                experts: Some(Experts { count: 3, choices: 2, width: 16, renormalise: true }),
+                shared_expert: Some(SharedExpert { width: 20, gate: false, mixed: false }),
+                experts: Some(Experts::top_k([3, 2, 16], true)),
                 expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
+                ..llama.clone()
+            },
+        ),
+        (
+            "experts by sigmoids in groups, with corrections, balance over a batch",
+            Model {
+                experts: Some(Experts {
+                    gate: Gate {
+                        score: ScoreChoice::Sigmoid,
+                        bias: true,
+                        groups: Some(GroupChoice { count: 2, kept: 1 }),
+                        scale: Some(2.5),
+                        balance_over: BalanceOver::Rule(BalanceRule::Batch),
+                        ..Gate::default()
+                    },
+                    ..Experts::top_k([4, 2, 16], true)
+                }),
+                ..llama.clone()
+            },
+        ),
+        (
+            "experts with a capacity, a noisy router and a residual block",
+            Model {
+                shared_expert: Some(SharedExpert { width: 20, gate: false, mixed: true }),
+                experts: Some(Experts {
+                    gate: Gate {
+                        capacity: Some(Capacity {
+                            millionths: 750_000,
+                            sequences: 1,
+                            drop: DropChoice::Choice,
+                            random_second: true,
+                        }),
+                        jitter: 0.05,
+                        ..Gate::default()
+                    },
+                    ..Experts::top_k([4, 2, 16], true)
+                }),
                 ..llama.clone()
             },
         ),
@@ -246,6 +278,11 @@ pub(crate) fn tokens(stream: u64, sequences: usize) -> (Vec<u32>, Vec<u32>) {
     (ids, targets)
 }
 
+/// Whether passes of training drop choices that scoring ones keep.
+pub(crate) fn has_capacity(model: &Model) -> bool {
+    model.experts.is_some_and(|experts| experts.gate.capacity.is_some())
+}
+
 /// Targets that are scored.
 pub(crate) fn scored(targets: &[u32]) -> usize {
     targets.iter().filter(|&&t| t != IGNORED).count()
@@ -275,11 +312,13 @@ pub(crate) fn context(step: u64, scored: usize) -> StepContext {
     StepContext { seed: 1, step, first_sequence: 0, loss_scale: 1.0 / scored as f32, accumulate: false }
 }
 
-/// Every gradient, in the order of the parameters.
+/// Every gradient, in the order of the parameters; zeros of one that is not trained.
 pub(crate) fn gradients(backend: &mut dyn Backend, decoder: &Decoder) -> Vec<Vec<f32>> {
     let read = |p: &bessemer_runtime::Param| {
         let mut g = vec![0.0; p.spec.len()];
-        backend.read_f32(p.grad.unwrap(), &mut g).unwrap();
+        if let Some(grad) = p.grad {
+            backend.read_f32(grad, &mut g).unwrap();
+        }
         g
     };
     decoder.params().iter().map(read).collect()
@@ -290,7 +329,7 @@ pub(crate) fn adamw(backend: &mut dyn Backend, decoder: &Decoder, config: &Optim
     let list: Vec<_> = decoder
         .params()
         .iter()
-        .map(|p| OptimParam::of(decoder.model(), &p.spec, p.value, p.grad.unwrap()))
+        .filter_map(|p| Some(OptimParam::of(decoder.model(), &p.spec, p.value, p.grad?)))
         .collect();
     Optimizer::new(backend, &list, config).unwrap()
 }

@@ -76,7 +76,7 @@ impl Positions {
     }
 
     /// The problem with `count` such positions, if they are not in ascending order.
-    pub(super) fn problem(&self, count: usize) -> Option<String> {
+    pub(in crate::op) fn problem(&self, count: usize) -> Option<String> {
         let end = self.first + (count / 2).saturating_sub(1) * self.stride + 1;
         let apart = |later: usize| count.is_multiple_of(2) && later >= end;
         if self.stride > 0 && self.later.is_none_or(apart) {
