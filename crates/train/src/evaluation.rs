@@ -148,6 +148,21 @@ pub(crate) fn bubbles(
     Bubbles::new(&windows, &tokenizer.byte_lengths(), recipe.eval.max_tokens(), ranks).map(Some)
 }
 
+/// Leaves out the samples of a model that generates no text, and returns the warning about it.
+pub(crate) fn leave_out_samples(input: &mut TrainerInput) -> Option<&'static str> {
+    let (recipe, tokenizer) = (&mut input.recipe, &input.tokenizer);
+    let model = recipe.model.resolve_for(tokenizer.vocab_size(), tokenizer.end_of_text()).ok()?;
+    let causal = model.experts.is_none_or(|experts| experts.gate.is_causal());
+    if causal || !recipe.eval.samples.are_written() {
+        return None;
+    }
+    recipe.eval.samples.prompts.clear();
+    Some(
+        "no samples are written: with model.experts.chosen_by = \"experts\" a token's experts depend on later tokens, so the model generates \
+         no text; eval.samples.prompts = [] leaves this warning out",
+    )
+}
+
 impl Evaluator {
     pub(crate) fn new(
         backend: &mut dyn Backend,

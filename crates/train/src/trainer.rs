@@ -163,11 +163,12 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::on_rank`].
     pub fn on_rank_from(
-        input: TrainerInput,
+        mut input: TrainerInput,
         mut backend: Box<dyn Backend>,
         world: Box<dyn Communicator>,
         others: OtherCheckpoints<'_>,
     ) -> Result<Trainer, TrainError> {
+        let unwritten = evaluation::leave_out_samples(&mut input);
         let recipe = &input.recipe;
         let wrong = |e: &dyn std::fmt::Display| TrainError::Recipe(e.to_string());
         if recipe.parallel.awaits_plan() {
@@ -232,6 +233,7 @@ impl Trainer {
         let taken = mixture::run_mixture(recipe, &input.train)?;
         let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
         warnings.extend(shortened);
+        warnings.extend(unwritten.map(String::from));
         if optim.lr == 0.0 {
             warnings
                 .push("optim.lr = 0: no step changes a parameter; wanted it above 0, such as 3e-4".into());

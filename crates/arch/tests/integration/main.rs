@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
 mod annotation;
+mod gates;
 mod span;
 mod tensor_shard;

@@ -1,0 +1,60 @@
+//! Gates of experts in whole runs: what follows from the loads is state of a run, and a model whose experts choose generates no text.
+
+use bessemer_recipe::Recipe;
+use bessemer_runlog::Record;
+
+use crate::place::recipe;
+use crate::run::{Run, numbers};
+
+fn mixture(gate: &str, sets: &[&str]) -> Recipe {
+    let gate = format!("model.experts.gate={gate}");
+    let base = ["model.experts.count=4", "model.experts.width=16", &gate, "parallel.data=zero1"];
+    recipe(&[&base[..], sets].concat())
+}
+
+fn losses(records: &[Record]) -> Vec<f64> {
+    let loss = |r: &Record| if let Record::Step(step) = r { Some(step.loss) } else { None };
+    records.iter().filter_map(loss).collect()
+}
+
+/// Biases, loads of the step before, noise and random choices are those of a run that was never stopped; other ranks go on with them.
+#[test]
+fn a_stopped_run_goes_on_with_the_state_of_its_gates() {
+    for (gate, sets) in [
+        ("deepseek", &["model.experts.bias_rate=0.05", "model.experts.groups=2"][..]),
+        ("top_k", &["model.experts.balance_over=batch", "model.experts.balance=0.1"]),
+        ("switch", &["model.experts.jitter=0.1"]),
+        ("gshard", &["model.experts.capacity_sequences=2"]),
+    ] {
+        let spread = mixture(gate, &[sets, &["parallel.experts=2"]].concat());
+        let alone = mixture(gate, sets);
+        let (whole, parts, other) = (Run::new(false), Run::new(false), Run::new(false));
+        let wanted = whole.train(&spread, 2, None);
+        let mut records = parts.train(&spread, 2, Some(7));
+        records.extend(parts.train(&spread, 2, None));
+        assert_eq!(numbers(&records), numbers(&wanted), "{gate}");
+        assert!(parts.tensors() == whole.tensors(), "{gate}: other bits after a stop");
+        let mut records = other.train(&spread, 2, Some(7));
+        records.extend(other.train(&alone, 1, Some(9)));
+        for (step, (found, wanted)) in losses(&records).into_iter().zip(losses(&wanted)).enumerate() {
+            assert!((found / wanted - 1.0).abs() < 1e-5, "{gate}, step {step}: {found}, wanted {wanted}");
+        }
+    }
+}
+
+#[test]
+fn a_model_whose_experts_choose_trains_without_samples() {
+    let samples = ["eval.samples.at_end=true", "eval.samples.prompts=[\"the \"]", "eval.at_end=true"];
+    let written = |records: &[Record]| {
+        let samples = records.iter().filter(|r| matches!(r, Record::Sample(_))).count();
+        let warns =
+            |r: &&Record| matches!(r, Record::Warning(w) if w.message.starts_with("no samples are written"));
+        (samples, records.iter().filter(warns).count(), losses(records))
+    };
+    let (count, warnings, found) =
+        written(&Run::new(false).train(&mixture("expert_choice", &samples), 1, None));
+    assert_eq!((count, warnings), (0, 1));
+    assert!(found.last() < found.first());
+    let (count, warnings, _) = written(&Run::new(false).train(&mixture("top_k", &samples), 1, None));
+    assert_eq!((count, warnings), (1, 0));
+}
