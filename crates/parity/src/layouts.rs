@@ -1,7 +1,7 @@
 //! The matrix of layouts.
 
 use crate::models::Style;
-use bessemer_arch::{Experts, Model};
+use bessemer_arch::{ExpertsConfig, GateChoice, Model, ModelConfig};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 
 use bessemer_parallel::{
@@ -23,8 +23,8 @@ pub struct Layout {
     pub accumulation: usize,
     /// How parameters and gradients are kept; the reference is one rank that keeps them so.
     pub types: ParamStorage,
-    /// Whether the model is a mixture of experts.
-    pub mixture: bool,
+    /// The gate, if the model is a mixture of experts.
+    pub mixture: Option<GateChoice>,
 }
 
 impl Layout {
@@ -36,7 +36,7 @@ impl Layout {
             ranks: 1,
             accumulation: 1,
             types: ParamStorage::default(),
-            mixture: false,
+            mixture: None,
         }
     }
 
@@ -136,14 +136,25 @@ impl Layout {
     /// The model of a style that the layout is tried on. Stages that step on their own have no table in common.
     pub fn model(&self, style: Style, context: usize) -> Result<Model, bessemer_arch::ArchError> {
         let model = if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) };
-        // 8 experts of a layer, of which each token chooses 2.
-        let experts = self.mixture.then(|| Experts::top_k([8, 2, 32], true));
-        model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), experts, ..m })
+        let model =
+            model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), ..m })?;
+        let Some(gate) = self.mixture else { return Ok(model) };
+        let groups = (gate == GateChoice::Deepseek).then_some(4);
+        let (count, width) = (Some(8), Some(32));
+        let experts = ExpertsConfig {
+            gate: Some(gate),
+            count,
+            width,
+            groups,
+            groups_kept: groups.map(|_| 2),
+            ..Default::default()
+        };
+        ModelConfig { experts: Some(experts), ..ModelConfig::of(&model) }.resolve(None)
     }
 
     /// Whether models of a style go with the layout: experts have gates.
     pub fn goes_with_style(&self, style: Style) -> bool {
-        !self.mixture || style == Style::Llama
+        self.mixture.is_none() || style == Style::Llama
     }
 
     /// This layout of a mixture whose experts so many of the data-parallel ranks share.
@@ -151,7 +162,15 @@ impl Layout {
     pub fn with_experts(mut self, ranks: usize) -> Layout {
         self.name += &format!(", experts over {ranks}");
         self.parallel.experts = ranks as u64;
-        self.mixture = true;
+        self.mixture = Some(GateChoice::TopK);
+        self
+    }
+
+    /// This layout of a mixture with another gate.
+    #[must_use]
+    fn with_gate(mut self, name: &str, gate: GateChoice) -> Layout {
+        self.name += &format!(", gate {name}");
+        self.mixture = Some(gate);
         self
     }
 
@@ -164,7 +183,7 @@ impl Layout {
     pub fn goes_with(&self, optimizer: OptimizerChoice) -> bool {
         use OptimizerChoice::{AdamW, Lion, Sgd};
         let factored = optimizer == OptimizerChoice::Adafactor && self.parallel.experts > 1;
-        if factored || self.mixture && optimizer == OptimizerChoice::Kfac {
+        if factored || self.mixture.is_some() && optimizer == OptimizerChoice::Kfac {
             return false;
         }
         if self.parallel.tensor.grid().is_some() {
@@ -444,7 +463,7 @@ pub fn in_int8(ranks: usize, sequences: usize) -> Vec<Layout> {
 }
 
 /// Layouts of at most `ranks` ranks of a mixture of experts, for steps of `sequences` sequences: experts on every rank and over 2, 4 and 8 of
-/// them, with copies, ZeRO, tensor, sequence and context parallelism and pipelines, up to four axes at once.
+/// them, with copies, ZeRO, tensor, sequence and context parallelism and pipelines, up to four axes at once; other gates in some of them.
 pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
     let (line, cut) = ((1, false), (2, true));
     let gathered = ContextSharing::of(ContextMethod::AllGather);
@@ -488,6 +507,24 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
     list.push(both(Stage::Ddp, (2, 1), cut, "zb-v", sequences / 2).sharing_sequences(2, gathered));
     list.push(both(Stage::Zero2, (1, 2), cut, "interleaved", sequences / 2).sharing_sequences(2, gathered));
     list.push(both(Stage::Zero1, (2, 2), line, "dualpipe", sequences / 4).sharing_sequences(2, ulysses));
+    for (name, gate) in [
+        ("switch", GateChoice::Switch),
+        ("gshard", GateChoice::Gshard),
+        ("deepseek", GateChoice::Deepseek),
+        ("expert choice", GateChoice::ExpertChoice),
+    ] {
+        let of = |stage, sizes, tensor, accumulation| {
+            Layout::of(stage, sizes, tensor, accumulation).with_experts(2)
+        };
+        list.push(of(Stage::Ddp, (2, 1), line, 2).with_gate(name, gate));
+        list.push(of(Stage::Zero3, (1, 2), cut, 1).with_gate(name, gate));
+        // In 16 layers sums in another order turn a near tie of two tokens now and then.
+        if gate != GateChoice::ExpertChoice {
+            list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4).with_gate(name, gate));
+        }
+        let context = Layout::of(Stage::Ddp, (2, 1), line, sequences / 2).sharing_sequences(2, gathered);
+        list.push(context.with_experts(2).with_gate(name, gate));
+    }
     let bf16 = ParamStorage::both(ParamDType::Bf16);
     list.push(Layout::of(Stage::Ddp, (4, 1), line, 1).with_experts(2).with_types(bf16));
     list.push(Layout::of(Stage::Zero3, (1, 4), line, 2).with_experts(4).with_types(bf16));

@@ -75,6 +75,9 @@ pub struct Trajectory {
     pub params: Vec<(String, Vec<f32>)>,
 }
 
+/// Step of the biases of gates that have some: large enough for choices to change.
+const BIAS_RATE: f32 = 0.01;
+
 /// Trains one rank of a layout: all ranks of `world` call this with the same job.
 ///
 /// # Errors
@@ -120,6 +123,10 @@ pub fn trajectory(
             t.gradients = whole(backend, &mut runner.worker, true)?;
         }
         runner.update(backend, first + 1, job.rate(first + 1), grad_norm)?;
+        if job.model.experts.is_some() {
+            runner.worker.sum_loads()?;
+            runner.worker.set_routing_state(backend, BIAS_RATE)?;
+        }
     }
     t.params = whole(backend, &mut runner.worker, false)?;
     Ok(t)
