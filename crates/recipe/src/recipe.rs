@@ -133,16 +133,34 @@ impl Recipe {
             Some(micro_batch) => {
                 TrainConfig { micro_batch, ..self.train.clone() }.resolve(ranks, train_tokens)
             }
-            None => Err(format!(
-                "parallel.tensor = {} needs micro-batches of a multiple of {multiple} sequences \
-                 (train.seq_len = {}), and a rank has {} sequences per step: expected train.batch_tokens of \
-                 a multiple of {}, or another train.seq_len or parallel.tensor",
-                self.parallel.tensor,
-                self.train.seq_len,
-                plan.sequences_per_rank,
-                ranks.saturating_mul(multiple).saturating_mul(self.train.seq_len)
-            )),
+            None => {
+                let (needs, others) = self.wanting_sequences();
+                Err(format!(
+                    "{needs} needs micro-batches of a multiple of {multiple} sequences \
+                     (train.seq_len = {}), and a rank has {} sequences per step: expected train.batch_tokens of \
+                     a multiple of {}, or another {others}",
+                    self.train.seq_len,
+                    plan.sequences_per_rank,
+                    ranks.saturating_mul(multiple).saturating_mul(self.train.seq_len)
+                ))
+            }
         }
+    }
+
+    /// Keys that want several sequences in a micro-batch, with their values, and the keys to change.
+    fn wanting_sequences(&self) -> (String, String) {
+        let mut keys = Vec::new();
+        if self.parallel.sequences_multiple(&self.lengths()) > 1 {
+            keys.push(("parallel.tensor", self.parallel.tensor.to_string()));
+        }
+        let names = ["model.experts.balance_over", "model.experts.capacity_sequences"];
+        let of_experts = names.into_iter().zip(self.model.sequences_multiple()).filter(|(_, of)| *of > 1);
+        keys.extend(of_experts.map(|(key, of)| (key, of.to_string())));
+        let needs: Vec<String> = keys.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        let tensor = keys.iter().any(|(key, _)| *key == "parallel.tensor");
+        let others = keys.iter().map(|(key, _)| *key);
+        let others: Vec<&str> = tensor.then_some("train.seq_len").into_iter().chain(others).collect();
+        (needs.join(" with "), others.join(" or "))
     }
 
     /// Number of which the sequences of a micro-batch are a multiple ([`ParallelConfig::sequences_multiple`]).

@@ -139,7 +139,16 @@ fn ranks_that_cannot_run_a_recipe_are_refused_before_any_data_is_read() {
                 "train.batch_tokens=18",
             ]]),
             4,
-            "needs micro-batches of a multiple of 2 sequences (train.seq_len = 6), and a rank has 3 sequences",
+            "parallel.tensor = 4 needs micro-batches of a multiple of 2 sequences (train.seq_len = 6), and a rank has 3 sequences",
+        ),
+        (
+            of(&[&[
+                "model.experts.gate=switch",
+                "model.experts.capacity_sequences=3",
+                "train.batch_tokens=128",
+            ]]),
+            1,
+            "model.experts.capacity_sequences = 3 needs micro-batches of a multiple of 3 sequences",
         ),
         (
             of(&[&["parallel.tensor={ grid = [2, 1] }", "train.batch_tokens=48"]]),
