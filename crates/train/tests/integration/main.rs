@@ -8,6 +8,7 @@ mod changed;
 mod corruption;
 mod device;
 mod divergence;
+mod expert_loads;
 mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
