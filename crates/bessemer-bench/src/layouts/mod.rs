@@ -15,7 +15,7 @@ use bessemer::{Console, Failure, print};
 use bessemer_measure::{Bench, LayoutCase, Setup, StepSize, layout_cases, layout_costs, machine};
 use bessemer_plan::{Efficiency, Machine, MachineCosts};
 use bessemer_sim::Link;
-use bessemer_sim::replay::{CostTable, LinearSeconds};
+use bessemer_sim::replay::{CostTable, LinearSeconds, RoutingProfile};
 use bessemer_train::{SimulatedRanks, SimulatedStep, simulate};
 use bessemer_units::ParamStorage;
 use bessemer_units::stats::upper_median;
@@ -143,16 +143,16 @@ fn predict(
     table: &CostTable,
     machine: Option<&Machine>,
 ) -> Result<Row, Failure> {
-    let (job, all) = (setup.described(), SimulatedRanks::All);
+    let (job, all, routing) = (setup.described(), SimulatedRanks::All, RoutingProfile::default());
     let mut measured = Tally::new(table.clone());
-    let SimulatedStep { events, replay } = simulate(&job, all, &mut measured)?;
+    let SimulatedStep { events, replay, .. } = simulate(&job, all, &routing, &mut measured)?;
     let exposed = replay.exposed(&events, 0).into_iter().map(|(label, time)| (label.to_owned(), time));
     let (planned, charged) = match machine {
         // A machine's file says nothing of links that are made slow.
         Some(machine) if table.link.is_none() => {
             let costs = MachineCosts::new(machine, Efficiency::default(), setup.plan.ranks());
             let mut costs = Tally::new(costs);
-            (Some(simulate(&job, all, &mut costs)?.seconds()), costs.into_charges())
+            (Some(simulate(&job, all, &routing, &mut costs)?.seconds()), costs.into_charges())
         }
         _ => (None, BTreeMap::new()),
     };

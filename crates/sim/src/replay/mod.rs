@@ -13,10 +13,13 @@
 mod costs;
 mod events;
 mod programs;
+mod routed;
+mod routing;
 mod sharing;
 mod table;
 
 pub use costs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, Traffic};
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
 pub use programs::{PERMUTATIONS, RankWriter, SECOND_MEMORY, UnitCosts};
+pub use routing::{GroupChoices, Loads, RoutedRows, RoutingProfile, Shadowing};
 pub use table::{CostTable, LinearSeconds, op_key};

@@ -523,7 +523,7 @@ fn written(link: Option<Link>, overlapped: bool, progress: Progress) -> StepEven
         let mut writer = RankWriter::new(&mut step, &mut costs, rank);
         let group = writer.group("tensor", 0, vec![0, 1], progress);
         let (unit, phase) = (unit(overlapped), Phase::Forward);
-        let costs = writer.unit_costs(&unit, phase, rank == 1, &|_| (group, 2)).unwrap();
+        let costs = writer.unit_costs(&unit, (None, phase), rank == 1, &|_| (group, 2)).unwrap();
         writer.unit(&unit, phase, &costs);
         writer.finish();
     }
@@ -597,7 +597,8 @@ fn an_operator_that_was_not_measured_is_named() {
     let mut step = StepEvents::new(1);
     let mut costs = CostTable::default();
     let mut writer = RankWriter::new(&mut step, &mut costs, 0);
-    let error = writer.unit_costs(&unit(false), Phase::Forward, true, &|_| (0, 1)).unwrap_err().to_string();
+    let error =
+        writer.unit_costs(&unit(false), (None, Phase::Forward), true, &|_| (0, 1)).unwrap_err().to_string();
     assert!(error.contains("fill") && error.contains("3x4 F32"), "{error}");
 }
 
@@ -651,7 +652,7 @@ fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
             let mut writer = RankWriter::new(&mut step, &mut costs, rank);
             let group = writer.group("context", 0, vec![3, 4], progress);
             let (unit, phase) = (unit(rank - 3), Phase::Forward);
-            let costs = writer.unit_costs(&unit, phase, false, &|_| (group, 2)).unwrap();
+            let costs = writer.unit_costs(&unit, (None, phase), false, &|_| (group, 2)).unwrap();
             writer.unit(&unit, phase, &costs);
             writer.finish();
         }
