@@ -11,6 +11,7 @@
 //! ```
 
 mod costs;
+mod counted;
 mod events;
 mod programs;
 mod routed;
@@ -19,7 +20,8 @@ mod sharing;
 mod table;
 
 pub use costs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, Traffic};
+pub use counted::{counted_rows, on_rows};
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
 pub use programs::{PERMUTATIONS, RankWriter, SECOND_MEMORY, UnitCosts};
 pub use routing::{GroupChoices, Loads, RoutedRows, RoutingProfile, Shadowing};
-pub use table::{CostTable, LinearSeconds, op_key};
+pub use table::{CostTable, LinearSeconds, RowSeconds, op_key};

@@ -1,5 +1,6 @@
 //! A layer of experts over ranks, with the rows that its tokens have for each expert.
 
+use super::counted::on_rows;
 use super::programs::GroupPlace;
 use super::{Copied, GroupChoices, RoutedRows, RoutingProfile, Traffic};
 use crate::SimError;
@@ -126,20 +127,6 @@ impl RoutedUnit {
 
     /// The operator on the rows that this rank has for experts; none for an operator that touches all of its rows.
     pub(super) fn on_rows(&self, op: &Op) -> Option<Op> {
-        let rows = self.rows.computed(self.place.index, self.shadowed()) as usize;
-        let cut = |view: View| View { rows, ..view };
-        let mut op = op.clone();
-        match &mut op {
-            Op::GroupedLinear(o) => (o.x, o.out) = (cut(o.x), cut(o.out)),
-            Op::GroupedLinearBackwardInput(o) => (o.dy, o.dx) = (cut(o.dy), cut(o.dx)),
-            Op::GroupedLinearBackwardWeight(o) => (o.x, o.dy) = (cut(o.x), cut(o.dy)),
-            Op::Gated(o) if o.live.is_some() => (o.gate, o.up, o.out) = (cut(o.gate), cut(o.up), cut(o.out)),
-            Op::GatedBackward(o) if o.live.is_some() => {
-                (o.gate, o.up, o.dout) = (cut(o.gate), cut(o.up), cut(o.dout));
-                (o.dgate, o.dup) = (cut(o.dgate), cut(o.dup));
-            }
-            _ => return None,
-        }
-        Some(op)
+        on_rows(op, self.rows.computed(self.place.index, self.shadowed()) as usize)
     }
 }
