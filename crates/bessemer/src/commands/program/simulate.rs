@@ -6,13 +6,20 @@ use crate::console::print;
 use crate::failure::Failure;
 use crate::recipes::load_recipe_for;
 use bessemer_arch::Model;
+use bessemer_parallel::Plan;
 use bessemer_plan::{Axis, Efficiency, Machine, MachineCosts};
+use bessemer_program::CollectiveKind;
 use bessemer_recipe::RecipeUse;
 use bessemer_runlog::{LOADS_FILE, Loads as LoadsFile};
-use bessemer_sim::replay::{Loads, RoutingProfile, Shadowing};
+use bessemer_sim::replay::{
+    CollectiveSeconds, Loads, NodeCosts, Progress, ReplayGroup, RoutingProfile, Shadowing, Traffic,
+};
 use bessemer_sim::shadow::{ShadowChoice, ShadowRates};
 use bessemer_train::{PredictedStep, predicted_routed_step};
 use serde_json::{Value, json};
+
+/// Bytes of an exchange whose bandwidth counts in the choice of shadows.
+const EXCHANGED: u64 = 1 << 28;
 
 /// A simulated step.
 struct Row {
@@ -41,8 +48,8 @@ pub(super) fn run(args: &ProgramSimulateArgs, as_json: bool) -> Result<(), Failu
     for routing in &args.routing {
         let loads = loads(routing, &model)?;
         for slots in &args.shadows {
-            let rates = rates(&machine, &efficiency, ranks);
-            let shadowing = (*slots > 0).then_some(Shadowing { slots: *slots as usize, rates });
+            let shadowing = (*slots > 0)
+                .then(|| Shadowing { slots: *slots as usize, rates: rates(&machine, efficiency, &plan) });
             let profile = RoutingProfile { loads: loads.clone(), shadowing };
             let mut costs = MachineCosts::new(&machine, efficiency, ranks);
             let step = predicted_routed_step(&recipe, ranks, &model, &profile, &mut costs)?;
@@ -60,20 +67,19 @@ pub(super) fn run(args: &ProgramSimulateArgs, as_json: bool) -> Result<(), Failu
     Ok(print(text.trim_end())?)
 }
 
-/// Rates of a rank by which shadows are chosen: those of products, and of the links that an exchange between all ranks takes.
-fn rates(machine: &Machine, efficiency: &Efficiency, ranks: usize) -> ShadowRates {
-    let used = ranks.min(machine.node) as f64;
-    let bandwidth = match ranks > machine.node {
-        true => machine.network_bandwidth * efficiency.tensor_network / used,
-        // An all-reduce of a large value sends it nearly twice.
-        false => {
-            let bytes = f64::from(1 << 28);
-            2.0 * bytes * (used - 1.0)
-                / used
-                / machine.all_reduce.seconds(ranks, bytes).max(f64::MIN_POSITIVE)
-        }
-    };
-    ShadowRates { flops: machine.matrix_flops * efficiency.product_share, bandwidth }
+/// Rates of a rank by which shadows are chosen: those of products, and of an exchange between the ranks that have all experts.
+fn rates(machine: &Machine, efficiency: Efficiency, plan: &Plan) -> ShadowRates {
+    let mut costs = MachineCosts::new(machine, efficiency, plan.ranks());
+    let ranks = plan.mesh.group(0, &[Axis::Expert]);
+    let medium = costs.medium(&ranks);
+    let exchange = Traffic::even(CollectiveKind::AllToAll, EXCHANGED, ranks.len());
+    let (label, progress) = (Axis::Expert.name().to_owned(), Progress::Thread);
+    let group = ReplayGroup { label, number: 0, ranks, progress, medium };
+    let CollectiveSeconds { processor, link, handoff } = costs.collective(&group, exchange);
+    ShadowRates {
+        flops: machine.matrix_flops * efficiency.product_share,
+        bandwidth: exchange.sent as f64 / (processor + link + handoff),
+    }
 }
 
 /// The loads that an argument names.
