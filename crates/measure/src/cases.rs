@@ -111,6 +111,7 @@ impl LayoutCase {
         };
         let config = match kind {
             "ddp" => default,
+            "experts" => ParallelConfig { experts: ranks, ..default },
             "zero1" => ParallelConfig { stage: Stage::Zero1, ..default },
             "zero2" => ParallelConfig { stage: Stage::Zero2, ..default },
             "zero3" => ParallelConfig { stage: Stage::Zero3, ..default },
@@ -135,7 +136,7 @@ impl LayoutCase {
                 }
                 None => {
                     return Err(MeasureError::request(format!(
-                        "--layouts {name}: wanted {ALL_USUAL:?}, {ALL_MANY:?}, ddp, zero1, zero2, zero3, tensor, sequence, grid-2x2 (rows x \
+                        "--layouts {name}: wanted {ALL_USUAL:?}, {ALL_MANY:?}, ddp, experts, zero1, zero2, zero3, tensor, sequence, grid-2x2 (rows x \
                          columns), grid-2x2x2 (x depth), cube-2, all-gather, ulysses, ring, ring-consecutive, ring-striped, \
                          lightseq, {}; perhaps with {SLOW:?} before it and {BLOCKING:?} behind it",
                         SYNCHRONOUS.join(", ")

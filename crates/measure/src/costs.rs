@@ -13,9 +13,9 @@ use bessemer_collectives::{
 };
 use bessemer_parallel::ParallelError;
 use bessemer_program::CollectiveKind;
-use bessemer_sim::replay::{CostTable, LinearSeconds, op_key};
+use bessemer_sim::replay::{CostTable, LinearSeconds, RowSeconds, counted_rows, on_rows, op_key};
 use bessemer_tensor::op::Op;
-use bessemer_tensor::{Backend, BufferSpec, Stream};
+use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError};
 use bessemer_train::{Runner, TrainError, on_threads};
 use bessemer_units::DType;
 use bessemer_units::stats::upper_median;
@@ -26,6 +26,8 @@ use std::time::Instant;
 const ELEMENTS: [usize; 2] = [1 << 10, 2 << 20];
 /// Times that a copy, collective or message is measured.
 const TRANSPORT_REPEATS: usize = 15;
+/// Parts of the rows that experts have room for, on which their operators are measured.
+const ROW_PARTS: [f64; 2] = [0.25, 1.0];
 
 /// The launches of a step.
 struct StepLaunches {
@@ -38,10 +40,8 @@ struct StepLaunches {
 /// Launches of one rank, as measured.
 #[derive(Default)]
 struct RankOps {
-    /// Launches of each repeat, in the order of the step.
-    ops: Vec<(Op, f64)>,
-    /// All launches of a step, one after the other.
-    repeats: Vec<f64>,
+    /// Launches of each repeat of a step, in the order of the step.
+    repeats: Vec<Vec<(Op, f64)>>,
     /// From the end of a launch to the beginning of the next one.
     between: Vec<f64>,
 }
@@ -83,11 +83,11 @@ fn step(runner: &mut Runner, text: &mut RandomText, backend: &mut Timed) -> Resu
 /// # Errors
 /// A step or a collective that fails.
 pub fn layout_costs(setups: &[&Setup<'_>], repeats: usize) -> Result<CostTable, MeasureError> {
-    let mut ops: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut ops: BTreeMap<String, (Op, Vec<f64>)> = BTreeMap::new();
     let mut transports = Vec::new();
     for setup in setups {
-        for (key, (_, seconds)) in launches(setup, repeats)? {
-            ops.entry(key).or_default().push(seconds);
+        for (key, (op, seconds)) in launches(setup, repeats)? {
+            ops.entry(key).or_insert_with(|| (op, Vec::new())).1.push(seconds);
         }
         transports.push(transport_of(setup, setup.plan.ranks(), TRANSPORT_REPEATS)?);
     }
@@ -101,8 +101,28 @@ pub fn layout_costs(setups: &[&Setup<'_>], repeats: usize) -> Result<CostTable, 
     let kinds = transports.first().map_or(0, |transport| transport.collectives.len());
     let collectives =
         (0..kinds).map(|at| (transports[0].collectives[at].0, line(&|of| of.collectives[at].1)));
+    // Of operators whose rows are counted: seconds by rows.
+    let mut points: BTreeMap<String, BTreeMap<usize, f64>> = BTreeMap::new();
+    let mut of_all_rows = BTreeMap::new();
+    for (key, (op, mut seconds)) in ops {
+        let seconds = upper_median(&mut seconds);
+        match (counted_rows(&op), on_rows(&op, 0)) {
+            (Some(rows), Some(without)) => {
+                points.entry(op_key(&without)).or_default().insert(rows, seconds);
+            }
+            _ => {
+                of_all_rows.insert(key, seconds);
+            }
+        }
+    }
+    let line_of = |points: &BTreeMap<usize, f64>| {
+        let ends = points.first_key_value().zip(points.last_key_value())?;
+        Some(RowSeconds { rows: [*ends.0.0, *ends.1.0], seconds: [*ends.0.1, *ends.1.1] })
+    };
+    let counted = points.into_iter().filter_map(|(key, points)| Some((key, line_of(&points)?)));
     Ok(CostTable {
-        ops: ops.into_iter().map(|(key, mut seconds)| (key, upper_median(&mut seconds))).collect(),
+        ops: of_all_rows,
+        counted: counted.collect(),
         copy: line(&|of| of.copy),
         collectives: collectives.collect(),
         handoff: middle(&|of| of.handoff),
@@ -123,7 +143,7 @@ pub fn launches(setup: &Setup<'_>, repeats: usize) -> Result<BTreeMap<String, (O
     let mut ops: BTreeMap<String, (Op, Vec<f64>)> = BTreeMap::new();
     let mut between = Vec::new();
     for rank in &ranks {
-        for (op, seconds) in &rank.ops {
+        for (op, seconds) in rank.repeats.iter().flatten() {
             let of_key = ops.entry(op_key(op)).or_insert_with(|| (op.clone(), Vec::new()));
             of_key.1.push(*seconds);
         }
@@ -136,10 +156,10 @@ pub fn launches(setup: &Setup<'_>, repeats: usize) -> Result<BTreeMap<String, (O
     }
     // Where other programs take the cores now and then, a step's launches together take longer than their medians.
     let mut lengthened: Vec<f64> = (ranks.iter())
-        .flat_map(|rank| {
-            let sum: f64 = rank.ops.iter().map(|(op, _)| medians[&op_key(op)].1).sum();
-            let expected = sum / repeats as f64;
-            rank.repeats.iter().map(move |seconds| seconds / expected)
+        .flat_map(|rank| &rank.repeats)
+        .map(|ops| {
+            let expected: f64 = ops.iter().map(|(op, _)| medians[&op_key(op)].1).sum();
+            ops.iter().map(|(_, seconds)| seconds).sum::<f64>() / expected
         })
         .collect();
     let lengthened = upper_median(&mut lengthened);
@@ -161,20 +181,45 @@ fn rank(setup: &Setup<'_>, repeats: usize, mut world: Box<dyn Communicator>) -> 
     let gaps = passes.windows(2).map(|pair| (pair[1].begin - pair[0].end).as_secs_f64());
     let mut costs = RankOps { between: gaps.collect(), ..RankOps::default() };
     let all: Vec<Launched> = passes.into_iter().chain(norm).chain(update).collect();
-    for _ in 0..repeats {
+    let counted = all.iter().any(|launched| counted_rows(&launched.op).is_some());
+    let parts = if counted { &ROW_PARTS[..] } else { &[1.0] };
+    for part in (0..repeats).flat_map(|_| parts) {
         group.barrier("repeat").map_err(ParallelError::from)?;
-        let mut sum = 0.0;
+        let mut ops = Vec::new();
         for Launched { op, .. } in &all {
+            let op = on_part(&mut backend, op, *part)?;
             let begun = Instant::now();
-            backend.launch(Stream::Compute, op)?;
+            backend.launch(Stream::Compute, &op)?;
             let seconds = begun.elapsed().as_secs_f64();
-            costs.ops.push((op.clone(), seconds));
-            sum += seconds;
+            ops.push((op, seconds));
         }
-        costs.repeats.push(sum);
+        costs.repeats.push(ops);
         backend.take_launches();
     }
     Ok(costs)
+}
+
+/// The operator on a part of the rows that it has room for, with as many in each of its groups; one that touches all of its rows as it is.
+fn on_part(backend: &mut dyn Backend, op: &Op, part: f64) -> Result<Op, TensorError> {
+    let counts = match op {
+        // Counts of other ranks, which a list without exchanges lacks.
+        Op::ReceivedGroups(o) => {
+            backend.write_u32(o.offsets, &vec![0; o.offsets.len()])?;
+            None
+        }
+        Op::GroupedLinear(o) => Some(o.offsets),
+        Op::GroupedLinearBackwardInput(o) => Some(o.offsets),
+        Op::GroupedLinearBackwardWeight(o) => Some(o.offsets),
+        Op::Gated(o) => o.live,
+        Op::GatedBackward(o) => o.live,
+        _ => None,
+    };
+    let (Some(counts), Some(room)) = (counts, counted_rows(op)) else { return Ok(op.clone()) };
+    let rows = (part * room as f64) as usize;
+    let groups = counts.cols.saturating_sub(1).max(1);
+    let ends = (0..counts.cols).map(|at| (rows * (at + groups + 1 - counts.cols) / groups) as u32);
+    backend.write_u32(counts, &ends.collect::<Vec<u32>>())?;
+    Ok(on_rows(op, rows).unwrap_or_else(|| op.clone()))
 }
 
 /// Measures transport in groups of `size` consecutive ranks, all groups at once.

@@ -40,6 +40,8 @@ pub struct Bench<'a> {
     pub timeout: Duration,
     /// Rate of devices that only take time, in floating-point operations a second.
     pub paced: Option<f64>,
+    /// s: initial router weights of expert i, counted from 1, are multiplied by i^-s, so that the first experts get more tokens.
+    pub router_skew: f64,
 }
 
 /// A layout of a step.
@@ -121,8 +123,46 @@ impl<'a> Setup<'a> {
     pub(crate) fn init(&self, runner: &mut Runner, backend: &mut dyn Backend) -> Result<(), TrainError> {
         match self.bench.paced {
             Some(_) => Ok(()),
-            None => Ok(runner.worker.init(backend, SEED)?),
+            None => {
+                runner.worker.init(backend, SEED)?;
+                self.skew_routers(runner, backend)
+            }
         }
+    }
+
+    fn skew_routers(&self, runner: &mut Runner, backend: &mut dyn Backend) -> Result<(), TrainError> {
+        let (Bench { job, router_skew: skew, .. }, worker) = (self.bench, &mut runner.worker);
+        if skew == 0.0 {
+            return Ok(());
+        }
+        for tensor in worker.params().iter().filter(|tensor| tensor.name.ends_with("router.weight")) {
+            let mut values = vec![0.0; tensor.len()];
+            worker.read(backend, tensor, &mut values)?;
+            for (expert, row) in values.chunks_mut(job.model.width).enumerate() {
+                let scale = (expert as f64 + 1.0).powf(-skew) as f32;
+                row.iter_mut().for_each(|weight| *weight *= scale);
+            }
+            worker.write(backend, tensor, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Choices of the experts of each layer in the first step.
+    ///
+    /// # Errors
+    /// A step that fails.
+    pub fn loads(&self) -> Result<Vec<Vec<u64>>, MeasureError> {
+        let experts = self.bench.job.model.experts.map_or(1, |experts| experts.count);
+        let ranks = on_threads(self.worlds(), |world| {
+            let mut backend = self.backend()?;
+            let (mut runner, mut text) = self.rank(&mut *backend, world)?;
+            self.init(&mut runner, &mut *backend)?;
+            runner.passes(&mut *backend, &mut text)?;
+            let loads = runner.worker.sum_loads()?;
+            let of_layer = |layer: &[u32]| layer.iter().map(|count| u64::from(*count)).collect();
+            Ok(loads.chunks(experts).map(of_layer).collect())
+        })?;
+        Ok(ranks.into_iter().next().unwrap_or_default())
     }
 
     /// Whether a progress thread has a core for itself.

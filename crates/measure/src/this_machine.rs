@@ -166,7 +166,7 @@ pub fn small_job(
 
 pub(crate) fn bench(job: &Job, ranks: usize, threads: usize) -> Bench<'_> {
     let (types, size) = (ParamStorage::default(), StepSize::MicroBatches(2));
-    Bench { job, types, ranks, threads, size, timeout: PATIENCE, paced: None }
+    Bench { job, types, ranks, threads, size, timeout: PATIENCE, paced: None, router_skew: 0.0 }
 }
 
 /// Copies, collectives and messages in groups of `size` ranks, all groups at once.

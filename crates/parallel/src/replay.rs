@@ -209,7 +209,7 @@ impl<'a> Writing<'_, 'a> {
         let known = self.costs.remove(&pass).filter(|_| !self.writer.counts());
         let costs = match known {
             Some(costs) => costs,
-            None => self.writer.unit_costs(program, phase, first, &group_of)?,
+            None => self.writer.unit_costs(program, (of.decoder.layer_of(unit), phase), first, &group_of)?,
         };
         self.writer.unit(program, phase, &costs);
         self.costs.insert(pass, costs);
@@ -320,8 +320,8 @@ impl PieceWork for WrittenPieces<'_, '_> {
             let own = exchange.sum_of(transfer, piece).map_err(|e| SimError::Cost(e.to_string()))?;
             int8.within(0, quantised, own).encode_parts().try_for_each(|op| self.writer.op(&op))?;
             let (bytes, received) = (quantised.bytes.len() as u64, quantised.received.len() as u64);
-            let traffic =
-                Traffic { kind: CollectiveKind::AllToAll, bytes, sent: quantised.most_sent(), ranks };
+            let (kind, sent) = (CollectiveKind::AllToAll, quantised.most_sent());
+            let traffic = Traffic { kind, bytes, sent, own: sent, ranks };
             return Ok(self.start(
                 group,
                 transfer,
@@ -368,7 +368,8 @@ impl PieceWork for WrittenPieces<'_, '_> {
         }
         here.encode_sum().try_for_each(|op| self.writer.op(&op))?;
         let (bytes, kind) = (quantised.bytes.len() as u64, CollectiveKind::AllGather);
-        let traffic = Traffic { kind, bytes, sent: quantised.most_sent(), ranks };
+        let sent = quantised.most_sent();
+        let traffic = Traffic { kind, bytes, sent, own: sent, ranks };
         let copied = Copied { read: quantised_bytes(own.len()) as u64, written: bytes };
         Ok(Some(self.start(group, transfer, piece, traffic, copied)))
     }

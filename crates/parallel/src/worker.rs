@@ -501,6 +501,15 @@ impl Worker {
     /// # Errors
     /// An error of another rank.
     pub fn sum_loads(&mut self) -> Result<&[u32], ParallelError> {
+        self.own_loads();
+        if !self.loads.is_empty() && self.plan.ranks() > 1 {
+            self.world.all_reduce("loads of experts", &mut self.loads[..], Reduce::Sum)?;
+        }
+        Ok(&self.loads)
+    }
+
+    /// [`Worker::sum_loads`] by the passes of this rank alone.
+    pub fn own_loads(&mut self) -> &[u32] {
         let experts = self.whole.experts.map_or(0, |experts| experts.count);
         self.loads.clear();
         self.loads.resize(self.whole.layers * experts, 0);
@@ -510,10 +519,7 @@ impl Worker {
                 of_layer.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             });
         }
-        if experts > 0 && self.plan.ranks() > 1 {
-            self.world.all_reduce("loads of experts", &mut self.loads[..], Reduce::Sum)?;
-        }
-        Ok(&self.loads)
+        &self.loads
     }
 
     /// Sets what follows from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an

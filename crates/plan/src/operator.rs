@@ -255,10 +255,17 @@ fn levels(
             }
         };
     }
-    let within = within_node(kind, bytes, spread.per_node, machine, efficiency);
+    let (inside, outside) = match kind {
+        // Each rank has other values for each of the others: those of all ranks of a node leave it.
+        CollectiveKind::AllToAll => {
+            (bytes * spread.per_node as f64 / spread.ranks as f64, bytes * spread.per_node as f64)
+        }
+        _ => (bytes, bytes),
+    };
+    let within = within_node(kind, inside, spread.per_node, machine, efficiency);
     match nodes {
         1 => [within, none],
-        _ => [within, between_nodes(kind, bytes, nodes, (spread.sharing, link), machine)],
+        _ => [within, between_nodes(kind, outside, nodes, (spread.sharing, link), machine)],
     }
 }
 
@@ -298,5 +305,20 @@ mod tests {
             let halves = seconds(CollectiveKind::ReduceScatter) + seconds(CollectiveKind::AllGather);
             assert_eq!(halves, seconds(CollectiveKind::AllReduce));
         }
+    }
+
+    /// Sixteen ranks on two nodes of eight: each sends half of its values to the other node, through eight interfaces together.
+    #[test]
+    fn an_exchange_between_nodes_takes_the_values_of_all_ranks_out() {
+        let machine = Machine::named("a100-80gb").expect("a machine");
+        let (efficiency, bytes) = (Efficiency::default(), 1e10);
+        let seconds = |spread| {
+            let kind = CollectiveKind::AllToAll;
+            collective_seconds(kind, bytes, Axis::Expert, spread, &machine, &efficiency)
+        };
+        let out = 8.0 * bytes / 2.0 / (machine.network_bandwidth * efficiency.tensor_network);
+        let inside = seconds(Spread { ranks: 8, per_node: 8, sharing: 1 });
+        let found = seconds(Spread { ranks: 16, per_node: 8, sharing: 1 });
+        assert!((found - out - inside / 2.0).abs() < 0.01 * out, "{found}: {out} outside, {inside} inside");
     }
 }

@@ -93,6 +93,7 @@ pub fn measured_seconds(
         size: StepSize::Sequences(training.sequences),
         timeout,
         paced: None,
+        router_skew: 0.0,
     };
     let case = LayoutCase { name: name(layout), config, slow: false, sequences: None, recompute: None };
     let mut times = Setup::new(&bench, &case)?.steps(1, steps, None)?;

@@ -18,7 +18,7 @@ use crate::value::{Class, Value};
 use crate::zero::Transfer;
 use bessemer_mesh::{Axis, Placement, PositionOrder};
 use bessemer_tensor::View;
-use bessemer_tensor::op::Access;
+use bessemer_tensor::op::{Access, Op};
 use bessemer_units::ReduceDType;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -134,6 +134,25 @@ fn printed_pass(pass: &Pass) -> String {
     line
 }
 
+/// Experts of a product of groups of rows.
+struct Experts {
+    matrices: usize,
+    groups: usize,
+    rows: usize,
+}
+
+impl Experts {
+    fn of(op: &Op) -> Option<Experts> {
+        let (stack, outputs, rows, offsets) = match op {
+            Op::GroupedLinear(o) => (o.weight, o.out.cols, o.x.rows, o.offsets),
+            Op::GroupedLinearBackwardInput(o) => (o.weight, o.dy.cols, o.dy.rows, o.offsets),
+            Op::GroupedLinearBackwardWeight(o) => (o.dweight, o.dy.cols, o.x.rows, o.offsets),
+            _ => return None,
+        };
+        Some(Experts { matrices: stack.rows / outputs.max(1), groups: offsets.cols.max(1) - 1, rows })
+    }
+}
+
 struct Printing<'a> {
     unit: &'a UnitProgram,
     memory: &'a UnitMemory,
@@ -222,7 +241,11 @@ impl Printing<'_> {
                 _ => 0,
             };
             sent += bytes;
-            let note = if bytes > 0 { format!("  {} B", grouped(bytes)) } else { String::new() };
+            let counted = match node {
+                Node::Collective(Collective { by_counts: Some(_), .. }) => " if loads are equal",
+                _ => "",
+            };
+            let note = if bytes > 0 { format!("  {} B{counted}", grouped(bytes)) } else { String::new() };
             writeln!(out, "{:>3}  {line}{note}", at + 1)?;
         }
         if sent > 0 {
@@ -265,7 +288,8 @@ impl Printing<'_> {
             let (to, from) = (peer("to", c.to(index)), peer("from", c.from(index)));
             return format!("{receives}permute({sent}){to}{from} over {}", c.axis);
         }
-        format!("{to} = {}({from}{rows}) over {}", c.kind.name(), c.axis)
+        let counts = c.by_counts.map_or(String::new(), |by| format!(" by {}", self.view(&by.offsets)));
+        format!("{to} = {}({from}{rows}) over {}{counts}", c.kind.name(), c.axis)
     }
 
     /// Whether the operator of a backward pass makes what the forward pass has made.
@@ -294,6 +318,11 @@ impl Printing<'_> {
                 inputs.extend(updates.map(|t| format!("add {}", self.view(&t.view))));
                 let mut line =
                     format!("{} = {}({})", outputs.join(", "), launch.op.name(), inputs.join(", "));
+                if let Some(Experts { matrices, groups, rows }) = Experts::of(&launch.op) {
+                    let rows = grouped(rows as u64);
+                    let _ =
+                        write!(line, "  {matrices} experts, {groups} groups of together at most {rows} rows");
+                }
                 if launch.first_only {
                     line.push_str(" in the first micro-batch");
                 }

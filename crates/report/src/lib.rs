@@ -37,6 +37,7 @@ pub use planned::{ComparedItem, compare, measured_bars, measured_lines, plan_bar
 pub use report::{ReportInput, render, write};
 pub use scaling::{ScalingPage, ScalingPoint};
 pub use section::headline::fixed;
+pub use section::loads::ExpertLoads;
 pub use section::timeline::StepTimeline;
 pub use study::{render_study, write_study};
 pub use sweep::{SweepCurve, SweepPage};

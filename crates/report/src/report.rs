@@ -3,6 +3,7 @@
 use crate::corpus_file::CorpusFile;
 use crate::facts::Facts;
 use crate::page::page;
+use crate::section::loads::ExpertLoads;
 use crate::section::timeline::StepTimeline;
 use crate::section::{curves, data, environment, headline, plan, samples, tasks, timeline};
 use bessemer_durable::AsDir;
@@ -19,6 +20,8 @@ pub struct ReportInput {
     pub corpus: Option<Value>,
     /// The resolved recipe as text.
     pub recipe: String,
+    /// Choices of experts, if the model has any.
+    pub loads: ExpertLoads,
     /// A step on the clock, if the run traced one.
     pub timeline: Option<StepTimeline>,
 }
@@ -32,7 +35,7 @@ pub fn render(input: &ReportInput) -> String {
         headline::header(&facts, name),
         headline::results(&facts),
         environment::warnings(&facts),
-        curves::loss(&facts),
+        curves::loss(&facts, &input.loads),
         tasks::tasks(&facts),
         samples::samples(&facts),
         curves::speed(&facts),

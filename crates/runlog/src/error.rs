@@ -70,6 +70,14 @@ pub enum RunLogError {
         /// Found value.
         what: String,
     },
+    /// A file is no `experts.loads`, or one of another version or model.
+    #[error("{}: not the loads of experts: {what}", path.display())]
+    Loads {
+        /// The file.
+        path: PathBuf,
+        /// Fault.
+        what: String,
+    },
     /// A file is no Chrome trace.
     #[error("{}: not a trace (a JSON array of events): {what}", path.display())]
     Trace {

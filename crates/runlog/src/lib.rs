@@ -3,6 +3,7 @@
 //! - [`Record`] is everything that a run tells: what it is, its stages, steps, evaluations, saves, samples,
 //!   warnings and its end. [`RunLog`] appends them to `metrics.jsonl`, one JSON object a line; [`read`] gives them
 //!   back. `README.md` beside this crate specifies the file.
+//! - [`LoadLog`] appends how often every expert was chosen to `experts.loads`, [`Loads`] reads it.
 //! - [`TensorBoard`] writes the scalars and texts of the same records as an event file that TensorBoard opens.
 //! - [`Prometheus`] writes the latest values as a text file that node-exporter's textfile collector reads.
 //! - [`study::Study`] is the result of a study of several small runs, one JSON file; [`coord_check::CoordCheck`] that of
@@ -16,6 +17,7 @@ pub mod coord_check;
 mod crc32c;
 mod error;
 mod lanes;
+mod loads;
 mod log;
 mod number;
 mod plan;
@@ -31,6 +33,7 @@ mod trace;
 
 pub use error::RunLogError;
 pub use lanes::{LaneSpan, TraceLanes};
+pub use loads::{LOADS_FILE, LOADS_VERSION, LoadLog, LoadSpan, Loads, StepLoads, set_loads_aside};
 pub use log::{DAMAGED_FILE, FILE, LogSync, RunLog};
 pub use plan::{CostItem, Measured, OtherLayout, Plan, StepCosts};
 pub use prometheus::Prometheus;

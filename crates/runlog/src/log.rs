@@ -33,11 +33,10 @@ pub struct RunLog {
     line: Vec<u8>,
 }
 
-/// Makes a log survive a power cut, from a thread that does not append to it.
+/// Makes a log, and files beside it, survive a power cut, from a thread that does not append to them.
 #[derive(Debug)]
 pub struct LogSync {
-    file: File,
-    path: PathBuf,
+    files: Vec<(File, PathBuf)>,
 }
 
 impl LogSync {
@@ -46,7 +45,13 @@ impl LogSync {
     /// # Errors
     /// [`RunLogError::Io`].
     pub fn sync(&self) -> Result<(), RunLogError> {
-        self.file.sync_all().map_err(|e| RunLogError::io(&self.path, "fsync", e))
+        let sync =
+            |(file, path): &(File, PathBuf)| file.sync_all().map_err(|e| RunLogError::io(path, "fsync", e));
+        self.files.iter().try_for_each(sync)
+    }
+
+    pub(crate) fn add(&mut self, file: File, path: &Path) {
+        self.files.push((file, path.to_owned()));
     }
 }
 
@@ -165,7 +170,7 @@ impl RunLog {
     /// [`RunLogError::Io`].
     pub fn syncer(&self) -> Result<LogSync, RunLogError> {
         let file = self.file.try_clone().map_err(|e| RunLogError::io(&self.path, "open", e))?;
-        Ok(LogSync { file, path: self.path.clone() })
+        Ok(LogSync { files: vec![(file, self.path.clone())] })
     }
 
     /// Takes out every record with a `step` later than `step`, of known and unknown kinds alike, because these

@@ -357,6 +357,11 @@ impl Decoder {
         (at < self.units.len()).then(|| &self.unit(at, Some(slot)).program)
     }
 
+    /// Layer of the model that unit number `at` is.
+    pub fn layer_of(&self, at: usize) -> Option<usize> {
+        self.units.get(at)?.unit.layer()
+    }
+
     /// What each unit's list of a phase uses, in the order of the forward pass; `flat_of` gives the flat parameter in which a
     /// parameter of the decoder lies.
     pub fn uses(&self, phase: Phase, flat_of: &dyn Fn(usize) -> usize) -> Vec<UnitUse> {

@@ -54,6 +54,9 @@ pub enum SimError {
     /// An operator of a program whose cost is not known.
     #[error("no cost is known of {0}: measure the operators of the programs that are replayed")]
     Cost(String),
+    /// Loads that are not those of the model's experts.
+    #[error("loads of experts: {0}")]
+    Routing(String),
     /// A filled program that differs from the one that it was made from.
     #[error("filled program of step {step}, rank {rank}: {what}")]
     Filled {

@@ -7,6 +7,8 @@
 //! - [`Samples`] makes costs from measured times, so that a run can be compared with its simulation.
 //! - [`energy`] plans clocks: work that waits for nothing may run slower.
 //! - [`fill`] puts other work into bubbles: K-FAC's, evaluation, copies.
+//! - [`replay`] replays the programs that ranks run, with loads of experts ([`replay::RoutingProfile`]); [`shadow`] chooses the experts
+//!   that every rank computes for itself.
 //! - [`formulas`] holds the published closed forms, against which the simulator is tested.
 //!
 //! This crate is pure: no tensor, file, clock, thread or random source. Jitter is computed from a seed and counters.
@@ -22,6 +24,7 @@ mod jitter;
 mod memory;
 pub mod replay;
 mod samples;
+pub mod shadow;
 mod simulate;
 mod summary;
 mod timeline;

@@ -40,7 +40,7 @@ pub use memory::{
 pub use mixture::{repeated_too_often, run_mixture};
 pub use observer::{Activity, Observer, Silent};
 pub use offload::give_second_memory;
-pub use predicted::{PredictedStep, predicted_step};
+pub use predicted::{PredictedStep, predicted_routed_step, predicted_step};
 pub use runner::{Passes, REMEMBERED_COLLECTIVES, Runner, StepResult, on_threads, recorded_threads};
 pub use simulated::{SimulatedRanks, SimulatedStep, ask_costs, simulate, simulated_step};
 pub use skipped::SkippedSamples;

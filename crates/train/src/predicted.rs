@@ -9,7 +9,8 @@ use bessemer_collectives::NullCommunicator;
 use bessemer_parallel::{ParallelError, Worker};
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{CostItem, StepCosts};
-use bessemer_sim::replay::NodeCosts;
+use bessemer_sim::replay::{NodeCosts, RoutingProfile};
+use bessemer_sim::shadow::ShadowChoice;
 use bessemer_tensor::null::NullBackend;
 use std::collections::BTreeMap;
 
@@ -28,6 +29,8 @@ pub struct PredictedStep {
     pub idle: f64,
     /// Events that were simulated.
     pub events: usize,
+    /// Shadows of experts by layer.
+    pub shadows: BTreeMap<usize, ShadowChoice>,
 }
 
 impl PredictedStep {
@@ -47,7 +50,8 @@ impl PredictedStep {
     }
 }
 
-/// Simulates a step of a recipe over `ranks` ranks on a machine, of which ranks that do the same are simulated once.
+/// Simulates a step of a recipe over `ranks` ranks on a machine, of which ranks that do the same are simulated once. All experts have as many
+/// tokens.
 ///
 /// # Errors
 /// A layout that does not fit the ranks, the model or the batch; an operator whose cost is not known; work in bubbles.
@@ -57,8 +61,22 @@ pub fn predicted_step(
     model: &Model,
     costs: &mut dyn NodeCosts,
 ) -> Result<PredictedStep, TrainError> {
+    predicted_routed_step(recipe, ranks, model, &RoutingProfile::default(), costs)
+}
+
+/// [`predicted_step`] of a recipe whose tokens are routed to experts as in a profile.
+///
+/// # Errors
+/// As [`predicted_step`]; loads of another model.
+pub fn predicted_routed_step(
+    recipe: &Recipe,
+    ranks: usize,
+    model: &Model,
+    routing: &RoutingProfile,
+    costs: &mut dyn NodeCosts,
+) -> Result<PredictedStep, TrainError> {
     with_job(recipe, ranks, model, |job| {
-        let step = simulate(job, SimulatedRanks::Representatives, costs)?;
+        let step = simulate(job, SimulatedRanks::Representatives, routing, costs)?;
         let mut null = NullBackend::new();
         let world = Box::new(NullCommunicator::new("world", 0, ranks));
         let update = Worker::dry(&mut null, job, None, world)?.update_ops(&mut null)?;
@@ -69,8 +87,9 @@ pub fn predicted_step(
         let lists = step.replay.events.len();
         let share = 1.0 / lists.max(1) as f64;
         let events = step.replay.events.iter().map(Vec::len).sum();
+        let shadows = step.shadows.clone();
         let mut predicted =
-            PredictedStep { seconds: step.seconds(), optimizer, events, ..PredictedStep::default() };
+            PredictedStep { seconds: step.seconds(), optimizer, events, shadows, ..PredictedStep::default() };
         for list in 0..lists {
             let end = step.replay.events[list].last().map_or(0.0, |last| last.end);
             let exposed = step.replay.exposed(&step.events, list);

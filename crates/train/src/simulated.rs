@@ -8,7 +8,8 @@ use bessemer_mesh::Axis;
 use bessemer_parallel::{Job, MemoryPlan, ParallelError, Worker};
 use bessemer_recipe::Recipe;
 use bessemer_sim::SimError;
-use bessemer_sim::replay::{NodeCosts, RankWriter, Replay, StepEvents, replay};
+use bessemer_sim::replay::{NodeCosts, RankWriter, Replay, RoutingProfile, StepEvents, replay};
+use bessemer_sim::shadow::ShadowChoice;
 use bessemer_tensor::null::NullBackend;
 use std::collections::BTreeMap;
 
@@ -30,6 +31,8 @@ pub struct SimulatedStep {
     pub events: StepEvents,
     /// Time of every event.
     pub replay: Replay,
+    /// Shadows of experts by layer, the same for every group of ranks; empty without shadowing.
+    pub shadows: BTreeMap<usize, ShadowChoice>,
 }
 
 impl SimulatedStep {
@@ -39,7 +42,7 @@ impl SimulatedStep {
     }
 }
 
-/// Simulates a step of a recipe over `ranks` ranks, with batches of whole sequences.
+/// Simulates a step of a recipe over `ranks` ranks, with batches of whole sequences and as many tokens for every expert.
 ///
 /// # Errors
 /// A layout that does not fit the ranks, the model or the batch; an operator whose cost is not known; work in bubbles.
@@ -50,16 +53,17 @@ pub fn simulated_step(
     which: SimulatedRanks,
     costs: &mut dyn NodeCosts,
 ) -> Result<SimulatedStep, TrainError> {
-    with_job(recipe, ranks, model, |job| simulate(job, which, costs))
+    with_job(recipe, ranks, model, |job| simulate(job, which, &RoutingProfile::default(), costs))
 }
 
-/// Simulates a step of a job.
+/// Simulates a step of a job whose tokens are routed to experts as in a profile.
 ///
 /// # Errors
-/// As [`simulated_step`].
+/// As [`simulated_step`]; loads of another model.
 pub fn simulate(
     job: &Job<'_>,
     which: SimulatedRanks,
+    routing: &RoutingProfile,
     costs: &mut dyn NodeCosts,
 ) -> Result<SimulatedStep, TrainError> {
     let job_ranks = job.plan.ranks();
@@ -68,11 +72,12 @@ pub fn simulate(
         SimulatedRanks::Representatives => representatives(job, costs),
     };
     let mut events = StepEvents::of_some(job_ranks, listed);
+    let mut shadows = BTreeMap::new();
     for rank in events.ranks().to_vec() {
-        write_rank(job, rank, &mut events, costs)?;
+        shadows.extend(write_rank(job, rank, &mut events, routing, costs)?);
     }
     let replay = replay(&events).map_err(unknown)?;
-    Ok(SimulatedStep { events, replay })
+    Ok(SimulatedStep { events, replay, shadows })
 }
 
 /// Asks for the cost of every node of one rank's step, for [costs that count](NodeCosts::counts) what they are asked.
@@ -87,24 +92,26 @@ pub fn ask_costs(
     costs: &mut dyn NodeCosts,
 ) -> Result<(), TrainError> {
     let mut events = StepEvents::of_some(ranks, vec![rank]);
-    with_job(recipe, ranks, model, |job| write_rank(job, rank, &mut events, costs))
+    with_job(recipe, ranks, model, |job| {
+        write_rank(job, rank, &mut events, &RoutingProfile::default(), costs).map(drop)
+    })
 }
 
-/// Writes the list of a rank.
+/// Writes the list of a rank. Returns its shadows of experts by layer.
 fn write_rank(
     job: &Job<'_>,
     rank: usize,
     events: &mut StepEvents,
+    routing: &RoutingProfile,
     costs: &mut dyn NodeCosts,
-) -> Result<(), TrainError> {
+) -> Result<BTreeMap<usize, ShadowChoice>, TrainError> {
     let mut null = NullBackend::new();
     let world = Box::new(NullCommunicator::new("world", rank, job.plan.ranks()));
     let mut worker = Worker::dry(&mut null, job, None, world)?;
     let update = worker.update_ops(&mut null)?;
-    let mut writer = RankWriter::new(events, costs, rank);
+    let mut writer = RankWriter::new(events, costs, rank).routed(routing.clone());
     worker.write_events(&mut writer, &update).map_err(unknown)?;
-    writer.finish();
-    Ok(())
+    Ok(writer.finish())
 }
 
 fn unknown(cause: SimError) -> TrainError {

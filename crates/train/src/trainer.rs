@@ -301,7 +301,7 @@ impl Trainer {
         };
         let rate = LearningRate::new(&recipe.optim, &plan, &state);
         let records = match first {
-            true => Some(Records::open(&input.directory, recipe, &input.recipe_text)?),
+            true => Some(Records::open(&input.directory, recipe, &input.recipe_text, &state.identity.model)?),
             false => None,
         };
         let directory = first.then(|| input.directory.clone());

@@ -13,18 +13,21 @@ pub(crate) struct BenchLayoutsArgs {
     /// Ranks of every layout.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..=64))]
     pub(crate) ranks: u64,
-    /// Layouts, separated by commas: ddp, zero1, zero2, zero3, tensor, sequence, grids of tensor-parallel ranks as
-    /// grid-ROWSxCOLUMNS, grid-ROWSxCOLUMNSxDEPTH and cube-SIDE, ranks that share every sequence by all-gather, ulysses,
-    /// ring (zig-zag), ring-consecutive, ring-striped, lightseq (--batch 1), with "-blocking" where collectives run on the
-    /// thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links, and after it
-    /// +bN for micro-batches of N sequences, +full or +attention for what is recomputed; "usual": those that docs/parallel.md has
-    /// figures of; "many": 36 forms of ten of them, to be ranked (--sequences).
+    /// Layouts, separated by commas: ddp, experts (ddp with the experts of a model over all ranks), zero1, zero2, zero3, tensor,
+    /// sequence, grids of tensor-parallel ranks as grid-ROWSxCOLUMNS, grid-ROWSxCOLUMNSxDEPTH and cube-SIDE, ranks that share every
+    /// sequence by all-gather, ulysses, ring (zig-zag), ring-consecutive, ring-striped, lightseq (--batch 1), with "-blocking" where
+    /// collectives run on the thread that computes, or a pipeline schedule with a flush; "slow-" before a name for slow links, and
+    /// after it +bN for micro-batches of N sequences, +full or +attention for what is recomputed; "usual": those that
+    /// docs/parallel.md has figures of; "many": 36 forms of ten of them, to be ranked (--sequences).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "usual")]
     pub(crate) layouts: Vec<String>,
     /// Devices that compute nothing and take the time of one of this rate (and of a tenth of it in bytes/s): for more ranks than
     /// this machine has cores.
     #[arg(long, value_name = "GFLOP/S")]
     pub(crate) paced: Option<f64>,
+    /// Skew of loads of experts: the initial router weights of expert i are multiplied by i to the power of minus this.
+    #[arg(long, value_name = "S", default_value_t = 0.0, conflicts_with = "paced")]
+    pub(crate) router_skew: f64,
     /// Micro-batches of a step.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) micro_batches: u64,

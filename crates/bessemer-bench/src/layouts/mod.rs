@@ -15,7 +15,7 @@ use bessemer::{Console, Failure, print};
 use bessemer_measure::{Bench, LayoutCase, Setup, StepSize, layout_cases, layout_costs, machine};
 use bessemer_plan::{Efficiency, Machine, MachineCosts};
 use bessemer_sim::Link;
-use bessemer_sim::replay::{CostTable, LinearSeconds};
+use bessemer_sim::replay::{CostTable, LinearSeconds, Loads, RoutingProfile};
 use bessemer_train::{SimulatedRanks, SimulatedStep, simulate};
 use bessemer_units::ParamStorage;
 use bessemer_units::stats::upper_median;
@@ -33,6 +33,8 @@ struct Row {
     simulated: f64,
     /// Simulated with the costs of a machine's file, of which none was measured for this layout.
     planned: Option<f64>,
+    /// Simulated with equal loads of experts, where they are on several ranks.
+    equal_loads: Option<f64>,
     /// Time that the first rank spends waiting for collectives and messages, as simulated.
     exposed: BTreeMap<String, f64>,
     events: usize,
@@ -58,6 +60,12 @@ pub(crate) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
     if args.paced.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
         return Err(Failure::usage("--paced: wanted GFLOP/s above 0"));
     }
+    if !(args.router_skew.is_finite() && args.router_skew >= 0.0) {
+        return Err(Failure::usage(format!(
+            "--router-skew {}: wanted a number of at least 0",
+            args.router_skew
+        )));
+    }
     let link = Link { latency, bandwidth };
     let threads = machine::threads(args.step.threads as u64);
     let bench = Bench {
@@ -71,11 +79,18 @@ pub(crate) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         },
         timeout: args.waiting.timeout(),
         paced: args.paced.map(|rate| 1e9 * rate),
+        router_skew: args.router_skew,
     };
     let machine = args.machine.as_deref().map(bessemer_planner::machine).transpose()?;
     let cases = layout_cases(&args.layouts, args.ranks)?;
     let setups: Vec<Setup<'_>> =
         cases.iter().map(|case| Setup::new(&bench, case)).collect::<Result<_, _>>()?;
+    let over_ranks = |setup: &&Setup<'_>| setup.plan.experts() > 1;
+    if args.paced.is_some() && setups.iter().any(|setup| over_ranks(&setup)) {
+        return Err(Failure::usage(
+            "--paced: devices that compute nothing route no token to an expert; leave it out",
+        ));
+    }
     let costs = layout_costs(&setups.iter().collect::<Vec<_>>(), args.repeats as usize)?;
     console.say("operators and transport measured");
     let links: Vec<Option<Link>> = cases.iter().map(|case| case.slow.then_some(link)).collect();
@@ -120,6 +135,7 @@ pub(crate) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
             "model": job.model.summary(),
             "ranks": args.ranks,
             "paced_gflops": args.paced,
+            "router_skew": args.router_skew,
             "threads": threads,
             "micro_batches": args.micro_batches,
             "sequences": args.sequences,
@@ -144,15 +160,20 @@ fn predict(
     machine: Option<&Machine>,
 ) -> Result<Row, Failure> {
     let (job, all) = (setup.described(), SimulatedRanks::All);
+    let (mut routing, mut equal_loads) = (RoutingProfile::default(), None);
+    if setup.plan.experts() > 1 {
+        equal_loads = Some(simulate(&job, all, &routing, &mut table.clone())?.seconds());
+        routing.loads = Loads::Recorded(setup.loads()?);
+    }
     let mut measured = Tally::new(table.clone());
-    let SimulatedStep { events, replay } = simulate(&job, all, &mut measured)?;
+    let SimulatedStep { events, replay, .. } = simulate(&job, all, &routing, &mut measured)?;
     let exposed = replay.exposed(&events, 0).into_iter().map(|(label, time)| (label.to_owned(), time));
     let (planned, charged) = match machine {
         // A machine's file says nothing of links that are made slow.
         Some(machine) if table.link.is_none() => {
             let costs = MachineCosts::new(machine, Efficiency::default(), setup.plan.ranks());
             let mut costs = Tally::new(costs);
-            (Some(simulate(&job, all, &mut costs)?.seconds()), costs.into_charges())
+            (Some(simulate(&job, all, &routing, &mut costs)?.seconds()), costs.into_charges())
         }
         _ => (None, BTreeMap::new()),
     };
@@ -162,6 +183,7 @@ fn predict(
         range: [f64::NAN; 2],
         simulated: replay.seconds(),
         planned,
+        equal_loads,
         exposed: exposed.filter(|(_, time)| *time > 0.0).collect(),
         events: events.lists.iter().map(Vec::len).sum(),
         charges: [measured.into_charges(), charged],
@@ -181,6 +203,7 @@ impl Row {
             "simulated_seconds": self.simulated,
             "simulated_over_measured": self.ratio(),
             "planned_seconds": self.planned,
+            "simulated_seconds_of_equal_loads": self.equal_loads,
             "exposed_seconds": self.exposed,
             "events": self.events,
             "charges": { "measured": Charges::value(&self.charges[0]), "machine": Charges::value(&self.charges[1]) },
@@ -194,8 +217,9 @@ fn table(rows: &[Row], within: usize) -> String {
         "layout", "measured", "steps from .. to", "simulated", "ratio", "from file"
     );
     for row in rows {
-        let exposed: Vec<String> =
+        let mut exposed: Vec<String> =
             row.exposed.iter().map(|(label, time)| format!("{label} {:.0} ms", 1e3 * time)).collect();
+        exposed.extend(row.equal_loads.map(|seconds| format!("step with equal loads {seconds:.3} s")));
         text += &format!(
             "{:<22} {:>8.3} s {:>9.3} .. {:>6.3} s {:>8.3} s {:>6.3} {:>10}  {}\n",
             row.name,

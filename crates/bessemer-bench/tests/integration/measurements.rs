@@ -1,6 +1,6 @@
 //! Measurements: what they say about their work. How fast it was is not for a test.
 
-use crate::workplace::{GPT2, Workplace};
+use crate::workplace::{GPT2, LLAMA, Workplace};
 
 /// Exit code of a wrong command line.
 const USAGE: i32 = 2;
@@ -78,6 +78,28 @@ fn layouts_are_measured_and_simulated_from_what_their_ranks_run() {
     layouts(&["--layouts", "zero4"]).failed(USAGE, &["--layouts zero4", "zero3", "zb-h1", "slow-"]);
     layouts(&["--layouts", "ddp", "--bandwidth", "0"]).failed(USAGE, &["--bandwidth 0"]);
     place.bessemer(&["layouts", "--steps", "0"]).failed(USAGE, &["--steps 0"]);
+}
+
+#[test]
+fn experts_over_ranks_are_simulated_with_the_loads_that_routers_give() {
+    let place = Workplace::new(LLAMA);
+    let layouts = |more: &[&str]| {
+        let step = ["layouts", "--recipe", "recipe.toml", "--quiet", "--json", "--threads", "2"];
+        let experts = ["--set", "model.experts.count=4", "--set", "model.experts.choices=2"];
+        let sizes = ["--warmup", "0", "--steps", "1", "--repeats", "1", "--micro-batches", "2"];
+        place.bessemer(&[&step[..], &experts[..], &sizes[..], more].concat())
+    };
+    let result =
+        layouts(&["--layouts", "experts,slow-experts", "--router-skew", "2", "--bandwidth", "1"]).json();
+    for layout in result["layouts"].as_array().unwrap() {
+        assert!(layout["measured_seconds"].as_f64().unwrap() > 0.0, "{layout}");
+    }
+    // One of two ranks gets more rows than the other, and over a slow link that takes longer.
+    let [skewed, equal] = ["simulated_seconds", "simulated_seconds_of_equal_loads"]
+        .map(|key| result["layouts"][1][key].as_f64().unwrap());
+    assert!(skewed > equal, "{result}");
+    layouts(&["--layouts", "experts", "--router-skew=-1"]).failed(USAGE, &["--router-skew"]);
+    layouts(&["--layouts", "experts", "--paced", "1"]).failed(USAGE, &["--paced", "route no token"]);
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! `bessemer program show`: what one rank of a recipe runs.
+//! `bessemer program`: what one rank of a recipe runs, and how long a step of all takes.
+
+mod simulate;
 
 use crate::cli::program::{PassChoice, UnitChoice};
 use crate::cli::{ProgramCommand, ProgramShowArgs};
@@ -15,8 +17,10 @@ use bessemer_tensor::null::NullBackend;
 use serde_json::json;
 
 pub(crate) fn run(command: &ProgramCommand, as_json: bool) -> Result<(), Failure> {
-    let ProgramCommand::Show(args) = command;
-    show(args, as_json)
+    match command {
+        ProgramCommand::Show(args) => show(args, as_json),
+        ProgramCommand::Simulate(args) => simulate::run(args, as_json),
+    }
 }
 
 fn show(args: &ProgramShowArgs, as_json: bool) -> Result<(), Failure> {

@@ -7,8 +7,8 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::{CORPUS, RECIPE, REPORT, RunDir};
 use bessemer_report::plot::{Key, Lane};
-use bessemer_report::{ReportInput, StepTimeline, signed_percent};
-use bessemer_runlog::Record;
+use bessemer_report::{ExpertLoads, ReportInput, StepTimeline, signed_percent};
+use bessemer_runlog::{Loads, Record};
 use bessemer_sim::{Summary, simulate};
 use serde_json::json;
 use std::path::Path;
@@ -68,9 +68,23 @@ pub(crate) fn write(dir: &RunDir, console: &mut Console) -> Result<Vec<Record>, 
     // A run that was imported has no recipe; the report then leaves the section out.
     let recipe = dir.text(RECIPE).unwrap_or_default();
     let timeline = timeline(dir);
-    let input = ReportInput { records: log.records, corpus, recipe, timeline };
+    let loads = loads(dir);
+    let input = ReportInput { records: log.records, corpus, recipe, loads, timeline };
     bessemer_report::write(dir.handle()?, REPORT, &input)?;
     Ok(input.records)
+}
+
+/// Choices of experts in the run; nothing of a file that cannot be read, which is no reason to have no report.
+fn loads(dir: &RunDir) -> ExpertLoads {
+    let read = || -> Result<ExpertLoads, Failure> {
+        let Some(mut loads) = Loads::open(dir.handle()?)? else { return Ok(ExpertLoads::default()) };
+        let spans = loads.spans(ExpertLoads::SPANS)?;
+        Ok(ExpertLoads { experts: loads.experts().to_vec(), spans })
+    };
+    read().unwrap_or_else(|e| {
+        crate::console::warn(&format!("loads of experts are not drawn: {}", e.message));
+        ExpertLoads::default()
+    })
 }
 
 /// Share of a micro-batch's activations that stays between the parts of a split backward pass.

@@ -1,4 +1,4 @@
-//! `bessemer program show`: what a rank runs, as text and as JSON; bad arguments.
+//! `bessemer program`: what a rank runs and how long a step takes, as text and as JSON; bad arguments.
 
 use crate::workplace::{Finished, finished};
 use std::process::{Command, Stdio};
@@ -65,9 +65,89 @@ fn annotations_show_in_the_programs_of_the_layers_that_they_name() {
     assert!(refused.err.contains("layers.0.mlp.down.weight cannot be sharded so"), "{}", refused.err);
 }
 
+/// Two ranks of a mixture: how many experts each has, and what decides the parts of its exchanges.
+#[test]
+fn a_layer_of_experts_is_printed_with_its_exchanges() {
+    let mixture =
+        ["--set", "model.architecture=mixtral", "--set", "model.experts.width=256", "--unit", "layer"];
+    let spread = ["--ranks", "2", "--set", "parallel.experts=2"];
+    let text = show(&[&mixture[..], &spread].concat()).text();
+    let forward = text.split("\n\n").next().unwrap();
+    assert_eq!(forward.matches(" over expert by mlp.experts.offsets.all ").count(), 2, "{forward}");
+    assert_eq!(forward.matches("B if loads are equal").count(), 2, "{forward}");
+    assert_eq!(forward.matches("  4 experts, 8 groups of together at most ").count(), 2, "{forward}");
+    let alone = show(&mixture).text();
+    assert!(alone.contains("  8 experts, 8 groups of ") && !alone.contains("all_to_all"), "{alone}");
+}
+
 #[test]
 fn a_rank_that_is_not_there_is_refused() {
     let refused = show(&["--ranks", "2", "--rank", "2"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.err.contains("--rank 2: wanted one below --ranks 2"), "{}", refused.err);
+}
+
+/// A step of a small mixture on two ranks of an A100.
+fn simulate(words: &[&str]) -> Finished {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recipes/quickstart.toml");
+    let mixture = ["--ranks", "2", "--set", "model.architecture=mixtral", "--set", "model.experts.width=256"];
+    command.args(["program", "simulate", recipe]).args(mixture).args(words).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    finished(command)
+}
+
+#[test]
+fn a_step_is_simulated_by_the_loads_of_its_experts() {
+    let dir = tempfile::tempdir().unwrap();
+    let spread = ["--set", "parallel.experts=2"];
+    // All choices of the first steps at the first two experts, then as many for each.
+    let model = bessemer_recipe::load::<bessemer_recipe::Recipe>(
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../recipes/quickstart.toml")),
+        &["model.architecture=mixtral".into()],
+    );
+    let model = model.unwrap().value.model.resolve(Some(4096)).unwrap();
+    let (layers, experts) = (model.layers, model.experts.unwrap().count);
+    let mut log = bessemer_runlog::LoadLog::open(dir.path(), &vec![experts as u32; layers]).unwrap();
+    for step in 1..=4u64 {
+        let skewed: Vec<u32> = (0..experts).map(|expert| if expert < 2 { 1000 } else { 0 }).collect();
+        let counts = if step <= 2 { skewed } else { vec![1000; experts] };
+        log.append(step, &counts.repeat(layers)).unwrap();
+    }
+    let run = dir.path().to_str().unwrap();
+    let routing = format!("balanced,zipf=0,zipf=1.2,{run}:3-4,{run}:1-2");
+    let found =
+        simulate(&[&spread[..], &["--routing", &routing, "--shadows", "0,2", "--json"]].concat()).json();
+    let steps = found["steps"].as_array().unwrap();
+    let seconds = |at: usize| steps[2 * at]["seconds"].as_f64().unwrap();
+    assert_eq!((steps.len(), steps[3]["most_shadows"].as_u64()), (10, Some(2)));
+    assert_eq!((seconds(0), seconds(1)), (seconds(1), seconds(3)));
+    assert!(seconds(1) < seconds(2) && seconds(2) < seconds(4), "{steps:?}");
+    assert!(steps[0]["shadows"].as_array().unwrap().is_empty());
+    assert_eq!(steps[9]["shadows"].as_array().unwrap().len(), layers);
+    let text = simulate(&[&spread[..], &["--routing", "zipf=0.6"]].concat());
+    let text = text.text();
+    assert!(text.starts_with("routing ") && text.contains("\nzipf=0.6 "), "{text}");
+
+    // Another model, steps that are not there, no run, no experts over ranks.
+    let other = ["--set", "model.layers=1", "--routing", run];
+    for (words, wanted) in [
+        (
+            &[&spread[..], &other].concat()[..],
+            "loads of another model: wanted experts by layer [8], found [8,",
+        ),
+        (
+            &[&spread[..], &["--routing", &format!("{run}:9")]].concat(),
+            "wanted steps from 9 to 9, found steps until 4",
+        ),
+        (
+            &[&spread[..], &["--routing", "nowhere"]].concat(),
+            "nowhere/experts.loads: no such file: wanted the directory of a run of a model with experts",
+        ),
+        (&[&spread[..], &["--routing", "zipf=-1"]].concat(), "wanted an exponent of at least 0"),
+        (&["--routing", "zipf=1"], "wanted experts over ranks, found parallel.experts = 1"),
+    ] {
+        let refused = simulate(words);
+        assert!(refused.code == Some(2) && refused.err.contains(wanted), "{wanted}: {}", refused.err);
+    }
 }

@@ -258,7 +258,7 @@ fn experts_over_ranks_go_with_pipelines_and_recomputation() {
 }
 
 /// A job of these ranks, made and initialised: what `with` makes of each rank's worker.
-fn on_ranks<T: Send>(
+pub(crate) fn on_ranks<T: Send>(
     model: &Model,
     config: &ParallelConfig,
     (ranks, sequences): (usize, usize),
@@ -308,7 +308,7 @@ fn gradients(
 }
 
 /// The same, and the bytes that the rank has sent over the axis of experts.
-fn worker_gradients(
+pub(crate) fn worker_gradients(
     cpu: &mut CpuBackend,
     worker: &mut Worker,
     sequences: usize,

@@ -17,6 +17,7 @@ mod offload;
 mod overflow;
 mod pipelines;
 mod replay;
+mod routing;
 mod slices;
 mod staleness;
 mod state;

@@ -100,8 +100,11 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
             null.counts().iter().map(|(name, c)| (*name, c.launches)).collect();
         let written: BTreeMap<&str, u64> = costs.ops.iter().map(|(name, (n, _))| (*name, *n)).collect();
         assert_eq!(written, launched, "{}, rank {at}", layout.name);
-        let flops: f64 = costs.ops.values().map(|(_, flops)| flops).sum();
-        assert!((flops / null.flops().0 - 1.0).abs() < 1e-9, "{}, rank {at}", layout.name);
+        // A device without values touches all rows that an exchange has room for.
+        if layout.config.experts == 1 {
+            let flops: f64 = costs.ops.values().map(|(_, flops)| flops).sum();
+            assert!((flops / null.flops().0 - 1.0).abs() < 1e-9, "{}, rank {at}", layout.name);
+        }
 
         worker.sum_over_data(sum).unwrap();
         worker.grad_norm(&mut null).unwrap();

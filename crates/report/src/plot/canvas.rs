@@ -95,6 +95,19 @@ impl Canvas {
         }
     }
 
+    /// Rectangles of one class, each from left, top, width and height.
+    pub(crate) fn blocks(&mut self, class: &str, blocks: &[[f64; 4]]) {
+        if blocks.is_empty() {
+            return;
+        }
+        self.text += &format!("<path class=\"{class}\" d=\"");
+        for block in blocks {
+            let [x, y, width, height] = block.map(coordinate);
+            self.text += &format!("M{x} {y}h{width}v{height}h-{width}z");
+        }
+        self.text += "\"/>\n";
+    }
+
     pub(crate) fn dot(&mut self, class: &str, at: [f64; 2], radius: f64, tip: &str) {
         self.text += &format!(
             "<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"{}\"><title>{}</title></circle>\n",

@@ -1,4 +1,4 @@
-//! Pictures as inline SVG: line charts, bar charts, bars made of parts, lanes, networks.
+//! Pictures as inline SVG: line charts, bar charts, bars made of parts, lanes, heat maps, networks.
 //!
 //! Every picture is a plain value with an `svg()` method: same value, same text. Colours and fonts are classes
 //! that [`STYLE`] defines for light, dark and print; [`standalone`] carries them inside a picture of its own.
@@ -6,6 +6,7 @@
 mod axis;
 mod bars;
 mod canvas;
+mod heat;
 mod lanes;
 mod line;
 mod network;
@@ -14,6 +15,7 @@ mod stack;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
+pub use heat::{HeatClass, HeatMap, HeatRow};
 pub(crate) use lanes::TONES;
 pub use lanes::{Cell, Key, Lane, Lanes, Panel, Part};
 pub use line::{LineChart, Mark, Rule, Series};

@@ -3,6 +3,7 @@
 use crate::facts::{Facts, smoothed};
 use crate::html::{figure, grid, section};
 use crate::plot::{Bar, BarChart, LineChart, Mark, Rule, Scale, Series};
+use crate::section::loads::{self, ExpertLoads};
 use bessemer_runlog::{Eval, Step};
 use bessemer_units::Seconds;
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ const LOADS: [(&str, &str, &str); 3] = [
 ];
 
 /// Loss and bits per byte.
-pub(crate) fn loss(facts: &Facts<'_>) -> String {
+pub(crate) fn loss(facts: &Facts<'_>, experts: &ExpertLoads) -> String {
     let mut figures = Vec::new();
     if !facts.steps.is_empty() || !facts.evals.is_empty() {
         let changes = facts.changes.iter().map(|c| c.step as f64).collect();
@@ -67,7 +68,7 @@ pub(crate) fn loss(facts: &Facts<'_>) -> String {
     let loads = LOADS.into_iter().filter_map(|(name, heading, note)| {
         curve(facts, heading, note, Scale::Linear, true, true, |s| s.experts.get(name).copied())
     });
-    figures.extend(losses.chain(loads).chain(lr).chain(norm));
+    figures.extend(losses.chain(loads).chain(loads::figure_of(experts)).chain(lr).chain(norm));
     section("curves", "Training", &grid(&figures))
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod curves;
 pub(crate) mod data;
 pub(crate) mod environment;
 pub(crate) mod headline;
+pub(crate) mod loads;
 pub(crate) mod plan;
 pub(crate) mod samples;
 pub(crate) mod tasks;

@@ -14,10 +14,13 @@ use bessemer_tensor::op::Op;
 pub struct Traffic {
     /// Kind of work.
     pub kind: CollectiveKind,
-    /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter, all that a rank brings to an all-to-all.
+    /// Bytes of the whole values: all ranks' parts of a gather or a reduce-scatter, all that a rank brings to an all-to-all. Of an exchange by
+    /// counts: as much as an even one has in which a rank sends [`Traffic::sent`].
     pub bytes: u64,
-    /// Most bytes that a rank sends under ring algorithms.
+    /// Most bytes that a rank sends under ring algorithms; of an exchange by counts, that a rank sends or receives.
     pub sent: u64,
+    /// Bytes that this rank sends.
+    pub own: u64,
     /// Ranks of the group.
     pub ranks: usize,
 }
@@ -27,7 +30,7 @@ impl Traffic {
     pub fn even(kind: CollectiveKind, bytes: u64, ranks: usize) -> Traffic {
         let times = if kind == CollectiveKind::AllReduce { 2 } else { 1 };
         let sent = times * bytes * (ranks as u64).saturating_sub(1) / (ranks as u64).max(1);
-        Traffic { kind, bytes, sent, ranks }
+        Traffic { kind, bytes, sent, own: sent, ranks }
     }
 
     /// Times that a rank sends under ring algorithms.

@@ -11,12 +11,17 @@
 //! ```
 
 mod costs;
+mod counted;
 mod events;
 mod programs;
+mod routed;
+mod routing;
 mod sharing;
 mod table;
 
 pub use costs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, Traffic};
+pub use counted::{counted_rows, on_rows};
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
 pub use programs::{PERMUTATIONS, RankWriter, SECOND_MEMORY, UnitCosts};
-pub use table::{CostTable, LinearSeconds, op_key};
+pub use routing::{GroupChoices, Loads, RoutedRows, RoutingProfile, Shadowing};
+pub use table::{CostTable, LinearSeconds, RowSeconds, op_key};

@@ -1,13 +1,15 @@
 //! Events of the lists that a rank runs: operators, collectives, messages.
 
+use super::routed::RoutedUnit;
 use super::{
     CollectiveSeconds, Copied, Medium, MessageSeconds, NodeCosts, Progress, RankEvent, ReplayGroup,
-    StepEvents, Traffic,
+    RoutingProfile, StepEvents, Traffic,
 };
 use crate::SimError;
+use crate::shadow::ShadowChoice;
 use bessemer_program::{Collective, CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::op::Op;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A collective of a rank's list.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,15 @@ struct Permuted {
     sent: Option<(usize, Sent)>,
     /// Where what it receives comes from, and its seconds of work for that.
     received: Option<(usize, f64)>,
+}
+
+/// Place of a rank in a group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupPlace {
+    /// Number of the group.
+    pub(super) group: usize,
+    /// Index of the rank.
+    pub(super) index: usize,
 }
 
 /// A message that is sent.
@@ -53,7 +64,11 @@ enum NodeCost {
 
 /// What the nodes of a pass over a unit cost a rank. It is the same in every micro-batch of as many tokens.
 #[derive(Debug, Clone)]
-pub struct UnitCosts(Vec<NodeCost>);
+pub struct UnitCosts {
+    nodes: Vec<NodeCost>,
+    /// Collectives of shadows, which no list has: each with the number of the node before which it runs.
+    shadows: Vec<(usize, Planned)>,
+}
 
 /// A collective that was started and is not waited for.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +105,10 @@ pub struct RankWriter<'a> {
     /// Messages of permutations so far, by sender and receiver.
     permuted: HashMap<(usize, usize), u64>,
     second: SecondMemory,
+    /// Routes of tokens to experts.
+    routing: RoutingProfile,
+    /// Shadows of experts by layer, where the profile may have some.
+    shadows: BTreeMap<usize, ShadowChoice>,
 }
 
 /// Traffic of a rank with its second memory. One thread writes and one reads, each one value after the other. What a unit writes is on its
@@ -125,7 +144,14 @@ impl<'a> RankWriter<'a> {
             started: Vec::new(),
             permuted: HashMap::new(),
             second: SecondMemory::default(),
+            routing: RoutingProfile::default(),
+            shadows: BTreeMap::new(),
         }
+    }
+
+    /// The same with other routes than balanced ones.
+    pub fn routed(self, routing: RoutingProfile) -> RankWriter<'a> {
+        RankWriter { routing, ..self }
     }
 
     /// The number of a group ([`StepEvents::group`]), over the medium of the costs.
@@ -134,9 +160,10 @@ impl<'a> RankWriter<'a> {
         self.step.group(ReplayGroup { label: label.to_owned(), number, ranks, progress, medium })
     }
 
-    /// Ends the list.
-    pub fn finish(mut self) {
+    /// Ends the list. Returns the shadows of experts by layer.
+    pub fn finish(mut self) -> BTreeMap<usize, ShadowChoice> {
         self.flush();
+        self.shadows
     }
 
     fn flush(&mut self) {
@@ -357,34 +384,75 @@ impl<'a> RankWriter<'a> {
     }
 
     /// What the nodes of a pass over a unit cost this rank. `group_of` gives the group of a collective and the number of its ranks; `first`: the
-    /// pass begins the gradients of an update.
+    /// pass begins the gradients of an update. `layer`: the model's, if the unit is one.
     ///
     /// # Errors
-    /// [`SimError::Cost`].
+    /// [`SimError::Cost`]; [`SimError::Routing`] for loads of another model.
     pub fn unit_costs(
         &mut self,
         unit: &UnitProgram,
-        phase: Phase,
+        (layer, phase): (Option<usize>, Phase),
         first: bool,
         group_of: &dyn Fn(&Collective) -> (usize, usize),
     ) -> Result<UnitCosts, SimError> {
+        let routed = match layer {
+            Some(layer) => RoutedUnit::new(unit, layer, &self.routing, &|c| self.place(group_of(c).0))?,
+            None => None,
+        };
+        let choice = routed.as_ref().and_then(RoutedUnit::choice);
+        self.shadows.extend(layer.zip(choice.cloned()));
         let cost = |node: &Node| {
             Ok(match node {
                 Node::Launch(launch) if launch.first_only && !first => NodeCost::Nothing,
-                Node::Launch(launch) => NodeCost::Compute(self.costs.op(&launch.op)?),
+                Node::Launch(launch) => {
+                    let cut = routed.as_ref().and_then(|routed| routed.on_rows(&launch.op));
+                    NodeCost::Compute(self.costs.op(cut.as_ref().unwrap_or(&launch.op))?)
+                }
                 Node::Collective(c) | Node::Start(c) if c.kind == CollectiveKind::Permute => {
                     NodeCost::Permute(self.plan_permutation(group_of(c).0, c))
                 }
                 Node::Collective(c) | Node::Start(c) => {
                     let (group, ranks) = group_of(c);
-                    let (traffic, copied) = of_program(c, ranks);
+                    let (traffic, copied) = match (&routed, c.by_counts) {
+                        (Some(routed), Some(by)) => routed.exchange(c, by.to_experts),
+                        _ => of_program(c, ranks, self.place(group).index),
+                    };
                     let planned = self.plan(group, &c.name, traffic, copied);
                     planned.map_or(NodeCost::Nothing, NodeCost::Collective)
                 }
                 Node::Offload(_) | Node::Reload(_) | Node::Wait { .. } => NodeCost::Nothing,
             })
         };
-        unit.list(phase).iter().map(cost).collect::<Result<_, _>>().map(UnitCosts)
+        let list = unit.list(phase);
+        let nodes = list.iter().map(cost).collect::<Result<_, SimError>>()?;
+        let shadows = routed.map_or(Vec::new(), |routed| self.plan_shadows(&routed, list, phase));
+        Ok(UnitCosts { nodes, shadows })
+    }
+
+    /// Place of this rank in a group.
+    fn place(&self, group: usize) -> GroupPlace {
+        let index = self.step.groups[group].ranks.iter().position(|member| *member == self.rank);
+        GroupPlace { group, index: index.unwrap_or(0) }
+    }
+
+    /// The broadcast of shadows before a forward pass's first exchange, and the reduction of their gradients behind the last of these.
+    fn plan_shadows(&mut self, routed: &RoutedUnit, list: &[Node], phase: Phase) -> Vec<(usize, Planned)> {
+        let by_counts = |node: &Node| match node {
+            Node::Collective(c) | Node::Start(c) => c.by_counts.is_some(),
+            _ => false,
+        };
+        let gradient = |node: &Node| matches!(node.op(), Some(Op::GroupedLinearBackwardWeight(_)));
+        let broadcast = list.iter().position(by_counts).filter(|_| phase == Phase::Forward);
+        let reduction = list.iter().rposition(gradient).map(|at| at + 1);
+        let mut planned = Vec::new();
+        for (kind, name, at) in [
+            (CollectiveKind::AllGather, "shadows", broadcast),
+            (CollectiveKind::ReduceScatter, "gradients of shadows", reduction),
+        ] {
+            let (Some(at), Some((traffic, copied))) = (at, routed.shadows(kind)) else { continue };
+            planned.extend(self.plan(routed.group(), name, traffic, copied).map(|planned| (at, planned)));
+        }
+        planned
     }
 
     /// Whether a unit's costs are wanted anew for each pass over it ([`NodeCosts::counts`]).
@@ -398,7 +466,9 @@ impl<'a> RankWriter<'a> {
         // What permutations that were started bring, and the groups of other collectives that were, by their numbers.
         let mut coming: Vec<(usize, Coming)> = Vec::new();
         let mut in_flight: Vec<(usize, usize)> = Vec::new();
-        for (node, cost) in unit.list(phase).iter().zip(&costs.0) {
+        let shadows_before = |at: usize| costs.shadows.iter().filter(move |(before, _)| *before == at);
+        for (at, (node, cost)) in unit.list(phase).iter().zip(&costs.nodes).enumerate() {
+            shadows_before(at).for_each(|(_, planned)| self.run_collective(*planned));
             match (node, *cost) {
                 (Node::Launch(_), NodeCost::Compute(seconds)) => self.compute += seconds,
                 (Node::Start(c), NodeCost::Permute(permuted)) => {
@@ -431,12 +501,13 @@ impl<'a> RankWriter<'a> {
                 (_, NodeCost::Compute(_) | NodeCost::Nothing) => {}
             }
         }
+        shadows_before(costs.nodes.len()).for_each(|(_, planned)| self.run_collective(*planned));
     }
 }
 
 /// Cost of a collective of a unit program. The rows of the whole matrix are spread evenly over the ranks, those of a piece are
 /// not: they may all be one rank's, which then sends to all others.
-fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
+fn of_program(c: &Collective, ranks: usize, me: usize) -> (Traffic, Copied) {
     let element = c.src.dtype().size() as u64;
     let bytes = (c.rows.len() * c.row_len()) as u64 * element;
     let part = bytes / ranks as u64;
@@ -446,15 +517,12 @@ fn of_program(c: &Collective, ranks: usize) -> (Traffic, Copied) {
         CollectiveKind::AllGather => (bytes, part, bytes),
         // Messages ([`RankWriter::permute`]).
         CollectiveKind::Permute => (bytes, c.src.bytes(), c.dst.bytes()),
-        CollectiveKind::AllToAll if c.by_counts.is_some() => {
-            let all = (c.src.rows.min(c.dst.rows) * c.row_len()) as u64 * element;
-            (all, all, all)
-        }
         CollectiveKind::AllToAll => {
             let sent: usize = (0..ranks).map(|to| c.exchanged(ranks, 0, to)).sum();
             (sent as u64 * element, sent as u64 * element, c.dst.len() as u64 * element)
         }
     };
     let sent = (0..ranks).map(|rank| c.bytes_sent(ranks, rank)).max().unwrap_or(0);
-    (Traffic { kind: c.kind, bytes, sent, ranks }, Copied { read, written })
+    let own = c.bytes_sent(ranks, me);
+    (Traffic { kind: c.kind, bytes, sent, own, ranks }, Copied { read, written })
 }

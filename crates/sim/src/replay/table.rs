@@ -1,6 +1,8 @@
 //! Costs of nodes as a table of measured times.
 
-use super::{CollectiveSeconds, Medium, MessageSeconds, NodeCosts, ReplayGroup, Traffic};
+use super::{
+    CollectiveSeconds, Medium, MessageSeconds, NodeCosts, ReplayGroup, Traffic, counted_rows, on_rows,
+};
 use crate::{Link, SimError};
 use bessemer_program::CollectiveKind;
 use bessemer_tensor::op::Op;
@@ -29,11 +31,31 @@ impl LinearSeconds {
     }
 }
 
+/// Seconds of an operator by the rows that it touches ([`counted_rows`]): a line through those of few and of many rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowSeconds {
+    /// Few and many.
+    pub rows: [usize; 2],
+    /// Seconds of each.
+    pub seconds: [f64; 2],
+}
+
+impl RowSeconds {
+    /// Seconds of so many rows, at least 0.
+    pub fn of(&self, rows: usize) -> f64 {
+        let ([few, many], [first, last]) = (self.rows.map(|rows| rows as f64), self.seconds);
+        let slope = if many > few { (last - first) / (many - few) } else { 0.0 };
+        (first + slope * (rows as f64 - few)).max(0.0)
+    }
+}
+
 /// Measured costs of the ranks of a job.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CostTable {
     /// Seconds of operators, by [`op_key`].
     pub ops: BTreeMap<String, f64>,
+    /// Those of operators whose rows are counted, by [`op_key`] without rows.
+    pub counted: BTreeMap<String, RowSeconds>,
     /// Copies between the device and host memory.
     pub copy: LinearSeconds,
     /// Processor time of collectives, by kind and bytes of the whole values.
@@ -64,7 +86,11 @@ pub fn op_key(op: &Op) -> String {
 impl NodeCosts for CostTable {
     fn op(&mut self, op: &Op) -> Result<f64, SimError> {
         let key = op_key(op);
-        self.ops.get(&key).copied().ok_or(SimError::Cost(key))
+        let measured = match (counted_rows(op), on_rows(op, 0)) {
+            (Some(rows), Some(without)) => self.counted.get(&op_key(&without)).map(|line| line.of(rows)),
+            _ => self.ops.get(&key).copied(),
+        };
+        measured.ok_or(SimError::Cost(key))
     }
 
     fn copy(&mut self, bytes: u64) -> f64 {

@@ -9,3 +9,4 @@ mod golden;
 mod hand;
 mod properties;
 mod replay;
+mod shadow;

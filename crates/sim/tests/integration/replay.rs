@@ -4,11 +4,11 @@ use bessemer_mesh::{Axis, Dim, PositionOrder, RowsContents, RowsMessage};
 use bessemer_program::{Class, Collective, CollectiveKind, Node, Phase, Recorder, UnitProgram};
 use bessemer_sim::replay::{
     CollectiveSeconds, CostTable, LinearSeconds, Medium, NodeCosts, Progress, RankEvent, RankWriter,
-    ReplayGroup, StepEvents, Traffic, op_key, replay,
+    ReplayGroup, RowSeconds, StepEvents, Traffic, on_rows, op_key, replay,
 };
 use bessemer_sim::{Interval, Link, SimError};
 use bessemer_tensor::Buffer;
-use bessemer_tensor::op::{Fill, Op};
+use bessemer_tensor::op::{Fill, GroupedLinear, Op};
 use bessemer_units::DType;
 use proptest::prelude::*;
 
@@ -470,6 +470,7 @@ fn table(link: Option<Link>) -> CostTable {
     CostTable {
         ops: [(op_key(&fill(true)), 100.0), (op_key(&fill(false)), 10.0)].into(),
         copy: LinearSeconds { fixed: 1.0, per_byte: 2.0 },
+        counted: [].into(),
         collectives: [(CollectiveKind::AllReduce, LinearSeconds { fixed: 0.5, per_byte: 0.25 })].into(),
         handoff: 0.125,
         send: LinearSeconds { fixed: 0.0, per_byte: 1.0 },
@@ -523,7 +524,7 @@ fn written(link: Option<Link>, overlapped: bool, progress: Progress) -> StepEven
         let mut writer = RankWriter::new(&mut step, &mut costs, rank);
         let group = writer.group("tensor", 0, vec![0, 1], progress);
         let (unit, phase) = (unit(overlapped), Phase::Forward);
-        let costs = writer.unit_costs(&unit, phase, rank == 1, &|_| (group, 2)).unwrap();
+        let costs = writer.unit_costs(&unit, (None, phase), rank == 1, &|_| (group, 2)).unwrap();
         writer.unit(&unit, phase, &costs);
         writer.finish();
     }
@@ -592,12 +593,31 @@ fn a_message_costs_copies_work_and_the_link() {
     assert_eq!(replay(&step).unwrap().seconds(), 25.0 + 2.5 + 20.0);
 }
 
+/// Rows of experts: between two numbers of them that were measured, and beyond.
+#[test]
+fn counted_rows_are_on_the_line_through_measured_ones() {
+    let matrix = |rows, cols, dtype| Buffer { id: 1, len: rows * cols, dtype }.matrix(rows, cols);
+    let op = |rows, outputs| {
+        let (x, out) = (matrix(rows, 4, DType::F32), matrix(rows, outputs, DType::F32));
+        let (weight, offsets) = (matrix(2 * outputs, 4, DType::F32), matrix(1, 3, DType::U32));
+        Op::from(GroupedLinear { x, weight, offsets, out })
+    };
+    let key = op_key(&on_rows(&op(9, 3), 0).unwrap());
+    let line = RowSeconds { rows: [2, 8], seconds: [3.0, 6.0] };
+    let mut costs = CostTable { counted: [(key, line)].into(), ..CostTable::default() };
+    for (rows, seconds) in [(0, 2.0), (2, 3.0), (4, 4.0), (8, 6.0), (16, 10.0)] {
+        assert_eq!(costs.op(&op(rows, 3)).unwrap(), seconds, "{rows} rows");
+    }
+    assert!(costs.op(&op(2, 5)).unwrap_err().to_string().contains("grouped_linear"));
+}
+
 #[test]
 fn an_operator_that_was_not_measured_is_named() {
     let mut step = StepEvents::new(1);
     let mut costs = CostTable::default();
     let mut writer = RankWriter::new(&mut step, &mut costs, 0);
-    let error = writer.unit_costs(&unit(false), Phase::Forward, true, &|_| (0, 1)).unwrap_err().to_string();
+    let error =
+        writer.unit_costs(&unit(false), (None, Phase::Forward), true, &|_| (0, 1)).unwrap_err().to_string();
     assert!(error.contains("fill") && error.contains("3x4 F32"), "{error}");
 }
 
@@ -651,7 +671,7 @@ fn a_permutation_is_a_message_that_is_waited_for_where_the_list_says() {
             let mut writer = RankWriter::new(&mut step, &mut costs, rank);
             let group = writer.group("context", 0, vec![3, 4], progress);
             let (unit, phase) = (unit(rank - 3), Phase::Forward);
-            let costs = writer.unit_costs(&unit, phase, false, &|_| (group, 2)).unwrap();
+            let costs = writer.unit_costs(&unit, (None, phase), false, &|_| (group, 2)).unwrap();
             writer.unit(&unit, phase, &costs);
             writer.finish();
         }

@@ -1,11 +1,12 @@
 //! What the first rank writes down: metrics.jsonl, TensorBoard's file and the text file for Prometheus.
 
 use crate::TrainError;
+use bessemer_arch::Model;
 use bessemer_durable::ConfinedDir;
 use bessemer_eval::EvalConfig;
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{
-    self as runlog, EndReason, Fault, HyperParameter, LogSync, Prometheus, Record, RunId, RunLog,
+    self as runlog, EndReason, Fault, HyperParameter, LoadLog, LogSync, Prometheus, Record, RunId, RunLog,
     TensorBoard, Warning,
 };
 use serde_json::Value;
@@ -15,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The files of one session, open for appending.
 pub(super) struct Records {
     log: RunLog,
+    loads: Option<ExpertLoads>,
     /// Made with the first record, so that a run that cannot start leaves no file.
     board: Option<TensorBoard>,
     prometheus: Option<Prometheus>,
@@ -36,11 +38,34 @@ pub(super) struct Records {
     last_step: u64,
 }
 
+/// Choices of the experts of a model that has some.
+struct ExpertLoads {
+    log: LoadLog,
+    /// Experts of each layer, 0 of a layer without.
+    experts: Vec<u32>,
+    /// Choices in the step whose record is next; empty: none.
+    counts: Vec<u32>,
+}
+
+impl ExpertLoads {
+    /// The file of a run of this model; nothing without experts.
+    fn open(directory: &ConfinedDir, model: &Model) -> Result<Option<ExpertLoads>, TrainError> {
+        let of_layer = |layer| model.experts_of(layer).map_or(0, |experts| experts.count as u32);
+        let experts: Vec<u32> = (0..model.layers).map(of_layer).collect();
+        if experts.iter().all(|count| *count == 0) {
+            return Ok(None);
+        }
+        let log = LoadLog::open(directory, &experts)?;
+        Ok(Some(ExpertLoads { log, experts, counts: Vec::new() }))
+    }
+}
+
 impl Records {
     pub(super) fn open(
         directory: &ConfinedDir,
         recipe: &Recipe,
         recipe_text: &str,
+        model: &Model,
     ) -> Result<Records, TrainError> {
         let log = RunLog::open(directory)?;
         let earlier = runlog::read(directory)?.records;
@@ -54,6 +79,7 @@ impl Records {
         let inside = Path::new(&config.path).components().all(|c| matches!(c, Component::Normal(_)));
         Ok(Records {
             log,
+            loads: ExpertLoads::open(directory, model)?,
             board: None,
             prometheus: (config.every_steps > 0).then(|| match inside {
                 true => Prometheus::new_in(directory, &config.path, name, config.every_steps),
@@ -86,8 +112,13 @@ impl Records {
     /// Writes a record to every file. Returns the warning that became due with it, which is in the log already.
     pub(super) fn append(&mut self, record: &Record) -> Result<Option<Record>, TrainError> {
         self.log.append(record)?;
-        if let Record::Fault(fault) = record {
-            self.faults.push(fault.clone());
+        match (record, &mut self.loads) {
+            (Record::Fault(fault), _) => self.faults.push(fault.clone()),
+            (Record::Step(step), Some(loads)) if !loads.counts.is_empty() => {
+                loads.log.append(step.step, &loads.counts)?;
+                loads.counts.clear();
+            }
+            _ => {}
         }
         let mut board = match self.board.take() {
             Some(board) => board,
@@ -96,6 +127,14 @@ impl Records {
         board.record(now(), record)?;
         self.board = Some(board);
         self.expose(record)
+    }
+
+    /// Keeps the choices of a step for its record: as many numbers for each layer, of a layer without experts too.
+    pub(super) fn note_loads(&mut self, counts: &[u32]) {
+        let Some(ExpertLoads { experts, counts: next, .. }) = &mut self.loads else { return };
+        next.clear();
+        let layers = counts.chunks((counts.len() / experts.len()).max(1)).zip(experts);
+        layers.for_each(|(counts, experts)| next.extend(&counts[..*experts as usize]));
     }
 
     /// Records the end of the session.
@@ -135,12 +174,19 @@ impl Records {
     }
 
     pub(super) fn sync(&self) -> Result<(), TrainError> {
+        if let Some(loads) = &self.loads {
+            loads.log.sync()?;
+        }
         Ok(self.log.sync()?)
     }
 
     /// Makes the records up to now durable, from another thread.
     pub(super) fn syncer(&self) -> Result<LogSync, TrainError> {
-        Ok(self.log.syncer()?)
+        let mut sync = self.log.syncer()?;
+        if let Some(loads) = &self.loads {
+            loads.log.synced_by(&mut sync)?;
+        }
+        Ok(sync)
     }
 
     /// Faults that were found so far, those of earlier sessions included.
@@ -157,6 +203,9 @@ impl Records {
     /// begins there) or from the beginning. Returns how many records were taken out.
     pub(super) fn go_on_from(&mut self, step: u64, resumed: bool) -> Result<u64, TrainError> {
         let dropped = self.log.truncate_after(step)?;
+        if let Some(loads) = &mut self.loads {
+            loads.log.truncate_after(step)?;
+        }
         self.board = None;
         self.resumed = resumed.then_some(step);
         Ok(dropped)
@@ -217,6 +266,10 @@ impl Records {
             .find(|name| !dir.exists(name))
             .unwrap_or_default();
         dir.rename(runlog::FILE, &aside).and_then(|()| dir.sync()).map_err(|e| self.moved(e))?;
+        if let Some(loads) = &mut self.loads {
+            runlog::set_loads_aside(dir)?;
+            loads.log = LoadLog::open(dir, &loads.experts)?;
+        }
         self.log = RunLog::open(&self.directory)?;
         earlier[session..].iter().try_for_each(|record| self.log.append(record))?;
         (self.run, self.last_step, self.finished, self.failed_sessions) = (None, 0, None, 0);

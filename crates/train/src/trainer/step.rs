@@ -136,6 +136,9 @@ impl Trainer {
     fn loads(&mut self) -> Result<BTreeMap<String, f64>, TrainError> {
         let experts = self.runner.worker.model().experts.map_or(0, |experts| experts.count);
         let loads = self.runner.worker.sum_loads()?;
+        if let Some(records) = &mut self.records {
+            records.note_loads(loads);
+        }
         let layers: Vec<&[u32]> =
             loads.chunks(experts.max(1)).filter(|layer| layer.iter().any(|load| *load > 0)).collect();
         if layers.is_empty() {

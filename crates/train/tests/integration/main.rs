@@ -9,6 +9,7 @@ mod corruption;
 mod device;
 mod divergence;
 mod gates;
+mod expert_loads;
 mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
