@@ -9,7 +9,7 @@
 //! cases that a device does not pass yet, each with its reason.
 //!
 //! To add a case, write `pub(crate) fn name(suite: &Suite<'_>)` in the module of its operator and add it to the list in
-//! `list.rs`. A unit test fails if a case is missing there, or if an operator of [`bessemer_tensor::op::Op`] has no case.
+//! `list.rs`. A test fails if a case is missing there, or if an operator of [`bessemer_tensor::op::Op`] has no case.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a backtrace")]
 

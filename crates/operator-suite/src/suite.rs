@@ -205,3 +205,40 @@ fn compare(what: &str, found: &[f32], wanted: &[f32], bound: f32) {
         assert!(f.to_bits() == w.to_bits() || near, "{what}: element {i} is {f:e}, wanted {w:e}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_tensor::Backend;
+    use bessemer_tensor::null::NullBackend;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Computes nothing.
+    struct Nothing;
+
+    impl Devices for Nothing {
+        fn reference(&self) -> Box<dyn Backend> {
+            Box::new(NullBackend::default())
+        }
+
+        fn variants(&self) -> Vec<&'static str> {
+            vec!["nothing"]
+        }
+
+        fn backend(&self, _: usize, _: usize) -> Box<dyn Backend> {
+            self.reference()
+        }
+
+        fn tolerance(&self) -> Tolerance {
+            Tolerance { factor: 2.0, same_as_reference: 1e-6, same_as_itself: 0.0 }
+        }
+    }
+
+    #[test]
+    fn a_device_states_its_own_bounds() {
+        let suite = Suite::new(&Nothing);
+        assert_eq!((suite.bound(1e-3), suite.bound(0.0)), (2e-3, 1e-6));
+        suite.equal("near", &[1.0], &[1.0 + 5e-7]);
+        assert!(catch_unwind(AssertUnwindSafe(|| suite.same("bits", &[0.0], &[-0.0]))).is_err());
+    }
+}

@@ -4,12 +4,11 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_fixture::Repeated;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::{OptimConfig, StateChoice};
-use bessemer_parallel::{
-    BatchSource, ContextMethod, Job, ParallelConfig, ParallelError, Plan, SecondMemory, Worker,
-};
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_parallel::{ContextMethod, Job, ParallelConfig, Plan, SecondMemory, Worker};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_test_tier::part;
@@ -42,16 +41,6 @@ fn model(context: usize) -> Model {
         ..ModelConfig::default()
     };
     config.resolve(None).unwrap()
-}
-
-/// One micro-batch again and again.
-struct Same(Vec<u32>);
-
-impl BatchSource for Same {
-    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale: 1e-4, accumulate: false };
-        Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
-    }
 }
 
 /// A second memory without a name.
@@ -148,8 +137,9 @@ fn measured(job: &Job<'_>) -> Measured {
             worker.set_second_memory(Box::new(Unnamed::create(worker.rank()))).unwrap();
         }
         let planned = cpu.memory();
+        let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale: 1e-4, accumulate: false };
         let ids = (0..job.shape.tokens() as u32).map(|i| i % VOCABULARY).collect();
-        worker.gradients(&mut cpu, &mut Same(ids)).unwrap();
+        worker.gradients(&mut cpu, &mut Repeated { ids, ctx }).unwrap();
         worker.apply(&mut cpu, 1, 1e-3, 1.0).unwrap();
         assert_eq!(cpu.memory(), planned, "a step asks for no memory");
         done.wait();

@@ -376,7 +376,7 @@ fn warnings_come_before_the_first_step() {
         "corpus.split.by=document",
         "corpus.split.validation_fraction=0.3",
     ];
-    place.train(&[&by_document[..], &["optim.lr=0", "train.epochs=50", "train.steps=0"]].concat());
+    place.train(&[&by_document[..], &["optim.lr=0", "train.epochs=5", "train.steps=0"]].concat());
     let warnings = place.records("warning");
     let said = |part: &str| warnings.iter().any(|w| w["message"].as_str().unwrap().contains(part));
     for part in ["validation repeats training: ", "optim.lr = 0: no step", "passes over", "Muennighoff"] {

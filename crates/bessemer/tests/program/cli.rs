@@ -214,8 +214,9 @@ fn a_fifo_device_or_socket_in_place_of_a_file_is_refused_at_once() {
             "corpus.path=FILE",
         ],
     ];
-    for file in ["fifo", "socket", "/dev/zero"] {
-        for words in fixed {
+    for (number, words) in fixed.iter().enumerate() {
+        // Opening a FIFO is what hangs: every command has one. The others are refused by the same look at the type.
+        for file in ["fifo", ["socket", "/dev/zero"][number % 2]] {
             let words: Vec<String> = words.iter().map(|word| word.replace("FILE", file)).collect();
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let begun = Instant::now();

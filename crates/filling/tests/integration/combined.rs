@@ -4,69 +4,27 @@ use crate::evaluation::{Layout, layout};
 use crate::fill::model;
 use crate::snapshot::{Part, assemble, parts};
 use bessemer_arch::Model;
-use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Communicator, NullCommunicator};
 use bessemer_filling::{FillPlan, RankFill, StepFill, give_snapshot_memory, plan_snapshot, take_snapshot};
+use bessemer_fixture::{SEQ, Text, on_ranks};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, FillChoice, FillConfig, FillSupplier, Job, ParallelError, Plan, Stage, Worker, whole_states,
 };
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, TokenBatch, WeighedLoss};
 use bessemer_schedule::{Filler, Instruction, Program};
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::rng::RngKey;
 use bessemer_test_tier::part;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use FillChoice::{Checkpoint, Evaluation, Kfac};
 
 const Z_LOSS: [WeighedLoss; 1] = [WeighedLoss::z_loss(1e-3)];
-const SEQ: usize = 8;
-const VOCAB: usize = 37;
 /// Batches of an evaluation.
 const BATCHES: usize = 3;
 const SHAPE: Shape = Shape { sequences: 8, seq: SEQ, purpose: Purpose::Train };
-
-/// Made-up text: training sequences of a step, and evaluated ones that are the same in every step.
-struct Text {
-    step: u64,
-    first: u64,
-    all: u64,
-    ids: Vec<u32>,
-    targets: Vec<u32>,
-    evaluated: BTreeMap<usize, Vec<f32>>,
-}
-
-impl Text {
-    fn sequences(&mut self, what: &str, step: u64, first: u64) -> TokenBatch<'_> {
-        let key = RngKey::new(11, step, what);
-        let token = |s: u64, t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
-        let sequences = first..first + SHAPE.sequences as u64;
-        self.ids = sequences.clone().flat_map(|s| (0..SEQ).map(move |t| token(s, t))).collect();
-        self.targets = sequences.flat_map(|s| (1..=SEQ).map(move |t| token(s, t))).collect();
-        TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }
-    }
-}
-
-impl BatchSource for Text {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let (step, first_sequence) = (self.step, self.first + (micro * SHAPE.sequences) as u64);
-        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
-        let ctx = StepContext { seed: 5, step, first_sequence, loss_scale, accumulate: false };
-        Ok((self.sequences("text", step, first_sequence), ctx))
-    }
-
-    fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
-        let first = 1000 * self.first + (unit * SHAPE.sequences) as u64;
-        Ok(self.sequences("evaluated", 0, first))
-    }
-
-    fn evaluated(&mut self, unit: usize, losses: &[f32]) {
-        assert!(self.evaluated.insert(unit, losses.to_vec()).is_none(), "{unit} was evaluated twice");
-    }
-}
 
 /// Every tensor of the state by its name.
 type State = Vec<(String, Vec<f32>)>;
@@ -132,8 +90,7 @@ fn rank(layout: &Layout, fill: &FillConfig, world: Box<dyn Communicator>) -> Res
     };
     let local = (layout.micro_batches * SHAPE.sequences) as u64;
     let (first, all) = (plan.data_index(worker.coord()) as u64 * local, plan.data_ranks() as u64 * local);
-    let evaluated = BTreeMap::new();
-    let mut text = Text { step: 0, first, all, ids: Vec::new(), targets: Vec::new(), evaluated };
+    let mut text = Text { first, sequences: SHAPE.sequences as u64, all, ..Text::default() };
     let mut done = Done::default();
     // Two refreshes, and the beginning of a third.
     let steps = RankFill::of(&worker)
@@ -183,24 +140,17 @@ fn rank(layout: &Layout, fill: &FillConfig, world: Box<dyn Communicator>) -> Res
 }
 
 fn train(layout: &Layout, fill: &FillConfig) -> Vec<Done> {
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
-    std::thread::scope(|scope| {
-        let run = |world| scope.spawn(move || rank(layout, fill, Box::new(world)));
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        let results = ranks.into_iter().map(|r| r.join().unwrap());
-        let results = results.map(|r| r.unwrap_or_else(|e| panic!("{layout:?}, {fill}: {e}")));
-        let mut done: Vec<Done> = results.collect();
-        let names: Vec<String> = done[0].last.iter().map(|t| t.0.clone()).collect();
-        let states = whole_states(&model(), &optim(fill)).unwrap();
-        let params = model().params().into_iter().map(|p| p.shape);
-        let shapes: Vec<_> = params.chain(states.into_iter().map(|s| s.shape)).collect();
-        for step in done[0].parts.keys().copied().collect::<Vec<_>>() {
-            let state = assemble(&names, &shapes, done.iter().flat_map(|d| &d.parts[&step]));
-            done[0].states.insert(step, state);
-        }
-        done
-    })
+    let run = |world| rank(layout, fill, world).unwrap_or_else(|e| panic!("{layout:?}, {fill}: {e}"));
+    let mut done = on_ranks(layout.ranks, run);
+    let names: Vec<String> = done[0].last.iter().map(|t| t.0.clone()).collect();
+    let states = whole_states(&model(), &optim(fill)).unwrap();
+    let params = model().params().into_iter().map(|p| p.shape);
+    let shapes: Vec<_> = params.chain(states.into_iter().map(|s| s.shape)).collect();
+    for step in done[0].parts.keys().copied().collect::<Vec<_>>() {
+        let state = assemble(&names, &shapes, done.iter().flat_map(|d| &d.parts[&step]));
+        done[0].states.insert(step, state);
+    }
+    done
 }
 
 fn layouts() -> Vec<Layout> {

@@ -1,77 +1,23 @@
 //! Evaluated batches in the bubbles of training steps: the bits of an evaluation before the step, and of the training without.
 
-use bessemer_arch::{Model, ModelConfig};
-use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_arch::Model;
+use bessemer_collectives::{Communicator, NullCommunicator};
 use bessemer_filling::plan_evaluations;
+use bessemer_fixture::{SEQ, Text, on_ranks, params};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
 use bessemer_tensor::null::NullBackend;
-use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 const Z_LOSS: [WeighedLoss; 1] = [WeighedLoss::z_loss(1e-3)];
-const SEQ: usize = 8;
-const VOCAB: usize = 37;
 const STEPS: u64 = 3;
 const SHAPE: Shape = Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train };
 
 fn model(tied: bool) -> Model {
-    ModelConfig {
-        architecture: if tied { "gpt2" } else { "llama" }.into(),
-        vocab_size: VOCAB as u64,
-        layers: Some(8),
-        width: Some(16),
-        heads: Some(4),
-        context: Some(SEQ as u64),
-        tied_embeddings: Some(tied),
-        dropout: if tied { 0.1 } else { 0.0 },
-        ..ModelConfig::default()
-    }
-    .resolve(None)
-    .unwrap()
-}
-
-/// Made-up text: training sequences of a step, and evaluated ones that are the same in every step.
-struct Text {
-    step: u64,
-    share: u64,
-    all: u64,
-    ids: Vec<u32>,
-    targets: Vec<u32>,
-    /// Losses by evaluated batch.
-    evaluated: BTreeMap<usize, Vec<f32>>,
-}
-
-impl Text {
-    fn sequence(&mut self, name: &str, step: u64, number: u64) -> TokenBatch<'_> {
-        let key = RngKey::new(11, step, name);
-        let token = |t: usize| key.block(number * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
-        self.ids = (0..SEQ).map(token).collect();
-        self.targets = (1..=SEQ).map(token).collect();
-        TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }
-    }
-}
-
-impl BatchSource for Text {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let (step, first_sequence) = (self.step, self.share + micro as u64);
-        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
-        let ctx = StepContext { seed: 5, step, first_sequence, loss_scale, accumulate: false };
-        Ok((self.sequence("text", step, first_sequence), ctx))
-    }
-
-    fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
-        let number = 1000 * self.share + unit as u64;
-        Ok(self.sequence("evaluated", 0, number))
-    }
-
-    fn evaluated(&mut self, unit: usize, losses: &[f32]) {
-        assert!(self.evaluated.insert(unit, losses.to_vec()).is_none(), "{unit} was evaluated twice");
-    }
+    bessemer_fixture::model(tied, 8, 16)
 }
 
 #[derive(Debug, PartialEq, Default)]
@@ -140,10 +86,9 @@ fn rank(
     let made_for = if filled { &program } else { &plain };
     let mut worker = Worker::new(&mut cpu, &job(model, &optim, &plan, made_for), world)?;
     worker.init(&mut cpu, 3)?;
-    let share = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
+    let first = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
     let all = (plan.data_ranks() * layout.micro_batches) as u64;
-    let (ids, targets) = (Vec::new(), Vec::new());
-    let mut text = Text { step: 0, share, all, ids, targets, evaluated: BTreeMap::new() };
+    let mut text = Text { first, sequences: 1, all, ..Text::default() };
     let mut done = Done::default();
     for step in 0..STEPS {
         text.step = step;
@@ -166,21 +111,13 @@ fn rank(
         worker.apply(&mut cpu, step + 1, optim.lr, norm)?;
         done.evaluated.push(std::mem::take(&mut text.evaluated));
     }
-    for tensor in worker.params() {
-        let mut values = vec![0.0; tensor.len()];
-        worker.read(&mut cpu, &tensor, &mut values)?;
-        done.params.insert(tensor.name, values);
-    }
+    done.params = params(&mut cpu, &mut worker)?;
     Ok((done, batches))
 }
 
 fn train(model: &Model, layout: &Layout, filled: bool) -> Vec<(Done, usize)> {
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
-    std::thread::scope(|scope| {
-        let run = |world| scope.spawn(move || rank(model, layout, filled, Box::new(world)));
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        ranks.into_iter().map(|r| r.join().unwrap().unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
+    on_ranks(layout.ranks, |world| {
+        rank(model, layout, filled, world).unwrap_or_else(|e| panic!("{layout:?}: {e}"))
     })
 }
 

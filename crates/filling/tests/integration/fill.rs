@@ -1,38 +1,23 @@
 //! K-FAC in the bubbles of a pipeline: as one rank does it that refreshes its inverses as late.
 
-use bessemer_arch::{Model, ModelConfig};
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_arch::Model;
+use bessemer_collectives::Communicator;
 use bessemer_filling::{FillPlan, RankFill, plan_fill};
+use bessemer_fixture::{SEQ, Text, model_config, on_ranks, params};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{Alone, KfacConfig, KfacWork, OptimConfig, OptimParam, Optimizer, OptimizerChoice};
 use bessemer_parallel::{
     BatchSource, FillChoice, FillSupplier, Job, ParallelConfig, ParallelError, Plan, Stage, Worker,
 };
-use bessemer_runtime::{
-    ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks, StepContext, TokenBatch,
-};
+use bessemer_runtime::{ActivationConfig, Decoder, Purpose, Ranks, Shape, StageRanks};
 use bessemer_schedule::{Filler, Instruction, Kind, Limits, Place, verify};
-use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, TensorError, View};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-const SEQ: usize = 8;
-const VOCAB: usize = 37;
 const SEQUENCES: u64 = 4;
 
 pub(crate) fn model() -> Model {
-    ModelConfig {
-        architecture: "llama".into(),
-        vocab_size: VOCAB as u64,
-        layers: Some(4),
-        width: Some(16),
-        heads: Some(4),
-        context: Some(SEQ as u64),
-        ..ModelConfig::default()
-    }
-    .resolve(None)
-    .unwrap()
+    model_config("llama", 4, 16).resolve(None).unwrap()
 }
 
 fn optim() -> OptimConfig {
@@ -41,37 +26,9 @@ fn optim() -> OptimConfig {
     OptimConfig { optimizer: OptimizerChoice::Kfac, lr: 1e-2, kfac, ..OptimConfig::default() }
 }
 
-/// Made-up text: `SEQUENCES` a micro-batch from number `share` of every step on.
-struct Text {
-    step: u64,
-    share: u64,
-    all: u64,
-    ids: Vec<u32>,
-    targets: Vec<u32>,
-}
-
-impl Text {
-    fn new(share: u64, all: u64) -> Text {
-        Text { step: 0, share, all, ids: Vec::new(), targets: Vec::new() }
-    }
-}
-
-impl BatchSource for Text {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let first = self.share + micro as u64 * SEQUENCES;
-        self.ids.clear();
-        self.targets.clear();
-        for s in first..first + SEQUENCES {
-            let key = RngKey::new(11, self.step, "text");
-            let token = |t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
-            self.ids.extend((0..SEQ).map(token));
-            self.targets.extend((1..=SEQ).map(token));
-        }
-        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
-        let ctx =
-            StepContext { seed: 5, step: self.step, first_sequence: first, loss_scale, accumulate: false };
-        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
-    }
+/// The sequences from `first` on, of `all` in a step.
+fn text(first: u64, all: u64) -> Text {
+    Text { first, sequences: SEQUENCES, all, ..Text::default() }
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -162,7 +119,7 @@ fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelE
             }
         }
     }
-    let mut text = Text::new(share, layout.all());
+    let mut text = text(share, layout.all());
     let mut updates = 0;
     for step in 0..layout.steps {
         text.step = step;
@@ -176,23 +133,13 @@ fn rank(layout: &Layout, world: Box<dyn Communicator>) -> Result<Done, ParallelE
         updates += 1;
         worker.apply(&mut cpu, updates, optim.lr, norm)?;
     }
-    for tensor in worker.params() {
-        let mut values = vec![0.0; tensor.len()];
-        worker.read(&mut cpu, &tensor, &mut values)?;
-        done.params.insert(tensor.name, values);
-    }
+    done.params = params(&mut cpu, &mut worker)?;
     Ok(done)
 }
 
 fn train(layout: &Layout) -> Done {
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
-    let all: Vec<Done> = std::thread::scope(|scope| {
-        let run = |world| scope.spawn(move || rank(layout, Box::new(world)));
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        let results: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
-        results.into_iter().map(|r| r.unwrap_or_else(|e| panic!("{layout:?}: {e}"))).collect()
-    });
+    let run = |world| rank(layout, world).unwrap_or_else(|e| panic!("{layout:?}: {e}"));
+    let all = on_ranks(layout.ranks, run);
     assert!(all.iter().all(|d| *d == all[0]), "{layout:?}: ranks disagree");
     all.into_iter().next().unwrap()
 }
@@ -248,7 +195,7 @@ fn reference(layout: &Layout, interval: usize, late: &[[usize; 2]]) -> Done {
     let count: usize = factors.values().map(Vec::len).sum();
     assert_eq!(count, late.len());
     let mut done = Done::default();
-    let mut text = Text::new(0, layout.all());
+    let mut text = text(0, layout.all());
     // None: there is no inverse yet.
     let mut phase: Option<usize> = None;
     let mut updates = 0;

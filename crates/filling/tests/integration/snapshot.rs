@@ -1,64 +1,27 @@
 //! Copies of the state in bubbles: what a save before the step would have read, bit by bit, while training goes on.
 
-use bessemer_arch::{Model, ModelConfig};
-use bessemer_collectives::{Communicator, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_arch::Model;
+use bessemer_collectives::{Communicator, NullCommunicator};
 use bessemer_filling::{PlannedCopies, give_snapshot_memory, plan_copies, plan_snapshot, take_snapshot};
+use bessemer_fixture::{SEQ, Text, on_ranks};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, Job, OwnSlice, ParallelConfig, ParallelError, Plan, Stage, StateCopy, StateTensor, Worker,
-    whole_states,
+    Job, OwnSlice, ParallelConfig, ParallelError, Plan, Stage, StateCopy, StateTensor, Worker, whole_states,
 };
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_schedule::{Filler, Instruction, Program};
-use bessemer_tensor::rng::RngKey;
 use bessemer_test_tier::part;
 use bessemer_units::{ParamDType, ParamStorage};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
-const SEQ: usize = 8;
-const VOCAB: usize = 37;
 const STEPS: u64 = 4;
 const SHAPE: Shape = Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train };
 
 /// Wide enough for several pieces of a stage.
 fn model(tied: bool) -> Model {
-    ModelConfig {
-        architecture: if tied { "gpt2" } else { "llama" }.into(),
-        vocab_size: VOCAB as u64,
-        layers: Some(8),
-        width: Some(48),
-        heads: Some(4),
-        context: Some(SEQ as u64),
-        tied_embeddings: Some(tied),
-        ..ModelConfig::default()
-    }
-    .resolve(None)
-    .unwrap()
-}
-
-/// Made-up text.
-struct Text {
-    step: u64,
-    share: u64,
-    all: u64,
-    ids: Vec<u32>,
-    targets: Vec<u32>,
-}
-
-impl BatchSource for Text {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let (step, first_sequence) = (self.step, self.share + micro as u64);
-        let key = RngKey::new(11, step, "text");
-        let token = |t: usize| key.block(first_sequence * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
-        self.ids = (0..SEQ).map(token).collect();
-        self.targets = (1..=SEQ).map(token).collect();
-        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
-        let ctx = StepContext { seed: 5, step, first_sequence, loss_scale, accumulate: false };
-        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
-    }
+    bessemer_fixture::model(tied, 8, 48)
 }
 
 #[derive(Debug, Clone)]
@@ -175,9 +138,9 @@ fn rank(
     plan_snapshot(&mut worker, Arc::clone(&slices), &planned.program)?;
     give_snapshot_memory(&mut worker, vec![0.0; slices.elements()]);
     let shapes: Vec<Vec<usize>> = tensors.iter().map(|t| t.shape.clone()).collect();
-    let share = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
+    let first = (plan.data_index(worker.coord()) * layout.micro_batches) as u64;
     let all = (plan.data_ranks() * layout.micro_batches) as u64;
-    let mut text = Text { step: 0, share, all, ids: Vec::new(), targets: Vec::new() };
+    let mut text = Text { first, sequences: 1, all, ..Text::default() };
     let mut done = Done::default();
     let mut taken = None;
     for step in 0..STEPS {
@@ -204,20 +167,14 @@ fn rank(
 }
 
 fn train(model: &Model, layout: &Layout, copies: bool) -> Vec<Done> {
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
-    std::thread::scope(|scope| {
-        let run = |world| scope.spawn(move || rank(model, layout, copies, Box::new(world)));
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        let done = ranks.into_iter().map(|r| r.join().unwrap().unwrap_or_else(|e| panic!("{layout:?}: {e}")));
-        let mut done: Vec<Done> = done.collect();
-        let shapes = shapes(model, layout);
-        let names: Vec<String> = done[0].last.iter().map(|t| t.0.clone()).collect();
-        let copied = (0..done[0].parts.len())
-            .map(|step| assemble(&names, &shapes, done.iter().flat_map(|d| &d.parts[step])));
-        done[0].copied = copied.collect();
-        done
-    })
+    let run = |world| rank(model, layout, copies, world).unwrap_or_else(|e| panic!("{layout:?}: {e}"));
+    let mut done = on_ranks(layout.ranks, run);
+    let shapes = shapes(model, layout);
+    let names: Vec<String> = done[0].last.iter().map(|t| t.0.clone()).collect();
+    let copied = (0..done[0].parts.len())
+        .map(|step| assemble(&names, &shapes, done.iter().flat_map(|d| &d.parts[step])));
+    done[0].copied = copied.collect();
+    done
 }
 
 /// Shapes of the tensors of the state.
@@ -338,27 +295,18 @@ fn what_cannot_copy_is_refused_with_its_reason() {
     assert!(worker.own_slices(&tensors).unwrap().elements() > model.parameters());
     let e = take_snapshot(&mut worker).unwrap_err().to_string();
     assert!(e.contains("copied 0 of 0"), "{e}");
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", 2, &settings);
-    let told = |world: ThreadCommunicator, program: &Program| {
+    let programs = [&plain, &planned.program];
+    let refusals = on_ranks(2, |world| {
+        let program = programs[world.rank()];
         let mut cpu = crate::instruction_set::cpu(1);
-        let mut worker =
-            Worker::new(&mut cpu, &layout.job(&model, &optim, &plan, &plain), Box::new(world)).unwrap();
+        let mut worker = Worker::new(&mut cpu, &layout.job(&model, &optim, &plan, &plain), world).unwrap();
         let tensors = worker.tensors(&optim).unwrap();
         let slices = Arc::new(worker.own_slices(&tensors).unwrap());
         plan_snapshot(&mut worker, slices, program)
             .and_then(|()| take_snapshot(&mut worker).map(drop))
             .unwrap_err()
-    };
-    let programs = [&plain, &planned.program];
-    let told: Vec<String> = std::thread::scope(|scope| {
-        let (told, programs) = (&told, &programs);
-        let run = |(rank, world): (usize, ThreadCommunicator)| {
-            scope.spawn(move || told(world, programs[rank]).to_string())
-        };
-        let ranks: Vec<_> = worlds.into_iter().enumerate().map(run).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+            .to_string()
     });
-    assert!(told[0].contains("copies nothing of chunk 0"), "{}", told[0]);
-    assert!(told[1].contains("has copied 0 of"), "{}", told[1]);
+    assert!(refusals[0].contains("copies nothing of chunk 0"), "{}", refusals[0]);
+    assert!(refusals[1].contains("has copied 0 of"), "{}", refusals[1]);
 }

@@ -127,27 +127,30 @@ pub(crate) fn most_workspace(machine: Machine, shape: &Shape) -> usize {
     padded(shape.n.next_multiple_of(nr) * shape.k) + padded(mr * nr) + padded(a)
 }
 
-/// Packs steps `steps` of k of rows `rows` of a factor into panels of `width` rows and `k` steps.
-///
-/// # Safety
-/// The rows and `k` columns lie inside the factor; `dst` holds whole panels, of which nobody else writes these steps.
-#[inline(always)]
-unsafe fn pack<S: Simd>(
-    f: &Factor,
+/// Packs steps of k of rows of a factor, A or B, into panels. The rows and `k` columns lie inside the factor; `to` holds whole
+/// panels, of which nobody else writes these steps. Products of every element type call the same code.
+struct Packing<'a, const OF_A: bool> {
+    factor: &'a Factor,
     rows: Range<usize>,
-    (k, steps): (usize, Range<usize>),
-    width: usize,
-    dst: *mut f32,
-) {
-    // SAFETY: by contract.
-    unsafe {
-        let (rs, ks) = f.strides();
-        with_parameter!(f.dtype(), T => {
-            let src = f.at::<T>(rows.start, 0);
+    k: usize,
+    steps: Range<usize>,
+    to: *mut f32,
+}
+
+impl<const OF_A: bool> Kernel for Packing<'_, OF_A> {
+    type Out = ();
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Packing { factor, rows, k, steps, to } = self;
+        let width = if OF_A { S::TILE.0 } else { S::TILE_COLUMNS };
+        let (rs, ks) = factor.strides();
+        // SAFETY: by contract.
+        with_parameter!(factor.dtype(), T => unsafe {
+            let src = factor.at::<T>(rows.start, 0);
             if ks == 1 {
-                pack_rows::<S, T>(src, rs, rows.len(), (k, steps), width, dst);
+                pack_rows::<S, T>(src, rs, rows.len(), (k, steps), width, to);
             } else {
-                pack_columns::<S, T>(src, ks, rows.len(), (k, steps), width, dst);
+                pack_columns::<S, T>(src, ks, rows.len(), (k, steps), width, to);
             }
         });
     }
@@ -186,6 +189,18 @@ impl Panels<'_> {
         self.count().div_ceil(panels) * self.plan.k.div_ceil(steps)
     }
 
+    /// One packing tile, of which no two write the same steps of the same panels.
+    fn packing(&self, tile: usize) -> Packing<'_, false> {
+        let (panels, steps) = self.tile();
+        let across = self.count().div_ceil(panels);
+        let (first, step) = (tile % across * panels, tile / across * steps);
+        let count = panels.min(self.count() - first);
+        let (k, row) = (self.plan.k, first * self.plan.nr);
+        let rows = self.first + row..self.first + (row + count * self.plan.nr).min(self.rows);
+        let steps = step..(step + steps).min(k);
+        Packing { factor: &self.factor, rows, k, steps, to: self.at(first, count) }
+    }
+
     /// Packs steps of a panel.
     ///
     /// # Safety
@@ -194,34 +209,15 @@ impl Panels<'_> {
     unsafe fn pack_steps<S: Simd>(&self, panel: usize, steps: Range<usize>) {
         let (row, k) = (panel * S::TILE_COLUMNS, self.plan.k);
         let rows = self.first + row..self.first + self.rows.min(row + S::TILE_COLUMNS);
+        let packing = Packing::<false> { factor: &self.factor, rows, k, steps, to: self.at(panel, 1) };
         // SAFETY: by contract; the rows lie inside B.
-        unsafe { pack::<S>(&self.factor, rows, (k, steps), S::TILE_COLUMNS, self.at(panel, 1)) };
+        unsafe { S::call(packing) };
     }
 
     /// Packed panels `first .. first + count`.
     fn at(&self, first: usize, count: usize) -> *mut f32 {
         let panel = self.plan.nr * self.plan.k;
         self.to.at(first % self.slots * panel, count * panel)
-    }
-}
-
-/// One tile of a packing of B.
-struct Pack<'a>(&'a Panels<'a>, usize);
-
-impl Kernel for Pack<'_> {
-    type Out = ();
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Pack(b, tile) = self;
-        let (panels, steps) = b.tile();
-        let across = b.count().div_ceil(panels);
-        let (first, step) = (tile % across * panels, tile / across * steps);
-        let count = panels.min(b.count() - first);
-        let row = first * S::TILE_COLUMNS;
-        let rows = b.first + row..b.first + (row + count * S::TILE_COLUMNS).min(b.rows);
-        let steps = step..(step + steps).min(b.plan.k);
-        // SAFETY: the rows lie inside B, and this tile is the only one that writes these steps of these panels.
-        unsafe { pack::<S>(&b.factor, rows, (b.plan.k, steps), S::TILE_COLUMNS, b.at(first, count)) };
     }
 }
 
@@ -250,8 +246,9 @@ impl<T: Element> Kernel for Block<'_, T> {
         let (rows, nb) = (end - first, plan.tile_b.min(b.count() - jb));
         let c = self.scratch.at(self.worker * plan.block(), plan.block());
         let a = c.wrapping_add(padded(S::TILE.0 * S::TILE_COLUMNS));
+        let packing = Packing::<true> { factor: &gemm.a, rows: first..end, k, steps: 0..k, to: a };
         // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
-        unsafe { pack::<S>(&gemm.a, first..end, (k, 0..k), S::TILE.0, a) };
+        unsafe { S::call(packing) };
         let na = rows.div_ceil(S::TILE.0);
         for j in 0..nb {
             let col = (jb + j) * S::TILE_COLUMNS;
@@ -327,7 +324,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: 
             ctx.pool.run(b.tiles(), &|tile, _| {
                 // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
                 // found inside their buffers, and the packed panels are workspace of this launch.
-                unsafe { dispatch(ctx.rung, Pack(&b, tile)) }
+                unsafe { dispatch(ctx.rung, b.packing(tile)) }
             });
         }
         ctx.pool.run(blocks, &|block, worker| {

@@ -1,7 +1,7 @@
 //! Eight lanes with AVX2 and FMA.
 #![allow(unsafe_code)] // processor intrinsics
 
-use super::{Simd, tiles};
+use super::{Kernel, Simd, tiles};
 use std::arch::x86_64::*;
 
 /// AVX2 and FMA.
@@ -76,6 +76,10 @@ impl Simd for Avx2 {
 
     tiles!(6, 64, 96, [6 5 4 3 2 1] x [2, 1]);
 
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
+        unsafe { super::run_avx2(kernel) }
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // processor intrinsics
 
 use super::avx2::Avx2;
-use super::{Simd, tiles};
+use super::{Kernel, Simd, tiles};
 use std::arch::x86_64::*;
 
 /// AVX-512.
@@ -104,6 +104,10 @@ impl Simd for Avx512 {
     // 8 x 3 and 5 x 5 lie between.
     tiles!(14, 64, 112, [6 5 4 3 2 1] x [4, 3, 2, 1]);
 
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
+        unsafe { super::run_avx512(kernel) }
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }

@@ -105,6 +105,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Sum of the squares of the lanes in f64, added to `acc`, in a fixed order.
     unsafe fn add_squares_f64(acc: f64, a: Self::V) -> f64;
 
+    /// Runs a kernel as a function of its own, compiled once for all that call it.
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out;
+
     /// Transposes a block: for k below `nk <= LANES`, the `nr <= LANES` values `src[r * ld + k]` go to
     /// `dst[k * dst_ld ..]`, followed by zeros up to `width <= LANES` values. Reads and writes nothing else.
     unsafe fn transpose(
@@ -177,6 +180,7 @@ pub(crate) trait Kernel {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+#[inline(never)]
 unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
     // SAFETY: the features are enabled here, and the caller of `dispatch` vouches for the rest.
     unsafe { kernel.run::<avx512::Avx512>() }
@@ -184,9 +188,17 @@ unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi2,f16c")]
+#[inline(never)]
 unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Out {
     // SAFETY: the features are enabled here, and the caller of `dispatch` vouches for the rest.
     unsafe { kernel.run::<avx2::Avx2>() }
+}
+
+/// Needs no instructions that a processor of the architecture may lack.
+#[inline(never)]
+unsafe fn run_plain<S: Simd, K: Kernel>(kernel: K) -> K::Out {
+    // SAFETY: the caller vouches for the pointers.
+    unsafe { kernel.run::<S>() }
 }
 
 /// Runs `kernel` compiled for `rung`; [`Rung::Reference`] takes the portable code.
@@ -202,10 +214,9 @@ pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
             Rung::Avx512 => run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
             Rung::Avx2 => run_avx2(kernel),
-            // Every processor of this architecture has the instructions.
             #[cfg(target_arch = "aarch64")]
-            Rung::Neon => kernel.run::<neon::Neon>(),
-            _ => kernel.run::<Portable>(),
+            Rung::Neon => run_plain::<neon::Neon, K>(kernel),
+            _ => run_plain::<Portable, K>(kernel),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the same bits.
 #![allow(unsafe_code)] // processor intrinsics
 
-use super::{Simd, tiles};
+use super::{Kernel, Simd, tiles};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -57,6 +57,10 @@ impl Simd for Neon {
     // Of 32 registers 24 hold sums, three a row of B and two the elements of A.
     tiles!(12, 16, 96, [8 7 6 5 4 3 2 1] x [3, 2, 1]);
 
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
+        unsafe { super::run_plain::<Neon, K>(kernel) }
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {
         unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly)) }

@@ -1,7 +1,7 @@
 //! Four lanes in plain code, which compilers turn into the vectors that every 64-bit target has.
 #![allow(unsafe_code)] // the trait's pointers
 
-use super::{Simd, tiles};
+use super::{Kernel, Simd, tiles};
 use crate::element::nearest_bf16;
 use half::f16;
 
@@ -29,6 +29,10 @@ impl Simd for Portable {
 
     tiles!(6, 16, 96, [6 5 4 3 2 1] x [2, 1]);
 
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
+        unsafe { super::run_plain::<Portable, K>(kernel) }
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {
         [x; 4]

@@ -2,25 +2,16 @@
 
 use bessemer_arch::{Annotations, Model, ModelConfig, ParamLayout};
 use bessemer_collectives::{Ledger, NullCommunicator};
+use bessemer_fixture::Repeated;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Worker};
+use bessemer_parallel::{Job, ParallelConfig, Plan, Worker};
 use bessemer_program::Node;
-use bessemer_runtime::{ActivationConfig, Phase, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_runtime::{ActivationConfig, Phase, Purpose, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::ParamStorage;
 
 const MICRO_BATCHES: usize = 3;
 const SHAPE: Shape = Shape { sequences: 2, seq: 16, purpose: Purpose::Train };
-
-/// A micro-batch of the same token again and again.
-struct Zeros([u32; 32]);
-
-impl BatchSource for Zeros {
-    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
-        Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
-    }
-}
 
 fn model() -> Model {
     ModelConfig {
@@ -68,7 +59,7 @@ fn sent(model: &Model, config: &ParallelConfig) -> Sent {
                 }
             }
         }
-        let sum = worker.gradients(&mut null, &mut Zeros([0; 32])).unwrap();
+        let sum = worker.gradients(&mut null, &mut Repeated::zeros(32)).unwrap();
         worker.sum_over_data(sum).unwrap();
         worker.grad_norm(&mut null).unwrap();
         worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();

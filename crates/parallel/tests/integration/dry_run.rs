@@ -3,10 +3,11 @@
 
 use bessemer_arch::{Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
+use bessemer_fixture::Repeated;
 use bessemer_mesh::formulas::{Exchange, ParameterBytes, ring, tensor_parallel_layer};
 use bessemer_optim::{KfacConfig, OptimConfig, OptimizerChoice};
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};
@@ -24,16 +25,6 @@ fn model(layers: u64, width: u64, heads: u64, vocab_size: u64, context: u64) -> 
     }
     .resolve(None)
     .unwrap()
-}
-
-/// A micro-batch of the same token again and again.
-struct Zeros(Vec<u32>);
-
-impl BatchSource for Zeros {
-    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
-        Ok((TokenBatch { ids: &self.0, targets: &self.0, positions: None }, ctx))
-    }
 }
 
 /// What one step of a rank of `ranks` ranks counts: bytes sent by group, bytes held by class.
@@ -99,7 +90,7 @@ fn step_with(
         program: &plan.program(micro_batches, 1, None).unwrap(),
     };
     let mut worker = Worker::new(&mut null, &job, world).unwrap();
-    worker.gradients(&mut null, &mut Zeros(vec![0; seq])).unwrap();
+    worker.gradients(&mut null, &mut Repeated::zeros(seq)).unwrap();
     worker.apply(&mut null, 1, 1e-3, 1.0).unwrap();
     let classes = null.memory().classes.iter().map(|c| (c.0, c.1.0)).collect();
     Step { shares: worker.shares(), ledger, classes, staging: worker.staging_bytes() }

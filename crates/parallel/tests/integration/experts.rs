@@ -2,12 +2,13 @@
 
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
-use crate::pipelines::{Layout, Text, check, model, pipelined, single, train};
+use crate::pipelines::{Layout, check, model, pipelined, single, train};
 use bessemer_arch::{
     Annotations, BalanceCounts, BalanceOver, BalanceRule, Capacity, ChosenBy, DropChoice, ExpertLayers,
     Experts, Gate, GroupChoice, LayerRule, Model, ParamLayout, QkNormSpan, ScoreChoice, SharedExpert,
 };
-use bessemer_collectives::{Ledger, NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::{Communicator, Ledger, NullCommunicator};
+use bessemer_fixture::{SEQ, Text};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
@@ -264,14 +265,10 @@ pub(crate) fn on_ranks<T: Send>(
     (ranks, sequences): (usize, usize),
     with: impl Fn(&mut CpuBackend, &mut Worker, &Ledger) -> T + Sync,
 ) -> Vec<T> {
-    let (optim, settings) = (OptimConfig::default(), ThreadSettings::default());
+    let optim = OptimConfig::default();
     let plan = Plan::new(config, ranks, model, optim.optimizer).unwrap();
     let program = plan.program(1, 1, None).unwrap();
-    let shape = Shape {
-        sequences: sequences / plan.data_ranks(),
-        seq: crate::pipelines::SEQ,
-        purpose: Purpose::Train,
-    };
+    let shape = Shape { sequences: sequences / plan.data_ranks(), seq: SEQ, purpose: Purpose::Train };
     let job = Job {
         model,
         shape,
@@ -282,18 +279,12 @@ pub(crate) fn on_ranks<T: Send>(
         plan: &plan,
         program: &program,
     };
-    let run = |world: ThreadCommunicator| {
+    bessemer_fixture::on_ranks(ranks, |world: Box<dyn Communicator>| {
         let mut cpu = crate::instruction_set::cpu(1);
         let ledger = Ledger::new();
-        let mut worker = Worker::new(&mut cpu, &job, ledger.wrap(Box::new(world))).unwrap();
+        let mut worker = Worker::new(&mut cpu, &job, ledger.wrap(world)).unwrap();
         worker.init(&mut cpu, 3).unwrap();
         with(&mut cpu, &mut worker, &ledger)
-    };
-    let worlds = ThreadCommunicator::world("world", ranks, &settings);
-    std::thread::scope(|scope| {
-        let run = &run;
-        let all: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
-        all.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
@@ -315,15 +306,8 @@ pub(crate) fn worker_gradients(
     ledger: &Ledger,
 ) -> (f64, BTreeMap<String, Vec<f32>>, u64) {
     let here = sequences / worker.plan().data_ranks();
-    let share = (worker.plan().data_index(worker.coord()) * here) as u64;
-    let mut text = Text {
-        step: 0,
-        share,
-        sequences: here as u64,
-        all: sequences as u64,
-        ids: Vec::new(),
-        targets: Vec::new(),
-    };
+    let first = (worker.plan().data_index(worker.coord()) * here) as u64;
+    let mut text = Text { first, sequences: here as u64, all: sequences as u64, ..Text::default() };
     let sum = worker.gradients(cpu, &mut text).unwrap();
     let loss = worker.sum_over_data(sum).unwrap().mean();
     let sent = ledger.of(Axis::Expert.name()).volume.sent;
@@ -376,7 +360,7 @@ fn all_tokens_may_go_to_one_rank() {
         }
         // Tokens and gradients travel to the ranks of the first two experts, which send back what they make of them.
         let (experts, ranks) = (mixture(true).experts.unwrap(), worker.plan().experts());
-        let tokens = 8 * crate::pipelines::SEQ / worker.plan().data_ranks();
+        let tokens = 8 * SEQ / worker.plan().data_ranks();
         let rows = |expert: usize| match expert * ranks / experts.count == worker.rank() {
             true => (ranks - 1) * tokens,
             false => tokens,
@@ -387,7 +371,7 @@ fn all_tokens_may_go_to_one_rank() {
         ledger.clear();
         let made = worker_gradients(cpu, worker, 8, ledger);
         // Each layer has all choices at its first experts, whoever counted them.
-        let tokens = (8 * crate::pipelines::SEQ) as u32;
+        let tokens = (8 * SEQ) as u32;
         let loads = worker.sum_loads().unwrap().to_vec();
         assert!(loads.chunks(4).all(|layer| layer == [tokens, tokens, 0, 0]), "{loads:?}");
         assert!(worker.sum_loads().unwrap().iter().all(|load| *load == 0));
@@ -559,7 +543,7 @@ fn layouts_and_optimizers_that_experts_do_not_go_with_are_refused() {
             Err(e) => return e.to_string(),
         };
         let program = plan.program(2 * plan.pipeline(), 1, None).unwrap();
-        let shape = Shape { sequences: 1, seq: crate::pipelines::SEQ, purpose: Purpose::Train };
+        let shape = Shape { sequences: 1, seq: SEQ, purpose: Purpose::Train };
         let job = Job {
             model: &model,
             shape,

@@ -1,8 +1,9 @@
 //! Groups of parameters: two with other shard and reduce axes, and frozen ones, in every ZeRO stage.
 
-use crate::pipelines::{Layout, SEQ, Text, check, model, pipelined, single, train};
+use crate::pipelines::{Layout, check, model, pipelined, single, train};
 use bessemer_arch::{Model, ParamId, Unit};
 use bessemer_collectives::NullCommunicator;
+use bessemer_fixture::{SEQ, Text};
 use bessemer_mesh::Axis;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, ParallelConfig, ParamGroup, ParamGroups, Plan, Stage, StateTensor, Worker};
@@ -109,7 +110,7 @@ fn gradients(model: &Model, groups: ParamGroups) -> BTreeMap<String, Vec<f32>> {
     let job = job(model, &optim, &plan, &program, ParamStorage::default());
     let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
     worker.init(&mut cpu, 3).unwrap();
-    let mut text = Text { step: 0, share: 0, sequences: 2, all: 2, ids: Vec::new(), targets: Vec::new() };
+    let mut text = Text { sequences: 2, all: 2, ..Text::default() };
     worker.gradients(&mut cpu, &mut text).unwrap();
     let tensors = worker.gradients_of_params();
     read(&mut worker, &mut cpu, tensors)

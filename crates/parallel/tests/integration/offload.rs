@@ -1,10 +1,10 @@
 //! Offloaded activations in jobs: every layout has the bits that it has without, moves the bytes that its programs state, and ends with
 //! an error where the second memory fails.
 
-use crate::pipelines::{SEQ, STEPS, Text, model};
-
+use crate::pipelines::{STEPS, model};
 use bessemer_arch::Model;
 use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_fixture::{SEQ, Text, params};
 use bessemer_mesh::ContextMethod;
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{
@@ -114,9 +114,9 @@ fn rank(
         }))?;
     }
     worker.init(device, 3)?;
-    let share = plan.data_index(worker.coord()) as u64 * per_rank;
+    let first = plan.data_index(worker.coord()) as u64 * per_rank;
     let mut done = Done { losses: Vec::new(), norms: Vec::new(), params: BTreeMap::new() };
-    let mut text = Text { step: 0, share, sequences, all: SEQUENCES, ids: Vec::new(), targets: Vec::new() };
+    let mut text = Text { first, sequences, all: SEQUENCES, ..Text::default() };
     for step in 0..STEPS {
         text.step = step;
         let sum = worker.gradients(device, &mut text)?;
@@ -132,11 +132,7 @@ fn rank(
             (stated.written, stated.read)
         );
     }
-    for tensor in worker.params() {
-        let mut values = vec![0.0; tensor.len()];
-        worker.read(device, &tensor, &mut values)?;
-        done.params.insert(tensor.name, values);
-    }
+    done.params = params(device, &mut worker)?;
     Ok(done)
 }
 
@@ -270,7 +266,7 @@ fn a_job_without_its_second_memory_says_so() {
     let mut cpu = crate::instruction_set::cpu(1);
     let world = ThreadCommunicator::world("world", 1, &ThreadSettings::default()).remove(0);
     let mut worker = Worker::new(&mut cpu, &job, Box::new(world)).unwrap();
-    let mut text = Text { step: 0, share: 0, sequences: 2, all: 2, ids: Vec::new(), targets: Vec::new() };
+    let mut text = Text { sequences: 2, all: 2, ..Text::default() };
     let e = worker.gradients(&mut cpu, &mut text).unwrap_err().to_string();
     assert!(e.contains("Worker::set_second_memory"), "{e}");
 }

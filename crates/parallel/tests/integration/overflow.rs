@@ -1,10 +1,11 @@
 //! A gradient that is not finite on one rank alone is seen by all ranks, on every axis: all of them leave the update out.
 
 use bessemer_arch::{Model, ModelConfig};
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::Communicator;
+use bessemer_fixture::{Repeated, on_ranks};
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext};
 use bessemer_tensor::Backend;
 use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 
@@ -34,18 +35,6 @@ enum Broken {
     Memory(usize),
 }
 
-/// One micro-batch.
-struct One {
-    ids: Vec<u32>,
-    ctx: StepContext,
-}
-
-impl BatchSource for One {
-    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        Ok((TokenBatch { ids: &self.ids, targets: &self.ids, positions: None }, self.ctx))
-    }
-}
-
 /// Norm, whether the update was skipped, and all parameters after it.
 fn rank(config: &ParallelConfig, broken: Broken, world: Box<dyn Communicator>) -> (f64, bool, Vec<f32>) {
     let (model, optim) = (model(), OptimConfig::default());
@@ -70,7 +59,7 @@ fn rank(config: &ParallelConfig, broken: Broken, world: Box<dyn Communicator>) -
     let share = 1.0 / (SEQ * plan.pipeline() * plan.data_ranks()) as f32;
     let loss_scale = if broken == Broken::Pass(me) { 1e9 } else { share };
     let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale, accumulate: false };
-    worker.gradients(b, &mut One { ids, ctx }).unwrap();
+    worker.gradients(b, &mut Repeated { ids, ctx }).unwrap();
     if broken == Broken::Memory(me) {
         // A write is taken up as far as this rank has a part of the tensor.
         for gradient in &worker.gradients_of_params() {
@@ -79,22 +68,12 @@ fn rank(config: &ParallelConfig, broken: Broken, world: Box<dyn Communicator>) -
     }
     let norm = worker.grad_norm(b).unwrap();
     let stats = worker.apply(b, 1, 1e-2, norm).unwrap();
-    let mut all = Vec::new();
-    for tensor in worker.params() {
-        let mut values = vec![0.0; tensor.len()];
-        worker.read(b, &tensor, &mut values).unwrap();
-        all.extend(values);
-    }
-    (norm, stats.skipped, all)
+    let params = bessemer_fixture::params(b, &mut worker).unwrap();
+    (norm, stats.skipped, params.into_values().flatten().collect())
 }
 
 fn job(config: &ParallelConfig, ranks: usize, broken: Broken) -> Vec<(f64, bool, Vec<f32>)> {
-    let world = ThreadCommunicator::world("world", ranks, &ThreadSettings::default());
-    std::thread::scope(|scope| {
-        let start = |c| scope.spawn(move || rank(config, broken, Box::new(c)));
-        let ranks: Vec<_> = world.into_iter().map(start).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    on_ranks(ranks, |world| rank(config, broken, world))
 }
 
 #[test]

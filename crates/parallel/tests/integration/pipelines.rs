@@ -1,63 +1,20 @@
 //! Every synchronous schedule trains as one rank does: same losses, norms and parameters, on ranks that are threads.
 
-use bessemer_arch::{Model, ModelConfig};
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_arch::Model;
+use bessemer_collectives::Communicator;
+use bessemer_fixture::{SEQ, Text, on_ranks, params};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, ParamGroups, Plan, Stage, Worker};
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch, WeighedLoss};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, WeighedLoss};
 use bessemer_schedule::Kind;
-use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-pub(crate) const SEQ: usize = 8;
-const VOCAB: usize = 37;
 pub(crate) const STEPS: u64 = 3;
 
 /// Eight layers, tied tables and dropout, or neither.
 pub(crate) fn model(tied: bool) -> Model {
-    ModelConfig {
-        architecture: if tied { "gpt2" } else { "llama" }.into(),
-        vocab_size: VOCAB as u64,
-        layers: Some(8),
-        width: Some(16),
-        heads: Some(4),
-        context: Some(SEQ as u64),
-        tied_embeddings: Some(tied),
-        dropout: if tied { 0.1 } else { 0.0 },
-        ..ModelConfig::default()
-    }
-    .resolve(None)
-    .unwrap()
-}
-
-/// Made-up text: sequence `first + i` of every step, `sequences` at a time.
-pub(crate) struct Text {
-    pub(crate) step: u64,
-    pub(crate) share: u64,
-    pub(crate) sequences: u64,
-    pub(crate) all: u64,
-    pub(crate) ids: Vec<u32>,
-    pub(crate) targets: Vec<u32>,
-}
-
-impl BatchSource for Text {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let first = self.share + micro as u64 * self.sequences;
-        self.ids.clear();
-        self.targets.clear();
-        for s in first..first + self.sequences {
-            let key = RngKey::new(11, self.step, "text");
-            let token = |t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
-            self.ids.extend((0..SEQ).map(token));
-            self.targets.extend((1..=SEQ).map(token));
-        }
-        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
-        let ctx =
-            StepContext { seed: 5, step: self.step, first_sequence: first, loss_scale, accumulate: false };
-        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
-    }
+    bessemer_fixture::model(tied, 8, 16)
 }
 
 /// What a job did: loss and norm of each step, the parameters after the last.
@@ -117,7 +74,7 @@ fn rank(
     let mut cpu = crate::instruction_set::cpu(1);
     let mut worker = Worker::new(&mut cpu, &job, world)?;
     worker.init(&mut cpu, 3)?;
-    let share = plan.data_index(worker.coord()) as u64 * per_rank;
+    let first = plan.data_index(worker.coord()) as u64 * per_rank;
     let mut done = Done {
         losses: Vec::new(),
         norms: Vec::new(),
@@ -125,7 +82,7 @@ fn rank(
         params: BTreeMap::new(),
         evaluated: None,
     };
-    let mut text = Text { step: 0, share, sequences, all, ids: Vec::new(), targets: Vec::new() };
+    let mut text = Text { first, sequences, all, ..Text::default() };
     for step in 0..STEPS {
         text.step = step;
         let sum = worker.gradients(&mut cpu, &mut text)?;
@@ -138,35 +95,23 @@ fn rank(
         worker.sum_loads()?;
         worker.set_routing_state(&mut cpu, 0.05)?;
     }
-    text.share = 0;
+    text.first = 0;
     let (batch, _) = text.micro_batch(0)?;
     let loss = worker.loss(&mut cpu, &batch, None)?;
     if worker.has_losses(worker.coord().pipeline) {
         done.evaluated = Some(loss.mean());
     }
-    for tensor in worker.params() {
-        let mut values = vec![0.0; tensor.len()];
-        worker.read(&mut cpu, &tensor, &mut values)?;
-        done.params.insert(tensor.name, values);
-    }
+    done.params = params(&mut cpu, &mut worker)?;
     Ok(done)
 }
 
 pub(crate) fn train(model: &Model, layout: &Layout, all: u64) -> Vec<Done> {
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", layout.ranks, &settings);
-    std::thread::scope(|scope| {
-        let run = |world| scope.spawn(move || rank(model, layout, all, Box::new(world)));
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        let results: Vec<_> = ranks.into_iter().map(|r| r.join().unwrap()).collect();
-        // The first to fail is why the others do.
-        if results.iter().any(Result::is_err) {
-            let errors: Vec<String> =
-                results.iter().filter_map(|r| Some(r.as_ref().err()?.to_string())).collect();
-            panic!("{layout:?}: {errors:#?}");
-        }
-        results.into_iter().map(Result::unwrap).collect()
-    })
+    let results = on_ranks(layout.ranks, |world| rank(model, layout, all, world));
+    // The first to fail is why the others do.
+    let errors: Vec<String> =
+        results.iter().filter_map(|result| Some(result.as_ref().err()?.to_string())).collect();
+    assert!(errors.is_empty(), "{layout:?}: {errors:#?}");
+    results.into_iter().map(Result::unwrap).collect()
 }
 
 pub(crate) fn single() -> Layout {

@@ -1,8 +1,9 @@
 //! Events of a step: what a rank really launches, runs and sends, and nothing that stops.
 
-use crate::steps::{Layout, Zeros, layouts, rank};
+use crate::steps::{Layout, layouts, rank};
 use bessemer_collectives::Ledger;
 use bessemer_filling::{RankFill, StepFill};
+use bessemer_fixture::Repeated;
 use bessemer_mesh::Axis;
 use bessemer_parallel::{FillChoice, UpdateOps};
 use bessemer_sim::SimError;
@@ -95,7 +96,7 @@ fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
 
         null.reset_counts();
         ledger.clear();
-        let sum = worker.gradients(&mut null, &mut Zeros).unwrap();
+        let sum = worker.gradients(&mut null, &mut Repeated::zeros(16)).unwrap();
         let launched: BTreeMap<&str, u64> =
             null.counts().iter().map(|(name, c)| (*name, c.launches)).collect();
         let written: BTreeMap<&str, u64> = costs.ops.iter().map(|(name, (n, _))| (*name, *n)).collect();

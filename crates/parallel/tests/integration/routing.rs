@@ -1,7 +1,7 @@
 //! Simulated exchanges of rows by counts: the bytes of a run, rows of the rank with most of them, and shadows.
 
 use crate::experts::{mixture, on_ranks, worker_gradients};
-use crate::pipelines::SEQ;
+use bessemer_fixture::SEQ;
 use bessemer_parallel::{ParallelConfig, Stage, UpdateOps, Worker};
 use bessemer_program::CollectiveKind;
 use bessemer_sim::SimError;

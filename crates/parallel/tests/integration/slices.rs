@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the dry run prints a table")]
 
 use bessemer_arch::{Experts, Model, ModelConfig};
-use bessemer_collectives::{NullCommunicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::NullCommunicator;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
     CubeConfig, Job, OwnSlices, ParallelConfig, ParallelError, Plan, PlaneConfig, Stage, StateTensor,
@@ -12,7 +12,6 @@ use bessemer_parallel::{
 use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamDType, ParamStorage};
-use std::time::Duration;
 
 /// Sequences of a micro-batch: as many as any grid here divides it by, or one that ranks share.
 fn sequences(plan: &Plan) -> usize {
@@ -207,9 +206,7 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
         let model = of_layout(&model, &config);
         let plan = Plan::new(&config, ranks, &model, optim.optimizer).unwrap();
         let program = plan.program(plan.pipeline() * 2, 1, None).unwrap();
-        let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-        let worlds = ThreadCommunicator::world("world", ranks, &settings);
-        let run = |world: ThreadCommunicator| {
+        bessemer_fixture::on_ranks(ranks, |world| {
             let mut cpu = crate::instruction_set::cpu(1);
             let job = Job {
                 model: &model,
@@ -221,7 +218,7 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
                 plan: &plan,
                 program: &program,
             };
-            let mut worker = Worker::new(&mut cpu, &job, Box::new(world)).unwrap();
+            let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
             let tensors = worker.tensors(&optim).unwrap();
             let mut loaded = 0;
             for (number, tensor) in tensors.iter().enumerate() {
@@ -243,11 +240,6 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
                 let wanted: Vec<f32> = elements.map(|element| value(slice.tensor, element)).collect();
                 assert_eq!(values, wanted, "{what}: {:?}", tensors[slice.tensor].name);
             }
-        };
-        std::thread::scope(|scope| {
-            let run = &run;
-            let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
-            ranks.into_iter().for_each(|r| r.join().unwrap());
         });
     }
 }

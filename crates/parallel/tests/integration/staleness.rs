@@ -2,38 +2,24 @@
 //! bits of one process which reads weights as old is held by `bessemer-train`'s parity (`parity::`, `bessemer parity`).
 
 use bessemer_arch::{Model, ModelConfig};
-use bessemer_collectives::{Communicator, ThreadCommunicator, ThreadSettings};
+use bessemer_collectives::Communicator;
+use bessemer_fixture::{SEQ, Text, model_config, on_ranks, params};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::OptimConfig;
-use bessemer_parallel::{BatchSource, Job, ParallelConfig, ParallelError, Plan, Stage, Worker};
-use bessemer_runtime::{ActivationConfig, LossSum, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, Worker};
+use bessemer_runtime::{ActivationConfig, LossSum, Purpose, Shape};
 use bessemer_schedule::{Kind, Program};
-use bessemer_tensor::rng::RngKey;
 use bessemer_units::ParamStorage;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-const SEQ: usize = 8;
-const VOCAB: usize = 29;
 const WINDOWS: u64 = 2;
 const SEED: u64 = 3;
 
 type Values = BTreeMap<String, Vec<f32>>;
 
 fn model() -> Model {
-    ModelConfig {
-        architecture: "llama".into(),
-        vocab_size: VOCAB as u64,
-        layers: Some(5),
-        width: Some(16),
-        heads: Some(4),
-        context: Some(SEQ as u64),
-        dropout: 0.1,
-        tied_embeddings: Some(false),
-        ..ModelConfig::default()
-    }
-    .resolve(None)
-    .unwrap()
+    let config = model_config("llama", 5, 16);
+    ModelConfig { dropout: 0.1, tied_embeddings: Some(false), ..config }.resolve(None).unwrap()
 }
 
 fn optim() -> OptimConfig {
@@ -43,38 +29,6 @@ fn optim() -> OptimConfig {
 /// Learning rates that differ from step to step.
 fn rate(t: u64) -> f64 {
     3e-3 / (1.0 + t as f64)
-}
-
-/// Made-up text of a window.
-struct Text {
-    /// Updates before the window.
-    done: u64,
-    /// Micro-batches of an update.
-    every: usize,
-    /// This rank's share of the sequences of an update, and sequences of a micro-batch.
-    share: u64,
-    sequences: u64,
-    all: u64,
-    ids: Vec<u32>,
-    targets: Vec<u32>,
-}
-
-impl BatchSource for Text {
-    fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let step = self.done + (micro / self.every) as u64;
-        let first = self.share + (micro % self.every) as u64 * self.sequences;
-        self.ids.clear();
-        self.targets.clear();
-        for s in first..first + self.sequences {
-            let key = RngKey::new(11, step, "text");
-            let token = |t: usize| key.block(s * (SEQ as u64 + 1) + t as u64)[0] % VOCAB as u32;
-            self.ids.extend((0..SEQ).map(token));
-            self.targets.extend((1..=SEQ).map(token));
-        }
-        let loss_scale = 1.0 / (self.all as usize * SEQ) as f32;
-        let ctx = StepContext { seed: 5, step, first_sequence: first, loss_scale, accumulate: false };
-        Ok((TokenBatch { ids: &self.ids, targets: &self.targets, positions: None }, ctx))
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,8 +59,8 @@ impl Case {
 
     fn text(&self, copy: usize) -> Text {
         let all = (self.every * self.copies) as u64;
-        let share = (copy * self.every) as u64;
-        Text { done: 0, every: self.every, share, sequences: 1, all, ids: Vec::new(), targets: Vec::new() }
+        let first = (copy * self.every) as u64;
+        Text { every: self.every, first, sequences: 1, all, ..Text::default() }
     }
 }
 
@@ -136,29 +90,17 @@ fn rank(case: Case, world: Box<dyn Communicator>) -> (Vec<LossSum>, Values) {
     let mut text = case.text(plan.data_index(worker.coord()));
     let mut losses = Vec::new();
     for window in 0..WINDOWS {
-        text.done = window * case.updates as u64;
-        let first = text.done + 1;
+        text.step = window * case.updates as u64;
+        let first = text.step + 1;
         let updates = worker.window(&mut cpu, &mut text, first, &rate).unwrap();
         assert!(updates.iter().all(|u| u.grad_norm > 0.0 && u.skipped == 0));
         losses.extend(updates.iter().map(|u| u.loss));
     }
-    let mut values = Values::new();
-    for tensor in worker.params() {
-        let mut all = vec![0.0; tensor.len()];
-        worker.read(&mut cpu, &tensor, &mut all).unwrap();
-        values.insert(tensor.name, all);
-    }
-    (losses, values)
+    (losses, params(&mut cpu, &mut worker).unwrap())
 }
 
 fn train(case: Case) -> Vec<(Vec<LossSum>, Values)> {
-    let settings = ThreadSettings { patience: Duration::from_secs(60), ..ThreadSettings::default() };
-    let worlds = ThreadCommunicator::world("world", case.ranks * case.copies, &settings);
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> =
-            worlds.into_iter().map(|world| scope.spawn(move || rank(case, Box::new(world)))).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
+    on_ranks(case.ranks * case.copies, |world| rank(case, world))
 }
 
 /// With data-parallel ranks sums are in another order; what one copy sees is what the other does.

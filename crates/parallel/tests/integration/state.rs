@@ -1,6 +1,6 @@
 //! Reading the state of a job: how many collectives it takes, on one rank of a job whose other ranks do not exist.
 
-use bessemer_arch::{Model, ModelConfig};
+use bessemer_arch::Model;
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{Job, ParallelConfig, Plan, Stage, StateTensor, Worker, batches};
@@ -9,17 +9,7 @@ use bessemer_tensor::null::NullBackend;
 use bessemer_units::ParamStorage;
 
 fn model(layers: u64) -> Model {
-    ModelConfig {
-        architecture: "gpt2".into(),
-        vocab_size: 64,
-        layers: Some(layers),
-        width: Some(16),
-        heads: Some(4),
-        context: Some(8),
-        ..ModelConfig::default()
-    }
-    .resolve(None)
-    .unwrap()
+    bessemer_fixture::model(true, layers, 16)
 }
 
 /// Collectives with which rank 0 reads the whole state, and tensors of it.

@@ -5,17 +5,18 @@
 use bessemer_arch::{Experts, Model, ModelConfig};
 use bessemer_collectives::{Ledger, NullCommunicator};
 use bessemer_filling::FillPlan;
+use bessemer_fixture::Repeated;
 use bessemer_mesh::Axis;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    BatchSource, ContextMethod, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParallelError,
-    ParamGroups, Plan, Stage, Worker,
+    ContextMethod, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParamGroups, Plan, Stage,
+    Worker,
 };
 use bessemer_program::{
     Action, CollectiveKind, GradientAdds, Hand, Message, NormGroup, Pass, Phase, StepChunk, StepNode, Stream,
     Transfer, print_step, verify_step,
 };
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_tensor::null::NullBackend;
 use bessemer_units::{ParamStorage, ReduceDType};
 use std::collections::BTreeMap;
@@ -166,19 +167,6 @@ fn mixture() -> Model {
         ..ModelConfig::default()
     };
     Model { experts: Some(experts), ..config.resolve(None).unwrap() }
-}
-
-pub(crate) struct Zeros;
-
-impl BatchSource for Zeros {
-    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
-        let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
-        Ok((TokenBatch { ids: &[0; 16], targets: &[0; 16], positions: None }, ctx))
-    }
-
-    fn evaluation(&mut self, _: usize) -> Result<TokenBatch<'_>, ParallelError> {
-        Ok(TokenBatch { ids: &[0; 16], targets: &[0; 16], positions: None })
-    }
 }
 
 /// One rank of a layout, whose peers do not exist; what it sends is counted.
@@ -529,7 +517,7 @@ fn a_step_sends_what_its_list_says() {
             let (ledger, mut null) = (Ledger::new(), NullBackend::new());
             let mut worker = rank(&layout, at, &ledger, &mut null);
             ledger.clear();
-            worker.gradients(&mut null, &mut Zeros).unwrap();
+            worker.gradients(&mut null, &mut Repeated::zeros(16)).unwrap();
             let sent = || {
                 let of = |label: &str| ledger.of(label).volume.sent;
                 let [r, s, e] = Axis::DATA;
@@ -568,7 +556,7 @@ fn every_step_launches_the_same_operators() {
         let mut worker = rank(&layout, layout.ranks - 1, &Ledger::new(), &mut null);
         null.keep_launches();
         let mut step = |t: u64, lr: f64| {
-            worker.gradients(&mut null, &mut Zeros).unwrap();
+            worker.gradients(&mut null, &mut Repeated::zeros(16)).unwrap();
             worker.grad_norm(&mut null).unwrap();
             worker.apply(&mut null, t, lr, 1.0).unwrap();
             null.take_launches()
@@ -605,7 +593,7 @@ fn pieces_in_int8_send_what_the_list_says() {
             let world = ledger.wrap(Box::new(NullCommunicator::new("world", at, ranks)));
             let mut worker = Worker::new(&mut null, &job, world).unwrap();
             ledger.clear();
-            worker.gradients(&mut null, &mut Zeros).unwrap();
+            worker.gradients(&mut null, &mut Repeated::zeros(16)).unwrap();
             let (chunks, mut listed) =
                 (worker.step_chunks(), BTreeMap::from([("shard", 0), ("replicate", 0)]));
             for node in worker.step_nodes() {

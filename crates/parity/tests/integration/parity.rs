@@ -128,12 +128,13 @@ fn gradients_in_8_bits_give_the_losses_of_one_rank() {
         }
     }
     // Parts of ranks that own whole matrices are uneven.
-    for optimizer in [OptimizerChoice::Muon, OptimizerChoice::Adafactor, OptimizerChoice::Kfac] {
+    let optimizers = [OptimizerChoice::Muon, OptimizerChoice::Adafactor, OptimizerChoice::Kfac];
+    for (turn, optimizer) in optimizers.into_iter().enumerate() {
         let optim = OptimConfig { optimizer, lr: 1e-3, ..OptimConfig::default() };
         let goes = |l: &Layout| l.goes_with(optimizer) && l.parallel.pipeline == 1 && !l.types.has_masters();
-        let layouts: Vec<_> = in_int8(4, SEQUENCES).into_iter().filter(goes).collect();
-        assert!(layouts.len() > 6);
-        check_job(Style::Llama, &ParityJob { optim: optim.clone(), ..job(Style::Llama, 4) }, &layouts);
+        let layouts = part(in_int8(4, SEQUENCES).into_iter().filter(goes), turn, optimizers.len());
+        assert!(layouts.len() > 2);
+        check_job(Style::Llama, &ParityJob { optim, ..job(Style::Llama, 4) }, &layouts);
     }
 }
 
@@ -173,7 +174,8 @@ fn orders_of_axes_and_pieces_in_flight_change_no_loss() {
 #[test]
 fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
     for style in Style::ALL {
-        let mut layouts = contexts(4, SEQUENCES);
+        let sequences = either(SEQUENCES / 2, SEQUENCES);
+        let mut layouts = contexts(4, sequences);
         // More ranks than the model has heads.
         let wide = contexts(16, 4).into_iter().filter(|l| l.ranks == 16 && l.parallel.context == 16);
         layouts.extend(part(wide, 0, 3));
@@ -181,7 +183,7 @@ fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
         assert!(layouts.len() > 8);
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
-            let sequences = if layout.ranks == 16 { 4 } else { SEQUENCES };
+            let sequences = if layout.ranks == 16 { 4 } else { sequences };
             check_job(style, &ParityJob { model, sequences, ..job(style, either(2, 3)) }, &[layout]);
         }
     }
@@ -194,8 +196,9 @@ fn ranks_that_share_sequences_give_the_losses_of_one_rank() {
 #[test]
 fn moments_in_8_bits_give_the_losses_of_one_rank() {
     let settings = ThreadSettings::default();
-    for style in Style::ALL {
-        for state in [StateChoice::Int8, StateChoice::Int8Embeddings] {
+    for (turn, style) in Style::ALL.into_iter().enumerate() {
+        // Each model with one of the two in turn.
+        for state in part([StateChoice::Int8, StateChoice::Int8Embeddings], turn, Style::ALL.len()) {
             let optim = OptimConfig { lr: 3e-3, clip: 0.0, ..OptimConfig::default() };
             let exact = ParityJob { optim: optim.clone(), ..job(style, 8) };
             let short = ParityJob { optim: OptimConfig { state, ..optim }, ..exact.clone() };
@@ -247,12 +250,14 @@ fn compressed_activations_give_the_losses_of_one_rank() {
     let run = |job: &ParityJob, layout: &Layout| {
         in_process(job, layout, &settings, &backend).expect("the layout runs")
     };
-    for style in Style::ALL {
-        for (form, recompute) in [
+    for (turn, style) in Style::ALL.into_iter().enumerate() {
+        let forms = [
             (Compression::Bf16, Recompute::Selective),
             (Compression::Int8, Recompute::Selective),
             (Compression::Int8, Recompute::Full),
-        ] {
+        ];
+        // Each model with some of them in turn.
+        for (form, recompute) in part(forms, turn, Style::ALL.len()) {
             let activations = |compression: Compression| ActivationConfig {
                 recompute: recompute.into(),
                 compression: compression.into(),
@@ -301,11 +306,12 @@ fn compressed_activations_give_the_losses_of_one_rank() {
 #[test]
 fn grids_give_the_losses_of_one_rank() {
     for style in Style::ALL {
-        let layouts = in_turn(style, grids(8, SEQUENCES));
+        let sequences = either(SEQUENCES / 2, SEQUENCES);
+        let layouts = in_turn(style, grids(8, sequences));
         assert!(layouts.len() > 6);
         for layout in layouts {
             let model = layout.model(style, SEQ).expect("a model that fits together");
-            check_job(style, &ParityJob { model, ..job(style, either(2, 3)) }, &[layout]);
+            check_job(style, &ParityJob { model, sequences, ..job(style, either(2, 3)) }, &[layout]);
         }
     }
 }

@@ -8,3 +8,4 @@ mod hostile;
 mod machinery;
 mod planned;
 mod recipes;
+mod starter;

@@ -273,7 +273,7 @@ impl Describe for RouteBackward {
         self.gate.check(Self::NAME, e, k)?;
         if let (Score::Sigmoid, Some((lse, _))) = (self.gate.score, &self.z_loss) {
             let found = format!("[{}, {}]", lse.rows, lse.cols);
-            let wanted = "none: a gate of sigmoids has no z-loss".into();
+            let wanted = "no operand, because a gate of sigmoids has no z-loss".into();
             return Err(TensorError::Shape { op: Self::NAME, operand: "lse", wanted, found });
         }
         if let Some(BalanceTerm { counts, weight }) = &self.balance {

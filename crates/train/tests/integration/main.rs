@@ -8,8 +8,8 @@ mod changed;
 mod corruption;
 mod device;
 mod divergence;
-mod gates;
 mod expert_loads;
+mod gates;
 mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
