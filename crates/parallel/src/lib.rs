@@ -79,4 +79,4 @@ pub use state::{
 };
 pub use tensor_config::{CubeConfig, PlaneConfig, TensorConfig};
 pub use window::Update;
-pub use worker::{BatchSource, Job, Worker};
+pub use worker::{BatchSource, ExpertLoads, Job, Worker};

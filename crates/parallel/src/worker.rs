@@ -81,6 +81,16 @@ pub trait BatchSource {
     fn evaluated(&mut self, _unit: usize, _losses: &[f32]) {}
 }
 
+/// Choices of experts. Empty without experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertLoads<'a> {
+    /// Of each expert of each layer before any is dropped, one layer behind the other: E numbers for each of the model's layers, zeros for a
+    /// layer without experts.
+    pub choices: &'a [u32],
+    /// Those that a capacity has dropped and those that it has kept, by layer; zeros without a capacity.
+    pub dropped_and_kept: &'a [[u32; 2]],
+}
+
 /// One rank of a job. All ranks make the same calls in the same order.
 #[derive(Debug)]
 pub struct Worker {
@@ -495,31 +505,42 @@ impl Worker {
         Ok(total)
     }
 
-    /// Choices of each expert of each layer, one layer behind the other, by the tokens of all forward passes of all ranks since this was
-    /// called last: E numbers for each of the model's layers, zeros for a layer without experts. Empty without experts. All ranks call this.
+    /// Choices by the tokens of all forward passes of all ranks since this was called last. All ranks call this.
     ///
     /// # Errors
     /// An error of another rank.
-    pub fn sum_loads(&mut self) -> Result<&[u32], ParallelError> {
+    pub fn sum_loads(&mut self) -> Result<ExpertLoads<'_>, ParallelError> {
         self.own_loads();
         if !self.loads.is_empty() && self.plan.ranks() > 1 {
             self.world.all_reduce("loads of experts", &mut self.loads[..], Reduce::Sum)?;
         }
-        Ok(&self.loads)
+        Ok(self.expert_loads())
+    }
+
+    fn expert_loads(&self) -> ExpertLoads<'_> {
+        let experts = self.whole.experts.map_or(0, |experts| experts.count);
+        let (choices, drops) = self.loads.split_at((self.whole.layers * experts).min(self.loads.len()));
+        ExpertLoads { choices, dropped_and_kept: drops.as_chunks().0 }
     }
 
     /// [`Worker::sum_loads`] by the passes of this rank alone.
-    pub fn own_loads(&mut self) -> &[u32] {
+    pub fn own_loads(&mut self) -> ExpertLoads<'_> {
         let experts = self.whole.experts.map_or(0, |experts| experts.count);
         self.loads.clear();
-        self.loads.resize(self.whole.layers * experts, 0);
+        let (all, drops) = (self.whole.layers * experts, if experts > 0 { 2 } else { 0 });
+        self.loads.resize(all + self.whole.layers * drops, 0);
         for chunk in &mut self.chunks {
             chunk.decoder.take_loads(&mut |layer, counts| {
-                let of_layer = &mut self.loads[layer * experts..][..experts];
-                of_layer.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                let (of_experts, of_drops) = counts.split_at(experts.min(counts.len()));
+                let mut add = |at: usize, counts: &[u32]| {
+                    let sums = self.loads[at..].iter_mut();
+                    sums.zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+                };
+                add(layer * experts, of_experts);
+                add(all + layer * drops, of_drops);
             });
         }
-        &self.loads
+        self.expert_loads()
     }
 
     /// Sets what follows from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an

@@ -256,7 +256,7 @@ impl Decoder {
     }
 
     /// Hands over the choices of each expert by the tokens of the forward passes since this was called last, layer by layer, as this rank
-    /// counts them, and forgets them.
+    /// counts them, and forgets them. Behind them are those that a capacity has dropped and those that it has kept, if there is one.
     pub fn take_loads(&mut self, take: &mut dyn FnMut(usize, &[u32])) {
         for Loads { layer, counts } in &mut self.loads {
             if let (Some(layer), false) = (layer, counts.is_empty()) {

@@ -44,6 +44,9 @@ pub const BALANCE_LOSS: &str = "experts_balance";
 /// Name of the auxiliary loss `mean(lse^2)`, lse the log-sum-exp of a token's router logits, summed over layers (Zoph et al. 2022).
 pub const ROUTER_Z_LOSS: &str = "experts_z_loss";
 
+/// Numbers that count what a capacity does: `kept` is 0 or 1.
+const DROPPED_AND_KEPT: usize = 2;
+
 /// Values of a layer's experts.
 #[derive(Clone, Copy)]
 struct Routed {
@@ -200,6 +203,23 @@ impl Writer<'_> {
         (self.value("counts", DType::U32, [Dim::plain(groups), Dim::plain(count)]), span)
     }
 
+    /// Choices of each expert in a pass; behind them those that are dropped and those that are kept, if a capacity drops any.
+    fn counts_of_pass(&mut self, of: Experts) -> View {
+        let drops = of.gate.is_causal() && self.capacity(of).is_some();
+        let dims = [Dim::plain(1), Dim::plain(of.count + if drops { DROPPED_AND_KEPT } else { 0 })];
+        self.recorder.value("mlp.experts.loads", Class::Counts, DType::U32, dims)
+    }
+
+    /// Counts choices that are dropped and kept.
+    fn count_drops(&mut self, of: Experts, kept: Option<View>) {
+        let (Some(kept), counts) = (kept, self.counts_of_pass(of)) else { return };
+        if counts.cols > of.count {
+            let span = TokenSpan::whole(self.n());
+            let counts = counts.columns(of.count, DROPPED_AND_KEPT);
+            self.recorder.launch(CountChoices { experts: kept, span, counts });
+        }
+    }
+
     /// Loads and losses of what was routed, which training passes make.
     fn balance_losses(&mut self, routed: &Routed, of: Experts) {
         let (count, choices) = (of.count, of.candidates());
@@ -209,9 +229,8 @@ impl Writer<'_> {
             let experts = routed.preferred.unwrap_or(experts);
             self.recorder.launch(CountChoices { experts, span, counts });
         }
-        let dims = [Dim::plain(1), Dim::plain(count)];
-        let counts_of_pass = self.recorder.value("mlp.experts.loads", Class::Counts, DType::U32, dims);
         let span_of_pass = TokenSpan::whole(self.n());
+        let counts_of_pass = self.counts_of_pass(of).columns(0, count);
         self.recorder.launch(CountChoices { experts, span: span_of_pass, counts: counts_of_pass });
         let dims = [Dim::plain(1), Dim::plain(counts.rows)];
         let (value, _) = self.recorder.auxiliary_loss(BALANCE_LOSS, false, dims);
@@ -249,6 +268,9 @@ impl Writer<'_> {
             self.balance_losses(&routed, experts);
         }
         self.keep(&routed, experts);
+        if self.recording.train && self.recorder.phase() == Phase::Forward {
+            self.count_drops(experts, kept);
+        }
         self.recorder.launch(AssignRows { experts: chosen, kept, rows, sources, offsets });
         let Routed { dispatched, pre, hidden, out, .. } = routed;
         let copies = Dispatch { x: input, sources, choices: experts.candidates(), out: dispatched };

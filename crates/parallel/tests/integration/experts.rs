@@ -208,6 +208,42 @@ fn every_gate_trains_as_on_one_rank() {
     }
 }
 
+/// Choices beyond a capacity are counted once, whichever ranks share the tokens.
+#[test]
+fn drops_are_those_of_one_rank() {
+    let all = gates();
+    for (name, model) in all.iter().filter(|(name, _)| ["switch", "gshard", "best by score"].contains(name)) {
+        let drops = |config: &ParallelConfig, ranks, sequences| {
+            let counted = |cpu: &mut CpuBackend, worker: &mut Worker, ledger: &Ledger| {
+                worker_gradients(cpu, worker, sequences, ledger);
+                let loads = worker.sum_loads().unwrap();
+                (loads.choices.to_vec(), loads.dropped_and_kept.to_vec())
+            };
+            on_ranks(model, config, (ranks, sequences), counted).swap_remove(0)
+        };
+        let alone = drops(&ParallelConfig::default(), 1, 8);
+        let choices = model.experts.unwrap().choices as u32;
+        for [dropped, kept] in &alone.1 {
+            assert!(*dropped > 0 && dropped + kept == 8 * SEQ as u32 * choices, "{name}: {alone:?}");
+        }
+        let base = ParallelConfig::default;
+        let tensor = |sequence| ParallelConfig { tensor: 2.into(), sequence, ..base() };
+        for (config, ranks) in [
+            (ParallelConfig { experts: 2, ..base() }, 2),
+            (tensor(false), 2),
+            (ParallelConfig { experts: 2, ..tensor(true) }, 4),
+        ] {
+            assert_eq!(drops(&config, ranks, 8), alone, "{name}: {config:?}");
+        }
+    }
+    let plain = mixture(true);
+    let none = on_ranks(&plain, &ParallelConfig::default(), (1, 8), |cpu, worker, ledger| {
+        worker_gradients(cpu, worker, 8, ledger);
+        worker.sum_loads().unwrap().dropped_and_kept.to_vec()
+    });
+    assert!(none[0].iter().all(|layer| *layer == [0, 0]));
+}
+
 /// Corrections move by the rate against the loads, and loads are those of the step before; both are state of every layout.
 #[test]
 fn routing_state_follows_the_loads() {
@@ -372,9 +408,9 @@ fn all_tokens_may_go_to_one_rank() {
         let made = worker_gradients(cpu, worker, 8, ledger);
         // Each layer has all choices at its first experts, whoever counted them.
         let tokens = (8 * SEQ) as u32;
-        let loads = worker.sum_loads().unwrap().to_vec();
+        let loads = worker.sum_loads().unwrap().choices.to_vec();
         assert!(loads.chunks(4).all(|layer| layer == [tokens, tokens, 0, 0]), "{loads:?}");
-        assert!(worker.sum_loads().unwrap().iter().all(|load| *load == 0));
+        assert!(worker.sum_loads().unwrap().choices.iter().all(|load| *load == 0));
         assert_eq!(made.2, if ranks > 1 { wanted as u64 } else { 0 });
         (made.0, made.1)
     };

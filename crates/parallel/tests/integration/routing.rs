@@ -108,7 +108,7 @@ fn simulated_exchanges_have_the_bytes_of_the_run() {
             }
             ledger.clear();
             let sent = worker_gradients(cpu, worker, SEQUENCES, ledger).2;
-            (sent, worker.own_loads().iter().map(|count| u64::from(*count)).collect::<Vec<u64>>())
+            (sent, worker.own_loads().choices.iter().map(|count| u64::from(*count)).collect::<Vec<u64>>())
         });
         let loads = match drawn {
             true => {

@@ -6,6 +6,7 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::runner::Passes;
 use bessemer_filling::RankFill;
+use bessemer_parallel::ExpertLoads;
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
 use bessemer_runtime::{LossSum, WeighedLoss};
@@ -135,7 +136,7 @@ impl Trainer {
     /// Loads of the experts by the tokens of the passes that were just made, as [`Step::experts`].
     fn loads(&mut self) -> Result<BTreeMap<String, f64>, TrainError> {
         let experts = self.runner.worker.model().experts.map_or(0, |experts| experts.count);
-        let loads = self.runner.worker.sum_loads()?;
+        let ExpertLoads { choices: loads, dropped_and_kept } = self.runner.worker.sum_loads()?;
         if let Some(records) = &mut self.records {
             records.note_loads(loads);
         }
@@ -154,6 +155,8 @@ impl Trainer {
             let terms = layer.iter().map(share).filter(|share| *share > 0.0).map(|share| -share * share.ln());
             entropy += if experts > 1 { terms.sum::<f64>() / count.ln() } else { 1.0 };
         }
+        let sum = |of: usize| dropped_and_kept.iter().map(|layer| u64::from(layer[of])).sum::<u64>();
+        let (dropped, kept) = (sum(0), sum(1));
         let idle = layers.iter().flat_map(|layer| layer.iter()).filter(|load| **load == 0).count();
         let named = [
             ("load_max", most / of_layers),
@@ -161,7 +164,8 @@ impl Trainer {
             ("load_entropy", entropy / of_layers),
             ("idle", idle as f64),
         ];
-        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        let share = (dropped + kept > 0).then(|| ("dropped", dropped as f64 / (dropped + kept) as f64));
+        Ok(named.into_iter().chain(share).map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its

@@ -33,6 +33,13 @@ fn a_stopped_run_goes_on_with_the_state_of_its_gates() {
         let mut records = parts.train(&spread, 2, Some(7));
         records.extend(parts.train(&spread, 2, None));
         assert_eq!(numbers(&records), numbers(&wanted), "{gate}");
+        let dropped =
+            |r: &Record| if let Record::Step(s) = r { s.experts.get("dropped").copied() } else { None };
+        let dropped: Vec<f64> = wanted.iter().filter_map(dropped).collect();
+        let drops = ["switch", "gshard"].contains(&gate);
+        assert!(dropped.len() == if drops { 24 } else { 0 }, "{gate}: {dropped:?}");
+        assert!(dropped.iter().all(|share| (0.0..1.0).contains(share)), "{gate}: {dropped:?}");
+        assert!(dropped.iter().any(|share| *share > 0.0) == drops, "{gate}: {dropped:?}");
         assert!(parts.tensors() == whole.tensors(), "{gate}: other bits after a stop");
         let mut records = other.train(&spread, 2, Some(7));
         records.extend(other.train(&alone, 1, Some(9)));
