@@ -34,6 +34,7 @@ mod continuing;
 mod copying;
 mod disk;
 mod divergence;
+mod expert_loads;
 mod filling;
 mod initial;
 mod interval;
@@ -52,6 +53,7 @@ use checks::Integrity;
 pub(crate) use checks::norms_differ;
 use continuing::LearningRate;
 use copying::{CopyPlan, Saver};
+use expert_loads::LoadWatch;
 pub use initial::OpenInitial;
 use interval::SaveInterval;
 use measuring::Measuring;
@@ -116,6 +118,7 @@ pub struct Trainer {
     state: TrainState,
     batch: Batch,
     skipped_in_a_row: u32,
+    load_watch: LoadWatch,
     /// Whether the update of the newest step was taken.
     taken: bool,
     /// Step and loss of the newest evaluation on the way.
@@ -328,6 +331,7 @@ impl Trainer {
             state,
             batch: Batch::new(),
             skipped_in_a_row: 0,
+            load_watch: LoadWatch::default(),
             taken: true,
             validation: None,
             pace: 0.0,

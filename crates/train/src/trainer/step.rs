@@ -6,7 +6,6 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::runner::Passes;
 use bessemer_filling::RankFill;
-use bessemer_parallel::ExpertLoads;
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
 use bessemer_runtime::{LossSum, WeighedLoss};
@@ -49,7 +48,7 @@ impl Trainer {
         let before = self.state.updates_before();
         self.runner.worker.set_updates(before, self.state.step - updates);
         let (passes, data_seconds) = self.passes()?;
-        let experts = self.loads()?;
+        let experts = self.loads(observer)?;
         if let Err(e) = self.after_passes(observer) {
             // The state before this step is not finite.
             self.recover(e, observer)?;
@@ -131,41 +130,6 @@ impl Trainer {
         let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
         let record = self.record(sum, numbers, (seconds, data_seconds), observer);
         Ok(Some(Step { loss_scale, experts, ..record }))
-    }
-
-    /// Loads of the experts by the tokens of the passes that were just made, as [`Step::experts`].
-    fn loads(&mut self) -> Result<BTreeMap<String, f64>, TrainError> {
-        let experts = self.runner.worker.model().experts.map_or(0, |experts| experts.count);
-        let ExpertLoads { choices: loads, dropped_and_kept } = self.runner.worker.sum_loads()?;
-        if let Some(records) = &mut self.records {
-            records.note_loads(loads);
-        }
-        let layers: Vec<&[u32]> =
-            loads.chunks(experts.max(1)).filter(|layer| layer.iter().any(|load| *load > 0)).collect();
-        if layers.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let (count, of_layers) = (experts as f64, layers.len() as f64);
-        let (mut most, mut worst, mut entropy) = (0.0, 0f64, 0.0);
-        for layer in &layers {
-            let all: f64 = layer.iter().map(|load| f64::from(*load)).sum();
-            let share = |load: &u32| f64::from(*load) / all;
-            let largest = layer.iter().map(share).fold(0.0, f64::max) * count;
-            (most, worst) = (most + largest, worst.max(largest));
-            let terms = layer.iter().map(share).filter(|share| *share > 0.0).map(|share| -share * share.ln());
-            entropy += if experts > 1 { terms.sum::<f64>() / count.ln() } else { 1.0 };
-        }
-        let sum = |of: usize| dropped_and_kept.iter().map(|layer| u64::from(layer[of])).sum::<u64>();
-        let (dropped, kept) = (sum(0), sum(1));
-        let idle = layers.iter().flat_map(|layer| layer.iter()).filter(|load| **load == 0).count();
-        let named = [
-            ("load_max", most / of_layers),
-            ("load_worst", worst),
-            ("load_entropy", entropy / of_layers),
-            ("idle", idle as f64),
-        ];
-        let share = (dropped + kept > 0).then(|| ("dropped", dropped as f64 / (dropped + kept) as f64));
-        Ok(named.into_iter().chain(share).map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its
