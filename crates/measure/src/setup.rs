@@ -160,7 +160,7 @@ impl<'a> Setup<'a> {
             runner.passes(&mut *backend, &mut text)?;
             let loads = runner.worker.sum_loads()?;
             let of_layer = |layer: &[u32]| layer.iter().map(|count| u64::from(*count)).collect();
-            Ok(loads.chunks(experts).map(of_layer).collect())
+            Ok(loads.choices.chunks(experts).map(of_layer).collect())
         })?;
         Ok(ranks.into_iter().next().unwrap_or_default())
     }
