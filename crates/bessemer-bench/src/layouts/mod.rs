@@ -33,7 +33,9 @@ struct Row {
     simulated: f64,
     /// Simulated with the costs of a machine's file, of which none was measured for this layout.
     planned: Option<f64>,
-    /// Simulated with equal loads of experts, where they are on several ranks.
+    /// Choices of the experts of each layer in the first step, where they are on several ranks.
+    loads: Vec<Vec<u64>>,
+    /// Simulated with equal loads of these.
     equal_loads: Option<f64>,
     /// Time that the first rank spends waiting for collectives and messages, as simulated.
     exposed: BTreeMap<String, f64>,
@@ -160,10 +162,11 @@ fn predict(
     machine: Option<&Machine>,
 ) -> Result<Row, Failure> {
     let (job, all) = (setup.described(), SimulatedRanks::All);
-    let (mut routing, mut equal_loads) = (RoutingProfile::default(), None);
+    let (mut routing, mut loads, mut equal_loads) = (RoutingProfile::default(), Vec::new(), None);
     if setup.plan.experts() > 1 {
         equal_loads = Some(simulate(&job, all, &routing, &mut table.clone())?.seconds());
-        routing.loads = Loads::Recorded(setup.loads()?);
+        loads = setup.loads()?;
+        routing.loads = Loads::Recorded(loads.clone());
     }
     let mut measured = Tally::new(table.clone());
     let SimulatedStep { events, replay, .. } = simulate(&job, all, &routing, &mut measured)?;
@@ -183,6 +186,7 @@ fn predict(
         range: [f64::NAN; 2],
         simulated: replay.seconds(),
         planned,
+        loads,
         equal_loads,
         exposed: exposed.filter(|(_, time)| *time > 0.0).collect(),
         events: events.lists.iter().map(Vec::len).sum(),
@@ -203,6 +207,7 @@ impl Row {
             "simulated_seconds": self.simulated,
             "simulated_over_measured": self.ratio(),
             "planned_seconds": self.planned,
+            "loads": self.loads,
             "simulated_seconds_of_equal_loads": self.equal_loads,
             "exposed_seconds": self.exposed,
             "events": self.events,
