@@ -17,7 +17,7 @@ use bessemer_schedule::Place;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
-use bessemer_units::{Bytes, Compression, ParamStorage, RecomputePolicy};
+use bessemer_units::{Bytes, Compression, ParamStorage, RecomputePolicy, Storage};
 
 /// Class of keys and values that decoding keeps.
 const CACHE: &str = "cache";
@@ -38,7 +38,7 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "training needs {needed} of memory, {available} are available ({largest}); use a smaller train.micro_batch, \
-     train.seq_len or model, or train.recompute = \"full\""
+     train.seq_len or model, or train.recompute = \"full\"{remark}"
 )]
 pub struct MemoryShortage {
     /// Bytes that the plan holds.
@@ -47,6 +47,8 @@ pub struct MemoryShortage {
     pub available: Bytes,
     /// The plan by class, the largest first.
     pub largest: String,
+    /// What else takes memory, after "; ". Empty if nothing does.
+    pub remark: String,
 }
 
 impl MemoryPlan {
@@ -219,7 +221,28 @@ impl MemoryShortage {
         };
         let largest: Vec<String> =
             classes.iter().map(|(class, bytes)| format!("{} {bytes}", name(class))).collect();
-        MemoryShortage { needed, available, largest: largest.join(", ") }
+        MemoryShortage { needed, available, largest: largest.join(", "), remark: String::new() }
+    }
+
+    /// With the room for rows of experts, if the model has some: all of a layer that may come to one rank.
+    #[must_use]
+    pub fn of_experts(self, model: &Model, plan: &Plan, shape: Shape, storage: Storage) -> MemoryShortage {
+        let Some(experts) = model.experts else { return self };
+        let ranks = plan.experts();
+        let tokens = shape.sequences.saturating_mul(shape.seq) / plan.context_ranks();
+        let rows = tokens.saturating_mul(ranks * experts.candidates().min(experts.count / ranks));
+        // Inputs and results, and both sides of the gate with their product.
+        let columns = 2 * model.width + 3 * experts.width.div_ceil(plan.tensor());
+        let bytes = Bytes(rows.saturating_mul(columns * storage.dtype().size()) as u64);
+        let worst = match ranks {
+            1 => String::new(),
+            _ => format!(" in the worst case, where all tokens of {ranks} ranks choose the experts of one"),
+        };
+        let remark = format!(
+            "; {bytes} of them are {rows} rows of experts of a layer{worst}: fewer with a smaller train.micro_batch, fewer \
+             model.experts.choices or another parallel.experts"
+        );
+        MemoryShortage { remark, ..self }
     }
 }
 

@@ -240,7 +240,10 @@ pub fn refuse_what_cannot_fit(
     let needed = Bytes(classes.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes.0)));
     match needed <= available {
         true => Ok(()),
-        false => Err(MemoryShortage::new(needed, available, &classes).into()),
+        false => {
+            let shortage = MemoryShortage::new(needed, available, &classes);
+            Err(shortage.of_experts(&model, &layout, shape, recipe.train.storage).into())
+        }
     }
 }
 

@@ -221,7 +221,9 @@ impl Trainer {
         let arrays = LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len;
         memory.add("loader", Bytes(arrays + loader.index_bytes()));
         let copies = CopyPlan::new(&recipe.save, fill.as_ref(), &mut memory, input.memory_available);
-        memory.fits(1, input.memory_available)?;
+        memory
+            .fits(1, input.memory_available)
+            .map_err(|e| e.of_experts(&model, &layout, shape, recipe.train.storage))?;
         let left = Bytes(input.memory_available.0.saturating_sub(memory.buffers.total().0));
 
         let warmup = optim.warmup_steps;

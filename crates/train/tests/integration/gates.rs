@@ -2,6 +2,8 @@
 
 use bessemer_recipe::Recipe;
 use bessemer_runlog::Record;
+use bessemer_train::refuse_what_cannot_fit;
+use bessemer_units::Bytes;
 
 use crate::place::recipe;
 use crate::run::{Run, numbers};
@@ -64,4 +66,23 @@ fn a_model_whose_experts_choose_trains_without_samples() {
     assert!(found.last() < found.first());
     let (count, warnings, _) = written(&Run::new(false).train(&mixture("top_k", &samples), 1, None));
     assert_eq!((count, warnings), (1, 0));
+}
+
+#[test]
+fn rows_that_do_not_fit_are_counted() {
+    let sets = ["parallel.experts=2", "train.micro_batch=512", "train.batch_tokens=16384"];
+    let refused = |recipe: &Recipe, ranks| {
+        refuse_what_cannot_fit(recipe, ranks, &[], Bytes(1 << 20)).unwrap_err().to_string()
+    };
+    // 512 sequences of 16 tokens on each of two ranks, of each of which two experts of one rank may be chosen; 2 x 16 + 3 x 16 columns.
+    let e = refused(&mixture("top_k", &sets), 2);
+    let rows = "; 10 MiB of them are 32768 rows of experts of a layer in the worst case, where all tokens of 2 ranks choose the experts of one: fewer";
+    assert!(e.contains(rows), "{e}");
+    let e = refused(&mixture("top_k", &["train.micro_batch=1024", "train.batch_tokens=16384"]), 1);
+    assert!(
+        e.contains(
+            "; 10 MiB of them are 32768 rows of experts of a layer: fewer with a smaller train.micro_batch"
+        ),
+        "{e}"
+    );
 }
