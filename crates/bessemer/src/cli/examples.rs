@@ -614,11 +614,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "program simulate",
         &[
             (
-                "bessemer program simulate my.toml --ranks 8 --set parallel.experts=8 --routing balanced,zipf=1.2",
+                "bessemer program simulate my.toml --ranks 8 --routing balanced,zipf=1.2",
                 "simulate a step with skewed loads of experts",
             ),
             (
-                "bessemer program simulate my.toml --ranks 8 --set parallel.experts=8 --routing runs/moe:100-200 --shadows 0,2",
+                "bessemer program simulate my.toml --ranks 8 --routing runs/moe:100-200 --shadows 0,2",
                 "simulate recorded loads with shadows",
             ),
         ],
