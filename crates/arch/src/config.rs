@@ -176,10 +176,9 @@ impl ModelConfig {
             kv_heads: size(model.kv_heads),
             head_dim: size(model.head_dim),
             ffn_width: size(model.ffn_width),
-            experts: model
-                .experts
-                .as_ref()
-                .map(|experts| ExpertsConfig::of(experts, &model.expert_layers, model.shared_expert)),
+            experts: model.experts.as_ref().map(|experts| {
+                ExpertsConfig::of(experts, &model.expert_layers, &model.expert_counts, model.shared_expert)
+            }),
             context: size(model.context),
             norm: Some(model.norm),
             placement: model.placement,
@@ -250,6 +249,8 @@ impl ModelConfig {
         let dropout = ranged("dropout", self.dropout, 0.0, 0.99)?;
         let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
         let (written, experts) = (self.experts.as_ref(), self.experts(&base, sizes.ffn_width)?);
+        let expert_layers = written.and_then(|e| e.layers.clone()).unwrap_or(base.expert_layers);
+        let counts = written.map(|written| written.resolve_counts(&expert_layers, sizes.layers));
         let qk_norm = self.qk_norm.unwrap_or(base.qk_norm);
         let model = Model {
             vocab_size,
@@ -260,7 +261,8 @@ impl ModelConfig {
             head_dim: sizes.head_dim,
             ffn_width: sizes.ffn_width,
             experts,
-            expert_layers: written.and_then(|e| e.layers.clone()).unwrap_or(base.expert_layers),
+            expert_layers,
+            expert_counts: counts.transpose()?.unwrap_or_default(),
             shared_expert: match written {
                 Some(experts) => experts.resolve_shared(base.shared_expert)?,
                 None => base.shared_expert,

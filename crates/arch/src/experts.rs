@@ -13,7 +13,7 @@ use std::ops::Range;
 /// and weighs their results (Shazeer et al. 2017; Jiang et al. 2024, Mixtral).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
-    /// E, experts of a layer.
+    /// E, experts of a layer; of [`Model::experts`], the most of a layer.
     pub count: usize,
     /// k, experts of a token; where experts choose, in the mean.
     pub choices: usize,
@@ -112,6 +112,15 @@ impl ExpertLayers {
         }
     }
 
+    /// The layer with so many of them before it.
+    fn nth(&self, n: usize) -> Option<usize> {
+        match self {
+            ExpertLayers::Rule(LayerRule::All) => Some(n),
+            ExpertLayers::Rule(LayerRule::Alternate) => Some(2 * n + 1),
+            ExpertLayers::Numbers(numbers) => numbers.get(n).copied(),
+        }
+    }
+
     fn check(&self, layers: usize) -> Result<(), ArchError> {
         let ExpertLayers::Numbers(numbers) = self else { return Ok(()) };
         let ascend = numbers.windows(2).all(|two| two[0] < two[1]);
@@ -129,6 +138,16 @@ impl ExpertLayers {
     }
 }
 
+/// Experts of layers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "wanted a number of experts, or a list of one for each layer that has some")]
+pub enum ExpertCount {
+    /// As many in every layer that has some.
+    One(u64),
+    /// A number for each layer that has some, from the first to the last.
+    Each(Vec<u64>),
+}
+
 /// `[model.experts]`: experts in place of feed-forward blocks.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -136,8 +155,9 @@ pub struct ExpertsConfig {
     /// Layers that have experts: "all", "alternate" (1, 3, 5, ...) or numbers of layers from 0. The others keep their feed-forward block.
     /// Left out: the architecture's, else "all".
     pub layers: Option<ExpertLayers>,
-    /// Experts of each layer. Left out: the architecture's, else 8.
-    pub count: Option<u64>,
+    /// Experts of each layer that has some: one number, or a list of one for each of them (PR-MoE's pyramid: later layers have more).
+    /// Left out: the architecture's, else 8.
+    pub count: Option<ExpertCount>,
     /// Experts that compute each token; where experts choose, in the mean. Left out: the gate's or the architecture's, else 2.
     pub choices: Option<u64>,
     /// Width of an expert; 0 takes `ffn_width`. Left out: the architecture's, else `ffn_width`.
@@ -202,8 +222,13 @@ impl ExpertsConfig {
             None => base,
         };
         let width = self.width.map(|width| if width == 0 { ffn_width as u64 } else { width });
+        let most = match &self.count {
+            Some(ExpertCount::One(count)) => Some(*count),
+            Some(ExpertCount::Each(counts)) => counts.iter().copied().max(),
+            None => None,
+        };
         let experts = Experts {
-            count: positive("experts.count", self.count, base.count, limits::EXPERTS)?,
+            count: positive("experts.count", most, base.count, limits::EXPERTS)?,
             choices: positive("experts.choices", self.choices, base.choices, limits::EXPERTS)?,
             width: positive("experts.width", width, base.width, limits::FFN_WIDTH)?,
             renormalise: self.renormalise.unwrap_or(base.renormalise),
@@ -212,6 +237,17 @@ impl ExpertsConfig {
         experts.check()?;
         self.training(&experts.gate)?;
         Ok(experts)
+    }
+
+    /// [`Model::expert_counts`] of a model of `layers` layers.
+    pub(crate) fn resolve_counts(&self, of: &ExpertLayers, layers: usize) -> Result<Vec<usize>, ArchError> {
+        let Some(ExpertCount::Each(counts)) = &self.count else { return Ok(Vec::new()) };
+        of.check(layers)?;
+        let each = counts.iter().map(|count| positive("experts.count", Some(*count), 1, limits::EXPERTS));
+        let counts = each.collect::<Result<Vec<usize>, ArchError>>()?;
+        check_counts(&counts, of.count(&(0..layers)))?;
+        let differ = counts.windows(2).any(|two| two[0] != two[1]);
+        Ok(if differ { counts } else { Vec::new() })
     }
 
     /// The block beside the experts. Keys left out are those of `base`.
@@ -241,11 +277,16 @@ impl ExpertsConfig {
     pub(crate) fn of(
         experts: &Experts,
         layers: &ExpertLayers,
+        counts: &[usize],
         shared: Option<SharedExpert>,
     ) -> ExpertsConfig {
+        let count = match counts.is_empty() {
+            true => ExpertCount::One(experts.count as u64),
+            false => ExpertCount::Each(counts.iter().map(|count| *count as u64).collect()),
+        };
         let mut config = ExpertsConfig {
             layers: Some(layers.clone()),
-            count: Some(experts.count as u64),
+            count: Some(count),
             choices: Some(experts.choices as u64),
             width: Some(experts.width as u64),
             renormalise: Some(experts.renormalise),
@@ -257,6 +298,20 @@ impl ExpertsConfig {
         experts.gate.write(&mut config);
         config
     }
+}
+
+/// Refuses a list of experts that is not one number for each of so many layers.
+fn check_counts(counts: &[usize], layers: usize) -> Result<(), ArchError> {
+    if counts.len() == layers {
+        return Ok(());
+    }
+    Err(ArchError {
+        key: "experts.count",
+        problem: format!(
+            "wanted one number, or one for each of the {layers} layers with experts, found {}; change the list or experts.layers",
+            counts.len()
+        ),
+    })
 }
 
 impl Experts {
@@ -296,6 +351,20 @@ impl Model {
             positive(key, Some(value as u64), 1, most)?;
         }
         experts.check()?;
+        if !self.expert_counts.is_empty() {
+            check_counts(&self.expert_counts, self.expert_layers_in(0..self.layers))?;
+            let most = self.expert_counts.iter().max();
+            if most != Some(&experts.count) || self.expert_counts.contains(&0) {
+                let wanted = experts.count;
+                let problem =
+                    format!("wanted numbers from 1 to {wanted}, the most of a layer, found {most:?}");
+                return Err(ArchError { key: "experts.count", problem });
+            }
+            self.layer_kinds()
+                .into_iter()
+                .filter_map(|layer| self.experts_of(layer))
+                .try_for_each(|of| of.check())?;
+        }
         if self.shared_expert.is_some_and(|shared| shared.gate && shared.mixed) {
             return Err(ArchError {
                 key: "experts.residual",
@@ -323,7 +392,12 @@ impl Model {
 
     /// The experts of layer `layer`; none where its feed-forward block is dense.
     pub fn experts_of(&self, layer: usize) -> Option<Experts> {
-        self.experts.filter(|_| self.expert_layers.has(layer))
+        let experts = self.experts.filter(|_| self.expert_layers.has(layer))?;
+        if self.expert_counts.is_empty() {
+            return Some(experts);
+        }
+        let count = self.expert_counts.get(self.expert_layers.count(&(0..layer))).copied();
+        Some(Experts { count: count.unwrap_or(experts.count), ..experts })
     }
 
     /// Layers with experts among `layers`.
@@ -331,7 +405,8 @@ impl Model {
         self.experts.map_or(0, |_| self.expert_layers.count(&layers))
     }
 
-    /// The first layer of each kind: with experts, with a dense block. Layers of one kind are alike in names, shapes and roles.
+    /// The first layer of each kind: with a dense block, with each number of experts. Layers of one kind are alike in names, shapes and
+    /// roles.
     pub fn layer_kinds(&self) -> Vec<usize> {
         let mut kinds: Vec<usize> = (0..self.layers.min(1)).collect();
         let changes: Vec<usize> = match &self.expert_layers {
@@ -342,13 +417,36 @@ impl Model {
         };
         let other = |layer: &usize| *layer < self.layers && self.has_experts(*layer) != self.has_experts(0);
         kinds.extend(changes.into_iter().filter(other).min());
+        let mut seen: Vec<usize> = Vec::new();
+        let counts = self.experts.iter().flat_map(|_| self.expert_counts.iter().enumerate());
+        for (n, count) in counts {
+            if !seen.contains(count) {
+                seen.push(*count);
+                kinds.extend(self.expert_layers.nth(n).filter(|layer| *layer < self.layers));
+            }
+        }
+        kinds.sort_unstable();
+        kinds.dedup();
         kinds
     }
 
     /// Layers of the kind of layer `layer`.
     pub fn layers_like(&self, layer: usize) -> usize {
-        let experts = self.expert_layers_in(0..self.layers);
-        if self.has_experts(layer) { experts } else { self.layers - experts }
+        self.layers_like_among(layer, 0..self.layers)
+    }
+
+    /// Layers of the kind of layer `layer` among `layers`.
+    pub(crate) fn layers_like_among(&self, layer: usize, layers: Range<usize>) -> usize {
+        let experts = self.expert_layers_in(layers.clone());
+        match self.experts_of(layer) {
+            None => layers.len() - experts,
+            Some(_) if self.expert_counts.is_empty() => experts,
+            Some(of) => {
+                let before = self.expert_layers_in(0..layers.start);
+                let counts = self.expert_counts.iter().skip(before).take(experts);
+                counts.filter(|count| **count == of.count).count()
+            }
+        }
     }
 
     /// Parameters of the matrices of the feed-forward block of layer `layer` that a token uses.
@@ -370,9 +468,12 @@ impl Model {
 
     /// Parameters that a token uses: all but those of the experts that it does not choose.
     pub fn active_parameters(&self) -> usize {
-        let idle = self.experts.map_or(0, |experts| experts.count - experts.choices);
-        let layers = self.expert_layers_in(0..self.layers);
-        self.parameters() - layers.saturating_mul(idle).saturating_mul(self.expert_parameters())
+        let of_kind = |first: usize| {
+            let idle = self.experts_of(first).map_or(0, |experts| experts.count - experts.choices);
+            self.layers_like(first).saturating_mul(idle)
+        };
+        let idle = self.layer_kinds().into_iter().map(of_kind).fold(0, usize::saturating_add);
+        self.parameters() - idle.saturating_mul(self.expert_parameters())
     }
 }
 
@@ -415,7 +516,8 @@ mod tests {
         assert_eq!(qwen, named("qwen3-30b-a3b").unwrap().experts.unwrap());
         let usual = ExpertTraining { balance: 0.01, z_loss: 0.001, bias_rate: 0.0 };
         assert_eq!(losses, usual);
-        let fewer = ExpertsConfig { count: Some(16), balance: Some(0.5), ..Default::default() };
+        let fewer =
+            ExpertsConfig { count: Some(ExpertCount::One(16)), balance: Some(0.5), ..Default::default() };
         let half = ExpertTraining { balance: 0.5, ..usual };
         assert_eq!(of("qwen3-30b-a3b", None, Some(fewer)), (Experts { count: 16, ..qwen }, half));
         assert_eq!(of("qwen3-30b-a3b", Some(1024), None).0.width, 768);
@@ -488,6 +590,109 @@ mod tests {
         assert!(deep.active_parameters() > 1_000_000_000_000);
     }
 
+    /// A pyramid is the model of its largest layers without the experts that the others lack: counts by hand.
+    #[test]
+    fn layers_may_have_different_numbers_of_experts() {
+        let base = Model { layers: 5, ..named("mixtral").unwrap() };
+        let alternate = ExpertLayers::Rule(LayerRule::Alternate);
+        let numbers = ExpertLayers::Numbers(vec![0, 1, 4]);
+        let expert = 3 * 256 * 352;
+        for (layers, counts, lacking, kinds, alike) in [
+            (alternate, vec![4, 8], 4, vec![0, 1, 3], vec![3, 1, 1]),
+            (ExpertLayers::default(), vec![2, 2, 8, 8, 8], 12, vec![0, 2], vec![2, 3]),
+            (numbers, vec![8, 3, 8], 5, vec![0, 1, 2], vec![2, 1, 2]),
+        ] {
+            let even = Model { expert_layers: layers, ..base.clone() };
+            let model = Model { expert_counts: counts.clone(), ..even.clone() };
+            model.check().unwrap();
+            // An expert has its matrices and a row of the router; a token has all rows of routers.
+            assert_eq!(even.parameters() - model.parameters(), lacking * (expert + 256), "{counts:?}");
+            assert_eq!(even.active_parameters() - model.active_parameters(), lacking * 256, "{counts:?}");
+            let flops = |of: &Model| of.train_flops_per_token(100).0;
+            assert_eq!(flops(&even) - flops(&model), (6 * lacking * 256) as f64, "{counts:?}");
+            for stages in 1..=4 {
+                let spans = model.split(stages).unwrap();
+                let sum: f64 = spans.iter().map(|span| span.flops_per_token(&model, 100).total()).sum();
+                assert_eq!(sum, flops(&model), "{stages} stages of {counts:?}");
+            }
+            assert_eq!(model.layer_kinds(), kinds);
+            assert_eq!(kinds.iter().map(|layer| model.layers_like(*layer)).collect::<Vec<_>>(), alike);
+            let here = (0..5).filter_map(|layer| model.experts_of(layer)).map(|of| of.count);
+            assert!(here.eq(counts.iter().copied()));
+            let mut left = counts.iter();
+            for spec in model.params() {
+                if spec.id.role() == crate::ParamRole::RouterWeight {
+                    assert_eq!(spec.shape, [*left.next().unwrap(), 256]);
+                }
+                let rows: usize = spec.id.stacked(&model).iter().sum();
+                assert!(rows == 0 || rows == spec.shape[0], "{}", spec.name);
+            }
+            assert_eq!(model.params().iter().map(crate::ParamSpec::len).sum::<usize>(), model.parameters());
+            assert_eq!(ModelConfig::of(&model).resolve(None).unwrap(), model);
+            let least = counts.iter().min().unwrap();
+            assert!(model.summary().contains(&format!(", {least} to 8 experts")), "{}", model.summary());
+        }
+        let of = |counts: &[u64]| {
+            let count = Some(ExpertCount::Each(counts.into()));
+            let experts = Some(ExpertsConfig { count, ..Default::default() });
+            let config = ModelConfig { architecture: "mixtral".into(), experts, ..Default::default() };
+            config.resolve(Some(9)).unwrap()
+        };
+        // Equal numbers are one.
+        let same = of(&[6; 4]);
+        assert_eq!((same.experts.unwrap().count, same.expert_counts.len()), (6, 0));
+        assert_eq!(
+            (of(&[2, 2, 4, 4]).experts.unwrap().count, of(&[2, 2, 4, 4]).expert_counts),
+            (4, vec![2, 2, 4, 4])
+        );
+    }
+
+    #[test]
+    fn lists_of_experts_that_cannot_be_are_refused_by_key() {
+        let refused = |counts: &[u64], others: ExpertsConfig| {
+            let experts = ExpertsConfig { count: Some(ExpertCount::Each(counts.into())), ..others };
+            let architecture = "mixtral".into();
+            let config = ModelConfig { architecture, experts: Some(experts), ..Default::default() };
+            config.resolve(Some(9)).unwrap_err().to_string()
+        };
+        let none = ExpertsConfig::default;
+        let alternate = ExpertsConfig { layers: Some(ExpertLayers::Rule(LayerRule::Alternate)), ..none() };
+        for (counts, others, wanted) in [
+            (
+                &[4, 8][..],
+                none(),
+                "count: wanted one number, or one for each of the 4 layers with experts, found 2;",
+            ),
+            (&[], none(), "count: wanted one number, or one for each of the 4 layers with experts, found 0;"),
+            (
+                &[2, 4, 8],
+                alternate,
+                "count: wanted one number, or one for each of the 2 layers with experts, found 3;",
+            ),
+            (&[4, 4, 0, 8], none(), "count: wanted 1 to 16384, found 0"),
+            (&[4, 4, 8, 16385], none(), "count: wanted 1 to 16384, found 16385"),
+            (
+                &[8, 8, 8, 2],
+                ExpertsConfig { choices: Some(3), ..none() },
+                "choices: wanted at most the 2 experts, found 3",
+            ),
+            (
+                &[8, 6, 8, 8],
+                ExpertsConfig { groups: Some(4), ..none() },
+                "groups: wanted at most 64 groups that divide the 6 experts",
+            ),
+        ] {
+            let e = refused(counts, others);
+            assert!(e.starts_with(&format!("model.experts.{wanted}")), "wanted {wanted}: {e}");
+        }
+        // Of a file.
+        let model = named("mixtral").unwrap();
+        for counts in [vec![8, 8], vec![4, 4, 4, 4], vec![8, 8, 16, 8], vec![8, 0, 8, 8]] {
+            let e = Model { expert_counts: counts, ..model.clone() }.check().unwrap_err().to_string();
+            assert!(e.starts_with("model.experts.count: wanted"), "{e}");
+        }
+    }
+
     #[test]
     fn experts_that_cannot_be_are_refused_by_key() {
         let refused = |experts: ExpertsConfig, architecture: &str| {
@@ -499,7 +704,7 @@ mod tests {
             };
             config.resolve(None).unwrap_err().to_string()
         };
-        let few = ExpertsConfig { count: Some(2), choices: Some(3), ..Default::default() };
+        let few = ExpertsConfig { count: Some(ExpertCount::One(2)), choices: Some(3), ..Default::default() };
         let e = refused(few, "llama");
         assert!(e.starts_with("model.experts.choices: wanted at most the 2 experts, found 3"), "{e}");
         let one = ExpertsConfig { choices: Some(1), ..Default::default() };
@@ -507,7 +712,7 @@ mod tests {
         assert!(refused(ExpertsConfig::default(), "gpt2").contains("found bias = true"));
         let gate = ExpertsConfig { shared_gate: Some(true), ..Default::default() };
         assert!(refused(gate, "llama").starts_with("model.experts.shared_gate: true without a shared block"));
-        let none = ExpertsConfig { count: Some(0), ..Default::default() };
+        let none = ExpertsConfig { count: Some(ExpertCount::One(0)), ..Default::default() };
         assert!(refused(none, "llama").contains("model.experts.count: wanted 1 to"));
     }
 }

@@ -25,7 +25,7 @@ pub use choices::{
     QkNormSpan, RopeScaling, RopeScalingKind,
 };
 pub use config::{ArchError, ModelConfig};
-pub use experts::{ExpertLayers, Experts, ExpertsConfig, LayerRule, SharedExpert};
+pub use experts::{ExpertCount, ExpertLayers, Experts, ExpertsConfig, LayerRule, SharedExpert};
 pub use gates::{
     BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, ExpertTraining,
     Gate, GateChoice, GroupChoice, ScoreChoice,

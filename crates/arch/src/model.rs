@@ -44,6 +44,9 @@ pub struct Model {
     /// Layers that have experts, if the model has any.
     #[serde(default, skip_serializing_if = "ExpertLayers::is_all")]
     pub expert_layers: ExpertLayers,
+    /// Experts of each layer that has some, where they differ (Rajbhandari et al. 2022, PR-MoE's pyramid); empty: as many in all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expert_counts: Vec<usize>,
     /// Block beside the experts of a layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_expert: Option<SharedExpert>,
@@ -228,8 +231,10 @@ impl Model {
                 true => String::new(),
                 false => format!(" in {} layers", self.expert_layers_in(0..self.layers)),
             };
+            let fewest =
+                self.expert_counts.iter().min().map_or(String::new(), |least| format!("{least} to "));
             format!(
-                ", {} experts{layers} of which a token takes {} ({active} active)",
+                ", {fewest}{} experts{layers} of which a token takes {} ({active} active)",
                 experts.count, experts.choices
             )
         });

@@ -61,7 +61,7 @@ fn add_unit(model: &Model, unit: RoleUnit, layer: usize, params: &mut Vec<ParamS
         let id = role.in_layer(layer);
         // Hidden matrices: Adam's steps must shrink as their inputs grow (Yang et al. 2022, table 8).
         let lr_scale = if row.class == ParamClass::Matrix { 1.0 / model.mup_ratio() } else { 1.0 };
-        let (shape, init) = (row.shape(model), row.init(model, layer));
+        let (shape, init) = (row.shape(model, layer), row.init(model, layer));
         params.push(ParamSpec { id, name: id.to_string(), shape, init, lr_scale });
     }
 }

@@ -8,6 +8,7 @@ use crate::model::{MlpKind, Model};
 use crate::param_id::{ParamClass, ParamId, Unit};
 use crate::sharding::GradientSum;
 use bessemer_mesh::{Axis, Block, Dim};
+use std::ops::Deref;
 
 /// Unit in which a role occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +32,32 @@ pub(crate) enum LayerKind {
 #[derive(Clone, Copy)]
 enum RoleValues {
     /// A table of this many rows of the model's width.
-    Table(TablePart, fn(&Model) -> usize),
+    Table(TablePart, fn(&InLayer<'_>) -> usize),
     /// A linear map that consists of slices, one below the other: `[outputs, inputs]`.
-    Matrix(fn(&Model) -> Vec<Slice>),
+    Matrix(fn(&InLayer<'_>) -> Vec<Slice>),
     /// A vector of one value.
-    Vector(f64, fn(&Model) -> usize),
+    Vector(f64, fn(&InLayer<'_>) -> usize),
+}
+
+/// A model as one of its layers has it.
+struct InLayer<'a> {
+    model: &'a Model,
+    /// Experts of the layer.
+    experts: Option<Experts>,
+}
+
+impl Deref for InLayer<'_> {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        self.model
+    }
+}
+
+impl InLayer<'_> {
+    fn new(model: &Model, layer: usize) -> InLayer<'_> {
+        InLayer { model, experts: model.experts_of(layer) }
+    }
 }
 
 /// Loop of a layer's operators that tensor-parallel ranks share.
@@ -84,7 +106,7 @@ pub(crate) struct RoleRow {
     present: fn(&Model) -> bool,
     values: RoleValues,
     /// Blocks of the dim that tensor-parallel ranks shard by itself, if they are not plain.
-    blocks: Option<fn(&Model) -> Vec<Block>>,
+    blocks: Option<fn(&InLayer<'_>) -> Vec<Block>>,
     /// The dim that tensor-parallel ranks shard.
     pub(crate) dim: Option<usize>,
     pub(crate) gradient: GradientSum,
@@ -121,21 +143,21 @@ macro_rules! roles {
     };
 }
 
-fn heads(model: &Model) -> Block {
+fn heads(model: &InLayer<'_>) -> Block {
     Block::heads(model.heads, model.head_dim)
 }
 
-fn qkv_blocks(model: &Model) -> Vec<Block> {
+fn qkv_blocks(model: &InLayer<'_>) -> Vec<Block> {
     let keys = Block::heads(model.kv_heads, model.head_dim);
     vec![heads(model), keys, keys]
 }
 
-fn qkv_slices(model: &Model) -> Vec<Slice> {
+fn qkv_slices(model: &InLayer<'_>) -> Vec<Slice> {
     let (d, keys) = (model.width, model.kv_heads * model.head_dim);
     vec![(Part::QueryOrKey, d, model.attention_width()), (Part::QueryOrKey, d, keys), (Part::Value, d, keys)]
 }
 
-fn gate_up_slices(model: &Model) -> Vec<Slice> {
+fn gate_up_slices(model: &InLayer<'_>) -> Vec<Slice> {
     let (d, f) = (model.width, model.ffn_width);
     vec![(Part::Gate, d, f), (Part::Up, d, f)]
 }
@@ -144,7 +166,7 @@ fn outputs(slices: &[Slice]) -> usize {
     slices.iter().map(|slice| slice.2).sum()
 }
 
-fn width(model: &Model) -> usize {
+fn width(model: &InLayer<'_>) -> usize {
     model.width
 }
 
@@ -165,17 +187,17 @@ fn is_plain(model: &Model) -> bool {
 }
 
 /// Slices of every expert of a layer, one expert below the other.
-fn expert_slices(model: &Model, of: impl Fn(usize) -> Vec<Slice>) -> Vec<Slice> {
+fn expert_slices(model: &InLayer<'_>, of: impl Fn(usize) -> Vec<Slice>) -> Vec<Slice> {
     model.experts.map_or_else(Vec::new, |experts| {
         std::iter::repeat_with(|| of(experts.width)).take(experts.count).flatten().collect()
     })
 }
 
-fn expert_count(model: &Model) -> usize {
+fn expert_count(model: &InLayer<'_>) -> usize {
     model.experts.map_or(0, |experts| experts.count)
 }
 
-fn shared_width(model: &Model) -> usize {
+fn shared_width(model: &InLayer<'_>) -> usize {
     model.shared_expert.map_or(0, |shared| shared.width)
 }
 
@@ -505,11 +527,15 @@ impl ParamRole {
         };
         ParamId::new(unit, self)
     }
+}
 
+impl ParamId {
     /// Rows of the matrices that the parameter of a model consists of, one below the other; empty if it is no matrix of a layer.
     pub fn stacked(self, model: &Model) -> Vec<usize> {
-        match self.row().values {
-            RoleValues::Matrix(slices) => slices(model).iter().map(|slice| slice.2).collect(),
+        match (self.role().row().values, self.unit()) {
+            (RoleValues::Matrix(slices), Unit::Layer(layer)) => {
+                slices(&InLayer::new(model, layer)).iter().map(|slice| slice.2).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -526,8 +552,9 @@ impl RoleRow {
         of_kind && (self.present)(model)
     }
 
-    /// Shape of the parameter of a model: matrices are `[outputs, inputs]`, tables `[rows, width]`.
-    pub(crate) fn shape(&self, model: &Model) -> Vec<usize> {
+    /// Shape of the parameter in layer `layer` of a model: matrices are `[outputs, inputs]`, tables `[rows, width]`.
+    pub(crate) fn shape(&self, model: &Model, layer: usize) -> Vec<usize> {
+        let model = &InLayer::new(model, layer);
         match self.values {
             RoleValues::Table(_, rows) => vec![rows(model), model.width],
             RoleValues::Matrix(slices) => {
@@ -540,6 +567,7 @@ impl RoleRow {
 
     /// Initial values in layer `layer`.
     pub(crate) fn init(&self, model: &Model, layer: usize) -> Init {
+        let model = &InLayer::new(model, layer);
         match self.values {
             RoleValues::Table(part, rows) => model.table_init(part, rows(model)),
             RoleValues::Matrix(slices) => model.matrix_init(layer, &slices(model)),
@@ -548,8 +576,8 @@ impl RoleRow {
     }
 
     /// The sharded dim with its blocks, where they are not plain.
-    pub(crate) fn blocks(&self, model: &Model) -> Option<(usize, Dim)> {
-        Some((self.dim?, Dim::of(self.blocks?(model))))
+    pub(crate) fn blocks(&self, model: &Model, layer: usize) -> Option<(usize, Dim)> {
+        Some((self.dim?, Dim::of(self.blocks?(&InLayer::new(model, layer)))))
     }
 
     /// Axes of a grid and the dims that they shard.
@@ -590,9 +618,9 @@ mod tests {
         };
         let model = crate::named("gpt2").unwrap();
         assert!(toy.is_in(&model, 3));
-        assert_eq!(toy.shape(&model), [model.heads * model.head_dim]);
+        assert_eq!(toy.shape(&model, 3), [model.heads * model.head_dim]);
         assert_eq!(toy.init(&model, 3), Init::Constant(0.5));
-        let (dim, blocks) = toy.blocks(&model).unwrap();
+        let (dim, blocks) = toy.blocks(&model, 3).unwrap();
         assert_eq!((dim, blocks.len()), (0, model.heads * model.head_dim));
         assert_eq!(
             (toy.grid(true), toy.grid(false)),

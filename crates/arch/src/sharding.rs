@@ -85,7 +85,7 @@ impl Model {
     fn sharding(&self, spec: ParamSpec) -> Sharding {
         let row = spec.id.role().row();
         let mut form = Form::plain(&spec.shape);
-        if let Some((dim, blocks)) = row.blocks(self) {
+        if let Some((dim, blocks)) = row.blocks(self, spec.id.unit().layer().unwrap_or(0)) {
             form.dims[dim] = blocks;
         }
         let (dim, gradient) = (row.dim, row.gradient);

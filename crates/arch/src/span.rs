@@ -93,9 +93,8 @@ impl Span {
     /// looked up, counts nothing.
     pub fn flops_per_token(&self, model: &Model, seq: usize) -> SpanFlops {
         let (d, a, layers) = (model.width, model.attention_width(), self.layers.len() as f64);
-        let experts = model.expert_layers_in(self.layers.clone());
         let of_kind = |first: usize| {
-            let layers = if model.has_experts(first) { experts } else { self.layers.len() - experts };
+            let layers = model.layers_like_among(first, self.layers.clone());
             2.0 * layers as f64 * (d * (model.qkv_width() + a) + model.active_feed_forward(first)) as f64
         };
         let products: f64 = model.layer_kinds().into_iter().map(of_kind).sum();

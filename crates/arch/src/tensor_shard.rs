@@ -122,16 +122,17 @@ impl Model {
 
     /// Refuses ranks that cannot share the experts of every layer evenly.
     fn check_expert_ranks(&self, ranks: usize) -> Result<(), TensorShardError> {
-        let problem = match self.experts {
-            None => format!(
+        let counts: Vec<usize> =
+            self.experts.iter().map(|of| of.count).chain(self.expert_counts.clone()).collect();
+        let problem = match counts.iter().find(|count| !count.is_multiple_of(ranks)) {
+            _ if self.experts.is_none() => format!(
                 "parallel.experts = {ranks} with a model without experts; take 1, or set model.experts"
             ),
-            Some(experts) if !experts.count.is_multiple_of(ranks) => format!(
-                "parallel.experts = {ranks}: wanted a divisor of the {} experts of a layer (model.experts.count); {}",
-                experts.count,
-                fitting(experts.count, "model.experts.count")
+            Some(count) => format!(
+                "parallel.experts = {ranks}: wanted a divisor of the {count} experts of a layer (model.experts.count); {}",
+                fitting(&counts, "model.experts.count")
             ),
-            Some(_) => return Ok(()),
+            None => return Ok(()),
         };
         Err(TensorShardError { degree: ranks, problem })
     }
@@ -204,7 +205,7 @@ impl Model {
         if !heads.is_multiple_of(of_heads) {
             return wrong(format!(
                 "wanted a number of heads that it divides, found {heads}; {}",
-                fitting(heads, "model.heads")
+                fitting(&[heads], "model.heads")
             ));
         }
         if !kv_heads.is_multiple_of(of_heads) && !of_heads.is_multiple_of(kv_heads) {
@@ -216,7 +217,7 @@ impl Model {
         if !hidden.is_multiple_of(of_hidden) {
             return wrong(format!(
                 "wanted a feed-forward width that it divides, found {hidden}; {}",
-                fitting(hidden, "model.ffn_width")
+                fitting(&[hidden], "model.ffn_width")
             ));
         }
         let (width, shared) =
@@ -228,7 +229,7 @@ impl Model {
             if !width.is_multiple_of(parts) {
                 return wrong(format!(
                     "wanted a width of {what} that it divides, found {width}; {}",
-                    fitting(width, key)
+                    fitting(&[width], key)
                 ));
             }
         }
@@ -247,6 +248,11 @@ impl Model {
                     let count = of.count / mesh.degree(Axis::Expert);
                     Experts { count, width: width / of_experts, ..of }
                 }),
+                expert_counts: self
+                    .expert_counts
+                    .iter()
+                    .map(|count| count / mesh.degree(Axis::Expert))
+                    .collect(),
                 shared_expert: self.shared_expert.map(|of| SharedExpert { width: shared / of_shared, ..of }),
                 ..self.clone()
             },
@@ -265,9 +271,9 @@ impl Model {
 }
 
 /// Returns the degrees that divide the model.
-fn fitting(size: usize, key: &str) -> String {
-    let fits: Vec<String> =
-        (1..=size.min(64)).filter(|d| size.is_multiple_of(*d)).map(|d| d.to_string()).collect();
+fn fitting(sizes: &[usize], key: &str) -> String {
+    let fits = |degree: &usize| sizes.iter().all(|size| *degree <= *size && size.is_multiple_of(*degree));
+    let fits: Vec<String> = (1..=64).filter(fits).map(|degree: usize| degree.to_string()).collect();
     format!("change {key} or take one of {}", fits.join(", "))
 }
 

@@ -152,15 +152,19 @@ impl<'a> Setup<'a> {
     /// # Errors
     /// A step that fails.
     pub fn loads(&self) -> Result<Vec<Vec<u64>>, MeasureError> {
-        let experts = self.bench.job.model.experts.map_or(1, |experts| experts.count);
+        let model = &self.bench.job.model;
+        let most = model.experts.map_or(1, |experts| experts.count);
         let ranks = on_threads(self.worlds(), |world| {
             let mut backend = self.backend()?;
             let (mut runner, mut text) = self.rank(&mut *backend, world)?;
             self.init(&mut runner, &mut *backend)?;
             runner.passes(&mut *backend, &mut text)?;
             let loads = runner.worker.sum_loads()?;
-            let of_layer = |layer: &[u32]| layer.iter().map(|count| u64::from(*count)).collect();
-            Ok(loads.choices.chunks(experts).map(of_layer).collect())
+            let of_layer = |(layer, loads): (usize, &[u32])| {
+                let here = model.experts_of(layer).map_or(0, |experts| experts.count);
+                loads[..here].iter().map(|count| u64::from(*count)).collect()
+            };
+            Ok(loads.choices.chunks(most).enumerate().map(of_layer).collect())
         })?;
         Ok(ranks.into_iter().next().unwrap_or_default())
     }

@@ -112,7 +112,7 @@ fn stacked(blocks: &[usize]) -> impl Iterator<Item = (usize, usize)> {
 
 /// The matrices that parameter `spec` of `model`, with so many rows, consists of.
 fn blocks(model: &Model, spec: &ParamSpec, rows: usize) -> Vec<usize> {
-    match spec.id.role().stacked(model) {
+    match spec.id.stacked(model) {
         stacked if stacked.len() > 1 => stacked,
         stacked if stacked.is_empty() => stacked,
         _ => vec![rows],

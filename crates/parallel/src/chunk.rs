@@ -315,7 +315,7 @@ pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> V
         let policies = |span: &Span| {
             let layers = span.layers.clone();
             layers
-                .map(|layer| (recompute.of(layer, &span.layers), job.model.has_experts(layer)))
+                .map(|layer| (recompute.of(layer, &span.layers), job.model.experts_of(layer)))
                 .collect::<Vec<_>>()
         };
         policies(a) == policies(b)

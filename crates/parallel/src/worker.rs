@@ -84,8 +84,8 @@ pub trait BatchSource {
 /// Choices of experts. Empty without experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertLoads<'a> {
-    /// Of each expert of each layer before any is dropped, one layer behind the other: E numbers for each of the model's layers, zeros for a
-    /// layer without experts.
+    /// Of each expert of each layer before any is dropped, one layer behind the other: as many numbers for each of the model's layers as
+    /// the layer with most experts has, zeros behind those of a layer with fewer or none.
     pub choices: &'a [u32],
     /// Those that a capacity has dropped and those that it has kept, by layer; zeros without a capacity.
     pub dropped_and_kept: &'a [[u32; 2]],
@@ -531,7 +531,8 @@ impl Worker {
         self.loads.resize(all + self.whole.layers * drops, 0);
         for chunk in &mut self.chunks {
             chunk.decoder.take_loads(&mut |layer, counts| {
-                let (of_experts, of_drops) = counts.split_at(experts.min(counts.len()));
+                let here = self.whole.experts_of(layer).map_or(0, |experts| experts.count);
+                let (of_experts, of_drops) = counts.split_at(here.min(counts.len()));
                 let mut add = |at: usize, counts: &[u32]| {
                     let sums = self.loads[at..].iter_mut();
                     sums.zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
@@ -550,14 +551,15 @@ impl Worker {
     /// # Errors
     /// The backend's.
     pub fn set_routing_state(&mut self, backend: &mut dyn Backend, rate: f32) -> Result<(), ParallelError> {
-        let experts = self.whole.experts.map_or(0, |experts| experts.count);
+        let most = self.whole.experts.map_or(0, |experts| experts.count);
         for chunk in &self.chunks {
             for param in chunk.decoder.params() {
                 let role = param.spec.id.role();
                 let (true, Unit::Layer(layer)) = (role.is_routing_state(), param.spec.id.unit()) else {
                     continue;
                 };
-                let loads = self.loads.get(layer * experts..(layer + 1) * experts).unwrap_or_default();
+                let experts = self.whole.experts_of(layer).map_or(0, |experts| experts.count);
+                let loads = self.loads.get(layer * most..layer * most + experts).unwrap_or_default();
                 let mean = loads.iter().map(|load| f64::from(*load)).sum::<f64>() / experts.max(1) as f64;
                 if mean == 0.0 {
                     continue;

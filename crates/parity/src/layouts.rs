@@ -1,7 +1,7 @@
 //! The matrix of layouts.
 
 use crate::models::Style;
-use bessemer_arch::{ExpertsConfig, GateChoice, Model, ModelConfig};
+use bessemer_arch::{ExpertCount, ExpertsConfig, GateChoice, Model, ModelConfig};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 
 use bessemer_parallel::{
@@ -140,7 +140,7 @@ impl Layout {
             model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), ..m })?;
         let Some(gate) = self.mixture else { return Ok(model) };
         let groups = (gate == GateChoice::Deepseek).then_some(4);
-        let (count, width) = (Some(8), Some(32));
+        let (count, width) = (Some(ExpertCount::One(8)), Some(32));
         let experts = ExpertsConfig {
             gate: Some(gate),
             count,

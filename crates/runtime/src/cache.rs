@@ -127,7 +127,7 @@ fn unit(decoder: &Decoder, unit: Unit, program: UnitProgram) -> StageUnit {
 
 /// Number among `kinds` of the one whose layers are as layer `layer` is.
 fn kind_of(model: &Model, kinds: &[usize], layer: usize) -> usize {
-    let alike = |kind: &usize| model.has_experts(*kind) == model.has_experts(layer);
+    let alike = |kind: &usize| model.experts_of(*kind) == model.experts_of(layer);
     kinds.iter().position(alike).unwrap_or(0)
 }
 

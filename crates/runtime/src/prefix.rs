@@ -152,7 +152,7 @@ impl Decoder {
         let of = |unit: &StageUnit| {
             let Unit::Layer(number) = unit.unit else { return Ok(unit.clone()) };
             let alike =
-                |kind: &&(usize, _, _)| self.model.has_experts(kind.0) == self.model.has_experts(number);
+                |kind: &&(usize, _, _)| self.model.experts_of(kind.0) == self.model.experts_of(number);
             let Some((first, layer, memory)) = kinds.iter().find(alike) else { return Ok(unit.clone()) };
             let prefix = layer_prefix(number);
             let program = layer.renamed(&layer.name, &prefix);

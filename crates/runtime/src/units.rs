@@ -211,7 +211,7 @@ impl Plan<'_> {
             let of_layer = self.shardings.iter().filter(|s| s.spec.id.unit() == Unit::Layer(layer));
             let offloads = offload.has(layer, &span.layers);
             let of_layer = of_layer.map(|sharding| (sharding.dim(), frozen(&sharding.spec.name)));
-            let experts = self.model.has_experts(layer);
+            let experts = self.model.experts_of(layer).map(|of| of.count);
             let kind = LayerKind { policy, offloads, experts, params: of_layer.collect() };
             // A pass of the caller's may tell layers apart.
             let like = recorded.get(&kind).copied().filter(|_| self.config.passes.is_empty());
@@ -246,7 +246,7 @@ impl Plan<'_> {
 struct LayerKind<'a> {
     policy: &'a RecomputePolicy,
     offloads: bool,
-    experts: bool,
+    experts: Option<usize>,
     /// By parameter: the dim that is sharded, and whether it is frozen.
     params: Vec<(Option<usize>, bool)>,
 }

@@ -102,8 +102,8 @@ pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), Train
     };
     let spans = plan.spans(&model, program.stages).map_err(wrong)?;
     let mut activations = activations(&recipe.train);
-    let (model, plan) = match plan.annotations.0.is_empty() {
-        // Annotations name layers.
+    let (model, plan) = match plan.annotations.0.is_empty() && model.expert_counts.is_empty() {
+        // Annotations name layers, and lists of experts have a number for each.
         false => (model, plan),
         true => {
             let layers: Vec<usize> =
@@ -174,7 +174,13 @@ pub fn refuse_what_cannot_fit(
     let batch = batch(recipe, &layout)?;
     let shape = shape(&batch);
     let of_layers = |layers: usize, experts: Option<Experts>, policy: &RecomputePolicy| {
-        let model = Model { layers, experts, expert_layers: ExpertLayers::default(), ..model.clone() };
+        let model = Model {
+            layers,
+            experts,
+            expert_layers: ExpertLayers::default(),
+            expert_counts: Vec::new(),
+            ..model.clone()
+        };
         let plan = Plan::new(&ParallelConfig::default(), 1, &model, recipe.optim.optimizer)
             .map_err(|e| TrainError::Recipe(e.to_string()))?;
         let program = plan.program(1, 1, None).map_err(|e| TrainError::Recipe(e.to_string()))?;
@@ -382,6 +388,7 @@ mod tests {
     fn the_bound_before_any_data_is_at_most_the_plan_of_layers_of_two_kinds() {
         for sets in [
             &["model.experts.layers=alternate"][..],
+            &["model.experts.count=[2,2,4,4,4,8,8]"],
             &["model.experts.layers=[0,1,5]", "model.ffn_width=96", "train.recompute_layers.'0-1'=full"],
         ] {
             let recipe = recipe(&[&["model.layers=7", "model.experts.width=512"], sets].concat());

@@ -1,8 +1,8 @@
 //! Gates of experts: what their names mean, capacities, and keys that are refused.
 
 use bessemer_arch::{
-    BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, Experts,
-    ExpertsConfig, Gate, GateChoice, ModelConfig, ParamRole, ScoreChoice,
+    BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, ExpertCount,
+    Experts, ExpertsConfig, Gate, GateChoice, ModelConfig, ParamRole, ScoreChoice,
 };
 
 fn config(experts: ExpertsConfig) -> ModelConfig {
@@ -94,7 +94,7 @@ fn capacities_are_exact() {
     let rows = |factor, choices, tokens, count| {
         let table = ExpertsConfig {
             capacity: Some(CapacityChoice::Factor(factor)),
-            count: Some(count),
+            count: Some(ExpertCount::One(count)),
             choices: Some(choices),
             renormalise: Some(false),
             ..Default::default()

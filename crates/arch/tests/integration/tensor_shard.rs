@@ -254,3 +254,23 @@ fn what_cannot_be_cut_is_refused_with_the_reason() {
     refused(llama(), 0, 0, "no rank 0");
     assert!(Model { activation: ActivationChoice::GeluErf, ..llama() }.tensor_shard(8, 7).is_ok());
 }
+
+/// Ranks that share experts have equal parts of every layer's, and refuse numbers that one layer lacks.
+#[test]
+fn ranks_share_the_experts_of_layers_with_different_numbers_of_them() {
+    let model = Model { layers: 2, expert_counts: vec![6, 8], ..base("mixtral") };
+    let shard = |ranks: usize| model.layer_shard(&Mesh::along(Axis::Expert, ranks), model.shardings(), 1);
+    let part = shard(2).unwrap();
+    for (layer, experts) in [(0, 3), (1, 4)] {
+        assert_eq!(part.model.experts_of(layer).unwrap().count, experts);
+        let down = |p: &&TensorShardParam| p.name() == format!("layers.{layer}.mlp.experts.down.weight");
+        let params = part.params();
+        assert_eq!(params.iter().find(down).unwrap().shape, [experts * 256, 352]);
+    }
+    for ranks in [3, 4] {
+        let e = shard(ranks).unwrap_err().to_string();
+        let wanted = if ranks == 3 { 8 } else { 6 };
+        assert!(e.contains(&format!("wanted a divisor of the {wanted} experts of a layer")), "{e}");
+        assert!(e.ends_with("take one of 1, 2"), "{e}");
+    }
+}

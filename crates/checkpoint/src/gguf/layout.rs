@@ -53,6 +53,10 @@ impl Architecture {
             for key in experts.gate.unusual() {
                 need(false, &format!("experts.{key} (llama and qwen3moe have the gate top_k)"));
             }
+            need(
+                model.expert_counts.is_empty(),
+                "experts.count that differs by layer (llama and qwen3moe have one number)",
+            );
             need(experts.renormalise, "experts.renormalise = false (llama and qwen3moe divide by the sum)");
             need(
                 model.expert_layers.is_all(),

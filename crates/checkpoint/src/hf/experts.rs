@@ -15,7 +15,9 @@
 use super::fields::Fields;
 use super::layout::{Part, in_layers};
 use crate::error::Result;
-use bessemer_arch::{ExpertLayers, Experts, ExpertsConfig, LayerRule, Model, ParamId, ParamRole, QkNormSpan};
+use bessemer_arch::{
+    ExpertCount, ExpertLayers, Experts, ExpertsConfig, LayerRule, Model, ParamId, ParamRole, QkNormSpan,
+};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -158,7 +160,7 @@ impl Family {
         let coefficient = f.float("router_aux_loss_coef")?.unwrap_or(0.001);
         Ok(ExpertsConfig {
             layers: Some(layers),
-            count: Some(count),
+            count: Some(ExpertCount::One(count)),
             choices: Some(choices),
             width: Some(width),
             renormalise: Some(renormalise),
@@ -183,6 +185,10 @@ pub(super) fn obstacles(m: &Model, experts: &Experts) -> Vec<String> {
     for key in experts.gate.unusual() {
         need(false, &format!("experts.{key} (classes with experts have the gate top_k)"));
     }
+    need(
+        m.expert_counts.is_empty(),
+        "experts.count that differs by layer (classes with experts have one number)",
+    );
     let mixed = m.shared_expert.is_some_and(|shared| shared.mixed);
     need(!mixed, "experts.residual = true (blocks beside experts are added)");
     match Family::of(m) {

@@ -401,6 +401,10 @@ fn what_llama_cpp_does_not_compute_is_refused_and_nothing_is_written() {
             vec!["experts.layers"],
         ),
         (
+            Model { experts: experts(true), qk_norm: true, expert_counts: vec![2, 4], ..llama.clone() },
+            vec!["experts.count that differs by layer"],
+        ),
+        (
             Model {
                 experts: experts(true),
                 shared_expert: Some(SharedExpert { width: 8, gate: true, mixed: false }),

@@ -288,6 +288,7 @@ fn what_no_architecture_expresses_is_refused_by_name_and_writes_nothing() {
             },
             "experts.scale (classes",
         ),
+        (Model { expert_counts: vec![2, 4], ..mixtral() }, "experts.count that differs by layer"),
         (Model { qk_norm: true, qkv_bias: false, ..qwen2_moe() }, "a shared block with qk_norm"),
         (Model { qkv_bias: true, ..mixtral() }, "qkv_bias without a shared block"),
         (

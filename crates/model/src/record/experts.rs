@@ -93,7 +93,7 @@ impl Writer<'_> {
 
     /// Activations of the rows of all choices.
     fn at_experts(&mut self, name: &str, cols: Dim) -> View {
-        let rows = self.n() * self.model().experts.map_or(0, |experts| experts.candidates());
+        let rows = self.n() * self.experts.map_or(0, |experts| experts.candidates());
         let dtype = self.recording.storage;
         self.recorder.value(name, Class::Local, dtype, [Dim::plain(rows), cols])
     }

@@ -190,8 +190,21 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "model.experts.count",
         "1 to 16384",
-        &["2 model.architecture=llama", "16384 model.architecture=llama"],
-        &["0 model.architecture=llama", "16385 model.architecture=llama", "2"],
+        &[
+            "2 model.architecture=llama",
+            "16384 model.architecture=llama",
+            "[2,2,4,16384] model.architecture=llama",
+            "[2,4] model.architecture=llama model.experts.layers=alternate",
+        ],
+        &[
+            "0 model.architecture=llama",
+            "16385 model.architecture=llama",
+            "2",
+            "[2,4] model.architecture=llama",
+            "[] model.architecture=llama",
+            "[0,2,4,8] model.architecture=llama",
+            "[-1,2,4,8] model.architecture=llama",
+        ],
     ),
     (
         "model.experts.choices",
@@ -708,6 +721,7 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
             ["name", "list of texts"] => "name, or list of texts",
             ["name", "list of integers"] => "name, or list of integers",
             ["name", "number"] => "name, or number",
+            ["integer", "list of integers"] => "integer, or list of integers",
             ["integer", "name"] => "name, or integer",
             ["integer", "table", "table"] => "integer, or table",
             _ => panic!("kinds of one value that this page cannot name: {kinds:?}"),

@@ -40,6 +40,35 @@ fn every_step_has_the_choices_of_its_batch() {
     assert!(Loads::open(dense.dir.as_path()).unwrap().is_none());
 }
 
+/// Layers of a pyramid have as many loads as experts, and write the bytes of one rank.
+#[test]
+fn layers_with_different_numbers_of_experts_have_loads_of_their_own() {
+    let run = |sets: &[&str], ranks| {
+        let pyramid =
+            ["model.experts.layers=all", "model.experts.count=[2,4]", "optim.lr=0", "train.steps=3"];
+        let run = Run::new(false);
+        let records = run.train(&mixture(&[&pyramid, sets].concat()), ranks, None);
+        (run, records)
+    };
+    let (alone, records) = run(&[], 1);
+    let mut loads = Loads::open(alone.dir.as_path()).unwrap().unwrap();
+    assert_eq!((loads.experts(), loads.records()), (&[2, 4][..], 3));
+    let steps = records.iter().filter_map(|r| if let Record::Step(step) = r { Some(step) } else { None });
+    for (number, step) in (0..3).zip(steps) {
+        let counts = loads.read(number).unwrap().unwrap().counts;
+        // Two choices of two experts are both.
+        assert_eq!(counts[..2], [128, 128]);
+        assert_eq!(counts[2..].iter().sum::<u32>(), 2 * 128);
+        let most = f64::from(*counts[2..].iter().max().unwrap()) * 4.0 / 256.0;
+        assert!((step.experts["load_max"] - (1.0 + most) / 2.0).abs() < 1e-12);
+        assert!((step.experts["load_worst"] - most).abs() < 1e-12);
+    }
+    let pipeline = ["parallel.pipeline=2", "parallel.schedule=1f1b"];
+    for (sets, ranks) in [(&["parallel.experts=2"][..], 2), (&pipeline, 2)] {
+        assert!(bytes(&run(sets, ranks).0) == bytes(&alone), "{sets:?}");
+    }
+}
+
 #[test]
 fn a_run_that_stops_or_is_killed_has_each_step_once() {
     let recipe = mixture(&[]);

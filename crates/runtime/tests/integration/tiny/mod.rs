@@ -188,6 +188,18 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 ..llama.clone()
             },
         ),
+        (
+            "a pyramid of experts with a residual block",
+            Model {
+                shared_expert: Some(SharedExpert { width: 20, gate: false, mixed: true }),
+                experts: Some(Experts {
+                    gate: Gate { balance_over: BalanceOver::Rule(BalanceRule::Batch), ..Gate::default() },
+                    ..Experts::top_k([5, 2, 16], false)
+                }),
+                expert_counts: vec![3, 5],
+                ..llama.clone()
+            },
+        ),
         ("no normalisation", bare.clone()),
         (
             "no normalisation, no positions, muP, gated, untied",
