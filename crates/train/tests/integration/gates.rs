@@ -76,12 +76,12 @@ fn rows_that_do_not_fit_are_counted() {
     };
     // 512 sequences of 16 tokens on each of two ranks, of each of which two experts of one rank may be chosen; 2 x 16 + 3 x 16 columns.
     let e = refused(&mixture("top_k", &sets), 2);
-    let rows = "; 10 MiB of them are 32768 rows of experts of a layer in the worst case, where all tokens of 2 ranks choose the experts of one: fewer";
+    let rows = "; 10.0 MiB of them are 32768 rows of experts of a layer in the worst case, where all tokens of 2 ranks choose the experts of one: fewer";
     assert!(e.contains(rows), "{e}");
     let e = refused(&mixture("top_k", &["train.micro_batch=1024", "train.batch_tokens=16384"]), 1);
     assert!(
         e.contains(
-            "; 10 MiB of them are 32768 rows of experts of a layer: fewer with a smaller train.micro_batch"
+            "; 10.0 MiB of them are 32768 rows of experts of a layer: fewer with a smaller train.micro_batch"
         ),
         "{e}"
     );
