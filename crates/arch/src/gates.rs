@@ -140,7 +140,7 @@ pub struct Capacity {
     pub millionths: u64,
     /// Sequences of a group, all of one micro-batch.
     pub sequences: usize,
-    /// Which choices are dropped.
+    /// Rule by which choices are dropped.
     pub drop: DropChoice,
     /// Second choices are sent at random, with twice their weight as probability.
     pub random_second: bool,
@@ -165,7 +165,7 @@ impl Capacity {
 pub struct Gate {
     /// Scores.
     pub score: ScoreChoice,
-    /// Which side chooses.
+    /// Side that chooses.
     pub chosen_by: ChosenBy,
     /// Choices follow scores and biases, which are state of the model and no trained parameters.
     pub bias: bool,
@@ -188,7 +188,7 @@ pub struct Gate {
 pub struct GroupChoice {
     /// Equal groups.
     pub count: usize,
-    /// Those that a token may use.
+    /// Groups that a token may use.
     pub kept: usize,
 }
 
@@ -435,7 +435,7 @@ impl ExpertsConfig {
         })
     }
 
-    /// What training adds to a gate: weights of the balance loss and of the z-loss, and the rate of the biases.
+    /// Numbers of training beside the gate: weights of the balance loss and of the z-loss, and the rate of the biases.
     pub(crate) fn training(&self, gate: &Gate) -> Result<ExpertTraining, ArchError> {
         let usual = self.gate.unwrap_or_default().usual();
         let has_z_loss = gate.score == ScoreChoice::Softmax;

@@ -34,7 +34,7 @@ const SUMMED: u64 = 8;
 pub struct StepLoads {
     /// Finished training steps, as in the log.
     pub step: u64,
-    /// As many numbers for each layer as it has experts.
+    /// A number for each expert of each layer.
     pub counts: Vec<u32>,
 }
 

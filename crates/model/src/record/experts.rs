@@ -56,9 +56,9 @@ struct Routed {
     /// Choices that a balance loss counts, if they are not those that are made.
     preferred: Option<View>,
     weights: View,
-    /// Of softmax scores.
+    /// Log-sum-exps of softmax scores.
     lse: Option<View>,
-    /// Of choices that may be dropped.
+    /// 1 for a choice that is kept, if choices may be dropped.
     kept: Option<View>,
     rows: View,
     sources: View,
@@ -203,7 +203,7 @@ impl Writer<'_> {
         (self.value("counts", DType::U32, [Dim::plain(groups), Dim::plain(count)]), span)
     }
 
-    /// Choices of each expert in a pass; behind them those that are dropped and those that are kept, if a capacity drops any.
+    /// Choices of each expert in a pass, followed by the numbers of dropped and of kept ones if there is a capacity.
     fn counts_of_pass(&mut self, of: Experts) -> View {
         let drops = of.gate.is_causal() && self.capacity(of).is_some();
         let dims = [Dim::plain(1), Dim::plain(of.count + if drops { DROPPED_AND_KEPT } else { 0 })];

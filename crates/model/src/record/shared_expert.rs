@@ -36,9 +36,9 @@ struct Shared {
 
 /// Gradients of the two sides of the sum.
 pub(super) struct Parted {
-    /// Of what the experts give.
+    /// Gradient of the experts' result.
     pub(super) experts: View,
-    /// Of what the block gives.
+    /// Gradient of the block's result.
     shared: View,
     gates: Option<View>,
 }

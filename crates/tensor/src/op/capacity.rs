@@ -45,7 +45,7 @@ pub enum DropRule {
     /// The last in the order of choices first, of tokens then: all first choices come before all second ones (Lepikhin et al. 2020,
     /// GShard, algorithm 1).
     Choice,
-    /// Those with the smallest scores, equal ones of later tokens.
+    /// The smallest scores, of equal ones the later tokens.
     Score,
 }
 
@@ -66,7 +66,7 @@ pub struct TokenRows {
     pub positions: Positions,
     /// Their number.
     pub count: usize,
-    /// Those before the ones of this device.
+    /// Tokens before the ones of this device.
     pub skip: usize,
 }
 
@@ -104,7 +104,7 @@ pub struct KeepChoices {
     pub capacity: usize,
     /// Tokens of a group; divides N.
     pub group: usize,
-    /// Which are dropped.
+    /// Rule by which choices are dropped.
     pub drop: DropRule,
     /// Tokens of the rows of `kept`.
     pub here: TokenRows,

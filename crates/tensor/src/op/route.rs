@@ -144,7 +144,7 @@ impl TokenSpan {
         (self.first + token) / self.sequence.max(1)
     }
 
-    /// Those of `here` tokens that belong to a sequence.
+    /// Tokens among `here` that belong to a sequence.
     pub fn tokens_of(&self, sequence: usize, here: usize) -> std::ops::Range<usize> {
         let local = |token: usize| token.saturating_sub(self.first).min(here);
         local(sequence * self.sequence)..local((sequence + 1) * self.sequence)
@@ -166,7 +166,7 @@ impl TokenSpan {
 /// A loss of a router whose gradient [`RouteBackward`] adds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BalanceTerm {
-    /// As in [`BalanceLoss`].
+    /// Counts, as [`BalanceLoss`] reads them.
     pub counts: View,
     /// `[1, 2]`: weight of the loss, and its weight times the factor of a token.
     pub weight: View,
@@ -192,9 +192,9 @@ pub struct RouteBackward {
     pub balance: Option<BalanceTerm>,
     /// The z-loss, if there is one: `[1, N]` log-sum-exps, and its weight as in [`BalanceTerm::weight`].
     pub z_loss: Option<(View, View)>,
-    /// As in [`Route`].
+    /// Gate, as [`Route`] has it.
     pub gate: Gate,
-    /// Which tokens of which sequences are here.
+    /// Tokens that are here, and their sequences.
     pub span: TokenSpan,
     /// `[N, E]`.
     pub dlogits: View,
@@ -295,7 +295,7 @@ impl Describe for RouteBackward {
 pub struct CountChoices {
     /// u32 `[N, K]`, N = B T.
     pub experts: View,
-    /// Which tokens of which sequences are here.
+    /// Tokens that are here, and their sequences.
     pub span: TokenSpan,
     /// u32 `[B, E]`.
     pub counts: View,
@@ -341,7 +341,7 @@ pub struct BalanceLoss {
     pub choices: usize,
     /// Scores are divided by their sum over the experts.
     pub normalise: bool,
-    /// Which tokens of which sequences are here.
+    /// Tokens that are here, and their sequences.
     pub span: TokenSpan,
     /// `[1, B]`.
     pub value: View,
