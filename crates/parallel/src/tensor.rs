@@ -152,14 +152,7 @@ impl TensorGroup {
         completed: &[Vec<usize>],
         gradients: DType,
     ) {
-        let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));
-        let (mut most, mut exchanges) = (0, false);
-        for node in lists.flatten() {
-            let Node::Collective(c) = node else { continue };
-            let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
-            most = most.max(elements * c.src.dtype().size());
-            exchanges |= c.kind == CollectiveKind::AllToAll;
-        }
+        let Staged { bytes: mut most, exchanges } = Staged::of(programs);
         for flats in completed {
             let along = |axis: &AxisGroup| self.partial_along(axis.axis, flats) * gradients.size();
             most = most.max(self.axes.iter().map(along).max().unwrap_or(0));
@@ -383,6 +376,28 @@ impl TensorGroup {
             group.run(backend, stream(axis), &collective, views, views)?;
         }
         Ok(())
+    }
+}
+
+/// Host memory of the largest collective that computation waits for.
+pub(crate) struct Staged {
+    /// Bytes of what is sent or received.
+    pub(crate) bytes: usize,
+    /// Whether rows are exchanged: what is sent and what is received then lie one after the other.
+    pub(crate) exchanges: bool,
+}
+
+impl Staged {
+    pub(crate) fn of<'p>(programs: impl Iterator<Item = &'p UnitProgram>) -> Staged {
+        let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));
+        let mut staged = Staged { bytes: 0, exchanges: false };
+        for node in lists.flatten() {
+            let Node::Collective(c) = node else { continue };
+            let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
+            staged.bytes = staged.bytes.max(elements * c.src.dtype().size());
+            staged.exchanges |= c.kind == CollectiveKind::AllToAll;
+        }
+        staged
     }
 }
 
