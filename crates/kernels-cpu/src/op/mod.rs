@@ -36,6 +36,7 @@ mod scale;
 mod sgd;
 mod skinny;
 mod sum_squares;
+mod teacher;
 mod tiles;
 
 use crate::Rung;
