@@ -265,7 +265,8 @@ pub struct Step {
     /// Loads of the experts by the step's tokens, by name: "load_max", the largest load of an expert over the mean load, averaged over
     /// layers; "load_worst", the largest of any layer; "load_entropy", the entropy of the loads over its largest value, averaged over layers;
     /// "idle", experts of all layers that no token has chosen; "dropped", the share of choices that a capacity has dropped; "bias_range", the
-    /// largest difference between two biases of a layer. Empty without experts.
+    /// largest difference between two biases of a layer; "shadows", experts that every rank has computed, mean over layers and micro-batches,
+    /// if there may be some. Empty without experts.
     #[serde(default, with = "crate::number::losses", skip_serializing_if = "BTreeMap::is_empty")]
     pub experts: BTreeMap<String, f64>,
     /// Learning rate of the step.

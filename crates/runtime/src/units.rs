@@ -117,7 +117,7 @@ impl Plan<'_> {
             for rank in self.ranks.iter().filter(|rank| policy.is_some() && rank.partition) {
                 partition_activations(&mut unit, *rank);
             }
-            self.experts.iter().for_each(|rank| experts(&mut unit, *rank));
+            self.experts.iter().for_each(|rank| experts(&mut unit, *rank, self.stage.shadowing));
         }
         if wanted(Rewrite::Fuse) && !self.branches {
             fuse(&mut unit);

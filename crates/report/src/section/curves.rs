@@ -16,7 +16,7 @@ const AUXILIARY: &str =
     "Nats a token that it adds to the loss in what is minimised: its weight times its mean over the targets.";
 
 /// Loads of experts: name in the record, heading, note.
-const LOADS: [(&str, &str, &str); 4] = [
+const LOADS: [(&str, &str, &str); 5] = [
     (
         "load_max",
         "Largest load of an expert",
@@ -32,6 +32,11 @@ const LOADS: [(&str, &str, &str); 4] = [
         "bias_range",
         "Range of the biases of experts",
         "Largest less smallest bias of a layer, of the layer where it is largest: it grows while loads are uneven.",
+    ),
+    (
+        "shadows",
+        "Shadows of experts",
+        "Experts that every rank has computed for its own tokens, mean over layers and micro-batches.",
     ),
 ];
 
