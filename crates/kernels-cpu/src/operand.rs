@@ -237,6 +237,20 @@ impl IndexMat {
         unsafe { *self.at.add(r * self.stride + c) = value }
     }
 
+    /// A row, to be written.
+    ///
+    /// # Safety
+    /// Nothing else reads or writes the row while the slice lives.
+    ///
+    /// # Panics
+    /// If the row is not there.
+    #[expect(clippy::mut_from_ref, reason = "the matrix is an address, as that of other operands")]
+    pub(crate) unsafe fn row_mut(&self, r: usize) -> &mut [u32] {
+        assert!(r < self.rows);
+        // SAFETY: inside the matrix, by the line above and the contract of `new`; no other access, by contract.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(r * self.stride), self.cols) }
+    }
+
     /// Errors with the first index that is not below `len`.
     pub(crate) fn check(
         &self,

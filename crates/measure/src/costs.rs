@@ -13,7 +13,7 @@ use bessemer_collectives::{
 };
 use bessemer_parallel::ParallelError;
 use bessemer_program::CollectiveKind;
-use bessemer_sim::replay::{CostTable, LinearSeconds, RowSeconds, counted_rows, on_rows, op_key};
+use bessemer_sim::replay::{CostTable, LinearSeconds, RowSeconds, counted_by, counted_rows, on_rows, op_key};
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError};
 use bessemer_train::{Runner, TrainError, on_threads};
@@ -201,20 +201,16 @@ fn rank(setup: &Setup<'_>, repeats: usize, mut world: Box<dyn Communicator>) -> 
 
 /// The operator on a part of the rows that it has room for, with as many in each of its groups; one that touches all of its rows as it is.
 fn on_part(backend: &mut dyn Backend, op: &Op, part: f64) -> Result<Op, TensorError> {
-    let counts = match op {
-        // Counts of other ranks, which a list without exchanges lacks.
-        Op::ReceivedGroups(o) => {
-            backend.write_u32(o.offsets, &vec![0; o.offsets.len()])?;
-            None
-        }
-        Op::GroupedLinear(o) => Some(o.offsets),
-        Op::GroupedLinearBackwardInput(o) => Some(o.offsets),
-        Op::GroupedLinearBackwardWeight(o) => Some(o.offsets),
-        Op::Gated(o) => o.live,
-        Op::GatedBackward(o) => o.live,
+    // Counts of other ranks, which a list without exchanges lacks.
+    let counts_of_others = match op {
+        Op::ReceivedGroups(o) => Some(o.offsets),
+        Op::ChooseShadows(o) => Some(o.offsets),
         _ => None,
     };
-    let (Some(counts), Some(room)) = (counts, counted_rows(op)) else { return Ok(op.clone()) };
+    if let Some(offsets) = counts_of_others {
+        backend.write_u32(offsets, &vec![0; offsets.len()])?;
+    }
+    let (Some(counts), Some(room)) = (counted_by(op), counted_rows(op)) else { return Ok(op.clone()) };
     let rows = (part * room as f64) as usize;
     let groups = counts.cols.saturating_sub(1).max(1);
     let ends = (0..counts.cols).map(|at| (rows * (at + groups + 1 - counts.cols) / groups) as u32);

@@ -122,7 +122,7 @@ fn rows(s: &mut Setup, (n, e, k): (usize, usize, usize)) -> Rows {
     s.backend.write_u32(experts, &chosen).unwrap();
     let (rows, sources, offsets) = (s.index_mat(n, k), s.index_mat(1, n * k), s.index_mat(1, e + 1));
     let found = Rows { experts, rows, sources, offsets };
-    s.launch(&AssignRows { experts, kept: None, rows, sources, offsets }.into()).unwrap();
+    s.launch(&AssignRows { experts, kept: None, shadows: None, rows, sources, offsets }.into()).unwrap();
     found
 }
 
@@ -232,6 +232,86 @@ pub(crate) fn grouped_products_agree_with_the_reference(suite: &Suite<'_>) {
     }
 }
 
+/// Indices as they are.
+fn numbers(s: &mut Setup, view: View) -> Vec<u32> {
+    // The mark of none is the largest number.
+    s.read(view).into_iter().map(|value| value as u32).collect()
+}
+
+/// Two devices with two experts each: rows for shadows come first, and those of other experts are counted from there.
+pub(crate) fn shadows_are_chosen_and_their_rows_come_first(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        let mut s = suite.setup(kernels, 1);
+        let offsets = s.indices(&[0, 1, 5, 6, 6, 0, 0, 4, 5, 7]);
+        let offsets = View { rows: 2, cols: 5, stride: 5, ..offsets };
+        let (slots, routed) = (s.index_mat(1, 3), s.index_mat(2, 5));
+        let costs = ShadowCosts { row_products: 10, row_exchanges: 0, shadow: 1, owned: 0 };
+        // The devices compute 9 and 4 rows; with a shadow of expert 1 5 and 8, with one of expert 2 as well 6 and 7, and a third one lowers none.
+        s.launch(&ChooseShadows { offsets, costs, slots, routed }.into()).unwrap();
+        assert_eq!(numbers(&mut s, slots), [1, 2, NO_EXPERT], "{kernels}");
+        assert_eq!(numbers(&mut s, routed), [5, 6, 6, 6, 6, 5, 5, 5, 5, 7], "{kernels}");
+        // The rows of the first device.
+        let chosen = s.index_mat(3, 2);
+        s.backend.write_u32(chosen, &[1, 0, 2, 1, 1, 1]).unwrap();
+        let (rows, sources, own) = (s.index_mat(3, 2), s.index_mat(1, 6), s.index_mat(1, 5));
+        let ends = s.index_mat(1, 4);
+        let shadows = Some(ShadowRows { slots, offsets: ends });
+        let assign = AssignRows { experts: chosen, kept: None, shadows, rows, sources, offsets: own };
+        s.launch(&assign.into()).unwrap();
+        assert_eq!(numbers(&mut s, rows), [0, 5, 4, 1, 2, 3], "{kernels}");
+        assert_eq!(numbers(&mut s, sources), [0, 3, 4, 5, 2, 1], "{kernels}");
+        assert_eq!(numbers(&mut s, ends), [0, 4, 5, 5], "{kernels}");
+        assert_eq!(numbers(&mut s, own), [5, 6, 6, 6, 6], "{kernels}");
+        // Too dear, a shadow is left out, and all is as without.
+        let dear = ShadowCosts { shadow: 1000, ..costs };
+        s.launch(&ChooseShadows { offsets, costs: dear, slots, routed }.into()).unwrap();
+        assert_eq!(numbers(&mut s, slots), [NO_EXPERT; 3], "{kernels}");
+        assert_eq!(numbers(&mut s, routed), [0, 1, 5, 6, 6, 0, 0, 4, 5, 7], "{kernels}");
+        s.launch(&assign.into()).unwrap();
+        assert_eq!(numbers(&mut s, rows), [1, 0, 5, 2, 3, 4], "{kernels}");
+        assert_eq!(numbers(&mut s, own), [0, 1, 5, 6, 6], "{kernels}");
+        for wrong in [[4, NO_EXPERT, NO_EXPERT], [2, 2, 3], [3, 1, 2], [0, NO_EXPERT, 1]] {
+            s.backend.write_u32(slots, &wrong).unwrap();
+            let found = s.launch(&assign.into());
+            assert!(
+                matches!(found, Err(TensorError::Index { operand: "slots", .. })),
+                "{wrong:?}: {found:?}"
+            );
+        }
+        let falling = s.indices(&[0, 2, 1]);
+        let (slots, routed) = (s.index_mat(1, 1), s.index_mat(1, 3));
+        let found = s.launch(&ChooseShadows { offsets: falling, costs, slots, routed }.into());
+        assert!(matches!(found, Err(TensorError::Index { operand: "offsets", at: 2, .. })), "{found:?}");
+    }
+}
+
+/// Terms of three devices for the shadows of experts 3 and 4, of which this device has experts 4 to 7.
+pub(crate) fn gradients_of_shadows_are_added_in_the_order_of_devices(suite: &Suite<'_>) {
+    for kernels in suite.kernels() {
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut s = suite.setup(kernels, 1);
+            let slots = s.indices(&[3, 4, NO_EXPERT]);
+            // Of expert 4 with two rows of three columns; rows behind them are not read.
+            let terms_of: Vec<f32> =
+                (0..54).map(|i| if i < 18 { 1.0 + 1e-3 * i as f32 } else { 1e9 }).collect();
+            let terms = s.values(18, 3, &terms_of);
+            let dweight = s.typed(dtype, 8, 3, 0);
+            let before = s.read(dweight);
+            s.launch(&AddShadowGradients { terms, slots, first: 4, experts: 4, dweight }.into()).unwrap();
+            let after = s.read(dweight);
+            assert_eq!(after[6..], before[6..], "{kernels}");
+            let rounded = s.typed(dtype, 1, 1, 0);
+            for at in 0..6 {
+                let wanted = (0..3).fold(before[at], |sum, device| {
+                    s.backend.write_f32(rounded, &[sum + terms_of[device * 6 + at]]).unwrap();
+                    s.read(rounded)[0]
+                });
+                assert_eq!(after[at], wanted, "{kernels} {dtype}");
+            }
+        }
+    }
+}
+
 /// Two devices have sent rows: 1, 2, 0 and 3 of the first for four experts, 0, 1, 4 and 2 of the second.
 pub(crate) fn received_rows_are_grouped_by_device_and_expert(suite: &Suite<'_>) {
     for kernels in suite.kernels() {
@@ -324,7 +404,7 @@ pub(crate) fn experts_rows_and_offsets_past_the_end_are_named(suite: &Suite<'_>)
             other => panic!("{other}"),
         };
         let fewer = s.index_mat(1, 4);
-        let assign = AssignRows { experts, kept: None, rows, sources, offsets: fewer };
+        let assign = AssignRows { experts, kept: None, shadows: None, rows, sources, offsets: fewer };
         named(s.launch(&assign.into()).unwrap_err(), "experts", 3);
         let counts = s.index_mat(3, 3);
         named(
@@ -443,7 +523,7 @@ impl Layer {
             plain.into(),
             route.into(),
             CountChoices { experts, span: TokenSpan::whole(T), counts }.into(),
-            AssignRows { experts, kept: None, rows, sources, offsets }.into(),
+            AssignRows { experts, kept: None, shadows: None, rows, sources, offsets }.into(),
             Dispatch { x, sources, choices: K, out: dispatched }.into(),
             GroupedLinear { x: dispatched, weight: gate_up, offsets, out: hidden }.into(),
             Gated { live: None, kind, gate, up, out: gated }.into(),

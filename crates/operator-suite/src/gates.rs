@@ -67,7 +67,7 @@ fn routed(
         };
         s.launch(&keep.into()).unwrap();
     }
-    let assign = AssignRows { experts, kept: limit.map(|_| kept), rows, sources, offsets };
+    let assign = AssignRows { experts, kept: limit.map(|_| kept), shadows: None, rows, sources, offsets };
     s.launch(&assign.into()).unwrap();
     let r = t * k;
     let [dispatched, out] = std::array::from_fn(|_| s.mat(r, D));

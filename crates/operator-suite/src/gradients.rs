@@ -134,7 +134,7 @@ pub(crate) fn experts(suite: &Suite<'_>) {
             hold(suite, &mut s, "z-loss of a router", &route.into(), logits, lse, &slope, dlogits);
         }
         let (rows, sources, offsets) = (s.index_mat(n, k), s.index_mat(1, r), s.index_mat(1, e + 1));
-        s.launch(&AssignRows { experts, kept: None, rows, sources, offsets }.into()).unwrap();
+        s.launch(&AssignRows { experts, kept: None, shadows: None, rows, sources, offsets }.into()).unwrap();
         let (x, out, dx) = (s.mat(n, d), s.mat(r, d), s.mat(n, d));
         let w = noise("rows", r * d);
         let dout = s.values(r, d, &w);

@@ -109,6 +109,8 @@ macro_rules! operator_suite {
                     [route route_backward count_choices balance_loss],
                 rows_lie_by_expert_then_token_then_choice [assign_rows],
                 received_rows_are_grouped_by_device_and_expert [received_groups],
+                shadows_are_chosen_and_their_rows_come_first [assign_rows choose_shadows],
+                gradients_of_shadows_are_added_in_the_order_of_devices [add_shadow_gradients],
                 rows_are_copied_and_summed_as_in_the_reference
                     [dispatch dispatch_backward combine_rows combine_rows_backward],
                 grouped_products_agree_with_the_reference

@@ -231,8 +231,13 @@ fn decoder(
     let placed = Some(memory.params.clone());
     let overlap = job.plan.overlap && part.degree > 1;
     // A chunk that no micro-batch visits holds its parameters all the same.
-    let stage =
-        StageConfig { span: span.clone(), slots: needs.slots.max(1), pending: needs.pending, overlap };
+    let stage = StageConfig {
+        span: span.clone(),
+        slots: needs.slots.max(1),
+        pending: needs.pending,
+        overlap,
+        shadowing: job.plan.shadowing,
+    };
     if let Some((beside, slots)) = beside {
         return Ok(beside.of_stage_beside(backend, &stage, placed, slots)?);
     }

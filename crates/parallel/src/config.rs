@@ -5,7 +5,8 @@ use crate::tensor_config::TensorConfig;
 use bessemer_arch::Annotations;
 pub use bessemer_mesh::formulas::ZeroStage as Stage;
 use bessemer_mesh::{Axis, ContextMethod, ContextOrder, ContextSharing};
-use bessemer_program::PiecesInFlight;
+use bessemer_program::{PiecesInFlight, Shadowing};
+use bessemer_tensor::op::ShadowRates;
 use bessemer_units::ReduceDType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -231,6 +232,13 @@ pub struct ParallelConfig {
     /// tokens travel to the ranks of their experts and back. 1: every rank has all. Divides the number of experts, and `shard` where
     /// state is sharded. See docs/experts.md.
     pub experts: u64,
+    /// Most experts of a layer that every rank computes for its own tokens, in each micro-batch those with which the layer takes least time
+    /// by `shadow_flops` and `shadow_bandwidth` (FasterMoE); 0: none. Losses and gradients have the same bits. See docs/experts.md.
+    pub shadows: u64,
+    /// FLOPs a second of a rank's products, by which shadows are chosen. Wanted with `shadows`.
+    pub shadow_flops: f64,
+    /// Bytes a second that a rank sends to the others that share its experts, by which shadows are chosen. Wanted with `shadows`.
+    pub shadow_bandwidth: f64,
     /// Pipeline ranks: each holds some of the layers, and micro-batches pass from one to the next. 1: no pipeline.
     pub pipeline: u64,
     /// When the ranks of a pipeline do what: "gpipe", "1f1b", "pipedream", "pipedream-2bw", "interleaved", "breadth-first", "chimera",
@@ -281,6 +289,8 @@ const MOST_RANKS: u64 = 1 << 20;
 const MOST_IN_FLIGHT: u64 = 1 << 10;
 /// Most steps of a window.
 const MOST_WINDOW: u64 = 1 << 16;
+/// Most shadows of a layer: each has room for an expert.
+const MOST_SHADOWS: u64 = 1 << 10;
 /// Most chunks of a rank.
 const MOST_CHUNKS: u64 = 1 << 10;
 
@@ -315,6 +325,18 @@ impl ParallelConfig {
         if !(1..=MOST_RANKS).contains(&self.experts) {
             return Err(format!("parallel.experts = {}: expected 1 to {MOST_RANKS}", self.experts));
         }
+        if self.shadows > MOST_SHADOWS {
+            return Err(format!("parallel.shadows = {}: expected 0 to {MOST_SHADOWS}", self.shadows));
+        }
+        for (key, found) in [("shadow_flops", self.shadow_flops), ("shadow_bandwidth", self.shadow_bandwidth)]
+        {
+            let rate = found.is_finite() && found > 0.0;
+            if !rate && (self.shadows > 0 || found != 0.0) {
+                return Err(format!(
+                    "parallel.{key} = {found:?}: expected a number above 0 of a second, such as 1e11, by which parallel.shadows are chosen"
+                ));
+            }
+        }
         if self.chunks > MOST_CHUNKS {
             return Err(format!("parallel.chunks = {}: expected 0 to {MOST_CHUNKS}", self.chunks));
         }
@@ -341,6 +363,12 @@ impl ParallelConfig {
             return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
         }
         Ok(())
+    }
+
+    /// Shadows of experts, and the rates by which they are chosen.
+    pub fn shadowing(&self) -> Option<Shadowing> {
+        let rates = ShadowRates { flops: self.shadow_flops, bandwidth: self.shadow_bandwidth };
+        (self.shadows > 0).then_some(Shadowing { slots: self.shadows as usize, rates })
     }
 
     /// Most pieces of parameters and gradients that travel at once.
@@ -515,6 +543,9 @@ impl Default for ParallelConfig {
             partition_activations: false,
             context: 1,
             experts: 1,
+            shadows: 0,
+            shadow_flops: 0.0,
+            shadow_bandwidth: 0.0,
             context_heads: 1,
             context_method: ContextMethod::default(),
             context_order: ContextOrder::default(),

@@ -7,7 +7,7 @@ use crate::pipeline::Pipeline;
 use bessemer_arch::{Annotations, Model, TensorShard};
 use bessemer_mesh::{Axis, ContextOrder, ContextSharing, Mesh, MeshConfig, TensorGrid, exchange_problem};
 use bessemer_optim::OptimizerChoice;
-use bessemer_program::PiecesInFlight;
+use bessemer_program::{PiecesInFlight, Shadowing};
 use bessemer_runtime::{LineStream, ModelError, Stream};
 use bessemer_units::ReduceDType;
 
@@ -35,6 +35,8 @@ pub struct Plan {
     pub overlap: bool,
     /// Most pieces of parameters and gradients that travel at once.
     pub in_flight: PiecesInFlight,
+    /// Experts of a layer that every rank may compute for its own tokens.
+    pub shadowing: Option<Shadowing>,
     /// Layouts over the tensor axis that the user asks for.
     pub annotations: Annotations,
     /// Groups of parameters that are reduced and sharded alike.
@@ -81,6 +83,7 @@ impl Plan {
             reduce_dtype: ReduceDType::Stored,
             overlap: false,
             in_flight: PiecesInFlight::DEFAULT,
+            shadowing: None,
             annotations: Annotations::default(),
             groups: ParamGroups::default(),
         }
@@ -152,6 +155,13 @@ impl Plan {
                 "parallel.experts = {experts} does not divide {key} = {among}: take a divisor, or change the number of ranks"
             ));
         }
+        if config.shadows > 0 && experts == 1 {
+            return wrong(format!(
+                "parallel.shadows = {} with parallel.experts = 1: every rank has all experts, so none has a shadow; take 0, or set \
+                 parallel.experts",
+                config.shadows
+            ));
+        }
         if optimizer == OptimizerChoice::Adafactor && experts > 1 {
             return wrong(format!(
                 "optim.optimizer = \"adafactor\" with parallel.experts = {experts}: its factored moments are those of all experts of a layer; \
@@ -192,6 +202,7 @@ impl Plan {
             reduce_dtype: config.reduce_dtype,
             overlap: config.overlap,
             in_flight: config.pieces_in_flight(),
+            shadowing: config.shadowing(),
             annotations: config.annotate.clone(),
             groups: ParamGroups::of_model(model, experts > 1, shard > 1),
         };

@@ -17,7 +17,7 @@ use bessemer_collectives::{
     Reduce,
 };
 use bessemer_mesh::{Axis, PositionOrder, even};
-use bessemer_program::{CollectiveKind, Node, Phase, UnitProgram};
+use bessemer_program::{ByCounts, CollectiveKind, Node, Phase, UnitProgram};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
@@ -76,8 +76,10 @@ pub(crate) struct TensorGroup {
     parts: Parts,
     /// Of an all-to-all, parts of what comes.
     received: Parts,
-    /// Offsets of rows that are exchanged by counts, as they are read.
-    offsets: (Vec<u8>, Vec<u32>),
+    /// Counts of parts, as they are read.
+    counts: (Vec<u8>, Vec<u32>),
+    /// Shadows of this rank's experts, and choices of shadows, since they were taken last.
+    shadows: [u32; 2],
 }
 
 fn range_of(of: bessemer_mesh::DimRange) -> Range<usize> {
@@ -140,7 +142,8 @@ impl TensorGroup {
             name: String::new(),
             parts: Parts::default(),
             received: Parts::default(),
-            offsets: Default::default(),
+            counts: Default::default(),
+            shadows: [0; 2],
         })
     }
 
@@ -152,7 +155,8 @@ impl TensorGroup {
         completed: &[Vec<usize>],
         gradients: DType,
     ) {
-        let Staged { bytes: mut most, exchanges } = Staged::of(programs);
+        let Staged { bytes: mut most, exchanges, views } = Staged::of(programs);
+        self.views[0].reserve(views);
         for flats in completed {
             let along = |axis: &AxisGroup| self.partial_along(axis.axis, flats) * gradients.size();
             most = most.max(self.axes.iter().map(along).max().unwrap_or(0));
@@ -230,12 +234,12 @@ impl TensorGroup {
         group.run(backend, stream(c.axis), &collective, from, to)
     }
 
-    /// Exchanges rows by counts, which are read first.
+    /// Runs a collective whose parts are counted on the device, after the counts have been read.
     pub(crate) fn exchange(
         &mut self,
         backend: &mut dyn Backend,
         c: &bessemer_program::Collective,
-        offsets: View,
+        counted: View,
         (src, dst): (View, View),
     ) -> Result<(), ExchangeError> {
         let outside = |problem: String| ExchangeError::Tensor(TensorError::Outside(problem.into()));
@@ -243,33 +247,66 @@ impl TensorGroup {
             return Err(outside(format!("{} is exchanged by counts and has none", c.name)));
         };
         let at = self.along(c.axis)?;
-        let TensorGroup { axes, parts, received, name, views: [from, to], offsets: (bytes, counts), .. } =
-            self;
+        let TensorGroup { axes, parts, received, name, views: [from, to], counts, shadows, .. } = self;
+        let (bytes, read) = counts;
         let group = &mut axes[at].group;
         let (ranks, me) = (group.size(), group.rank());
-        bytes.resize(offsets.len() * offsets.dtype().size(), 0);
-        backend.read_bytes(Stream::Compute, offsets, bytes)?;
-        counts.clear();
+        bytes.resize(counted.len() * counted.dtype().size(), 0);
+        backend.read_bytes(Stream::Compute, counted, bytes)?;
+        read.clear();
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
-        counts.extend(bytes.chunks_exact(size_of::<u32>()).map(word));
-        parts.set((0..ranks).map(|to| by.rows(counts, me, to) * src.cols));
-        received.set((0..ranks).map(|from| by.rows(counts, from, me) * dst.cols));
-        let part = |view: View, len: usize, way: &str| {
-            let rows = len / view.cols.max(1);
-            match rows <= view.rows {
-                // Of no rows too: a rank that neither sends nor receives still has the type of the values.
-                true => Ok([view.rows(0, rows)]),
-                false => Err(outside(format!(
-                    "{}: {rows} rows are {way}, and there is room for {}",
-                    c.name, view.rows
-                ))),
-            }
+        read.extend(bytes.chunks_exact(size_of::<u32>()).map(word));
+        let part = |view: View, first: usize, rows: usize, way: &str| match first + rows <= view.rows {
+            // Of no rows too: a rank that neither sends nor receives still has the type of the values.
+            true => Ok([view.rows(first, rows)]),
+            false => Err(outside(format!(
+                "{}: {rows} rows from {first} on are {way}, and there is room for {}",
+                c.name, view.rows
+            ))),
         };
-        fill(from, part(src, parts.len(), "sent")?);
-        fill(to, part(dst, received.len(), "received")?);
+        match by {
+            ByCounts::Rows { to_experts, .. } => {
+                let shape = [counted.rows, counted.cols];
+                let rows = |from: usize, to: usize| ByCounts::rows(read, shape, to_experts, [from, to]);
+                parts.set((0..ranks).map(|to| rows(me, to) * src.cols));
+                received.set((0..ranks).map(|from| rows(from, me) * dst.cols));
+                // Rows for shadows lie before those that travel.
+                let stay = read[me * counted.cols] as usize;
+                let (sent, came) = (parts.len() / src.cols.max(1), received.len() / dst.cols.max(1));
+                let (here, there) = if to_experts { (stay, 0) } else { (0, stay) };
+                fill(from, part(src, here, sent, "sent")?);
+                fill(to, part(dst, there, came, "received")?);
+            }
+            ByCounts::Shadows { experts, .. } => {
+                let of_rank = |rank: usize| ByCounts::slots_of(read, experts, rank);
+                let all: usize = (0..ranks).map(|rank| of_rank(rank).len()).sum();
+                let mine = of_rank(me);
+                if c.kind == CollectiveKind::AllGather {
+                    *shadows = [shadows[0] + mine.len() as u32, shadows[1] + 1];
+                    let outputs = src.rows / experts.max(1);
+                    parts.set((0..ranks).map(|rank| of_rank(rank).len() * outputs * src.cols));
+                    let number = |slot: usize| read[slot] as usize - me * experts;
+                    fill(from, mine.clone().map(|slot| src.rows(number(slot) * outputs, outputs)));
+                    from.extend(mine.is_empty().then(|| src.rows(0, 0)));
+                    fill(to, part(dst, 0, all * outputs, "received")?);
+                } else {
+                    let outputs = src.rows / read.len().max(1);
+                    parts.set((0..ranks).map(|rank| of_rank(rank).len() * outputs * src.cols));
+                    received.set((0..ranks).map(|_| mine.len() * outputs * dst.cols));
+                    fill(from, part(src, 0, all * outputs, "sent")?);
+                    fill(to, part(dst, 0, ranks * mine.len() * outputs, "received")?);
+                }
+            }
+        }
         name.clone_from(&c.name);
         let collective = Collective::new(name, pattern(c.kind, parts, received));
         group.run(backend, stream(c.axis), &collective, from, to)
+    }
+
+    /// How many of this rank's experts had a shadow in a layer and micro-batch, over all of both, and of how many such choices; since this
+    /// was called last.
+    pub(crate) fn take_shadows(&mut self) -> [u32; 2] {
+        std::mem::take(&mut self.shadows)
     }
 
     /// Starts a collective of some rows of a matrix, or what this rank does in a permutation: the send is handed over before the
@@ -385,17 +422,22 @@ pub(crate) struct Staged {
     pub(crate) bytes: usize,
     /// Whether rows are exchanged: what is sent and what is received then lie one after the other.
     pub(crate) exchanges: bool,
+    /// Most views of one collective: a shadow's matrix is one.
+    views: usize,
 }
 
 impl Staged {
     pub(crate) fn of<'p>(programs: impl Iterator<Item = &'p UnitProgram>) -> Staged {
         let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));
-        let mut staged = Staged { bytes: 0, exchanges: false };
+        let mut staged = Staged { bytes: 0, exchanges: false, views: 0 };
         for node in lists.flatten() {
             let Node::Collective(c) = node else { continue };
             let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
             staged.bytes = staged.bytes.max(elements * c.src.dtype().size());
             staged.exchanges |= c.kind == CollectiveKind::AllToAll;
+            if let Some(ByCounts::Shadows { slots, .. }) = c.by_counts {
+                staged.views = staged.views.max(slots.len());
+            }
         }
         staged
     }

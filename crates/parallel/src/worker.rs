@@ -89,6 +89,9 @@ pub struct ExpertLoads<'a> {
     pub choices: &'a [u32],
     /// Those that a capacity has dropped and those that it has kept, by layer; zeros without a capacity.
     pub dropped_and_kept: &'a [[u32; 2]],
+    /// Shadows over all layers, micro-batches and groups of ranks that share experts, and ranks times choices of these; none if there may be no
+    /// shadow.
+    pub shadows: Option<[u32; 2]>,
 }
 
 /// One rank of a job. All ranks make the same calls in the same order.
@@ -385,6 +388,8 @@ impl Worker {
         feed: &mut dyn BatchSource,
     ) -> Result<LossSum, ParallelError> {
         self.forget_reloads();
+        // Those of evaluations do not count.
+        self.take_shadows();
         let step = Arc::clone(self.step_at_hand());
         let mut updates = [Update::default()];
         let rule = UpdateRule::Global { t: 0, lr: 0.0, grad_norm: f64::NAN };
@@ -519,8 +524,12 @@ impl Worker {
 
     fn expert_loads(&self) -> ExpertLoads<'_> {
         let experts = self.whole.experts.map_or(0, |experts| experts.count);
-        let (choices, drops) = self.loads.split_at((self.whole.layers * experts).min(self.loads.len()));
-        ExpertLoads { choices, dropped_and_kept: drops.as_chunks().0 }
+        let (loads, shadows) = match (self.plan.shadowing, self.loads.split_last_chunk()) {
+            (Some(_), Some((loads, shadows))) => (loads, Some(*shadows)),
+            _ => (&self.loads[..], None),
+        };
+        let (choices, drops) = loads.split_at((self.whole.layers * experts).min(loads.len()));
+        ExpertLoads { choices, dropped_and_kept: drops.as_chunks().0, shadows }
     }
 
     /// [`Worker::sum_loads`] by the passes of this rank alone.
@@ -541,7 +550,16 @@ impl Worker {
                 add(all + layer * drops, of_drops);
             });
         }
+        if self.plan.shadowing.is_some() {
+            let shadows = self.take_shadows();
+            self.loads.extend(shadows);
+        }
         self.expert_loads()
+    }
+
+    fn take_shadows(&mut self) -> [u32; 2] {
+        let add = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a + c, b + d];
+        self.chunks.iter_mut().map(|chunk| chunk.tensor.take_shadows()).fold([0; 2], add)
     }
 
     /// Sets what follows from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an

@@ -13,8 +13,17 @@
 //! Values of received rows hold at most all choices of all ranks that one rank's experts can have: N min(k, E/p) rows for N tokens of all
 //! ranks with k choices each. Kernels read the offsets and touch only the rows that have come.
 //!
+//! With [`Shadowing`] some experts are computed by every rank for its own tokens (He et al. 2022, FasterMoE): their rows come first among the
+//! rows of this rank's tokens and are not exchanged. A forward pass chooses them by the rows of all ranks and gathers their matrices; a backward
+//! pass sends each rank's gradient of them to the rank that has the expert, which adds them in the order of the ranks. Operators between are
+//! there twice: on rows that came, and on rows of shadows.
+//!
+//! | rows | order | made by | read by |
+//! |---|---|---|---|
+//! | for shadows | shadow, token, choice | dispatch, gradients of a combination, products of shadows | products of shadows, combination |
+//!
 //! Bits: rows are computed one by one and combined in the order of the choices of a token, so they do not depend on the ranks. The
-//! gradient of an expert is the sum over the ranks' rows, in the order of the ranks.
+//! gradient of an expert is the sum over the ranks' rows, in the order of the ranks, with and without a shadow.
 
 use crate::node::{ByCounts, Collective, CollectiveKind, Launch, Node};
 use crate::rank::Rank;
@@ -22,15 +31,27 @@ use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use bessemer_mesh::{Axis, Dim, Form, Placement, PositionOrder, even};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{AssignRows, Op, ReceivedGroups, Rule};
+use bessemer_tensor::op::{
+    AddShadowGradients, AssignRows, ChooseShadows, ExpertSize, GroupedLinear, Op, ReceivedGroups, Rule,
+    ShadowCosts, ShadowRates, ShadowRows,
+};
 use bessemer_units::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Experts that every rank may compute for its own tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shadowing {
+    /// Most of a layer.
+    pub slots: usize,
+    /// By which they are chosen.
+    pub rates: ShadowRates,
+}
+
 /// Tokens whose rows the ranks of an axis exchange in one pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ExchangedTokens {
-    /// Every rank has as many as the unit.
-    EachRank,
+    /// Every rank has as many as the unit, and may compute shadows for them.
+    EachRank(Option<Shadowing>),
     /// One rank has at most so many, the others have none.
     OneRank(usize),
 }
@@ -120,6 +141,110 @@ impl Sides {
     }
 }
 
+/// Sizes of the experts of a unit, whose lists are those of one rank with all experts.
+fn expert_size(unit: &UnitProgram, experts: usize) -> ExpertSize {
+    let mut stacks: BTreeMap<usize, GroupedLinear> = BTreeMap::new();
+    let mut row_bytes = 0;
+    for op in unit.lists.iter().flatten().filter_map(Node::op) {
+        match op {
+            Op::GroupedLinear(o) => {
+                stacks.insert(o.weight.buffer.id as usize, *o);
+            }
+            Op::Dispatch(o) => row_bytes = o.out.cols * o.out.dtype().size(),
+            _ => {}
+        }
+    }
+    let flops = |o: &GroupedLinear| 2.0 * (o.x.cols * o.out.cols) as f64;
+    let bytes: u64 = stacks.values().map(|o| o.weight.bytes()).sum();
+    ExpertSize {
+        row_flops: stacks.values().map(flops).sum(),
+        row_bytes: row_bytes as f64,
+        bytes: bytes as f64 / experts as f64,
+    }
+}
+
+/// What a rank has of shadows.
+struct Shadows {
+    costs: ShadowCosts,
+    /// Experts, and the offsets of their rows.
+    rows: ShadowRows,
+    /// Offsets of all ranks' rows that are exchanged.
+    routed: View,
+    /// By value of received rows that no exchange makes or reads: the value of the rows for shadows.
+    values: BTreeMap<usize, usize>,
+    /// By stack of matrices: the matrices of shadows.
+    matrices: BTreeMap<usize, View>,
+    /// By gradient of a stack: that of the shadows' matrices, and what all ranks have made of those of this rank's experts.
+    gradients: BTreeMap<usize, [View; 2]>,
+}
+
+impl Shadows {
+    fn new(
+        unit: &mut UnitProgram,
+        rank: Rank,
+        assigned: &AssignRows,
+        (of_experts, sides): (&BTreeSet<usize>, &Sides),
+        shadowing: Shadowing,
+    ) -> Shadows {
+        let (ranks, choices) = (rank.degree, assigned.experts.len());
+        let experts = assigned.offsets.cols - 1;
+        let slots = shadowing.slots.min(experts);
+        let costs = ShadowCosts::new(expert_size(unit, experts), shadowing.rates, ranks);
+        let offsets = assigned.offsets.buffer.id as usize;
+        let mut counts = |name: &str, dims| add_like(unit, offsets, name, dims, None);
+        let rows =
+            ShadowRows { slots: counts("slots", [1, slots]), offsets: counts("shadows", [1, slots + 1]) };
+        let routed = counts("routed", [ranks, experts + 1]);
+        let values = of_experts.iter().filter(|id| !sides.sent.contains(id)).map(|id| {
+            let dims = [choices, unit.values[*id].cols];
+            (*id, add_like(unit, *id, "shadows", dims, None).buffer.id as usize)
+        });
+        let values = values.collect();
+        let (mut matrices, mut gradients) = (BTreeMap::new(), BTreeMap::new());
+        for id in &sides.stacks {
+            let &Value { rows, cols, class, .. } = &unit.values[*id];
+            let outputs = rows / experts;
+            let mut of_slots = |name: &str, copies: usize, dtype| {
+                let view = add_like(unit, *id, name, [copies * slots * outputs, cols], dtype);
+                let layout = &mut unit.values[view.buffer.id as usize].layout;
+                *layout = layout.with(rank.axis, Placement::Replicate);
+                view
+            };
+            match class {
+                Class::Parameter(_) => {
+                    matrices.insert(*id, of_slots("shadows", 1, None));
+                }
+                _ => {
+                    let f32 = Some(DType::F32);
+                    gradients.insert(*id, [of_slots("shadows", 1, f32), of_slots("terms", ranks, f32)]);
+                }
+            }
+        }
+        Shadows { costs, rows, routed, values, matrices, gradients }
+    }
+}
+
+/// Adds a value of the unit's own that is like another one but for its size and, if one is given, its type.
+fn add_like(
+    unit: &mut UnitProgram,
+    like: usize,
+    name: &str,
+    [rows, cols]: [usize; 2],
+    dtype: Option<DType>,
+) -> View {
+    let like = &unit.values[like];
+    let columns = if cols == like.cols { like.form.dims[1].clone() } else { Dim::plain(cols) };
+    unit.add(Value {
+        name: format!("{}.{name}", like.name),
+        class: Class::Local,
+        dtype: dtype.unwrap_or(like.dtype),
+        form: Form { dims: vec![Dim::plain(rows), columns] },
+        rows,
+        cols,
+        ..like.clone()
+    })
+}
+
 struct Spreading<'a> {
     unit: &'a mut UnitProgram,
     rank: Rank,
@@ -133,6 +258,7 @@ struct Spreading<'a> {
     /// Groups of the received rows.
     groups: View,
     experts: usize,
+    shadows: Option<Shadows>,
     phase: Phase,
     list: Vec<Node>,
     next: usize,
@@ -145,13 +271,15 @@ impl<'a> Spreading<'a> {
         assigned: &AssignRows,
         tokens: ExchangedTokens,
     ) -> Spreading<'a> {
-        let Sides { sent, mut received, stacks } = Sides::of(unit);
+        let sides = Sides::of(unit);
+        let Sides { sent, received, stacks } = &sides;
+        let mut received = received.clone();
         let (ranks, choices) = (rank.degree, assigned.experts.cols);
         let experts = assigned.offsets.cols - 1;
         let here = experts / ranks;
-        let tokens = match tokens {
-            ExchangedTokens::EachRank => assigned.experts.rows * ranks,
-            ExchangedTokens::OneRank(most) => most,
+        let (tokens, shadowing) = match tokens {
+            ExchangedTokens::EachRank(shadowing) => (assigned.experts.rows * ranks, shadowing),
+            ExchangedTokens::OneRank(most) => (most, None),
         };
         let room = tokens * choices.min(here);
         // Operators on single rows, between the products of an expert, follow these.
@@ -162,6 +290,9 @@ impl<'a> Spreading<'a> {
                 received.extend(operands.iter().map(|o| o.view.buffer.id as usize));
             }
         }
+        let shadows = shadowing
+            .filter(|of| of.slots > 0)
+            .map(|of| Shadows::new(unit, rank, assigned, (&received, &sides), of));
         let mut crossing = BTreeMap::new();
         for id in received.clone() {
             let Value { form, rows, .. } = &mut unit.values[id];
@@ -178,27 +309,31 @@ impl<'a> Spreading<'a> {
                 (form.dims[0], *rows) = (Dim::plain(room), room);
             }
         }
-        for id in &stacks {
+        for id in stacks {
             let value = &mut unit.values[*id];
             value.rows /= ranks;
             let part = even(value.form.dims[0].len(), ranks, rank.index);
             value.form.dims[0] = value.form.dims[0].of_range(part);
             value.layout = value.layout.with(rank.axis, Placement::Shard { dim: 0 });
         }
-        let like = unit.values[assigned.offsets.buffer.id as usize].clone();
-        let of_all = |name: &str, [rows, cols]: [usize; 2]| Value {
-            name: format!("{}.{name}", like.name),
-            class: Class::Local,
-            dtype: DType::U32,
-            form: Form::plain(&[rows, cols]),
-            rows,
-            cols,
-            ..like.clone()
-        };
-        let offsets = unit.add(of_all("all", [ranks, experts + 1]));
-        let groups = unit.add(of_all("received", [1, ranks * here + 1]));
+        let assigned = assigned.offsets.buffer.id as usize;
+        let offsets = add_like(unit, assigned, "all", [ranks, experts + 1], None);
+        let groups = add_like(unit, assigned, "received", [1, ranks * here + 1], None);
         let (phase, list) = (Phase::Forward, Vec::new());
-        Spreading { unit, rank, crossing, received, stacks, offsets, groups, experts, phase, list, next: 0 }
+        Spreading {
+            unit,
+            rank,
+            crossing,
+            received,
+            stacks: sides.stacks,
+            offsets,
+            groups,
+            experts,
+            shadows,
+            phase,
+            list,
+            next: 0,
+        }
     }
 
     /// The view of what an operator of an expert touches.
@@ -219,23 +354,55 @@ impl<'a> Spreading<'a> {
             return self.of_tokens(launch);
         }
         let made: Vec<View> = written(&launch.op);
+        let of_shadows = self.of_shadows(&launch.op);
         launch.op.for_each_view(&mut |view| self.on_experts(view));
-        let live = Some(self.groups.columns(self.groups.cols - 1, 1));
-        match &mut launch.op {
-            Op::GroupedLinear(o) => o.offsets = self.groups,
-            Op::GroupedLinearBackwardInput(o) => o.offsets = self.groups,
-            Op::GroupedLinearBackwardWeight(o) => o.offsets = self.groups,
-            Op::Gated(o) => o.live = live,
-            Op::GatedBackward(o) => o.live = live,
-            _ => {}
-        }
+        let live = self.groups.columns(self.groups.cols - 1, 1);
+        by_groups(&mut launch.op, self.groups, live);
         self.list.push(Node::Launch(launch));
+        if let Some(op) = of_shadows {
+            self.list.push(Node::launch(op.clone()));
+            if let Op::GroupedLinearBackwardWeight(o) = op {
+                self.return_gradients(o.dweight, made[0].buffer.id as usize);
+            }
+        }
         for view in made {
             let id = view.buffer.id as usize;
             if let Some(received) = self.crossing.get(&id).copied() {
                 self.exchange(id, received, false);
             }
         }
+    }
+
+    /// The same operator of experts on the rows for shadows.
+    fn of_shadows(&self, op: &Op) -> Option<Op> {
+        let shadows = self.shadows.as_ref()?;
+        let mut op = op.clone();
+        op.for_each_view(&mut |view| {
+            let id = view.buffer.id as usize;
+            if let Some(id) = shadows.values.get(&id) {
+                let value = &self.unit.values[*id];
+                *view = View { buffer: value.buffer(*id), rows: value.rows, ..*view };
+            } else if let Some(matrices) = shadows.matrices.get(&id) {
+                *view = *matrices;
+            } else if let Some([gradient, _]) = shadows.gradients.get(&id) {
+                *view = *gradient;
+            }
+        });
+        let offsets = shadows.rows.offsets;
+        by_groups(&mut op, offsets, offsets.columns(offsets.cols - 1, 1));
+        Some(op)
+    }
+
+    /// Sends the gradient of shadows to the ranks that have the experts, and adds what comes to theirs.
+    fn return_gradients(&mut self, gradient: View, dweight: usize) {
+        let Some(Shadows { rows, gradients, .. }) = &self.shadows else { return };
+        let (slots, terms) = (rows.slots, gradients[&dweight][1]);
+        let experts = self.experts / self.rank.degree;
+        let by = ByCounts::Shadows { slots, experts };
+        self.collective(CollectiveKind::AllToAll, (gradient, terms), Some(by));
+        let dweight = self.unit.values[dweight].view(dweight);
+        let first = self.rank.index * experts;
+        self.list.push(Node::launch(AddShadowGradients { terms, slots, first, experts, dweight }));
     }
 
     /// An operator on rows of this rank's tokens.
@@ -256,24 +423,41 @@ impl<'a> Spreading<'a> {
     }
 
     fn gather_offsets(&mut self, op: &AssignRows) {
-        let offsets = self.offsets;
-        self.collective(CollectiveKind::AllGather, (op.offsets, offsets), None);
-        let first = self.rank.index * (self.experts / self.rank.degree);
-        let groups = ReceivedGroups { offsets, first, groups: self.groups };
+        self.collective(CollectiveKind::AllGather, (op.offsets, self.offsets), None);
+        let experts = self.experts / self.rank.degree;
+        if let Some(&Shadows { costs, rows, routed, .. }) = self.shadows.as_ref() {
+            let offsets = self.offsets;
+            self.list.push(Node::launch(ChooseShadows { offsets, costs, slots: rows.slots, routed }));
+            self.list.push(Node::launch(AssignRows { shadows: Some(rows), ..*op }));
+        }
+        let first = self.rank.index * experts;
+        let groups = ReceivedGroups { offsets: self.exchanged_offsets(), first, groups: self.groups };
         self.list.push(Node::launch(groups));
+        let Some(shadows) = &self.shadows else { return };
+        let by = ByCounts::Shadows { slots: shadows.rows.slots, experts };
+        let stack = |id: usize| self.unit.values[id].view(id);
+        let gathers: Vec<_> = shadows.matrices.iter().map(|(id, matrices)| (stack(*id), *matrices)).collect();
+        for sides in gathers {
+            self.collective(CollectiveKind::AllGather, sides, Some(by));
+        }
+    }
+
+    /// Offsets of all ranks' rows that are exchanged.
+    fn exchanged_offsets(&self) -> View {
+        self.shadows.as_ref().map_or(self.offsets, |shadows| shadows.routed)
     }
 
     fn exchange(&mut self, sent: usize, received: usize, to_experts: bool) {
         let view = |id: usize| self.unit.values[id].view(id);
         let (sent, received) = (view(sent), view(received));
         let sides = if to_experts { (sent, received) } else { (received, sent) };
-        let by = ByCounts { offsets: self.offsets, to_experts };
+        let by = ByCounts::Rows { offsets: self.exchanged_offsets(), to_experts };
         self.collective(CollectiveKind::AllToAll, sides, Some(by));
     }
 
     fn collective(&mut self, kind: CollectiveKind, (src, dst): (View, View), by_counts: Option<ByCounts>) {
-        let value = &self.unit.values
-            [if by_counts.is_some_and(|by| !by.to_experts) { dst } else { src }.buffer.id as usize];
+        let back = matches!(by_counts, Some(ByCounts::Rows { to_experts: false, .. }));
+        let value = &self.unit.values[if back { dst } else { src }.buffer.id as usize];
         let whole = Collective {
             id: self.next,
             kind,
@@ -306,6 +490,18 @@ pub(crate) fn has_counted_rows(unit: &UnitProgram, id: usize) -> bool {
             });
             counts && node.touches().iter().any(|touch| touch.value() == id)
         })
+}
+
+/// Lets an operator of experts read so many rows of each group.
+fn by_groups(op: &mut Op, offsets: View, live: View) {
+    match op {
+        Op::GroupedLinear(o) => o.offsets = offsets,
+        Op::GroupedLinearBackwardInput(o) => o.offsets = offsets,
+        Op::GroupedLinearBackwardWeight(o) => o.offsets = offsets,
+        Op::Gated(o) => o.live = Some(live),
+        Op::GatedBackward(o) => o.live = Some(live),
+        _ => {}
+    }
 }
 
 /// Whether an operator reads or makes rows with the matrices of experts.

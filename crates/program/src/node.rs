@@ -101,25 +101,70 @@ struct BlockColumns {
     local: DimRange,
 }
 
-/// Rows that are exchanged by counts: those of this rank's tokens by expert, for those of all ranks' tokens for its experts. Each of p
-/// ranks has E/p experts, the first rank the first ones. What comes from one rank lies behind what comes from the one before; rows
-/// behind the last one that comes are not written.
+/// Parts of a collective that are counted on the device. Each of p ranks has E/p experts, the first rank the first ones; what comes from one
+/// rank lies behind what comes from the one before, and rows behind the last one that comes are not written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ByCounts {
-    /// u32 `[p, E + 1]`: rows `offsets[r, e] .. offsets[r, e + 1]` of rank r are for expert e.
-    pub offsets: View,
-    /// Rows go to the ranks of their experts; otherwise back.
-    pub to_experts: bool,
+pub enum ByCounts {
+    /// An all-to-all of rows: those of this rank's tokens by expert, for those of all ranks' tokens for its experts.
+    Rows {
+        /// u32 `[p, E + 1]`: rows `offsets[r, e] .. offsets[r, e + 1]` of rank r are for expert e. Rows before the first are not exchanged.
+        offsets: View,
+        /// Rows go to the ranks of their experts; otherwise back.
+        to_experts: bool,
+    },
+    /// Matrices of shadowed experts: an all-gather of those of this rank for those of all slots, or an all-to-all of gradients of all slots
+    /// for what all ranks have made of this rank's.
+    Shadows {
+        /// u32 `[1, S]`, as of [`bessemer_tensor::op::ChooseShadows`].
+        slots: View,
+        /// E/p.
+        experts: usize,
+    },
 }
 
 impl ByCounts {
-    /// Rows that rank `from` sends rank `to`; `offsets` has the values of [`ByCounts::offsets`].
-    pub fn rows(&self, offsets: &[u32], from: usize, to: usize) -> usize {
-        let (ranks, columns) = (self.offsets.rows, self.offsets.cols);
-        let (tokens, experts) = if self.to_experts { (from, to) } else { (to, from) };
+    /// The counts.
+    pub fn view(&self) -> View {
+        match self {
+            ByCounts::Rows { offsets, .. } => *offsets,
+            ByCounts::Shadows { slots, .. } => *slots,
+        }
+    }
+
+    fn view_mut(&mut self) -> &mut View {
+        match self {
+            ByCounts::Rows { offsets, .. } => offsets,
+            ByCounts::Shadows { slots, .. } => slots,
+        }
+    }
+
+    /// Name of the counts among the operands.
+    fn name(&self) -> &'static str {
+        match self {
+            ByCounts::Rows { .. } => "offsets",
+            ByCounts::Shadows { .. } => "slots",
+        }
+    }
+
+    /// Rows that rank `from` sends rank `to`, of E experts on p ranks; `offsets` has the values of `[p, E + 1]`.
+    pub fn rows(
+        offsets: &[u32],
+        [ranks, columns]: [usize; 2],
+        to_experts: bool,
+        [from, to]: [usize; 2],
+    ) -> usize {
+        let (tokens, experts) = if to_experts { (from, to) } else { (to, from) };
         let here = (columns - 1) / ranks;
         let at = |expert: usize| offsets[tokens * columns + expert] as usize;
         at((experts + 1) * here).saturating_sub(at(experts * here))
+    }
+
+    /// Slots with experts of a rank that has `experts`: they follow each other. `slots` has their values.
+    pub fn slots_of(slots: &[u32], experts: usize, rank: usize) -> Range<usize> {
+        let here = rank * experts..(rank + 1) * experts;
+        let of_rank = |slot: &u32| here.contains(&(*slot as usize));
+        let first = slots.iter().position(of_rank).unwrap_or(0);
+        first..first + slots[first..].iter().take_while(|slot| of_rank(slot)).count()
     }
 }
 
@@ -142,7 +187,7 @@ pub struct Collective {
     pub columns: Vec<Block>,
     /// Of a permutation: by rank, what it sends. Empty for other kinds.
     pub messages: Messages,
-    /// Of an all-to-all: parts that are counted on the device, of rows by expert.
+    /// Parts that are counted on the device.
     pub by_counts: Option<ByCounts>,
     /// View that is read.
     pub src: View,
@@ -390,7 +435,7 @@ impl Node {
                 vec![touch("values", c.src, Access::Update)]
             }
             Node::Collective(c) | Node::Start(c) => {
-                let counts = c.by_counts.map(|by| touch("offsets", by.offsets, Access::Read));
+                let counts = c.by_counts.map(|by| touch(by.name(), by.view(), Access::Read));
                 let both = sides([touch("src", c.src, Access::Read), touch("dst", c.dst, Access::Write)]);
                 counts.into_iter().chain(both).collect()
             }
@@ -427,7 +472,7 @@ impl Node {
             Node::Collective(c) | Node::Start(c) => {
                 f(&mut c.src);
                 f(&mut c.dst);
-                c.by_counts.iter_mut().for_each(|by| f(&mut by.offsets));
+                c.by_counts.iter_mut().for_each(|by| f(by.view_mut()));
             }
             Node::Wait { src, dst, .. } => {
                 f(src);

@@ -211,7 +211,7 @@ pub fn run(
                 backend.launch(Stream::Compute, &op)?;
             }
             Node::Collective(c) => match &c.by_counts {
-                Some(by) => ranks.exchange(backend, c, at(&by.offsets), (at(&c.src), at(&c.dst)))?,
+                Some(by) => ranks.exchange(backend, c, at(&by.view()), (at(&c.src), at(&c.dst)))?,
                 None => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
             },
             Node::Start(c) => ranks.start(backend, c, at(&c.src), at(&c.dst))?,

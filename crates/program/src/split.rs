@@ -1,8 +1,8 @@
 //! The pass `split`: a backward pass into its input part and its weight part (Qi et al. 2024, Zero Bubble Pipeline
 //! Parallelism).
 //!
-//! The weight part has the gradients of the layers' matrices and their biases; everything else, collectives too, is in the
-//! input part. What the weight part reads stays in memory between the two: a value that the input part would overwrite, or
+//! The weight part has the gradients of the layers' matrices and their biases, and what reads those of shadows; everything else, other
+//! collectives too, is in the input part. What the weight part reads stays in memory between the two: a value that the input part would overwrite, or
 //! that belongs to the residual stream, is copied where the weight part would have read it.
 
 use crate::node::Node;
@@ -10,12 +10,21 @@ use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Copy, Op};
+use std::collections::BTreeSet;
 
 /// Fills [`Phase::BackwardInput`] and [`Phase::BackwardWeight`] from [`Phase::Backward`].
 pub fn split(unit: &mut UnitProgram) {
     let backward = unit.list(Phase::Backward).to_vec();
     let (mut input, mut weight) = (Vec::with_capacity(backward.len()), Vec::new());
+    // Gradients that other nodes of the list read: of shadows, which go to other ranks.
+    let mut later: BTreeSet<usize> = BTreeSet::new();
     for (at, node) in backward.iter().enumerate() {
+        let touches = || node.touches().into_iter();
+        if touches().any(|touch| touch.access == Access::Read && later.contains(&touch.value())) {
+            later.extend(touches().filter(|touch| touch.access != Access::Read).map(|touch| touch.value()));
+            weight.push(node.clone());
+            continue;
+        }
         let mut op = match node.op() {
             Some(op @ (Op::LinearBackwardWeight(_) | Op::GroupedLinearBackwardWeight(_))) => op.clone(),
             _ => {
@@ -35,6 +44,9 @@ pub fn split(unit: &mut UnitProgram) {
                 *operand = copy;
             }
         }
+        let operands = op.operands();
+        let made = operands.iter().filter(|o| o.access != Access::Read).map(|o| o.view.buffer.id as usize);
+        later.extend(made.filter(|id| unit.values[*id].class == Class::Local));
         weight.push(Node::launch(op));
     }
     unit.lists[Phase::BackwardInput.index()] = input;

@@ -369,7 +369,8 @@ impl Checking<'_> {
                 operand.access == Access::Update && value.parameter.is_some() && written
             };
             let parameter = matches!(value.class, Class::Gradient(_)) || begun();
-            let term = || matches!(op, Op::Add(_) | Op::Copy(_)) && value.parameter.is_some();
+            let adds = || matches!(op, Op::Add(_) | Op::Copy(_) | Op::AddShadowGradients(_));
+            let term = || adds() && value.parameter.is_some();
             let placement = match operand.access {
                 _ if parameter => match value.placement(axis) {
                     Placement::Partial { .. } => Placement::Replicate,

@@ -30,7 +30,7 @@ impl Checking<'_> {
     pub(crate) fn other_axis(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
         if let Some(by) = c.by_counts {
-            self.readable(at, &by.offsets)?;
+            self.readable(at, &by.view())?;
         }
         let placement = match &self.states[src] {
             // This rank only receives.

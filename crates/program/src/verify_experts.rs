@@ -9,10 +9,13 @@
 //! | a gradient of an expert from rows of this rank alone, any other from received rows | terms are missing, or are other parameters' |
 //! | a sum over this axis within a list | data-parallel reductions follow the lists |
 //! | an operator that touches rows that have not come | it has no count of them |
+//! | rows numbered without shadows, or exchanged by such counts, where there are shadows | rows for shadows would travel |
+//! | rows without those for shadows, or without those that come back | some of them have not been written |
+//! | matrices of shadows that were not gathered, gradients of shadows that stay | other ranks have the expert |
 //!
 //! Counts of another micro-batch, and nodes in another order, have other versions ([`crate::seal`]).
 
-use crate::node::{Collective, CollectiveKind, Node};
+use crate::node::{ByCounts, Collective, CollectiveKind, Node};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
@@ -20,7 +23,7 @@ use crate::verify::Violation;
 use bessemer_mesh::Placement;
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op, Rule};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Contents of a value with regard to the axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,26 @@ enum Holds {
     Offsets,
     /// Offsets of all ranks' rows.
     AllOffsets,
+    /// Places of rows, where shadows are chosen by their number.
+    Unshadowed,
+    /// Shadowed experts.
+    Choice,
+    /// Offsets of all ranks' rows that are exchanged, where others are those of shadows.
+    Routed,
+    /// Offsets of this rank's rows for shadows.
+    ShadowOffsets,
+    /// Matrices of shadows.
+    ShadowMatrices,
+    /// This rank's gradient of the matrices of shadows.
+    ShadowGradient,
+    /// What all ranks have made of the gradients of this rank's experts.
+    ShadowTerms,
+    /// Rows for shadows, by shadow.
+    ShadowRows,
+    /// As [`Holds::Sent`], without rows for shadows.
+    WithoutShadows,
+    /// As [`Holds::Sent`], of which rows for shadows alone are there.
+    ShadowsAlone,
     /// Groups of the rows that have come.
     Groups,
     /// Rows of this rank's tokens, by expert.
@@ -50,6 +73,16 @@ impl Holds {
             Holds::Experts => "of some experts",
             Holds::Offsets => "offsets of this rank's rows",
             Holds::AllOffsets => "offsets of all ranks' rows",
+            Holds::Unshadowed => "places of rows before shadows were chosen",
+            Holds::Choice => "shadowed experts",
+            Holds::Routed => "offsets of all ranks' rows that are exchanged",
+            Holds::ShadowOffsets => "offsets of rows for shadows",
+            Holds::ShadowMatrices => "matrices of shadows",
+            Holds::ShadowGradient => "this rank's gradient of shadows",
+            Holds::ShadowTerms => "terms of gradients of all ranks",
+            Holds::ShadowRows => "rows for shadows",
+            Holds::WithoutShadows => "rows of this rank's tokens by expert without those for shadows",
+            Holds::ShadowsAlone => "rows of this rank's tokens for shadows",
             Holds::Groups => "groups of received rows",
             Holds::Sent => "rows of this rank's tokens by expert",
             Holds::Received => "rows for this rank's experts",
@@ -62,6 +95,16 @@ impl Holds {
 /// # Errors
 /// The first node that is wrong, with the value's name.
 pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Result<(), Box<Violation>> {
+    let shadows = unit.lists.iter().flatten().any(|node| matches!(node.op(), Some(Op::ChooseShadows(_))));
+    let tokens = |node: &Node| match node {
+        Node::Collective(c) => match c.by_counts? {
+            ByCounts::Rows { to_experts, .. } => Some(if to_experts { c.src } else { c.dst }),
+            ByCounts::Shadows { .. } => None,
+        },
+        _ => None,
+    };
+    let sent: BTreeSet<u32> =
+        unit.lists.iter().flatten().filter_map(tokens).map(|view| view.buffer.id).collect();
     let mut after: Option<Vec<Holds>> = None;
     let mut away = BTreeMap::new();
     for &phase in phases {
@@ -74,9 +117,19 @@ pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Resul
             Class::Parameter(_) if sharded(unit, id, rank) => Holds::Experts,
             _ => Holds::Own,
         });
-        let mut check = CheckingExperts { unit, rank, phase, holds: holds.collect(), away: &mut away };
+        let holds = holds.collect();
+        let mut check = CheckingExperts { unit, rank, phase, shadows, sent: &sent, holds, away: &mut away };
         for (at, node) in unit.list(phase).iter().enumerate() {
             check.node(at, node)?;
+        }
+        let left =
+            check.holds.iter().position(|holds| matches!(holds, Holds::ShadowGradient | Holds::ShadowTerms));
+        if let Some(id) = left {
+            return Err(check.wrong(
+                unit.list(phase).len(),
+                id,
+                "does not reach the gradient of the expert".into(),
+            ));
         }
         if matches!(phase, Phase::Forward | Phase::BackwardInput) {
             after = Some(check.holds);
@@ -93,6 +146,10 @@ struct CheckingExperts<'a> {
     unit: &'a UnitProgram,
     rank: Rank,
     phase: Phase,
+    /// The unit has shadows.
+    shadows: bool,
+    /// Values of rows of this rank's tokens.
+    sent: &'a BTreeSet<u32>,
     holds: Vec<Holds>,
     /// By place in the second memory.
     away: &'a mut BTreeMap<u64, Holds>,
@@ -155,18 +212,30 @@ impl CheckingExperts<'_> {
                 self.expect(at, &c.src, Holds::Offsets)?;
                 self.set(&c.dst, Holds::AllOffsets);
             }
-            (CollectiveKind::AllToAll, Some(by)) => {
-                self.expect(at, &by.offsets, Holds::AllOffsets)?;
-                let (from, to) = match by.to_experts {
-                    true => (Holds::Sent, Holds::Received),
-                    false => (Holds::Received, Holds::Sent),
-                };
-                self.expect(at, &c.src, from)?;
+            (CollectiveKind::AllToAll, Some(ByCounts::Rows { offsets, to_experts })) => {
+                self.expect(at, &offsets, self.routed())?;
+                self.expect(at, &c.src, if to_experts { Holds::Sent } else { Holds::Received })?;
                 if c.src.cols != c.dst.cols {
                     let problem = "has another width than what it is exchanged for".into();
                     return Err(self.wrong(at, c.src.buffer.id as usize, problem));
                 }
-                self.set(&c.dst, to);
+                match to_experts {
+                    true => self.set(&c.dst, Holds::Received),
+                    false => self.arrive(&c.dst, [Holds::WithoutShadows, Holds::ShadowsAlone]),
+                }
+            }
+            (CollectiveKind::AllGather, Some(ByCounts::Shadows { slots, experts })) => {
+                self.expect(at, &slots, Holds::Choice)?;
+                self.expect(at, &c.src, Holds::Experts)?;
+                self.divides(at, &c.src, experts)?;
+                self.set(&c.dst, Holds::ShadowMatrices);
+            }
+            (CollectiveKind::AllToAll, Some(ByCounts::Shadows { slots, experts })) => {
+                self.expect(at, &slots, Holds::Choice)?;
+                self.expect(at, &c.src, Holds::ShadowGradient)?;
+                self.divides(at, &c.dst, experts)?;
+                self.set(&c.src, Holds::Nothing);
+                self.set(&c.dst, Holds::ShadowTerms);
             }
             (kind, _) => {
                 let (id, axis) = (c.src.buffer.id as usize, c.axis);
@@ -176,17 +245,69 @@ impl CheckingExperts<'_> {
         Ok(())
     }
 
+    /// Offsets by which rows are exchanged.
+    fn routed(&self) -> Holds {
+        if self.shadows { Holds::Routed } else { Holds::AllOffsets }
+    }
+
+    /// Some rows of this rank's tokens are written: with those that are there already, if they are the others, all are.
+    fn arrive(&mut self, view: &View, [these, others]: [Holds; 2]) {
+        let found = self.holds[view.buffer.id as usize];
+        self.set(view, if found == others || !self.shadows { Holds::Sent } else { these });
+    }
+
+    /// Refuses a stack of another rank's experts, or of a part of them.
+    fn divides(&self, at: usize, stack: &View, experts: usize) -> Result<(), Box<Violation>> {
+        let all = self.unit.values[stack.buffer.id as usize].rows;
+        match stack.rows == all && experts > 0 && all.is_multiple_of(experts) {
+            true => Ok(()),
+            false => {
+                let problem = format!("is not a stack of {experts} experts");
+                Err(self.wrong(at, stack.buffer.id as usize, problem))
+            }
+        }
+    }
+
     fn op(&mut self, at: usize, op: &Op) -> Result<(), Box<Violation>> {
-        use Holds::{AllOffsets, Experts, Groups, Offsets, Own, Received, Sent};
+        use Holds::{AllOffsets, Choice, Experts, Groups, Offsets, Own, Received, Sent};
         match op {
             Op::AssignRows(o) => {
                 self.expect(at, &o.experts, Own)?;
-                self.set(&o.rows, Own);
-                self.set(&o.sources, Own);
+                let places = match (self.shadows, &o.shadows) {
+                    (true, None) => Holds::Unshadowed,
+                    _ => Own,
+                };
+                self.set(&o.rows, places);
+                self.set(&o.sources, places);
                 self.set(&o.offsets, Offsets);
+                if let Some(shadows) = &o.shadows {
+                    self.expect(at, &shadows.slots, Choice)?;
+                    self.set(&shadows.offsets, Holds::ShadowOffsets);
+                    // Counted with shadows: no offsets of all ranks come from these.
+                    self.set(&o.offsets, Own);
+                }
+            }
+            Op::ChooseShadows(o) => {
+                self.expect(at, &o.offsets, AllOffsets)?;
+                self.set(&o.slots, Choice);
+                self.set(&o.routed, Holds::Routed);
+            }
+            Op::AddShadowGradients(o) => {
+                self.expect(at, &o.terms, Holds::ShadowTerms)?;
+                self.expect(at, &o.slots, Choice)?;
+                self.expect(at, &o.dweight, Experts)?;
+                let experts = o.experts * self.rank.degree;
+                if o.first != self.rank.index * o.experts {
+                    let problem = format!(
+                        "adds gradients of other experts than those of rank {} of {experts}",
+                        self.rank.index
+                    );
+                    return Err(self.wrong(at, o.dweight.buffer.id as usize, problem));
+                }
+                self.set(&o.terms, Holds::Nothing);
             }
             Op::ReceivedGroups(o) => {
-                self.expect(at, &o.offsets, AllOffsets)?;
+                self.expect(at, &o.offsets, self.routed())?;
                 let experts = (o.offsets.cols - 1) / self.rank.degree;
                 if o.first != self.rank.index * experts || o.groups.cols != self.rank.degree * experts + 1 {
                     let problem = format!("counts rows of other experts than {experts} from {} on", o.first);
@@ -220,6 +341,15 @@ impl CheckingExperts<'_> {
             }
             Op::GroupedLinear(o) => self.product(at, [&o.x, &o.offsets, &o.weight], &o.out)?,
             Op::GroupedLinearBackwardInput(o) => self.product(at, [&o.dy, &o.offsets, &o.weight], &o.dx)?,
+            Op::GroupedLinearBackwardWeight(o) if self.of_shadows(&o.offsets) => {
+                self.shadow_rows(at, &o.x)?;
+                self.shadow_rows(at, &o.dy)?;
+                if sharded(self.unit, o.dweight.buffer.id as usize, self.rank) {
+                    let problem = "is made of rows for shadows, which other ranks have".into();
+                    return Err(self.wrong(at, o.dweight.buffer.id as usize, problem));
+                }
+                self.set(&o.dweight, Holds::ShadowGradient);
+            }
             Op::GroupedLinearBackwardWeight(o) => {
                 self.expect(at, &o.x, Received)?;
                 self.expect(at, &o.dy, Received)?;
@@ -245,6 +375,15 @@ impl CheckingExperts<'_> {
         [rows, offsets, weight]: [&View; 3],
         out: &View,
     ) -> Result<(), Box<Violation>> {
+        if self.of_shadows(offsets) {
+            self.shadow_rows(at, rows)?;
+            self.expect(at, weight, Holds::ShadowMatrices)?;
+            match self.sent.contains(&out.buffer.id) {
+                true => self.arrive(out, [Holds::ShadowsAlone, Holds::WithoutShadows]),
+                false => self.set(out, Holds::ShadowRows),
+            }
+            return Ok(());
+        }
         self.expect(at, rows, Holds::Received)?;
         self.expect(at, offsets, Holds::Groups)?;
         self.expect(at, weight, Holds::Experts)?;
@@ -252,18 +391,31 @@ impl CheckingExperts<'_> {
         Ok(())
     }
 
+    /// Whether these offsets are those of rows for shadows.
+    fn of_shadows(&self, offsets: &View) -> bool {
+        self.holds[offsets.buffer.id as usize] == Holds::ShadowOffsets
+    }
+
+    /// Refuses a value that lacks the rows for shadows.
+    fn shadow_rows(&self, at: usize, view: &View) -> Result<(), Box<Violation>> {
+        let whole = self.sent.contains(&view.buffer.id);
+        self.expect(at, view, if whole { Holds::Sent } else { Holds::ShadowRows })
+    }
+
     /// An operator that is not one of a mixture: on this rank's tokens, or on single rows between the products of experts.
     fn other(&mut self, at: usize, op: &Op) -> Result<(), Box<Violation>> {
         let operands = op.operands();
         let read = || operands.iter().filter(|o| o.access != Access::Write);
         let live = |name: &str| name == Rule::LIVE;
-        let received = read().any(|o| self.holds[o.view.buffer.id as usize] == Holds::Received);
+        let of = |holds: Holds| read().any(|o| self.holds[o.view.buffer.id as usize] == holds);
+        let (rows, counts) = match (of(Holds::Received), of(Holds::ShadowRows)) {
+            (true, _) => (Holds::Received, Holds::Groups),
+            (false, true) => (Holds::ShadowRows, Holds::ShadowOffsets),
+            (false, false) => (Holds::Own, Holds::Own),
+        };
+        let counted = rows != Holds::Own;
         for o in read() {
-            let wanted = match (received, live(o.name)) {
-                (_, true) => Holds::Groups,
-                (true, false) => Holds::Received,
-                (false, false) => Holds::Own,
-            };
+            let wanted = if live(o.name) { counts } else { rows };
             let id = o.view.buffer.id as usize;
             // A gradient that is added to, or a value whose other columns are written elsewhere.
             if o.access == Access::Update && self.holds[id] == Holds::Nothing {
@@ -271,7 +423,7 @@ impl CheckingExperts<'_> {
             }
             self.expect(at, &o.view, wanted)?;
         }
-        if received && !operands.iter().any(|o| live(o.name)) {
+        if counted && !operands.iter().any(|o| live(o.name)) {
             let id = operands.iter().next().map_or(0, |o| o.view.buffer.id as usize);
             return Err(self.wrong(at, id, format!("is read by {} without a count of its rows", op.name())));
         }
@@ -284,7 +436,7 @@ impl CheckingExperts<'_> {
                     format!("is made by {}, of this rank's rows alone", op.name()),
                 ));
             }
-            self.holds[id] = if received { Holds::Received } else { Holds::Own };
+            self.holds[id] = rows;
         }
         Ok(())
     }

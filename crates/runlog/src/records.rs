@@ -264,7 +264,8 @@ pub struct Step {
     pub losses: BTreeMap<String, f64>,
     /// Loads of the experts by the step's tokens, by name: "load_max", the largest load of an expert over the mean load, averaged over
     /// layers; "load_worst", the largest of any layer; "load_entropy", the entropy of the loads over its largest value, averaged over layers;
-    /// "idle", experts of all layers that no token has chosen. Empty without experts.
+    /// "idle", experts of all layers that no token has chosen; "shadows", experts that every rank has computed, mean over layers and
+    /// micro-batches, if there may be some. Empty without experts.
     #[serde(default, with = "crate::number::losses", skip_serializing_if = "BTreeMap::is_empty")]
     pub experts: BTreeMap<String, f64>,
     /// Learning rate of the step.

@@ -21,7 +21,7 @@
 //! `stage_input`.
 //!
 //! ```text
-//! let mut stage = Decoder::of_stage(backend, &tensor_shard, stream, shape, config, &StageConfig { span, slots: 4, pending: 2, overlap: false }, None)?;
+//! let mut stage = Decoder::of_stage(backend, &tensor_shard, stream, shape, config, &StageConfig { span, slots: 4, pending: 2, overlap: false, shadowing: None }, None)?;
 //! recv into stage.stage_input(slot)?;   stage.stage_forward(backend, ranks, slot, &batch, Some(&ctx))?;   send stage.stage_output(slot)?;
 //! recv into stage.stage_output_gradient(slot)?;
 //! let (_, pending) = stage.stage_backward_input(backend, ranks, slot, first_input)?;    send stage.stage_input_gradient(slot)?;
@@ -71,13 +71,13 @@ use crate::step::{Accumulate, LossSum, StepContext, TokenBatch};
 use crate::tensor_shard::{Stream, ranks_of};
 use crate::units::StageUnit;
 use bessemer_arch::{Model, Span, TensorShard};
-use bessemer_program::{Phase, Ranks, StepValues, run};
+use bessemer_program::{Phase, Ranks, Shadowing, StepValues, run};
 use bessemer_tensor::op::{DropoutMask, IGNORED};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
 
 /// What of the model a stage holds, and for how many micro-batches at a time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StageConfig {
     /// The part of the model.
     pub span: Span,
@@ -87,6 +87,8 @@ pub struct StageConfig {
     pub pending: usize,
     /// Collectives of a tensor shard run beside products, which are made in pieces of rows.
     pub overlap: bool,
+    /// Experts that every one of the ranks that share them may compute for its own tokens.
+    pub shadowing: Option<Shadowing>,
 }
 
 /// Part of a backward pass that reads a slot.
@@ -123,7 +125,7 @@ pub enum SlotMemory {
 impl StageConfig {
     /// The whole model, for one micro-batch at a time.
     pub fn whole(model: &Model) -> StageConfig {
-        StageConfig { span: Span::whole(model), slots: 1, pending: 0, overlap: false }
+        StageConfig { span: Span::whole(model), slots: 1, pending: 0, overlap: false, shadowing: None }
     }
 
     pub(crate) fn check(&self, model: &Model, purpose: Purpose) -> Result<(), ModelError> {

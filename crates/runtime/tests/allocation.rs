@@ -33,7 +33,7 @@ fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
     let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
     let config = ActivationConfig::default();
     let make = |span| {
-        let stage = StageConfig { span, slots: 2, pending: 1, overlap: false };
+        let stage = StageConfig { span, slots: 2, pending: 1, overlap: false, shadowing: None };
         Decoder::of_stage(b, &tensor_shard, Stream::WHOLE, shape, config.clone(), &stage, None).unwrap()
     };
     model.split(2).unwrap().into_iter().map(make).collect()

@@ -163,7 +163,7 @@ impl Layer {
             }
             .into(),
         );
-        routing(AssignRows { experts, kept: None, rows, sources, offsets }.into());
+        routing(AssignRows { experts, kept: None, shadows: None, rows, sources, offsets }.into());
         routing(Dispatch { x, sources, choices: k, out: dispatched }.into());
         ops.extend(
             [

@@ -4,6 +4,7 @@
 //! Cost: k rows of the width read and written for each token and operator.
 #![allow(unsafe_code)] // rows by address
 
+use super::shadows::check_slots;
 use super::tiles::{Block, blocks};
 use crate::arena::Arena;
 use crate::ctx::Ctx;
@@ -12,7 +13,8 @@ use crate::operand::{IndexMat, Indices, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{
-    AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
+    AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_EXPERT, NO_ROW,
+    ReceivedGroups,
 };
 use std::ops::Range;
 
@@ -20,19 +22,47 @@ use std::ops::Range;
 pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> {
     let (experts, rows) = (arena.index_mat(&op.experts), arena.index_mat(&op.rows));
     let (sources, offsets) = (arena.index_mat(&op.sources), arena.index_mat(&op.offsets));
-    let groups = offsets.cols - 1;
-    experts.check("assign_rows", "experts", groups)?;
+    let count = offsets.cols - 1;
+    experts.check("assign_rows", "experts", count)?;
+    let shadows = op.shadows.map(|of| (arena.index_mat(&of.slots), arena.index_mat(&of.offsets)));
+    let slots = shadows.as_ref().map_or(0, |(slots, _)| slots.cols);
+    let shadow = |slot: usize| shadows.as_ref().map_or(NO_EXPERT, |(slots, _)| slots.get(0, slot));
+    let shadowed = |e: usize| (0..slots).any(|slot| shadow(slot) as usize == e);
+    if let Some((slots, _)) = &shadows {
+        check_slots("assign_rows", slots, count)?;
+    }
     let kept = op.kept.map(|kept| arena.index_mat(&kept));
     let all = || (0..experts.rows).flat_map(|t| (0..experts.cols).map(move |s| (t, s)));
     let is_kept = |(t, s): &(usize, usize)| kept.as_ref().is_none_or(|kept| kept.get(*t, *s) != 0);
     let choices = || all().filter(is_kept);
     (0..offsets.cols).for_each(|e| offsets.set(0, e, 0));
     choices().for_each(|(t, s)| {
-        let e = experts.get(t, s) as usize + 1;
+        let e = experts.get(t, s) as usize;
         offsets.set(0, e, offsets.get(0, e) + 1);
     });
-    (1..offsets.cols).for_each(|e| offsets.set(0, e, offsets.get(0, e) + offsets.get(0, e - 1)));
-    // Each offset counts up to the next one, and moves back after that.
+    // Numbers of rows become first rows: of shadows in the order of the slots, then of the others.
+    let mut next = 0;
+    let mut place = |e: usize| {
+        let rows = offsets.get(0, e);
+        offsets.set(0, e, next);
+        next += rows;
+        next
+    };
+    if let Some((slots, ends)) = &shadows {
+        ends.set(0, 0, 0);
+        for slot in 0..slots.cols {
+            let end = match slots.get(0, slot) {
+                NO_EXPERT => ends.get(0, slot),
+                e => place(e as usize),
+            };
+            ends.set(0, slot + 1, end);
+        }
+    }
+    let of_shadows = shadows.as_ref().map_or(0, |(_, ends)| ends.get(0, ends.cols - 1));
+    (0..count).filter(|e| !shadowed(*e)).for_each(|e| {
+        place(e);
+    });
+    // Each first row counts up to the end of its expert, which is the first row of the next one.
     choices().for_each(|(t, s)| {
         let e = experts.get(t, s) as usize;
         let row = offsets.get(0, e);
@@ -40,11 +70,16 @@ pub(crate) fn assign(arena: &Arena, op: &AssignRows) -> Result<(), TensorError> 
         rows.set(t, s, row);
         sources.set(0, row as usize, (t * experts.cols + s) as u32);
     });
-    (1..groups).rev().for_each(|e| offsets.set(0, e, offsets.get(0, e - 1)));
-    offsets.set(0, 0, 0);
+    let mut first = of_shadows;
+    for e in 0..count {
+        let end = if shadowed(e) { first } else { offsets.get(0, e) };
+        offsets.set(0, e, first);
+        first = end;
+    }
+    offsets.set(0, count, first);
     if kept.is_some() {
         all().filter(|choice| !is_kept(choice)).for_each(|(t, s)| rows.set(t, s, NO_ROW));
-        (offsets.get(0, groups) as usize..sources.cols).for_each(|row| sources.set(0, row, NO_ROW));
+        (first as usize..sources.cols).for_each(|row| sources.set(0, row, NO_ROW));
     }
     Ok(())
 }

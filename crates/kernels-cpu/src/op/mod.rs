@@ -34,6 +34,7 @@ mod rope;
 mod route;
 mod scale;
 mod sgd;
+mod shadows;
 mod skinny;
 mod sum_squares;
 mod tiles;
@@ -78,10 +79,12 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::Add(_)
         | Op::AddGatedRows(_)
         | Op::AddGatedRowsBackward(_)
+        | Op::AddShadowGradients(_)
         | Op::AssignRows(_)
         | Op::AttentionMerge(_)
         | Op::BalanceLoss(_)
         | Op::Cholesky(_)
+        | Op::ChooseShadows(_)
         | Op::Combine(_)
         | Op::CombineLogSums(_)
         | Op::CombineRows(_)
@@ -129,6 +132,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Add(o) => add::run(ctx, o),
         Op::AddGatedRows(o) => gated_rows::forward(ctx, o),
         Op::AddGatedRowsBackward(o) => gated_rows::backward(ctx, o),
+        Op::AddShadowGradients(o) => return shadows::add(ctx, o),
         Op::AssignRows(o) => return expert_rows::assign(ctx.arena, o),
         Op::Attention(o) => return attention::forward(ctx, o),
         Op::AttentionBackward(o) => return attention::backward(ctx, o),
@@ -137,6 +141,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AttentionMerge(o) => attention_merge::run(ctx, o),
         Op::BalanceLoss(o) => route::balance(ctx, o),
         Op::Cholesky(o) => cholesky::factor(ctx, o),
+        Op::ChooseShadows(o) => return shadows::choose(ctx.arena, o),
         Op::Combine(o) => combine::run(ctx, o),
         Op::CombineLogSums(o) => log_sums::run(ctx, o),
         Op::CombineRows(o) => return expert_rows::combine(ctx, o),
@@ -200,6 +205,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::Add(o) => add::reference(arena, o),
         Op::AddGatedRows(o) => gated_rows::forward_reference(arena, o),
         Op::AddGatedRowsBackward(o) => gated_rows::backward_reference(arena, o),
+        Op::AddShadowGradients(o) => return shadows::add_reference(arena, o),
         Op::AssignRows(o) => return expert_rows::assign(arena, o),
         Op::Attention(o) => return attention::reference::forward(arena, o),
         Op::AttentionBackward(o) => return attention::reference::backward(arena, o),
@@ -208,6 +214,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AttentionMerge(o) => attention_merge::reference(arena, o),
         Op::BalanceLoss(o) => route::balance_reference(arena, o),
         Op::Cholesky(o) => cholesky::factor_reference(arena, o),
+        Op::ChooseShadows(o) => return shadows::choose(arena, o),
         Op::Combine(o) => combine::reference(arena, o),
         Op::CombineLogSums(o) => log_sums::reference(arena, o),
         Op::CombineRows(o) => return expert_rows::combine_reference(arena, o),

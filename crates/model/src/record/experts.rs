@@ -271,7 +271,7 @@ impl Writer<'_> {
         if self.recording.train && self.recorder.phase() == Phase::Forward {
             self.count_drops(experts, kept);
         }
-        self.recorder.launch(AssignRows { experts: chosen, kept, rows, sources, offsets });
+        self.recorder.launch(AssignRows { experts: chosen, kept, shadows: None, rows, sources, offsets });
         let Routed { dispatched, pre, hidden, out, .. } = routed;
         let copies = Dispatch { x: input, sources, choices: experts.candidates(), out: dispatched };
         self.recorder.launch(copies);

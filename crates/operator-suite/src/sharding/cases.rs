@@ -345,6 +345,10 @@ fn experts(m: &mut Maker) {
     let groups = m.index_mat(1, 3, |_| 0);
     let two = m.index_mat(2, 4, |i| i % 4);
     m.case("", ReceivedGroups { offsets: two, first: 2, groups });
+    let (slots, routed) = (m.index_mat(1, 2, |_| 0), m.index_mat(2, 5, |_| 0));
+    let two = m.index_mat(2, 5, |i| [0, 1, 5, 6, 6, 0, 0, 4, 5, 7][i]);
+    let costs = ShadowCosts { row_products: 10, row_exchanges: 0, shadow: 1, owned: 0 };
+    m.case("", ChooseShadows { offsets: two, costs, slots, routed });
     let mut order: Vec<usize> = (0..r).collect();
     order.sort_by_key(|i| chosen(*i));
     let row_of = |i: usize| order.iter().position(|j| *j == i).unwrap();
@@ -355,9 +359,28 @@ fn experts(m: &mut Maker) {
     for kept in [None, Some(kept)] {
         m.case(
             &format!("kept {}", kept.is_some()),
-            AssignRows { experts, kept, rows: made_rows, sources: made_sources, offsets: made_offsets },
+            AssignRows {
+                experts,
+                kept,
+                shadows: None,
+                rows: made_rows,
+                sources: made_sources,
+                offsets: made_offsets,
+            },
         );
     }
+    let (slots, ends) = (m.index_mat(1, 1, |_| 1), m.index_mat(1, 2, |_| 0));
+    let assign = AssignRows {
+        experts,
+        kept: None,
+        shadows: Some(ShadowRows { slots, offsets: ends }),
+        rows: made_rows,
+        sources: made_sources,
+        offsets: made_offsets,
+    };
+    m.case("with shadows", assign);
+    let (terms, dweight) = (m.normal(2 * o, d), m.normal(e * o, d));
+    m.case("", AddShadowGradients { terms, slots, first: 0, experts: e, dweight });
     let [x, other, out] = std::array::from_fn(|_| m.normal(n, d));
     let [at_experts, back] = std::array::from_fn(|_| m.normal(r, d));
     m.case("", Dispatch { x, sources, choices: k, out: at_experts });

@@ -21,7 +21,7 @@ use bessemer_schedule::Kind;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{Buffer, View};
-use bessemer_units::{ParamStorage, Recompute};
+use bessemer_units::{ParamStorage, Recompute, Storage};
 use std::collections::BTreeMap;
 
 pub(crate) fn mixture(renormalise: bool) -> Model {
@@ -438,6 +438,100 @@ fn all_tokens_may_go_to_one_rank() {
     }
 }
 
+/// Shadows that are chosen wherever they lower the most rows of a rank.
+pub(crate) fn shadowed(config: ParallelConfig, shadows: u64) -> ParallelConfig {
+    ParallelConfig { shadows, shadow_flops: 1e6, shadow_bandwidth: 1e15, ..config }
+}
+
+/// With shadows of any number losses, gradients and trained parameters keep their bits.
+#[test]
+fn shadows_change_no_bit() {
+    // Shadows are chosen: other bytes are sent.
+    let sent = |shadows| {
+        let config = shadowed(ParallelConfig { experts: 2, ..ParallelConfig::default() }, shadows);
+        on_ranks(&mixture(true), &config, (2, 8), |cpu, worker, ledger| {
+            worker_gradients(cpu, worker, 8, ledger).2
+        })
+    };
+    assert_ne!(sent(0), sent(4));
+    let base = ParallelConfig::default;
+    let experts = |experts| ParallelConfig { experts, ..base() };
+    let tensor = ParallelConfig { tensor: 2.into(), ..experts(2) };
+    let zero = |stage, of: ParallelConfig| ParallelConfig { stage, ..of };
+    let full = |layout: Layout| {
+        let mut layout = layout;
+        layout.activations.recompute = Recompute::Full.into();
+        layout
+    };
+    let staged = |kind, stage| {
+        let mut layout = pipelined(kind, 2, 4).with_data(2, stage, 0);
+        layout.config.experts = 2;
+        layout
+    };
+    let mut bf16 = ranks(2, experts(2));
+    bf16.activations.storage = Storage::Bf16;
+    let layouts = [
+        ranks(2, experts(2)),
+        ranks(4, zero(Stage::Zero3, experts(4))),
+        ranks(4, zero(Stage::Zero2, experts(2))),
+        ranks(4, tensor.clone()),
+        ranks(4, ParallelConfig { sequence: true, ..tensor.clone() }),
+        Layout { micro_batches: 4, ..ranks(4, ParallelConfig { context: 2, ..experts(2) }) },
+        full(ranks(2, experts(2))),
+        bf16,
+        staged(Kind::ZbH1, Stage::Ddp),
+        staged(Kind::Interleaved, Stage::Zero1),
+    ];
+    for (number, layout) in layouts.iter().enumerate() {
+        let trained = |shadows| {
+            let config = shadowed(layout.config.clone(), shadows);
+            train(&mixture(true), &Layout { config, ..layout.clone() }, 8).swap_remove(0)
+        };
+        let wanted = trained(0);
+        for shadows in [1, 4] {
+            let found = trained(shadows);
+            assert_eq!(found.losses, wanted.losses, "layout {number}, {shadows} shadows");
+            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+            for ((name, found), (_, wanted)) in found.params.iter().zip(&wanted.params) {
+                assert!(bits(found) == bits(wanted), "layout {number}, {shadows} shadows: {name}");
+            }
+        }
+    }
+}
+
+/// All tokens choose the first two experts: with shadows of both no row travels, but matrices to all ranks and gradients to their owners.
+#[test]
+fn shadows_have_the_bytes_of_the_formula() {
+    let model = mixture(true);
+    let expert = 3 * model.width * 8 * 4;
+    for (experts, shadows) in [(2, 4), (4, 1), (4, 2)] {
+        let config = shadowed(ParallelConfig { experts, ..ParallelConfig::default() }, shadows);
+        let ranks = experts as usize;
+        let sent = on_ranks(&model, &config, (ranks, 8), |cpu, worker, ledger| {
+            for tensor in worker.params().into_iter().filter(|tensor| tensor.name.contains("router")) {
+                worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
+            }
+            ledger.clear();
+            worker_gradients(cpu, worker, 8, ledger).2 as usize
+        });
+        // Experts 0 and 1 have all rows: with two ranks they are on one, with four on two, of which one shadow would leave the other.
+        let tokens = 8 * SEQ / ranks;
+        let shadows = if shadows == 1 { 0 } else { 2 };
+        let offsets = 4 * 5 * (ranks - 1);
+        for (rank, sent) in sent.into_iter().enumerate() {
+            let of = |rank: usize| (0..shadows).filter(|expert| expert * ranks / 4 == rank).count();
+            // In a ring a rank passes on what the next one has not; gradients go straight to the owner.
+            let matrices = expert * (shadows - of((rank + 1) % ranks) + shadows - of(rank));
+            // Rows of experts without a shadow: two exchanges with matrices of the row's width, and back.
+            let rows: usize = (shadows..2)
+                .map(|expert| if expert * ranks / 4 == rank { (ranks - 1) * tokens } else { tokens })
+                .sum();
+            let wanted = model.layers * (offsets + matrices + 2 * rows * model.width * 4);
+            assert_eq!(sent, wanted, "{experts} ranks, {shadows} shadows, rank {rank}");
+        }
+    }
+}
+
 /// Every wrong list of a layer whose experts are spread: sealed again, so that no version tells.
 #[test]
 fn every_wrong_exchange_is_refused() {
@@ -447,6 +541,8 @@ fn every_wrong_exchange_is_refused() {
         (ParallelConfig { experts: 2, ..ParallelConfig::default() }, 2),
         (ParallelConfig { experts: 2, tensor: 2.into(), sequence: true, ..ParallelConfig::default() }, 4),
         (ParallelConfig { experts: 2, context: 2, ..ParallelConfig::default() }, 4),
+        (shadowed(ParallelConfig { experts: 2, ..ParallelConfig::default() }, 2), 2),
+        (shadowed(ParallelConfig { experts: 2, tensor: 2.into(), ..ParallelConfig::default() }, 2), 4),
     ] {
         let sequences = if config.context > 1 { 2 } else { 4 };
         let found = on_ranks(&model, &config, (ranks, sequences), |_, worker, _| wrong_lists(worker));
@@ -455,7 +551,7 @@ fn every_wrong_exchange_is_refused() {
         }
     }
     println!("{count:?}");
-    assert!(count.len() == 6 && count.values().sum::<usize>() > 300, "{count:?}");
+    assert!(count.len() == 8 && count.values().sum::<usize>() > 300, "{count:?}");
 }
 
 fn view(unit: &UnitProgram, id: usize) -> View {
@@ -490,10 +586,14 @@ fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
                 | Op::CombineRowsBackward(_)
                 | Op::GroupedLinear(_)
                 | Op::GroupedLinearBackwardInput(_)
+                | Op::ChooseShadows(_)
+                | Op::AddShadowGradients(_)
         )
     };
     let offsets = unit.find("mlp.experts.offsets").unwrap();
     let own = view(unit, offsets);
+    let all = view(unit, unit.find("mlp.experts.offsets.all").unwrap());
+    let shadows = unit.find("mlp.experts.offsets.slots").is_some();
     for &phase in phases {
         let list = unit.list(phase);
         for (at, node) in list.iter().enumerate() {
@@ -501,13 +601,27 @@ fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
             match node {
                 Node::Collective(c) if c.axis == Axis::Expert => {
                     refused("missing", phase, with(&[]), node);
-                    if let Some(by) = c.by_counts {
-                        let back = ByCounts { to_experts: !by.to_experts, ..by };
-                        let turned = Collective { by_counts: Some(back), ..c.clone() };
-                        refused("turned", phase, with(&[Node::Collective(turned)]), node);
-                        let own = ByCounts { offsets: own, ..by };
-                        let own = Collective { by_counts: Some(own), ..c.clone() };
-                        refused("own offsets", phase, with(&[Node::Collective(own)]), node);
+                    let by = |by| vec![Node::Collective(Collective { by_counts: Some(by), ..c.clone() })];
+                    match c.by_counts {
+                        Some(ByCounts::Rows { offsets, to_experts }) => {
+                            let turned = ByCounts::Rows { offsets, to_experts: !to_experts };
+                            refused("turned", phase, with(&by(turned)), node);
+                            refused(
+                                "own offsets",
+                                phase,
+                                with(&by(ByCounts::Rows { offsets: own, to_experts })),
+                                node,
+                            );
+                            if shadows {
+                                let all = ByCounts::Rows { offsets: all, to_experts };
+                                refused("offsets without shadows", phase, with(&by(all)), node);
+                            }
+                        }
+                        Some(ByCounts::Shadows { slots, experts }) => {
+                            let more = ByCounts::Shadows { slots, experts: experts + 1 };
+                            refused("other experts", phase, with(&by(more)), node);
+                        }
+                        None => {}
                     }
                     let summed = Collective { kind: CollectiveKind::AllReduce, by_counts: None, ..c.clone() };
                     refused("summed", phase, with(&[Node::Collective(summed)]), node);
@@ -519,6 +633,7 @@ fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
                         Op::GroupedLinear(o) => o.offsets = own,
                         Op::GroupedLinearBackwardInput(o) => o.offsets = own,
                         Op::ReceivedGroups(o) => o.first = if o.first == 0 { 2 } else { 0 },
+                        Op::AddShadowGradients(o) => o.first = if o.first == 0 { 2 } else { 0 },
                         _ => continue,
                     }
                     refused("other groups", phase, with(&[Node::launch(op)]), node);

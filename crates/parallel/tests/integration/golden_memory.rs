@@ -101,7 +101,7 @@ impl Published {
     fn layer(&self, stream: Stream, recompute: Recompute) -> Layer {
         let tensor_shard = self.model().tensor_shard(self.tensor as usize, 0).unwrap();
         let span = Span { embedding: false, layers: 1..2, head: false };
-        let stage = StageConfig { span, slots: 1, pending: 0, overlap: false };
+        let stage = StageConfig { span, slots: 1, pending: 0, overlap: false, shadowing: None };
         let (mut null, config) = (NullBackend::new(), activations(recompute));
         let decoder =
             Decoder::of_stage(&mut null, &tensor_shard, stream, self.shape(), config, &stage, None).unwrap();

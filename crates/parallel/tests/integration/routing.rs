@@ -7,9 +7,8 @@ use bessemer_program::CollectiveKind;
 use bessemer_sim::SimError;
 use bessemer_sim::replay::{
     CollectiveSeconds, Loads, Medium, MessageSeconds, NodeCosts, RankWriter, ReplayGroup, RoutedRows,
-    RoutingProfile, Shadowing, StepEvents, Traffic, replay,
+    RoutingProfile, StepEvents, Traffic, replay,
 };
-use bessemer_sim::shadow::ShadowRates;
 use bessemer_tensor::op::Op;
 
 const SEQUENCES: usize = 8;
@@ -22,8 +21,6 @@ struct Charged {
     own: u64,
     /// By exchange: most bytes that a rank sends or receives.
     most: Vec<u64>,
-    /// Bytes of shadows, and of their gradients.
-    shadows: Vec<u64>,
     /// Rows of the products of experts, by launch.
     rows: Vec<usize>,
 }
@@ -52,13 +49,6 @@ impl NodeCosts for Charged {
                 self.most.push(traffic.sent);
                 traffic.sent as f64
             }
-            // Offsets and norms are shorter than an expert.
-            CollectiveKind::AllGather | CollectiveKind::ReduceScatter
-                if of_experts && traffic.bytes > 1000 =>
-            {
-                self.shadows.push(traffic.bytes);
-                traffic.sent as f64
-            }
             _ => 0.0,
         };
         CollectiveSeconds { processor: 0.0, link, handoff: 0.0 }
@@ -84,7 +74,7 @@ fn simulated(worker: &Worker, profile: &RoutingProfile) -> Charged {
 }
 
 fn of_loads(loads: Loads) -> RoutingProfile {
-    RoutingProfile { loads, shadowing: None }
+    RoutingProfile { loads }
 }
 
 /// Routes of a router that was drawn: the ranks' counts give the bytes of each rank. Of a router of zeros: recorded sums do.
@@ -208,20 +198,25 @@ fn step_seconds(
 fn shadows_take_rows_out_of_exchanges_and_travel_themselves() {
     let model = mixture(true);
     let config = ParallelConfig { experts: 2, ..ParallelConfig::default() };
-    let tokens = (SEQUENCES * SEQ) as u64;
-    let loads = Loads::Recorded(vec![vec![tokens, tokens, 0, 0]; model.layers]);
     // Links so fast that an expert costs less than its rows.
-    let shadowing = Some(Shadowing { slots: 2, rates: ShadowRates { flops: 1e6, bandwidth: 1e9 } });
-    let shadowed = RoutingProfile { loads: loads.clone(), shadowing };
+    let shadowed = ParallelConfig { shadows: 2, shadow_flops: 1e6, shadow_bandwidth: 1e9, ..config.clone() };
+    let tokens = (SEQUENCES * SEQ) as u64;
+    let profile = of_loads(Loads::Recorded(vec![vec![tokens, tokens, 0, 0]; model.layers]));
+    // A matrix of each expert in each layer: width x 2 x 8 and 8 x width, forward and back.
     let expert = (3 * model.width * 8 * 4) as u64;
-    let lists = on_ranks(&model, &config, (2, SEQUENCES), |_, worker, _| simulated(worker, &shadowed));
-    for costs in &lists {
-        assert_eq!((costs.own, costs.most.iter().sum::<u64>()), (0, 0));
-        assert_eq!(costs.shadows, vec![2 * expert; 2 * model.layers]);
-        assert!(costs.rows.iter().all(|rows| *rows as u64 == tokens));
+    let lists = on_ranks(&model, &shadowed, (2, SEQUENCES), |_, worker, _| simulated(worker, &profile));
+    let layers = model.layers as u64;
+    for (rank, costs) in lists.iter().enumerate() {
+        // The first rank sends its experts to the second one, which sends its gradients back.
+        assert_eq!(costs.own, layers * 2 * expert, "rank {rank}");
+        assert_eq!(costs.most.iter().sum::<u64>(), 2 * layers * 2 * expert);
+        let rows = costs.rows.iter().map(|rows| *rows as u64);
+        assert!(
+            rows.clone().all(|rows| rows == 0 || rows == tokens) && rows.sum::<u64>() == 6 * layers * tokens
+        );
     }
-    let without = step_seconds(&model, &config, 2, &of_loads(loads));
-    let with = step_seconds(&model, &config, 2, &shadowed);
+    let without = step_seconds(&model, &config, 2, &profile);
+    let with = step_seconds(&model, &shadowed, 2, &profile);
     assert!(with < 0.6 * without, "{with} against {without}");
 }
 

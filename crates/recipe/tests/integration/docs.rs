@@ -549,6 +549,35 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["1", "2 model.architecture=\"mixtral\""],
         &["0", "1048577", "2", "3 model.architecture=\"mixtral\""],
     ),
+    (
+        "parallel.shadows",
+        "0 to 1024; above 0 with `experts` above 1",
+        &[
+            "0",
+            "2 model.architecture=\"mixtral\" parallel.experts=2 parallel.shadow_flops=1e11 parallel.shadow_bandwidth=1e9",
+        ],
+        &[
+            "1025 model.architecture=\"mixtral\" parallel.experts=2 parallel.shadow_flops=1e11 parallel.shadow_bandwidth=1e9",
+        ],
+    ),
+    (
+        "parallel.shadow_flops",
+        "above 0; with `shadows`",
+        &["0.0", "1e11"],
+        &[
+            "-1.0",
+            "0.0 model.architecture=\"mixtral\" parallel.experts=2 parallel.shadows=1 parallel.shadow_bandwidth=1e9",
+        ],
+    ),
+    (
+        "parallel.shadow_bandwidth",
+        "above 0; with `shadows`",
+        &["0.0", "1e9"],
+        &[
+            "-1.0",
+            "0.0 model.architecture=\"mixtral\" parallel.experts=2 parallel.shadows=1 parallel.shadow_flops=1e11",
+        ],
+    ),
     ("parallel.pipeline", "1 to 2^20", &["1", "1048576"], &["0", "1048577"]),
     ("parallel.schedule", "a schedule, or a file with a `.` in its name", &["zb-h1", "a.sched"], &["1f2b"]),
     ("parallel.chunks", "0 to 1024", &["0", "1024"], &["1025"]),

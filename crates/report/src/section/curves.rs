@@ -16,7 +16,7 @@ const AUXILIARY: &str =
     "Nats a token that it adds to the loss in what is minimised: its weight times its mean over the targets.";
 
 /// Loads of experts: name in the record, heading, note.
-const LOADS: [(&str, &str, &str); 3] = [
+const LOADS: [(&str, &str, &str); 4] = [
     (
         "load_max",
         "Largest load of an expert",
@@ -28,6 +28,11 @@ const LOADS: [(&str, &str, &str); 3] = [
         "Over its largest value, averaged over layers: 1 where all experts have equally many tokens, 0 where one has all.",
     ),
     ("idle", "Idle experts", "Experts of all layers that no token of the step has chosen."),
+    (
+        "shadows",
+        "Shadows of experts",
+        "Experts that every rank has computed for its own tokens, mean over layers and micro-batches.",
+    ),
 ];
 
 /// Loss and bits per byte.

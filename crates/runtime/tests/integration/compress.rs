@@ -103,7 +103,7 @@ fn slot(storage: Storage, recompute: Recompute, compression: CompressionPlan, pe
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let of = |slots: usize| {
         let span = Span { embedding: false, layers: 4..8, head: false };
-        let stage = StageConfig { span, slots, pending, overlap: false };
+        let stage = StageConfig { span, slots, pending, overlap: false, shadowing: None };
         let config = ActivationConfig { storage, ..config(recompute, compression.clone()) };
         let mut b = NullBackend::new();
         let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };

@@ -189,7 +189,7 @@ fn stages_have_the_bits_of_the_whole_model() {
             };
             let mut stages: Vec<Decoder> = Vec::new();
             for span in model.split(2).unwrap() {
-                let stage = StageConfig { span, slots: 2, pending: 0, overlap: false };
+                let stage = StageConfig { span, slots: 2, pending: 0, overlap: false, shadowing: None };
                 let mut d = Decoder::of_stage(
                     &mut b,
                     &tensor_shard,
@@ -346,7 +346,8 @@ fn what_does_not_go_with_several_lengths_is_refused() {
     let mut made = |lengths: &[usize], pending: usize, stored_micro_batches: usize| {
         let recompute = RecomputePlan { stored_micro_batches, ..RecomputePlan::default() };
         let config = ActivationConfig { lengths: lengths.to_vec(), recompute, ..ActivationConfig::default() };
-        let stage = StageConfig { span: Span::whole(model), slots: 1, pending, overlap: false };
+        let stage =
+            StageConfig { span: Span::whole(model), slots: 1, pending, overlap: false, shadowing: None };
         Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, SHAPE, config, &stage, None).map(drop)
     };
     made(&[SEQ, 5, 5], 0, 0).unwrap();

@@ -133,7 +133,7 @@ fn a_micro_batch_keeps_the_ends_of_the_stream_and_the_rest_is_away() {
         ] {
             let of = |slots: usize| {
                 let span = Span { embedding: false, layers: 4..8, head: false };
-                let stage = StageConfig { span, slots, pending: 0, overlap: false };
+                let stage = StageConfig { span, slots, pending: 0, overlap: false, shadowing: None };
                 let (recompute, offload) = (recompute.into(), Offload::Disk.into());
                 let config = ActivationConfig { storage, recompute, offload, ..ActivationConfig::default() };
                 let mut b = NullBackend::new();

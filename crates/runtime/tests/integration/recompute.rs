@@ -68,7 +68,7 @@ fn slot(storage: Storage, recompute: &RecomputePlan, (degree, stream): (usize, S
     let tensor_shard = model.tensor_shard(degree, 0).unwrap();
     let of = |slots: usize| {
         let span = Span { embedding: false, layers: 4..8, head: false };
-        let stage = StageConfig { span, slots, pending: 0, overlap: false };
+        let stage = StageConfig { span, slots, pending: 0, overlap: false, shadowing: None };
         let config =
             ActivationConfig { storage, recompute: recompute.clone(), ..ActivationConfig::default() };
         let mut b = NullBackend::new();

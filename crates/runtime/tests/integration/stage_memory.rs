@@ -17,7 +17,7 @@ fn activations(model: &Model, layers: std::ops::Range<usize>, slots: usize, pend
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let shape = Shape { sequences: 1, seq: 1024, purpose: Purpose::Train };
     let span = bessemer_arch::Span { embedding: false, layers, head: false };
-    let stage = StageConfig { span, slots, pending, overlap: false };
+    let stage = StageConfig { span, slots, pending, overlap: false, shadowing: None };
     let mut b = NullBackend::new();
     let config = ActivationConfig::default();
     Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config, &stage, None).unwrap();
@@ -55,7 +55,8 @@ fn products_of_each_part_are_those_of_the_span() {
         let batch = TokenBatch { ids: &tokens, targets: &tokens, positions: None };
         let ctx = StepContext { seed: 0, step: 0, first_sequence: 0, loss_scale: 1.0, accumulate: false };
         for span in model.split(3).unwrap() {
-            let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
+            let stage =
+                StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false, shadowing: None };
             let (mut b, config) = (NullBackend::new(), ActivationConfig::default());
             let mut d =
                 Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config, &stage, None).unwrap();

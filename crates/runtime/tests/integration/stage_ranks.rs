@@ -77,7 +77,7 @@ fn hold(label: &str, model: &Model, recompute: Recompute) {
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let ctx = context(3, scored(&targets));
     for span in spans(model) {
-        let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false };
+        let stage = StageConfig { span: span.clone(), slots: 1, pending: 1, overlap: false, shadowing: None };
         let mut d =
             Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, SHAPE, config.clone(), &stage, None)
                 .unwrap();

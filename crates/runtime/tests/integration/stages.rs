@@ -161,7 +161,7 @@ fn chain(
     let mut stages: Vec<Decoder> = Vec::new();
     for span in spans {
         let pending = if config.recompute.stored_micro_batches > 0 { 0 } else { 2 };
-        let stage = StageConfig { span: span.clone(), slots: 2, pending, overlap: false };
+        let stage = StageConfig { span: span.clone(), slots: 2, pending, overlap: false, shadowing: None };
         // Every second stage is on the first one's device.
         let mut d = match stages.first().filter(|_| stages.len() % 2 == 1) {
             Some(first) => first.of_stage_beside(b, &stage, None, SlotMemory::Own).unwrap(),
@@ -366,7 +366,7 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
             let mut per_token = vec![0.0; SHAPE.tokens()];
             let mut stages = Vec::new();
             for span in model.split_layers(&[1, 2, 1]).unwrap() {
-                let stage = StageConfig { span, slots: 2, pending: 0, overlap: false };
+                let stage = StageConfig { span, slots: 2, pending: 0, overlap: false, shadowing: None };
                 let d = Decoder::of_stage(
                     &mut b,
                     &tensor_shard,
@@ -451,7 +451,7 @@ fn stages_start_from_the_bits_of_the_whole() {
             let wanted = whole.read_params(&mut b).unwrap();
             let mut seen = 0;
             for span in model.split(3).unwrap() {
-                let stage = StageConfig { span, slots: 1, pending: 0, overlap: false };
+                let stage = StageConfig { span, slots: 1, pending: 0, overlap: false, shadowing: None };
                 let d = Decoder::of_stage(
                     &mut b,
                     &tensor_shard,
@@ -485,7 +485,7 @@ fn calls_that_the_state_does_not_allow_are_refused_with_a_reason() {
     let tensor_shard = model.tensor_shard(1, 0).unwrap();
     let [first, last] = model.split_layers(&[1, 1]).unwrap().try_into().unwrap();
     let mut make = |span: &Span, slots, pending, purpose| {
-        let stage = StageConfig { span: span.clone(), slots, pending, overlap: false };
+        let stage = StageConfig { span: span.clone(), slots, pending, overlap: false, shadowing: None };
         let shape = Shape { purpose, ..SHAPE };
         Decoder::of_stage(&mut b, &tensor_shard, Stream::WHOLE, shape, config.clone(), &stage, None)
     };

@@ -15,6 +15,18 @@ pub fn counted_rows(op: &Op) -> Option<usize> {
     }
 }
 
+/// Counts of the rows that the operator touches: their offsets, or their number. None for an operator that touches all of its rows.
+pub fn counted_by(op: &Op) -> Option<View> {
+    match op {
+        Op::GroupedLinear(o) => Some(o.offsets),
+        Op::GroupedLinearBackwardInput(o) => Some(o.offsets),
+        Op::GroupedLinearBackwardWeight(o) => Some(o.offsets),
+        Op::Gated(o) => o.live,
+        Op::GatedBackward(o) => o.live,
+        _ => None,
+    }
+}
+
 /// The operator on so many rows; none for an operator that touches all of its rows.
 pub fn on_rows(op: &Op, rows: usize) -> Option<Op> {
     let cut = |view: View| View { rows, ..view };

@@ -20,8 +20,8 @@ mod sharing;
 mod table;
 
 pub use costs::{CollectiveSeconds, Copied, MessageSeconds, NodeCosts, Traffic};
-pub use counted::{counted_rows, on_rows};
+pub use counted::{counted_by, counted_rows, on_rows};
 pub use events::{CollectiveSpan, Medium, Progress, RankEvent, Replay, ReplayGroup, StepEvents, replay};
 pub use programs::{PERMUTATIONS, RankWriter, SECOND_MEMORY, UnitCosts};
-pub use routing::{GroupChoices, Loads, RoutedRows, RoutingProfile, Shadowing};
+pub use routing::{GroupChoices, Loads, RoutedRows, RoutingProfile};
 pub use table::{CostTable, LinearSeconds, RowSeconds, op_key};

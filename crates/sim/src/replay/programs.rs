@@ -32,15 +32,6 @@ struct Permuted {
     received: Option<(usize, f64)>,
 }
 
-/// Place of a rank in a group.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GroupPlace {
-    /// Number of the group.
-    pub(super) group: usize,
-    /// Index of the rank.
-    pub(super) index: usize,
-}
-
 /// A message that is sent.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
@@ -66,8 +57,6 @@ enum NodeCost {
 #[derive(Debug, Clone)]
 pub struct UnitCosts {
     nodes: Vec<NodeCost>,
-    /// Collectives of shadows, which no list has: each with the number of the node before which it runs.
-    shadows: Vec<(usize, Planned)>,
 }
 
 /// A collective that was started and is not waited for.
@@ -107,7 +96,7 @@ pub struct RankWriter<'a> {
     second: SecondMemory,
     /// Routes of tokens to experts.
     routing: RoutingProfile,
-    /// Shadows of experts by layer, where the profile may have some.
+    /// Shadows of experts by layer, where there may be some.
     shadows: BTreeMap<usize, ShadowChoice>,
 }
 
@@ -414,8 +403,8 @@ impl<'a> RankWriter<'a> {
                 Node::Collective(c) | Node::Start(c) => {
                     let (group, ranks) = group_of(c);
                     let (traffic, copied) = match (&routed, c.by_counts) {
-                        (Some(routed), Some(by)) => routed.exchange(c, by.to_experts),
-                        _ => of_program(c, ranks, self.place(group).index),
+                        (Some(routed), Some(by)) => routed.traffic(c, by),
+                        _ => of_program(c, ranks, self.place(group)),
                     };
                     let planned = self.plan(group, &c.name, traffic, copied);
                     planned.map_or(NodeCost::Nothing, NodeCost::Collective)
@@ -425,34 +414,13 @@ impl<'a> RankWriter<'a> {
         };
         let list = unit.list(phase);
         let nodes = list.iter().map(cost).collect::<Result<_, SimError>>()?;
-        let shadows = routed.map_or(Vec::new(), |routed| self.plan_shadows(&routed, list, phase));
-        Ok(UnitCosts { nodes, shadows })
+        Ok(UnitCosts { nodes })
     }
 
     /// Place of this rank in a group.
-    fn place(&self, group: usize) -> GroupPlace {
+    fn place(&self, group: usize) -> usize {
         let index = self.step.groups[group].ranks.iter().position(|member| *member == self.rank);
-        GroupPlace { group, index: index.unwrap_or(0) }
-    }
-
-    /// The broadcast of shadows before a forward pass's first exchange, and the reduction of their gradients behind the last of these.
-    fn plan_shadows(&mut self, routed: &RoutedUnit, list: &[Node], phase: Phase) -> Vec<(usize, Planned)> {
-        let by_counts = |node: &Node| match node {
-            Node::Collective(c) | Node::Start(c) => c.by_counts.is_some(),
-            _ => false,
-        };
-        let gradient = |node: &Node| matches!(node.op(), Some(Op::GroupedLinearBackwardWeight(_)));
-        let broadcast = list.iter().position(by_counts).filter(|_| phase == Phase::Forward);
-        let reduction = list.iter().rposition(gradient).map(|at| at + 1);
-        let mut planned = Vec::new();
-        for (kind, name, at) in [
-            (CollectiveKind::AllGather, "shadows", broadcast),
-            (CollectiveKind::ReduceScatter, "gradients of shadows", reduction),
-        ] {
-            let (Some(at), Some((traffic, copied))) = (at, routed.shadows(kind)) else { continue };
-            planned.extend(self.plan(routed.group(), name, traffic, copied).map(|planned| (at, planned)));
-        }
-        planned
+        index.unwrap_or(0)
     }
 
     /// Whether a unit's costs are wanted anew for each pass over it ([`NodeCosts::counts`]).
@@ -466,9 +434,7 @@ impl<'a> RankWriter<'a> {
         // What permutations that were started bring, and the groups of other collectives that were, by their numbers.
         let mut coming: Vec<(usize, Coming)> = Vec::new();
         let mut in_flight: Vec<(usize, usize)> = Vec::new();
-        let shadows_before = |at: usize| costs.shadows.iter().filter(move |(before, _)| *before == at);
-        for (at, (node, cost)) in unit.list(phase).iter().zip(&costs.nodes).enumerate() {
-            shadows_before(at).for_each(|(_, planned)| self.run_collective(*planned));
+        for (node, cost) in unit.list(phase).iter().zip(&costs.nodes) {
             match (node, *cost) {
                 (Node::Launch(_), NodeCost::Compute(seconds)) => self.compute += seconds,
                 (Node::Start(c), NodeCost::Permute(permuted)) => {
@@ -501,7 +467,6 @@ impl<'a> RankWriter<'a> {
                 (_, NodeCost::Compute(_) | NodeCost::Nothing) => {}
             }
         }
-        shadows_before(costs.nodes.len()).for_each(|(_, planned)| self.run_collective(*planned));
     }
 }
 

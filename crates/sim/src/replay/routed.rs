@@ -1,25 +1,21 @@
 //! A layer of experts over ranks, with the rows that its tokens have for each expert.
 
-use super::counted::on_rows;
-use super::programs::GroupPlace;
+use super::counted::{counted_by, on_rows};
 use super::{Copied, GroupChoices, RoutedRows, RoutingProfile, Traffic};
 use crate::SimError;
-use crate::shadow::{ExpertSize, ShadowChoice, ShadowCosts, choose};
-use bessemer_program::{Collective, CollectiveKind, Node, UnitProgram};
+use crate::shadow::{ExpertRows, ShadowChoice, choose};
+use bessemer_program::{ByCounts, Collective, CollectiveKind, Node, UnitProgram};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{AssignRows, Op};
-use std::collections::BTreeMap;
 
 /// Routes of a unit.
 #[derive(Debug, Clone)]
 pub(super) struct RoutedUnit {
     rows: RoutedRows,
     /// Place of this rank in the group of the exchanges.
-    place: GroupPlace,
-    /// Experts that every rank computes for its own tokens; none without shadowing.
-    choice: Option<ShadowChoice>,
-    /// Bytes of an expert's matrices.
-    expert_bytes: u64,
+    place: usize,
+    /// Experts that every rank computes for its own tokens, and the buffer of the offsets of their rows; none without shadowing.
+    shadows: Option<(ShadowChoice, u32)>,
 }
 
 /// Operators of a unit's lists.
@@ -27,10 +23,18 @@ fn ops(unit: &UnitProgram) -> impl Iterator<Item = &Op> {
     unit.lists.iter().flatten().filter_map(Node::op)
 }
 
-/// Exchanges by counts of a unit.
+/// Offsets by which a collective exchanges rows, if it does.
+fn exchanged_by(c: &Collective) -> Option<View> {
+    match c.by_counts? {
+        ByCounts::Rows { offsets, .. } => Some(offsets),
+        ByCounts::Shadows { .. } => None,
+    }
+}
+
+/// Exchanges of rows of a unit.
 fn exchanges(unit: &UnitProgram) -> impl Iterator<Item = &Collective> {
     unit.lists.iter().flatten().filter_map(|node| match node {
-        Node::Collective(c) | Node::Start(c) if c.by_counts.is_some() => Some(c),
+        Node::Collective(c) | Node::Start(c) => exchanged_by(c).map(|_| c),
         _ => None,
     })
 }
@@ -44,57 +48,44 @@ impl RoutedUnit {
         unit: &UnitProgram,
         layer: usize,
         profile: &RoutingProfile,
-        place: &dyn Fn(&Collective) -> GroupPlace,
+        place: &dyn Fn(&Collective) -> usize,
     ) -> Result<Option<RoutedUnit>, SimError> {
         let Some(exchange) = exchanges(unit).next() else { return Ok(None) };
-        let assigned = ops(unit).find_map(|op| if let Op::AssignRows(op) = op { Some(*op) } else { None });
-        let (Some(AssignRows { experts: choices, offsets, .. }), Some(by)) = (assigned, exchange.by_counts)
+        let assigned = ops(unit).filter_map(|op| if let Op::AssignRows(op) = op { Some(*op) } else { None });
+        let (Some(AssignRows { experts: choices, shadows: placed, .. }), Some(offsets)) =
+            (assigned.max_by_key(|op| op.shadows.is_some()), exchanged_by(exchange))
         else {
             return Ok(None);
         };
-        let (ranks, experts) = (by.offsets.rows, offsets.cols - 1);
+        let (ranks, experts) = (offsets.rows, offsets.cols - 1);
         let (tokens, choices) = ((choices.rows * ranks) as u64, choices.cols as u64);
         let rows = profile.loads.rows(layer, GroupChoices { ranks, experts, tokens, choices })?;
-        let mut stacks: BTreeMap<u64, View> = BTreeMap::new();
-        let mut row_flops = 0.0;
-        for op in ops(unit) {
-            if let Op::GroupedLinear(op) = op
-                && stacks.insert(op.weight.buffer.id as u64, op.weight).is_none()
-            {
-                row_flops += 2.0 * (op.x.cols * op.out.cols) as f64;
-            }
-        }
-        let stacked: u64 = stacks.values().map(View::bytes).sum();
-        let expert_bytes = stacked / (experts / ranks).max(1) as u64;
-        let choice = match profile.shadowing {
-            Some(shadowing) => {
-                let row_bytes = (exchange.src.cols * exchange.src.dtype().size()) as f64;
-                let size = ExpertSize { row_flops, row_bytes, bytes: expert_bytes as f64 };
-                let costs = ShadowCosts::new(size, shadowing.rates, ranks)?;
-                Some(choose(&rows, &costs, shadowing.slots))
-            }
-            None => None,
-        };
-        Ok(Some(RoutedUnit { rows, place: place(exchange), choice, expert_bytes }))
+        let chosen = ops(unit).find_map(|op| if let Op::ChooseShadows(op) = op { Some(*op) } else { None });
+        let shadows = chosen
+            .zip(placed)
+            .map(|(op, placed)| (choose(&rows, &op.costs, op.slots.cols), placed.offsets.buffer.id));
+        Ok(Some(RoutedUnit { rows, place: place(exchange), shadows }))
     }
 
-    /// Number of the group of the exchanges.
-    pub(super) fn group(&self) -> usize {
-        self.place.group
-    }
-
-    /// Chosen shadows, where the profile may have some.
+    /// Chosen shadows, where there may be some.
     pub(super) fn choice(&self) -> Option<&ShadowChoice> {
-        self.choice.as_ref()
+        self.shadows.as_ref().map(|(choice, _)| choice)
     }
 
-    fn shadowed(&self) -> &[usize] {
-        self.choice.as_ref().map_or(&[], |choice| &choice.experts)
+    fn shadowed(&self) -> &[u32] {
+        self.choice().map_or(&[], |choice| &choice.experts)
     }
 
-    /// Traffic of an exchange by counts.
-    pub(super) fn exchange(&self, c: &Collective, to_experts: bool) -> (Traffic, Copied) {
-        let RoutedUnit { rows, place: GroupPlace { index: me, .. }, .. } = self;
+    /// Traffic of a collective whose parts are counted.
+    pub(super) fn traffic(&self, c: &Collective, by: ByCounts) -> (Traffic, Copied) {
+        match by {
+            ByCounts::Rows { to_experts, .. } => self.exchange(c, to_experts),
+            ByCounts::Shadows { slots, .. } => self.shadows(c, slots.cols),
+        }
+    }
+
+    fn exchange(&self, c: &Collective, to_experts: bool) -> (Traffic, Copied) {
+        let RoutedUnit { rows, place: me, .. } = self;
         let shadows = self.shadowed();
         let row = (c.row_len() * c.src.dtype().size()) as u64;
         let ranks = rows.ranks() as u64;
@@ -111,22 +102,40 @@ impl RoutedUnit {
         (Traffic { kind: c.kind, bytes, sent, own: row * own, ranks: rows.ranks() }, copied)
     }
 
-    /// Broadcast of the shadows' matrices, or reduction of their gradients; none without shadows.
-    pub(super) fn shadows(&self, kind: CollectiveKind) -> Option<(Traffic, Copied)> {
-        let bytes = self.expert_bytes * self.shadowed().len() as u64;
+    /// The matrices of shadows, or their gradients: between the owner of each and all others.
+    fn shadows(&self, c: &Collective, slots: usize) -> (Traffic, Copied) {
+        let RoutedUnit { rows, place: me, .. } = self;
+        let gathered = c.kind == CollectiveKind::AllGather;
+        let of_slots = if gathered { c.dst } else { c.src };
+        let (ranks, matrix) = (rows.ranks() as u64, of_slots.bytes() / slots.max(1) as u64);
         let own =
-            self.shadowed().iter().filter(|expert| self.rows.owner(**expert) == self.place.index).count()
-                as u64;
-        let own = self.expert_bytes * own;
-        let copied = match kind {
-            CollectiveKind::AllGather => Copied { read: own, written: bytes },
-            _ => Copied { read: bytes, written: own },
+            |rank: usize| self.shadowed().iter().filter(|e| rows.owner(**e as usize) == rank).count() as u64;
+        let all = self.shadowed().len() as u64;
+        let sent = |rank: usize| matrix * if gathered { own(rank) * (ranks - 1) } else { all - own(rank) };
+        let received =
+            |rank: usize| matrix * if gathered { all - own(rank) } else { own(rank) * (ranks - 1) };
+        let most = (0..rows.ranks()).map(|rank| sent(rank).max(received(rank))).max().unwrap_or(0);
+        let (here, there) = (matrix * own(*me), matrix * all);
+        let copied = match gathered {
+            true => Copied { read: here, written: there },
+            false => Copied { read: there, written: here * ranks },
         };
-        (bytes > 0).then(|| (Traffic::even(kind, bytes, self.rows.ranks()), copied))
+        // The owner's lines bound both, whatever the pattern.
+        let bytes = most * ranks / (ranks - 1).max(1);
+        let kind = CollectiveKind::AllToAll;
+        (Traffic { kind, bytes, sent: most, own: sent(*me), ranks: rows.ranks() }, copied)
     }
 
     /// The operator on the rows that this rank has for experts; none for an operator that touches all of its rows.
     pub(super) fn on_rows(&self, op: &Op) -> Option<Op> {
-        on_rows(op, self.rows.computed(self.place.index, self.shadowed()) as usize)
+        let (me, shadows) = (self.place, self.shadowed());
+        let counts = counted_by(op)?.buffer.id;
+        let rows = match &self.shadows {
+            Some((_, offsets)) if counts == *offsets => {
+                shadows.iter().map(|expert| self.rows.rows(me, *expert as usize)).sum()
+            }
+            _ => self.rows.arriving(me, shadows),
+        };
+        on_rows(op, rows as usize)
     }
 }

@@ -1,7 +1,7 @@
 //! Routes of tokens to experts in a simulated step.
 
 use crate::SimError;
-use crate::shadow::ShadowRates;
+use crate::shadow::ExpertRows;
 
 /// Rows of each rank of a group for each expert. Each rank has as many experts, the first rank the first ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,66 +44,17 @@ impl RoutedRows {
         }
         RoutedRows::new(ranks, rows)
     }
+}
 
-    /// Ranks of the group.
-    pub fn ranks(&self) -> usize {
+impl ExpertRows for RoutedRows {
+    fn ranks(&self) -> usize {
         self.ranks
     }
-
-    /// Experts of the layer.
-    pub fn experts(&self) -> usize {
+    fn experts(&self) -> usize {
         self.rows.len() / self.ranks
     }
-
-    /// The rank that has an expert.
-    pub fn owner(&self, expert: usize) -> usize {
-        expert / (self.experts() / self.ranks)
-    }
-
-    /// Rows of all ranks for an expert.
-    pub fn load(&self, expert: usize) -> u64 {
-        (0..self.ranks).map(|rank| self.of(rank, expert)).sum()
-    }
-
-    fn of(&self, rank: usize, expert: usize) -> u64 {
+    fn rows(&self, rank: usize, expert: usize) -> u64 {
         self.rows[rank * self.experts() + expert]
-    }
-
-    /// Experts that are exchanged.
-    fn exchanged<'a>(&'a self, shadows: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
-        (0..self.experts()).filter(|expert| !shadows.contains(expert))
-    }
-
-    /// Rows of a rank's tokens that are brought to an exchange, those for its own experts included. Rows for shadows stay.
-    pub fn brought(&self, rank: usize, shadows: &[usize]) -> u64 {
-        self.exchanged(shadows).map(|expert| self.of(rank, expert)).sum()
-    }
-
-    /// Rows of all ranks' tokens for the experts of a rank, without shadows.
-    pub fn arriving(&self, rank: usize, shadows: &[usize]) -> u64 {
-        let own = self.exchanged(shadows).filter(|expert| self.owner(*expert) == rank);
-        own.map(|expert| self.load(expert)).sum()
-    }
-
-    /// Rows of a rank's tokens for its own experts.
-    fn kept(&self, rank: usize, shadows: &[usize]) -> u64 {
-        let own = self.exchanged(shadows).filter(|expert| self.owner(*expert) == rank);
-        own.map(|expert| self.of(rank, expert)).sum()
-    }
-
-    /// Rows that a rank sends to others, on the way to the experts.
-    pub fn sent(&self, rank: usize, shadows: &[usize]) -> u64 {
-        self.brought(rank, shadows) - self.kept(rank, shadows)
-    }
-
-    /// Rows that a rank receives from others, on the way to the experts.
-    pub fn received(&self, rank: usize, shadows: &[usize]) -> u64 {
-        self.arriving(rank, shadows) - self.kept(rank, shadows)
-    }
-
-    /// Rows that a rank computes: all that arrive, and those of its tokens for shadows.
-    pub fn computed(&self, rank: usize, shadows: &[usize]) -> u64 {
-        self.arriving(rank, shadows) + shadows.iter().map(|expert| self.of(rank, *expert)).sum::<u64>()
     }
 }
 
@@ -207,20 +158,9 @@ impl Loads {
     }
 }
 
-/// Shadows that a simulated step may have.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shadowing {
-    /// Most shadows of a layer.
-    pub slots: usize,
-    /// Rates that the choice is made by.
-    pub rates: ShadowRates,
-}
-
 /// Routes of a simulated step, the same in every micro-batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RoutingProfile {
     /// Loads of the experts.
     pub loads: Loads,
-    /// Shadows, chosen by [`crate::shadow::choose`]; none: every row is exchanged.
-    pub shadowing: Option<Shadowing>,
 }

@@ -1,7 +1,7 @@
 //! Routes of tokens to experts, and the experts that every rank computes for itself: golden values, hand calculations, all subsets.
 
 use bessemer_sim::replay::{GroupChoices, Loads, RoutedRows};
-use bessemer_sim::shadow::{ExpertSize, ShadowCosts, ShadowRates, choose};
+use bessemer_sim::shadow::{ExpertRows, ExpertSize, ShadowCosts, ShadowRates, choose};
 
 fn assert_ms(found: &[f64], wanted: &[f64]) {
     assert_eq!(found.len(), wanted.len(), "{found:?}");
@@ -42,7 +42,8 @@ impl PublishedModel {
 
     /// Seconds of the best set of shadows of all that leave one expert.
     fn best(&self, loads: &[u64]) -> f64 {
-        let left = |set: &Vec<usize>| (0..loads.len()).filter(|e| !set.contains(e)).map(|e| loads[e]).max();
+        let left =
+            |set: &Vec<u32>| (0..loads.len()).filter(|e| !set.contains(&(*e as u32))).map(|e| loads[e]).max();
         let times = subsets(loads.len()).filter_map(|set| Some(self.time(left(&set)?, set.len())));
         times.fold(f64::INFINITY, f64::min)
     }
@@ -97,12 +98,13 @@ fn golden_rows() -> RoutedRows {
 fn costs(width: f64, rates: ShadowRates, ranks: usize) -> ShadowCosts {
     let elements = 2.0 * 4.0 * width * width;
     let size = ExpertSize { row_flops: 2.0 * elements, row_bytes: 4.0 * width, bytes: 4.0 * elements };
-    ShadowCosts::new(size, rates, ranks).unwrap()
+    ShadowCosts::shared(size, rates, ranks)
 }
 
 /// Every subset of the experts.
-fn subsets(experts: usize) -> impl Iterator<Item = Vec<usize>> {
-    (0..1usize << experts).map(move |set| (0..experts).filter(|expert| set >> expert & 1 == 1).collect())
+fn subsets(experts: usize) -> impl Iterator<Item = Vec<u32>> {
+    (0..1usize << experts)
+        .map(move |set| (0..experts as u32).filter(|expert| set >> expert & 1 == 1).collect())
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn shadows_have_their_golden_values_and_are_the_best_of_all_subsets() {
     assert_eq!(of(&|rank| rows.received(rank, &[])), [2284, 276, 1060, 196]);
     assert_eq!(of(&|rank| rows.sent(rank, &[])), [527, 1102, 920, 1267]);
     let costs = costs(1024.0, ShadowRates { flops: 1e12, bandwidth: 1.25e9 }, 4);
-    let ms = |shadows: &[usize]| costs.time(&rows, shadows) as f64 * 1e-9;
+    let ms = |shadows: &[u32]| costs.time(&rows, shadows) as f64 * 1e-9;
     for (shadows, wanted) in [(&[][..], 182.794060), (&[0], 166.801179), (&[0, 5], 156.726460)] {
         assert!((ms(shadows) - wanted).abs() < 5e-7, "{shadows:?}: {}", ms(shadows));
     }
@@ -122,10 +124,10 @@ fn shadows_have_their_golden_values_and_are_the_best_of_all_subsets() {
     assert_eq!((choice.time, choice.without), (costs.time(&rows, &[0, 5]), costs.time(&rows, &[])));
     assert_eq!(subsets(8).min_by_key(|set| costs.time(&rows, set)), Some(choice.experts));
     // Without room, and where an expert takes longer to travel than its rows.
-    assert_eq!(choose(&rows, &costs, 0).experts, [] as [usize; 0]);
+    assert_eq!(choose(&rows, &costs, 0).experts, [] as [u32; 0]);
     assert_eq!(choose(&rows, &costs, 1).experts, [0]);
     let slow = ShadowCosts { shadow: 20 * costs.shadow, ..costs };
-    assert_eq!(choose(&rows, &slow, 4).experts, [] as [usize; 0]);
+    assert_eq!(choose(&rows, &slow, 4).experts, [] as [u32; 0]);
 }
 
 /// Two ranks are equally hot: one shadow alone lowers no maximum, and takes time; both do.
@@ -164,6 +166,24 @@ fn the_choice_is_between_none_and_the_best_subset() {
         assert!(some > 50 && best > 100, "{ranks} ranks: {best} best, {some} with shadows");
         assert!(ranks < experts || best == 200, "{best} best");
     }
+}
+
+/// Where an owner sends its experts to all others and gets a gradient of each, two shadows of one owner take twice as long, and of two owners
+/// as long as one.
+#[test]
+fn shadows_of_one_owner_wait_for_each_other() {
+    let rows = golden_rows();
+    let size = ExpertSize { row_flops: 0.0, row_bytes: 0.0, bytes: 5e6 };
+    let costs = ShadowCosts::new(size, ShadowRates { flops: 1e12, bandwidth: 1e9 }, 4);
+    // To three others and back: 2 x 3 x 5 ms.
+    for (shadows, wanted) in [(&[][..], 0), (&[3], 30), (&[2, 3], 60), (&[1, 2], 30), (&[0, 1, 2, 4, 6], 60)]
+    {
+        assert_eq!(costs.time(&rows, shadows), wanted * 1_000_000_000, "{shadows:?}");
+    }
+    let shared = ShadowCosts::shared(size, ShadowRates { flops: 1e12, bandwidth: 1e9 }, 4);
+    assert_eq!(shared.time(&rows, &[1, 2]), 15_000_000_000);
+    let none = ShadowCosts::new(size, ShadowRates { flops: 0.0, bandwidth: f64::NAN }, 4);
+    assert_eq!(choose(&rows, &none, 8).experts, [] as [u32; 0]);
 }
 
 /// More room is never worse.

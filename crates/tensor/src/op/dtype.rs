@@ -12,7 +12,7 @@ use crate::{TensorError, View};
 use bessemer_units::DType;
 
 /// Names of the operands that hold indices, counts or counters.
-const INDICES: [&str; 15] = [
+const INDICES: [&str; 18] = [
     "counters",
     "counts",
     "documents",
@@ -25,7 +25,10 @@ const INDICES: [&str; 15] = [
     "places",
     "positions",
     "preferred",
+    "routed",
     "rows",
+    "shadow_offsets",
+    "slots",
     "sources",
     "targets",
 ];
@@ -76,6 +79,7 @@ fn activations(op: &Op) -> &'static [&'static str] {
 fn parameters(op: &Op) -> &'static [&'static str] {
     match op {
         Op::AdamW(_) | Op::AdamWInt8(_) => &["param", "grad"],
+        Op::AddShadowGradients(_) => &["dweight"],
         Op::Embedding(_) => &["table", "positions.table"],
         Op::EmbeddingBackward(_) => &["dtable", "positions.table"],
         Op::Linear(_) | Op::Norm(_) | Op::NormOfSums(_) => &["weight", "bias"],

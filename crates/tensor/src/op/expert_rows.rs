@@ -10,20 +10,33 @@ use crate::{TensorError, View};
 
 /// A row for every choice, sorted by expert, then by token, then by choice: `rows[t, s]` is the row of choice s of token t,
 /// `sources[r] = t K + s` its inverse, and rows `offsets[e] .. offsets[e + 1]` are those of expert e (Gale et al. 2022, MegaBlocks). A
-/// choice that is not kept has no row: its row is [`NO_ROW`], as is the source of each row behind those of all experts.
+/// choice that is not kept has no row: its row is [`NO_ROW`], as is the source of each row behind those of all experts. Rows of experts that
+/// the device computes for itself ([`ShadowRows`]) come before all others.
 ///
-/// Sharding: experts, kept, rows (n, k), sources (n k), offsets (e); n summed, each device with its own term, k, e whole.
+/// Sharding: experts, kept, rows (n, k), sources (n k), offsets (e), slots, shadow offsets (s); n summed, each device with its own term, k,
+/// e, s whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AssignRows {
     /// u32 `[N, K]`, each below E.
     pub experts: View,
     /// u32 `[N, K]`, if choices may be dropped: 0 of those that are.
     pub kept: Option<View>,
+    /// Experts whose rows come first, if there may be some.
+    pub shadows: Option<ShadowRows>,
     /// u32 `[N, K]`.
     pub rows: View,
     /// u32 `[1, R]`, R = N K.
     pub sources: View,
-    /// u32 `[1, E + 1]`.
+    /// u32 `[1, E + 1]`. The first is the number of rows for shadows, which have no rows between the others.
+    pub offsets: View,
+}
+
+/// Rows for experts that a device computes for its own tokens ([`super::ChooseShadows`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ShadowRows {
+    /// u32 `[1, S]`: different experts, and [`super::NO_EXPERT`] in slots that are free.
+    pub slots: View,
+    /// u32 `[1, S + 1]`: rows `offsets[j] .. offsets[j + 1]` are those of the expert in slot j.
     pub offsets: View,
 }
 
@@ -34,14 +47,27 @@ impl Describe for AssignRows {
         if let Some(kept) = &mut self.kept {
             read(see, "kept", kept);
         }
+        if let Some(shadows) = &mut self.shadows {
+            read(see, "slots", &mut shadows.slots);
+        }
         write(see, "rows", &mut self.rows);
         write(see, "sources", &mut self.sources);
         write(see, "offsets", &mut self.offsets);
+        if let Some(shadows) = &mut self.shadows {
+            write(see, "shadow_offsets", &mut shadows.offsets);
+        }
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let (n, k) = (rule.sum(Rule::TOKENS, self.experts.rows), rule.whole("k", self.experts.cols));
         let e = rule.whole("e", self.offsets.cols);
+        if let Some(shadows) = &self.shadows {
+            let (s, ends) = (rule.whole("s", shadows.slots.cols), rule.whole("ends", shadows.offsets.cols));
+            rule.dims("slots", &[], &[s]);
+            rule.dims("shadow_offsets", &[], &[ends]);
+            rule.own("slots", n);
+            rule.own("shadow_offsets", n);
+        }
         for name in ["experts", "kept", "rows"] {
             rule.dims(name, &[n], &[k]);
         }
@@ -57,6 +83,10 @@ impl Describe for AssignRows {
         for (name, view) in [("rows", Some(self.rows)), ("kept", self.kept)] {
             let (n, k) = (self.experts.rows, self.experts.cols);
             view.map_or(Ok(()), |view| expect_shape(Self::NAME, name, &view, n, k))?;
+        }
+        if let Some(ShadowRows { slots, offsets }) = &self.shadows {
+            expect_shape(Self::NAME, "slots", slots, 1, slots.cols.max(1))?;
+            expect_shape(Self::NAME, "shadow_offsets", offsets, 1, slots.cols + 1)?;
         }
         expect_shape(Self::NAME, "sources", &self.sources, 1, self.experts.len())?;
         expect_shape(Self::NAME, "offsets", &self.offsets, 1, self.offsets.cols.max(2))

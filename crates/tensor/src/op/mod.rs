@@ -30,6 +30,7 @@ mod quantise;
 mod rope;
 mod route;
 pub mod rule;
+mod shadows;
 
 pub use adafactor::{AdafactorUpdate, FactoredDirection, FactoredMoments, MomentDirection};
 pub use adamw_int8::AdamWInt8;
@@ -47,6 +48,7 @@ pub use elementwise::{
 pub use embedding::{Embedding, EmbeddingBackward, PositionTable, VocabularyShard};
 pub use expert_rows::{
     AssignRows, CombineRows, CombineRowsBackward, Dispatch, DispatchBackward, NO_ROW, ReceivedGroups,
+    ShadowRows,
 };
 pub use gated_rows::{AddGatedRows, AddGatedRowsBackward, MixedRows};
 pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
@@ -62,6 +64,10 @@ pub use quantise::{Dequantise, GRADIENT_BLOCK, Quantise, quantised_bytes};
 pub use rope::{Rope, RopeScaling};
 pub use route::{BalanceLoss, BalanceTerm, CountChoices, Gate, Route, RouteBackward, Score, TokenSpan};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
+pub use shadows::{
+    AddShadowGradients, ChooseShadows, ExpertRows, ExpertSize, NO_EXPERT, ShadowCosts, ShadowRates,
+    choose_shadows,
+};
 
 use crate::{TensorError, View};
 use bessemer_units::{Bytes, Flops};
@@ -195,6 +201,7 @@ ops!(
     Add,
     AddGatedRows,
     AddGatedRowsBackward,
+    AddShadowGradients,
     AssignRows,
     Attention,
     AttentionBackward,
@@ -203,6 +210,7 @@ ops!(
     AttentionSlots,
     BalanceLoss,
     Cholesky,
+    ChooseShadows,
     Combine,
     CombineLogSums,
     CombineRows,

@@ -54,6 +54,8 @@ pub enum Linear {
     No,
     /// A partial operand gives partial outputs, if no other operand is partial over the same axis.
     Alone,
+    /// Each device takes its term for itself, and its outputs are its own as well: numbers that nobody sums.
+    Own,
     /// The operand is a term of a sum: it is partial over exactly the axes over which the other terms are. Operands that
     /// are accumulated into are such terms.
     Jointly,
@@ -86,7 +88,7 @@ pub struct OperandRule {
 impl OperandRule {
     /// Whether a partial operand gives partial outputs, if no other operand is partial.
     pub fn passes_terms(&self) -> bool {
-        self.linear == Linear::Alone && self.own.is_none()
+        matches!(self.linear, Linear::Alone | Linear::Own) && self.own.is_none()
     }
 }
 

@@ -63,7 +63,8 @@ impl Trainer {
         let model = self.runner.worker.model();
         let Some(Experts { count: most_experts, .. }) = model.experts else { return Ok(BTreeMap::new()) };
         let experts: Vec<Option<Experts>> = (0..model.layers).map(|layer| model.experts_of(layer)).collect();
-        let ExpertLoads { choices: loads, dropped_and_kept } = self.runner.worker.sum_loads()?;
+        let ranks = self.runner.worker.plan().experts();
+        let ExpertLoads { choices: loads, dropped_and_kept, shadows } = self.runner.worker.sum_loads()?;
         if let Some(records) = &mut self.records {
             records.note_loads(loads);
         }
@@ -101,8 +102,17 @@ impl Trainer {
             ("idle", idle as f64),
         ];
         let share = (dropped + kept > 0).then(|| ("dropped", dropped as f64 / (dropped + kept) as f64));
+        let shadows = shadows.map(|[all, choices]| {
+            // Every rank has counted its own experts, and each choice.
+            ("shadows", f64::from(all) * ranks as f64 / f64::from(choices).max(1.0))
+        });
         warnings.into_iter().try_for_each(|text| self.warn(text, observer))?;
-        Ok(named.into_iter().chain(share).map(|(name, value)| (name.to_owned(), value)).collect())
+        Ok(named
+            .into_iter()
+            .chain(share)
+            .chain(shadows)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect())
     }
 }
 

@@ -12,7 +12,7 @@ use bessemer_program::CollectiveKind;
 use bessemer_recipe::RecipeUse;
 use bessemer_runlog::{LOADS_FILE, Loads as LoadsFile};
 use bessemer_sim::replay::{
-    CollectiveSeconds, Loads, NodeCosts, Progress, ReplayGroup, RoutingProfile, Shadowing, Traffic,
+    CollectiveSeconds, Loads, NodeCosts, Progress, ReplayGroup, RoutingProfile, Traffic,
 };
 use bessemer_sim::shadow::{ShadowChoice, ShadowRates};
 use bessemer_train::{PredictedStep, predicted_routed_step};
@@ -30,7 +30,7 @@ struct Row {
 }
 
 pub(super) fn run(args: &ProgramSimulateArgs, as_json: bool) -> Result<(), Failure> {
-    let recipe = load_recipe_for(&args.recipe.recipe, &args.recipe.overrides(), RecipeUse::Layout)?.value;
+    let mut recipe = load_recipe_for(&args.recipe.recipe, &args.recipe.overrides(), RecipeUse::Layout)?.value;
     let vocabulary = recipe.tokenizer.vocab_size as usize;
     let model = recipe.model.resolve(Some(vocabulary)).map_err(Failure::usage)?;
     let ranks = args.ranks as usize;
@@ -48,9 +48,12 @@ pub(super) fn run(args: &ProgramSimulateArgs, as_json: bool) -> Result<(), Failu
     for routing in &args.routing {
         let loads = loads(routing, &model)?;
         for slots in &args.shadows {
-            let shadowing = (*slots > 0)
-                .then(|| Shadowing { slots: *slots as usize, rates: rates(&machine, efficiency, &plan) });
-            let profile = RoutingProfile { loads: loads.clone(), shadowing };
+            recipe.parallel.shadows = *slots;
+            if *slots > 0 && recipe.parallel.shadow_flops == 0.0 {
+                let ShadowRates { flops, bandwidth } = rates(&machine, efficiency, &plan);
+                (recipe.parallel.shadow_flops, recipe.parallel.shadow_bandwidth) = (flops, bandwidth);
+            }
+            let profile = RoutingProfile { loads: loads.clone() };
             let mut costs = MachineCosts::new(&machine, efficiency, ranks);
             let step = predicted_routed_step(&recipe, ranks, &model, &profile, &mut costs)?;
             rows.push(Row { routing: name(routing), slots: *slots, step });

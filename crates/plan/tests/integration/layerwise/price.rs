@@ -90,7 +90,8 @@ fn what_a_layer_keeps_is_what_one_more_micro_batch_takes() {
         let span = Span { layers: 0..1, embedding: false, head: false };
         let held = |slots: usize| {
             let mut backend = NullBackend::new();
-            let stage = StageConfig { span: span.clone(), slots, pending: 0, overlap: false };
+            let stage =
+                StageConfig { span: span.clone(), slots, pending: 0, overlap: false, shadowing: None };
             let decoder = decoder(&model, stage, recompute, &mut backend);
             let (_, program, memory) = decoder.programs().next().unwrap();
             let price = UnitPrice::of(program, memory, &Flat { op: 0.0, collective: 0.0, host: 0.0 });
