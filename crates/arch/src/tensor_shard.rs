@@ -120,6 +120,14 @@ impl Model {
         self.shard_over((mesh.clone(), None), shardings, index)
     }
 
+    /// The part of this model on rank `index` of `ranks` that share its experts and nothing else.
+    ///
+    /// # Errors
+    /// Experts of a layer that `ranks` does not divide.
+    pub fn expert_shard(&self, ranks: usize, index: usize) -> Result<TensorShard, TensorShardError> {
+        self.layer_shard(&Mesh::along(Axis::Expert, ranks), self.shardings(), index)
+    }
+
     /// Refuses ranks that cannot share the experts of every layer evenly.
     fn check_expert_ranks(&self, ranks: usize) -> Result<(), TensorShardError> {
         let counts: Vec<usize> =
@@ -281,6 +289,11 @@ impl TensorShard {
     /// True if this is the whole model.
     pub fn is_whole(&self) -> bool {
         self.degree == 1
+    }
+
+    /// True if it is the whole model but for experts of other ranks.
+    pub fn is_whole_beside_experts(&self) -> bool {
+        self.degree == self.place.0.degree(Axis::Expert)
     }
 
     /// The parameters of the part, in the order of `model.params()`, with their place in the whole.

@@ -13,6 +13,8 @@ const ALL_USUAL: &str = "usual";
 const SLOW: &str = "slow-";
 /// Collectives on the thread that computes.
 const BLOCKING: &str = "-blocking";
+/// FLOPs and bytes a second by which shadows of experts are chosen: of a core, and of memory that ranks share.
+const SHADOW_RATES: (f64, f64) = (5e10, 5e9);
 /// Layouts whose figures are kept.
 const USUAL: [&str; 24] = [
     "ddp",
@@ -83,15 +85,19 @@ impl LayoutCase {
         let (layout, forms) = name.split_once('+').map_or((name, ""), |(layout, forms)| (layout, forms));
         let mut case = LayoutCase::of_kind(name, layout, ranks)?;
         for form in forms.split('+').filter(|form| !form.is_empty()) {
-            let sequences = form.strip_prefix('b').and_then(|number| number.parse::<usize>().ok());
-            match (form, sequences) {
+            let number = |letter| form.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
+            match (form, number('b')) {
                 (_, Some(sequences)) if sequences > 0 => case.sequences = Some(sequences),
+                (_, None) if number('s').is_some_and(|shadows| shadows > 0) => {
+                    case.config.shadows = number('s').unwrap_or(0) as u64;
+                    (case.config.shadow_flops, case.config.shadow_bandwidth) = SHADOW_RATES;
+                }
                 ("full", _) => case.recompute = Some(Recompute::Full),
                 ("attention", _) => case.recompute = Some(Recompute::Attention),
                 _ => {
                     return Err(MeasureError::request(format!(
-                        "--layouts {name}: wanted +bN for micro-batches of N sequences, +full or +attention for what is \
-                         recomputed, found +{form}"
+                        "--layouts {name}: wanted +bN for micro-batches of N sequences, +sN for at most N shadows of experts, +full or \
+                         +attention for what is recomputed, found +{form}"
                     )));
                 }
             }

@@ -25,6 +25,7 @@ mod error;
 mod evaluations;
 mod exchange;
 mod execute;
+mod expert_ranks;
 mod fill;
 mod flat;
 mod flow;
@@ -63,6 +64,7 @@ pub use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing, TensorGrid}
 pub use chunk::Chunk;
 pub use config::{FillChoice, FillConfig, LayoutChoice, ParallelConfig, PlacedAxis, PlannedLayout, Stage};
 pub use error::ParallelError;
+pub use expert_ranks::{ExpertPeers, compute_rows};
 pub use fill::{AnyRank, FillSupplier, FillerWork};
 pub use memory_plan::{MemoryPlan, MemoryShortage};
 pub use notes::{Notes, OrderSpan};

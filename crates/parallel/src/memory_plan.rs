@@ -7,13 +7,16 @@ use crate::int8::IN_FLIGHT;
 use crate::plan::Plan;
 use crate::prepare::{Needs, prepare};
 use crate::state::StateTensor;
+use crate::tensor::Staged;
 use crate::worker::{Job, Worker};
-use bessemer_arch::Model;
+use bessemer_arch::{Model, TensorShard};
 use bessemer_collectives::{NullCommunicator, ThreadSettings};
 use bessemer_mesh::Axis;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
+use bessemer_program::UnitProgram;
 use bessemer_runtime::{
-    ActivationConfig, Cache, CacheShape, Decoder, Purpose, Shape, Teacher, TeacherOperands,
+    ActivationConfig, Cache, CacheShape, Decoder, ExpertRows, ModelError, Purpose, Shape,
+    Stream as ResidualStream, Teacher, TeacherOperands,
 };
 use bessemer_schedule::Place;
 use bessemer_tensor::null::NullBackend;
@@ -128,13 +131,65 @@ impl MemoryPlan {
         cached: Option<CacheShape>,
         device: Option<&mut dyn Backend>,
     ) -> Result<MemoryPlan, ParallelError> {
-        let mut planning = Planning { null: NullBackend::new(), device };
         let shape = Shape { purpose: Purpose::Score, ..shape };
-        let decoder = Decoder::with_activations(&mut planning, model, shape, activations)?;
+        let make =
+            |backend: &mut dyn Backend| Decoder::with_activations(backend, model, shape, activations.clone());
+        MemoryPlan::of_cached(&make, cached, device)
+    }
+
+    /// As [`MemoryPlan::of_decoder`], on the rank that has all tokens and some experts of each layer.
+    ///
+    /// # Errors
+    /// As [`MemoryPlan::of_decoder`].
+    pub fn of_part(
+        part: &TensorShard,
+        shape: Shape,
+        cached: Option<CacheShape>,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
+        let make = |backend: &mut dyn Backend| {
+            Decoder::of_tensor_shard(backend, part, ResidualStream::WHOLE, shape, Default::default(), None)
+        };
+        MemoryPlan::of_cached(&make, cached, device)
+    }
+
+    /// Plans a rank that has some experts of each layer and computes rows of at most `tokens` tokens of another rank in a pass.
+    ///
+    /// # Errors
+    /// As [`ExpertRows::new`].
+    pub fn of_expert_rows(
+        part: &TensorShard,
+        tokens: usize,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
+        let mut planning = Planning { null: NullBackend::new(), device };
+        let rows = ExpertRows::new(&mut planning, part, tokens)?;
+        let mut planned = MemoryPlan { buffers: planning.memory(), copy: Bytes(0) };
+        planned.add_exchanges(rows.programs());
+        Ok(planned)
+    }
+
+    /// Counts what an exchange of rows of these lists holds besides the buffers.
+    fn add_exchanges<'p>(&mut self, programs: impl Iterator<Item = &'p UnitProgram>) {
+        self.add(IN_FLIGHT, Bytes(2 * Staged::of(programs).bytes as u64));
+        self.add(SLOTS, Bytes(ThreadSettings::default().piece_bytes as u64));
+    }
+
+    fn of_cached(
+        make: &dyn Fn(&mut dyn Backend) -> Result<Decoder, ModelError>,
+        cached: Option<CacheShape>,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<MemoryPlan, ParallelError> {
+        let mut planning = Planning { null: NullBackend::new(), device };
+        let decoder = make(&mut planning)?;
         if let Some(cache) = cached {
             Cache::new(&mut planning, &decoder, cache)?;
         }
-        Ok(MemoryPlan { buffers: planning.memory(), copy: Bytes(0) })
+        let mut planned = MemoryPlan { buffers: planning.memory(), copy: Bytes(0) };
+        if decoder.expert_rank().is_some() {
+            planned.add_exchanges(decoder.programs().map(|(_, program, _)| program));
+        }
+        Ok(planned)
     }
 
     /// Plans a teacher for micro-batches of `shape`, and what its student's loss reads of it.

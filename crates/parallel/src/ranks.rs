@@ -19,6 +19,13 @@ pub(crate) struct UnitRanks<'a> {
     pub(crate) failed: Option<CollectiveError>,
 }
 
+impl<'a> UnitRanks<'a> {
+    /// The ranks of a list without readers and without a second memory.
+    pub(crate) fn of(tensor: &'a mut TensorGroup) -> UnitRanks<'a> {
+        UnitRanks { tensor, reader: None, offload: None, failed: None }
+    }
+}
+
 impl UnitRanks<'_> {
     /// Keeps the error of a collective for the caller of the pass.
     fn note(&mut self, result: Result<(), ExchangeError>) -> Result<(), TensorError> {

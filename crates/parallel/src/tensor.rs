@@ -155,18 +155,8 @@ impl TensorGroup {
         completed: &[Vec<usize>],
         gradients: DType,
     ) {
-        let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));
-        let (mut most, mut exchanges) = (0, false);
-        for node in lists.flatten() {
-            let Node::Collective(c) = node else { continue };
-            let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
-            most = most.max(elements * c.src.dtype().size());
-            exchanges |= c.kind == CollectiveKind::AllToAll;
-            if let Some(ByCounts::Shadows { slots, .. }) = c.by_counts {
-                // A shadow's matrix is a view of its own.
-                self.views[0].reserve(slots.len());
-            }
-        }
+        let Staged { bytes: mut most, exchanges, views } = Staged::of(programs);
+        self.views[0].reserve(views);
         for flats in completed {
             let along = |axis: &AxisGroup| self.partial_along(axis.axis, flats) * gradients.size();
             most = most.max(self.axes.iter().map(along).max().unwrap_or(0));
@@ -423,6 +413,33 @@ impl TensorGroup {
             group.run(backend, stream(axis), &collective, views, views)?;
         }
         Ok(())
+    }
+}
+
+/// Host memory of the largest collective that computation waits for.
+pub(crate) struct Staged {
+    /// Bytes of what is sent or received.
+    pub(crate) bytes: usize,
+    /// Whether rows are exchanged: what is sent and what is received then lie one after the other.
+    pub(crate) exchanges: bool,
+    /// Most views of one collective: a shadow's matrix is one.
+    views: usize,
+}
+
+impl Staged {
+    pub(crate) fn of<'p>(programs: impl Iterator<Item = &'p UnitProgram>) -> Staged {
+        let lists = programs.flat_map(|program| Phase::ALL.map(|phase| program.list(phase)));
+        let mut staged = Staged { bytes: 0, exchanges: false, views: 0 };
+        for node in lists.flatten() {
+            let Node::Collective(c) = node else { continue };
+            let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
+            staged.bytes = staged.bytes.max(elements * c.src.dtype().size());
+            staged.exchanges |= c.kind == CollectiveKind::AllToAll;
+            if let Some(ByCounts::Shadows { slots, .. }) = c.by_counts {
+                staged.views = staged.views.max(slots.len());
+            }
+        }
+        staged
     }
 }
 

@@ -543,11 +543,8 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
             Layout::of(stage, sizes, tensor, accumulation).with_experts(2)
         };
         list.push(of(Stage::Ddp, (2, 1), line, 2).with_gate(name, gate));
-        // Where products are cut, rounding changes choices of experts among a sequence's tokens: with half of the seeds (docs/lab-log.md).
-        if gate != Mixture::Gate(GateChoice::ExpertChoice) {
-            list.push(of(Stage::Zero3, (1, 2), cut, 1).with_gate(name, gate));
-            list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4).with_gate(name, gate));
-        }
+        list.push(of(Stage::Zero3, (1, 2), cut, 1).with_gate(name, gate));
+        list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4).with_gate(name, gate));
         let context = Layout::of(Stage::Ddp, (2, 1), line, sequences / 2).sharing_sequences(2, gathered);
         list.push(context.with_experts(2).with_gate(name, gate));
     }

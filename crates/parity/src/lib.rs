@@ -3,7 +3,8 @@
 //! A layout must change nothing but the order of sums. [`trajectory`] trains a small model on made-up text under one
 //! layout, on in-process ranks or on whatever communicator it is given; [`Comparison`] says how far two trajectories are
 //! apart, and names the first gradient of the first step that differs. Asynchronous schedules are other algorithms: they are
-//! held against one process that reads weights as old ([`stale_reference`]).
+//! held against one process that reads weights as old ([`stale_reference`]). Choices of experts are compared with those of one rank, and its
+//! choices replayed where some differ ([`routed`]).
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod compare;
@@ -11,6 +12,8 @@ mod layouts;
 mod models;
 mod pairwise;
 mod reference;
+mod routed;
+mod routes;
 mod run;
 mod stale;
 mod text;
@@ -23,5 +26,7 @@ pub use layouts::{
 pub use models::{Style, Variant};
 pub use pairwise::{Case, pairwise};
 pub use reference::{MakeBackend, Reference, References};
+pub use routed::{RoutedComparison, routed};
+pub use routes::{OtherChoice, Routes, RoutesFound};
 pub use run::{ParityJob, Trajectory, in_process, trajectory};
 pub use stale::stale_reference;

@@ -2,6 +2,8 @@
 
 use crate::compare::Bounds;
 use crate::layouts::Layout;
+use crate::routed::recorded;
+use crate::routes::Routes;
 use crate::run::{ParityJob, Trajectory, in_process};
 use crate::stale::stale_reference;
 use bessemer_collectives::ThreadSettings;
@@ -9,6 +11,7 @@ use bessemer_parallel::{ParallelConfig, Stage};
 use bessemer_tensor::Backend;
 use bessemer_train::TrainError;
 use bessemer_units::ReduceDType;
+use std::sync::Arc;
 
 /// Makes the device of a rank.
 pub type MakeBackend<'a> = &'a (dyn Fn() -> Result<Box<dyn Backend>, TrainError> + Sync);
@@ -20,6 +23,8 @@ pub struct Reference {
     pub trajectory: Trajectory,
     /// How far from it a layout may be.
     pub bounds: Bounds,
+    /// Choices of experts of the reference run, if the model is a mixture.
+    pub routes: Option<Arc<Routes>>,
     /// With an asynchronous schedule: updates by which the oldest weights were old. Else everything reads the newest.
     pub staleness: Option<usize>,
 }
@@ -66,12 +71,18 @@ impl<'a> References<'a> {
     fn make(&self, job: &ParityJob, layout: &Layout) -> Result<Reference, TrainError> {
         let bounds = Bounds::of(layout.types, layout.parallel.reduce_dtype);
         if !layout.asynchronous() {
-            let trajectory = in_process(job, layout, self.settings, self.backend)?;
-            return Ok(Reference { trajectory, bounds, staleness: None });
+            let (trajectory, routes) = match layout.mixture {
+                Some(_) => {
+                    let (trajectory, routes) = recorded(job, layout, self.settings, self.backend)?;
+                    (trajectory, Some(Arc::new(routes)))
+                }
+                None => (in_process(job, layout, self.settings, self.backend)?, None),
+            };
+            return Ok(Reference { trajectory, bounds, routes, staleness: None });
         }
         let (trajectory, staleness) = stale_reference(&mut *(self.backend)()?, job, layout)?;
         let bounds = if layout.sums_in_order() { Bounds::EXACT } else { bounds };
-        Ok(Reference { trajectory, bounds, staleness: Some(staleness) })
+        Ok(Reference { trajectory, bounds, routes: None, staleness: Some(staleness) })
     }
 }
 

@@ -10,8 +10,8 @@
 //! offsets of all ranks' rows once in a forward pass, (E+1)(p-1) numbers for E experts on p ranks. Of R rows of width d on each rank,
 //! equally many for every expert, a rank sends R d (p-1)/p elements in each of the four exchanges of a layer and micro-batch.
 //!
-//! Values of received rows hold at most all choices of all ranks that one rank's experts can have: p n min(k, E/p) rows for n tokens of k
-//! choices on each rank. Kernels read the offsets and touch only the rows that have come.
+//! Values of received rows hold at most all choices of all ranks that one rank's experts can have: N min(k, E/p) rows for N tokens of all
+//! ranks with k choices each. Kernels read the offsets and touch only the rows that have come.
 //!
 //! With [`Shadowing`] some experts are computed by every rank for its own tokens (He et al. 2022, FasterMoE): their rows come first among the
 //! rows of this rank's tokens and are not exchanged. A forward pass chooses them by the rows of all ranks and gathers their matrices; a backward
@@ -29,7 +29,7 @@ use crate::node::{ByCounts, Collective, CollectiveKind, Launch, Node};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
-use bessemer_mesh::{Dim, Form, Placement, PositionOrder, even};
+use bessemer_mesh::{Axis, Dim, Form, Placement, PositionOrder, even};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{
     AddShadowGradients, AssignRows, ChooseShadows, ExpertSize, GroupedLinear, Op, ReceivedGroups, Rule,
@@ -47,15 +47,24 @@ pub struct Shadowing {
     pub rates: ShadowRates,
 }
 
+/// Tokens whose rows the ranks of an axis exchange in one pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ExchangedTokens {
+    /// Every rank has as many as the unit, and may compute shadows for them.
+    EachRank(Option<Shadowing>),
+    /// One rank has at most so many, the others have none.
+    OneRank(usize),
+}
+
 /// Spreads the experts of a unit over the ranks of an axis. A unit without experts stays as it is.
-pub fn experts(unit: &mut UnitProgram, rank: Rank, shadowing: Option<Shadowing>) {
+pub fn experts(unit: &mut UnitProgram, rank: Rank, tokens: ExchangedTokens) {
     let assigns = |node: &Node| match node.op() {
         Some(Op::AssignRows(op)) => Some(*op),
         _ => None,
     };
     let assigned = Phase::ALL.iter().find_map(|phase| unit.list(*phase).iter().find_map(assigns));
     let Some(assigned) = assigned.filter(|_| rank.degree > 1) else { return };
-    let mut spreading = Spreading::new(unit, rank, &assigned, shadowing);
+    let mut spreading = Spreading::new(unit, rank, &assigned, tokens);
     for phase in Phase::ALL {
         let list = std::mem::take(&mut spreading.unit.lists[phase.index()]);
         let first_free = |node: &Node| match node {
@@ -66,6 +75,29 @@ pub fn experts(unit: &mut UnitProgram, rank: Rank, shadowing: Option<Shadowing>)
         (spreading.phase, spreading.list) = (phase, Vec::with_capacity(list.len() + 8));
         list.into_iter().for_each(|node| spreading.node(node));
         spreading.unit.lists[phase.index()] = std::mem::take(&mut spreading.list);
+    }
+}
+
+/// Number of the external value that holds the offsets of a rank without tokens ([`without_tokens`]): `[1, E+1]` zeros of type u32.
+pub const NO_OFFSETS: usize = 0;
+
+/// Keeps of a unit that [`experts`] has rewritten the operators and collectives of a rank that has experts and no tokens: it receives other
+/// ranks' rows, computes them and sends them back. A unit without experts keeps no operator.
+pub fn without_tokens(unit: &mut UnitProgram) {
+    let of_experts = |op: &Op| {
+        let counted = || op.operands().iter().any(|operand| operand.name == Rule::LIVE);
+        matches!(op, Op::ReceivedGroups(_)) || is_grouped(op) || counted()
+    };
+    for list in &mut unit.lists {
+        list.retain(|node| match node {
+            Node::Collective(c) => c.axis == Axis::Expert,
+            node => node.op().is_some_and(of_experts),
+        });
+        for node in &*list {
+            if let Node::Collective(Collective { kind: CollectiveKind::AllGather, src, .. }) = node {
+                unit.values[src.buffer.id as usize].class = Class::External(NO_OFFSETS);
+            }
+        }
     }
 }
 
@@ -237,7 +269,7 @@ impl<'a> Spreading<'a> {
         unit: &'a mut UnitProgram,
         rank: Rank,
         assigned: &AssignRows,
-        shadowing: Option<Shadowing>,
+        tokens: ExchangedTokens,
     ) -> Spreading<'a> {
         let sides = Sides::of(unit);
         let Sides { sent, received, stacks } = &sides;
@@ -245,7 +277,11 @@ impl<'a> Spreading<'a> {
         let (ranks, choices) = (rank.degree, assigned.experts.cols);
         let experts = assigned.offsets.cols - 1;
         let here = experts / ranks;
-        let room = assigned.experts.rows * ranks * choices.min(here);
+        let (tokens, shadowing) = match tokens {
+            ExchangedTokens::EachRank(shadowing) => (assigned.experts.rows * ranks, shadowing),
+            ExchangedTokens::OneRank(most) => (most, None),
+        };
+        let room = tokens * choices.min(here);
         // Operators on single rows, between the products of an expert, follow these.
         for op in unit.lists.iter().flatten().filter_map(Node::op) {
             let operands = op.operands();

@@ -62,7 +62,7 @@ mod written;
 mod zero;
 
 pub use compress::{CompressionError, compress};
-pub use experts::{Shadowing, experts};
+pub use experts::{ExchangedTokens, NO_OFFSETS, Shadowing, experts, without_tokens};
 pub use freeze::freeze;
 pub use fuse::fuse;
 pub use input_aware::choose_layers;

@@ -2,11 +2,12 @@
 
 use crate::decoder::{Decoder, Purpose, Shape};
 use crate::error::ModelError;
+use crate::expert_rows::experts_of_one;
 use crate::memory::{Binding, ScratchBuffers, larger, stream_in_place};
 use crate::units::StageUnit;
 use bessemer_arch::{Model, Unit};
 use bessemer_model::Recording;
-use bessemer_program::{Phase, Scratch, StepValues, UnitProgram, each_op, plan_memory};
+use bessemer_program::{Phase, Scratch, StepValues, UnitProgram, each_op, plan_memory, verify_experts};
 use bessemer_tensor::op::{AttentionSlots, Copy, Op};
 use bessemer_tensor::{Backend, BufferSpec, Stream, View};
 use bessemer_units::{Bytes, DType};
@@ -29,6 +30,11 @@ impl CacheShape {
     /// The size for one sequence of `capacity` positions, to generate a text.
     pub fn one(capacity: usize) -> CacheShape {
         CacheShape::slots(1, capacity)
+    }
+
+    /// Rows of a pass at most.
+    pub fn pass_rows(self) -> usize {
+        self.slots.max(CHUNK_ROWS.min(self.capacity))
     }
 
     /// The size for several sequences of `capacity` positions.
@@ -139,7 +145,7 @@ impl Cache {
     pub fn new(backend: &mut dyn Backend, decoder: &Decoder, shape: CacheShape) -> Result<Cache, ModelError> {
         let CacheShape { slots, capacity, logit_rows } = shape;
         decoder.expect_whole("decoding with a cache")?;
-        let model = decoder.model();
+        let model = decoder.whole();
         if capacity == 0 || capacity > model.context {
             return Err(ModelError::Shape {
                 what: "cache capacity",
@@ -165,8 +171,7 @@ impl Cache {
                 found: slots.to_string(),
             });
         }
-        let chunk = CHUNK_ROWS.min(capacity);
-        let n = slots.max(chunk);
+        let (chunk, n) = (CHUNK_ROWS.min(capacity), shape.pass_rows());
         let piece_rows = logit_rows.clamp(1, chunk);
         let mut matrix = |name: &str, dtype: DType, rows: usize, cols: usize| -> Result<View, ModelError> {
             let spec = BufferSpec { class: "cache", name, dtype, len: rows * cols };
@@ -178,7 +183,7 @@ impl Cache {
                 |what: &str| matrix(&format!("layers.{i}.{what}"), DType::F32, slots * capacity, kv);
             layers.push([part("keys")?, part("values")?]);
         }
-        let shardings = model.shardings();
+        let shardings = decoder.shardings();
         let recording = |sequences: usize, seq: usize, rowwise: bool| {
             let shape = Shape { sequences, seq, purpose: Purpose::Score };
             Recording {
@@ -190,6 +195,8 @@ impl Cache {
         let pass = |recording: &Recording<'_>, layer: &dyn Fn(usize) -> UnitProgram| {
             let layer = |index: usize| {
                 let mut layer = layer(index);
+                let tokens = recording.sequences * recording.seq;
+                decoder.expert_rank().iter().for_each(|rank| experts_of_one(&mut layer, *rank, tokens));
                 bessemer_program::fuse(&mut layer);
                 unit(decoder, Unit::Layer(index), layer)
             };
@@ -214,6 +221,9 @@ impl Cache {
         let row_heads: Vec<StageUnit> = (1..=slots).map(|rows| head(rows, true)).collect();
         let piece_heads: Vec<StageUnit> = (1..=piece_rows).map(|rows| head(rows, false)).collect();
         let layer_units = || pieces.iter().chain(&rows).flat_map(|p| &p.layers);
+        if let Some(rank) = decoder.expert_rank() {
+            layer_units().try_for_each(|unit| verify_experts(&unit.program, &[Phase::Score], rank))?;
+        }
         let in_place = layer_units().all(|layer| stream_in_place(&layer.program, Phase::Score));
         let x = matrix("stream", DType::F32, n, model.width)?;
         let x_out = if in_place { x } else { matrix("stream", DType::F32, n, model.width)? };

@@ -3,10 +3,11 @@
 use crate::cache::{Cache, PassRows};
 use crate::decoder::Decoder;
 use crate::error::ModelError;
+use crate::ranks::StageRanks;
 use crate::step::check_indices;
 use crate::units::StageUnit;
 use bessemer_arch::Unit;
-use bessemer_program::{OneDevice, Phase, StepValues, run};
+use bessemer_program::{Phase, StepValues, run};
 use bessemer_tensor::op::AttentionSlots;
 use bessemer_tensor::{Backend, TensorError, View};
 
@@ -17,6 +18,12 @@ pub struct NextPosition {
     pub slot: usize,
     /// The token.
     pub id: u32,
+}
+
+/// This rank's device and the other ranks of a pass.
+struct Devices<'a> {
+    backend: &'a mut dyn Backend,
+    ranks: &'a mut dyn StageRanks,
 }
 
 /// Logits that a piece of a sequence is to give.
@@ -114,13 +121,15 @@ impl Decoder {
         backend.write_u32(cache.places.columns(0, places), &cache.host.places[..places])?;
         cache.write_indices(backend, n)?;
         let pass = PassRows::Slots(n);
-        self.decode_embedding(backend, cache, pass, &StepValues::default())?;
+        let mut peers = self.peers.lock();
+        let on = &mut Devices { backend, ranks: peers.ranks() };
+        self.decode_embedding(on, cache, pass, &StepValues::default())?;
         for layer in 0..cache.layers.len() {
             let external = cache.slots_external(cache.layers[layer]);
-            self.decode_layer(backend, cache, pass, layer, &external, &StepValues::default())?;
+            self.decode_layer(on, cache, pass, layer, &external, &StepValues::default())?;
         }
         let external = cache.head_external(0, n);
-        self.decode_unit(backend, cache, |c| &c.row_heads[n - 1], &external, &StepValues::default())?;
+        self.decode_unit(on, cache, |c| &c.row_heads[n - 1], &external, &StepValues::default())?;
         backend.read_f32(external[1], &mut cache.host.logits[..n * v])?;
         rows.iter().for_each(|row| cache.slots[row.slot].len += 1);
         Ok(&cache.host.logits[..n * v])
@@ -160,20 +169,22 @@ impl Decoder {
             }
             cache.write_indices(backend, new)?;
             let (pass, values) = (PassRows::Piece(new), cache.step(start, past));
-            self.decode_embedding(backend, cache, pass, &values)?;
+            let mut peers = self.peers.lock();
+            let on = &mut Devices { backend: &mut *backend, ranks: peers.ranks() };
+            self.decode_embedding(on, cache, pass, &values)?;
             for layer in 0..cache.layers.len() {
                 let external = cache.piece_external(cache.layers[layer], slot, start, past);
-                self.decode_layer(backend, cache, pass, layer, &external, &values)?;
+                self.decode_layer(on, cache, pass, layer, &external, &values)?;
             }
             match &mut wanted {
                 Wanted::Last if first + new == ids.len() => {
-                    self.piece_logits(backend, cache, new - 1, 1)?;
+                    self.piece_logits(on, cache, new - 1, 1)?;
                 }
                 Wanted::Nothing | Wanted::Last => {}
                 Wanted::Each(visit) => {
                     let most = cache.piece_heads.len();
                     for at in (0..new).step_by(most) {
-                        let rows = self.piece_logits(backend, cache, at, most.min(new - at))?;
+                        let rows = self.piece_logits(on, cache, at, most.min(new - at))?;
                         let rows = rows.chunks_exact(self.model.vocab_size);
                         rows.enumerate().for_each(|(i, row)| visit(first + at + i, row));
                     }
@@ -188,32 +199,32 @@ impl Decoder {
     /// Logits of `rows` rows of the pass that ran last, from row `first` on.
     fn piece_logits<'c>(
         &self,
-        backend: &mut dyn Backend,
+        on: &mut Devices<'_>,
         cache: &'c mut Cache,
         first: usize,
         rows: usize,
     ) -> Result<&'c [f32], TensorError> {
         let external = cache.head_external(first, rows);
-        self.decode_unit(backend, cache, |c| &c.piece_heads[rows - 1], &external, &StepValues::default())?;
+        self.decode_unit(on, cache, |c| &c.piece_heads[rows - 1], &external, &StepValues::default())?;
         let host = &mut cache.host.logits[..rows * self.model.vocab_size];
-        backend.read_f32(external[1], host)?;
+        on.backend.read_f32(external[1], host)?;
         Ok(host)
     }
 
     fn decode_embedding(
         &self,
-        backend: &mut dyn Backend,
+        on: &mut Devices<'_>,
         cache: &mut Cache,
         pass: PassRows,
         values: &StepValues,
     ) -> Result<(), TensorError> {
-        self.decode_unit(backend, cache, |c| &c.pass(pass).embedding, &[], values)
+        self.decode_unit(on, cache, |c| &c.pass(pass).embedding, &[], values)
     }
 
     /// Runs the rows of the residual stream through layer `layer`.
     fn decode_layer(
         &self,
-        backend: &mut dyn Backend,
+        on: &mut Devices<'_>,
         cache: &mut Cache,
         pass: PassRows,
         layer: usize,
@@ -227,7 +238,9 @@ impl Decoder {
         let before = first_of(unit.unit.layer().unwrap_or_default());
         unit.parameters.iter_mut().for_each(|at| *at = *at + first_of(layer) - before);
         unit.unit = Unit::Layer(layer);
-        self.decode_unit(backend, cache, |c| &c.pass(pass).layers[kind], external, values)?;
+        on.ranks.unit_begins(on.backend, Unit::Layer(layer), Phase::Score)?;
+        self.decode_unit(on, cache, |c| &c.pass(pass).layers[kind], external, values)?;
+        on.ranks.unit_ends(on.backend, Unit::Layer(layer), Phase::Score)?;
         let [x, x_out] = cache.stream;
         if x != x_out {
             cache.stream = [x_out, x];
@@ -237,7 +250,7 @@ impl Decoder {
 
     fn decode_unit(
         &self,
-        backend: &mut dyn Backend,
+        on: &mut Devices<'_>,
         cache: &mut Cache,
         unit: impl Fn(&Cache) -> &StageUnit,
         external: &[View],
@@ -247,7 +260,7 @@ impl Decoder {
         let unit = unit(cache);
         cache.binding(self, unit, external).fill(&mut table);
         let program = &unit.program;
-        let result = run(program, Phase::Score, (&table, &unit.parameters), values, backend, &mut OneDevice);
+        let result = run(program, Phase::Score, (&table, &unit.parameters), values, on.backend, on.ranks);
         cache.table = table;
         result
     }

@@ -8,6 +8,7 @@ use crate::logits::logits_units;
 use crate::memory::{Allocating, Binding, ScratchBuffers, StageBuffers};
 use crate::offload::OffloadLayout;
 use crate::params::{self, Param};
+use crate::peers::Peers;
 use crate::prefix::AfterPrefix;
 use crate::ranks::StageRanks;
 pub use crate::shape::{Purpose, Shape};
@@ -90,6 +91,7 @@ pub struct Decoder {
     pub(crate) second_memory: OffloadLayout,
     /// The cache that batches stand behind, if there is one.
     pub(crate) prefix: Option<AfterPrefix>,
+    pub(crate) peers: Peers,
     /// A model whose predictions the loss compares with, if there is one.
     pub(crate) teacher: Option<Box<Teacher>>,
     /// What the head reads of it.
@@ -252,6 +254,7 @@ impl Decoder {
             numbers: vec![0.0; shape.tokens().max(longest_loss)],
             second_memory: OffloadLayout::default(),
             prefix: None,
+            peers: Peers::default(),
             teacher: None,
             of_teacher: config.teacher.map(|teacher| teacher.views()),
         };
@@ -402,7 +405,7 @@ impl Decoder {
     /// # Errors
     /// As when the decoder was made.
     pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
-        let model = self.whole.as_deref().unwrap_or(&self.model);
+        let model = self.whole();
         let (shape, config, stage, ranks) = (self.shape, &self.config, &self.stage, &self.ranks);
         let (shardings, branches, experts) = (&self.shardings(), false, self.experts);
         let plan = Plan { model, shardings, shape, config, stage, ranks, experts, branches, until };
@@ -410,8 +413,35 @@ impl Decoder {
         Ok(units.into_iter().map(|u| (u.unit, u.program, u.memory)).collect())
     }
 
+    /// The whole model.
+    pub(crate) fn whole(&self) -> &Model {
+        self.whole.as_deref().unwrap_or(&self.model)
+    }
+
+    /// Gives passes without other ranks of their own, [`Decoder::loss`], [`Decoder::logits`] and those of [`crate::Cache`], the ranks with the
+    /// other experts.
+    pub fn set_peers(&mut self, peers: Peers) {
+        self.peers = peers;
+    }
+
+    /// A decoder of another shape over the same parameters and with the same other ranks, to score.
+    ///
+    /// # Errors
+    /// As [`Decoder::with_params`].
+    pub fn reshaped(&self, backend: &mut dyn Backend, shape: Shape) -> Result<Decoder, ModelError> {
+        let (config, params) = (ActivationConfig::default(), self.params.clone());
+        let mut decoder = match self.tensor_shard() {
+            Some(part) => {
+                Decoder::of_tensor_shard(backend, part, self.stream(), shape, config, Some(params))?
+            }
+            None => Decoder::with_params(backend, &self.model, shape, config, params)?,
+        };
+        decoder.set_peers(self.peers.clone());
+        Ok(decoder)
+    }
+
     /// How the parameters of the whole model are sharded.
-    fn shardings(&self) -> Vec<Sharding> {
+    pub(crate) fn shardings(&self) -> Vec<Sharding> {
         self.tensor_shard().map_or_else(|| self.model.shardings(), |part| part.shardings.clone())
     }
 
@@ -478,7 +508,7 @@ impl Decoder {
         if !self.shorter.is_empty() {
             return Err(ModelError::Stage("branches are kept of micro-batches of one length only".into()));
         }
-        let whole = self.whole.as_deref().unwrap_or(&self.model);
+        let whole = self.whole();
         let (shape, config, ranks) = (self.shape, &self.config, &self.ranks);
         let plan = Plan {
             model: whole,
@@ -591,7 +621,8 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ModelError> {
-        self.loss_through(backend, &mut OneDevice, batch, per_token)
+        let peers = self.peers.clone();
+        self.loss_through(backend, peers.lock().ranks(), batch, per_token)
     }
 
     /// As [`Decoder::loss`], with other ranks.

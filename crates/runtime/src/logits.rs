@@ -10,7 +10,7 @@ use crate::step::TokenBatch;
 use crate::units::{Plan, StageUnit};
 use bessemer_arch::Unit;
 use bessemer_model::Recording;
-use bessemer_program::{OneDevice, Phase, StepValues, plan_memory, run};
+use bessemer_program::{Phase, StepValues, plan_memory, run};
 use bessemer_tensor::{Backend, View};
 
 impl Decoder {
@@ -50,7 +50,8 @@ impl Decoder {
         batch: &TokenBatch<'_>,
         visit: impl FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
-        self.logits_through(backend, &mut OneDevice, batch, visit)
+        let peers = self.peers.clone();
+        self.logits_through(backend, peers.lock().ranks(), batch, visit)
     }
 
     /// As [`Decoder::logits`], with other ranks.

@@ -6,13 +6,13 @@
 
 use crate::decoder::{Decoder, Shape};
 use crate::error::ModelError;
+use crate::expert_rows::experts_of_one;
 use crate::memory::{ScratchBuffers, scratch_of, stream_in_place};
 use crate::shape::Purpose;
 use crate::units::{StageUnit, layer_prefix};
-use crate::{ActivationConfig, Param};
 use bessemer_arch::{Model, Unit};
 use bessemer_model::Recording;
-use bessemer_program::{Phase, plan_memory, seal};
+use bessemer_program::{Phase, plan_memory, seal, verify_experts};
 use bessemer_tensor::{Backend, BufferSpec, View};
 use bessemer_units::DType;
 
@@ -99,7 +99,7 @@ impl AfterPrefix {
 }
 
 impl Decoder {
-    /// A decoder that scores continuations of what `cache` holds, over parameters that are there already. A batch stands behind the
+    /// A decoder that scores continuations of what `cache` holds, over this decoder's parameters. A batch stands behind the
     /// first [`Decoder::set_past`] positions of each sequence, 0 until it is called, and its own keys and values are added there.
     /// Decoders of several lengths may share one cache.
     ///
@@ -107,10 +107,9 @@ impl Decoder {
     /// As [`Decoder::with_params`]; a shape that is not for scoring, has another number of sequences than the cache, fewer than
     /// [`MIN_PASS_ROWS`] positions, or more than it holds.
     pub fn after_prefix(
+        &self,
         backend: &mut dyn Backend,
-        model: &Model,
         shape: Shape,
-        params: Vec<Param>,
         cache: &PrefixCache,
     ) -> Result<Decoder, ModelError> {
         let fits = (MIN_PASS_ROWS..=cache.capacity).contains(&shape.seq);
@@ -124,7 +123,7 @@ impl Decoder {
                 found: format!("{} of {}", shape.sequences, shape.seq),
             });
         }
-        let mut decoder = Decoder::with_params(backend, model, shape, ActivationConfig::default(), params)?;
+        let mut decoder = self.reshaped(backend, shape)?;
         let units = decoder.cached_units(cache)?;
         let wanted = scratch_of(units.iter().map(|u| &u.memory));
         decoder.buffers.scratch =
@@ -137,17 +136,22 @@ impl Decoder {
 
     /// Units of the stage, with attention layers that read the prefix from a cache.
     fn cached_units(&self, cache: &PrefixCache) -> Result<Vec<StageUnit>, ModelError> {
-        let shardings = self.model.shardings();
+        let shardings = self.shardings();
         let recording =
-            Recording::new(&self.model, &shardings, [self.shape.sequences, self.shape.seq], DType::F32);
+            Recording::new(self.whole(), &shardings, [self.shape.sequences, self.shape.seq], DType::F32);
         let of_kind = |first: usize| {
             let mut layer = recording.decode_layer(first, cache.capacity);
+            let tokens = self.shape.tokens();
+            self.expert_rank().iter().for_each(|rank| experts_of_one(&mut layer, *rank, tokens));
             bessemer_program::fuse(&mut layer);
             seal(&mut layer);
             let memory = plan_memory(&layer, &[Phase::Score]);
-            (first, layer, memory)
+            match self.expert_rank() {
+                Some(rank) => verify_experts(&layer, &[Phase::Score], rank).map(|()| (first, layer, memory)),
+                None => Ok((first, layer, memory)),
+            }
         };
-        let kinds: Vec<_> = self.model.layer_kinds().into_iter().map(of_kind).collect();
+        let kinds = self.model.layer_kinds().into_iter().map(of_kind).collect::<Result<Vec<_>, _>>()?;
         let in_place = |unit: &StageUnit| stream_in_place(&unit.program, Phase::Score);
         let of = |unit: &StageUnit| {
             let Unit::Layer(number) = unit.unit else { return Ok(unit.clone()) };

@@ -227,7 +227,7 @@ impl Decoder {
     pub(crate) fn expect_whole(&self, what: &str) -> Result<(), ModelError> {
         self.expect_all_layers(what)?;
         match &self.tensor_shard {
-            Some(p) if !p.is_whole() => Err(ModelError::TensorShard(format!(
+            Some(p) if !p.is_whole_beside_experts() => Err(ModelError::TensorShard(format!(
                 "{what} needs the whole model, found tensor shard {} of {}; load the weights into a decoder of their own",
                 p.index, p.degree
             ))),

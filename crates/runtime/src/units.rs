@@ -3,13 +3,14 @@
 use crate::config::ActivationConfig;
 use crate::decoder::{Purpose, Shape};
 use crate::error::ModelError;
+use crate::expert_rows::experts_of_one;
 use crate::params::Param;
 use crate::stage::StageConfig;
 use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_model::Recording;
 use bessemer_program::{
-    AxisRole, Class, Node, Phase, Rank, UnitMemory, UnitProgram, compress, experts, freeze, fuse, offload,
-    overlap, partition, partition_activations, plan_memory, recompute, seal, split,
+    AxisRole, Class, ExchangedTokens, Node, Phase, Rank, UnitMemory, UnitProgram, compress, experts, freeze,
+    fuse, offload, overlap, partition, partition_activations, plan_memory, recompute, seal, split,
 };
 use bessemer_tensor::op::Op;
 use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
@@ -117,7 +118,12 @@ impl Plan<'_> {
             for rank in self.ranks.iter().filter(|rank| policy.is_some() && rank.partition) {
                 partition_activations(&mut unit, *rank);
             }
-            self.experts.iter().for_each(|rank| experts(&mut unit, *rank, self.stage.shadowing));
+            if let Some(rank) = self.experts {
+                match self.shape.purpose {
+                    Purpose::Train => experts(&mut unit, rank, ExchangedTokens::EachRank(self.stage.shadowing)),
+                    Purpose::Score => experts_of_one(&mut unit, rank, self.shape.tokens()),
+                }
+            }
         }
         if wanted(Rewrite::Fuse) && !self.branches {
             fuse(&mut unit);

@@ -84,7 +84,10 @@ pub(crate) fn run(args: &BenchLayoutsArgs, as_json: bool, console: &mut Console)
         router_skew: args.router_skew,
     };
     let machine = args.machine.as_deref().map(bessemer_planner::machine).transpose()?;
-    let cases = layout_cases(&args.layouts, args.ranks)?;
+    let mut cases = layout_cases(&args.layouts, args.ranks)?;
+    for case in cases.iter_mut().filter(|case| case.slow && case.config.shadows > 0) {
+        case.config.shadow_bandwidth = bandwidth;
+    }
     let setups: Vec<Setup<'_>> =
         cases.iter().map(|case| Setup::new(&bench, case)).collect::<Result<_, _>>()?;
     let over_ranks = |setup: &&Setup<'_>| setup.plan.experts() > 1;

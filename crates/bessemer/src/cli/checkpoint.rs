@@ -97,7 +97,12 @@ pub(crate) struct GenerateArgs {
     /// Each of several texts follows a line with its number.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) samples: u64,
-    /// Threads; 0 for all cores.
+    /// Ranks that share the experts of each layer, as threads.
+    ///
+    /// The first has everything else. A number that divides the experts of every layer.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) ranks: std::num::NonZeroUsize,
+    /// Threads of each rank; 0 shares all cores out.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }

@@ -40,7 +40,12 @@ pub(crate) struct ServeArgs {
     pub(crate) allow_origins: Vec<String>,
     #[command(flatten)]
     pub(crate) hosts: HostArgs,
-    /// Threads; 0 for all cores.
+    /// Ranks that share the experts of each layer, as threads.
+    ///
+    /// The first has everything else. A number that divides the experts of every layer.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) ranks: std::num::NonZeroUsize,
+    /// Threads of each rank; 0 shares all cores out.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
 }

@@ -1,17 +1,21 @@
 //! `bessemer eval`: how well a checkpoint predicts a split or a text, and answers tasks.
 
 use crate::cli::EvalArgs;
+use crate::commands::expert_ranks::{ModelUse, with_decoder};
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::{RunDir, SHARDS};
 use bessemer_eval::score::{DecoderLosses, score_components};
+use bessemer_kernels_cpu::CpuBackend;
 use bessemer_loader::EvaluationWindows;
+use bessemer_runtime::{CacheShape, Decoder};
 use bessemer_shards::ShardSet;
 use bessemer_train::Observer;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 mod robust;
 mod tasks;
@@ -38,6 +42,18 @@ fn window(args: &EvalArgs, saved: &SavedModel) -> Result<usize, Failure> {
     }
 }
 
+/// Calls `work` with the model on the ranks that the arguments name, for batches of so many sequences of so many tokens.
+fn with_model<T>(
+    saved: &SavedModel,
+    args: &EvalArgs,
+    batch: (usize, usize),
+    cached: Option<CacheShape>,
+    work: impl FnOnce(CpuBackend, Decoder) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let model_use = ModelUse { batch, cached, threads: args.threads, ranks: args.ranks };
+    with_decoder(saved, &model_use, &AtomicBool::new(false), work)
+}
+
 fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let dir = RunDir::new(&args.run.run);
     let saved = SavedModel::open(&args.run, console)?;
@@ -54,13 +70,14 @@ fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;
     let seq = saved.state.loader.seq_len as usize;
     let windows = EvaluationWindows::new(set, seq, saved.tokenizer.end_of_text())?;
-    let (mut backend, mut decoder) =
-        saved.decoder(((args.batch_tokens / seq).max(1), seq), None, args.threads)?;
+    let batch = ((args.batch_tokens / seq).max(1), seq);
     let most = (args.max_tokens > 0).then_some(args.max_tokens);
-    let mut model = DecoderLosses { decoder: &mut decoder, backend: &mut backend };
     let lengths = saved.tokenizer.byte_lengths();
-    let (report, components) = score_components(&mut model, &windows, &lengths, most, &mut |done, total| {
-        console.progress("scoring", done, total);
+    let (report, components) = with_model(&saved, args, batch, None, |mut backend, mut decoder| {
+        let mut model = DecoderLosses { decoder: &mut decoder, backend: &mut backend };
+        Ok(score_components(&mut model, &windows, &lengths, most, &mut |done, total| {
+            console.progress("scoring", done, total);
+        })?)
     })?;
     if as_json {
         return Ok(print(&serde_json::to_string(&json!({

@@ -1,6 +1,7 @@
 //! `bessemer generate`: text from a checkpoint.
 
 use crate::cli::GenerateArgs;
+use crate::commands::expert_ranks::{ModelUse, with_decoder};
 use crate::commands::metric::lines;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, Output, print};
@@ -14,6 +15,7 @@ use serde_json::json;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Longest prompt, in bytes. Only the last tokens of a long one fit into the model's context anyway.
@@ -39,8 +41,28 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool, console: &mut Console) -> 
             .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
     }
     let capacity = saved.model().context;
-    let (mut backend, decoder) = saved.decoder((1, 1), Some(CacheShape::one(capacity)), args.threads)?;
-    let mut cache = Cache::new(&mut backend, &decoder, CacheShape::one(capacity))?;
+    let (shape, none_ended) = (CacheShape::one(capacity), AtomicBool::new(false));
+    let model_use = ModelUse { batch: (1, 1), cached: Some(shape), threads: args.threads, ranks: args.ranks };
+    with_decoder(&saved, &model_use, &none_ended, |mut backend, decoder| {
+        let mut cache = Cache::new(&mut backend, &decoder, shape)?;
+        texts(
+            args,
+            as_json,
+            (&prompts, &config),
+            &saved,
+            &mut CachedDecoder::new(&decoder, &mut backend, &mut cache)?,
+        )
+    })
+}
+
+/// Continues every prompt as often as it was asked for.
+fn texts(
+    args: &GenerateArgs,
+    as_json: bool,
+    (prompts, config): (&[String], &GenerateConfig),
+    saved: &SavedModel,
+    model: &mut CachedDecoder<'_>,
+) -> Result<(), Failure> {
     let asked = prompts.iter().flat_map(|prompt| (0..args.samples).map(move |sample| (prompt, sample)));
     for (prompt, sample) in asked {
         let begun = Instant::now();
@@ -48,9 +70,8 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool, console: &mut Console) -> 
         if !as_json && args.samples > 1 {
             output.write(&format!("--- sample {} of {} ---\n", sample + 1, args.samples))?;
         }
-        let mut model = CachedDecoder::new(&decoder, &mut backend, &mut cache)?;
         let (mut pending, mut unwritten) = (Some(prompt.as_str()), None);
-        let written = generate_text(&mut model, &saved.tokenizer, prompt, &config, sample, &mut |text| {
+        let written = generate_text(model, &saved.tokenizer, prompt, config, sample, &mut |text| {
             if as_json {
                 return ControlFlow::Continue(());
             }

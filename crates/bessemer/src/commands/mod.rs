@@ -9,6 +9,7 @@ pub(crate) mod confined;
 pub(crate) mod corpus;
 pub(crate) mod doctor;
 pub(crate) mod eval;
+mod expert_ranks;
 mod explain;
 pub(crate) mod extract;
 pub(crate) mod generate;

@@ -10,8 +10,8 @@ use bessemer_collectives::ThreadSettings;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parity::{
-    Case, Comparison, Layout, ParityJob, References, Style, asynchronous, contexts, grids, in_int8,
-    in_process, matrix, mixtures, pairwise, pipelines, placed, trajectory,
+    Case, Comparison, Layout, ParityJob, References, RoutedComparison, Style, asynchronous, contexts, grids,
+    in_int8, in_process, matrix, mixtures, pairwise, pipelines, placed, routed, trajectory,
 };
 use bessemer_runtime::ActivationConfig;
 use bessemer_tensor::Backend;
@@ -44,6 +44,8 @@ struct Row {
     staleness: Option<usize>,
     /// Whether threads of one process give the same bits; for ranks that are processes.
     same_bits: Option<bool>,
+    /// Choices of experts beside those of one rank; for mixtures on threads.
+    routed: Option<RoutedComparison>,
 }
 
 impl Row {
@@ -133,12 +135,19 @@ fn run_in(
             None => None,
         };
         let Some(reference) = reference else { continue };
+        if let (Some(routes), None) = (&reference.routes, &across) {
+            let one_rank = (&reference.trajectory, routes, &reference.bounds);
+            let routed = routed(&job, &layout, &settings, &backend, one_rank).map_err(|e| e.to_string());
+            let (result, routed) = (routed.clone().map(|routed| routed.comparison), routed.ok());
+            rows.push(Row { model, layout, result, staleness: None, same_bits: None, routed });
+            continue;
+        }
         let threads = in_process(&job, &layout, &settings, &backend).map_err(|e| e.to_string());
         let same_bits = across.as_ref().map(|across| threads.as_ref().is_ok_and(|t| t == across));
         let found = across.map_or(threads, Ok);
         let result = found.map(|f| Comparison::new(&f, &reference.trajectory, &reference.bounds));
         let staleness = reference.staleness;
-        rows.push(Row { model, layout, result, staleness, same_bits });
+        rows.push(Row { model, layout, result, staleness, same_bits, routed: None });
     }
     if !processes.is_first() {
         return Ok(());
@@ -203,13 +212,14 @@ fn table(rows: &[Row], args: &ParityArgs, seconds: f64) -> String {
         let (model, name) = (&row.model, &row.layout.name);
         let line = match &row.result {
             Ok(c) => format!(
-                "{model:<first$} {name:<second$} {:>10.1e} {:>10.1e} {}{}",
+                "{model:<first$} {name:<second$} {:>10.1e} {:>10.1e} {}{}{}",
                 c.first_loss,
                 c.any_loss.0,
                 match (&c.gradient, row.staleness) {
                     (Some((apart, of)), _) => format!("{apart:>10.1e}  {of}"),
                     (None, age) => format!("{:>10}  weights up to {} updates old", "-", age.unwrap_or(0)),
                 },
+                row.routed.as_ref().map(other_choices).unwrap_or_default(),
                 row.problem().map(|p| format!("\n       FAILED: {p}")).unwrap_or_default()
             ),
             Err(e) => format!("{model:<first$} {name:<second$} FAILED: {e}"),
@@ -237,6 +247,22 @@ fn table(rows: &[Row], args: &ParityArgs, seconds: f64) -> String {
     text
 }
 
+/// Choices of a layout that one rank has not made, if there are some.
+fn other_choices(routed: &RoutedComparison) -> String {
+    let Some(first) = routed.routes.first else { return String::new() };
+    format!(
+        "\n       choices of one rank replayed: {} of {} tokens choose otherwise by themselves, first in step {}, layer with experts {}, token {}, \
+         by a margin of {:.1e}; losses before it {:.1e} apart",
+        routed.routes.differing(),
+        routed.choices,
+        first.step,
+        first.layer,
+        first.token,
+        first.margin,
+        routed.before
+    )
+}
+
 fn as_values(rows: &[Row], args: &ParityArgs) -> String {
     let row = |row: &Row| {
         let (parallel, ranks) = (&row.layout.parallel, row.layout.ranks);
@@ -261,6 +287,14 @@ fn as_values(rows: &[Row], args: &ParityArgs) -> String {
             }),
             Err(e) => json!({ "problem": e }),
         };
+        if let Some(RoutedComparison { routes, choices, before, .. }) = &row.routed {
+            let first = routes.first.map(|first| {
+                json!({ "step": first.step, "layer": first.layer, "token": first.token, "margin": first.margin })
+            });
+            value["routes"] = json!({
+                "choices": choices, "differing": routes.differing(), "first": first, "loss_before": before,
+            });
+        }
         if let (Some(value), Some(more)) = (value.as_object_mut(), more.as_object()) {
             value.extend(more.clone());
         }

@@ -354,6 +354,16 @@ pub(crate) struct Broken {
 }
 
 impl Broken {
+    /// The failure of a rank; `secondary`: it follows from that of another one.
+    pub(crate) fn of(failure: Failure, secondary: bool) -> Broken {
+        Broken { failure, secondary, timed_out: false }
+    }
+
+    /// Whether it follows from no other rank's failure.
+    pub(crate) fn is_cause(&self) -> bool {
+        !self.secondary
+    }
+
     /// Outcome of this process; [`Job::end`] decides which processes report it.
     fn of_process(mut self, job: &Job) -> Failure {
         // `Job::end` names the rank of a mistake of the user's, once it knows who else has found it.
@@ -375,7 +385,7 @@ impl From<TrainError> for Broken {
 
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Broken {
-        Broken { failure, secondary: false, timed_out: false }
+        Broken::of(failure, false)
     }
 }
 
@@ -512,7 +522,7 @@ impl RankThreads<'_> {
 /// Returns the first rank's outcome, or the failure that ended the job. If every failure is a lost peer, `report`, the last
 /// collectives of the ranks, follows the message; a timeout contains it already. `report` returns `None` where another
 /// function reports them.
-fn job_outcome<T>(
+pub(crate) fn job_outcome<T>(
     led: Result<T, Broken>,
     followed: Vec<Result<T, Broken>>,
     report: &dyn Fn() -> Option<String>,

@@ -4,21 +4,22 @@ use crate::cli::RunArgs;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run_dir::{RunDir, similar};
-use bessemer_arch::Model;
+use bessemer_arch::{Model, TensorShard};
 use bessemer_checkpoint::{Latest, Loaded};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_parallel::MemoryPlan;
-use bessemer_runtime::{ActivationConfig, CacheShape, Decoder, Purpose, Shape};
+use bessemer_runtime::{ActivationConfig, CacheShape, Decoder, Param, Purpose, Shape};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::{Tokenizer, TokenizerError};
 use bessemer_train::TrainState;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A checkpoint with what belongs to it.
 pub(crate) struct SavedModel {
     pub(crate) checkpoint: Loaded,
     pub(crate) state: TrainState,
-    pub(crate) tokenizer: Tokenizer,
+    pub(crate) tokenizer: Arc<Tokenizer>,
 }
 
 impl SavedModel {
@@ -26,7 +27,7 @@ impl SavedModel {
     pub(crate) fn open(args: &RunArgs, console: &mut Console) -> Result<SavedModel, Failure> {
         let dir = RunDir::new(&args.run);
         let checkpoint = warned(open_checkpoint(&dir, args.step)?, console);
-        let tokenizer = dir.load_tokenizer()?;
+        let tokenizer = Arc::new(dir.load_tokenizer()?);
         let state = TrainState::of(checkpoint.manifest())
             .map_err(|e| Failure::new(format!("{}: {e}", checkpoint.path().display())))?;
         if tokenizer.fingerprint() != state.identity.tokenizer {
@@ -60,13 +61,43 @@ impl SavedModel {
         MemoryPlan::of_decoder(self.model(), shape, activations, cached, Some(&mut backend))?
             .fits(1, crate::machine::available_memory())?;
         let decoder = Decoder::new(&mut backend, self.model(), shape)?;
-        let wanted = decoder.params().iter().map(|p| (p.spec.name.as_str(), p.spec.shape.as_slice()));
-        self.checkpoint.require_match(wanted, is_parameter)?;
+        self.require_parameters()?;
         for p in decoder.params() {
             let tensor = self.checkpoint.read_tensor(&p.spec.name)?;
             backend.write_f32(p.value, &tensor.values)?;
         }
         Ok((backend, decoder))
+    }
+
+    /// Reads the elements of `params` that a part of the model has.
+    ///
+    /// # Errors
+    /// Tensors that are not those of the model; errors of the files or of the device.
+    pub(crate) fn write_part(
+        &self,
+        backend: &mut CpuBackend,
+        params: &[Param],
+        part: &TensorShard,
+    ) -> Result<(), Failure> {
+        self.require_parameters()?;
+        let shards = part.params();
+        for param in params {
+            let name = &param.spec.name;
+            let Some(shard) = shards.iter().find(|shard| shard.name() == name) else { continue };
+            let runs: Vec<(usize, usize)> = shard.runs().iter().map(|run| (run.whole, run.len)).collect();
+            let mut values = vec![0.0; shard.len()];
+            self.checkpoint.read_runs(name, &runs, &mut values)?;
+            backend.write_f32(param.value, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a checkpoint whose parameters are not those of the model.
+    fn require_parameters(&self) -> Result<(), Failure> {
+        let params = self.model().params();
+        let wanted = params.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
+        self.checkpoint.require_match(wanted, is_parameter)?;
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! `bessemer serve`: a checkpoint behind an HTTP interface.
 
 use crate::cli::ServeArgs;
+use crate::commands::expert_ranks::{ModelUse, with_decoder};
 use crate::commands::key_file;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
@@ -49,39 +50,46 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
         None => most,
     };
     let shape = CacheShape { slots: args.slots, capacity, logit_rows: LOGIT_ROWS };
-    let (mut backend, decoder) = saved.decoder((1, 1), Some(shape), args.threads)?;
-    let cache = Cache::new(&mut backend, &decoder, shape)?;
-    let cache_bytes: Bytes =
-        backend.memory().classes.iter().filter(|(class, _)| *class == "cache").map(|(_, bytes)| *bytes).sum();
-    let run = RunDir::new(&args.run.run);
-    let model = Model {
-        name: args.name.clone().unwrap_or_else(|| run.name()),
-        tokenizer: Arc::new(saved.tokenizer),
-        context: capacity,
-        chat: chat_template(&run)?,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-    };
-    let address = server.address();
-    match as_json {
-        true => print(
-            &json!({
-                "address": address.to_string(), "model": model.name, "step": saved.state.step, "slots": args.slots,
-                "context": capacity, "cache_bytes": cache_bytes.0,
-            })
-            .to_string(),
-        )?,
-        false => console.say(&format!(
-            "{} (step {}) at http://{address}/ and http://{address}/v1: {} texts at a time of up to {capacity} tokens, {cache_bytes} of cache; Ctrl-C stops",
-            model.name, saved.state.step, args.slots
-        )),
-    }
-    let mut service = Service::new(model, args.max_queue, args.slots, cache_bytes.0);
-    service.key = key;
-    let service = Arc::new(service);
-    let mut engine = ModelEngine { backend, decoder, cache };
-    serve(server, &service, &mut engine, &stop, drain)?;
-    console.say("stopped");
-    Ok(())
+    let model_use = ModelUse { batch: (1, 1), cached: Some(shape), threads: args.threads, ranks: args.ranks };
+    with_decoder(&saved, &model_use, &stop, |mut backend, decoder| {
+        let cache = Cache::new(&mut backend, &decoder, shape)?;
+        let cache_bytes: Bytes = backend
+            .memory()
+            .classes
+            .iter()
+            .filter(|(class, _)| *class == "cache")
+            .map(|(_, bytes)| *bytes)
+            .sum();
+        let run = RunDir::new(&args.run.run);
+        let model = Model {
+            name: args.name.clone().unwrap_or_else(|| run.name()),
+            tokenizer: Arc::clone(&saved.tokenizer),
+            context: capacity,
+            chat: chat_template(&run)?,
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        };
+        let address = server.address();
+        match as_json {
+            true => print(
+                &json!({
+                    "address": address.to_string(), "model": model.name, "step": saved.state.step, "slots": args.slots,
+                    "context": capacity, "cache_bytes": cache_bytes.0,
+                })
+                .to_string(),
+            )?,
+            false => console.say(&format!(
+                "{} (step {}) at http://{address}/ and http://{address}/v1: {} texts at a time of up to {capacity} tokens, {cache_bytes} of cache; Ctrl-C stops",
+                model.name, saved.state.step, args.slots
+            )),
+        }
+        let mut service = Service::new(model, args.max_queue, args.slots, cache_bytes.0);
+        service.key = key;
+        let service = Arc::new(service);
+        let mut engine = ModelEngine { backend, decoder, cache };
+        serve(server, &service, &mut engine, &stop, drain)?;
+        console.say("stopped");
+        Ok(())
+    })
 }
 
 /// The key that clients must send: that of `--api-key-file`, or else of the environment.

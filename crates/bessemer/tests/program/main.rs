@@ -20,6 +20,7 @@ mod compare;
 mod continued;
 mod corpus_output;
 mod evaluation;
+mod expert_ranks;
 mod explain;
 mod extract;
 mod fixtures;

@@ -14,7 +14,7 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 
 /// The answer to a request.
-fn post(address: &str, path: &str, body: &Value) -> Value {
+pub(crate) fn post(address: &str, path: &str, body: &Value) -> Value {
     let mut stream = TcpStream::connect(address).unwrap();
     let body = body.to_string();
     let head = format!(

@@ -9,7 +9,7 @@ use crate::score::shared::{Grouped, PrefixModel, score_groups};
 use crate::score::{DecoderLosses, TokenLosses};
 use crate::windows::{RollingWindow, rolling};
 use bessemer_loader::IGNORED;
-use bessemer_runtime::{ActivationConfig, Decoder, PrefixCache, Purpose, Shape};
+use bessemer_runtime::{Decoder, PrefixCache, Purpose, Shape};
 use bessemer_tensor::Backend;
 use std::collections::BTreeMap;
 
@@ -122,8 +122,7 @@ impl RowModel for LengthDecoders<'_> {
         if length != seq && !self.others.contains_key(&length) {
             let shape =
                 Shape { sequences: sequences * (seq / length).max(1), seq: length, purpose: Purpose::Score };
-            let (activations, params) = (ActivationConfig::default(), self.longest.params().to_vec());
-            let made = Decoder::with_params(self.backend, self.longest.model(), shape, activations, params)?;
+            let made = self.longest.reshaped(self.backend, shape)?;
             self.others.insert(length, made);
         }
         let decoder = self.others.get_mut(&length).unwrap_or(&mut self.longest);
@@ -154,8 +153,7 @@ impl PrefixModel for LengthDecoders<'_> {
                 self.caches.insert(capacity, cache);
             }
             let shape = Shape { sequences, seq: length, purpose: Purpose::Score };
-            let (params, cache) = (self.longest.params().to_vec(), &self.caches[&capacity]);
-            let made = Decoder::after_prefix(self.backend, model, shape, params, cache)?;
+            let made = self.longest.after_prefix(self.backend, shape, &self.caches[&capacity])?;
             self.behind.insert(key, made);
         }
         let decoder = self.behind.get_mut(&key).unwrap_or(&mut self.longest);

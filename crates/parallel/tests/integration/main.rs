@@ -5,6 +5,7 @@
 mod annotations;
 mod auxiliary;
 mod dry_run;
+mod expert_rows;
 mod experts;
 mod golden_memory;
 mod groups;

@@ -10,5 +10,6 @@ mod instruction_set;
 mod parity;
 mod parity_faults;
 mod parity_pairwise;
+mod routes;
 mod traffic;
 mod traffic_grids;

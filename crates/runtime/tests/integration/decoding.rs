@@ -299,8 +299,7 @@ fn continuations_of_a_cached_beginning_have_the_bits_of_the_whole_sequence() {
         for pieces in [&[120][..], &[64, 56], &[8, 16, 32, 64], &[104, 16], &[40, 72, 8]] {
             let mut past = 0;
             for &seq in pieces {
-                let mut d =
-                    Decoder::after_prefix(&mut b, &model, shape(2, seq), params.clone(), &cache).unwrap();
+                let mut d = d.after_prefix(&mut b, shape(2, seq), &cache).unwrap();
                 d.set_past(past).unwrap();
                 let batch: Vec<u32> = (0..2).flat_map(|s| ids(s).skip(past).take(seq)).collect();
                 let mut losses = vec![0.0; batch.len()];
@@ -315,7 +314,7 @@ fn continuations_of_a_cached_beginning_have_the_bits_of_the_whole_sequence() {
             }
         }
         for (sequences, seq) in [(2, 7), (3, 8)] {
-            let e = Decoder::after_prefix(&mut b, &model, shape(sequences, seq), params.clone(), &cache);
+            let e = d.after_prefix(&mut b, shape(sequences, seq), &cache);
             assert!(e.unwrap_err().to_string().contains("2 sequences of 8 to 120 positions"));
         }
     }

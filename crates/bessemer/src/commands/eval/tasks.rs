@@ -1,7 +1,7 @@
 //! `bessemer eval --tasks`: questions that a model answers.
 
 use super::robust::{self, RobustTask, Robustness};
-use super::window;
+use super::{window, with_model};
 use crate::cli::EvalArgs;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
@@ -36,42 +36,45 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     let writes = selection.tasks.iter().any(|task| !task.is_scored());
     let sequences = (args.batch_tokens / longest).max(1);
     let cached = writes.then_some(CacheShape::one(longest));
-    let (mut backend, decoder) = saved.decoder((sequences, longest), cached, args.threads)?;
-    let mut model = LengthDecoders::new(&mut backend, decoder);
-    let mut cache = match writes {
-        true => {
-            let (decoder, backend) = model.parts();
-            Some(Cache::new(backend, decoder, CacheShape::one(longest))?)
-        }
-        false => None,
-    };
     let tokenizer = &saved.tokenizer;
     let signature =
         format!("tok:{}|window:{longest}|step:{}", &tokenizer.fingerprint()[..16], saved.state.step);
-    let (mut scores, mut robust) = (Vec::with_capacity(requests.len()), Vec::new());
-    for (task, requests) in selection.tasks.iter().zip(&requests) {
-        let mut answer = |shown: &str, requests: &TaskRequests| -> Result<Vec<Vec<Answer>>, Failure> {
-            let mut progress = |done, all| console.progress(shown, done, all);
-            Ok(match &mut cache {
-                Some(cache) if !task.is_scored() => {
-                    let (decoder, backend) = model.parts();
-                    let mut model = CachedDecoder::new(decoder, backend, cache)?;
-                    generated_answers(requests, tokenizer, &mut model, &mut progress)?
-                }
-                _ => TaskRows::new(requests, tokenizer, longest)?.answers(
-                    requests,
-                    &mut model,
-                    &mut progress,
-                )?,
-            })
+    let batch = (sequences, longest);
+    let (scores, robust) = with_model(&saved, args, batch, cached, |mut backend, decoder| {
+        let mut model = LengthDecoders::new(&mut backend, decoder);
+        let mut cache = match writes {
+            true => {
+                let (decoder, backend) = model.parts();
+                Some(Cache::new(backend, decoder, CacheShape::one(longest))?)
+            }
+            false => None,
         };
-        let answers = answer(task.name(), requests)?;
-        if let Some(robustness) = &robustness {
-            let original = (requests, answers.as_slice());
-            robust.push(robustness.run(task, original, &signature, args.bootstrap, &mut answer)?);
+        let (mut scores, mut robust) = (Vec::with_capacity(requests.len()), Vec::new());
+        for (task, requests) in selection.tasks.iter().zip(&requests) {
+            let mut answer = |shown: &str, requests: &TaskRequests| -> Result<Vec<Vec<Answer>>, Failure> {
+                let mut progress = |done, all| console.progress(shown, done, all);
+                Ok(match &mut cache {
+                    Some(cache) if !task.is_scored() => {
+                        let (decoder, backend) = model.parts();
+                        let mut model = CachedDecoder::new(decoder, backend, cache)?;
+                        generated_answers(requests, tokenizer, &mut model, &mut progress)?
+                    }
+                    _ => TaskRows::new(requests, tokenizer, longest)?.answers(
+                        requests,
+                        &mut model,
+                        &mut progress,
+                    )?,
+                })
+            };
+            let answers = answer(task.name(), requests)?;
+            if let Some(robustness) = &robustness {
+                let original = (requests, answers.as_slice());
+                robust.push(robustness.run(task, original, &signature, args.bootstrap, &mut answer)?);
+            }
+            scores.push(task.score(requests, &answers, &signature, args.bootstrap)?);
         }
-        scores.push(task.score(requests, &answers, &signature, args.bootstrap)?);
-    }
+        Ok((scores, robust))
+    })?;
     let groups: Vec<GroupScores> = selection.groups.iter().map(|group| group.scores(&scores)).collect();
     if let Some(file) = &args.samples {
         let mut lines = String::new();

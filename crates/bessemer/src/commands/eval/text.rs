@@ -1,6 +1,6 @@
 //! `bessemer eval --text`: how well a model predicts any text, in rolling windows.
 
-use super::window;
+use super::{window, with_model};
 use crate::cli::EvalArgs;
 use crate::commands::metric::{lines_of_json, text_of};
 use crate::commands::saved_model::SavedModel;
@@ -41,26 +41,28 @@ pub(super) fn run(args: &EvalArgs, file: &Path, as_json: bool, console: &mut Con
         return Err(Failure::new(format!("{}: wanted a text, found an empty file", file.display())));
     }
     let sequences = (args.batch_tokens / longest).max(1);
-    let (mut backend, decoder) = saved.decoder((sequences, longest), None, args.threads)?;
-    let mut model = LengthDecoders::new(&mut backend, decoder);
-    let (mut nats, mut scored, mut rows) = (0.0, 0u64, Vec::with_capacity(ROWS));
-    let mut flush = |rows: &mut Vec<Row>| -> Result<(), Failure> {
-        let scores = score_rows(&mut model, rows, false, &mut |_, _| ())?;
-        nats -= scores.iter().map(|row| row.log_likelihood).sum::<f64>();
-        scored += rows.iter().map(|row| row.scored as u64).sum::<u64>();
-        console.progress("scoring", scored, tokens as u64);
-        rows.clear();
-        Ok(())
-    };
-    for text in &encoded {
-        for row in rolling_rows(prefix, text, longest as u64, args.context)? {
-            rows.push(row);
-            if rows.len() == ROWS {
-                flush(&mut rows)?;
+    let nats = with_model(&saved, args, (sequences, longest), None, |mut backend, decoder| {
+        let mut model = LengthDecoders::new(&mut backend, decoder);
+        let (mut nats, mut scored, mut rows) = (0.0, 0u64, Vec::with_capacity(ROWS));
+        let mut flush = |rows: &mut Vec<Row>| -> Result<(), Failure> {
+            let scores = score_rows(&mut model, rows, false, &mut |_, _| ())?;
+            nats -= scores.iter().map(|row| row.log_likelihood).sum::<f64>();
+            scored += rows.iter().map(|row| row.scored as u64).sum::<u64>();
+            console.progress("scoring", scored, tokens as u64);
+            rows.clear();
+            Ok(())
+        };
+        for text in &encoded {
+            for row in rolling_rows(prefix, text, longest as u64, args.context)? {
+                rows.push(row);
+                if rows.len() == ROWS {
+                    flush(&mut rows)?;
+                }
             }
         }
-    }
-    flush(&mut rows)?;
+        flush(&mut rows)?;
+        Ok(nats)
+    })?;
     let loss = nats / tokens as f64;
     let bits = nats / std::f64::consts::LN_2 / bytes as f64;
     let [perplexity, by_word, by_byte] = [loss, nats / words as f64, nats / bytes as f64].map(f64::exp);
