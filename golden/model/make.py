@@ -17,11 +17,15 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 from transformers import (
-    BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-    MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    BloomConfig, BloomForCausalLM, DeepseekV3Config, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+    MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config,
+    Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
 )
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
 VOCAB, CONTEXT, BATCH, WIDTH, LAYERS, HEADS, KV_HEADS, FFN = 97, 16, 2, 32, 2, 4, 2, 64
+# Experts of a layer, choices, width of an expert, width of the block beside them.
+EXPERTS, CHOICES, EXPERT, SHARED = 8, 2, 24, 20
 STEPS = 10
 OPTIM = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 
@@ -56,6 +60,9 @@ AS_IS = (lambda t: t, lambda t, x: t.copy_(x))
 TRANSPOSED = (lambda t: t.T, lambda t, x: t.copy_(x.T))
 # OPT looks position p up in row p + 2.
 BEHIND_TWO = (lambda t: t[2:], lambda t, x: (t.zero_(), t[2:].copy_(x)))
+# Stacks of experts are matrices one after the other; gates stand before what they gate in both.
+STACKED = (lambda t: t.flatten(0, 1), lambda t, x: t.copy_(x.view(t.shape)))
+VECTOR = (lambda t: t.reshape(1, -1), lambda t, x: t.copy_(x.view(t.shape)))
 # BLOOM has queries, keys and values of each head together; here all queries come first, then all keys, all values.
 HEADS_FIRST = (
     lambda t: t.unflatten(0, (HEADS, 3, -1)).transpose(0, 1).flatten(0, 2),
@@ -88,9 +95,9 @@ LLAMA3 = {
 }
 
 
-def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, qkv_bias=False, rope=None, **more):
+def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, qkv_bias=False, rope=None, width=FFN, **more):
     config = classes[0](
-        vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=FFN, num_hidden_layers=LAYERS,
+        vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=width, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=CONTEXT,
         rms_norm_eps=1e-5, rope_parameters=rope or {"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=tied, attn_implementation="eager", dtype="float32",
@@ -114,6 +121,59 @@ def llama(tied, classes=(LlamaConfig, LlamaForCausalLM), qk_norm=False, qkv_bias
     if not tied:
         names.append(("head.weight", ["lm_head.weight"], AS_IS))
     return classes[1](config), names
+
+
+def with_experts(model, names, shared):
+    """The names of a Llama model whose feed-forward blocks have become mixtures of experts."""
+    of_mixture = [("router.weight", ["gate.weight"], AS_IS)]
+    of_mixture += [("router.correction", ["gate.e_score_correction_bias"], VECTOR)] if shared == "shared_experts" else []
+    of_mixture += [
+        ("experts.gate_up.weight", ["experts.gate_up_proj"], STACKED),
+        ("experts.down.weight", ["experts.down_proj"], STACKED),
+    ]
+    if shared:
+        of_mixture += [
+            ("shared.gate_up.weight", [f"{shared}.gate_proj.weight", f"{shared}.up_proj.weight"], AS_IS),
+            ("shared.down.weight", [f"{shared}.down_proj.weight"], AS_IS),
+        ]
+    of_mixture += [("shared.gate.weight", ["shared_expert_gate.weight"], AS_IS)] if shared == "shared_expert" else []
+    mixtures = []
+    for ours, theirs, lies in names:
+        if ours.endswith("mlp.gate_up.weight"):
+            layer = ours.removesuffix("mlp.gate_up.weight")
+            mixtures += [
+                (f"{layer}mlp.{o}", [f"model.{layer}mlp.{t}" for t in ts], read) for o, ts, read in of_mixture
+            ]
+        elif not ours.endswith("mlp.down.weight"):
+            mixtures.append((ours, theirs, lies))
+    return model, mixtures
+
+
+def mixtral():
+    experts = {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOICES, "experts_implementation": "eager"}
+    model, names = llama(True, (MixtralConfig, MixtralForCausalLM), **experts, head_dim=8, width=EXPERT)
+    return with_experts(model, names, None)
+
+
+def qwen2_moe():
+    experts = {
+        "num_experts": EXPERTS, "num_experts_per_tok": CHOICES, "moe_intermediate_size": EXPERT, "norm_topk_prob": False,
+        "shared_expert_intermediate_size": SHARED, "experts_implementation": "eager",
+    }
+    return with_experts(*llama(True, (Qwen2MoeConfig, Qwen2MoeForCausalLM), qkv_bias=True, **experts), "shared_expert")
+
+
+def deepseek_v3():
+    """A Llama model with DeepSeek-V3's mixtures; its attention is none that Bessemer has."""
+    model, names = llama(True)
+    config = DeepseekV3Config(
+        hidden_size=WIDTH, moe_intermediate_size=EXPERT, n_routed_experts=EXPERTS, num_experts_per_tok=CHOICES,
+        n_group=4, topk_group=2, n_shared_experts=1, norm_topk_prob=True, routed_scaling_factor=2.5, dtype="float32",
+        experts_implementation="eager",
+    )
+    for layer in model.model.layers:
+        layer.mlp = DeepseekV3MoE(config)
+    return with_experts(model, names, "shared_experts")
 
 
 def opt():
@@ -170,7 +230,9 @@ def loss_of(model, step):
 
 def make(label, model, names):
     model.eval()
-    theirs = dict(model.named_parameters())
+    trained = dict(model.named_parameters())
+    # Corrections of a router's choices are state that is not trained.
+    theirs = trained | {name: b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")}
     assert {t for _, ts, _ in names for t in ts} == set(theirs), "every parameter has a name here"
     with torch.no_grad():
         for index, (ours, parts, (read, write)) in enumerate(names):
@@ -184,12 +246,14 @@ def make(label, model, names):
     loss.backward()
     stored = {"logits": logits.detach().reshape(-1, VOCAB).numpy()}
     for ours, parts, (read, _) in names:
+        if any(t not in trained for t in parts):
+            continue
         grads = [read(theirs[t].grad) for t in parts]
         stored[f"grad.{ours}"] = np.ascontiguousarray(torch.cat(grads).numpy())
     first_loss = loss.item()
 
-    matrices = [p for p in theirs.values() if p.dim() >= 2]
-    vectors = [p for p in theirs.values() if p.dim() < 2]
+    matrices = [p for p in trained.values() if p.dim() >= 2]
+    vectors = [p for p in trained.values() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": OPTIM["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}],
         lr=OPTIM["lr"], betas=(OPTIM["beta1"], OPTIM["beta2"]), eps=OPTIM["eps"],
@@ -199,7 +263,7 @@ def make(label, model, names):
         optimizer.zero_grad()
         _, loss = loss_of(model, step)
         loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(theirs.values(), OPTIM["clip"]).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(trained.values(), OPTIM["clip"]).item())
         losses.append(loss.item())
         optimizer.step()
     here = Path(__file__).parent
@@ -226,6 +290,9 @@ def main():
         ),
         "qwen2": make("qwen2", *llama(True, (Qwen2Config, Qwen2ForCausalLM), qkv_bias=True)),
         "qwen3": make("qwen3", *llama(True, (Qwen3Config, Qwen3ForCausalLM), qk_norm=True, head_dim=8)),
+        "mixtral": make("mixtral", *mixtral()),
+        "qwen2-moe": make("qwen2-moe", *qwen2_moe()),
+        "deepseek-v3-experts": make("deepseek-v3-experts", *deepseek_v3()),
     }
     (Path(__file__).parent / "losses.json").write_text(json.dumps(record, indent=1) + "\n")
 

@@ -182,6 +182,14 @@ impl Layout {
         self.mixture.is_none() || style == Style::Llama
     }
 
+    /// The same with at most so many shadows of experts in a layer, which are chosen wherever they lower the most rows of a rank.
+    fn with_shadows(mut self, slots: u64) -> Layout {
+        (self.parallel.shadows, self.parallel.shadow_flops, self.parallel.shadow_bandwidth) =
+            (slots, 1e6, 1e15);
+        self.name += &format!(", at most {slots} shadows");
+        self
+    }
+
     /// This layout of a mixture whose experts so many of the data-parallel ranks share.
     #[must_use]
     pub fn with_experts(mut self, ranks: usize) -> Layout {
@@ -548,6 +556,9 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
         let context = Layout::of(Stage::Ddp, (2, 1), line, sequences / 2).sharing_sequences(2, gathered);
         list.push(context.with_experts(2).with_gate(name, gate));
     }
+    list.push(Layout::of(Stage::Ddp, (2, 1), line, 2).with_experts(2).with_shadows(2));
+    list.push(Layout::of(Stage::Zero3, (1, 4), cut, 1).with_experts(4).with_shadows(1));
+    list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4).with_shadows(4));
     let bf16 = ParamStorage::both(ParamDType::Bf16);
     list.push(Layout::of(Stage::Ddp, (4, 1), line, 1).with_experts(2).with_types(bf16));
     list.push(Layout::of(Stage::Zero3, (1, 4), line, 2).with_experts(4).with_types(bf16));

@@ -155,25 +155,35 @@ impl LayerRoutes {
     }
 }
 
+/// Tokens of rows, and whether each is the only one or the one before that of the next row.
+#[derive(Debug, PartialEq)]
+struct ToldApart {
+    rows: Vec<Option<usize>>,
+    sure: bool,
+}
+
 /// The tokens of rows of which those with equal logits are near in common. The next row is of the same sequence, or the sequence ends.
-fn told_apart(near: &[Vec<usize>], layer: &LayerRoutes, seq: usize) -> Vec<Option<usize>> {
-    let mut rows = vec![None; near.len()];
+fn told_apart(near: &[Vec<usize>], layer: &LayerRoutes, seq: usize) -> ToldApart {
+    let mut told = ToldApart { rows: vec![None; near.len()], sure: true };
     let mut after: Option<usize> = None;
     for (at, near) in near.iter().enumerate().rev() {
         let before =
             |token: &&usize| after.is_some_and(|after| **token < after && after / seq == **token / seq);
-        rows[at] = match (&near[..], near.iter().rev().find(before)) {
+        told.rows[at] = match (&near[..], near.iter().rev().find(before)) {
             ([one], _) | (_, Some(one)) => Some(*one),
             ([any, ..], None) if near.iter().all(|token| layer.set(*token) == layer.set(*any)) => Some(*any),
             _ => None,
         };
-        after = rows[at];
+        let next = told.rows[at].is_some_and(|token| Some(token + 1) == after);
+        told.sure &= near.len() == 1 || next;
+        after = told.rows[at];
     }
-    rows
+    told
 }
 
-/// The tokens of rows whose places from the first one's sequence on are known.
-fn placed(near: &[Vec<usize>], places: &[usize], seq: usize) -> Vec<Option<usize>> {
+/// First tokens of the sequences with which rows begin whose places from there on are known. The likeliest one alone where rows tell: other
+/// sequences have other tokens. Else all sequences that are alike throughout.
+fn starts(near: &[Vec<usize>], places: &[usize], seq: usize) -> Vec<usize> {
     let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
     for (near, place) in near.iter().zip(places) {
         let Some(first) = near.first().filter(|first| near.iter().all(|token| token / seq == *first / seq))
@@ -184,11 +194,12 @@ fn placed(near: &[Vec<usize>], places: &[usize], seq: usize) -> Vec<Option<usize
             *votes.entry(sequence * seq).or_default() += 1;
         }
     }
-    let start = votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(start, _)| start);
-    let row = |(near, place): (&Vec<usize>, &usize)| {
-        start.map(|start| start + place).filter(|token| near.contains(token))
-    };
-    near.iter().zip(places).map(row).collect()
+    if let Some((start, _)) = votes.into_iter().max_by_key(|(_, votes)| *votes) {
+        return vec![start];
+    }
+    let fits = |start: &usize| near.iter().zip(places).all(|(near, place)| near.contains(&(start + place)));
+    let of_first = near.first().into_iter().flatten().map(|token| token / seq * seq);
+    of_first.collect::<BTreeSet<usize>>().into_iter().filter(fits).collect()
 }
 
 fn set(chosen: &[u32], kept: Option<&[u32]>) -> BTreeSet<u32> {
@@ -280,6 +291,10 @@ pub(crate) struct RoutedBackend {
     chosen: Vec<u32>,
     /// Tokens of rows, counted from the first token of the first row's sequence; empty until they are known.
     places: Vec<usize>,
+    /// First and last start of rows so far.
+    sequences: Option<(usize, usize)>,
+    /// (step, layer, start) of rows so far.
+    taken: BTreeSet<(usize, usize, usize)>,
     /// Keys of one row that choose recorded experts.
     bias: Option<Buffer>,
 }
@@ -287,6 +302,7 @@ pub(crate) struct RoutedBackend {
 impl RoutedBackend {
     pub(crate) fn around(inner: Box<dyn Backend>, route_use: RouteUse) -> RoutedBackend {
         let (rows, chosen, places) = (Vec::new(), Vec::new(), Vec::new());
+        let (sequences, taken) = (None, BTreeSet::new());
         RoutedBackend {
             inner,
             route_use,
@@ -296,6 +312,8 @@ impl RoutedBackend {
             rows,
             chosen,
             places,
+            sequences,
+            taken,
             bias: None,
         }
     }
@@ -375,15 +393,35 @@ impl RoutedBackend {
         self.layer = number;
         let near: Vec<Vec<usize>> = (0..n).map(|at| layer.near(row(at))).collect();
         if self.places.len() == n {
-            self.rows = placed(&near, &self.places, recorded.seq);
+            let starts = starts(&near, &self.places, recorded.seq);
+            let start = self.start(&starts);
+            let row = |(near, place): (&Vec<usize>, &usize)| {
+                start.map(|start| start + place).filter(|token| near.contains(token))
+            };
+            self.rows = near.iter().zip(&self.places).map(row).collect();
             return;
         }
-        self.rows = told_apart(&near, layer, recorded.seq);
+        let told = told_apart(&near, layer, recorded.seq);
+        self.rows = told.rows;
         // All operators of a rank have rows of the same places.
-        if let (Some(first), true) = (self.rows[0], self.rows.iter().all(Option::is_some)) {
+        if let (Some(Some(first)), true) = (self.rows.first(), told.sure) {
             let start = first / recorded.seq * recorded.seq;
             self.places = self.rows.iter().flatten().map(|token| token - start).collect();
         }
+    }
+
+    /// The start of rows, of which there are several where sequences are alike. A rank has consecutive sequences and takes them in order.
+    fn start(&mut self, starts: &[usize]) -> Option<usize> {
+        let (step, layer) = (self.step, self.layer);
+        if let [start] = starts {
+            let (first, last) = self.sequences.unwrap_or((*start, *start));
+            self.sequences = Some((first.min(*start), last.max(*start)));
+        }
+        let (first, last) = self.sequences?;
+        let mut here = starts.iter().filter(|start| (first..=last).contains(*start));
+        let start = *here.find(|start| !self.taken.contains(&(step, layer, **start)))?;
+        self.taken.insert((step, layer, start));
+        Some(start)
     }
 
     /// Chooses again, row by row, with keys that choose the recorded experts.
@@ -629,11 +667,12 @@ mod tests {
         let rows: Vec<Vec<usize>> = keys.iter().map(|keys| layer.near(keys)).collect();
         assert_eq!(rows[3], [0, 1, 3, 4]);
         let all: Vec<Option<usize>> = (0..6).map(Some).collect();
-        assert_eq!(told_apart(&rows, &layer, 3), all);
-        assert_eq!(told_apart(&rows[..2], &layer, 3), [None, None]);
-        assert_eq!(placed(&rows[1..3], &[1, 2], 3), [Some(1), Some(2)]);
-        assert_eq!(placed(&rows[3..], &[0, 1, 2], 3), [Some(3), Some(4), Some(5)]);
-        assert_eq!(placed(&rows[..1], &[0], 3), [None]);
+        assert_eq!(told_apart(&rows, &layer, 3), ToldApart { rows: all, sure: true });
+        assert_eq!(told_apart(&rows[..2], &layer, 3), ToldApart { rows: vec![None, None], sure: false });
+        assert_eq!(starts(&rows[1..3], &[1, 2], 3), [0]);
+        assert_eq!(starts(&rows[3..], &[0, 1, 2], 3), [3]);
+        // Without their last tokens the sequences are alike.
+        assert_eq!(starts(&rows[3..5], &[0, 1], 3), [0, 3]);
         assert!(layer.near(&[f32::NAN; 4]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Logits, losses, every gradient and ten AdamW steps of ten tiny models against Hugging Face transformers and
+//! Logits, losses, every gradient and ten AdamW steps of thirteen tiny models against Hugging Face transformers and
 //! PyTorch (`golden/model/make.py`).
 
 use crate::{instruction_set, tiny};
@@ -8,7 +8,7 @@ use bessemer_optim::OptimConfig;
 use bessemer_runtime::{Purpose, TokenBatch};
 use safetensors::SafeTensors;
 use std::path::PathBuf;
-use tiny::{adamw, batch, context, cpu, decoder, gradients, models, relative, scored};
+use tiny::{adamw, batch, context, cpu, decoder, golden_mixtures, gradients, models, relative, scored};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/model")
@@ -33,7 +33,7 @@ fn logits_loss_and_every_gradient_agree_with_transformers() {
     let record = record();
     let rungs: Vec<_> = instruction_set::rungs().collect();
     for ((label, model), rung) in
-        models().into_iter().flat_map(|m| rungs.iter().map(move |r| (m.clone(), *r)))
+        models().into_iter().chain(golden_mixtures()).flat_map(|m| rungs.iter().map(move |r| (m.clone(), *r)))
     {
         let bytes = stored(label);
         let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -61,12 +61,14 @@ fn logits_loss_and_every_gradient_agree_with_transformers() {
         let sum = d.forward_backward(&mut b, &tokens, &context(0, scored(&targets))).unwrap();
         assert!((sum.mean() - wanted).abs() < 1e-5 * wanted, "{label}: {}, wanted {wanted}", sum.mean());
         let found = gradients(&mut b, &d);
-        assert_eq!(found.len() + 1, file.len(), "{label}: every gradient is compared");
-        for (p, found) in d.params().iter().zip(&found) {
+        let trained = d.params().iter().zip(&found).filter(|(p, _)| p.grad.is_some());
+        assert_eq!(trained.clone().count() + 1, file.len(), "{label}: every gradient is compared");
+        for (p, found) in trained {
             let param = &p.spec.name;
             let gold = tensor(&file, &format!("grad.{param}"));
             let whole = relative(found, &gold);
-            assert!(whole < 1e-4, "{label} {param}: gradient differs by {whole} of its norm");
+            let bound = if model.experts.is_some() { 1e-5 } else { 1e-4 };
+            assert!(whole < bound, "{label} {param}: gradient differs by {whole} of its norm");
             // Element by element, with a floor for elements that are rounding noise (a key's bias has none at all).
             let largest = gold.iter().fold(0f32, |m, g| m.max(g.abs()));
             for (e, (a, b)) in found.iter().zip(&gold).enumerate() {
@@ -90,7 +92,7 @@ fn ten_adamw_steps_have_the_losses_and_gradient_norms_of_pytorch() {
         clip: key("clip"),
         ..Default::default()
     };
-    for (label, model) in models() {
+    for (label, model) in models().into_iter().chain(golden_mixtures()) {
         let mut b = cpu(1);
         let mut d = decoder(&mut b, &model, tiny::SEQUENCES, Purpose::Train);
         let mut optimizer = adamw(&mut b, &d, &config);
@@ -102,9 +104,11 @@ fn ten_adamw_steps_have_the_losses_and_gradient_norms_of_pytorch() {
             assert!((loss - wanted).abs() < 1e-4, "{label} step {step}: loss {loss}, wanted {wanted}");
             let stats = optimizer.step(&mut b, step + 1, config.lr).unwrap();
             let wanted = record[label]["grad_norms"][step as usize].as_f64().unwrap();
-            let close = (stats.grad_norm / wanted - 1.0).abs() < 1e-4;
+            // The closest choice of Qwen2-MoE's experts in step 9 has a margin of 1.0e-4, which nine steps may turn: one token then moves the norm.
+            let bound = if model.experts.is_some() { 1e-3 } else { 1e-4 };
+            let close = (stats.grad_norm / wanted - 1.0).abs() < bound;
             assert!(close, "{label} step {step}: gradient norm {}, wanted {wanted}", stats.grad_norm);
-            assert!((stats.clip_factor * (wanted + 1e-6) - 1.0).abs() < 1e-4 && !stats.skipped);
+            assert!((stats.clip_factor * (wanted + 1e-6) - 1.0).abs() < bound && !stats.skipped);
         }
     }
 }

@@ -72,6 +72,27 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     ]
 }
 
+/// The golden models with mixtures of experts: Mixtral, Qwen2-MoE, and Llama with the mixtures of DeepSeek-V3.
+pub(crate) fn golden_mixtures() -> Vec<(&'static str, Model)> {
+    let find = |wanted: &str| models().into_iter().find(|model| model.0 == wanted).unwrap().1;
+    let (tied, qwen2) = (find("llama-tied"), find("qwen2"));
+    let beside = |width, gate| Some(SharedExpert { width, gate, mixed: false });
+    let gate = Gate {
+        score: ScoreChoice::Sigmoid,
+        bias: true,
+        groups: Some(GroupChoice { count: 4, kept: 2 }),
+        scale: Some(2.5),
+        ..Gate::default()
+    };
+    let top_k = |renormalise| Experts::top_k([8, 2, 24], renormalise);
+    let deepseek = Some(Experts { gate, ..top_k(true) });
+    vec![
+        ("mixtral", Model { experts: Some(top_k(true)), ..tied.clone() }),
+        ("qwen2-moe", Model { experts: Some(top_k(false)), shared_expert: beside(20, true), ..qwen2 }),
+        ("deepseek-v3-experts", Model { experts: deepseek, shared_expert: beside(24, false), ..tied }),
+    ]
+}
+
 /// The kinds without experts.
 pub(crate) fn dense_kinds() -> Vec<(&'static str, Model)> {
     all_kinds().into_iter().filter(|kind| kind.1.experts.is_none()).collect()
