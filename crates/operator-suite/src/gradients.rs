@@ -679,6 +679,7 @@ pub(crate) fn distillation(suite: &Suite<'_>) {
         for (view, without) in [dx, dweight].into_iter().zip(&without) {
             let added: Vec<f32> =
                 s.read(view).iter().zip(without).map(|(all, ce)| (all - ce) / factor).collect();
+            assert!(added.iter().any(|gradient| *gradient != 0.0), "the teacher adds nothing");
             s.backend.write_f32(view, &added).unwrap();
         }
         let forward = LinearCrossEntropy { teacher: Some(teacher), ..forward }.into();

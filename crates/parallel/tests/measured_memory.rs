@@ -270,6 +270,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             offload: offload.into(),
             in_gradients: true,
             passes: Vec::new(),
+            teacher: None,
         };
         let job = Job {
             model,

@@ -119,11 +119,10 @@ fn rows_that_do_not_fit_are_counted() {
 fn poisoned(poison: Arc<AtomicBool>, (router, all, experts): (usize, usize, usize)) -> Box<dyn Backend> {
     let mut routed = 0;
     let launch: Launch = Box::new(move |inner, stream, op| {
+        let poisons = routed % all == router && poison.load(Ordering::Relaxed);
         match op {
-            Op::Linear(product) if product.weight.rows == experts && routed % all == router => {
-                if poison.load(Ordering::Relaxed) {
-                    inner.write_f32(product.weight, &vec![f32::NAN; product.weight.len()])?;
-                }
+            Op::Linear(product) if product.weight.rows == experts && poisons => {
+                inner.write_f32(product.weight, &vec![f32::NAN; product.weight.len()])?;
             }
             Op::Route(_) => routed += 1,
             _ => {}
