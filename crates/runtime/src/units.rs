@@ -120,7 +120,9 @@ impl Plan<'_> {
             }
             if let Some(rank) = self.experts {
                 match self.shape.purpose {
-                    Purpose::Train => experts(&mut unit, rank, ExchangedTokens::EachRank(self.stage.shadowing)),
+                    Purpose::Train => {
+                        experts(&mut unit, rank, ExchangedTokens::EachRank(self.stage.shadowing))
+                    }
                     Purpose::Score => experts_of_one(&mut unit, rank, self.shape.tokens()),
                 }
             }

@@ -99,7 +99,9 @@ fn experts_over_ranks_are_simulated_with_the_loads_that_routers_give() {
         .map(|key| result["layouts"][1][key].as_f64().unwrap());
     assert!(skewed > equal, "{result}");
     // Experts of that rank's on both take rows off the link.
-    let result = layouts(&["--layouts", "slow-experts,slow-experts+s2", "--router-skew", "2", "--bandwidth", "1"]).json();
+    let result =
+        layouts(&["--layouts", "slow-experts,slow-experts+s2", "--router-skew", "2", "--bandwidth", "1"])
+            .json();
     let [without, with] = [0, 1].map(|at| result["layouts"][at]["simulated_seconds"].as_f64().unwrap());
     assert!(with != without && result["layouts"][1]["measured_seconds"].as_f64().unwrap() > 0.0, "{result}");
     layouts(&["--layouts", "experts+s0"]).failed(USAGE, &["+sN"]);
