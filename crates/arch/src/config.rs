@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Named architecture that fills the keys left out: gpt2, gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama,
-    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, mixtral-8x7b, qwen1.5-moe-a2.7b, qwen3-30b-a3b, olmoe-1b-7b. "gpt2", "llama" and "mixtral" are small models of that
-    /// style.
+    /// llama-1b, llama-3b, llama-8b, llama2-7b, llama2-70b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, mixtral, pr-moe, mixtral-8x7b, qwen1.5-moe-a2.7b, qwen3-30b-a3b, olmoe-1b-7b. "gpt2", "llama", "mixtral" and "pr-moe" are small
+    /// models of that style.
     pub architecture: String,
     /// Vocabulary size; 0 takes it from the tokenizer.
     pub vocab_size: u64,
@@ -250,7 +250,10 @@ impl ModelConfig {
         let init_std = ranged("init_std", self.init_std, 0.0, 10.0)?;
         let (written, experts) = (self.experts.as_ref(), self.experts(&base, sizes.ffn_width)?);
         let expert_layers = written.and_then(|e| e.layers.clone()).unwrap_or(base.expert_layers);
-        let counts = written.map(|written| written.resolve_counts(&expert_layers, sizes.layers));
+        let expert_counts = match written {
+            Some(written) => written.resolve_counts(&base.expert_counts, &expert_layers, sizes.layers)?,
+            None => base.expert_counts,
+        };
         let qk_norm = self.qk_norm.unwrap_or(base.qk_norm);
         let model = Model {
             vocab_size,
@@ -262,7 +265,7 @@ impl ModelConfig {
             ffn_width: sizes.ffn_width,
             experts,
             expert_layers,
-            expert_counts: counts.transpose()?.unwrap_or_default(),
+            expert_counts,
             shared_expert: match written {
                 Some(experts) => experts.resolve_shared(base.shared_expert)?,
                 None => base.shared_expert,

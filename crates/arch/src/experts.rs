@@ -32,6 +32,12 @@ impl Experts {
         Experts { count, choices, width, renormalise, gate: Gate::default() }
     }
 
+    /// Experts by a gate's usual values.
+    pub(crate) fn by_gate(gate: GateChoice, count: usize, width: usize) -> Experts {
+        let Usual { choices, renormalise, gate, .. } = gate.usual();
+        Experts { count, choices, width, renormalise, gate }
+    }
+
     /// Experts among which the choices of a token are kept or dropped: its k, or all where experts choose.
     pub fn candidates(&self) -> usize {
         if self.gate.is_causal() { self.choices } else { self.count }
@@ -240,8 +246,18 @@ impl ExpertsConfig {
     }
 
     /// [`Model::expert_counts`] of a model of `layers` layers.
-    pub(crate) fn resolve_counts(&self, of: &ExpertLayers, layers: usize) -> Result<Vec<usize>, ArchError> {
-        let Some(ExpertCount::Each(counts)) = &self.count else { return Ok(Vec::new()) };
+    /// A number that is left out is that of `base`.
+    pub(crate) fn resolve_counts(
+        &self,
+        base: &[usize],
+        of: &ExpertLayers,
+        layers: usize,
+    ) -> Result<Vec<usize>, ArchError> {
+        let counts = match &self.count {
+            Some(ExpertCount::Each(counts)) => counts,
+            Some(ExpertCount::One(_)) => return Ok(Vec::new()),
+            None => return Ok(base.to_vec()),
+        };
         of.check(layers)?;
         let each = counts.iter().map(|count| positive("experts.count", Some(*count), 1, limits::EXPERTS));
         let counts = each.collect::<Result<Vec<usize>, ArchError>>()?;
@@ -487,6 +503,7 @@ mod tests {
     fn counts_are_those_of_public_models() {
         let counts = [
             ("mixtral", 17_639_680, 11_151_616, 270_336, 117_227_520.0),
+            ("pr-moe", 13_850_880, 11_147_520, 270_336, 117_202_944.0),
             ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, 176_160_768, 82_933_972_992.0),
             ("qwen1.5-moe-a2.7b", 14_315_784_192, 2_689_173_504, 8_650_752, 16_682_483_712.0),
             ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704, 4_718_592, 27_913_617_408.0),
@@ -501,6 +518,45 @@ mod tests {
             assert_eq!(model.train_flops_per_token(4096).0, flops, "{name}");
             assert_eq!(model.params().iter().map(crate::ParamSpec::len).sum::<usize>(), parameters, "{name}");
         }
+    }
+
+    /// A pyramid beside a residual block: parameters by hand, layer by layer, and what replaces the architecture's numbers.
+    #[test]
+    fn pr_moe_is_a_pyramid_with_residual_blocks() {
+        let model = named("pr-moe").unwrap();
+        let (width, expert) = (256, 3 * 256 * 352);
+        let (attention, norms, dense) = (512 * width + width * width, 2 * width, 3 * width * 704);
+        // A router, its experts, a block like an expert beside them, and the mixture's two rows.
+        let layer = |experts: usize| experts * width + experts * expert + expert + 2 * width;
+        let table = 32_000 * width;
+        let wanted = table + width + 4 * (attention + norms) + 2 * dense + layer(4) + layer(8);
+        assert_eq!(model.parameters(), wanted);
+        assert_eq!(model.active_parameters(), wanted - (3 + 7) * expert);
+        assert_eq!(
+            (0..4).map(|at| model.experts_of(at).map(|of| of.count)).collect::<Vec<_>>(),
+            [None, Some(4), None, Some(8)]
+        );
+        let gate = model.experts.unwrap().gate;
+        assert_eq!((gate.jitter, gate.capacity.unwrap().millionths), (0.01, 1_250_000));
+        assert_eq!(model.shared_expert, Some(SharedExpert { width: 352, gate: false, mixed: true }));
+        let of = |experts: Option<ExpertsConfig>, layers| {
+            let config = ModelConfig { architecture: "pr-moe".into(), layers, experts, ..Default::default() };
+            assert_eq!(
+                config.expert_training(),
+                ExpertTraining { balance: 0.01, z_loss: 0.001, bias_rate: 0.0 }
+            );
+            config.resolve(Some(9))
+        };
+        let empty = of(Some(ExpertsConfig::default()), None).unwrap();
+        assert_eq!(empty, Model { vocab_size: 9, ..model.clone() });
+        let one = ExpertsConfig { count: Some(ExpertCount::One(6)), ..Default::default() };
+        let even = of(Some(one.clone()), Some(7)).unwrap();
+        assert_eq!((even.expert_counts.len(), even.experts_of(5).unwrap().count), (0, 6));
+        let e = of(None, Some(7)).unwrap_err().to_string();
+        assert!(
+            e.starts_with("model.experts.count: wanted one number, or one for each of the 3 layers"),
+            "{e}"
+        );
     }
 
     /// A key that is written replaces one of the architecture's; the width of an expert follows that of the feed-forward block where

@@ -307,7 +307,7 @@ pub(crate) struct Usual {
     pub(crate) balance: f64,
     pub(crate) z_loss: f64,
     pub(crate) bias_rate: f64,
-    gate: Gate,
+    pub(crate) gate: Gate,
 }
 
 impl GateChoice {

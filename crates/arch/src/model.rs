@@ -115,6 +115,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// Whether a token's results depend on no later token, so that the model can generate text.
+    pub fn is_causal(&self) -> bool {
+        self.experts.is_none_or(|experts| experts.gate.is_causal())
+    }
+
     /// Checks every size and factor against the ranges of the `[model]` table, for models that come from files: before
     /// anything is listed, planned or made of one.
     ///

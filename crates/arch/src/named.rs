@@ -3,7 +3,8 @@
 use crate::choices::{
     ActivationChoice, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice, QkNormSpan,
 };
-use crate::experts::{ExpertLayers, Experts, SharedExpert};
+use crate::experts::{ExpertLayers, Experts, LayerRule, SharedExpert};
+use crate::gates::GateChoice;
 use crate::model::Model;
 
 /// All names that [`named`] knows.
@@ -23,6 +24,7 @@ pub const NAMED: &[&str] = &[
     "qwen2.5-0.5b",
     "qwen3-0.6b",
     "mixtral",
+    "pr-moe",
     "mixtral-8x7b",
     "qwen1.5-moe-a2.7b",
     "qwen3-30b-a3b",
@@ -166,6 +168,18 @@ pub fn named(name: &str) -> Option<Model> {
             rope_theta: 10_000.0,
             experts: experts(8, 2, 352),
             ..llama(32000, 256, 4, 352, 4, 2)
+        },
+        // As DeepSpeed-MoE (Rajbhandari et al. 2022): experts in every other layer, twice as many in the last, one for a token, beside a
+        // block of their size that computes every token.
+        "pr-moe" => Model {
+            context: 256,
+            tied_embeddings: true,
+            rope_theta: 10_000.0,
+            experts: Some(Experts::by_gate(GateChoice::Switch, 8, 352)),
+            expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
+            expert_counts: vec![4, 8],
+            shared_expert: Some(SharedExpert { width: 352, gate: false, mixed: true }),
+            ..llama(32000, 256, 4, 704, 4, 2)
         },
         "mixtral-8x7b" => Model {
             context: 32_768,

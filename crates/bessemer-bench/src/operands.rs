@@ -257,6 +257,7 @@ fn cross_entropy(m: &mut Maker<'_>, n: usize, d: usize, v: usize) -> Result<Line
         loss: m.f32(1, n)?,
         scored_lse: None,
         backward: None,
+        teacher: None,
     })
 }
 

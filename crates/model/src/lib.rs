@@ -19,4 +19,6 @@ mod init;
 mod record;
 
 pub use init::{initial_matrix, initial_values};
-pub use record::{BALANCE_LOSS, ROUTER_Z_LOSS, Recording, Z_LOSS, sinusoids};
+pub use record::{
+    BALANCE_LOSS, DISTILLATION_LOSS, ROUTER_Z_LOSS, Recording, TeacherShape, Z_LOSS, sinusoids,
+};

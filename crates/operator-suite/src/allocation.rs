@@ -120,6 +120,7 @@ fn all(b: &mut dyn Backend) -> Vec<Op> {
                 dweight: dtable,
                 accumulate: false,
             }),
+            teacher: None,
         }
         .into(),
         LogitSums { x, weight: table, tensor_shard, targets: ids, lse: mean, target_logit: rstd }.into(),

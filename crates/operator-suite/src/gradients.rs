@@ -495,7 +495,8 @@ pub(crate) fn loss(suite: &Suite<'_>) {
         let ids: Vec<u32> = (0..n).map(|i| if i == 4 { IGNORED } else { (i * 7 % v) as u32 }).collect();
         let targets = s.indices(&ids);
         let (dx, dweight) = (s.mat(n, d), s.mat(v, d));
-        let forward = LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None };
+        let forward =
+            LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None, teacher: None };
         let w: Vec<f32> = (0..n).map(|i| 0.25 + 0.125 * i as f32).collect();
         let factors = s.values(1, n, &w);
         let backward = Some(LossBackward { factors, z_loss: None, dx, dweight, accumulate: false });
@@ -545,6 +546,7 @@ pub(crate) fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_a
             loss: s.mat(1, 3),
             scored_lse: Some(lse),
             backward: Some(LossBackward { factors, z_loss, dx, dweight, accumulate: false }),
+            teacher: None,
         };
         s.launch(&op.into()).unwrap();
         for (view, gold) in [(op.loss, &losses[..]), (lse, &lse_gold), (dx, &dx_gold), (dweight, &dw_gold)] {
@@ -560,6 +562,128 @@ pub(crate) fn z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_a
             let truth = (up - down) / (f64::from(side[0][i]) - f64::from(side[1][i]));
             assert!((f64::from(*found) - truth).abs() < f64::from(suite.bound(1e-5)), "{found} {truth}");
         }
+    }
+}
+
+/// Numbers of a loss with distillation, in f64.
+struct Distilled {
+    cross_entropy: f64,
+    /// `tau^2 KL(teacher || student)`.
+    divergence: f64,
+    /// Gradient of the sum of both in the student's logits.
+    gradient: Vec<f64>,
+}
+
+fn softmax(logits: &[f64], temperature: f64) -> Vec<f64> {
+    let max = logits.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+    let all: Vec<f64> = logits.iter().map(|z| ((z - max) / temperature).exp()).collect();
+    let sum: f64 = all.iter().sum();
+    all.iter().map(|p| p / sum).collect()
+}
+
+/// One token's loss from the definitions, and its gradient by their derivatives.
+fn distilled(student: &[f64], teacher: &[f64], target: usize, tau: f64) -> Distilled {
+    let (hard, soft, of_teacher) = (softmax(student, 1.0), softmax(student, tau), softmax(teacher, tau));
+    let pairs = || soft.iter().zip(&of_teacher);
+    Distilled {
+        cross_entropy: -hard[target].ln(),
+        divergence: tau * tau * pairs().map(|(p, q)| q * (q / p).ln()).sum::<f64>(),
+        gradient: (pairs().zip(&hard).enumerate())
+            .map(|(v, ((p, q), hard))| hard - f64::from(u8::from(v == target)) + tau * (p - q))
+            .collect(),
+    }
+}
+
+/// Distillation with the golden values of a mixture of students: 4 tokens, 7 logits, alpha 1, in f64, then by the kernels.
+pub(crate) fn distillation_has_the_golden_values(suite: &Suite<'_>) {
+    let (n, v) = (4, 7);
+    let of = |f: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
+        (0..n * v).map(|i| f((i / v) as f64, (i % v) as f64)).collect()
+    };
+    let student = of(&|t, v| (0.3 + 1.1 * t + 0.7 * v).sin());
+    let teacher = of(&|t, v| 2.0 * (0.2 + 0.9 * t + 1.3 * v).cos());
+    let targets: Vec<u32> = (0..n as u32).map(|t| 2 * t % v as u32).collect();
+    let gold = [(1.0, 1.262_173_172, 0.602_791_767), (2.0, 1.580_235_537, 0.630_685_119)];
+    for (tau, divergence, norm) in gold {
+        let rows: Vec<Distilled> = (student.chunks(v).zip(teacher.chunks(v)).zip(&targets))
+            .map(|((z, t), target)| distilled(z, t, *target as usize, tau))
+            .collect();
+        let mean = |of: &dyn Fn(&Distilled) -> f64| rows.iter().map(of).sum::<f64>() / n as f64;
+        let squares = mean(&|row| row.gradient.iter().map(|g| g * g).sum()) / n as f64;
+        for (found, wanted) in [
+            (mean(&|row| row.cross_entropy), 1.896_101_869),
+            (mean(&|row| row.divergence), divergence),
+            (squares.sqrt(), norm),
+        ] {
+            assert!((found - wanted).abs() < 1e-9, "{found} {wanted}");
+        }
+        for mut s in setups(suite) {
+            let f32s = |values: &[f64]| values.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+            let one: Vec<f32> = (0..v * v).map(|i| f32::from(u8::from(i / v == i % v))).collect();
+            let (dx, dweight, divergences) = (s.mat(n, v), s.mat(v, v), s.mat(1, n));
+            let (factors, weight) = (s.values(1, n, &[0.25; 4]), s.values(v, v, &one));
+            let op = LinearCrossEntropy {
+                x: s.values(n, v, &f32s(&student)),
+                weight,
+                targets: s.indices(&targets),
+                loss: s.mat(1, n),
+                scored_lse: None,
+                backward: Some(LossBackward { factors, z_loss: None, dx, dweight, accumulate: false }),
+                teacher: Some(Teacher {
+                    x: s.values(n, v, &f32s(&teacher)),
+                    weight,
+                    factor: s.values(1, 1, &[1.0]),
+                    temperature: tau as f32,
+                    divergence: divergences,
+                }),
+            };
+            s.launch(&op.into()).unwrap();
+            let mean = |values: Vec<f32>| values.iter().map(|x| f64::from(*x)).sum::<f64>() / n as f64;
+            let bound = f64::from(suite.bound(1e-6));
+            assert!((mean(s.read(op.loss)) - 1.896_101_869).abs() < bound);
+            assert!((mean(s.read(divergences)) - divergence).abs() < bound);
+            let gradient = s.read(dx);
+            let found = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+            assert!((found - norm).abs() < bound, "{found} {norm}");
+            for (found, wanted) in gradient.iter().zip(rows.iter().flat_map(|row| &row.gradient)) {
+                assert!((f64::from(*found) - wanted / n as f64).abs() < bound, "{found} {wanted}");
+            }
+        }
+    }
+}
+
+/// Gradients of distillation are slopes of cross-entropy and divergence together.
+pub(crate) fn distillation(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
+        let (n, d, v) = (13, 8, 29);
+        let (x, weight, loss, divergence) = (s.mat(n, d), s.mat(v, d), s.mat(1, n), s.mat(1, n));
+        let ids: Vec<u32> = (0..n).map(|i| if i == 4 { IGNORED } else { (i * 7 % v) as u32 }).collect();
+        let (targets, dx, dweight) = (s.indices(&ids), s.mat(n, d), s.mat(v, d));
+        let factor = 0.75;
+        let teacher = Teacher {
+            x: s.mat(n, d + 3),
+            weight: s.mat(v, d + 3),
+            factor: s.values(1, 1, &[factor]),
+            temperature: 1.7,
+            divergence,
+        };
+        let forward =
+            LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None, teacher: None };
+        let w: Vec<f32> = (0..n).map(|i| 0.25 + 0.125 * i as f32).collect();
+        let backward =
+            Some(LossBackward { factors: s.values(1, n, &w), z_loss: None, dx, dweight, accumulate: false });
+        // The gradients of the divergence alone are what a teacher adds.
+        s.launch(&LinearCrossEntropy { backward, ..forward }.into()).unwrap();
+        let without = [s.read(dx), s.read(dweight)];
+        s.launch(&LinearCrossEntropy { backward, teacher: Some(teacher), ..forward }.into()).unwrap();
+        for (view, without) in [dx, dweight].into_iter().zip(&without) {
+            let added: Vec<f32> =
+                s.read(view).iter().zip(without).map(|(all, ce)| (all - ce) / factor).collect();
+            s.backend.write_f32(view, &added).unwrap();
+        }
+        let forward = LinearCrossEntropy { teacher: Some(teacher), ..forward }.into();
+        hold(suite, &mut s, "distillation x", &forward, x, divergence, &w, dx);
+        hold(suite, &mut s, "distillation weight", &forward, weight, divergence, &w, dweight);
     }
 }
 

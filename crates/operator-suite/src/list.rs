@@ -140,6 +140,8 @@ macro_rules! operator_suite {
                 merged_attention [attention attention_merge attention_backward],
                 rotations,
                 loss [linear_cross_entropy],
+                distillation [linear_cross_entropy],
+                distillation_has_the_golden_values [linear_cross_entropy],
                 z_loss_has_the_gradients_of_pytorch_and_leaves_the_reported_loss_alone [linear_cross_entropy],
                 embedding [embedding embedding_backward],
             }
@@ -153,6 +155,8 @@ macro_rules! operator_suite {
             }
             loss {
                 loss_and_gradients_agree_with_the_reference [linear_cross_entropy],
+                distillation_agrees_with_the_reference [linear_cross_entropy],
+                a_teacher_of_factor_0_leaves_the_bits_of_the_loss [linear_cross_entropy],
                 chunks_of_rows_give_what_the_rows_give_alone,
                 a_target_past_the_vocabulary_is_named,
                 large_logits_do_not_overflow [linear_cross_entropy],

@@ -1,6 +1,6 @@
 use crate::setup::targets;
 use crate::{Setup, Suite};
-use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward};
+use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward, Teacher};
 
 /// (N, D, V); the last is cut into several chunks.
 const SHAPES: [(usize, usize, usize); 6] =
@@ -26,6 +26,7 @@ fn op(
             accumulate,
             factors: s.factors(n),
         }),
+        teacher: None,
     }
 }
 
@@ -39,6 +40,54 @@ pub(crate) fn loss_and_gradients_agree_with_the_reference(suite: &Suite<'_>) {
         suite.check(&format!("loss and gradients {shape:?}"), 1e-5, &|s| {
             op(s, shape, true, accumulate).into()
         });
+    }
+}
+
+/// A teacher of width 1 more than the student, of weight `factor`.
+fn teacher(s: &mut Setup, (n, d, v): (usize, usize, usize), factor: f32, temperature: f32) -> Teacher {
+    Teacher {
+        x: s.strided(n, d + 1, 1),
+        weight: s.param(v, d + 1, 0),
+        factor: s.values(1, 1, &[factor]),
+        temperature,
+        divergence: s.mat(1, n),
+    }
+}
+
+pub(crate) fn distillation_agrees_with_the_reference(suite: &Suite<'_>) {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        if shape.2 > 30_000 {
+            continue;
+        }
+        for backward in [false, true] {
+            let temperature = [1.0, 2.0, 0.7][i % 3];
+            suite.check(&format!("distillation {shape:?}, gradients {backward}"), 2e-5, &|s| {
+                let teacher = teacher(s, shape, 0.8, temperature);
+                LinearCrossEntropy { teacher: Some(teacher), ..op(s, shape, backward, i % 2 == 1) }.into()
+            });
+        }
+    }
+    // Several pieces of the teacher's logits for one chunk of the student's, the last of them shorter.
+    suite.check("distillation in pieces", 2e-5, &|s| {
+        let shape = (601, 5, 33);
+        LinearCrossEntropy { teacher: Some(teacher(s, shape, 1.5, 2.0)), ..op(s, shape, true, false) }.into()
+    });
+}
+
+pub(crate) fn a_teacher_of_factor_0_leaves_the_bits_of_the_loss(suite: &Suite<'_>) {
+    for shape in [(17, 16, 33), (601, 5, 33), (530, 4, 33_000)] {
+        let mut s = suite.setup(suite.fastest(), 2);
+        let alone = op(&mut s, shape, true, false);
+        let b = alone.backward.unwrap();
+        let outputs = [alone.loss, alone.scored_lse.unwrap(), b.dx, b.dweight];
+        s.launch(&alone.into()).unwrap();
+        let before = outputs.map(|view| s.read(view));
+        let taught = teacher(&mut s, shape, 0.0, 2.0);
+        s.launch(&LinearCrossEntropy { teacher: Some(taught), ..alone }.into()).unwrap();
+        for (found, wanted) in outputs.map(|view| s.read(view)).iter().zip(&before) {
+            suite.same("teacher of factor 0", found, wanted);
+        }
+        assert!(s.read(taught.divergence).iter().all(|divergence| *divergence == 0.0));
     }
 }
 

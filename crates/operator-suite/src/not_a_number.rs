@@ -48,8 +48,11 @@ pub(crate) fn losses_norms_and_sums_of_squares_keep_it(suite: &Suite<'_>) {
         let (targets, one, out) = (s.indices(&[0, 1, 2, 3, 4, 5]), s.mat(1, 1), s.mat(6, 20));
         let (gain, rstd) = (s.mat(1, 20), s.mat(1, 6));
         spoil(&mut s, x, 2, 19);
-        s.launch(&LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None }.into())
-            .unwrap();
+        s.launch(
+            &LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None, teacher: None }
+                .into(),
+        )
+        .unwrap();
         assert_eq!(spoiled(&s.read(loss)), [2], "{kernels}");
         s.launch(&SumSquares { x, out: one, accumulate: false }.into()).unwrap();
         assert_eq!(spoiled(&s.read(one)), [0], "{kernels}");

@@ -129,7 +129,15 @@ pub(crate) fn portions_of_the_vocabulary_together_have_the_loss_and_the_gradient
             let back = LossBackward { factors, z_loss, dx, dweight, accumulate: false };
             let scored = s.mat(1, n);
             let scored_lse = Some(scored);
-            let whole = LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward: Some(back) };
+            let whole = LinearCrossEntropy {
+                x,
+                weight,
+                targets,
+                loss,
+                scored_lse,
+                backward: Some(back),
+                teacher: None,
+            };
             s.launch(&whole.into()).unwrap();
             let [wanted_loss, wanted_lse, wanted_dx, wanted_dw] =
                 [loss, scored, dx, dweight].map(|view| s.read(view));

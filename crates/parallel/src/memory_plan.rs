@@ -16,7 +16,7 @@ use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_program::UnitProgram;
 use bessemer_runtime::{
     ActivationConfig, Cache, CacheShape, Decoder, ExpertRows, ModelError, Purpose, Shape,
-    Stream as ResidualStream,
+    Stream as ResidualStream, Teacher, TeacherOperands,
 };
 use bessemer_schedule::Place;
 use bessemer_tensor::null::NullBackend;
@@ -192,6 +192,21 @@ impl MemoryPlan {
         Ok(planned)
     }
 
+    /// Plans a teacher for micro-batches of `shape`, and what its student's loss reads of it.
+    ///
+    /// # Errors
+    /// Sizes that cannot be.
+    pub fn of_teacher(
+        model: &Model,
+        shape: Shape,
+        temperature: f32,
+        device: Option<&mut dyn Backend>,
+    ) -> Result<(MemoryPlan, TeacherOperands), ParallelError> {
+        let mut planning = Planning { null: NullBackend::new(), device };
+        let teacher = Teacher::new(&mut planning, model, shape, temperature)?;
+        Ok((MemoryPlan { buffers: planning.memory(), copy: Bytes(0) }, teacher.operands()))
+    }
+
     fn of(
         job: &Job<'_>,
         fill: Option<&dyn FillSupplier>,
@@ -224,6 +239,12 @@ impl MemoryPlan {
             self.add("model for samples", Bytes(classes.0 - cache.0));
         }
         self.buffers.workspace = Bytes(self.buffers.workspace.0.max(decoder.buffers.workspace.0));
+    }
+
+    /// Counts a teacher ([`MemoryPlan::of_teacher`]), parameters and activations together.
+    pub fn add_teacher(&mut self, teacher: &MemoryPlan) {
+        self.add("teacher", teacher.buffers.classes.iter().map(|class| class.1).sum());
+        self.buffers.workspace = Bytes(self.buffers.workspace.0.max(teacher.buffers.workspace.0));
     }
 
     /// Counts memory that the null backend does not see.

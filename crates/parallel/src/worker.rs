@@ -18,8 +18,8 @@ use bessemer_arch::{Model, ParamRole, Unit};
 use bessemer_collectives::{Communicator, DeviceCommunicator, HostStaging, Reduce, Stopwatch};
 use bessemer_optim::{OptimConfig, OptimizerChoice, StepStats};
 use bessemer_runtime::{
-    ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, TokenBatch,
-    WeighedLoss,
+    ActivationConfig, Decoder, LengthPlan, LossSum, ModelError, Shape, SlotMemory, StepContext, Teacher,
+    TokenBatch, WeighedLoss,
 };
 use bessemer_schedule::{Place, Program};
 use bessemer_tensor::Backend;
@@ -297,6 +297,14 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Gives the rank's model its teacher, whose operands the job's activations name ([`ActivationConfig::teacher`]).
+    ///
+    /// # Errors
+    /// Another teacher than the job was made for.
+    pub fn set_teacher(&mut self, teacher: Teacher) -> Result<(), ParallelError> {
+        Ok(self.chunks[0].decoder.set_teacher(teacher)?)
+    }
+
     /// The shares of the ranks.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -557,6 +565,22 @@ impl Worker {
         self.expert_loads()
     }
 
+    /// The first layer whose router has made numbers that are not finite in the passes since this was called last, as this rank has seen
+    /// them.
+    pub fn take_router_not_finite(&mut self) -> Option<usize> {
+        self.chunks.iter_mut().filter_map(|chunk| chunk.decoder.take_router_not_finite()).min()
+    }
+
+    /// The first of such layers of all ranks. All ranks call this.
+    ///
+    /// # Errors
+    /// An error of another rank.
+    pub fn first_router_not_finite(&mut self, here: Option<usize>) -> Result<Option<usize>, ParallelError> {
+        let word = here.map_or(u64::MAX, |layer| layer as u64);
+        let first = self.gather_numbers("routers that are not finite", &[word])?.into_iter().min();
+        Ok(first.filter(|layer| *layer != u64::MAX).map(|layer| layer as usize))
+    }
+
     fn take_shadows(&mut self) -> [u32; 2] {
         let add = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a + c, b + d];
         self.chunks.iter_mut().map(|chunk| chunk.tensor.take_shadows()).fold([0; 2], add)
@@ -564,12 +588,18 @@ impl Worker {
 
     /// Sets what follows from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an
     /// update: loads as multiples of their mean, and corrections, each moved by `rate` against the deviation of its expert's load from the
-    /// mean (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    /// mean (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Returns the largest difference between two corrections of a layer of this rank,
+    /// if experts have any.
     ///
     /// # Errors
     /// The backend's.
-    pub fn set_routing_state(&mut self, backend: &mut dyn Backend, rate: f32) -> Result<(), ParallelError> {
+    pub fn set_routing_state(
+        &mut self,
+        backend: &mut dyn Backend,
+        rate: f32,
+    ) -> Result<Option<f64>, ParallelError> {
         let most = self.whole.experts.map_or(0, |experts| experts.count);
+        let mut range = None;
         for chunk in &self.chunks {
             for param in chunk.decoder.params() {
                 let role = param.spec.id.role();
@@ -594,9 +624,28 @@ impl Worker {
                     };
                 }
                 backend.write_f32(param.value, &self.of_experts)?;
+                if role != ParamRole::RouterLoads {
+                    let values = || self.of_experts.iter().map(|value| f64::from(*value));
+                    let of_layer = values().fold(f64::MIN, f64::max) - values().fold(f64::MAX, f64::min);
+                    range = Some(of_layer.max(range.unwrap_or(0.0)));
+                }
             }
         }
-        Ok(())
+        Ok(range)
+    }
+
+    /// The largest of a number, not negative, that some ranks have. All ranks call this.
+    ///
+    /// # Errors
+    /// An error of another rank.
+    pub fn largest(&mut self, name: &str, here: Option<f64>) -> Result<Option<f64>, ParallelError> {
+        if self.plan.ranks() == 1 {
+            return Ok(here);
+        }
+        let bits = here.map_or(u64::MAX, f64::to_bits);
+        let all = self.gather_numbers(name, &[bits])?;
+        let some = all.into_iter().filter(|bits| *bits != u64::MAX).map(f64::from_bits);
+        Ok(some.reduce(f64::max))
     }
 
     /// Bits of every rank's part of the loss that [`Worker::sum_over_data`] summed last, by rank. Nothing of a job of one rank.

@@ -1,7 +1,7 @@
 //! The matrix of layouts.
 
 use crate::models::Style;
-use bessemer_arch::{ExpertCount, ExpertsConfig, GateChoice, Model, ModelConfig};
+use bessemer_arch::{ExpertCount, ExpertLayers, ExpertsConfig, GateChoice, LayerRule, Model, ModelConfig};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 
 use bessemer_parallel::{
@@ -23,8 +23,17 @@ pub struct Layout {
     pub accumulation: usize,
     /// How parameters and gradients are kept; the reference is one rank that keeps them so.
     pub types: ParamStorage,
-    /// The gate, if the model is a mixture of experts.
-    pub mixture: Option<GateChoice>,
+    /// The experts, if the model is a mixture.
+    pub mixture: Option<Mixture>,
+}
+
+/// Experts of a model that layouts are tried on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixture {
+    /// Eight in every layer, by a gate.
+    Gate(GateChoice),
+    /// In every other layer, eight in the later half of them and four in the earlier one, beside a residual block, by Switch's gate (PR-MoE).
+    Pyramid,
 }
 
 impl Layout {
@@ -138,16 +147,32 @@ impl Layout {
         let model = if self.parallel.pipeline > 1 { style.deep_model(context) } else { style.model(context) };
         let model =
             model.map(|m| Model { tied_embeddings: m.tied_embeddings && !self.asynchronous(), ..m })?;
-        let Some(gate) = self.mixture else { return Ok(model) };
-        let groups = (gate == GateChoice::Deepseek).then_some(4);
-        let (count, width) = (Some(ExpertCount::One(8)), Some(32));
-        let experts = ExpertsConfig {
-            gate: Some(gate),
-            count,
-            width,
-            groups,
-            groups_kept: groups.map(|_| 2),
-            ..Default::default()
+        let experts = match self.mixture {
+            None => return Ok(model),
+            Some(Mixture::Gate(gate)) => {
+                let groups = (gate == GateChoice::Deepseek).then_some(4);
+                ExpertsConfig {
+                    gate: Some(gate),
+                    count: Some(ExpertCount::One(8)),
+                    width: Some(32),
+                    groups,
+                    groups_kept: groups.map(|_| 2),
+                    ..Default::default()
+                }
+            }
+            Some(Mixture::Pyramid) => {
+                let layers = model.layers / 2;
+                let counts = (0..layers).map(|layer| if 2 * layer < layers { 4 } else { 8 });
+                ExpertsConfig {
+                    gate: Some(GateChoice::Switch),
+                    layers: Some(ExpertLayers::Rule(LayerRule::Alternate)),
+                    count: Some(ExpertCount::Each(counts.collect())),
+                    width: Some(32),
+                    shared: Some(32),
+                    residual: Some(true),
+                    ..Default::default()
+                }
+            }
         };
         ModelConfig { experts: Some(experts), ..ModelConfig::of(&model) }.resolve(None)
     }
@@ -157,20 +182,28 @@ impl Layout {
         self.mixture.is_none() || style == Style::Llama
     }
 
+    /// The same with at most so many shadows of experts in a layer, which are chosen wherever they lower the most rows of a rank.
+    fn with_shadows(mut self, slots: u64) -> Layout {
+        (self.parallel.shadows, self.parallel.shadow_flops, self.parallel.shadow_bandwidth) =
+            (slots, 1e6, 1e15);
+        self.name += &format!(", at most {slots} shadows");
+        self
+    }
+
     /// This layout of a mixture whose experts so many of the data-parallel ranks share.
     #[must_use]
     pub fn with_experts(mut self, ranks: usize) -> Layout {
         self.name += &format!(", experts over {ranks}");
         self.parallel.experts = ranks as u64;
-        self.mixture = Some(GateChoice::TopK);
+        self.mixture = Some(Mixture::Gate(GateChoice::TopK));
         self
     }
 
-    /// This layout of a mixture with another gate.
+    /// This layout of another mixture.
     #[must_use]
-    fn with_gate(mut self, name: &str, gate: GateChoice) -> Layout {
+    fn with_gate(mut self, name: &str, mixture: Mixture) -> Layout {
         self.name += &format!(", gate {name}");
-        self.mixture = Some(gate);
+        self.mixture = Some(mixture);
         self
     }
 
@@ -508,10 +541,11 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
     list.push(both(Stage::Zero2, (1, 2), cut, "interleaved", sequences / 2).sharing_sequences(2, gathered));
     list.push(both(Stage::Zero1, (2, 2), line, "dualpipe", sequences / 4).sharing_sequences(2, ulysses));
     for (name, gate) in [
-        ("switch", GateChoice::Switch),
-        ("gshard", GateChoice::Gshard),
-        ("deepseek", GateChoice::Deepseek),
-        ("expert choice", GateChoice::ExpertChoice),
+        ("switch", Mixture::Gate(GateChoice::Switch)),
+        ("gshard", Mixture::Gate(GateChoice::Gshard)),
+        ("deepseek", Mixture::Gate(GateChoice::Deepseek)),
+        ("expert choice", Mixture::Gate(GateChoice::ExpertChoice)),
+        ("switch, pyramid, residual", Mixture::Pyramid),
     ] {
         let of = |stage, sizes, tensor, accumulation| {
             Layout::of(stage, sizes, tensor, accumulation).with_experts(2)
@@ -522,6 +556,9 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
         let context = Layout::of(Stage::Ddp, (2, 1), line, sequences / 2).sharing_sequences(2, gathered);
         list.push(context.with_experts(2).with_gate(name, gate));
     }
+    list.push(Layout::of(Stage::Ddp, (2, 1), line, 2).with_experts(2).with_shadows(2));
+    list.push(Layout::of(Stage::Zero3, (1, 4), cut, 1).with_experts(4).with_shadows(1));
+    list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4).with_shadows(4));
     let bf16 = ParamStorage::both(ParamDType::Bf16);
     list.push(Layout::of(Stage::Ddp, (4, 1), line, 1).with_experts(2).with_types(bf16));
     list.push(Layout::of(Stage::Zero3, (1, 4), line, 2).with_experts(4).with_types(bf16));

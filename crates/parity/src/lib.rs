@@ -20,8 +20,8 @@ mod text;
 
 pub use compare::{Bounds, Comparison};
 pub use layouts::{
-    ASYNCHRONOUS, Layout, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, mixtures, pipelines,
-    placed,
+    ASYNCHRONOUS, Layout, Mixture, SYNCHRONOUS, asynchronous, contexts, grids, in_int8, matrix, mixtures,
+    pipelines, placed,
 };
 pub use models::{Style, Variant};
 pub use pairwise::{Case, pairwise};

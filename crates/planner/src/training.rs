@@ -67,6 +67,13 @@ impl Training {
                     .into(),
             ));
         }
+        if recipe.train.teacher.is_on() {
+            return Err(PlannerError::Recipe(
+                "train.teacher: searches and estimates of layouts count no teacher; choose a layout by hand (parallel.layout = \"manual\", with \
+                 parallel.data)"
+                    .into(),
+            ));
+        }
         let shape = Transformer {
             width: model.width,
             heads: model.heads,

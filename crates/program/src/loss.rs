@@ -29,6 +29,7 @@ impl Partition<'_> {
         if by_tokens || self.placements[weight] != Some(Placement::Shard { dim: 0 }) {
             return self.launch(&Launch::new(whole));
         }
+        self.refuse_teacher(&op)?;
         let tensor_shard = {
             let held = self.local(weight, Placement::Shard { dim: 0 }, 0);
             VocabularyShard { first: held.start(), of: op.weight.rows }
@@ -120,6 +121,7 @@ impl Partition<'_> {
     /// The loss where the columns of the rows and of the projection are sharded: each rank gathers both, and makes the losses and
     /// gradients of some tokens. The gradients of all tokens are then gathered, and each rank keeps its columns.
     pub(crate) fn loss_of_tokens(&mut self, op: LinearCrossEntropy) -> Result<(), Box<LayoutConflict>> {
+        self.refuse_teacher(&op)?;
         let whole = Op::from(op);
         let (x, weight) = (op.x.buffer.id as usize, op.weight.buffer.id as usize);
         let tokens = even(op.x.rows, self.rank.degree, self.rank.index);
@@ -167,9 +169,31 @@ impl Partition<'_> {
             }
             None => None,
         };
-        self.push(Node::launch(LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward }));
+        self.push(Node::launch(LinearCrossEntropy {
+            x,
+            weight,
+            targets,
+            loss,
+            scored_lse,
+            backward,
+            teacher: None,
+        }));
         after.into_iter().for_each(|node| self.push(node));
         Ok(())
+    }
+
+    /// Refuses a teacher where no rank has whole rows of logits of all its tokens.
+    fn refuse_teacher(&self, op: &LinearCrossEntropy) -> Result<(), Box<LayoutConflict>> {
+        let wanted = "a teacher's predictions are compared with whole rows of logits";
+        let refused = |_| {
+            Err(self.conflict(
+                &(*op).into(),
+                op.weight.buffer.id as usize,
+                wanted,
+                "distil with data parallelism alone",
+            ))
+        };
+        op.teacher.map_or(Ok(()), refused)
     }
 
     /// The weight of the z-loss, which every rank reads.

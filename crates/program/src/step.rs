@@ -117,8 +117,8 @@ pub struct Filler {
 /// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// A pass begins: tokens and loss factors of a forward pass are written to its slot, and the step's numbers (weights of losses,
-    /// random counters) to the device.
+    /// A pass begins: tokens and loss factors of a forward pass are written to its slot, a teacher makes its rows of the tokens, and the
+    /// step's numbers (weights of losses, random counters) are written to the device.
     Begin(Pass),
     /// A unit of the chunk runs its list of the pass's phase.
     Unit {

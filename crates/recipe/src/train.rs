@@ -13,6 +13,7 @@
 use crate::init::InitConfig;
 use crate::integrity::IntegrityConfig;
 use crate::lengths::SequenceLengths;
+use crate::teacher::TeacherConfig;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
     Compression, CompressionPlan, MatmulPrecision, Offload, OffloadPlan, ParamDType, ParamStorage,
@@ -114,6 +115,8 @@ pub struct TrainConfig {
     pub skip_samples: Vec<[u64; 2]>,
     /// The checkpoint whose parameters the run begins with.
     pub init: InitConfig,
+    /// A model whose predictions the run learns from.
+    pub teacher: TeacherConfig,
     /// How numbers that a broken machine makes are found.
     pub integrity: IntegrityConfig,
 }
@@ -177,6 +180,7 @@ impl Default for TrainConfig {
             on_divergence: OnDivergence::Stop,
             skip_samples: Vec::new(),
             init: InitConfig::default(),
+            teacher: TeacherConfig::default(),
             integrity: IntegrityConfig::default(),
         }
     }
@@ -201,7 +205,7 @@ const MOST_STORED: u64 = 1 << 20;
 const MOST_LAYERS: u64 = 1 << 20;
 
 /// Most steps of a run.
-const MOST_STEPS: u64 = 1 << 40;
+pub(crate) const MOST_STEPS: u64 = 1 << 40;
 
 /// What `[train]` means on a given number of ranks: nothing left to derive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,6 +319,7 @@ impl TrainConfig {
         self.check_lengths()?;
         self.loss_scale.check()?;
         self.init.check()?;
+        self.teacher.check()?;
         self.integrity.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());

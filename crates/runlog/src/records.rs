@@ -254,7 +254,7 @@ pub struct Step {
     #[serde(with = "crate::number")]
     pub loss: f64,
     /// Auxiliary losses that are minimised with it, by name, nats a token: the weight of each times its mean over the targets.
-    /// "z_loss" is that of the squared log-sum-exp.
+    /// "z_loss" is that of the squared log-sum-exp, "distillation" that of a teacher's divergence.
     #[serde(
         default,
         with = "crate::number::losses",
@@ -264,8 +264,9 @@ pub struct Step {
     pub losses: BTreeMap<String, f64>,
     /// Loads of the experts by the step's tokens, by name: "load_max", the largest load of an expert over the mean load, averaged over
     /// layers; "load_worst", the largest of any layer; "load_entropy", the entropy of the loads over its largest value, averaged over layers;
-    /// "idle", experts of all layers that no token has chosen; "shadows", experts that every rank has computed, mean over layers and
-    /// micro-batches, if there may be some. Empty without experts.
+    /// "idle", experts of all layers that no token has chosen; "dropped", the share of choices that a capacity has dropped; "bias_range", the
+    /// largest difference between two biases of a layer; "shadows", experts that every rank has computed, mean over layers and micro-batches,
+    /// if there may be some. Empty without experts.
     #[serde(default, with = "crate::number::losses", skip_serializing_if = "BTreeMap::is_empty")]
     pub experts: BTreeMap<String, f64>,
     /// Learning rate of the step.

@@ -153,7 +153,7 @@ impl Cache {
                 found: capacity.to_string(),
             });
         }
-        if model.experts.is_some_and(|experts| !experts.gate.is_causal()) {
+        if !model.is_causal() {
             return Err(ModelError::Shape {
                 what: "decoding",
                 wanted: "experts.chosen_by = \"tokens\": a token is decoded before later ones are known".into(),

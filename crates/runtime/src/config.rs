@@ -1,11 +1,12 @@
-//! How activations are kept.
+//! How activations are kept, and what passes compute besides the model.
 
+use crate::teacher::TeacherOperands;
 use bessemer_arch::Unit;
 use bessemer_program::UnitProgram;
 use bessemer_units::{CompressionPlan, OffloadPlan, RecomputePlan, Storage};
 
 /// How a decoder made to train keeps its activations. One made to score keeps f32, and nothing longer than a layer.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct ActivationConfig {
     /// Element type of activations and of their gradients.
     pub storage: Storage,
@@ -24,6 +25,8 @@ pub struct ActivationConfig {
     pub in_gradients: bool,
     /// Passes of the caller's own over the programs of one device, before those of [`crate::Rewrite`], in their order.
     pub passes: Vec<UnitPass>,
+    /// What the loss of a student reads of its teacher ([`crate::Decoder::set_teacher`]), if there is one. One made to score has none.
+    pub teacher: Option<TeacherOperands>,
 }
 
 /// A pass over the program of a unit as the model's code has recorded it: it may add operators, values and auxiliary losses

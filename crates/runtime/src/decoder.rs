@@ -15,6 +15,7 @@ pub use crate::shape::{Purpose, Shape};
 use crate::slots::Held;
 use crate::stage::{SlotMemory, StageConfig, StagePass};
 use crate::step::{LossSum, StepContext, TokenBatch, WeighedLoss};
+use crate::teacher::Teacher;
 use crate::tensor_shard::expert_rank;
 use crate::tensor_shard::{LineStream, Stream};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
@@ -68,6 +69,8 @@ pub struct Decoder {
     pub(crate) weighed: Vec<WeighedLoss>,
     /// By unit: what forward passes have counted.
     pub(crate) loads: Vec<Loads>,
+    /// The first layer whose router has made numbers that are not finite, since it was asked for last.
+    pub(crate) router_not_finite: Option<usize>,
     /// By auxiliary loss of the units in turn: its number among those that are weighed.
     pub(crate) loss_numbers: Vec<Option<usize>>,
     /// Host copy of their weights.
@@ -89,6 +92,10 @@ pub struct Decoder {
     /// The cache that batches stand behind, if there is one.
     pub(crate) prefix: Option<AfterPrefix>,
     pub(crate) peers: Peers,
+    /// A model whose predictions the loss compares with, if there is one.
+    pub(crate) teacher: Option<Box<Teacher>>,
+    /// What the head reads of it.
+    of_teacher: Option<[View; 2]>,
 }
 
 /// The memory of one pass through the units.
@@ -154,6 +161,13 @@ impl Decoder {
         beside: Option<(&Decoder, SlotMemory)>,
     ) -> Result<Decoder, ModelError> {
         let Parts { model, tensor_shard, ranks, shape, config, stage } = *parts;
+        if config.teacher.is_some() && (stage.slots > 1 || !config.lengths.is_empty()) {
+            return Err(ModelError::Stage(format!(
+                "a teacher makes the predictions of one micro-batch of one length at a time, found {} slots and {} shorter lengths",
+                stage.slots,
+                config.lengths.len()
+            )));
+        }
         let span = &stage.span;
         let specs = tensor_shard.map_or_else(|| span.params(model), |part| part.specs(span));
         params::check(&params, &specs)?;
@@ -229,6 +243,7 @@ impl Decoder {
             buffers,
             weighed: Vec::new(),
             loads,
+            router_not_finite: None,
             loss_numbers: vec![None; auxiliary],
             loss_weights: vec![[0.0; 2]; auxiliary],
             held: Held::new(stage),
@@ -240,6 +255,8 @@ impl Decoder {
             second_memory: OffloadLayout::default(),
             prefix: None,
             peers: Peers::default(),
+            teacher: None,
+            of_teacher: config.teacher.map(|teacher| teacher.views()),
         };
         decoder.lay_out_second_memory();
         decoder.buffers.scratch =
@@ -324,7 +341,10 @@ impl Decoder {
                 .map(|w| w.rows(self.first_loss(at), buffers.auxiliary[at].len())),
             counters: buffers.counters.map(|c| c.rows(places(&self.units[..at]), random)),
             constant: buffers.constant,
-            external: self.prefix.as_ref().map_or(&[], |prefix| prefix.external(self.units[at].unit)),
+            external: match (&self.of_teacher, self.units[at].unit) {
+                (Some(views), Unit::Head) => views,
+                (_, unit) => self.prefix.as_ref().map_or(&[], |prefix| prefix.external(unit)),
+            },
             scratch: &buffers.scratch,
             indices: None,
         }

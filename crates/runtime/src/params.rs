@@ -18,6 +18,21 @@ pub struct Param {
     pub grad: Option<View>,
 }
 
+/// Allocates values of every parameter, in memory of a class.
+pub(crate) fn alloc_in(
+    backend: &mut dyn Backend,
+    class: &'static str,
+    specs: Vec<ParamSpec>,
+) -> Result<Vec<Param>, ModelError> {
+    let param = |spec: ParamSpec| {
+        let (rows, cols) = spec.matrix();
+        let buffer = BufferSpec { class, name: &spec.name, dtype: DType::F32, len: rows * cols };
+        let value = backend.alloc(buffer)?.matrix(rows, cols);
+        Ok(Param { spec, value, grad: None })
+    };
+    specs.into_iter().map(param).collect()
+}
+
 /// Allocates values ("weights") of every parameter and, if asked, gradients ("gradients") of those that can be trained.
 pub(crate) fn alloc(
     backend: &mut dyn Backend,

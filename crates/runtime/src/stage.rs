@@ -339,7 +339,10 @@ impl Decoder {
         }
         self.held.length[slot] = length;
         self.upload(backend, slot, batch, ctx)?;
-        ctx.map_or(Ok(()), |ctx| self.write_step(backend, ctx))?;
+        if let Some(ctx) = ctx {
+            self.teach(backend, batch, ctx.step)?;
+            self.write_step(backend, ctx)?;
+        }
         let kept = if ctx.is_some() && self.stage.pending > 0 { self.held.take_kept() } else { None };
         self.held.of_slot[slot] = kept;
         let scored = batch.targets.iter().filter(|&&t| t != IGNORED).count() as u64;
@@ -553,7 +556,8 @@ impl Decoder {
         if pass.phase == Phase::Forward {
             self.read_counts(backend, slot)?;
         }
-        if pass.phase != Phase::Score && self.loss_numbers.iter().any(Option::is_some) {
+        let weighs = self.loss_numbers.iter().any(Option::is_some);
+        if pass.phase != Phase::Score && (weighs || self.has_routers()) {
             let auxiliary = self.read_auxiliary_losses(backend, slot, pass.phase)?;
             sum = Some(LossSum { auxiliary, ..sum.unwrap_or_default() });
         }
@@ -618,7 +622,7 @@ impl Decoder {
         }
         let Some(view) = self.buffers.loss_weights else { return Ok(()) };
         for (weights, number) in self.loss_weights.iter_mut().zip(&self.loss_numbers) {
-            let weight = number.map_or(0.0, |number| self.weighed[number].weight as f32);
+            let weight = number.map_or(0.0, |number| self.weighed[number].weight_at(ctx.step) as f32);
             *weights = [weight, weight * ctx.loss_scale];
         }
         Ok(backend.write_f32(view, self.loss_weights.as_flattened())?)

@@ -4,7 +4,7 @@ use crate::decoder::{Decoder, Loads};
 use crate::error::ModelError;
 use crate::memory::{Slot, shaped};
 use bessemer_mesh::{Axis, Placement};
-use bessemer_program::{Class, Phase, Value};
+use bessemer_program::{AuxiliaryLoss, Class, Phase, Value};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
@@ -57,12 +57,27 @@ pub struct WeighedLoss {
     pub name: &'static str,
     /// Factor on its mean over the scored targets.
     pub weight: f64,
+    /// The first step in which the weight is 0; `None`: it is never 0.
+    pub until: Option<u64>,
 }
 
 impl WeighedLoss {
+    /// A loss that has the same weight in every step.
+    pub const fn new(name: &'static str, weight: f64) -> WeighedLoss {
+        WeighedLoss { name, weight, until: None }
+    }
+
     /// The z-loss.
     pub const fn z_loss(weight: f64) -> WeighedLoss {
-        WeighedLoss { name: bessemer_model::Z_LOSS, weight }
+        WeighedLoss::new(bessemer_model::Z_LOSS, weight)
+    }
+
+    /// Its weight in a step, from 0.
+    pub fn weight_at(&self, step: u64) -> f64 {
+        match self.until {
+            Some(until) if step >= until => 0.0,
+            _ => self.weight,
+        }
     }
 }
 
@@ -113,6 +128,11 @@ pub(crate) fn check_indices(
         None => Ok(()),
         Some(at) => Err(ModelError::Index { what, at, found: indices[at], below }),
     }
+}
+
+/// Whether an auxiliary loss is made of a router's logits or probabilities.
+fn is_of_router(loss: &AuxiliaryLoss) -> bool {
+    [bessemer_model::BALANCE_LOSS, bessemer_model::ROUTER_Z_LOSS].contains(&loss.name)
 }
 
 /// Counts that are read from the device at a time.
@@ -226,7 +246,21 @@ impl Decoder {
         let mut numbers = std::mem::take(&mut self.numbers);
         let sums = self.auxiliary_losses(backend, slot, phase, &mut numbers);
         self.numbers = numbers;
-        sums
+        let (sums, router) = sums?;
+        let earlier = self.router_not_finite;
+        self.router_not_finite = router.into_iter().chain(earlier).min();
+        Ok(sums)
+    }
+
+    /// The first layer whose router has made numbers that are not finite in the training passes since this was called last, as this rank
+    /// has seen them.
+    pub fn take_router_not_finite(&mut self) -> Option<usize> {
+        self.router_not_finite.take()
+    }
+
+    /// Whether forward passes make losses of routers, which are not finite where a router is not.
+    pub(crate) fn has_routers(&self) -> bool {
+        self.units.iter().flat_map(|unit| &unit.program.losses).any(is_of_router)
     }
 
     /// Adds what the last forward pass, that of the micro-batch in a slot, has counted.
@@ -272,28 +306,37 @@ impl Decoder {
         slot: usize,
         phase: Phase,
         host: &mut [f32],
-    ) -> Result<[f64; LossSum::MOST_AUXILIARY], ModelError> {
+    ) -> Result<([f64; LossSum::MOST_AUXILIARY], Option<usize>), ModelError> {
         let mut sums = [0.0; LossSum::MOST_AUXILIARY];
-        let mut first = 0;
+        let (mut first, mut router) = (0, None);
         for at in 0..self.units.len() {
             let views = &self.buffers.auxiliary[at];
             let numbers = &self.loss_numbers[first..first + views.len()];
             first += views.len();
             let program = &self.unit(at, Some(slot)).program;
             for (loss, (view, weighed)) in views.iter().zip(numbers).enumerate() {
-                let Some(weighed) = weighed.filter(|_| program.makes_loss(phase, loss)) else { continue };
+                let of_router = is_of_router(&program.losses[loss]);
+                if !program.makes_loss(phase, loss) || (weighed.is_none() && !of_router) {
+                    continue;
+                }
                 let value = program.values.iter().find(|v| v.class == Class::AuxiliaryLoss(loss));
                 let Some(value) = value.filter(|value| self.counts(value)) else { continue };
                 let read = &mut host[..value.len()];
                 backend.read_f32(shaped(*view, value), read)?;
                 let values = read.iter().map(|&v| f64::from(v));
-                sums[weighed] += match program.losses[loss].squared {
+                let sum = match program.losses[loss].squared {
                     true => values.map(|v| v.powi(2)).sum::<f64>(),
                     false => values.sum(),
                 };
+                if of_router && !sum.is_finite() {
+                    router = router.or(self.layer_of(at));
+                }
+                if let Some(weighed) = weighed {
+                    sums[*weighed] += sum;
+                }
             }
         }
-        Ok(sums)
+        Ok((sums, router))
     }
 
     /// Whether this rank counts a value in a sum over the ranks that share a micro-batch: of ranks with the same values the first

@@ -189,6 +189,7 @@ impl Plan<'_> {
         let recording = Recording {
             tied_here: self.model.tied_embeddings && span.head && span.embedding,
             train: self.shape.purpose == Purpose::Train,
+            teacher: self.config.teacher.map(|teacher| teacher.shape()),
             ..Recording::new(
                 self.model,
                 self.shardings,

@@ -11,7 +11,7 @@ use bessemer_counting_alloc::{CountingAllocator, allocations};
 use bessemer_optim::OptimConfig;
 use bessemer_runtime::{
     ActivationConfig, Cache, CacheShape, Decoder, NextPosition, OneDevice, Purpose, Shape, StageConfig,
-    StepContext, Stream, TokenBatch,
+    StepContext, Stream, Teacher, TokenBatch, WeighedLoss,
 };
 use bessemer_tensor::Backend;
 use bessemer_tensor::null::NullBackend;
@@ -78,6 +78,17 @@ impl Lengths {
     }
 }
 
+/// A student of a teacher of its own kind.
+fn student(b: &mut dyn Backend, model: &Model) -> Decoder {
+    let shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
+    let teacher = Teacher::new(b, model, shape, 2.0).unwrap();
+    let config = ActivationConfig { teacher: Some(teacher.operands()), ..ActivationConfig::default() };
+    let mut student = Decoder::with_activations(b, model, shape, config).unwrap();
+    student.weigh_losses(&[WeighedLoss::new(bessemer_model::DISTILLATION_LOSS, 1.0)]).unwrap();
+    student.set_teacher(teacher).unwrap();
+    student
+}
+
 /// Allocations of a warm round of training, in one piece and in stages, of scoring and decoding: the least of five, because a thread of the backend
 /// that the system starts late allocates its name in one of them, while a step's own allocations are in each.
 fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
@@ -89,9 +100,11 @@ fn warm_rounds(b: &mut dyn Backend, model: &Model) -> u64 {
     let mut per_token = vec![0.0; ids.len()];
     let mut stages = stages(b, model);
     let mut lengths = Lengths::new(b, model);
+    let mut student = student(b, model);
     let mut round = |step: u64| {
         pipeline(b, &mut stages, &batch, &context(step, scored(&targets)));
         lengths.step(b, step);
+        student.forward_backward(b, &batch, &context(step, scored(&targets))).unwrap();
         for accumulate in [false, true] {
             let ctx = StepContext { accumulate, ..context(step, scored(&targets)) };
             d.forward_backward(b, &batch, &ctx).unwrap();

@@ -152,8 +152,7 @@ pub(crate) fn bubbles(
 pub(crate) fn leave_out_samples(input: &mut TrainerInput) -> Option<&'static str> {
     let (recipe, tokenizer) = (&mut input.recipe, &input.tokenizer);
     let model = recipe.model.resolve_for(tokenizer.vocab_size(), tokenizer.end_of_text()).ok()?;
-    let causal = model.experts.is_none_or(|experts| experts.gate.is_causal());
-    if causal || !recipe.eval.samples.are_written() {
+    if model.is_causal() || !recipe.eval.samples.are_written() {
         return None;
     }
     recipe.eval.samples.prompts.clear();

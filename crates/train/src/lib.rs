@@ -47,7 +47,7 @@ pub use skipped::SkippedSamples;
 pub use slices::{RankBytes, checkpoint_bytes, layout_slices};
 pub use spikes::{Rollback, SpikeState};
 pub use state::{
-    BatchOrigin, Difference, InitialState, RunIdentity, TrainState, checkpoints, checkpoints_in,
+    BatchOrigin, Difference, InitialState, RunIdentity, TeacherState, TrainState, checkpoints, checkpoints_in,
 };
 pub use traffic::planned_traffic;
 pub use trainer::{

@@ -1,13 +1,13 @@
 //! Refuses what cannot run or cannot fit before any data is read.
 
 use crate::TrainError;
-use crate::trainer::step_program;
+use crate::trainer::{check_layout, step_program};
 use bessemer_arch::{ExpertLayers, Experts, LayerRule, Model};
 use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
 use bessemer_memory_checkpoint::{NOTES_ROOM, SlotKey};
-use bessemer_model::{BALANCE_LOSS, ROUTER_Z_LOSS, Z_LOSS};
+use bessemer_model::{BALANCE_LOSS, DISTILLATION_LOSS, ROUTER_Z_LOSS, Z_LOSS};
 use bessemer_parallel::{
     FillSupplier, Job, MemoryPlan, MemoryShortage, ParallelConfig, ParallelError, Pipeline, Plan, Worker,
 };
@@ -47,10 +47,11 @@ const ACTIVATIONS: &str = "activations";
 /// How a recipe's ranks share the work.
 ///
 /// # Errors
-/// Degrees that do not fit the ranks or the model, or work in bubbles that the layout cannot have.
+/// Degrees that do not fit the ranks or the model, work in bubbles that the layout cannot have, or a teacher that does not go with it.
 pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, ParallelError> {
     let plan = Plan::new(&recipe.parallel, ranks, model, recipe.optim.optimizer)?;
     bessemer_filling::check(&plan, &recipe.parallel.fill, recipe.optim.optimizer)?;
+    check_layout(recipe, &plan)?;
     Ok(plan)
 }
 
@@ -65,17 +66,22 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         // Where a step has one micro-batch.
         in_gradients: true,
         passes: Vec::new(),
+        teacher: None,
     }
 }
 
 /// Auxiliary losses of a run, in the order of [`LossSum::auxiliary`](bessemer_runtime::LossSum::auxiliary).
 pub fn losses(recipe: &Recipe) -> Vec<WeighedLoss> {
     let experts = recipe.model.expert_training();
-    let of = |name, weight| WeighedLoss { name, weight };
-    [of(Z_LOSS, recipe.train.z_loss), of(BALANCE_LOSS, experts.balance), of(ROUTER_Z_LOSS, experts.z_loss)]
-        .into_iter()
-        .filter(|loss| loss.weight > 0.0)
-        .collect()
+    let teacher = &recipe.train.teacher;
+    let distillation = if teacher.is_on() { teacher.weight } else { 0.0 };
+    let all = [
+        WeighedLoss::new(Z_LOSS, recipe.train.z_loss),
+        WeighedLoss::new(BALANCE_LOSS, experts.balance),
+        WeighedLoss::new(ROUTER_Z_LOSS, experts.z_loss),
+        WeighedLoss { until: teacher.until(), ..WeighedLoss::new(DISTILLATION_LOSS, distillation) },
+    ];
+    all.into_iter().filter(|loss| loss.weight > 0.0).collect()
 }
 
 /// Layers of a stage that stand for all of them where only their kinds matter.

@@ -59,6 +59,9 @@ pub struct TrainState {
     /// What was taken over from the checkpoint that the run began with; absent if nothing but its parameters was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<InitialState>,
+    /// The teacher of the newest step; absent in runs without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<TeacherState>,
     /// Random name of the run, which its log has too; absent in checkpoints of older versions and of imported models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
@@ -77,6 +80,17 @@ pub struct InitialState {
     pub updates: u64,
     /// Tokens behind which the learning-rate schedule goes on; 0 for one from its beginning.
     pub batch_tokens: u64,
+}
+
+/// The checkpoint that a run distils.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TeacherState {
+    /// Name of the teacher's run, as [`TrainState::run`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// Step of the checkpoint.
+    pub step: u64,
 }
 
 /// What a run had done when its batch became the present one.
@@ -304,6 +318,7 @@ mod tests {
             best: Vec::new(),
             batch_origin: None,
             initial: None,
+            teacher: None,
             run: None,
             model_type: None,
             identity: identity(),

@@ -20,7 +20,7 @@ use bessemer_optim::LossScaleConfig;
 use bessemer_parallel::{FillSupplier, Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
 use bessemer_runlog::{self as runlog, Change, End, EndReason, Record, Resume, Warning};
-use bessemer_runtime::{CacheShape, Purpose, Shape};
+use bessemer_runtime::{ActivationConfig, CacheShape, Purpose, Shape, Teacher};
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::{Bytes, bounded};
@@ -45,6 +45,7 @@ mod records;
 mod samples;
 mod saving;
 mod step;
+mod teaching;
 mod tracing;
 mod windows;
 mod writing;
@@ -62,6 +63,8 @@ use memory_tier::MemoryTier;
 pub use memory_tier::{RUN_FILE as MEMORY_RUN_FILE, sweep_copies_in_memory};
 pub use reading::read_tensors;
 use records::{Missing, Records};
+use teaching::OpenTeacher;
+pub(crate) use teaching::check_layout;
 use tracing::Tracing;
 pub(crate) use windows::program as step_program;
 
@@ -77,6 +80,8 @@ pub struct OtherCheckpoints<'a> {
     pub elsewhere: Option<Store>,
     /// Opens the checkpoint of `train.init.from`; called if there is nothing to go on from.
     pub initial: Option<OpenInitial<'a>>,
+    /// Opens the checkpoint of `train.teacher.from`.
+    pub teacher: Option<OpenInitial<'a>>,
 }
 
 /// How a call of [`Trainer::run`] ended.
@@ -201,7 +206,17 @@ impl Trainer {
             seq: plan.seq_len as usize,
             purpose: Purpose::Train,
         };
-        let activations = activations(&recipe.train);
+        let mut warnings = Vec::new();
+        let teacher = OpenTeacher::of(&input, &model, others.teacher, &mut warnings)?;
+        let mut activations = activations(&recipe.train);
+        let planned_teacher = match &teacher {
+            Some(teacher) => {
+                let (planned, operands) = teacher.plan(shape, &mut *backend)?;
+                activations.teacher = Some(operands);
+                Some(planned)
+            }
+            None => None,
+        };
         let (first, losses) = (world.rank() == 0, &*crate::losses(recipe));
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
         let program = &step_program(recipe, &layout, &plan)?;
@@ -218,6 +233,7 @@ impl Trainer {
             let decoder = MemoryPlan::of_decoder(&model, shape, kept, cached, Some(&mut *backend))?;
             memory.add_samples(&decoder, !layout.keeps_model());
         }
+        planned_teacher.iter().for_each(|planned| memory.add_teacher(planned));
         let arrays = LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len;
         memory.add("loader", Bytes(arrays + loader.index_bytes()));
         let copies = CopyPlan::new(&recipe.save, fill.as_ref(), &mut memory, input.memory_available);
@@ -236,7 +252,7 @@ impl Trainer {
         });
         let seed = recipe.run.seed;
         let taken = mixture::run_mixture(recipe, &input.train)?;
-        let mut warnings = mixture::repetitions(recipe, &input.train, &taken)?;
+        warnings.extend(mixture::repetitions(recipe, &input.train, &taken)?);
         warnings.extend(shortened);
         warnings.extend(unwritten.map(String::from));
         if optim.lr == 0.0 {
@@ -255,8 +271,15 @@ impl Trainer {
             false => world,
         };
         let (world, peers) = memory_tier::peer_group(&recipe.save.memory, world)?;
-        let mut runner = Runner::filled(&mut *backend, &job, supplier, world)?;
+        let read = match &teacher {
+            Some(teacher) => Some(teacher.read(shape, &mut *backend)?),
+            None => None,
+        };
+        let teacher_views = read.as_ref().map(Teacher::operands);
+        let activations = ActivationConfig { teacher: teacher_views, ..job.activations.clone() };
+        let mut runner = Runner::filled(&mut *backend, &Job { activations, ..job }, supplier, world)?;
         let worker = &mut runner.worker;
+        read.map_or(Ok(()), |teacher| worker.set_teacher(teacher))?;
         let digest = digest(&input.recipe_text);
         if worker.broadcast_from_root("recipe", digest)? != digest {
             return Err(TrainError::Recipe("the recipe of this rank differs from that of rank 0".into()));
@@ -295,6 +318,7 @@ impl Trainer {
             best: Vec::new(),
             batch_origin: None,
             initial: None,
+            teacher: None,
             run: None,
             model_type: None,
             identity: RunIdentity {
@@ -345,6 +369,7 @@ impl Trainer {
             warnings,
         };
         trainer.restore(others)?;
+        trainer.note_teacher(teacher.map(|teacher| (teacher.state.clone(), teacher.describe())));
         let failures = trainer.records.as_ref().map_or(0, Records::failed_sessions);
         trainer.check_disk()?;
         let save = &trainer.input.recipe.save;

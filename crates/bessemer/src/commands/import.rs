@@ -47,6 +47,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
         best: Vec::new(),
         batch_origin: None,
         initial: None,
+        teacher: None,
         run: None,
         model_type: Some(model.model_type().to_owned()),
         identity: RunIdentity {

@@ -410,6 +410,8 @@ pub(crate) struct RankThreads<'a> {
     pub(crate) elsewhere: &'a (dyn Fn() -> Result<Option<Store>, Failure> + Sync),
     /// Opens the checkpoint that a new run begins with.
     pub(crate) initial: &'a (dyn Fn() -> Result<Latest, TrainError> + Sync),
+    /// Opens the checkpoint that a run distils.
+    pub(crate) teacher: &'a (dyn Fn() -> Result<Latest, TrainError> + Sync),
     pub(crate) stop: &'a AtomicBool,
     /// Held back while steps are made and saved.
     pub(crate) deadline: &'a Deadline,
@@ -471,7 +473,7 @@ impl RankThreads<'_> {
         let matmul = input.recipe.train.matmul_precision;
         let backend = CpuBackend::new(CpuConfig { threads: self.threads, pin: self.pin, matmul });
         let elsewhere = (self.elsewhere)()?;
-        let others = OtherCheckpoints { elsewhere, initial: Some(self.initial) };
+        let others = OtherCheckpoints { elsewhere, initial: Some(self.initial), teacher: Some(self.teacher) };
         Ok(Trainer::on_rank_from(input, Box::new(backend.map_err(Failure::from)?), world, others)?)
     }
 

@@ -157,11 +157,16 @@ impl Session {
             ));
         }
         bessemer_train::refuse_what_cannot_run(&self.recipe, job.ranks)?;
-        let from = &self.recipe.train.init.from;
-        if !from.is_empty() && !self.dir.checkpoints().is_dir() {
-            // Not after the corpus is made.
-            Place::open_initial(Path::new(from))
-                .map_err(|e| Failure { message: format!("train.init.from: {}", e.message), ..e })?;
+        let train = &self.recipe.train;
+        let begins = !self.dir.checkpoints().is_dir();
+        // Not after the corpus is made.
+        for (key, from, is_read) in
+            [("init", &train.init.from, begins), ("teacher", &train.teacher.from, true)]
+        {
+            if is_read && !from.is_empty() {
+                Place::open_initial(Path::new(from))
+                    .map_err(|e| Failure { message: format!("train.{key}.from: {}", e.message), ..e })?;
+            }
         }
         if !self.recipe.save.upload.is_empty() {
             remote(&self.recipe.save.upload)?;
@@ -200,11 +205,12 @@ impl Session {
             true => Ok(None),
             false => Ok::<_, Failure>(Some(remote(upload)?.reader())),
         };
-        let initial = || {
-            let from = Path::new(&self.recipe.train.init.from);
-            let opened = Place::open_initial(from).and_then(|place| place.load_lazily(None));
-            opened.map_err(|e| TrainError::Recipe(format!("train.init.from: {}", e.message)))
+        let open = |key: &str, from: &str| {
+            let opened = Place::open_initial(Path::new(from)).and_then(|place| place.load_lazily(None));
+            opened.map_err(|e| TrainError::Recipe(format!("train.{key}.from: {}", e.message)))
         };
+        let initial = || open("init", &self.recipe.train.init.from);
+        let teacher = || open("teacher", &self.recipe.train.teacher.from);
         if !upload.is_empty() && job.is_first() {
             // Whoever goes on from the store's checkpoints is the one who uploads there from now on.
             let begins = self.dir.store()?.named_steps()?.is_empty();
@@ -219,6 +225,7 @@ impl Session {
             input: &input,
             elsewhere: &elsewhere,
             initial: &initial,
+            teacher: &teacher,
             stop: &self.stop,
             deadline: &self.deadline,
         };
@@ -498,9 +505,34 @@ fn lead(
         false => bessemer_report::terminal::summary(&records),
     })?;
     let run = shell_word(&session.dir.root().display().to_string());
-    console.say(&format!(
-        "report: {}\nnext:   bessemer generate {run} --prompt TEXT\n        bessemer serve {run}\n        bessemer compare {run} OTHER_RUN",
-        session.dir.report().display()
-    ));
+    let vocabulary = session.recipe.tokenizer.vocab_size as usize;
+    let causal = session.recipe.model.resolve(Some(vocabulary)).is_ok_and(|model| model.is_causal());
+    console.say(&format!("report: {}\n{}", session.dir.report().display(), next_commands(&run, causal)));
     Ok(())
+}
+
+/// Commands for a trained model. One whose tokens depend on later ones generates no text.
+fn next_commands(run: &str, causal: bool) -> String {
+    let used = match causal {
+        true => format!("bessemer generate {run} --prompt TEXT\n        bessemer serve {run}"),
+        false => format!("bessemer eval {run}"),
+    };
+    format!("next:   {used}\n        bessemer compare {run} OTHER_RUN")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_generates_no_text_is_not_asked_for_some() {
+        assert_eq!(
+            next_commands("runs/a", true),
+            "next:   bessemer generate runs/a --prompt TEXT\n        bessemer serve runs/a\n        bessemer compare runs/a OTHER_RUN"
+        );
+        assert_eq!(
+            next_commands("runs/a", false),
+            "next:   bessemer eval runs/a\n        bessemer compare runs/a OTHER_RUN"
+        );
+    }
 }

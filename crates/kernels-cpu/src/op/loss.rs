@@ -2,12 +2,15 @@
 //! p = softmax(z): `dz = factor (p (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`. What multiplies p is
 //! the gradient of `loss + z_loss lse^2` (Chowdhery et al. 2022, PaLM, section 5).
 //!
+//! With a teacher, its divergence and gradient besides (`teacher.rs`).
+//!
 //! Rows whose target is [`IGNORED`] have loss 0 and gradient 0. Logits live only for a chunk of rows at a time. The idea
 //! of making both gradients from the chunk while it is at hand is that of Hsu et al., "Liger Kernel", 2024.
 //! Cost: 2 N D V operations forward, 6 N D V with gradients.
 #![allow(unsafe_code)] // rows by address
 
-use super::gradient;
+use super::teacher::{AddRows, Distilling, ReferenceTeacher, piece_rows};
+use super::{gradient, teacher};
 use crate::arena::Arena;
 use crate::ctx::{Ctx, Machine, padded};
 use crate::element::{Element, with_element};
@@ -58,7 +61,8 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
             products = products.max(gradient::workspace(machine, &shape));
         }
     }
-    padded(rows * v) + products
+    let (logits, of_teacher) = teacher::workspace(machine, op, [rows, last]);
+    padded(rows * v) + logits + products.max(of_teacher)
 }
 
 /// Losses of some rows of logits, which become their gradients if asked.
@@ -71,16 +75,17 @@ struct Softmax<'a> {
     lse: Option<*mut f32>,
     /// Factors on the gradients of the chunk's rows, and weight of the z-loss.
     backward: Option<(*const f32, f32)>,
-    tile: usize,
+    /// The first row, and how many.
+    rows: [usize; 2],
 }
 
 impl Kernel for Softmax<'_> {
     type Out = ();
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Softmax { logits, targets, loss, lse: all_lse, backward, tile } = self;
+        let Softmax { logits, targets, loss, lse: all_lse, backward, rows } = self;
         let v = logits.cols;
-        for (r, &target) in targets.iter().enumerate().skip(tile * ROWS).take(ROWS) {
+        for (r, &target) in targets.iter().enumerate().skip(rows[0]).take(rows[1]) {
             let z = logits.row(r);
             // SAFETY: columns c .. c + n of row r, the target (checked to be below V), and the loss, lse and factor of row r.
             unsafe {
@@ -149,8 +154,15 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
     let backward = op.backward.map(|b| (ctx.f32(&b.factors), z_loss(ctx.arena, &b)));
     let lse = op.scored_lse.map(|lse| ctx.f32(&lse));
     let rows = chunk_rows(op.x.rows, w.rows, T::DTYPE);
-    let logits = ctx.scratch().take(rows * w.rows);
-    let skip = rows * w.rows;
+    let mut scratch = ctx.scratch();
+    let logits = scratch.take(rows * w.rows);
+    let mut skip = rows * w.rows;
+    let teacher = op.teacher.map(|_| {
+        let room = piece_rows(rows) * w.rows;
+        skip = padded(skip) + room;
+        scratch.take(room)
+    });
+    let teacher = teacher.and_then(|room| Distilling::new(ctx, op, room));
     for first in (0..op.x.rows).step_by(rows) {
         let count = rows.min(op.x.rows - first);
         let chunk = |view: &bessemer_tensor::View| ctx.mat::<T>(&view.rows(first, count));
@@ -159,19 +171,39 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         let z: Mat = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
         let epilogue = Epilogue::store(z, false);
         gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, skip);
-        ctx.pool.run(count.div_ceil(ROWS), &|tile, _| {
-            let softmax = Softmax {
-                logits: &z,
-                targets: &targets.0[first..first + count],
-                loss: loss.row(0).wrapping_add(first),
-                lse: lse.as_ref().map(|lse| lse.row(0).wrapping_add(first)),
-                backward: (backward.as_ref())
-                    .map(|(factors, z)| (factors.row(0).wrapping_add(first).cast_const(), *z)),
-                tile,
-            };
-            // SAFETY: the rung is available; tiles are disjoint rows of logits and losses.
-            unsafe { dispatch(ctx.rung, softmax) }
-        });
+        // Without a teacher all rows at once.
+        let piece = if teacher.is_some() { piece_rows(rows) } else { count };
+        for skipped in (0..count).step_by(piece) {
+            let (first, count) = (first + skipped, piece.min(count - skipped));
+            let targets = &targets.0[first..first + count];
+            // SAFETY: rows of the chunk.
+            let z: Mat = unsafe { Mat::new(z.row(skipped), count, w.rows, w.rows) };
+            let distilling = teacher.as_ref().map(|t| (t, t.logits(ctx, first, count, skip)));
+            ctx.pool.run(count.div_ceil(ROWS), &|tile, _| {
+                let rows = [tile * ROWS, ROWS];
+                let backward = (backward.as_ref())
+                    .map(|(factors, z)| (factors.row(0).wrapping_add(first).cast_const(), *z));
+                // SAFETY: the rung is available; tiles are disjoint rows of logits, losses and divergences.
+                unsafe {
+                    if let Some((teacher, t)) = &distilling {
+                        let factors = backward.map(|(factors, _)| factors);
+                        dispatch(ctx.rung, teacher.divergence((first, targets), [&z, t], factors, rows));
+                    }
+                    let softmax = Softmax {
+                        logits: &z,
+                        targets,
+                        loss: loss.row(0).wrapping_add(first),
+                        lse: lse.as_ref().map(|lse| lse.row(0).wrapping_add(first)),
+                        backward,
+                        rows,
+                    };
+                    dispatch(ctx.rung, softmax);
+                    if let (Some((_, added)), Some(_)) = (&distilling, backward) {
+                        dispatch(ctx.rung, AddRows { to: &z, added, targets, rows });
+                    }
+                }
+            });
+        }
         if let Some(b) = &op.backward {
             let epilogue = Epilogue::store(chunk(&b.dx), false);
             gemm::run(ctx, &Gemm { k: w.rows, a: Factor::rows(&z), b: Factor::columns(w), epilogue }, skip);
@@ -204,6 +236,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
     targets.check("linear_cross_entropy", "targets", w.rows, Some(IGNORED))?;
     let scored_lse = op.scored_lse.map(|lse| arena.f32(&lse));
     let grads = op.backward.map(|b| (arena.mat::<T>(&b.dx), arena.f32(&b.factors), z_loss(arena, &b)));
+    let teacher = op.teacher.map(|teacher| ReferenceTeacher::new(arena, &teacher));
     // Rounded once, whatever the type.
     let mut sums = vec![0.0f64; if grads.is_some() { w.rows * w.cols } else { 0 }];
     let mut z = vec![0.0f64; w.rows];
@@ -211,6 +244,7 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
         if target == IGNORED {
             loss.set(0, n, 0.0);
             scored_lse.iter().for_each(|all| all.set(0, n, 0.0));
+            teacher.iter().for_each(|teacher| teacher.ignore(n));
             if let Some((dx, ..)) = &grads {
                 (0..x.cols).for_each(|d| dx.set(n, d, 0.0));
             }
@@ -223,11 +257,13 @@ fn typed_reference<T: Element>(arena: &Arena, op: &LinearCrossEntropy) -> Result
         let lse = max + z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
         loss.set(0, n, (lse - z[target as usize]) as f32);
         scored_lse.iter().for_each(|all| all.set(0, n, lse as f32));
+        let distilled = teacher.as_ref().map(|teacher| teacher.row(n, &z));
         let Some((dx, factors, z_loss)) = &grads else { continue };
         let (scale, pull) = (f64::from(factors.get(0, n)), 1.0 + 2.0 * f64::from(*z_loss) * lse);
         for (v, z) in z.iter_mut().enumerate() {
             let hit = if v == target as usize { 1.0 } else { 0.0 };
-            *z = scale * ((*z - lse).exp() * pull - hit);
+            let added = distilled.as_ref().map_or(0.0, |added| added[v]);
+            *z = scale * ((*z - lse).exp() * pull - hit + added);
         }
         for d in 0..x.cols {
             let sum: f64 = z.iter().enumerate().map(|(v, dz)| dz * f64::from(w.get(v, d))).sum();

@@ -37,6 +37,7 @@ mod sgd;
 mod shadows;
 mod skinny;
 mod sum_squares;
+mod teacher;
 mod tiles;
 
 use crate::Rung;

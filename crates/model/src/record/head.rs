@@ -1,14 +1,17 @@
 //! The end: last normalisation, output projection, loss.
 
-use super::{Normed, Recording, Writer};
+use super::{Normed, Recording, TeacherShape, Writer};
 use bessemer_arch::Placement;
 use bessemer_mesh::Dim;
 use bessemer_program::{Class, Input, Phase, UnitProgram};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{LinearCrossEntropy, LossBackward, Norm, NormKind, Scale};
+use bessemer_tensor::op::{LinearCrossEntropy, LossBackward, Norm, NormKind, Scale, Teacher};
 use bessemer_units::DType;
 
 const NORM: &str = "final_norm";
+
+/// Name of the auxiliary loss `mean(tau^2 KL(teacher || student))` (Hinton et al. 2015).
+pub const DISTILLATION_LOSS: &str = "distillation";
 
 /// Name of the auxiliary loss `mean(lse^2)`, lse the log-sum-exp of a token's logits (Chowdhery et al. 2022, PaLM, section 5).
 pub const Z_LOSS: &str = "z_loss";
@@ -23,6 +26,20 @@ impl Recording<'_> {
             writer.recorder.begin(Phase::Backward);
             writer.loss_and_backward();
         }
+        writer.finish()
+    }
+
+    /// What the output projection reads, without the projection: [`Class::External`] 0 are rows of the residual stream, 1 the rows that it
+    /// reads. No operator where the stream itself is read.
+    pub fn projected(&self) -> UnitProgram {
+        let mut writer = self.begin("");
+        writer.recorder.begin(Phase::Score);
+        let dims = [Dim::plain(writer.n()), Dim::plain(writer.model().width)];
+        let mut external = |number: usize, name: &str| {
+            writer.recorder.value(name, Class::External(number), self.storage, dims.clone())
+        };
+        let (x, out) = (external(0, "rows"), external(1, "head.rows"));
+        writer.projected_to(x, Some(out));
         writer.finish()
     }
 
@@ -68,17 +85,22 @@ impl Writer<'_> {
 
     /// The rows that the output projection reads, Norm(x) scaled; and the normalisation.
     fn projected(&mut self, x: View) -> (View, Option<Normed>) {
+        self.projected_to(x, None)
+    }
+
+    /// As [`Writer::projected`], written to `out` if it is given; not where the rows are x itself.
+    fn projected_to(&mut self, x: View, out: Option<View>) -> (View, Option<Normed>) {
         let mut at = x;
+        let factor = self.model().logit_scale() as f32;
         let normed = self.final_norm().map(|kind| {
-            let out = self.residual_rows("final_norm.out");
+            let out = out.filter(|_| factor == 1.0).unwrap_or_else(|| self.residual_rows("final_norm.out"));
             self.norm(NORM, kind, x, out, Dim::plain(1))
         });
         if let Some(normed) = &normed {
             at = normed.out;
         }
-        let factor = self.model().logit_scale() as f32;
         if factor != 1.0 {
-            let out = self.residual_rows("head.in");
+            let out = out.unwrap_or_else(|| self.residual_rows("head.in"));
             self.recorder.launch(Scale { x: at, out, factor });
             at = out;
         }
@@ -96,6 +118,7 @@ impl Writer<'_> {
             loss,
             scored_lse: None,
             backward: None,
+            teacher: None,
         });
     }
 
@@ -112,8 +135,16 @@ impl Writer<'_> {
         let z_loss = Some(z_weight.columns(0, 1));
         let backward = Some(LossBackward { factors, z_loss, dx: dread, dweight, accumulate: false });
         let (weight, loss) = (self.projection(), self.losses());
-        let scored_lse = Some(lse);
-        self.recorder.launch(LinearCrossEntropy { x: read, weight, targets, loss, scored_lse, backward });
+        let (scored_lse, teacher) = (Some(lse), self.teacher());
+        self.recorder.launch(LinearCrossEntropy {
+            x: read,
+            weight,
+            targets,
+            loss,
+            scored_lse,
+            backward,
+            teacher,
+        });
         let factor = self.model().logit_scale() as f32;
         if factor != 1.0 {
             self.recorder.launch(Scale { x: dread, out: dread, factor });
@@ -121,6 +152,21 @@ impl Writer<'_> {
         if let Some(normed) = normed {
             self.norm_gradients(NORM, &normed, dread, dx, false);
         }
+    }
+
+    /// The predictions of a teacher, if there is one: [`Class::External`] 0 are the rows that its output projection reads, 1 the projection.
+    fn teacher(&mut self) -> Option<Teacher> {
+        let TeacherShape { width, projection, temperature } = self.recording.teacher?;
+        let (n, vocabulary) = (self.n(), self.model().vocab_size);
+        let external = |writer: &mut Self, number: usize, name: &str, dtype: DType, rows: usize| {
+            let dims = [Dim::plain(rows), Dim::plain(width)];
+            writer.recorder.value(name, Class::External(number), dtype, dims)
+        };
+        let x = external(self, 0, "teacher.rows", DType::F32, n);
+        let weight = external(self, 1, "teacher.head.weight", projection, vocabulary);
+        let dims = [Dim::plain(1), Dim::plain(n)];
+        let (divergence, factor) = self.recorder.auxiliary_loss(DISTILLATION_LOSS, false, dims);
+        Some(Teacher { x, weight, factor: factor.columns(0, 1), temperature, divergence })
     }
 
     /// The operator of a normalisation that was recorded.

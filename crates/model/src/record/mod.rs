@@ -21,7 +21,7 @@ mod shared_expert;
 
 pub use embedding::sinusoids;
 pub use experts::{BALANCE_LOSS, ROUTER_Z_LOSS};
-pub use head::Z_LOSS;
+pub use head::{DISTILLATION_LOSS, Z_LOSS};
 
 use bessemer_arch::{Experts, Model, NormChoice, Sharding};
 use bessemer_mesh::{Axis, Dim, Layout, Placement};
@@ -52,6 +52,19 @@ pub struct Recording<'a> {
     pub train: bool,
     /// The bits of a row do not depend on how many rows there are.
     pub rowwise: bool,
+    /// A second model whose predictions the head's backward list compares with.
+    pub teacher: Option<TeacherShape>,
+}
+
+/// A teacher as the head of a student reads it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TeacherShape {
+    /// Width of the teacher.
+    pub width: usize,
+    /// Element type of its output projection.
+    pub projection: DType,
+    /// tau, by which the logits of both are divided.
+    pub temperature: f32,
 }
 
 impl<'a> Recording<'a> {
@@ -71,6 +84,7 @@ impl<'a> Recording<'a> {
             tied_here: false,
             train: false,
             rowwise: false,
+            teacher: None,
         }
     }
 

@@ -245,7 +245,10 @@ fn losses(m: &mut Maker) {
     m.case("", LogitSums { x, weight, tensor_shard, targets, lse, target_logit });
     let parts = m.normal(6, n);
     m.case("", CombineLogSums { parts, lse, target_logit });
-    m.case("", LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None });
+    m.case(
+        "",
+        LinearCrossEntropy { x, weight, targets, loss, scored_lse: None, backward: None, teacher: None },
+    );
     let portioned = LinearCrossEntropyShard {
         x,
         weight,
@@ -262,8 +265,18 @@ fn losses(m: &mut Maker) {
         let (factors, z_loss) = (m.positive(1, n), Some(m.with(1, 1, |_, _| 0.1)));
         let backward = Some(LossBackward { factors, z_loss, dx, dweight, accumulate });
         let what = format!("backward, accumulate {accumulate}");
-        m.case(&what, LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward });
+        m.case(&what, LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward, teacher: None });
         m.case(&what, LinearCrossEntropyShard { scored_lse, backward, ..portioned });
+        let teacher = Teacher {
+            x: m.normal(n, d + 2),
+            weight: m.normal(v, d + 2),
+            factor: m.with(1, 1, |_, _| 0.5),
+            temperature: 2.0,
+            divergence: m.normal(1, n),
+        };
+        let what = format!("{what}, teacher");
+        let teacher = Some(teacher);
+        m.case(&what, LinearCrossEntropy { x, weight, targets, loss, scored_lse, backward, teacher });
     }
 }
 

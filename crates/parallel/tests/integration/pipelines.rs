@@ -41,9 +41,9 @@ pub(crate) struct Layout {
 /// The others are there in [`crate::auxiliary`] and in [`crate::experts`] alone.
 const LOSSES: [WeighedLoss; 4] = [
     WeighedLoss::z_loss(1e-3),
-    WeighedLoss { name: crate::auxiliary::NAME, weight: 0.5 },
-    WeighedLoss { name: bessemer_model::BALANCE_LOSS, weight: 0.01 },
-    WeighedLoss { name: bessemer_model::ROUTER_Z_LOSS, weight: 1e-3 },
+    WeighedLoss::new(crate::auxiliary::NAME, 0.5),
+    WeighedLoss::new(bessemer_model::BALANCE_LOSS, 0.01),
+    WeighedLoss::new(bessemer_model::ROUTER_Z_LOSS, 1e-3),
 ];
 
 fn rank(

@@ -481,6 +481,24 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &["continue"],
     ),
     (
+        "train.teacher.weight",
+        "1e-6 to 1000; with `from`",
+        &["1e-6 train.teacher.from=runs/a", "1000 train.teacher.from=runs/a"],
+        &["0 train.teacher.from=runs/a", "1001 train.teacher.from=runs/a", "2"],
+    ),
+    (
+        "train.teacher.temperature",
+        "0.01 to 1000; with `from`",
+        &["0.01 train.teacher.from=runs/a", "1000 train.teacher.from=runs/a"],
+        &["0 train.teacher.from=runs/a", "1001 train.teacher.from=runs/a", "2"],
+    ),
+    (
+        "train.teacher.steps",
+        "0 to 2^40; with `from`",
+        &["0", "1099511627776 train.teacher.from=runs/a"],
+        &["1099511627777 train.teacher.from=runs/a", "100"],
+    ),
+    (
         "train.spike_action",
         "rewind needs `save.every_steps`",
         &["rewind save.every_steps=5"],

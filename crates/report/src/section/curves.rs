@@ -16,7 +16,7 @@ const AUXILIARY: &str =
     "Nats a token that it adds to the loss in what is minimised: its weight times its mean over the targets.";
 
 /// Loads of experts: name in the record, heading, note.
-const LOADS: [(&str, &str, &str); 4] = [
+const LOADS: [(&str, &str, &str); 5] = [
     (
         "load_max",
         "Largest load of an expert",
@@ -28,6 +28,11 @@ const LOADS: [(&str, &str, &str); 4] = [
         "Over its largest value, averaged over layers: 1 where all experts have equally many tokens, 0 where one has all.",
     ),
     ("idle", "Idle experts", "Experts of all layers that no token of the step has chosen."),
+    (
+        "bias_range",
+        "Range of the biases of experts",
+        "Largest less smallest bias of a layer, of the layer where it is largest: it grows while loads are uneven.",
+    ),
     (
         "shadows",
         "Shadows of experts",

@@ -37,7 +37,7 @@ fn its_gradient_is_the_slope_of_the_objective() {
     for (i, p) in d.params().to_vec().into_iter().enumerate() {
         d.write_param(&mut b, &p.spec.name, &values(i, &p.spec)).unwrap();
     }
-    d.weigh_losses(&[WeighedLoss { name: NAME, weight: WEIGHT }]).unwrap();
+    d.weigh_losses(&[WeighedLoss::new(NAME, WEIGHT)]).unwrap();
     let (ids, targets) = tokens(5, 2);
     let batch = TokenBatch { ids: &ids, targets: &targets, positions: None };
     let ctx = context(7, scored(&targets));

@@ -25,6 +25,7 @@ mod stage_memory;
 mod stage_ranks;
 mod stages;
 mod storage;
+mod teacher;
 mod tensor_shards;
 mod tiny;
 mod units;

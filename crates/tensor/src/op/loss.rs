@@ -23,13 +23,49 @@ pub struct LossBackward {
     pub accumulate: bool,
 }
 
+/// Distillation (Hinton et al. 2015, equation 4, with the divergence for the cross-entropy, which differs by a constant): a second model's
+/// logits `t[n,v] = x[n] . weight[v]`, which have no gradient.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Teacher {
+    /// `[N, D']` f32: rows that the teacher's output projection reads.
+    pub x: View,
+    /// `[V, D']`: the teacher's output projection.
+    pub weight: View,
+    /// `[1, 1]` f32, written by the host before the pass: weight of the divergence in the gradients. With 0 the teacher is not read, and
+    /// everything has the bits of a loss without a teacher.
+    pub factor: View,
+    /// tau, by which the logits of both are divided; above 0.
+    pub temperature: f32,
+    /// `[1, N]`: `tau^2 KL(softmax(t / tau) || softmax(z / tau))`; 0 where nothing is scored, or where `factor` is 0.
+    pub divergence: View,
+}
+
+impl Teacher {
+    fn visit(&mut self, see: &mut Visit<'_>) {
+        read(see, "teacher.x", &mut self.x);
+        read(see, "teacher.weight", &mut self.weight);
+        read(see, Rule::STEP, &mut self.factor);
+        write(see, "divergence", &mut self.divergence);
+    }
+
+    fn shapes(&self, op: &'static str, (n, v): (usize, usize)) -> Result<(), TensorError> {
+        let d = self.x.cols;
+        expect_shape(op, "teacher.x", &self.x, n, d)?;
+        expect_shape(op, "teacher.weight", &self.weight, v, d)?;
+        expect_shape(op, Rule::STEP, &self.factor, 1, 1)?;
+        expect_shape(op, "divergence", &self.divergence, 1, n)
+    }
+}
+
 /// `loss[n] = logsumexp_v(x[n] . weight[v]) - x[n] . weight[targets[n]]` in nats, and its gradients if asked:
 /// with p = softmax, `dlogits = factor (p (1 + 2 z_loss lse) - onehot)`, `dx = dlogits W`, `dW = dlogits^T x`. The z-loss
-/// changes the gradients only: `loss` is always the cross-entropy.
+/// changes the gradients only: `loss` is always the cross-entropy. A teacher adds
+/// `factor teacher.factor tau (softmax(z / tau) - softmax(t / tau))` to dlogits, the gradient of its divergence.
 ///
-/// The whole `[N, V]` matrix of logits is never stored.
+/// The whole `[N, V]` matrix of logits is never stored, of the teacher as little.
 ///
-/// Sharding: x, dx (n, d), weight, dweight (v, d), loss, scored_lse, factors (n); n summed for dweight, v, d whole.
+/// Sharding: x, dx (n, d), weight, dweight (v, d), teacher.x (n, d'), teacher.weight (v, d'), loss, scored_lse, factors, divergence (n);
+/// n summed for dweight, v, d, d' whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearCrossEntropy {
     /// `[N, D]`.
@@ -44,6 +80,8 @@ pub struct LinearCrossEntropy {
     pub scored_lse: Option<View>,
     /// The gradients, if asked.
     pub backward: Option<LossBackward>,
+    /// The model whose predictions are a second target, if there is one.
+    pub teacher: Option<Teacher>,
 }
 
 /// Adds the loop over tokens to the rule of a loss, gives the operands with a number for each token their dims, and returns the loop.
@@ -91,11 +129,20 @@ impl Describe for LinearCrossEntropy {
         if let Some(b) = &mut self.backward {
             b.visit(see);
         }
+        if let Some(teacher) = &mut self.teacher {
+            teacher.visit(see);
+        }
     }
     fn rule(&self) -> Rule {
         let mut rule = Rule::new(&self.operands());
         let n = rule_of_loss(&mut rule, &self.x, self.backward.is_some());
         let (v, d) = (rule.whole("v", self.weight.rows), rule.whole("d", self.x.cols));
+        if let Some(teacher) = &self.teacher {
+            let d = rule.whole("d'", teacher.x.cols);
+            rule.dims("teacher.x", &[n], &[d]);
+            rule.dims("teacher.weight", &[v], &[d]);
+            rule.dims("divergence", &[], &[n]);
+        }
         rule.dims("x", &[n], &[d]);
         rule.dims("weight", &[v], &[d]);
         rule.dims("dx", &[n], &[d]);
@@ -104,8 +151,9 @@ impl Describe for LinearCrossEntropy {
         rule
     }
     fn flops(&self) -> f64 {
-        let product = 2.0 * self.x.len() as f64 * self.weight.rows as f64;
-        if self.backward.is_some() { 3.0 * product } else { product }
+        let product = |x: &View| 2.0 * x.len() as f64 * self.weight.rows as f64;
+        let teacher = self.teacher.map_or(0.0, |teacher| product(&teacher.x));
+        teacher + if self.backward.is_some() { 3.0 } else { 1.0 } * product(&self.x)
     }
     fn shapes(&self) -> Result<(), TensorError> {
         let (n, d, v) = (self.x.rows, self.x.cols, self.weight.rows);
@@ -113,6 +161,7 @@ impl Describe for LinearCrossEntropy {
         expect_indices(Self::NAME, "targets", &self.targets, n)?;
         expect_shape(Self::NAME, "loss", &self.loss, 1, n)?;
         self.scored_lse.map_or(Ok(()), |lse| expect_shape(Self::NAME, "scored_lse", &lse, 1, n))?;
-        self.backward.map_or(Ok(()), |b| b.shapes(Self::NAME, (n, d, v)))
+        self.backward.map_or(Ok(()), |b| b.shapes(Self::NAME, (n, d, v)))?;
+        self.teacher.map_or(Ok(()), |teacher| teacher.shapes(Self::NAME, (n, v)))
     }
 }

@@ -54,7 +54,7 @@ pub use gated_rows::{AddGatedRows, AddGatedRowsBackward, MixedRows};
 pub use grouped::{GroupedLinear, GroupedLinearBackwardInput, GroupedLinearBackwardWeight};
 pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
-pub use loss::{IGNORED, LinearCrossEntropy, LossBackward};
+pub use loss::{IGNORED, LinearCrossEntropy, LossBackward, Teacher};
 pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use norm::{Norm, NormBackward, NormKind};
@@ -103,7 +103,7 @@ pub struct Operands {
 
 impl Operands {
     /// More than any operator has.
-    const CAPACITY: usize = 12;
+    const CAPACITY: usize = 13;
 
     fn of(op: &mut impl Describe) -> Operands {
         let mut all = Operands { items: [None; Operands::CAPACITY], len: 0 };

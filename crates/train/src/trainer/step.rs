@@ -48,7 +48,8 @@ impl Trainer {
         let before = self.state.updates_before();
         self.runner.worker.set_updates(before, self.state.step - updates);
         let (passes, data_seconds) = self.passes()?;
-        let experts = self.loads(observer)?;
+        let mut experts = self.loads(observer)?;
+        let router = self.runner.worker.take_router_not_finite();
         if let Err(e) = self.after_passes(observer) {
             // The state before this step is not finite.
             self.recover(e, observer)?;
@@ -95,7 +96,13 @@ impl Trainer {
         self.taken = !update.skipped;
         if self.taken {
             let rate = self.input.recipe.model.expert_training().bias_rate as f32;
-            self.runner.worker.set_routing_state(&mut *self.backend, rate)?;
+            let worker = &mut self.runner.worker;
+            let mut range = worker.set_routing_state(&mut *self.backend, rate)?;
+            if worker.plan().pipeline() > 1 && worker.model().experts.is_some_and(|experts| experts.gate.bias)
+            {
+                range = worker.largest("range of biases", range)?;
+            }
+            experts.extend(range.map(|range| ("bias_range".to_owned(), range)));
         }
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
@@ -116,9 +123,17 @@ impl Trainer {
             self.warn(text, observer)?;
         }
         if broken {
+            let router = match self.runner.worker.model().experts {
+                Some(_) => self.runner.worker.first_router_not_finite(router)?,
+                None => None,
+            };
             let text = format!(
-                "step {}: gradient norm is {}; the update was skipped",
-                self.state.step, update.grad_norm
+                "step {}: gradient norm is {}{}; the update was skipped",
+                self.state.step,
+                update.grad_norm,
+                router.map_or_else(String::new, |layer| format!(
+                    ", and the router of layer {layer} is not finite"
+                ))
             );
             self.warn(text, observer)?;
         }
@@ -144,8 +159,11 @@ impl Trainer {
         let tokens_per_s = sum.scored as f64 / seconds;
         let left = self.plan.steps.saturating_sub(self.state.step);
         let losses = crate::losses(&self.input.recipe);
-        let term = |(number, loss): (usize, &WeighedLoss)| {
-            (loss.name.to_string(), loss.weight * sum.mean_auxiliary(number))
+        // The step that was taken is the one before the state's.
+        let step = self.state.step.saturating_sub(1);
+        let term = |(number, loss): (usize, &WeighedLoss)| match loss.weight_at(step) {
+            0.0 => None,
+            weight => Some((loss.name.to_string(), weight * sum.mean_auxiliary(number))),
         };
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
@@ -153,7 +171,7 @@ impl Trainer {
             step: self.state.step,
             tokens: self.state.tokens,
             loss: sum.mean(),
-            losses: losses.iter().enumerate().map(term).collect(),
+            losses: losses.iter().enumerate().filter_map(term).collect(),
             experts: BTreeMap::new(),
             lr,
             grad_norm,

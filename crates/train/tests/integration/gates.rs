@@ -5,8 +5,13 @@ use bessemer_runlog::Record;
 use bessemer_train::refuse_what_cannot_fit;
 use bessemer_units::Bytes;
 
+use crate::device::{Device, Launch};
 use crate::place::recipe;
-use crate::run::{Run, numbers};
+use crate::run::{Run, cpu, numbers};
+use bessemer_tensor::Backend;
+use bessemer_tensor::op::Op;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn mixture(gate: &str, sets: &[&str]) -> Recipe {
     let gate = format!("model.experts.gate={gate}");
@@ -51,6 +56,28 @@ fn a_stopped_run_goes_on_with_the_state_of_its_gates() {
     }
 }
 
+/// Biases move by their rate a step, so their range grows by twice the rate at most; it does not depend on who holds which layer.
+#[test]
+fn the_range_of_biases_is_recorded() {
+    let ranges = |sets: &[&str], ranks| {
+        let base = ["model.experts.bias_rate=0.05", "train.micro_batch=4", "train.steps=6"];
+        let sets = [&base[..], sets].concat();
+        let records = Run::new(false).train(&mixture("deepseek", &sets), ranks, None);
+        let range = |r: &Record| if let Record::Step(s) = r { Some(s.experts["bias_range"]) } else { None };
+        records.iter().filter_map(range).collect::<Vec<f64>>()
+    };
+    let alone = ranges(&[], 1);
+    assert_eq!(alone.len(), 6);
+    assert!(alone[0] > 0.0, "{alone:?}");
+    for (step, range) in (1..).zip(&alone) {
+        assert!(*range < 0.1001 * f64::from(step), "{alone:?}");
+    }
+    assert_eq!(ranges(&["parallel.pipeline=2"], 2), alone);
+    let records = Run::new(false).train(&mixture("switch", &["train.steps=2"]), 1, None);
+    let has = |r: &Record| matches!(r, Record::Step(s) if s.experts.contains_key("bias_range"));
+    assert!(!records.iter().any(has), "a gate without biases");
+}
+
 #[test]
 fn a_model_whose_experts_choose_trains_without_samples() {
     let samples = ["eval.samples.at_end=true", "eval.samples.prompts=[\"the \"]", "eval.at_end=true"];
@@ -85,4 +112,49 @@ fn rows_that_do_not_fit_are_counted() {
         ),
         "{e}"
     );
+}
+
+/// A device on which the router of one of the layers with experts loses its weights after some steps: router number `router` of `all` in the
+/// order of the layers.
+fn poisoned(poison: Arc<AtomicBool>, (router, all, experts): (usize, usize, usize)) -> Box<dyn Backend> {
+    let mut routed = 0;
+    let launch: Launch = Box::new(move |inner, stream, op| {
+        match op {
+            Op::Linear(product) if product.weight.rows == experts && routed % all == router => {
+                if poison.load(Ordering::Relaxed) {
+                    inner.write_f32(product.weight, &vec![f32::NAN; product.weight.len()])?;
+                }
+            }
+            Op::Route(_) => routed += 1,
+            _ => {}
+        }
+        inner.launch(stream, op)
+    });
+    Box::new(Device { inner: cpu(), launch })
+}
+
+/// On any rank, and with losses of routers or without: the step is skipped, and the warning has the first layer that is wrong.
+#[test]
+fn a_router_that_is_not_finite_skips_the_step_and_names_the_layer() {
+    for sets in [&["train.micro_batch=2"][..], &["model.experts.balance=0", "model.experts.z_loss=0"]] {
+        let layers = ["model.layers=5", "model.experts.layers=[1,3,4]", "parallel.data=ddp"];
+        let sets = [sets, &layers].concat();
+        let (run, poison) = (Run::new(false), Arc::new(AtomicBool::new(false)));
+        let after = |step: u64| poison.store(step >= 5, Ordering::Relaxed);
+        let backend = |rank: usize| match rank {
+            // Of layer 3.
+            1 => poisoned(Arc::clone(&poison), (1, 3, 4)),
+            _ => cpu(),
+        };
+        let ended = run.watched(&mixture("switch", &sets), 2, (Some(7), &after), &backend);
+        let records = ended.into_iter().map(Result::unwrap).next().unwrap();
+        let warning = |r: &Record| if let Record::Warning(w) = r { Some(w.message.clone()) } else { None };
+        let warnings: Vec<String> = records.iter().filter_map(warning).collect();
+        let wanted = |step| {
+            format!(
+                "step {step}: gradient norm is NaN, and the router of layer 3 is not finite; the update was skipped"
+            )
+        };
+        assert_eq!(warnings, [wanted(6), wanted(7)], "{sets:?}");
+    }
 }

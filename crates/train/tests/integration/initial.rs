@@ -50,7 +50,7 @@ fn session(
     let flag = [AtomicBool::new(false)];
     run.on_ranks(ranks, &|_, world| {
         let mut watch = Watch { records: Vec::new(), stop_after, stop: &flag, after: &|_| () };
-        let others = OtherCheckpoints { elsewhere: None, initial: Some(open) };
+        let others = OtherCheckpoints { initial: Some(open), ..Default::default() };
         let mut trainer = Trainer::on_rank_from(run.input(recipe), cpu(), Box::new(world), others)?;
         trainer.run(&mut watch, &flag[0])?;
         Ok(watch.records)

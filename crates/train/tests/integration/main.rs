@@ -29,4 +29,5 @@ mod skipped;
 mod slices;
 mod stopped;
 mod tasks;
+mod teacher;
 mod updates;

@@ -73,7 +73,7 @@ fn session(run: &Run, dir: &Path, layout: Layout, steps: u64, from: &Path) -> Ve
         let mut watch = Watch { records: Vec::new(), stop_after: None, stop: &[], after: &|_| () };
         let mut input = run.input(&recipe);
         input.directory = bessemer_durable::ConfinedDir::create_named(dir).unwrap();
-        let others = OtherCheckpoints { elsewhere: Some(checkpoints(from)), initial: None };
+        let others = OtherCheckpoints { elsewhere: Some(checkpoints(from)), ..Default::default() };
         let mut trainer = Trainer::on_rank_from(input, cpu(), Box::new(world), others)?;
         trainer.run(&mut watch, &stop)?;
         Ok(watch.records)

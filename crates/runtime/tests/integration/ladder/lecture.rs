@@ -126,6 +126,7 @@ impl Lecture {
             loss: self.loss,
             scored_lse: None,
             backward: with_gradients.then_some(backward),
+            teacher: None,
         });
         if with_gradients {
             for (i, layer) in self.layers.iter().enumerate().rev() {
