@@ -410,16 +410,18 @@ impl RoutedBackend {
         }
     }
 
-    /// The start of rows, of which there are several where sequences are alike. A rank has consecutive sequences and takes them in order.
+    /// The start of rows, of which there are several where sequences are alike: then one of this rank's consecutive sequences that it has not had.
     fn start(&mut self, starts: &[usize]) -> Option<usize> {
         let (step, layer) = (self.step, self.layer);
         if let [start] = starts {
             let (first, last) = self.sequences.unwrap_or((*start, *start));
             self.sequences = Some((first.min(*start), last.max(*start)));
         }
-        let (first, last) = self.sequences?;
-        let mut here = starts.iter().filter(|start| (first..=last).contains(*start));
-        let start = *here.find(|start| !self.taken.contains(&(step, layer, **start)))?;
+        let here =
+            |start: &&usize| self.sequences.is_some_and(|(first, last)| (first..=last).contains(*start));
+        let is_new = |start: &&usize| !self.taken.contains(&(step, layer, **start));
+        let of_rank = || starts.iter().filter(here);
+        let start = of_rank().find(is_new).or_else(|| of_rank().next()).or(starts.first()).copied()?;
         self.taken.insert((step, layer, start));
         Some(start)
     }
