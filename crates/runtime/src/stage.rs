@@ -559,7 +559,9 @@ impl Decoder {
         let weighs = self.loss_numbers.iter().any(Option::is_some);
         if pass.phase != Phase::Score && (weighs || self.has_routers()) {
             let auxiliary = self.read_auxiliary_losses(backend, slot, pass.phase)?;
-            sum = Some(LossSum { auxiliary, ..sum.unwrap_or_default() });
+            if weighs {
+                sum = Some(LossSum { auxiliary, ..sum.unwrap_or_default() });
+            }
         }
         Ok(sum)
     }
