@@ -78,7 +78,7 @@ pub(crate) struct TensorGroup {
     received: Parts,
     /// Counts of parts, as they are read.
     counts: (Vec<u8>, Vec<u32>),
-    /// Shadows of this rank's experts, and choices of shadows, since they were taken last.
+    /// Shadows of this rank's experts over all gathers of matrices, and gathers, since they were taken last.
     shadows: [u32; 2],
 }
 
@@ -303,8 +303,8 @@ impl TensorGroup {
         group.run(backend, stream(c.axis), &collective, from, to)
     }
 
-    /// How many of this rank's experts had a shadow in a layer and micro-batch, over all of both, and of how many such choices; since this
-    /// was called last.
+    /// Shadows of this rank's experts over all gathers of their matrices, and gathers, since this was called last. A layer gathers as often for
+    /// each choice of shadows, so their ratio is the mean of a choice.
     pub(crate) fn take_shadows(&mut self) -> [u32; 2] {
         std::mem::take(&mut self.shadows)
     }

@@ -89,8 +89,8 @@ pub struct ExpertLoads<'a> {
     pub choices: &'a [u32],
     /// Those that a capacity has dropped and those that it has kept, by layer; zeros without a capacity.
     pub dropped_and_kept: &'a [[u32; 2]],
-    /// Shadows over all layers, micro-batches and groups of ranks that share experts, and ranks times choices of these; none if there may be no
-    /// shadow.
+    /// Shadows over all gathers of their matrices, each counted by its owner, and gathers, each counted by all ranks that share experts; none if
+    /// there may be no shadow.
     pub shadows: Option<[u32; 2]>,
 }
 

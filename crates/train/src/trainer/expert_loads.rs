@@ -103,7 +103,7 @@ impl Trainer {
         ];
         let share = (dropped + kept > 0).then(|| ("dropped", dropped as f64 / (dropped + kept) as f64));
         let shadows = shadows.map(|[all, choices]| {
-            // Every rank has counted its own experts, and each choice.
+            // An owner counts a shadow, and every rank that shares experts counts a gather.
             ("shadows", f64::from(all) * ranks as f64 / f64::from(choices).max(1.0))
         });
         warnings.into_iter().try_for_each(|text| self.warn(text, observer))?;
