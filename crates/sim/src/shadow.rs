@@ -1,6 +1,6 @@
 //! Shadows of experts in a simulated step: the choice that the ranks of a step make.
 
-pub use bessemer_tensor::op::{ExpertRows, ExpertSize, ShadowCosts, ShadowRates};
+pub use bessemer_tensor::op::{ExpertSize, RowCounts, ShadowCosts, ShadowRates};
 use bessemer_tensor::op::{NO_EXPERT, choose_shadows};
 
 /// Chosen shadows of a layer.
@@ -15,7 +15,7 @@ pub struct ShadowChoice {
 }
 
 /// Chooses at most `slots` shadows ([`choose_shadows`]).
-pub fn choose(rows: &dyn ExpertRows, costs: &ShadowCosts, slots: usize) -> ShadowChoice {
+pub fn choose(rows: &dyn RowCounts, costs: &ShadowCosts, slots: usize) -> ShadowChoice {
     let mut experts = vec![NO_EXPERT; slots];
     let [without, time] = choose_shadows(rows, costs, &mut experts);
     experts.retain(|expert| *expert != NO_EXPERT);

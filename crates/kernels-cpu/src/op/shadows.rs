@@ -8,13 +8,13 @@ use crate::element::{Element, with_element};
 use crate::operand::{IndexMat, Mat};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::TensorError;
-use bessemer_tensor::op::{AddShadowGradients, ChooseShadows, ExpertRows, NO_EXPERT, choose_shadows};
+use bessemer_tensor::op::{AddShadowGradients, ChooseShadows, NO_EXPERT, RowCounts, choose_shadows};
 use std::ops::Range;
 
 /// Rows by the offsets of all devices.
 struct Offsets<'a>(&'a IndexMat);
 
-impl ExpertRows for Offsets<'_> {
+impl RowCounts for Offsets<'_> {
     fn ranks(&self) -> usize {
         self.0.rows
     }

@@ -3,7 +3,7 @@
 use super::counted::{counted_by, on_rows};
 use super::{Copied, GroupChoices, RoutedRows, RoutingProfile, Traffic};
 use crate::SimError;
-use crate::shadow::{ExpertRows, ShadowChoice, choose};
+use crate::shadow::{RowCounts, ShadowChoice, choose};
 use bessemer_program::{ByCounts, Collective, CollectiveKind, Node, UnitProgram};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{AssignRows, Op};

@@ -1,7 +1,7 @@
 //! Routes of tokens to experts in a simulated step.
 
 use crate::SimError;
-use crate::shadow::ExpertRows;
+use crate::shadow::RowCounts;
 
 /// Rows of each rank of a group for each expert. Each rank has as many experts, the first rank the first ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl RoutedRows {
     }
 }
 
-impl ExpertRows for RoutedRows {
+impl RowCounts for RoutedRows {
     fn ranks(&self) -> usize {
         self.ranks
     }

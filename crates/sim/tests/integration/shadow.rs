@@ -1,7 +1,7 @@
 //! Routes of tokens to experts, and the experts that every rank computes for itself: golden values, hand calculations, all subsets.
 
 use bessemer_sim::replay::{GroupChoices, Loads, RoutedRows};
-use bessemer_sim::shadow::{ExpertRows, ExpertSize, ShadowCosts, ShadowRates, choose};
+use bessemer_sim::shadow::{ExpertSize, RowCounts, ShadowCosts, ShadowRates, choose};
 
 fn assert_ms(found: &[f64], wanted: &[f64]) {
     assert_eq!(found.len(), wanted.len(), "{found:?}");

@@ -65,7 +65,7 @@ pub use rope::{Rope, RopeScaling};
 pub use route::{BalanceLoss, BalanceTerm, CountChoices, Gate, Route, RouteBackward, Score, TokenSpan};
 pub use rule::{Factor, FactorKind, OperandRule, Rule, TermReduction};
 pub use shadows::{
-    AddShadowGradients, ChooseShadows, ExpertRows, ExpertSize, NO_EXPERT, ShadowCosts, ShadowRates,
+    AddShadowGradients, ChooseShadows, ExpertSize, NO_EXPERT, RowCounts, ShadowCosts, ShadowRates,
     choose_shadows,
 };
 

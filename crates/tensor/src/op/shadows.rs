@@ -23,7 +23,7 @@ use crate::{TensorError, View};
 pub const NO_EXPERT: u32 = u32::MAX;
 
 /// Rows of each device of a group for each expert. `shadows` are the experts that every device computes for its own tokens.
-pub trait ExpertRows {
+pub trait RowCounts {
     /// Devices of the group.
     fn ranks(&self) -> usize;
     /// Experts of the layer, a multiple of the devices.
@@ -134,7 +134,7 @@ impl ShadowCosts {
     }
 
     /// t(X): picoseconds of a layer with these experts shadowed.
-    pub fn time(&self, rows: &dyn ExpertRows, shadows: &[u32]) -> u128 {
+    pub fn time(&self, rows: &dyn RowCounts, shadows: &[u32]) -> u128 {
         let most = |of: &dyn Fn(usize) -> u64| (0..rows.ranks()).map(of).max().unwrap_or(0);
         let products = most(&|rank| rows.computed(rank, shadows));
         let exchanged = most(&|rank| rows.sent(rank, shadows).max(rows.received(rank, shadows)));
@@ -154,7 +154,7 @@ impl ShadowCosts {
 /// One after the other, the device with most rows gets a shadow of its expert with most rows; of the choices on this way the first of the
 /// fastest is taken, so two equally hot devices get two shadows where one alone does not help. With one expert on each device and tokens of
 /// all devices alike, these choices are the published ones: experts in the order of their rows.
-pub fn choose_shadows(rows: &dyn ExpertRows, costs: &ShadowCosts, slots: &mut [u32]) -> [u128; 2] {
+pub fn choose_shadows(rows: &dyn RowCounts, costs: &ShadowCosts, slots: &mut [u32]) -> [u128; 2] {
     let without = costs.time(rows, &[]);
     let (mut best, mut least) = (0, without);
     for taken in 0..slots.len().min(rows.experts()) {
