@@ -14,6 +14,7 @@
 //! largest sum of values that live at one node bounds it from below.
 
 use crate::node::Node;
+use crate::overlap_experts::are_pieces;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use bessemer_tensor::op::Access;
@@ -189,7 +190,9 @@ fn taken(unit: &UnitProgram, phase: Phase, homes: &[Home]) -> Vec<Option<usize>>
             let id = touch.value();
             if homes[id].is_scratch(phase) && touch.access == Access::Write && !touched(&list[..at], id) {
                 let old = replaced(unit, node, id).filter(|old| homes[*old] == Home::Saved);
-                takes[id] = old.filter(|old| !touched(&list[at + 1..], *old));
+                // Pieces of the operator that follow read other rows, and write over these.
+                let later = || list[at + 1..].iter().filter(|later| !are_pieces(node, later));
+                takes[id] = old.filter(|old| !later().flat_map(Node::touches).any(|t| t.value() == *old));
             }
         }
     }
