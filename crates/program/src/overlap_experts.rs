@@ -19,8 +19,9 @@ use crate::overlap::{LEAST_ROWS, PIECES, numbers, wait};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use bessemer_tensor::View;
-use bessemer_tensor::op::{Access, Gated, GatedBackward, Op};
+use bessemer_tensor::op::{Access, Op};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Rewrites every list of a unit whose experts are spread over the ranks of an axis.
 pub fn overlap_experts(unit: &mut UnitProgram, rank: Rank) {
@@ -68,21 +69,15 @@ impl Groups {
     }
 }
 
-/// Whether two nodes are one operator on rows of different pieces.
-pub(crate) fn are_pieces(a: &Node, b: &Node) -> bool {
-    let (Some(a), Some(mut b)) = (a.op(), b.op().cloned()) else { return false };
-    let of = |op: &Op| match op {
-        Op::Gated(o) => o.live,
-        Op::GatedBackward(o) => o.live,
-        _ => None,
+/// Rows of a piece that an operator touches, as a range of the offsets of their groups, with the buffer of these; none for an operator that
+/// touches all rows.
+pub(crate) fn rows_of_piece(node: &Node) -> Option<(u32, Range<usize>)> {
+    let offsets = match node.op()? {
+        Op::Gated(o) => o.live?,
+        Op::GatedBackward(o) => o.live?,
+        _ => return None,
     };
-    let (Some(rows), Some(others)) = (of(a), of(&b)) else { return false };
-    if let Op::Gated(Gated { live, .. }) | Op::GatedBackward(GatedBackward { live, .. }) = &mut b {
-        *live = Some(rows);
-    }
-    let ends = |view: View| (view.offset, view.offset + view.cols - 1);
-    let ((first, end), (other_first, other_end)) = (ends(rows), ends(others));
-    *a == b && rows.buffer == others.buffer && (end <= other_first || other_end <= first)
+    (offsets.cols > 1).then(|| (offsets.buffer.id, offsets.offset..offsets.offset + offsets.cols - 1))
 }
 
 /// Values that nodes read or write.

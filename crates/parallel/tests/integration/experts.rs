@@ -12,11 +12,13 @@ use bessemer_fixture::{SEQ, Text};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{CubeConfig, Job, ParallelConfig, Plan, Stage, TensorConfig, Worker};
+use bessemer_parallel::{
+    BatchSource, CubeConfig, Job, ParallelConfig, ParallelError, Plan, Stage, TensorConfig, Worker,
+};
 use bessemer_program::{
     ByCounts, Collective, CollectiveKind, Node, Phase, UnitProgram, seal, verify, verify_experts,
 };
-use bessemer_runtime::{ActivationConfig, Purpose, Shape};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_schedule::Kind;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
@@ -598,6 +600,64 @@ fn exchanges_in_pieces_change_no_bit() {
     }
 }
 
+/// One long sequence.
+struct Long<'a>(&'a [u32]);
+
+impl BatchSource for Long<'_> {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let loss_scale = 1.0 / (2 * self.0.len()) as f32;
+        let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale, accumulate: false };
+        Ok((TokenBatch { ids: self.0, targets: self.0, positions: None }, ctx))
+    }
+}
+
+/// The same where ranks share a sequence, whose passes `overlap` leaves alone but for experts.
+#[test]
+fn exchanges_of_shared_sequences_in_pieces_change_no_bit() {
+    const LONG: usize = 128;
+    let model = Model { context: LONG, ..mixture(true) };
+    let ids: Vec<u32> = (0..LONG as u32).map(|at| at * at % 13).collect();
+    for context_method in [ContextMethod::AllGather, ContextMethod::Ring] {
+        let of = |overlap| {
+            let config = ParallelConfig {
+                experts: 2,
+                context: 2,
+                context_method,
+                overlap,
+                ..ParallelConfig::default()
+            };
+            let optim = OptimConfig::default();
+            let plan = Plan::new(&config, 4, &model, optim.optimizer).unwrap();
+            let program = plan.program(1, 1, None).unwrap();
+            let job = Job {
+                model: &model,
+                shape: Shape { sequences: 1, seq: LONG, purpose: Purpose::Train },
+                activations: ActivationConfig::default(),
+                types: ParamStorage::default(),
+                optim: &optim,
+                losses: &[],
+                plan: &plan,
+                program: &program,
+            };
+            bessemer_fixture::on_ranks(4, |world: Box<dyn Communicator>| {
+                let mut cpu = crate::instruction_set::cpu(1);
+                let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
+                worker.init(&mut cpu, 3).unwrap();
+                assert_eq!(pieces(&worker) > 0, overlap);
+                let sum = worker.gradients(&mut cpu, &mut Long(&ids)).unwrap();
+                let mut bits = vec![worker.sum_over_data(sum).unwrap().mean().to_bits()];
+                for tensor in worker.gradients_of_params() {
+                    let mut values = vec![0.0; tensor.len()];
+                    worker.read(&mut cpu, &tensor, &mut values).unwrap();
+                    bits.extend(values.iter().map(|value| u64::from(value.to_bits())));
+                }
+                bits
+            })
+        };
+        assert!(of(true) == of(false), "{context_method:?}");
+    }
+}
+
 /// Each exchange goes in as many pieces as there are ranks, at most four, if groups have 32 rows; a rank's own rows are copied.
 #[test]
 fn exchanges_are_cut_by_ranks_if_they_have_rows_enough() {
@@ -605,6 +665,11 @@ fn exchanges_are_cut_by_ranks_if_they_have_rows_enough() {
     let found = |experts, overlap, sequences, config: ParallelConfig| {
         let config = ParallelConfig { experts, overlap, ..config };
         on_ranks(&model, &config, (experts as usize, sequences), |_, worker, _| {
+            // Gradients take the place of what they are the last to read, piece by piece too.
+            let (_, unit, memory) =
+                worker.decoder().programs().find(|(of, ..)| of.layer() == Some(0)).unwrap();
+            let (gradient, of) = (unit.find("mlp.pre.gradient").unwrap(), unit.find("mlp.pre"));
+            assert_eq!(memory.takes[Phase::Backward as usize][gradient], of);
             pieces(worker) / worker.decoder().programs().count()
         })
     };
