@@ -333,9 +333,55 @@ pub(crate) fn received_rows_are_grouped_by_device_and_expert(suite: &Suite<'_>) 
         let gated = Gated { kind: ActivationKind::Silu, gate, up, live: Some(live), out };
         s.launch(&gated.into()).unwrap();
         assert_eq!(s.read(out)[6..], [0.0, 0.0, 0.0, 5.0, 5.0, 5.0], "{kernels}");
+        // Of several numbers, rows from the first on and before the last count.
+        let out = s.values(4, 3, &[5.0; 12]);
+        let live = Some(s.indices(&[1, 1, 3]));
+        s.launch(&Gated { live, out, ..gated }.into()).unwrap();
+        assert_eq!(s.read(out), [[5.0; 3], [0.0; 3], [0.0; 3], [5.0; 3]].concat(), "{kernels}");
+        let dout = s.values(4, 3, &[1.0; 12]);
+        let (dgate, dup) = (s.values(4, 3, &[5.0; 12]), s.values(4, 3, &[5.0; 12]));
+        let live = Some(s.indices(&[2, 4]));
+        let kind = ActivationKind::Silu;
+        s.launch(&GatedBackward { kind, gate, up, dout, live, dgate, dup }.into()).unwrap();
+        assert_eq!(s.read(dup), [[5.0; 3], [5.0; 3], [0.0; 3], [0.0; 3]].concat(), "{kernels}");
+        let falling = Gated { live: Some(s.indices(&[3, 2])), ..gated };
+        let wrong = s.launch(&falling.into());
+        assert!(matches!(wrong, Err(TensorError::Index { operand: "live", at: 1, .. })), "{wrong:?}");
         let many = Gated { live: Some(s.indices(&[5])), ..gated };
         let wrong = s.launch(&many.into());
         assert!(matches!(wrong, Err(TensorError::Index { operand: "live", .. })), "{wrong:?}");
+    }
+}
+
+/// Offsets of some groups of all: products of these rows alone, with the bits that they have among the others.
+pub(crate) fn some_groups_have_the_bits_that_they_have_among_all(suite: &Suite<'_>) {
+    const I: usize = 96;
+    const O: usize = 620;
+    let all = [0u32, 40, 41, 105, 105, 300, 333, 333, 400];
+    for (engine, product) in suite.devices.engines().into_iter().enumerate() {
+        let found = |parts: &[&[u32]]| {
+            let mut s = suite.engine_setup(engine, 2);
+            let (x, dy) = (crate::setup::noise("x", 400 * I), crate::setup::noise("dy", 400 * O));
+            let (x, dy) = (s.values(400, I, &x), s.values(400, O, &dy));
+            // Two matrices, so four pairs of groups.
+            let weight = s.values(2 * O, I, &crate::setup::noise("w", 2 * O * I));
+            let (out, dx) = (s.values(400, O, &vec![7.0; 400 * O]), s.values(400, I, &vec![7.0; 400 * I]));
+            for part in parts {
+                let offsets = s.indices(part);
+                s.launch(&GroupedLinear { x, weight, offsets, out }.into()).unwrap();
+                s.launch(&GroupedLinearBackwardInput { dy, weight, offsets, dx }.into()).unwrap();
+            }
+            [out, dx].map(|view| s.read(view).iter().map(|x| x.to_bits()).collect::<Vec<u32>>())
+        };
+        let wanted = found(&[&all]);
+        assert!(found(&[&all[4..7], &all[..5], &all[6..]]) == wanted, "{}", product.name);
+        let some = found(&[&all[2..5]]);
+        for (some, wanted, cols) in [(&some[0], &wanted[0], O), (&some[1], &wanted[1], I)] {
+            let (from, to) = (41 * cols, 105 * cols);
+            assert!(some[from..to] == wanted[from..to], "{}", product.name);
+            let others = some[..from].iter().chain(&some[to..]);
+            assert!(others.clone().all(|x| *x == 7f32.to_bits()), "{}", product.name);
+        }
     }
 }
 

@@ -116,6 +116,7 @@ macro_rules! operator_suite {
                 grouped_products_agree_with_the_reference
                     [grouped_linear grouped_linear_backward_input grouped_linear_backward_weight],
                 groups_have_the_bits_that_they_have_alone,
+                some_groups_have_the_bits_that_they_have_among_all,
                 experts_rows_and_offsets_past_the_end_are_named,
                 a_layer_has_the_golden_values
                     [route route_backward count_choices balance_loss assign_rows dispatch dispatch_backward combine_rows

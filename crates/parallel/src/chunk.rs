@@ -173,6 +173,7 @@ impl Chunk {
     /// Allocates the host memory that is planned.
     pub(crate) fn allocate_staging(&mut self) {
         self.exchange.staging().allocate();
+        self.tensor.allocate_pieces();
     }
 
     /// Bytes of host memory of collectives that are in flight while the chunk computes.

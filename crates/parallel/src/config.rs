@@ -267,8 +267,8 @@ pub struct ParallelConfig {
     /// share heads, hidden units or rows of the vocabulary with the named one; an activation of a layer, such as
     /// `"layers.0.mlp.hidden"`, may stand for them. See docs/parallel.md.
     pub annotate: Annotations,
-    /// Talk while computing: gradients of a layer travel while the layers below are computed, rows of a product that is cut
-    /// over tensor-parallel ranks while other rows are.
+    /// Communication beside computation: gradients of a layer travel while the layers below are computed, rows of a product that is cut
+    /// over tensor-parallel ranks while other rows are, and rows for experts of other ranks while those that have come are.
     pub overlap: bool,
     /// Pieces of gathered parameters (of at most 8,388,608 elements) that travel at once, each through a staging buffer on the host. A gather
     /// of a layer begins while the layer before it computes, and only what travels then is hidden: large layers want more.

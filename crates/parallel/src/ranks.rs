@@ -69,6 +69,17 @@ impl Ranks for UnitRanks<'_> {
         self.note(done)
     }
 
+    fn start_exchange(
+        &mut self,
+        backend: &mut dyn Backend,
+        collective: &Collective,
+        offsets: View,
+        sides: (View, View),
+    ) -> Result<(), TensorError> {
+        let started = self.tensor.start_exchange(backend, collective, offsets, sides);
+        self.note(started)
+    }
+
     fn start(
         &mut self,
         backend: &mut dyn Backend,

@@ -10,7 +10,7 @@
 use crate::exchange::{ExchangeError, fill, stream};
 use crate::flat::common;
 use crate::groups::{LayerGroups, on_device};
-use crate::rows::Flight;
+use crate::rows::{Flight, exchanges_in_flight};
 use bessemer_arch::{GradientSum, ParamId, TensorShard, TensorShardParam};
 use bessemer_collectives::{
     Collective, CollectiveError, Communicator, DeviceCommunicator, HostStaging, Message, Parts, Pattern,
@@ -18,6 +18,7 @@ use bessemer_collectives::{
 };
 use bessemer_mesh::{Axis, PositionOrder, even};
 use bessemer_program::{ByCounts, CollectiveKind, Node, Phase, UnitProgram};
+use bessemer_tensor::op::{Copy, Op};
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use bessemer_units::DType;
 use std::collections::VecDeque;
@@ -72,6 +73,8 @@ pub(crate) struct TensorGroup {
     views: [Vec<View>; 2],
     /// Host memory of collectives that computation waits for.
     staging: HostStaging,
+    /// Host memory of pieces of exchanges by counts that are in flight.
+    pieces: HostStaging,
     name: String,
     parts: Parts,
     /// Of an all-to-all, parts of what comes.
@@ -119,14 +122,15 @@ impl TensorGroup {
         let gradients = Vec::with_capacity(partial.len());
         // Nothing travels beside the computation on a grid.
         let overlap = overlap && tensor_shard.grid.is_none();
-        let in_flight = HostStaging::default();
+        let (in_flight, pieces) = (HostStaging::default(), HostStaging::default());
         let device = |group, overlap| on_device(group, overlap, staging, &in_flight);
         let axis = |(axis, group)| {
             Ok(AxisGroup { axis, group: device(group, overlap)?, in_flight: VecDeque::new() })
         };
         let mut axes: Vec<AxisGroup> = axes.into_iter().map(axis).collect::<Result<_, CollectiveError>>()?;
         if let Some(experts) = experts {
-            let (axis, group) = (Axis::Expert, device(experts, false)?);
+            let group = on_device(experts, overlap, staging, &pieces)?;
+            let axis = Axis::Expert;
             axes.push(AxisGroup { axis, group, in_flight: VecDeque::new() });
         }
         let alone = |group: Option<_>| group.map(|group| device(group, false)).transpose();
@@ -139,6 +143,7 @@ impl TensorGroup {
             gradients,
             views: Default::default(),
             staging: staging.clone(),
+            pieces,
             name: String::new(),
             parts: Parts::default(),
             received: Parts::default(),
@@ -147,7 +152,7 @@ impl TensorGroup {
         })
     }
 
-    /// Plans the host memory of the largest collective that computation waits for: of a pass over these programs, or of the sums of
+    /// Plans the host memory of pieces of exchanges, and of the largest collective that computation waits for: of a pass over these programs, or of the sums of
     /// partial gradients in each of these sets of flat units. Growing by use would take up to twice as much.
     pub(crate) fn plan_staging<'p>(
         &mut self,
@@ -155,7 +160,10 @@ impl TensorGroup {
         completed: &[Vec<usize>],
         gradients: DType,
     ) {
-        let Staged { bytes: mut most, exchanges, views } = Staged::of(programs);
+        let programs: Vec<&UnitProgram> = programs.collect();
+        let (pieces, bytes) = exchanges_in_flight(&programs);
+        self.pieces.plan(pieces, DType::U8, bytes);
+        let Staged { bytes: mut most, exchanges, views } = Staged::of(programs.into_iter());
         self.views[0].reserve(views);
         for flats in completed {
             let along = |axis: &AxisGroup| self.partial_along(axis.axis, flats) * gradients.size();
@@ -165,6 +173,11 @@ impl TensorGroup {
             // What is sent and what is received of an exchange lie one after the other.
             self.staging.plan(1, DType::U8, most * if exchanges { 2 } else { 1 });
         }
+    }
+
+    /// Allocates the host memory that is planned for pieces of exchanges.
+    pub(crate) fn allocate_pieces(&self) {
+        self.pieces.allocate();
     }
 
     /// The communicator itself, for calls while no collective is in flight.
@@ -240,8 +253,48 @@ impl TensorGroup {
         backend: &mut dyn Backend,
         c: &bessemer_program::Collective,
         counted: View,
-        (src, dst): (View, View),
+        sides: (View, View),
     ) -> Result<(), ExchangeError> {
+        let at = self.count_parts(backend, c, counted, sides)?;
+        let TensorGroup { axes, parts, received, name, views: [from, to], .. } = self;
+        let group = &mut axes[at].group;
+        if let Some(ByCounts::Rows { piece, .. }) = c.by_counts
+            && piece.is_local(group.size())
+        {
+            for (src, dst) in from.iter().zip(&*to).filter(|(src, _)| !src.is_empty()) {
+                backend.launch(Stream::Compute, &Op::from(Copy { src: *src, dst: *dst }))?;
+            }
+            return Ok(());
+        }
+        let collective = Collective::new(name, pattern(c.kind, parts, received));
+        group.run(backend, stream(c.axis), &collective, from, to)
+    }
+
+    /// Starts an exchange of rows, after the counts have been read.
+    pub(crate) fn start_exchange(
+        &mut self,
+        backend: &mut dyn Backend,
+        c: &bessemer_program::Collective,
+        counted: View,
+        sides: (View, View),
+    ) -> Result<(), ExchangeError> {
+        let at = self.count_parts(backend, c, counted, sides)?;
+        let TensorGroup { axes, parts, received, name, views: [from, to], .. } = self;
+        let AxisGroup { group, in_flight, .. } = &mut axes[at];
+        let collective = Collective::new(name, pattern(c.kind, parts, received));
+        let started = group.start(backend, stream(c.axis), &collective, from, to)?;
+        in_flight.push_back(Flight { id: c.id, started: [Some(started), None] });
+        Ok(())
+    }
+
+    /// Reads the counts, and sets name, parts and views of the collective. Returns the number of its axis.
+    fn count_parts(
+        &mut self,
+        backend: &mut dyn Backend,
+        c: &bessemer_program::Collective,
+        counted: View,
+        (src, dst): (View, View),
+    ) -> Result<usize, ExchangeError> {
         let outside = |problem: String| ExchangeError::Tensor(TensorError::Outside(problem.into()));
         let Some(by) = c.by_counts else {
             return Err(outside(format!("{} is exchanged by counts and has none", c.name)));
@@ -249,7 +302,7 @@ impl TensorGroup {
         let at = self.along(c.axis)?;
         let TensorGroup { axes, parts, received, name, views: [from, to], counts, shadows, .. } = self;
         let (bytes, read) = counts;
-        let group = &mut axes[at].group;
+        let group = &axes[at].group;
         let (ranks, me) = (group.size(), group.rank());
         bytes.resize(counted.len() * counted.dtype().size(), 0);
         backend.read_bytes(Stream::Compute, counted, bytes)?;
@@ -265,17 +318,29 @@ impl TensorGroup {
             ))),
         };
         match by {
-            ByCounts::Rows { to_experts, .. } => {
+            ByCounts::Rows { to_experts, piece, .. } => {
                 let shape = [counted.rows, counted.cols];
-                let rows = |from: usize, to: usize| ByCounts::rows(read, shape, to_experts, [from, to]);
-                parts.set((0..ranks).map(|to| rows(me, to) * src.cols));
-                received.set((0..ranks).map(|from| rows(from, me) * dst.cols));
-                // Rows for shadows lie before those that travel.
-                let stay = read[me * counted.cols] as usize;
-                let (sent, came) = (parts.len() / src.cols.max(1), received.len() / dst.cols.max(1));
-                let (here, there) = if to_experts { (stay, 0) } else { (0, stay) };
-                fill(from, part(src, here, sent, "sent")?);
-                fill(to, part(dst, there, came, "received")?);
+                let rows =
+                    |tokens: usize, experts: Range<usize>| ByCounts::rows(read, shape, tokens, experts);
+                let (sources, experts) = (piece.sources(ranks, me), piece.experts(ranks, me));
+                // Rows for shadows lie before those that travel, rows of other pieces before and after.
+                let mine = rows(me, experts.clone());
+                let of_source = |rank: usize| rows(rank, me..me + 1).len();
+                let (before, theirs) = ((0..sources.start).map(of_source), sources.clone().map(of_source));
+                let (first, come): (usize, usize) = (before.sum(), theirs.sum());
+                let parts_of = |rank: usize| {
+                    [
+                        if experts.contains(&rank) { rows(me, rank..rank + 1).len() * src.cols } else { 0 },
+                        if sources.contains(&rank) { of_source(rank) * src.cols } else { 0 },
+                    ]
+                };
+                let way = if to_experts { [0, 1] } else { [1, 0] };
+                parts.set((0..ranks).map(|rank| parts_of(rank)[way[0]]));
+                received.set((0..ranks).map(|rank| parts_of(rank)[way[1]]));
+                let ends = [(mine.start, mine.len()), (first, come)];
+                let [(sent, leave), (placed, arrive)] = way.map(|side| ends[side]);
+                fill(from, part(src, sent, leave, "sent")?);
+                fill(to, part(dst, placed, arrive, "received")?);
             }
             ByCounts::Shadows { experts, .. } => {
                 let of_rank = |rank: usize| ByCounts::slots_of(read, experts, rank);
@@ -299,8 +364,7 @@ impl TensorGroup {
             }
         }
         name.clone_from(&c.name);
-        let collective = Collective::new(name, pattern(c.kind, parts, received));
-        group.run(backend, stream(c.axis), &collective, from, to)
+        Ok(at)
     }
 
     /// Shadows of this rank's experts over all gathers of their matrices, and gathers, since this was called last. A layer gathers as often for
@@ -432,6 +496,12 @@ impl Staged {
         let mut staged = Staged { bytes: 0, exchanges: false, views: 0 };
         for node in lists.flatten() {
             let Node::Collective(c) = node else { continue };
+            // A rank's own rows are copied on the device.
+            if let Some(ByCounts::Rows { offsets, piece, .. }) = c.by_counts
+                && piece.is_local(offsets.rows)
+            {
+                continue;
+            }
             let elements = (c.total_rows() * c.row_len()).max(c.src.len()).max(c.dst.len());
             staged.bytes = staged.bytes.max(elements * c.src.dtype().size());
             staged.exchanges |= c.kind == CollectiveKind::AllToAll;

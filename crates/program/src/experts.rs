@@ -25,7 +25,7 @@
 //! Bits: rows are computed one by one and combined in the order of the choices of a token, so they do not depend on the ranks. The
 //! gradient of an expert is the sum over the ranks' rows, in the order of the ranks, with and without a shadow.
 
-use crate::node::{ByCounts, Collective, CollectiveKind, Launch, Node};
+use crate::node::{ByCounts, Collective, CollectiveKind, ExchangePiece, Launch, Node};
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::{Class, Value};
@@ -451,7 +451,8 @@ impl<'a> Spreading<'a> {
         let view = |id: usize| self.unit.values[id].view(id);
         let (sent, received) = (view(sent), view(received));
         let sides = if to_experts { (sent, received) } else { (received, sent) };
-        let by = ByCounts::Rows { offsets: self.exchanged_offsets(), to_experts };
+        let by =
+            ByCounts::Rows { offsets: self.exchanged_offsets(), to_experts, piece: ExchangePiece::WHOLE };
         self.collective(CollectiveKind::AllToAll, sides, Some(by));
     }
 

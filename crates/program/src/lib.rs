@@ -12,6 +12,7 @@
 //! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
 //! | [`overlap()`] | collectives beside products that are made in pieces of rows |
+//! | [`overlap_experts()`] | exchanges of rows in pieces beside products of experts |
 //! | [`compress()`] | activations are stored in fewer bits between the forward and the backward pass |
 //! | [`offload()`] | stored values wait for the backward pass in a second memory |
 //! | [`seal()`] | versions of what each node touches, for the verifier |
@@ -40,6 +41,7 @@ mod norm;
 mod offload;
 mod operands;
 mod overlap;
+mod overlap_experts;
 mod partition;
 mod partition_activations;
 mod print;
@@ -69,11 +71,12 @@ pub use input_aware::choose_layers;
 pub use loops::{Loop, dim_of, sharded_loop, unshardable};
 pub use memory::{ALIGNMENT, Home, Placed, Request, Scratch, UnitMemory, place, plan_memory};
 pub use node::{
-    AddingForm, ByCounts, Collective, CollectiveKind, GradientPart, Launch, Node, OffloadedValue, Random,
-    Touch, Version,
+    AddingForm, ByCounts, Collective, CollectiveKind, ExchangePiece, GradientPart, Launch, Node,
+    OffloadedValue, Random, Touch, Version,
 };
 pub use offload::{OFFLOAD_ALIGNMENT, offload, offloaded_bytes, offloads, reloads, transfer_buffers};
 pub use overlap::{LEAST_ROWS, overlap};
+pub use overlap_experts::overlap_experts;
 pub use partition::{LayoutConflict, partition};
 pub use partition_activations::partition_activations;
 pub use print::{print, print_step};

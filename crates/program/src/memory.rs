@@ -14,11 +14,13 @@
 //! largest sum of values that live at one node bounds it from below.
 
 use crate::node::Node;
+use crate::overlap_experts::rows_of_piece;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
 use bessemer_tensor::op::Access;
 use bessemer_units::DType;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Memory that a value lives in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,11 +191,34 @@ fn taken(unit: &UnitProgram, phase: Phase, homes: &[Home]) -> Vec<Option<usize>>
             let id = touch.value();
             if homes[id].is_scratch(phase) && touch.access == Access::Write && !touched(&list[..at], id) {
                 let old = replaced(unit, node, id).filter(|old| homes[*old] == Home::Saved);
-                takes[id] = old.filter(|old| !touched(&list[at + 1..], *old));
+                takes[id] = old.filter(|old| {
+                    !touched(&list[at + 1..], *old) || is_replaced_in_pieces(unit, &list[at..], id, *old)
+                });
             }
         }
     }
     takes
+}
+
+/// Whether the nodes that write `id` each write over rows of `old` that no later node touches.
+fn is_replaced_in_pieces(unit: &UnitProgram, list: &[Node], id: usize, old: usize) -> bool {
+    let mut replaced_rows: Vec<(u32, Range<usize>)> = Vec::new();
+    list.iter().all(|node| {
+        let touches = node.touches();
+        let writes = touches.iter().any(|touch| touch.value() == id && touch.access != Access::Read);
+        if !touches.iter().any(|touch| touch.value() == old) {
+            return !writes;
+        }
+        let Some((offsets, rows)) = rows_of_piece(node) else { return false };
+        let apart = |(of, others): &(u32, Range<usize>)| {
+            *of == offsets && (rows.end <= others.start || others.end <= rows.start)
+        };
+        let keeps = replaced_rows.iter().all(apart) && (!writes || replaced(unit, node, id) == Some(old));
+        if writes {
+            replaced_rows.push((offsets, rows.clone()));
+        }
+        keeps
+    })
 }
 
 /// A stretch of memory that is wanted from node `first` to node `last`, both included.

@@ -101,6 +101,45 @@ struct BlockColumns {
     local: DimRange,
 }
 
+/// One of the pieces of an exchange of rows of tokens for experts (He et al. 2022, FasterMoE, smart schedule). The ranks are in even blocks of
+/// neighbours. In piece i the ranks of block b send to those of block b + i and receive from those of block b - i, counted around; what goes
+/// back takes the same ways. Rows of one piece follow each other at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExchangePiece {
+    /// Number of the piece, from 0: the distance of the blocks.
+    pub number: usize,
+    /// Blocks, and pieces: 1 to the number of ranks.
+    pub of: usize,
+}
+
+impl ExchangePiece {
+    /// The exchange in one piece.
+    pub const WHOLE: ExchangePiece = ExchangePiece { number: 0, of: 1 };
+
+    /// Ranks at a distance of so many blocks from that of a rank.
+    fn block(self, ranks: usize, rank: usize, distance: usize) -> Range<usize> {
+        let of = |block: usize| even(ranks, self.of, block);
+        let mine = (0..self.of).find(|block| rank < of(*block).end()).unwrap_or(0);
+        let block = of((mine + distance) % self.of);
+        block.start..block.end()
+    }
+
+    /// Ranks whose tokens have rows in this piece for the experts of rank `rank` of `ranks`.
+    pub fn sources(self, ranks: usize, rank: usize) -> Range<usize> {
+        self.block(ranks, rank, self.of - self.number)
+    }
+
+    /// Ranks whose experts have rows in this piece of the tokens of rank `rank` of `ranks`.
+    pub fn experts(self, ranks: usize, rank: usize) -> Range<usize> {
+        self.block(ranks, rank, self.number)
+    }
+
+    /// Whether every rank exchanges rows with itself alone.
+    pub fn is_local(self, ranks: usize) -> bool {
+        self.number == 0 && self.of == ranks
+    }
+}
+
 /// Parts of a collective that are counted on the device. Each of p ranks has E/p experts, the first rank the first ones; what comes from one
 /// rank lies behind what comes from the one before, and rows behind the last one that comes are not written.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -111,6 +150,8 @@ pub enum ByCounts {
         offsets: View,
         /// Rows go to the ranks of their experts; otherwise back.
         to_experts: bool,
+        /// The ranks between which rows are exchanged.
+        piece: ExchangePiece,
     },
     /// Matrices of shadowed experts: an all-gather of those of this rank for those of all slots, or an all-to-all of gradients of all slots
     /// for what all ranks have made of this rank's.
@@ -131,6 +172,14 @@ impl ByCounts {
         }
     }
 
+    /// The same for a piece of the rows; matrices of shadows have none.
+    pub(crate) fn of_piece(self, piece: ExchangePiece) -> ByCounts {
+        match self {
+            ByCounts::Rows { offsets, to_experts, .. } => ByCounts::Rows { offsets, to_experts, piece },
+            shadows @ ByCounts::Shadows { .. } => shadows,
+        }
+    }
+
     fn view_mut(&mut self) -> &mut View {
         match self {
             ByCounts::Rows { offsets, .. } => offsets,
@@ -146,17 +195,16 @@ impl ByCounts {
         }
     }
 
-    /// Rows that rank `from` sends rank `to`, of E experts on p ranks; `offsets` has the values of `[p, E + 1]`.
+    /// Rows of the tokens of rank `tokens` for the experts of some ranks, among all of its rows; `offsets` has the values of `[p, E + 1]`.
     pub fn rows(
         offsets: &[u32],
         [ranks, columns]: [usize; 2],
-        to_experts: bool,
-        [from, to]: [usize; 2],
-    ) -> usize {
-        let (tokens, experts) = if to_experts { (from, to) } else { (to, from) };
+        tokens: usize,
+        experts: Range<usize>,
+    ) -> Range<usize> {
         let here = (columns - 1) / ranks;
-        let at = |expert: usize| offsets[tokens * columns + expert] as usize;
-        at((experts + 1) * here).saturating_sub(at(experts * here))
+        let at = |rank: usize| offsets[tokens * columns + rank * here] as usize;
+        at(experts.start)..at(experts.end)
     }
 
     /// Slots with experts of a rank that has `experts`: they follow each other. `slots` has their values.
@@ -303,7 +351,13 @@ impl Collective {
             CollectiveKind::AllGather => all - rows_of((index + 1) % ranks) * cols,
             CollectiveKind::AllToAll if self.by_counts.is_some() => {
                 let all = self.src.rows.min(self.dst.rows);
-                (all - all / ranks) * cols
+                let others = match self.by_counts {
+                    Some(ByCounts::Rows { to_experts: true, piece, .. }) => piece.experts(ranks, index),
+                    Some(ByCounts::Rows { to_experts: false, piece, .. }) => piece.sources(ranks, index),
+                    _ => 0..ranks,
+                };
+                // This rank's own rows stay.
+                (all * others.len() / ranks - if others.contains(&index) { all / ranks } else { 0 }) * cols
             }
             CollectiveKind::AllToAll => {
                 (0..ranks).filter(|to| *to != index).map(|to| self.exchanged(ranks, index, to)).sum()

@@ -15,7 +15,7 @@ use bessemer_tensor::op::Op;
 use std::ops::Range;
 
 /// Pieces of a product.
-const PIECES: usize = 4;
+pub(crate) const PIECES: usize = 4;
 /// Least rows of a piece.
 pub const LEAST_ROWS: usize = 32;
 
@@ -81,7 +81,7 @@ fn some_rows(whole: &Collective, id: usize, rows: Range<usize>) -> Collective {
     Collective { id, rows, name: format!("{}, some rows", whole.name), ..whole.clone() }
 }
 
-fn wait(c: &Collective) -> Node {
+pub(crate) fn wait(c: &Collective) -> Node {
     Node::Wait { id: c.id, src: c.src, dst: c.dst, versions: Vec::new() }
 }
 

@@ -10,7 +10,7 @@
 //! R is replicated, S0 and S1 sharded by rows or columns, P a term of a sum. Saved values are marked with `saved`.
 
 use crate::memory::{Home, UnitMemory};
-use crate::node::{ByCounts, Collective, CollectiveKind, Node};
+use crate::node::{ByCounts, Collective, CollectiveKind, ExchangePiece, Node};
 use crate::rank::{AxisRole, Rank};
 use crate::step::{Action, Hand, Message, Pass, StepChunk, StepNode, Stream};
 use crate::unit::{Phase, UnitProgram};
@@ -242,7 +242,8 @@ impl Printing<'_> {
             };
             sent += bytes;
             let counted = match node {
-                Node::Collective(Collective { by_counts: Some(ByCounts::Rows { .. }), .. }) => {
+                Node::Collective(Collective { by_counts: Some(ByCounts::Rows { .. }), .. })
+                | Node::Start(Collective { by_counts: Some(ByCounts::Rows { .. }), .. }) => {
                     " if loads are equal"
                 }
                 Node::Collective(Collective { by_counts: Some(ByCounts::Shadows { .. }), .. }) => {
@@ -293,7 +294,10 @@ impl Printing<'_> {
             let (to, from) = (peer("to", c.to(index)), peer("from", c.from(index)));
             return format!("{receives}permute({sent}){to}{from} over {}", c.axis);
         }
-        let counts = c.by_counts.map_or(String::new(), |by| format!(" by {}", self.view(&by.view())));
+        let mut counts = c.by_counts.map_or(String::new(), |by| format!(" by {}", self.view(&by.view())));
+        if let Some(ByCounts::Rows { piece: ExchangePiece { number, of: of @ 2.. }, .. }) = c.by_counts {
+            let _ = write!(counts, ", piece {number} of {of}");
+        }
         format!("{to} = {}({from}{rows}) over {}{counts}", c.kind.name(), c.axis)
     }
 

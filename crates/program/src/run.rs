@@ -74,6 +74,20 @@ pub trait Ranks {
         Err(TensorError::Outside(format!("exchange of {name}: there are no other ranks").into()))
     }
 
+    /// Begins an exchange of rows by counts that may go on while later nodes run.
+    ///
+    /// # Errors
+    /// As [`Ranks::collective`].
+    fn start_exchange(
+        &mut self,
+        backend: &mut dyn Backend,
+        collective: &Collective,
+        offsets: View,
+        sides: (View, View),
+    ) -> Result<(), TensorError> {
+        self.exchange(backend, collective, offsets, sides)
+    }
+
     /// Begins a collective that may go on while later nodes run.
     ///
     /// # Errors
@@ -214,7 +228,10 @@ pub fn run(
                 Some(by) => ranks.exchange(backend, c, at(&by.view()), (at(&c.src), at(&c.dst)))?,
                 None => ranks.collective(backend, c, at(&c.src), at(&c.dst))?,
             },
-            Node::Start(c) => ranks.start(backend, c, at(&c.src), at(&c.dst))?,
+            Node::Start(c) => match &c.by_counts {
+                Some(by) => ranks.start_exchange(backend, c, at(&by.view()), (at(&c.src), at(&c.dst)))?,
+                None => ranks.start(backend, c, at(&c.src), at(&c.dst))?,
+            },
             Node::Wait { id, dst, .. } => ranks.wait(backend, *id, at(dst))?,
             Node::Offload(moved) => {
                 ranks.offload(backend, values.second_memory + moved.offset, at(&moved.view))?;

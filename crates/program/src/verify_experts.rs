@@ -12,10 +12,13 @@
 //! | rows numbered without shadows, or exchanged by such counts, where there are shadows | rows for shadows would travel |
 //! | rows without those for shadows, or without those that come back | some of them have not been written |
 //! | matrices of shadows that were not gathered, gradients of shadows that stay | other ranks have the expert |
+//! | a piece of an exchange that is missing, doubled or in another order, or another exchange between two | peers exchange others |
+//! | rows of a piece that are read before its wait, or written while it is in flight | they may not have come, or gone |
 //!
 //! Counts of another micro-batch, and nodes in another order, have other versions ([`crate::seal`]).
 
-use crate::node::{ByCounts, Collective, CollectiveKind, Node};
+use crate::node::{ByCounts, Collective, CollectiveKind, ExchangePiece, Node};
+use crate::overlap::PIECES;
 use crate::rank::Rank;
 use crate::unit::{Phase, UnitProgram};
 use crate::value::Class;
@@ -24,6 +27,7 @@ use bessemer_mesh::Placement;
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op, Rule};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Contents of a value with regard to the axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,10 +122,22 @@ pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Resul
             _ => Holds::Own,
         });
         let holds = holds.collect();
-        let mut check = CheckingExperts { unit, rank, phase, shadows, sent: &sent, holds, away: &mut away };
+        let mut check = CheckingExperts {
+            unit,
+            rank,
+            phase,
+            shadows,
+            sent: &sent,
+            holds,
+            away: &mut away,
+            some: BTreeMap::new(),
+            in_flight: Vec::new(),
+            open: None,
+        };
         for (at, node) in unit.list(phase).iter().enumerate() {
             check.node(at, node)?;
         }
+        check.ended()?;
         let left =
             check.holds.iter().position(|holds| matches!(holds, Holds::ShadowGradient | Holds::ShadowTerms));
         if let Some(id) = left {
@@ -136,6 +152,14 @@ pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Resul
         }
     }
     Ok(())
+}
+
+/// Direction and piece of an exchange of rows.
+fn rows_of(c: &Collective) -> Option<(bool, ExchangePiece)> {
+    match c.by_counts? {
+        ByCounts::Rows { to_experts, piece, .. } => Some((to_experts, piece)),
+        ByCounts::Shadows { .. } => None,
+    }
 }
 
 fn sharded(unit: &UnitProgram, id: usize, rank: Rank) -> bool {
@@ -153,6 +177,12 @@ struct CheckingExperts<'a> {
     holds: Vec<Holds>,
     /// By place in the second memory.
     away: &'a mut BTreeMap<u64, Holds>,
+    /// By value of which rows of some ranks only are there: these ranks.
+    some: BTreeMap<usize, BTreeSet<usize>>,
+    /// Pieces that were started and not waited for.
+    in_flight: Vec<Collective>,
+    /// The last piece of an exchange that is not the exchange's last.
+    open: Option<Collective>,
 }
 
 impl CheckingExperts<'_> {
@@ -169,7 +199,7 @@ impl CheckingExperts<'_> {
     fn expect(&self, at: usize, view: &View, wanted: Holds) -> Result<(), Box<Violation>> {
         let id = view.buffer.id as usize;
         match self.holds[id] {
-            found if found == wanted => Ok(()),
+            found if found == wanted => self.expect_of(at, view, &(0..self.rank.degree)),
             found => {
                 let problem = format!("is {}, wanted {}", found.name(), wanted.name());
                 Err(self.wrong(at, id, problem))
@@ -177,17 +207,99 @@ impl CheckingExperts<'_> {
         }
     }
 
+    /// Refuses a value that lacks rows of one of these ranks.
+    fn expect_of(&self, at: usize, view: &View, ranks: &Range<usize>) -> Result<(), Box<Violation>> {
+        let id = view.buffer.id as usize;
+        let lacks = |here: &BTreeSet<usize>| ranks.clone().find(|rank| !here.contains(rank));
+        match self.some.get(&id).and_then(lacks) {
+            None => Ok(()),
+            Some(rank) => Err(self.wrong(at, id, format!("lacks the rows of rank {rank}"))),
+        }
+    }
+
     fn set(&mut self, view: &View, holds: Holds) {
         self.holds[view.buffer.id as usize] = holds;
+        self.some.remove(&(view.buffer.id as usize));
+    }
+
+    /// Rows of some ranks are written, and of the others if all were there before. Returns whether all are there then.
+    fn set_of(&mut self, at: usize, view: &View, ranks: &Range<usize>) -> Result<bool, Box<Violation>> {
+        let id = view.buffer.id as usize;
+        let here = self.some.entry(id).or_default();
+        if let Some(rank) = ranks.clone().find(|rank| !here.insert(*rank)) {
+            return Err(self.wrong(at, id, format!("has the rows of rank {rank} already")));
+        }
+        let all = here.len() == self.rank.degree;
+        if all {
+            self.some.remove(&id);
+        }
+        Ok(all)
+    }
+
+    /// Refuses a node that writes what a piece in flight reads or writes.
+    fn free(&self, at: usize, view: &View, ranks: &Range<usize>) -> Result<(), Box<Violation>> {
+        let id = view.buffer.id;
+        let in_flight = self.in_flight.iter().any(|c| {
+            let (to_experts, piece) = rows_of(c).unwrap_or((true, ExchangePiece::WHOLE));
+            let received = if to_experts { c.dst } else { c.src };
+            let theirs = piece.sources(self.rank.degree, self.rank.index);
+            let apart = ranks.end <= theirs.start || theirs.end <= ranks.start;
+            received.buffer.id == id && !apart
+                || received.buffer.id != id && [c.src.buffer.id, c.dst.buffer.id].contains(&id)
+        });
+        match in_flight {
+            false => Ok(()),
+            true => {
+                Err(self.wrong(at, id as usize, "is written while it is in flight: a wait is missing".into()))
+            }
+        }
+    }
+
+    /// Nothing is left in flight or in pieces at the end of the list.
+    fn ended(&self) -> Result<(), Box<Violation>> {
+        let end = self.unit.list(self.phase).len();
+        if let Some(c) = self.in_flight.first() {
+            let problem = "is still in flight when the list ends".into();
+            return Err(self.wrong(end, c.dst.buffer.id as usize, problem));
+        }
+        if let Some(c) = &self.open {
+            let problem = "is exchanged without its last pieces".into();
+            return Err(self.wrong(end, c.src.buffer.id as usize, problem));
+        }
+        match self.some.keys().next() {
+            Some(id) => Err(self.wrong(end, *id, "is left with the rows of some ranks only".into())),
+            None => Ok(()),
+        }
     }
 
     fn node(&mut self, at: usize, node: &Node) -> Result<(), Box<Violation>> {
         match node {
             Node::Launch(launch) => self.op(at, &launch.op),
-            Node::Collective(c) if c.axis == self.rank.axis => self.collective(at, c),
-            Node::Start(c) if c.axis == self.rank.axis => {
-                Err(self.wrong(at, c.src.buffer.id as usize, format!("is started over {}", c.axis)))
+            Node::Collective(c) if c.axis == self.rank.axis => {
+                self.collective(at, c)?;
+                self.finished(at, c)
             }
+            Node::Start(c) if c.axis == self.rank.axis => {
+                if rows_of(c).is_none() {
+                    let id = c.src.buffer.id as usize;
+                    return Err(self.wrong(at, id, format!("is started over {}", c.axis)));
+                }
+                self.collective(at, c)?;
+                self.in_flight.push(c.clone());
+                Ok(())
+            }
+            Node::Wait { id, .. } => match self.in_flight.iter().position(|c| c.id == *id) {
+                Some(0) => {
+                    let c = self.in_flight.remove(0);
+                    self.finished(at, &c)
+                }
+                Some(number) => {
+                    let id = self.in_flight[number].dst.buffer.id as usize;
+                    Err(self.wrong(at, id, "is waited for before what was started first".into()))
+                }
+                // Over another axis.
+                None => Ok(()),
+            },
             Node::Offload(moved) => {
                 self.away.insert(moved.offset, self.holds[moved.value()]);
                 Ok(())
@@ -198,6 +310,8 @@ impl CheckingExperts<'_> {
             }
             // Over other axes: what the ranks have of it, they have afterwards.
             Node::Collective(c) | Node::Start(c) if c.src.rows > 0 && c.dst.rows > 0 => {
+                self.expect_of(at, &c.src, &(0..self.rank.degree))?;
+                self.free(at, &c.dst, &(0..self.rank.degree))?;
                 let holds = self.holds[c.src.buffer.id as usize];
                 self.set(&c.dst, holds);
                 Ok(())
@@ -206,22 +320,42 @@ impl CheckingExperts<'_> {
         }
     }
 
+    /// A collective begins: one piece after the other, and nothing between two.
     fn collective(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
+        let (to_experts, piece) = rows_of(c).unwrap_or((true, ExchangePiece::WHOLE));
+        let follows = match self.open.take() {
+            Some(last) => {
+                let (to, before) = rows_of(&last).unwrap_or((true, ExchangePiece::WHOLE));
+                let same = (to, before.of, last.src, last.dst) == (to_experts, piece.of, c.src, c.dst);
+                same && piece.number == before.number + 1
+            }
+            None => piece.number == 0,
+        };
+        if !follows || ![1, PIECES.min(self.rank.degree)].contains(&piece.of) {
+            let problem = format!("is exchanged in another order than piece by piece over {}", c.axis);
+            return Err(self.wrong(at, c.src.buffer.id as usize, problem));
+        }
+        self.open = (piece.number + 1 < piece.of).then(|| c.clone());
         match (c.kind, c.by_counts) {
             (CollectiveKind::AllGather, None) => {
                 self.expect(at, &c.src, Holds::Offsets)?;
                 self.set(&c.dst, Holds::AllOffsets);
             }
-            (CollectiveKind::AllToAll, Some(ByCounts::Rows { offsets, to_experts })) => {
+            (CollectiveKind::AllToAll, Some(ByCounts::Rows { offsets, to_experts, piece })) => {
                 self.expect(at, &offsets, self.routed())?;
-                self.expect(at, &c.src, if to_experts { Holds::Sent } else { Holds::Received })?;
+                let sources = piece.sources(self.rank.degree, self.rank.index);
+                match to_experts {
+                    true => self.expect(at, &c.src, Holds::Sent)?,
+                    false => self.received(at, &c.src, &sources)?,
+                }
                 if c.src.cols != c.dst.cols {
                     let problem = "has another width than what it is exchanged for".into();
                     return Err(self.wrong(at, c.src.buffer.id as usize, problem));
                 }
-                match to_experts {
-                    true => self.set(&c.dst, Holds::Received),
-                    false => self.arrive(&c.dst, [Holds::WithoutShadows, Holds::ShadowsAlone]),
+                // Rows of the first piece are the first that are there.
+                if piece.number == 0 {
+                    let shadows = !to_experts && self.holds[c.dst.buffer.id as usize] == Holds::ShadowsAlone;
+                    self.set(&c.dst, if shadows { Holds::ShadowsAlone } else { Holds::Nothing });
                 }
             }
             (CollectiveKind::AllGather, Some(ByCounts::Shadows { slots, experts })) => {
@@ -243,6 +377,52 @@ impl CheckingExperts<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Rows of an exchange are there.
+    fn finished(&mut self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
+        let Some((to_experts, piece)) = rows_of(c) else { return Ok(()) };
+        let Rank { degree, index, .. } = self.rank;
+        let ranks = if to_experts { piece.sources(degree, index) } else { piece.experts(degree, index) };
+        let all = self.set_of(at, &c.dst, &ranks)?;
+        match to_experts {
+            true => self.holds[c.dst.buffer.id as usize] = Holds::Received,
+            false if all => self.arrive(&c.dst, [Holds::WithoutShadows, Holds::ShadowsAlone]),
+            false => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses anything but rows for this rank's experts, of the tokens of these ranks at least.
+    fn received(&self, at: usize, view: &View, ranks: &Range<usize>) -> Result<(), Box<Violation>> {
+        match self.holds[view.buffer.id as usize] {
+            Holds::Received => self.expect_of(at, view, ranks),
+            _ => self.expect(at, view, Holds::Received),
+        }
+    }
+
+    /// Rows for this rank's experts are made of the tokens of these ranks.
+    fn make_received(&mut self, at: usize, view: &View, ranks: &Range<usize>) -> Result<(), Box<Violation>> {
+        self.set_of(at, view, ranks)?;
+        self.holds[view.buffer.id as usize] = Holds::Received;
+        Ok(())
+    }
+
+    /// Ranks of whose tokens these are groups of rows.
+    fn sources(&self, at: usize, groups: &View) -> Result<Range<usize>, Box<Violation>> {
+        self.expect(at, groups, Holds::Groups)?;
+        let id = groups.buffer.id as usize;
+        let all = self.unit.values[id].cols;
+        let here = all.saturating_sub(1) / self.rank.degree;
+        // The number of all rows is their last offset.
+        if groups.cols == 1 && groups.offset + 1 == all {
+            return Ok(0..self.rank.degree);
+        }
+        let (first, len) = (groups.offset, groups.cols.saturating_sub(1));
+        match here > 0 && len > 0 && first.is_multiple_of(here) && len.is_multiple_of(here) {
+            true => Ok(first / here..(first + len) / here),
+            false => Err(self.wrong(at, id, "is read for some experts of a rank only".into())),
+        }
     }
 
     /// Offsets by which rows are exchanged.
@@ -270,6 +450,20 @@ impl CheckingExperts<'_> {
 
     fn op(&mut self, at: usize, op: &Op) -> Result<(), Box<Violation>> {
         use Holds::{AllOffsets, Choice, Experts, Groups, Offsets, Own, Received, Sent};
+        let counts = match op {
+            Op::GroupedLinear(o) => Some(o.offsets),
+            Op::GroupedLinearBackwardInput(o) => Some(o.offsets),
+            Op::Gated(o) => o.live,
+            Op::GatedBackward(o) => o.live,
+            _ => None,
+        };
+        let ranks = match counts.filter(|view| self.holds[view.buffer.id as usize] == Groups) {
+            Some(groups) => self.sources(at, &groups)?,
+            None => 0..self.rank.degree,
+        };
+        for operand in op.operands().iter().filter(|operand| operand.access != Access::Read) {
+            self.free(at, &operand.view, &ranks)?;
+        }
         match op {
             Op::AssignRows(o) => {
                 self.expect(at, &o.experts, Own)?;
@@ -353,7 +547,10 @@ impl CheckingExperts<'_> {
             Op::GroupedLinearBackwardWeight(o) => {
                 self.expect(at, &o.x, Received)?;
                 self.expect(at, &o.dy, Received)?;
-                self.expect(at, &o.offsets, Groups)?;
+                if self.sources(at, &o.offsets)? != (0..self.rank.degree) {
+                    let problem = "is made of the rows of some ranks only".into();
+                    return Err(self.wrong(at, o.dweight.buffer.id as usize, problem));
+                }
                 let id = o.dweight.buffer.id as usize;
                 if !sharded(self.unit, id, self.rank) {
                     return Err(self.wrong(
@@ -384,11 +581,10 @@ impl CheckingExperts<'_> {
             }
             return Ok(());
         }
-        self.expect(at, rows, Holds::Received)?;
-        self.expect(at, offsets, Holds::Groups)?;
+        let sources = self.sources(at, offsets)?;
+        self.received(at, rows, &sources)?;
         self.expect(at, weight, Holds::Experts)?;
-        self.set(out, Holds::Received);
-        Ok(())
+        self.make_received(at, out, &sources)
     }
 
     /// Whether these offsets are those of rows for shadows.
@@ -414,6 +610,7 @@ impl CheckingExperts<'_> {
             (false, false) => (Holds::Own, Holds::Own),
         };
         let counted = rows != Holds::Own;
+        let mut sources = 0..self.rank.degree;
         for o in read() {
             let wanted = if live(o.name) { counts } else { rows };
             let id = o.view.buffer.id as usize;
@@ -421,12 +618,21 @@ impl CheckingExperts<'_> {
             if o.access == Access::Update && self.holds[id] == Holds::Nothing {
                 continue;
             }
-            self.expect(at, &o.view, wanted)?;
+            match wanted {
+                Holds::Groups => sources = self.sources(at, &o.view)?,
+                // Of which ranks they are is known after the counts.
+                Holds::Received if self.holds[id] == Holds::Received => {}
+                _ => self.expect(at, &o.view, wanted)?,
+            }
+        }
+        for o in read().filter(|o| rows == Holds::Received && !live(o.name)) {
+            self.expect_of(at, &o.view, &sources)?;
         }
         if counted && !operands.iter().any(|o| live(o.name)) {
             let id = operands.iter().next().map_or(0, |o| o.view.buffer.id as usize);
             return Err(self.wrong(at, id, format!("is read by {} without a count of its rows", op.name())));
         }
+        let mut made = BTreeSet::new();
         for o in operands.iter().filter(|o| o.access != Access::Read) {
             let id = o.view.buffer.id as usize;
             if sharded(self.unit, id, self.rank) {
@@ -436,7 +642,12 @@ impl CheckingExperts<'_> {
                     format!("is made by {}, of this rank's rows alone", op.name()),
                 ));
             }
-            self.holds[id] = rows;
+            match rows {
+                // Columns of one value that one operator writes are one piece.
+                Holds::Received if made.insert(id) => self.make_received(at, &o.view, &sources)?,
+                Holds::Received => {}
+                _ => self.set(&o.view, rows),
+            }
         }
         Ok(())
     }

@@ -10,7 +10,8 @@ use bessemer_arch::{Model, Sharding, Unit};
 use bessemer_model::Recording;
 use bessemer_program::{
     AxisRole, Class, ExchangedTokens, Node, Phase, Rank, UnitMemory, UnitProgram, compress, experts, freeze,
-    fuse, offload, overlap, partition, partition_activations, plan_memory, recompute, seal, split,
+    fuse, offload, overlap, overlap_experts, partition, partition_activations, plan_memory, recompute, seal,
+    split,
 };
 use bessemer_tensor::op::Op;
 use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
@@ -133,11 +134,13 @@ impl Plan<'_> {
         if wanted(Rewrite::Split) && self.stage.pending > 0 {
             split(&mut unit);
         }
-        if wanted(Rewrite::Overlap)
-            && self.stage.overlap
-            && self.ranks.iter().all(|r| r.role == AxisRole::Line)
-        {
-            overlap(&mut unit);
+        if wanted(Rewrite::Overlap) && self.stage.overlap {
+            if self.ranks.iter().all(|r| r.role == AxisRole::Line) {
+                overlap(&mut unit);
+            }
+            if let Some(rank) = self.experts.filter(|_| self.shape.purpose == Purpose::Train) {
+                overlap_experts(&mut unit, rank);
+            }
         }
         if wanted(Rewrite::Compress) && policy.is_some() && self.shape.purpose == Purpose::Train {
             compress(&mut unit, &self.config.compression)?;

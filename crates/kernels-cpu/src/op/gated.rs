@@ -11,8 +11,9 @@ use crate::element::{Element, with_element};
 use crate::operand::{Indices, Mat};
 use crate::simd::math::{activate, activate_with_derivative};
 use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
-use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{ActivationKind, Gated, GatedBackward};
+use bessemer_tensor::{TensorError, View};
+use std::ops::Range;
 
 struct Forward<'a, T>(ActivationKind, [&'a Mat<T>; 3], Block);
 
@@ -60,11 +61,13 @@ impl<T: Element> Kernel for Backward<'_, T> {
 }
 
 /// Rows that count.
-fn live(op: &'static str, live: Option<Indices<'_>>, rows: usize) -> Result<usize, TensorError> {
-    let Some(Indices(live)) = live else { return Ok(rows) };
-    match live[0] as usize <= rows {
-        true => Ok(live[0] as usize),
-        false => Err(TensorError::Index { op, operand: "live", at: 0, index: live[0], len: rows + 1 }),
+fn live(op: &'static str, live: Option<Indices<'_>>, rows: usize) -> Result<Range<usize>, TensorError> {
+    let Some(Indices(live)) = live else { return Ok(0..rows) };
+    let last = live.len() - 1;
+    let first = if last > 0 { live[0] as usize } else { 0 };
+    match live[last] as usize {
+        end if first <= end && end <= rows => Ok(first..end),
+        _ => Err(TensorError::Index { op, operand: "live", at: last, index: live[last], len: rows + 1 }),
     }
 }
 
@@ -74,9 +77,10 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Gated) -> Result<(), TensorError> {
     Ok(())
 }
 
-fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Gated, rows: usize) {
-    let (gate, up, out) = (ctx.mat::<T>(&op.gate), ctx.mat(&op.up), ctx.mat(&op.out));
-    blocks(ctx, rows, out.cols, &|block| {
+fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Gated, rows: Range<usize>) {
+    let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
+    let (gate, up, out) = (of(&op.gate), of(&op.up), of(&op.out));
+    blocks(ctx, rows.len(), out.cols, &|block| {
         // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Forward(op.kind, [&gate, &up, &out], block)) }
     });
@@ -88,10 +92,11 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &GatedBackward) -> Result<(), TensorEr
     Ok(())
 }
 
-fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &GatedBackward, rows: usize) {
-    let (gate, up, dout) = (ctx.mat::<T>(&op.gate), ctx.mat(&op.up), ctx.mat(&op.dout));
-    let (dgate, dup) = (ctx.mat(&op.dgate), ctx.mat(&op.dup));
-    blocks(ctx, rows, dout.cols, &|block| {
+fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &GatedBackward, rows: Range<usize>) {
+    let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
+    let (gate, up, dout) = (of(&op.gate), of(&op.up), of(&op.dout));
+    let (dgate, dup) = (of(&op.dgate), of(&op.dup));
+    blocks(ctx, rows.len(), dout.cols, &|block| {
         // SAFETY: as above.
         unsafe { dispatch(ctx.rung, Backward(op.kind, [&gate, &up, &dout, &dgate, &dup], block)) }
     });
@@ -103,9 +108,9 @@ pub(crate) fn forward_reference(arena: &Arena, op: &Gated) -> Result<(), TensorE
     Ok(())
 }
 
-fn typed_forward_reference<T: Element>(arena: &Arena, op: &Gated, rows: usize) {
+fn typed_forward_reference<T: Element>(arena: &Arena, op: &Gated, rows: Range<usize>) {
     let (gate, up, out) = (arena.mat::<T>(&op.gate), arena.mat::<T>(&op.up), arena.mat::<T>(&op.out));
-    for r in 0..rows {
+    for r in rows {
         for c in 0..out.cols {
             let f = value(op.kind, f64::from(gate.get(r, c)));
             out.set(r, c, (f * f64::from(up.get(r, c))) as f32);
@@ -119,10 +124,10 @@ pub(crate) fn backward_reference(arena: &Arena, op: &GatedBackward) -> Result<()
     Ok(())
 }
 
-fn typed_backward_reference<T: Element>(arena: &Arena, op: &GatedBackward, rows: usize) {
+fn typed_backward_reference<T: Element>(arena: &Arena, op: &GatedBackward, rows: Range<usize>) {
     let (gate, up, dout) = (arena.mat::<T>(&op.gate), arena.mat::<T>(&op.up), arena.mat::<T>(&op.dout));
     let (dgate, dup) = (arena.mat::<T>(&op.dgate), arena.mat::<T>(&op.dup));
-    for r in 0..rows {
+    for r in rows {
         for c in 0..dout.cols {
             let (g, u, d) = (f64::from(gate.get(r, c)), f64::from(up.get(r, c)), f64::from(dout.get(r, c)));
             dgate.set(r, c, (d * u * derivative(op.kind, g)) as f32);

@@ -12,11 +12,13 @@ use bessemer_fixture::{SEQ, Text};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{CubeConfig, Job, ParallelConfig, Plan, Stage, TensorConfig, Worker};
+use bessemer_parallel::{
+    BatchSource, CubeConfig, Job, ParallelConfig, ParallelError, Plan, Stage, TensorConfig, Worker,
+};
 use bessemer_program::{
     ByCounts, Collective, CollectiveKind, Node, Phase, UnitProgram, seal, verify, verify_experts,
 };
-use bessemer_runtime::{ActivationConfig, Purpose, Shape};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
 use bessemer_schedule::Kind;
 use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
@@ -534,6 +536,279 @@ fn shadows_have_the_bytes_of_the_formula() {
     }
 }
 
+/// Pieces of exchanges that the lists of a rank start.
+fn pieces(worker: &Worker) -> usize {
+    let lists = worker.decoder().programs().flat_map(|(_, unit, _)| unit.lists.iter().flatten());
+    let of_rows = |c: &Collective| matches!(c.by_counts, Some(ByCounts::Rows { .. }));
+    lists.filter(|node| matches!(node, Node::Start(c) if of_rows(c))).count()
+}
+
+/// With exchanges in pieces beside products losses, gradients and trained parameters keep their bits.
+#[test]
+fn exchanges_in_pieces_change_no_bit() {
+    let base = ParallelConfig::default;
+    let experts = |experts| ParallelConfig { experts, ..base() };
+    let zero = |stage, of: ParallelConfig| ParallelConfig { stage, ..of };
+    let tensor = ParallelConfig { tensor: 2.into(), ..experts(2) };
+    let full = |mut layout: Layout| {
+        layout.activations.recompute = Recompute::Full.into();
+        layout
+    };
+    let bf16 = |mut layout: Layout| {
+        layout.activations.storage = Storage::Bf16;
+        layout
+    };
+    let staged = |kind, stage| {
+        let mut layout = pipelined(kind, 2, 4).with_data(2, stage, 0);
+        layout.config.experts = 2;
+        layout
+    };
+    let layouts = [
+        ranks(2, experts(2)),
+        ranks(4, experts(4)),
+        ranks(2, zero(Stage::Zero1, experts(2))),
+        ranks(4, zero(Stage::Zero2, experts(2))),
+        ranks(4, zero(Stage::Zero3, experts(4))),
+        ranks(4, tensor.clone()),
+        ranks(4, ParallelConfig { sequence: true, ..tensor }),
+        full(ranks(4, experts(4))),
+        bf16(ranks(4, experts(4))),
+        staged(Kind::OneFOneB, Stage::Ddp),
+        staged(Kind::ZbH1, Stage::Zero1),
+    ];
+    let shared_expert = Some(SharedExpert { width: 6, gate: true, mixed: false });
+    let with_block = Model { shared_expert, ..mixture(true) };
+    for (number, layout) in layouts.iter().enumerate() {
+        // A group has 32 rows of 8 sequences, if all experts have as many.
+        let data = layout.ranks / layout.config.pipeline.max(1) as usize;
+        let all = (8 * data * layout.micro_batches) as u64;
+        let models: &[&Model] = if number < 2 { &[&mixture(true), &with_block] } else { &[&mixture(true)] };
+        for model in models {
+            let trained = |overlap, shadows| {
+                let config = ParallelConfig { overlap, ..shadowed(layout.config.clone(), shadows) };
+                train(model, &Layout { config, ..layout.clone() }, all).swap_remove(0)
+            };
+            let wanted = trained(false, 0);
+            for shadows in [0, 1] {
+                let found = trained(true, shadows);
+                assert_eq!(found.losses, wanted.losses, "layout {number}, {shadows} shadows");
+                assert_eq!(found.evaluated, wanted.evaluated, "layout {number}, {shadows} shadows");
+                let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+                for ((name, found), (_, wanted)) in found.params.iter().zip(&wanted.params) {
+                    assert!(bits(found) == bits(wanted), "layout {number}, {shadows} shadows: {name}");
+                }
+            }
+        }
+    }
+}
+
+/// One long sequence.
+struct Long<'a>(&'a [u32]);
+
+impl BatchSource for Long<'_> {
+    fn micro_batch(&mut self, _: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
+        let loss_scale = 1.0 / (2 * self.0.len()) as f32;
+        let ctx = StepContext { seed: 1, step: 0, first_sequence: 0, loss_scale, accumulate: false };
+        Ok((TokenBatch { ids: self.0, targets: self.0, positions: None }, ctx))
+    }
+}
+
+/// The same where ranks share a sequence, whose passes `overlap` leaves alone but for experts.
+#[test]
+fn exchanges_of_shared_sequences_in_pieces_change_no_bit() {
+    const LONG: usize = 128;
+    let model = Model { context: LONG, ..mixture(true) };
+    let ids: Vec<u32> = (0..LONG as u32).map(|at| at * at % 13).collect();
+    for context_method in [ContextMethod::AllGather, ContextMethod::Ring] {
+        let of = |overlap| {
+            let config = ParallelConfig {
+                experts: 2,
+                context: 2,
+                context_method,
+                overlap,
+                ..ParallelConfig::default()
+            };
+            let optim = OptimConfig::default();
+            let plan = Plan::new(&config, 4, &model, optim.optimizer).unwrap();
+            let program = plan.program(1, 1, None).unwrap();
+            let job = Job {
+                model: &model,
+                shape: Shape { sequences: 1, seq: LONG, purpose: Purpose::Train },
+                activations: ActivationConfig::default(),
+                types: ParamStorage::default(),
+                optim: &optim,
+                losses: &[],
+                plan: &plan,
+                program: &program,
+            };
+            bessemer_fixture::on_ranks(4, |world: Box<dyn Communicator>| {
+                let mut cpu = crate::instruction_set::cpu(1);
+                let mut worker = Worker::new(&mut cpu, &job, world).unwrap();
+                worker.init(&mut cpu, 3).unwrap();
+                assert_eq!(pieces(&worker) > 0, overlap);
+                let sum = worker.gradients(&mut cpu, &mut Long(&ids)).unwrap();
+                let mut bits = vec![worker.sum_over_data(sum).unwrap().mean().to_bits()];
+                for tensor in worker.gradients_of_params() {
+                    let mut values = vec![0.0; tensor.len()];
+                    worker.read(&mut cpu, &tensor, &mut values).unwrap();
+                    bits.extend(values.iter().map(|value| u64::from(value.to_bits())));
+                }
+                bits
+            })
+        };
+        assert!(of(true) == of(false), "{context_method:?}");
+    }
+}
+
+/// Each exchange goes in as many pieces as there are ranks, at most four, if groups have 32 rows; a rank's own rows are copied.
+#[test]
+fn exchanges_are_cut_by_ranks_if_they_have_rows_enough() {
+    let model = mixture(true);
+    let found = |experts, overlap, sequences, config: ParallelConfig| {
+        let config = ParallelConfig { experts, overlap, ..config };
+        on_ranks(&model, &config, (experts as usize, sequences), |_, worker, _| {
+            // Gradients take the place of what they are the last to read, piece by piece too.
+            let (_, unit, memory) =
+                worker.decoder().programs().find(|(of, ..)| of.layer() == Some(0)).unwrap();
+            let (gradient, of) = (unit.find("mlp.pre.gradient").unwrap(), unit.find("mlp.pre"));
+            assert_eq!(memory.takes[Phase::Backward as usize][gradient], of);
+            pieces(worker) / worker.decoder().programs().count()
+        })
+    };
+    let base = ParallelConfig::default;
+    // Two exchanges of each of forward, scoring and backward pass in each of eight layers, of nine or ten programs.
+    let in_layers = |pieces: usize| pieces * 6 * model.layers / (model.layers + 2);
+    assert_eq!(found(2, true, 16, base()), [in_layers(1); 2]);
+    assert_eq!(found(4, true, 32, base()), [in_layers(3); 4]);
+    assert_eq!(found(4, true, 32, shadowed(base(), 1)), [in_layers(3); 4]);
+    assert_eq!(found(2, true, 14, base()), [0; 2]);
+    assert_eq!(found(2, false, 16, base()), [0; 2]);
+}
+
+/// Every wrong list of a layer whose exchanges go in pieces: sealed again, so that no version tells.
+#[test]
+fn every_wrong_piece_is_refused() {
+    let model = mixture(true);
+    let mut count = BTreeMap::new();
+    let base = || ParallelConfig { experts: 2, ..ParallelConfig::default() };
+    for (config, ranks, sequences) in [
+        (base(), 2, 16),
+        (ParallelConfig { experts: 4, ..base() }, 4, 32),
+        (shadowed(ParallelConfig { experts: 4, ..base() }, 2), 4, 32),
+        (ParallelConfig { tensor: 2.into(), sequence: true, ..base() }, 4, 16),
+    ] {
+        let found = on_ranks(&model, &config, (ranks, sequences), |_, worker, _| wrong_pieces(worker));
+        for (what, number) in found.into_iter().flatten() {
+            *count.entry(what).or_insert(0) += number;
+        }
+    }
+    println!("{count:?}");
+    assert!(count.len() == 9 && count.values().sum::<usize>() > 300, "{count:?}");
+}
+
+/// Mutants of the pieces of a rank's layers, by kind, all of which are refused.
+fn wrong_pieces(worker: &Worker) -> BTreeMap<&'static str, usize> {
+    let decoder = worker.decoder();
+    let (ranks, expert) = (decoder.ranks().to_vec(), decoder.expert_rank().unwrap());
+    let (_, unit, memory) = decoder.programs().find(|(unit, ..)| unit.layer() == Some(0)).unwrap();
+    let phases = decoder.phases();
+    verify_experts(unit, phases, expert).unwrap();
+    let mut count = BTreeMap::new();
+    let mut refused = |what: &'static str, phase: Phase, list: Vec<Node>, node: &Node| {
+        let mut mutant = unit.clone();
+        mutant.lists[phase as usize] = list;
+        seal(&mut mutant);
+        let by_rules = verify(&mutant, memory, phases, &ranks);
+        let by_rows = verify_experts(&mutant, phases, expert);
+        assert!(by_rules.is_err() || by_rows.is_err(), "{what} of {node:?} is not refused");
+        *count.entry(what).or_insert(0) += 1;
+    };
+    let piece = |node: &Node| match node {
+        Node::Collective(Collective { by_counts: Some(ByCounts::Rows { piece, .. }), .. })
+        | Node::Start(Collective { by_counts: Some(ByCounts::Rows { piece, .. }), .. }) => Some(*piece),
+        _ => None,
+    };
+    let groups = unit.find("mlp.experts.offsets.received").unwrap() as u32;
+    // Offsets of the rows that a product reads.
+    let product = |node: &Node| match node.op()? {
+        Op::GroupedLinear(o) => Some(o.offsets),
+        Op::GroupedLinearBackwardInput(o) => Some(o.offsets),
+        Op::Gated(o) => o.live,
+        Op::GatedBackward(o) => o.live,
+        _ => None,
+    };
+    let product = |node: &Node| product(node).filter(|offsets| offsets.buffer.id == groups);
+    for &phase in phases {
+        let list = unit.list(phase);
+        let ours: Vec<usize> = list
+            .iter()
+            .filter_map(|node| piece(node).and(if let Node::Start(c) = node { Some(c.id) } else { None }))
+            .collect();
+        for (at, node) in list.iter().enumerate() {
+            let with = |other: &[Node]| [&list[..at], other, &list[at + 1..]].concat();
+            let next = |wanted: &dyn Fn(&Node) -> bool| (at + 1..list.len()).find(|at| wanted(&list[*at]));
+            let after = |to: usize| {
+                let mut moved = list.to_vec();
+                let node = moved.remove(at);
+                moved.insert(to, node);
+                moved
+            };
+            if piece(node).is_some() {
+                refused("missing", phase, with(&[]), node);
+                refused("doubled", phase, with(&[node.clone(), node.clone()]), node);
+                if let Node::Start(c) = node {
+                    let of = |other: &&Node| !matches!(other, Node::Wait { id, .. } if *id == c.id);
+                    let without = with(&[]);
+                    refused(
+                        "missing with its wait",
+                        phase,
+                        without.iter().filter(of).cloned().collect(),
+                        node,
+                    );
+                }
+                if let Some(other) = next(&|node| piece(node).is_some()) {
+                    let mut turned = list.to_vec();
+                    turned.swap(at, other);
+                    refused("another order", phase, turned, node);
+                }
+            } else if let Node::Wait { id, .. } = node
+                && ours.contains(id)
+            {
+                refused("missing wait", phase, with(&[]), node);
+                // Behind the first node that reads its rows.
+                let reads = |other: &Node| match node {
+                    Node::Wait { dst, .. } => {
+                        let touches = other.touches();
+                        touches.iter().any(|t| {
+                            t.view.buffer.id == dst.buffer.id
+                                && !matches!(other, Node::Wait { .. } | Node::Start(_) | Node::Collective(_))
+                        })
+                    }
+                    _ => false,
+                };
+                if let Some(first) = next(&reads) {
+                    refused("late wait", phase, after(first), node);
+                }
+            } else if let Some(offsets) = product(node) {
+                refused("missing product", phase, with(&[]), node);
+                refused("doubled product", phase, with(&[node.clone(), node.clone()]), node);
+                let other =
+                    View { offset: if offsets.offset == 0 { offsets.cols - 1 } else { 0 }, ..offsets };
+                let mut wrong = node.op().unwrap().clone();
+                match &mut wrong {
+                    Op::GroupedLinear(o) => o.offsets = other,
+                    Op::GroupedLinearBackwardInput(o) => o.offsets = other,
+                    Op::Gated(o) => o.live = Some(other),
+                    Op::GatedBackward(o) => o.live = Some(other),
+                    _ => continue,
+                }
+                refused("other groups", phase, with(&[Node::launch(wrong)]), node);
+            }
+        }
+    }
+    count
+}
+
 /// Every wrong list of a layer whose experts are spread: sealed again, so that no version tells.
 #[test]
 fn every_wrong_exchange_is_refused() {
@@ -605,17 +880,17 @@ fn wrong_lists(worker: &Worker) -> BTreeMap<&'static str, usize> {
                     refused("missing", phase, with(&[]), node);
                     let by = |by| vec![Node::Collective(Collective { by_counts: Some(by), ..c.clone() })];
                     match c.by_counts {
-                        Some(ByCounts::Rows { offsets, to_experts }) => {
-                            let turned = ByCounts::Rows { offsets, to_experts: !to_experts };
+                        Some(ByCounts::Rows { offsets, to_experts, piece }) => {
+                            let turned = ByCounts::Rows { offsets, to_experts: !to_experts, piece };
                             refused("turned", phase, with(&by(turned)), node);
                             refused(
                                 "own offsets",
                                 phase,
-                                with(&by(ByCounts::Rows { offsets: own, to_experts })),
+                                with(&by(ByCounts::Rows { offsets: own, to_experts, piece })),
                                 node,
                             );
                             if shadows {
-                                let all = ByCounts::Rows { offsets: all, to_experts };
+                                let all = ByCounts::Rows { offsets: all, to_experts, piece };
                                 refused("offsets without shadows", phase, with(&by(all)), node);
                             }
                         }

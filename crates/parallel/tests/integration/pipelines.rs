@@ -26,7 +26,7 @@ pub(crate) struct Done {
     pub(crate) auxiliary: Vec<[f64; LOSSES.len()]>,
     pub(crate) params: BTreeMap<String, Vec<f32>>,
     /// Loss of an evaluated batch at the end, on the rank that has it.
-    evaluated: Option<f64>,
+    pub(crate) evaluated: Option<f64>,
 }
 
 #[derive(Debug, Clone)]

@@ -81,23 +81,27 @@ fn of_loads(loads: Loads) -> RoutingProfile {
 #[test]
 fn simulated_exchanges_have_the_bytes_of_the_run() {
     let model = mixture(true);
-    for (ranks, experts, stage, drawn) in [
-        (2, 2, Stage::Ddp, true),
-        (4, 4, Stage::Ddp, true),
-        (4, 4, Stage::Zero3, true),
-        (2, 2, Stage::Ddp, false),
-        (4, 4, Stage::Ddp, false),
-        (4, 2, Stage::Zero1, false),
+    // The last ones exchange in pieces.
+    for (ranks, experts, stage, drawn, sequences) in [
+        (2, 2, Stage::Ddp, true, SEQUENCES),
+        (4, 4, Stage::Ddp, true, SEQUENCES),
+        (4, 4, Stage::Zero3, true, SEQUENCES),
+        (2, 2, Stage::Ddp, false, SEQUENCES),
+        (4, 4, Stage::Ddp, false, SEQUENCES),
+        (4, 2, Stage::Zero1, false, SEQUENCES),
+        (2, 2, Stage::Ddp, true, 4 * SEQUENCES),
+        (4, 4, Stage::Ddp, true, 4 * SEQUENCES),
+        (4, 4, Stage::Ddp, false, 4 * SEQUENCES),
     ] {
         let config = ParallelConfig { experts, stage, ..ParallelConfig::default() };
         let p = experts as usize;
         // What each rank has sent, and its choices in each layer.
-        let run = on_ranks(&model, &config, (ranks, SEQUENCES), |cpu, worker, ledger| {
+        let run = on_ranks(&model, &config, (ranks, sequences), |cpu, worker, ledger| {
             for tensor in worker.params().into_iter().filter(|t| !drawn && t.name.contains("router")) {
                 worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
             }
             ledger.clear();
-            let sent = worker_gradients(cpu, worker, SEQUENCES, ledger).2;
+            let sent = worker_gradients(cpu, worker, sequences, ledger).2;
             (sent, worker.own_loads().choices.iter().map(|count| u64::from(*count)).collect::<Vec<u64>>())
         });
         let loads = match drawn {
@@ -114,7 +118,7 @@ fn simulated_exchanges_have_the_bytes_of_the_run() {
                 Loads::Recorded((0..model.layers).map(layer).collect())
             }
         };
-        let found = on_ranks(&model, &config, (ranks, SEQUENCES), |_, worker, _| {
+        let found = on_ranks(&model, &config, (ranks, sequences), |_, worker, _| {
             simulated(worker, &of_loads(loads.clone())).own
         });
         let offsets = (model.layers * 4 * (EXPERTS + 1) * (p - 1)) as u64;
@@ -233,5 +237,65 @@ fn loads_of_another_model_are_refused() {
             let error = worker.write_events(&mut writer, &UpdateOps::default()).unwrap_err().to_string();
             assert!(error.contains("wanted loads of the same model"), "{error}");
         });
+    }
+}
+
+/// Costs of experts' rows alone: a second for each piece of a quarter of them, in products, in exchanges and back.
+struct Seconds {
+    /// Bytes of a piece.
+    piece: f64,
+    /// FLOPs of the two products of a piece, forward.
+    flops: f64,
+}
+
+impl NodeCosts for Seconds {
+    fn op(&mut self, op: &Op) -> Result<f64, SimError> {
+        let product = matches!(op, Op::GroupedLinear(_) | Op::GroupedLinearBackwardInput(_));
+        Ok(if product { op.flops().0 / self.flops } else { 0.0 })
+    }
+
+    fn copy(&mut self, _: u64) -> f64 {
+        0.0
+    }
+
+    fn collective(&mut self, group: &ReplayGroup, traffic: Traffic) -> CollectiveSeconds {
+        let rows = group.label == "expert" && traffic.kind == CollectiveKind::AllToAll;
+        let link = if rows { traffic.sent as f64 / self.piece } else { 0.0 };
+        CollectiveSeconds { processor: 0.0, link, handoff: 0.0 }
+    }
+
+    fn message(&mut self, _: [usize; 2], _: u64) -> MessageSeconds {
+        MessageSeconds::default()
+    }
+
+    fn medium(&mut self, _: &[usize]) -> Medium {
+        Medium::Own
+    }
+}
+
+/// Sends, products and results of 0111, 1111 and 0111 seconds take 10 seconds one after the other and 6 in pieces on one link (He et al. 2022).
+#[test]
+fn pieces_take_the_golden_time_of_the_smart_schedule() {
+    let model = mixture(true);
+    let sequences = 4 * SEQUENCES;
+    let rows = (sequences / 4 * SEQ * 2 / 4) as f64;
+    let seconds = |overlap| {
+        let config = ParallelConfig { experts: 4, overlap, ..ParallelConfig::default() };
+        let step = std::sync::Mutex::new(StepEvents::new(4));
+        on_ranks(&model, &config, (4, sequences), |_, worker, _| {
+            let mut step = step.lock().unwrap();
+            let width = model.width as f64;
+            let mut costs = Seconds { piece: rows * width * 4.0, flops: rows * 6.0 * width * 8.0 };
+            let mut writer = RankWriter::new(&mut step, &mut costs, worker.rank());
+            worker.write_events(&mut writer, &UpdateOps::default()).unwrap();
+            writer.finish();
+        });
+        replay(&step.into_inner().unwrap()).unwrap().seconds()
+    };
+    // A forward and a backward pass of each layer.
+    let layers = 2.0 * model.layers as f64;
+    for (overlap, wanted) in [(false, 10.0), (true, 6.0)] {
+        let found = seconds(overlap) / layers;
+        assert!((found - wanted).abs() < 1e-9, "{found} seconds of a layer, wanted {wanted}");
     }
 }

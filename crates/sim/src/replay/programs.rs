@@ -401,6 +401,9 @@ impl<'a> RankWriter<'a> {
                     NodeCost::Permute(self.plan_permutation(group_of(c).0, c))
                 }
                 Node::Collective(c) | Node::Start(c) => {
+                    if let Some(bytes) = routed.as_ref().and_then(|routed| routed.own_copy(c)) {
+                        return Ok(NodeCost::Compute(self.costs.copy(bytes)));
+                    }
                     let (group, ranks) = group_of(c);
                     let (traffic, copied) = match (&routed, c.by_counts) {
                         (Some(routed), Some(by)) => routed.traffic(c, by),
@@ -436,7 +439,7 @@ impl<'a> RankWriter<'a> {
         let mut in_flight: Vec<(usize, usize)> = Vec::new();
         for (node, cost) in unit.list(phase).iter().zip(&costs.nodes) {
             match (node, *cost) {
-                (Node::Launch(_), NodeCost::Compute(seconds)) => self.compute += seconds,
+                (_, NodeCost::Compute(seconds)) => self.compute += seconds,
                 (Node::Start(c), NodeCost::Permute(permuted)) => {
                     let message = self.permute(permuted);
                     // Without a thread a start lasts until what it receives is there.
@@ -464,7 +467,7 @@ impl<'a> RankWriter<'a> {
                         self.wait(*group, *id);
                     }
                 }
-                (_, NodeCost::Compute(_) | NodeCost::Nothing) => {}
+                (_, NodeCost::Nothing) => {}
             }
         }
     }

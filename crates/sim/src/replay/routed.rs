@@ -4,9 +4,10 @@ use super::counted::{counted_by, on_rows};
 use super::{Copied, GroupChoices, RoutedRows, RoutingProfile, Traffic};
 use crate::SimError;
 use crate::shadow::{RowCounts, ShadowChoice, choose};
-use bessemer_program::{ByCounts, Collective, CollectiveKind, Node, UnitProgram};
+use bessemer_program::{ByCounts, Collective, CollectiveKind, ExchangePiece, Node, UnitProgram};
 use bessemer_tensor::View;
 use bessemer_tensor::op::{AssignRows, Op};
+use std::ops::Range;
 
 /// Routes of a unit.
 #[derive(Debug, Clone)]
@@ -79,27 +80,52 @@ impl RoutedUnit {
     /// Traffic of a collective whose parts are counted.
     pub(super) fn traffic(&self, c: &Collective, by: ByCounts) -> (Traffic, Copied) {
         match by {
-            ByCounts::Rows { to_experts, .. } => self.exchange(c, to_experts),
+            ByCounts::Rows { to_experts, piece, .. } => self.exchange(c, to_experts, piece),
             ByCounts::Shadows { slots, .. } => self.shadows(c, slots.cols),
         }
     }
 
-    fn exchange(&self, c: &Collective, to_experts: bool) -> (Traffic, Copied) {
+    /// Rows of the tokens of rank `tokens` that are exchanged for experts of rank `owner`.
+    fn between(&self, tokens: usize, owner: usize) -> u64 {
+        let here = self.rows.experts() / self.rows.ranks();
+        let experts = (owner * here..(owner + 1) * here).filter(|e| !self.shadowed().contains(&(*e as u32)));
+        experts.map(|expert| self.rows.rows(tokens, expert)).sum()
+    }
+
+    fn exchange(&self, c: &Collective, to_experts: bool, piece: ExchangePiece) -> (Traffic, Copied) {
         let RoutedUnit { rows, place: me, .. } = self;
-        let shadows = self.shadowed();
-        let row = (c.row_len() * c.src.dtype().size()) as u64;
-        let ranks = rows.ranks() as u64;
-        let most = (0..rows.ranks()).map(|rank| rows.sent(rank, shadows).max(rows.received(rank, shadows)));
+        let (row, ranks) = ((c.row_len() * c.src.dtype().size()) as u64, rows.ranks());
+        // Rows of a rank's tokens in this piece, and for its experts, without those that stay where they are.
+        let of_tokens = |rank: usize, owners: Range<usize>| -> u64 {
+            owners.map(|owner| self.between(rank, owner)).sum::<u64>()
+        };
+        let for_experts = |rank: usize, sources: Range<usize>| -> u64 {
+            sources.map(|source| self.between(source, rank)).sum::<u64>()
+        };
+        let brought = |rank: usize| of_tokens(rank, piece.experts(ranks, rank));
+        let arriving = |rank: usize| for_experts(rank, piece.sources(ranks, rank));
+        let stays = |rank: usize| match piece.sources(ranks, rank).contains(&rank) {
+            true => self.between(rank, rank),
+            false => 0,
+        };
+        let most = (0..ranks).map(|rank| brought(rank).max(arriving(rank)) - stays(rank));
         let sent = row * most.max().unwrap_or(0);
-        let own = if to_experts { rows.sent(*me, shadows) } else { rows.received(*me, shadows) };
-        let [here, there] = [rows.brought(*me, shadows), rows.arriving(*me, shadows)].map(|rows| rows * row);
+        let leaving = if to_experts { brought(*me) } else { arriving(*me) };
+        let [here, there] = [brought(*me), arriving(*me)].map(|rows| rows * row);
         let copied = match to_experts {
             true => Copied { read: here, written: there },
             false => Copied { read: there, written: here },
         };
         // A rank of an even exchange sends all but its own part.
-        let bytes = sent * ranks / (ranks - 1).max(1);
-        (Traffic { kind: c.kind, bytes, sent, own: row * own, ranks: rows.ranks() }, copied)
+        let bytes = sent * ranks as u64 / (ranks as u64 - 1).max(1);
+        (Traffic { kind: c.kind, bytes, sent, own: row * (leaving - stays(*me)), ranks }, copied)
+    }
+
+    /// Bytes of this rank's own rows, if the collective is no more than a copy of these.
+    pub(super) fn own_copy(&self, c: &Collective) -> Option<u64> {
+        let ByCounts::Rows { piece, .. } = c.by_counts? else { return None };
+        let row = (c.row_len() * c.src.dtype().size()) as u64;
+        piece.is_local(self.rows.ranks()).then(|| row * self.between(self.place, self.place))
     }
 
     /// The matrices of shadows, or their gradients: between the owner of each and all others.
@@ -128,14 +154,22 @@ impl RoutedUnit {
 
     /// The operator on the rows that this rank has for experts; none for an operator that touches all of its rows.
     pub(super) fn on_rows(&self, op: &Op) -> Option<Op> {
-        let (me, shadows) = (self.place, self.shadowed());
-        let counts = counted_by(op)?.buffer.id;
-        let rows = match &self.shadows {
-            Some((_, offsets)) if counts == *offsets => {
-                shadows.iter().map(|expert| self.rows.rows(me, *expert as usize)).sum()
+        let (me, counts) = (self.place, counted_by(op)?);
+        let rows: u64 = match &self.shadows {
+            Some((choice, offsets)) if counts.buffer.id == *offsets => {
+                choice.experts.iter().map(|expert| self.rows.rows(me, *expert as usize)).sum()
             }
-            _ => self.rows.arriving(me, shadows),
+            _ => self.sources(counts).map(|source| self.between(source, me)).sum(),
         };
         on_rows(op, rows as usize)
+    }
+
+    /// Ranks of whose tokens these offsets, or this number of all rows, count rows.
+    fn sources(&self, counts: View) -> Range<usize> {
+        let (ranks, here) = (self.rows.ranks(), self.rows.experts() / self.rows.ranks());
+        match counts.cols {
+            ..=1 => 0..ranks,
+            cols => counts.offset / here..(counts.offset + cols - 1) / here,
+        }
     }
 }

@@ -313,7 +313,8 @@ pub struct Gated {
     pub gate: View,
     /// `[N, F]`.
     pub up: View,
-    /// u32 `[1, 1]`, if only so many of the first rows count: the others are neither read nor written.
+    /// If only some rows count, u32 `[1, 1]`, how many of the first ones, or `[1, n]`, offsets: from the first number on, before the last.
+    /// The others are neither read nor written.
     pub live: Option<View>,
     /// `[N, F]`.
     pub out: View,
@@ -403,5 +404,5 @@ fn read_live(see: &mut Visit<'_>, live: &mut Option<View>) {
 }
 
 fn expect_live(op: &'static str, live: &Option<View>) -> Result<(), TensorError> {
-    live.map_or(Ok(()), |live| expect_shape(op, Rule::LIVE, &live, 1, 1))
+    live.map_or(Ok(()), |live| expect_shape(op, Rule::LIVE, &live, 1, live.cols.max(1)))
 }
