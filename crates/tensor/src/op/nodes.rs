@@ -6,12 +6,12 @@ use crate::{TensorError, View};
 
 /// `out[i] = logits[t]`, t the token of row i of `here`, where a token that may not choose an expert has [`KeepInNode::CLOSED`] for it.
 /// Nodes have equal consecutive parts of the experts, and take turns at `turn` consecutive tokens of the batch, of which `counters` name
-/// the first that is here. Of each group of consecutive tokens those leave whose largest logit is that of an expert of another node. If
-/// fewer than `leaving` would, nothing is closed. Otherwise the `leaving` ones with the largest of these logits keep the best expert of
-/// their node and the best of the others, and all other tokens keep the experts of their node (He et al. 2022, FasterMoE). Equal logits:
-/// the earlier token, the expert of the smaller number; what is not a number comes last.
+/// the first that is here. A token would leave its node if its largest logit is that of an expert of another node. If fewer than `leaving`
+/// tokens of a group would leave, nothing is closed to it. Otherwise the `leaving` ones with the largest of these logits keep the best
+/// expert of their node and the best of the others, and all other tokens keep the experts of their node (He et al. 2022, FasterMoE). Equal
+/// logits: the earlier token, the expert of the smaller number; what is not a number comes last.
 ///
-/// Sharding: logits (m, e), out (n, e), counters whole; n free, m, e whole: who leaves depends on all tokens of a group. Offset: n (`here`).
+/// Sharding: logits (m, e), out (n, e), counters whole; n free, m, e whole: a token's row depends on all tokens of its group. Offset: n (`here`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KeepInNode {
     /// f32 `[M, E]`.
