@@ -71,11 +71,17 @@ fn a_layer_of_experts_is_printed_with_its_exchanges() {
     let mixture =
         ["--set", "model.architecture=mixtral", "--set", "model.experts.width=256", "--unit", "layer"];
     let spread = ["--ranks", "2", "--set", "parallel.experts=2"];
-    let text = show(&[&mixture[..], &spread].concat()).text();
-    let forward = text.split("\n\n").next().unwrap();
-    assert_eq!(forward.matches(" over expert by mlp.experts.offsets.all ").count(), 2, "{forward}");
-    assert_eq!(forward.matches("B if loads are equal").count(), 2, "{forward}");
-    assert_eq!(forward.matches("  4 experts, 8 groups of together at most ").count(), 2, "{forward}");
+    for (overlap, exchanges, products) in [("false", 2, "8 groups of"), ("true", 4, "4 groups of")] {
+        let overlap = format!("parallel.overlap={overlap}");
+        let text = show(&[&mixture[..], &spread, &["--set", &overlap]].concat()).text();
+        let forward = text.split("\n\n").next().unwrap();
+        let all = forward.matches(" over expert by mlp.experts.offsets.all").count();
+        assert_eq!(all, exchanges, "{overlap}: {forward}");
+        let sizes = forward.matches("B if loads are equal").count();
+        assert_eq!(sizes, exchanges, "{overlap}: {forward}");
+        let products = forward.matches(&format!("  4 experts, {products} together at most ")).count();
+        assert_eq!(products, exchanges, "{overlap}: {forward}");
+    }
     let alone = show(&mixture).text();
     assert!(alone.contains("  8 experts, 8 groups of ") && !alone.contains("all_to_all"), "{alone}");
 }
