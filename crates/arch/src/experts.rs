@@ -197,6 +197,15 @@ pub struct ExpertsConfig {
     pub drop: Option<DropChoice>,
     /// Second choices are used at random, with twice their weight as probability (GShard). Left out: the gate's.
     pub random_second: Option<bool>,
+    /// Nodes of a topology-aware gate (FasterMoE), 1: none. They have equal consecutive parts of the experts and take turns at the
+    /// sequences of a batch; in training few tokens of a sequence choose an expert of another node. With two choices by softmax. Left out:
+    /// 1.
+    pub nodes: Option<u64>,
+    /// Consecutive sequences of a batch in a node's turn: where ranks share experts, `train.micro_batch` times those ranks of a node. Left
+    /// out: 1.
+    pub node_sequences: Option<u64>,
+    /// Part of the tokens of a sequence that may leave their node. Left out: 0.14.
+    pub leaving: Option<f64>,
     /// Largest relative noise on the router's input in training (Switch: 0.01). Left out: the gate's.
     pub jitter: Option<f64>,
     /// Width of a feed-forward block beside the experts, which computes every token; 0: none. Left out: the architecture's, else 0.

@@ -10,7 +10,7 @@
 //!
 //! A key that is written replaces what the gate gives.
 
-use crate::config::{ArchError, positive, ranged};
+use crate::config::{ArchError, limits, positive, ranged};
 use crate::experts::{Experts, ExpertsConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -175,6 +175,8 @@ pub struct Gate {
     pub scale: Option<f64>,
     /// Limit on the choices of an expert, in training, and where experts choose.
     pub capacity: Option<Capacity>,
+    /// Limit on the tokens that leave their node, in training.
+    pub nodes: Option<Nodes>,
     /// Largest relative noise on the router's input in training.
     pub jitter: f64,
     /// Tokens of one balance loss.
@@ -190,6 +192,29 @@ pub struct GroupChoice {
     pub count: usize,
     /// Groups that a token may use.
     pub kept: usize,
+}
+
+/// FasterMoE's topology-aware gate: nodes have equal consecutive parts of the experts and take turns at the sequences of a batch, and few
+/// tokens of a sequence choose an expert of another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nodes {
+    /// Nodes.
+    pub count: usize,
+    /// Consecutive sequences of a batch that a node has in its turn: those of a micro-batch of its ranks.
+    pub sequences: usize,
+    /// Part of the tokens of a sequence that may leave their node, in millionths.
+    pub leaving_millionths: u64,
+}
+
+impl Nodes {
+    /// Part of the tokens that FasterMoE lets leave.
+    pub const LEAVING_MILLIONTHS: u64 = 140_000;
+
+    /// Tokens of a sequence of so many that may leave their node.
+    pub fn leaving(&self, tokens: usize) -> usize {
+        let leaving = u128::from(self.leaving_millionths) * tokens as u128 / 1_000_000;
+        usize::try_from(leaving).unwrap_or(usize::MAX)
+    }
 }
 
 impl Gate {
@@ -260,6 +285,32 @@ impl Gate {
                 );
             }
         }
+        if let Some(Nodes { count: nodes, leaving_millionths, .. }) = self.nodes {
+            let of_node = count.checked_div(nodes).unwrap_or(0);
+            if of_node < choices || of_node * nodes != count {
+                return wrong(
+                    "experts.nodes",
+                    format!(
+                        "wanted a divisor of the {count} experts, so that each node has the {choices} of a token or more, found {nodes}"
+                    ),
+                );
+            }
+            if leaving_millionths > 1_000_000 {
+                return wrong(
+                    "experts.leaving",
+                    format!("wanted a part of the tokens, 0 to 1, found {}", leaving_millionths as f64 / 1e6),
+                );
+            }
+            let plain = self.score == ScoreChoice::Softmax && self.is_causal() && !self.bias;
+            if choices != 2 || !plain || self.groups.is_some() {
+                return wrong(
+                    "experts.nodes",
+                    "wanted choices = 2, score = \"softmax\" and chosen_by = \"tokens\", without bias and groups: a token that leaves \
+                     its node has one expert there and one elsewhere; gate = \"top_k\" gives that"
+                        .into(),
+                );
+            }
+        }
         if self.chosen_by == ChosenBy::Experts {
             let bound = self
                 .capacity
@@ -290,6 +341,9 @@ impl Gate {
         config.jitter = Some(self.jitter);
         config.balance_over = Some(self.balance_over);
         config.balance_counts = Some(self.balance_counts);
+        config.nodes = Some(self.nodes.map_or(1, |nodes| nodes.count as u64));
+        config.node_sequences = self.nodes.map(|nodes| nodes.sequences as u64);
+        config.leaving = self.nodes.map(|nodes| nodes.leaving_millionths as f64 / 1e6);
         config.capacity = Some(CapacityChoice::None(NoCapacity::None));
         if let Some(capacity) = self.capacity {
             config.capacity = Some(CapacityChoice::Factor(capacity.factor()));
@@ -397,6 +451,39 @@ impl ExpertsConfig {
                 Some(Capacity { millionths, ..base.capacity.unwrap_or(usual) })
             }
         };
+        let nodes = match self.nodes.unwrap_or(base.nodes.map_or(1, |of| of.count as u64)) {
+            1 => None,
+            nodes => {
+                let count = positive("experts.nodes", Some(nodes), 1, limits::EXPERTS)?;
+                let usual = Nodes { count, sequences: 1, leaving_millionths: Nodes::LEAVING_MILLIONTHS };
+                Some(Nodes { count, ..base.nodes.unwrap_or(usual) })
+            }
+        };
+        let needs = [
+            ("experts.node_sequences", self.node_sequences.is_some()),
+            ("experts.leaving", self.leaving.is_some()),
+        ];
+        if let (None, Some((key, _))) = (nodes, needs.into_iter().find(|(_, written)| *written)) {
+            return wrong(key, "there are no nodes; set experts.nodes, such as 2, or take this out".into());
+        }
+        let nodes = match (nodes, self.leaving.map(|part| (part, millionths(part)))) {
+            (_, Some((part, None))) => {
+                return wrong(
+                    "experts.leaving",
+                    format!("wanted 0 to 1 with at most six decimal places, found {part}"),
+                );
+            }
+            (of, Some((_, Some(leaving_millionths)))) => of.map(|of| Nodes { leaving_millionths, ..of }),
+            (of, None) => of,
+        };
+        let nodes = match nodes {
+            None => None,
+            Some(of) => {
+                let written = self.node_sequences;
+                let sequences = positive("experts.node_sequences", written, of.sequences, 1 << 20)?;
+                Some(Nodes { sequences, ..of })
+            }
+        };
         let needs = [
             ("experts.capacity_sequences", self.capacity_sequences.is_some()),
             ("experts.drop", self.drop.is_some()),
@@ -427,6 +514,7 @@ impl ExpertsConfig {
             chosen_by: self.chosen_by.unwrap_or(base.chosen_by),
             bias: self.bias.unwrap_or(base.bias),
             groups,
+            nodes,
             scale: self.scale.or(base.scale).filter(|scale| *scale != 1.0),
             capacity,
             jitter: self.jitter.unwrap_or(base.jitter),

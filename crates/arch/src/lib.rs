@@ -28,7 +28,7 @@ pub use config::{ArchError, ModelConfig};
 pub use experts::{ExpertCount, ExpertLayers, Experts, ExpertsConfig, LayerRule, SharedExpert};
 pub use gates::{
     BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, ExpertTraining,
-    Gate, GateChoice, GroupChoice, ScoreChoice,
+    Gate, GateChoice, GroupChoice, Nodes, ScoreChoice,
 };
 pub use init::Init;
 pub use model::{MlpKind, Model};

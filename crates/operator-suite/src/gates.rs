@@ -31,14 +31,28 @@ fn routed(
     (t, e, k): (usize, usize, usize),
     (gate, bias): (Gate, Option<&[f32]>),
     limit: Option<Limit>,
+    leaving: Option<usize>,
 ) -> Routed {
     let Inputs { x, router, gate_up, down, dy } = Inputs::new(&mut s, t, e);
     let (logits, probabilities, weights) = (s.mat(t, e), s.mat(t, e), s.mat(t, k));
     let [experts, preferred, rows, kept] = std::array::from_fn(|_| s.index_mat(t, k));
     let (sources, offsets) = (s.index_mat(1, t * k), s.index_mat(1, e + 1));
     let bias = bias.map(|bias| s.values(1, e, bias));
-    let route =
-        Route { logits, bias, probabilities, experts, preferred: Some(preferred), weights, lse: None, gate };
+    let in_node = leaving.map(|leaving| {
+        let counters = s.dropout(0.0, RngKey::new(1, 9, "nodes"), 0).counters;
+        let (nodes, group, turn, here) = (2, t, t, TokenRows::whole(t));
+        KeepInNode { logits, counters, nodes, group, turn, leaving, here, out: s.mat(t, e) }
+    });
+    let route = Route {
+        logits: in_node.map_or(logits, |op| op.out),
+        bias,
+        probabilities,
+        experts,
+        preferred: Some(preferred),
+        weights,
+        lse: None,
+        gate,
+    };
     let plain = Linear {
         x,
         weight: router,
@@ -49,6 +63,7 @@ fn routed(
         out: logits,
     };
     s.launch(&plain.into()).unwrap();
+    in_node.iter().for_each(|op| s.launch(&(*op).into()).unwrap());
     s.launch(&route.into()).unwrap();
     if let Some(Limit { capacity, drop, random }) = limit {
         let golden: Vec<f32> = (1..=t).map(|t| (t as f64 * 0.618_033_988_749_894_9).fract() as f32).collect();
@@ -110,7 +125,7 @@ pub(crate) fn deepseeks_gate_has_the_golden_values(suite: &Suite<'_>) {
     let gate = Gate { score: Score::Sigmoid, renormalise: true, groups: 4, kept: 2, scale: 2.5 };
     let bias: Vec<f32> = (0..8).map(|e| 0.1 * (1.0 + 2.0 * f64::from(e)).sin() as f32).collect();
     for kernels in suite.kernels() {
-        let found = routed(suite.setup(kernels, 2), (10, 8, 3), (gate, Some(&bias)), None);
+        let found = routed(suite.setup(kernels, 2), (10, 8, 3), (gate, Some(&bias)), None, None);
         // The sets of a token in ascending order.
         let sets: Vec<Vec<usize>> = found
             .experts
@@ -145,7 +160,7 @@ pub(crate) fn capacities_have_the_golden_values(suite: &Suite<'_>) {
     for kernels in suite.kernels() {
         let switch = |capacity, drop| {
             let limit = Limit { capacity, drop, random: false };
-            routed(suite.setup(kernels, 2), (12, 4, 1), (Gate::softmax(false), None), Some(limit))
+            routed(suite.setup(kernels, 2), (12, 4, 1), (Gate::softmax(false), None), Some(limit), None)
         };
         for (capacity, drop, gone, dot) in [
             (3, DropRule::Position, vec![6], 0.686_706_228),
@@ -158,7 +173,7 @@ pub(crate) fn capacities_have_the_golden_values(suite: &Suite<'_>) {
         }
         let gshard = |capacity, random| {
             let limit = Limit { capacity, drop: DropRule::Choice, random };
-            routed(suite.setup(kernels, 2), (12, 4, 2), (Gate::softmax(true), None), Some(limit))
+            routed(suite.setup(kernels, 2), (12, 4, 2), (Gate::softmax(true), None), Some(limit), None)
         };
         let half = gshard(3, true);
         assert_eq!(dropped(&half, 2, 0), [6]);
@@ -175,13 +190,48 @@ pub(crate) fn capacities_have_the_golden_values(suite: &Suite<'_>) {
         close(suite, "gshard without random", gshard(6, false).dot, 0.357_976_030);
         // Every expert chooses: all choices of all tokens, of which each expert keeps the best.
         let limit = Limit { capacity: 3, drop: DropRule::Score, random: false };
-        let chosen = routed(suite.setup(kernels, 2), (12, 4, 4), (Gate::softmax(false), None), Some(limit));
+        let chosen =
+            routed(suite.setup(kernels, 2), (12, 4, 4), (Gate::softmax(false), None), Some(limit), None);
         let mut tokens = vec![Vec::new(); 4];
         for (i, _) in chosen.kept.iter().enumerate().filter(|(_, kept)| **kept == 1.0) {
             tokens[chosen.experts[i] as usize].push(i / 4);
         }
         assert_eq!(tokens, [[1, 4, 7], [2, 5, 6], [4, 7, 10], [8, 9, 11]], "{kernels}");
         close(suite, "expert choice", chosen.dot, 0.643_009_580);
+    }
+}
+
+pub(crate) fn the_topology_aware_gate_has_the_golden_values(suite: &Suite<'_>) {
+    let free = [23, 2, 13, 12, 2, 13, 13, 20, 31, 31, 21, 30];
+    let bound = [1, 1, 10, 10, 1, 10, 10, 20, 31, 10, 21, 1];
+    for kernels in suite.kernels() {
+        for (leaving, wanted) in [(3, bound), (12, free)] {
+            let setup = suite.setup(kernels, 2);
+            let found = routed(setup, (12, 4, 2), (Gate::softmax(true), None), None, Some(leaving));
+            let choices: Vec<u32> =
+                found.experts.chunks(2).map(|of| 10 * of[0] as u32 + of[1] as u32).collect();
+            assert_eq!(choices, wanted, "{kernels}, {leaving} may leave");
+            if leaving == 3 {
+                close(suite, "dot", found.dot, 0.764_353_730);
+            }
+        }
+    }
+}
+
+pub(crate) fn tokens_in_their_nodes_are_those_of_the_reference(suite: &Suite<'_>) {
+    for (i, (n, e, nodes, group)) in
+        [(1usize, 1, 1, 1usize), (12, 4, 2, 3), (96, 6, 3, 16), (70, 8, 2, 35)].into_iter().enumerate()
+    {
+        for leaving in [0, 1, group.div_ceil(4), group] {
+            suite.check(&format!("{n} tokens, {e} experts of {nodes} nodes, {leaving} leave"), 0.0, &|s| {
+                let logits = s.strided(n, e, 1 + i);
+                // The counters have half of the number.
+                let counters = s.dropout(0.0, RngKey::new(1, 9, "nodes"), 10 * group as u64).counters;
+                let (here, turn) = (TokenRows { skip: n / 3, ..TokenRows::whole(n) }, 2 * group);
+                let out = s.mat(n - n / 3, e);
+                KeepInNode { logits, counters, nodes, group, turn, leaving, here, out }.into()
+            });
+        }
     }
 }
 
@@ -286,6 +336,18 @@ pub(crate) fn wrong_gates_and_capacities_are_refused(suite: &Suite<'_>) {
         assert!(refused(&mut s, by_score.into()).contains("scores"));
         let beyond = KeepChoices { group: 4, here: TokenRows { skip: 1, ..keep.here }, ..keep };
         assert!(refused(&mut s, beyond.into()).contains("rows 1 to 5 of 4 tokens"));
+        let here = TokenRows::whole(4);
+        let counters = s.dropout(0.0, RngKey::new(1, 9, "nodes"), 0).counters;
+        let out = probabilities;
+        let in_node = KeepInNode { logits, counters, nodes: 2, group: 2, turn: 2, leaving: 1, here, out };
+        for (op, wanted) in [
+            (KeepInNode { nodes: 4, ..in_node }, "nodes that divide 6 experts"),
+            (KeepInNode { group: 3, ..in_node }, "tokens that divide 4"),
+            (KeepInNode { turn: 3, ..in_node }, "a multiple of the 2 of a group"),
+            (KeepInNode { here: TokenRows { skip: 1, ..here }, ..in_node }, "rows 1 to 5 of 4 tokens"),
+        ] {
+            assert!(refused(&mut s, op.into()).contains(wanted));
+        }
         s.backend.write_u32(experts, &[6; 12]).unwrap();
         let e = refused(&mut s, KeepChoices { group: 4, ..keep }.into());
         assert!(e.contains("experts"), "{e}");

@@ -125,6 +125,8 @@ macro_rules! operator_suite {
             gates {
                 deepseeks_gate_has_the_golden_values [route balance_loss count_choices],
                 capacities_have_the_golden_values [keep_choices assign_rows],
+                the_topology_aware_gate_has_the_golden_values [keep_in_node],
+                tokens_in_their_nodes_are_those_of_the_reference [keep_in_node],
                 kept_choices_are_those_of_the_reference [keep_choices random_numbers dropout],
                 jitter_keeps_the_mean [dropout],
                 wrong_gates_and_capacities_are_refused,

@@ -287,6 +287,17 @@ impl Plan {
                 )));
             }
         }
+        let sharing = self.mesh.degree(Axis::Expert);
+        if let Some(nodes) = model.experts.and_then(|experts| experts.gate.nodes).filter(|_| sharing > 1) {
+            let (all, wanted) = (sequences * sharing, nodes.count * nodes.sequences);
+            if all != wanted {
+                return Err(ParallelError::Layout(format!(
+                    "model.experts.nodes = {} with node_sequences = {}: wanted {wanted} sequences in a micro-batch of the ranks that share \
+                     experts, found {all} (train.micro_batch times parallel.experts); set node_sequences to the sequences of a node",
+                    nodes.count, nodes.sequences
+                )));
+            }
+        }
         let checked = self.stream().check(&self.tensor_shard(model, self.coord(0))?, sequences, lengths);
         checked.map_err(|e| match e {
             ModelError::TensorShard(problem) => ParallelError::Layout(problem),

@@ -129,6 +129,9 @@ pub(crate) fn localize(
         (Op::KeepChoices(o), Op::KeepChoices(w)) => {
             o.here.skip = w.here.skip + origin("kept").map_or(0, |(_, first)| first);
         }
+        (Op::KeepInNode(o), Op::KeepInNode(w)) => {
+            o.here.skip = w.here.skip + origin("out").map_or(0, |(_, first)| first);
+        }
         (Op::Embedding(o), Op::Embedding(w)) => {
             o.tensor_shard = origin("table")
                 .filter(|(dim, _)| *dim == 0)

@@ -385,6 +385,7 @@ impl Partition<'_> {
         let inner = match &launch.op {
             Op::Dropout(o) if self.rank.divides_rows_first() => self.inner_rows(o.x),
             Op::KeepChoices(o) if self.rank.divides_rows_first() => self.inner_rows(o.kept),
+            Op::KeepInNode(o) if self.rank.divides_rows_first() => self.inner_rows(o.out),
             _ => RowsPart { parts: 1, index: 0 },
         };
         for op in self.rank.stretches(local, &launch.op, origins, inner) {

@@ -102,9 +102,10 @@ impl Rank {
                 o.mask.queries = self.positions(w.shape.seq, self.index);
             }
             (Op::KeepChoices(o), Op::KeepChoices(w)) => {
-                let positions = self.positions(w.experts.rows, self.index);
-                let count = w.experts.rows / self.degree;
-                o.here = TokenRows { positions, count, skip: inner.index * o.kept.rows };
+                o.here = self.token_rows(w.experts.rows, inner.index * o.kept.rows);
+            }
+            (Op::KeepInNode(o), Op::KeepInNode(w)) => {
+                o.here = self.token_rows(w.logits.rows, inner.index * o.out.rows);
             }
             // Elements are numbered by row. Every n-th row is a row of a matrix with n times as many columns.
             (Op::Dropout(o), Op::Dropout(w)) => {
@@ -135,6 +136,11 @@ impl Rank {
             _ => {}
         }
         vec![op]
+    }
+
+    /// Rows of this rank's part of `tokens` tokens, `skip` of them left out.
+    fn token_rows(&self, tokens: usize, skip: usize) -> TokenRows {
+        TokenRows { positions: self.positions(tokens, self.index), count: tokens / self.degree, skip }
     }
 
     /// Positions that rank `rank` of the axis has of a sequence of `seq`.

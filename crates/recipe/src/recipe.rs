@@ -189,6 +189,15 @@ impl Recipe {
         };
         let plan = Plan::new(&self.parallel, fewest as usize, &model, self.optim.optimizer)
             .map_err(|e| e.to_string())?;
+        if let (0, 2.., Some(nodes)) =
+            (self.train.micro_batch, self.parallel.experts, model.experts.and_then(|of| of.gate.nodes))
+        {
+            return Err(format!(
+                "model.experts.nodes = {} with parallel.experts = {}: wanted train.micro_batch, because the turns of a node are the sequences \
+                 of its ranks; set it to nodes times model.experts.node_sequences over parallel.experts",
+                nodes.count, self.parallel.experts
+            ));
+        }
         let sequences = match self.train.micro_batch {
             // Derived ones are shared, if sequences can be shared at all.
             0 if self.parallel.one_sequence() => 1,

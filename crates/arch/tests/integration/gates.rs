@@ -2,7 +2,7 @@
 
 use bessemer_arch::{
     BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, ExpertCount,
-    Experts, ExpertsConfig, Gate, GateChoice, ModelConfig, ParamRole, ScoreChoice,
+    Experts, ExpertsConfig, Gate, GateChoice, ModelConfig, Nodes, ParamRole, ScoreChoice,
 };
 
 fn config(experts: ExpertsConfig) -> ModelConfig {
@@ -86,6 +86,13 @@ fn written_keys_replace_those_of_a_gate_and_models_keep_theirs() {
         assert_eq!(biased, gate == GateChoice::Deepseek, "{gate:?}");
     }
     assert_eq!(ModelConfig::of(&model).resolve(None).unwrap(), model);
+    let table =
+        ExpertsConfig { nodes: Some(4), node_sequences: Some(2), leaving: Some(0.25), ..Default::default() };
+    let model = config(table).resolve(None).unwrap();
+    let nodes = model.experts.unwrap().gate.nodes.unwrap();
+    assert_eq!(nodes, Nodes { count: 4, sequences: 2, leaving_millionths: 250_000 });
+    assert_eq!([nodes.leaving(3), nodes.leaving(12), nodes.leaving(usize::MAX)], [0, 3, usize::MAX / 4]);
+    assert_eq!(ModelConfig::of(&model).resolve(None).unwrap(), model);
 }
 
 /// `ceil(factor k S / E)` of the decimals that are written: in floating point 1.1 x 10 rounds up to 12.
@@ -149,6 +156,17 @@ fn gates_that_cannot_be_are_refused_by_key() {
             "chosen_by: \"experts\" take the best tokens",
         ),
         (ExpertsConfig { residual: Some(true), ..plain() }, "residual: true without a shared block"),
+        (ExpertsConfig { leaving: Some(0.5), ..plain() }, "leaving: there are no nodes"),
+        (ExpertsConfig { node_sequences: Some(2), ..plain() }, "node_sequences: there are no nodes"),
+        (ExpertsConfig { nodes: Some(3), ..plain() }, "nodes: wanted a divisor of the 8 experts"),
+        (ExpertsConfig { nodes: Some(8), ..plain() }, "nodes: wanted a divisor of the 8 experts"),
+        (ExpertsConfig { nodes: Some(2), leaving: Some(1.5), ..plain() }, "leaving: wanted a part"),
+        (ExpertsConfig { nodes: Some(2), leaving: Some(1e-7), ..plain() }, "leaving: wanted 0 to 1"),
+        (ExpertsConfig { nodes: Some(2), choices: Some(4), ..plain() }, "nodes: wanted choices = 2"),
+        (
+            ExpertsConfig { nodes: Some(2), ..named(GateChoice::Deepseek) },
+            "nodes: wanted choices = 2, score = \"softmax\"",
+        ),
         (
             ExpertsConfig { residual: Some(true), shared: Some(8), shared_gate: Some(true), ..plain() },
             "residual: true beside shared_gate = true",

@@ -27,6 +27,7 @@ mod lion;
 mod log_sums;
 mod loss;
 mod loss_shard;
+mod nodes;
 mod norm;
 mod norm_sums;
 mod quantise;
@@ -70,6 +71,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::NormBackwardOfSums(o) => norm::backward_workspace(&o.into()),
         Op::Rope(o) => rope::workspace(machine, o),
         Op::KeepChoices(o) => capacity::workspace(machine.threads, o),
+        Op::KeepInNode(o) => nodes::workspace(machine.threads, o),
         Op::RouteBackward(o) => route::backward_workspace(machine.threads, o),
         Op::SumSquares(o) => sum_squares::workspace(o),
         Op::Activation(_)
@@ -166,6 +168,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::GroupedLinearBackwardInput(o) => return grouped::backward_input(ctx, o),
         Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight(ctx, o),
         Op::KeepChoices(o) => return capacity::keep(ctx, o),
+        Op::KeepInNode(o) => nodes::keep(ctx, o),
         Op::Linear(o) => linear::forward(ctx, o),
         Op::LinearBackwardInput(o) => linear::backward_input(ctx, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight(ctx, o),
@@ -239,6 +242,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::GroupedLinearBackwardInput(o) => return grouped::backward_input_reference(arena, o),
         Op::GroupedLinearBackwardWeight(o) => return grouped::backward_weight_reference(arena, o),
         Op::KeepChoices(o) => return capacity::keep_reference(arena, o),
+        Op::KeepInNode(o) => nodes::reference(arena, o),
         Op::Linear(o) => linear::forward_reference(arena, o),
         Op::LinearBackwardInput(o) => linear::backward_input_reference(arena, o),
         Op::LinearBackwardWeight(o) => linear::backward_weight_reference(arena, o),

@@ -93,7 +93,7 @@ impl Kernel for Sigmoid<'_> {
 }
 
 /// Whether expert `a` with key `x` comes before expert `b` with key `y`.
-fn precedes((a, x): (usize, f32), (b, y): (usize, f32)) -> bool {
+pub(super) fn precedes((a, x): (usize, f32), (b, y): (usize, f32)) -> bool {
     match (x.is_nan(), y.is_nan()) {
         (false, false) => x > y || (x == y && a < b),
         (x_nan, y_nan) => y_nan && (!x_nan || a < b),

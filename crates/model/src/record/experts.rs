@@ -4,6 +4,7 @@
 //! |---|---|
 //! | noise on the router's input, if the gate has any (training) | dropout |
 //! | router logits, f32 whatever the type of the activations | linear |
+//! | experts of other nodes closed to most tokens, if the gate has nodes (training) | keep_in_node |
 //! | scores, choices, weights | route |
 //! | loads of a sequence, and the losses that balance them (training) | count_choices, balance_loss |
 //! | choices that are kept, if experts have a capacity (training, or where experts choose) | random_numbers, keep_choices |
@@ -24,8 +25,9 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{
     AssignRows, BalanceLoss, BalanceTerm, CombineRows, CombineRowsBackward, Copy, CountChoices, Dispatch,
     DispatchBackward, DropRule, Dropout, DropoutMask, Gate, Gated, GatedBackward, GroupedLinear,
-    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, KeepChoices, Linear, LinearBackwardInput, Noise,
-    RandomNumbers, RandomSecond, Route, RouteBackward, Score, TokenRows, TokenSpan,
+    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, KeepChoices, KeepInNode, Linear,
+    LinearBackwardInput, Noise, RandomNumbers, RandomSecond, Route, RouteBackward, Score, TokenRows,
+    TokenSpan,
 };
 use bessemer_units::DType;
 
@@ -145,10 +147,35 @@ impl Writer<'_> {
         dst
     }
 
-    /// The capacity of experts in the passes that are recorded: backward and forward ones of training have one, others where experts choose.
+    /// Whether the passes that are recorded, backward and forward ones of training, limit the choices of tokens.
+    fn limits(&self) -> bool {
+        self.recording.train && self.recorder.phase() != Phase::Score
+    }
+
+    /// The capacity of experts in the passes that are recorded: those of training have one, others where experts choose.
     fn capacity(&self, experts: Experts) -> Option<Capacity> {
-        let limits = self.recording.train && self.recorder.phase() != Phase::Score;
-        experts.gate.capacity.filter(|_| limits || !experts.gate.is_causal())
+        experts.gate.capacity.filter(|_| self.limits() || !experts.gate.is_causal())
+    }
+
+    /// The logits by which tokens choose. Those of closed experts have no gradient, because their probabilities are 0.
+    fn open_logits(&mut self, experts: Experts, logits: View) -> View {
+        let Some(nodes) = experts.gate.nodes.filter(|_| self.limits()) else { return logits };
+        let dims = [Dim::plain(self.n()), Dim::plain(experts.count)];
+        let out = self.value("logits.open", DType::F32, dims);
+        let out = self.recorder.residual(out);
+        let group = self.recording.seq;
+        let counters = self.mask("mlp.experts.node", group).counters;
+        self.recorder.launch(KeepInNode {
+            logits,
+            counters,
+            nodes: nodes.count,
+            group,
+            turn: nodes.sequences * group,
+            leaving: nodes.leaving(group),
+            here: TokenRows::whole(self.n()),
+            out,
+        });
+        out
     }
 
     /// The choices that are kept.
@@ -182,7 +209,7 @@ impl Writer<'_> {
     /// Noise on a value of the router's rows in f32, in training: on what the router reads and on its gradient alike.
     fn jitter(&mut self, experts: Experts, name: &str, x: View) -> View {
         let p = experts.gate.jitter as f32;
-        if p == 0.0 || !self.recording.train || self.recorder.phase() == Phase::Score {
+        if p == 0.0 || !self.limits() {
             return x;
         }
         let (n, global_cols) = (self.n(), self.model().width);
@@ -254,6 +281,7 @@ impl Writer<'_> {
         self.recorder.launch(product);
         let (gate, chosen) = (gate(experts), routed.experts);
         let bias = self.parameter("mlp.router.correction");
+        let logits = self.open_logits(experts, logits);
         self.recorder.launch(Route {
             logits,
             bias,

@@ -353,6 +353,9 @@ fn experts(m: &mut Maker) {
             },
         );
     }
+    let (here, out) = (TokenRows::whole(n), m.normal(n, e));
+    let (nodes, group, turn, leaving) = (2, n / 2, n / 2, 1);
+    m.case("", KeepInNode { logits: scores, counters, nodes, group, turn, leaving, here, out });
     let counts = m.index_mat(b, e, |_| 0);
     m.case("", CountChoices { experts, span: TokenSpan::whole(n / b), counts });
     let groups = m.index_mat(1, 3, |_| 0);

@@ -145,6 +145,7 @@ fn local_fields(op: &Op, name: &str, Part { start, size, .. }: Part) -> Op {
         Op::CountChoices(o) if name == "n" => o.span.first += start,
         Op::RouteBackward(o) if name == "n" => o.span.first += start,
         Op::KeepChoices(o) if name == "n" => o.here.skip += start,
+        Op::KeepInNode(o) if name == "n" => o.here.skip += start,
         Op::LogitSums(o) if name == "v" => shard(&mut o.tensor_shard),
         Op::LinearCrossEntropyShard(o) if name == "v" => shard(&mut o.tensor_shard),
         Op::Dropout(o) => {

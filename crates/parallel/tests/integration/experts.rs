@@ -5,7 +5,7 @@
 use crate::pipelines::{Layout, check, model, pipelined, single, train};
 use bessemer_arch::{
     Annotations, BalanceCounts, BalanceOver, BalanceRule, Capacity, ChosenBy, DropChoice, ExpertLayers,
-    Experts, Gate, GroupChoice, LayerRule, Model, ParamLayout, QkNormSpan, ScoreChoice, SharedExpert,
+    Experts, Gate, GroupChoice, LayerRule, Model, Nodes, ParamLayout, QkNormSpan, ScoreChoice, SharedExpert,
 };
 use bessemer_collectives::{Communicator, Ledger, NullCommunicator};
 use bessemer_fixture::{SEQ, Text};
@@ -163,6 +163,7 @@ pub(crate) fn gates() -> Vec<(&'static str, Model)> {
         capacity: capacity(1_000_000, DropChoice::Score, false),
         ..base
     };
+    let two_nodes = Nodes { count: 2, sequences: 2, leaving_millionths: 140_000 };
     let mixed = Some(SharedExpert { width: 8, gate: false, mixed: true });
     let with = |experts| {
         let model = Model { experts, ..mixture(true) };
@@ -183,6 +184,7 @@ pub(crate) fn gates() -> Vec<(&'static str, Model)> {
         ("deepseek", with(of(deepseek))),
         ("balance over a batch", with(of(batch))),
         ("expert choice", with(raw(2, choosing))),
+        ("two nodes", with(of(Gate { nodes: Some(two_nodes), ..base }))),
         ("residual", Model { shared_expert: mixed, ..with(raw(1, base)) }),
         ("pyramid", pyramid),
     ]

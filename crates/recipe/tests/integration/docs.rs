@@ -284,6 +284,43 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "model.experts.nodes",
+        "1 to 16384; a divisor of `count`, with 2 experts of a node or more",
+        &["1 model.architecture=llama", "4 model.architecture=llama"],
+        &[
+            "0 model.architecture=llama",
+            "3 model.architecture=llama",
+            "8 model.architecture=llama",
+            "2 model.architecture=llama model.experts.gate=switch",
+        ],
+    ),
+    (
+        "model.experts.node_sequences",
+        "1 to 2^20, with `nodes`; with `parallel.experts` the sequences of a micro-batch of those ranks over `nodes`",
+        &[
+            "1 model.architecture=llama model.experts.nodes=2",
+            "1048576 model.architecture=llama model.experts.nodes=2",
+        ],
+        &[
+            "0 model.architecture=llama model.experts.nodes=2",
+            "1048577 model.architecture=llama model.experts.nodes=2",
+            "2 model.architecture=llama",
+        ],
+    ),
+    (
+        "model.experts.leaving",
+        "0 to 1 with six decimal places, with `nodes`",
+        &[
+            "0 model.architecture=llama model.experts.nodes=2",
+            "1 model.architecture=llama model.experts.nodes=2",
+        ],
+        &[
+            "-0.1 model.architecture=llama model.experts.nodes=2",
+            "1.1 model.architecture=llama model.experts.nodes=2",
+            "0.5 model.architecture=llama",
+        ],
+    ),
+    (
         "model.experts.jitter",
         "0 to 0.5",
         &["0 model.architecture=llama", "0.5 model.architecture=llama"],

@@ -83,6 +83,28 @@ impl TokenRows {
         let row = number.checked_sub(self.skip).filter(|row| *row < rows)?;
         (number < self.count && self.positions.at(number, self.count) == token).then_some(row)
     }
+
+    /// Errors unless `rows` rows are some of `tokens` tokens.
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        operand: &'static str,
+        tokens: usize,
+        rows: usize,
+    ) -> Result<(), TensorError> {
+        let TokenRows { positions, count, skip } = *self;
+        let wrong = |wanted, found| Err(TensorError::Shape { op, operand, wanted, found });
+        if let Some(wanted) = positions.problem(count) {
+            return wrong(wanted, format!("{positions:?}"));
+        }
+        let last = count.checked_sub(1).map_or(0, |last| positions.at(last, count) + 1);
+        if last > tokens || skip.checked_add(rows).is_none_or(|end| end > count) {
+            let found =
+                format!("rows {skip} to {} of {count} tokens up to token {last}", skip.saturating_add(rows));
+            return wrong(format!("some of {tokens} tokens, with a row each"), found);
+        }
+        Ok(())
+    }
 }
 
 /// `kept[i, s] = 1` where expert `experts[t, s]` takes the choice of token t, row i of `here`, of each group of consecutive tokens at most
@@ -160,16 +182,7 @@ impl Describe for KeepChoices {
                 format!("{} of {n}", self.group),
             );
         }
-        let TokenRows { positions, count, skip } = self.here;
-        if let Some(wanted) = positions.problem(count) {
-            return wrong("here", &wanted, format!("{positions:?}"));
-        }
-        let last = count.checked_sub(1).map_or(0, |last| positions.at(last, count) + 1);
-        if last > n || skip.checked_add(self.kept.rows).is_none_or(|end| end > count) {
-            let found =
-                format!("rows {skip} to {} of {count} tokens up to token {last}", skip + self.kept.rows);
-            return wrong("here", &format!("some of {n} tokens, with a row of kept each"), found);
-        }
+        self.here.check(Self::NAME, "here", n, self.kept.rows)?;
         match (&self.scores, self.drop) {
             (Some(scores), _) => expect_shape(Self::NAME, "scores", scores, n, self.count),
             (None, DropRule::Score) => wrong("scores", "the scores that the rule reads", "none".into()),

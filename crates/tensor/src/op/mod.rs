@@ -23,6 +23,7 @@ mod log_sums;
 mod loss;
 mod loss_shard;
 mod matrix;
+mod nodes;
 mod norm;
 mod norm_sums;
 mod optimizer;
@@ -57,6 +58,7 @@ pub use log_sums::CombineLogSums;
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward, Teacher};
 pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
+pub use nodes::KeepInNode;
 pub use norm::{Norm, NormBackward, NormKind};
 pub use norm_sums::{NormBackwardOfSums, NormGradientSums, NormOfSums, RowSums, RowTerm};
 pub use optimizer::{AdamW, Lion, Sgd, SumSquares};
@@ -234,6 +236,7 @@ ops!(
     GroupedLinearBackwardInput,
     GroupedLinearBackwardWeight,
     KeepChoices,
+    KeepInNode,
     Linear,
     LinearBackwardInput,
     LinearBackwardWeight,

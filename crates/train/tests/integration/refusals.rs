@@ -27,6 +27,15 @@ fn a_recipe_refuses_layouts_that_its_model_and_batch_cannot_have() {
     let by = |method: &'static str| ["parallel.context=8", method];
     let grid = ["parallel.tensor={ grid = [2, 2] }"];
     for (sets, words) in [
+        // Nodes of experts.
+        (
+            of(&[&["model.experts.nodes=2", "parallel.experts=2"]]),
+            "model.experts.nodes = 2 with parallel.experts = 2: wanted train.micro_batch",
+        ),
+        (
+            of(&[&["model.experts.nodes=2", "parallel.experts=2", "train.micro_batch=2"]]),
+            "model.experts.nodes = 2 with node_sequences = 1: wanted 2 sequences in a micro-batch of the ranks that share experts, found 4",
+        ),
         // Rows that a line shards.
         (
             of(&[&lines, &odd]),
