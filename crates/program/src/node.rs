@@ -536,3 +536,30 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_have_the_rows_of_every_pair_of_ranks_once() {
+        for ranks in 1..18 {
+            for of in 1..=ranks {
+                let mut met = vec![0; ranks * ranks];
+                for piece in (0..of).map(|number| ExchangePiece { number, of }) {
+                    for tokens in 0..ranks {
+                        for owner in piece.experts(ranks, tokens) {
+                            assert!(
+                                piece.sources(ranks, owner).contains(&tokens),
+                                "{piece:?} of {ranks} ranks"
+                            );
+                            met[tokens * ranks + owner] += 1;
+                            assert!(!piece.is_local(ranks) || tokens == owner);
+                        }
+                    }
+                }
+                assert!(met.iter().all(|count| *count == 1), "{of} pieces of {ranks} ranks: {met:?}");
+            }
+        }
+    }
+}

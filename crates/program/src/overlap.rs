@@ -14,7 +14,7 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::Op;
 use std::ops::Range;
 
-/// Pieces of a product.
+/// Pieces of a product, and most of an exchange of rows.
 pub(crate) const PIECES: usize = 4;
 /// Least rows of a piece.
 pub const LEAST_ROWS: usize = 32;

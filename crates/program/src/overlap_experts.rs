@@ -8,8 +8,8 @@
 //! device    S0 C0 shadows R0 C1 .. C2 .. C3  weight gradients, what else needs no results
 //! ```
 //! S sends rows to their experts, C is the operators of experts on what has come, R sends results back; number 0 are the own rows. Gradients of
-//! the experts' matrices follow, each of all rows. Operators that need neither wait for nothing: those on rows for shadows run before the
-//! first wait for rows, later ones before the first wait for results.
+//! the experts' matrices follow, each of all rows. Operators on rows for shadows run before the first wait for rows; later ones that need no
+//! results run before the wait for results.
 //!
 //! Bits are unchanged: a row's values do not depend on the rows beside it, and sums over rows are not cut. Exchanges whose groups have fewer
 //! than [`LEAST_ROWS`] rows, if all experts have as many, stay whole: the matrices of all experts are read once for each piece.

@@ -602,6 +602,28 @@ fn exchanges_in_pieces_change_no_bit() {
     }
 }
 
+/// With more ranks than pieces neighbours are a block, and blocks may have different numbers of ranks.
+#[test]
+fn exchanges_between_blocks_of_ranks_change_no_bit() {
+    for ranks in [6, 8] {
+        let model = Model { experts: Some(Experts::top_k([ranks, 2, 8], true)), ..mixture(true) };
+        let of = |overlap| {
+            let config = ParallelConfig { experts: ranks as u64, overlap, ..ParallelConfig::default() };
+            on_ranks(&model, &config, (ranks, 16 * ranks), |cpu, worker, _| {
+                assert_eq!(pieces(worker) > 0, overlap);
+                gradients(cpu, worker, 16 * ranks)
+            })
+        };
+        for (found, wanted) in of(true).into_iter().zip(of(false)) {
+            assert_eq!(found.0.to_bits(), wanted.0.to_bits(), "{ranks} ranks");
+            for (name, values) in &found.1 {
+                let equal = values.iter().zip(&wanted.1[name]).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(equal, "{ranks} ranks: {name}");
+            }
+        }
+    }
+}
+
 /// One long sequence.
 struct Long<'a>(&'a [u32]);
 
