@@ -78,7 +78,8 @@ fn a_layer_of_experts_is_printed_with_its_exchanges() {
         let all = forward.matches(" over expert by mlp.experts.offsets.all").count();
         assert_eq!(all, exchanges, "{overlap}: {forward}");
         let sizes = forward.matches("B if loads are equal").count();
-        assert_eq!(sizes, exchanges, "{overlap}: {forward}");
+        // Rows of a rank for its own experts send nothing.
+        assert_eq!(sizes, 2, "{overlap}: {forward}");
         let products = forward.matches(&format!("  4 experts, {products} together at most ")).count();
         assert_eq!(products, exchanges, "{overlap}: {forward}");
     }
