@@ -16,8 +16,7 @@
 //! instead of windows, in micro-batches of a few lengths. [`EvaluationWindows`] covers a split in
 //! reading order, every token exactly once.
 //!
-//! A [`Batch`] also says where documents begin inside a window (segments and positions), which is what masking
-//! attention between documents needs. A warm batch allocates nothing.
+//! A warm [`Batch`] allocates nothing. A [`Prefetcher`] fills batches on threads of its own before they are wanted.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
@@ -28,6 +27,7 @@ mod evaluation;
 mod mixing;
 mod mixture;
 mod order;
+mod prefetch;
 mod state;
 mod training;
 
@@ -42,5 +42,8 @@ pub use mixture::{
     wanted_samples,
 };
 pub use order::{ORDER_VERSION, Permutation};
+pub use prefetch::{
+    BatchReader, BatchRequest, BatchRequests, MOST_BATCHES_AHEAD, PrefetchConfig, PrefetchShape, Prefetcher,
+};
 pub use state::{LoaderState, MixtureShare, OrderDifference, OrderOrigin};
 pub use training::Loader;

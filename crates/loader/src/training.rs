@@ -286,12 +286,11 @@ impl Loader {
             let counter = first_sample + i as u64;
             let (component, number) = self.turn(counter);
             let sample = self.locate(counter, component, number, &mut order);
-            let mut row = out.row(i);
+            let row = out.row(i);
             let last = self.seq_len - 1;
             self.set.read(sample.token, row.inputs)?;
             row.targets[..last].copy_from_slice(&row.inputs[1..]);
             self.set.read(sample.token + self.seq_len as u64, &mut row.targets[last..])?;
-            row.mark_documents(&self.set, 0, self.seq_len, sample.token, 0)?;
             out.samples.push(sample);
         }
         out.scored = (n * self.seq_len) as u64;

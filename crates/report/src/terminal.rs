@@ -245,6 +245,7 @@ mod tests {
             memory_bytes: Some(1300 << 20),
             seconds: 0.66,
             data_seconds: None,
+            data_bytes: None,
             eta_s: Some(252.0),
         }
     }

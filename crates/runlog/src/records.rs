@@ -293,6 +293,9 @@ pub struct Step {
     /// Of these, how long the step waited for data.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub data_seconds: Option<f64>,
+    /// Bytes that the process has read from the training split since the step before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_bytes: Option<u64>,
     /// Expected time until the last step.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,

@@ -159,6 +159,11 @@ impl ShardReader {
         self.layout.file_bytes as u64
     }
 
+    /// Bytes that were read of the file since it was opened, with those of opening it.
+    pub fn bytes_read(&self) -> u64 {
+        self.file.bytes_read()
+    }
+
     /// The checksum of the whole file: a root over header, index and block checksums, held by the trailer.
     pub fn checksum(&self) -> u64 {
         self.checksum

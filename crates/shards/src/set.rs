@@ -151,6 +151,11 @@ impl ShardSet {
         Ok(())
     }
 
+    /// Bytes that were read of the files since the set was opened, with those of opening it.
+    pub fn bytes_read(&self) -> u64 {
+        self.files.iter().map(ShardReader::bytes_read).sum()
+    }
+
     /// Copies the tokens from `start` on into `out`, across files. Verifies each block on its first touch. Does
     /// not allocate.
     ///

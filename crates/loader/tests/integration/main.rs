@@ -6,5 +6,6 @@ mod documents;
 mod evaluation;
 mod mixture;
 mod order;
+mod prefetch;
 mod support;
 mod training;

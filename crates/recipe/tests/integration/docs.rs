@@ -648,6 +648,8 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.memory_limit", "0 or more", &["0", "2.5"], &["-1"]),
     ("parallel.planned.ranks", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
+    ("loader.prefetch", "a size", &["\"0\"", "\"64 MiB\"", "\"1B\""], &["\"\"", "lots", "-1MiB", "5"]),
+    ("loader.threads", "1 to 64", &["1", "64"], &["0", "65"]),
     (
         "optim.state",
         "in 8 bits only with `adamw` and `optim.eps` of at least 1e-12",

@@ -145,6 +145,7 @@ fn hostile_records() -> Vec<Record> {
                 memory_bytes: Some(u64::MAX),
                 seconds: *x,
                 data_seconds: Some(*x),
+                data_bytes: Some(4096),
                 eta_s: Some(*x),
             }
             .into(),

@@ -19,6 +19,7 @@ fn step(step: u64) -> Step {
         memory_bytes: Some(1 << 30),
         seconds: 0.3,
         data_seconds: None,
+        data_bytes: step.is_multiple_of(2).then_some(step << 20),
         eta_s: Some(60.0),
     }
 }

@@ -18,6 +18,7 @@ mod memory_copies;
 mod mixture;
 mod place;
 mod power_cuts;
+mod prefetch;
 mod ranks;
 mod reading;
 mod refusals;
