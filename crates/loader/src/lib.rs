@@ -24,6 +24,7 @@ mod config;
 mod documents;
 mod error;
 mod evaluation;
+mod grouped;
 mod mixing;
 mod mixture;
 mod order;
@@ -32,10 +33,11 @@ mod state;
 mod training;
 
 pub use batch::{Batch, IGNORED, Sample};
-pub use config::LoaderConfig;
+pub use config::{LoaderConfig, OrderKind};
 pub use documents::DocumentConfig;
 pub use error::LoadError;
 pub use evaluation::EvaluationWindows;
+pub use grouped::{EpochOrder, Grouping};
 pub use mixing::{MOST_COMPONENTS, Mixture, Share, Taken};
 pub use mixture::{
     Blend, blend, capped_weights, effective_epochs, exhaustive_blend, normalised, temperature_weights,

@@ -4,6 +4,7 @@
 
 mod documents;
 mod evaluation;
+mod grouped;
 mod mixture;
 mod order;
 mod prefetch;

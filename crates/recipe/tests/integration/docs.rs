@@ -648,7 +648,15 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.memory_limit", "0 or more", &["0", "2.5"], &["-1"]),
     ("parallel.planned.ranks", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
-    ("loader.prefetch", "a size", &["\"0\"", "\"64 MiB\"", "\"1B\""], &["\"\"", "lots", "-1MiB", "5"]),
+    (
+        "loader.order",
+        "grouped with `shuffle`, without documents",
+        &["uniform", "grouped"],
+        &["blocks", "grouped loader.shuffle=false", "grouped train.lengths=padded"],
+    ),
+    ("loader.block", "a size up to `group`", &["\"64 KiB\"", "1B"], &["0", "lots", "512MiB"]),
+    ("loader.group", "a size of at least `block`", &["8MiB", "\"2 TiB\""], &["7MiB", "lots"]),
+    ("loader.prefetch", "a size", &["\"0\"", "\"64 MiB\"", "\"1B\""], &["\"\"", "lots", "-1MiB"]),
     ("loader.threads", "1 to 64", &["1", "64"], &["0", "65"]),
     (
         "optim.state",

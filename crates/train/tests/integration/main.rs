@@ -10,6 +10,7 @@ mod device;
 mod divergence;
 mod expert_loads;
 mod gates;
+mod grouped;
 mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
