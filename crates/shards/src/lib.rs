@@ -6,7 +6,8 @@
 //! crate specifies the format byte by byte.
 //!
 //! - [`ShardWriter`] writes one file: temporary name, fsync, rename, fsync of the directory.
-//! - [`ShardReader`] reads one file: header, trailer and index are verified on open, token blocks on first touch.
+//! - [`ShardReader`] reads one file: header, trailer and checksums are verified on open, token blocks and pieces of the document index on first
+//!   touch.
 //! - [`ShardSetWriter`] and [`ShardSet`] hold one split (train, validation) in several files, listed by a
 //!   `shards.json` that is written last: its presence means that the split is complete.
 //!

@@ -1,7 +1,7 @@
 //! Reading one shard file at positions.
 
 use crate::file::ShardFile;
-use crate::format::{self, Header, Layout, u64_at};
+use crate::format::{self, Header, INDEX_PIECE, Layout, Section, u64_at};
 use crate::{DocumentId, Part, ShardError, ShardMeta};
 use bessemer_durable::ConfinedDir;
 use std::ops::Range;
@@ -25,19 +25,44 @@ pub struct Document {
 
 /// A shard file, read at positions. Can be shared between threads.
 ///
-/// Opening verifies header, trailer and index, which costs a pass over the index (32 bytes a document). A block
-/// of token data is verified when it is first touched; [`ShardReader::verify`] does all of them.
+/// Opening verifies header, trailer and the checksums of what follows, which are 8 bytes a MiB of tokens and 8 bytes for 2048 documents. A block of
+/// token data, and a piece of 64 KiB of the document index, is verified when it is first touched; [`ShardReader::verify`] does all of
+/// them. Files of version 1 have one checksum for the whole index: opening costs a pass over it (32 bytes a document).
 #[derive(Debug)]
 pub struct ShardReader {
     file: ShardFile,
     header: Header,
     layout: Layout,
     checksum: u64,
-    /// Where every [`MARKED`]th document ends, so that finding one takes a single read.
-    marks: Vec<u64>,
-    /// One bit a block: set once its checksum was found right. Two threads may both verify a block; neither
-    /// reads it unverified.
-    verified: Vec<AtomicU64>,
+    index: DocumentIndex,
+    verified: Verified,
+}
+
+/// How documents are found.
+#[derive(Debug)]
+enum DocumentIndex {
+    /// Version 1, verified when the file was opened: where every [`MARKED`]th document ends, so that finding one takes a single read.
+    Marks(Vec<u64>),
+    /// Later versions, verified piece by piece.
+    Pieces { verified: Verified, further: Vec<Section> },
+}
+
+/// One bit a block: set once its checksum was found right. Two threads may both verify a block; neither reads it unverified.
+#[derive(Debug)]
+struct Verified(Vec<AtomicU64>);
+
+impl Verified {
+    fn none_of(blocks: usize) -> Verified {
+        Verified((0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn has(&self, number: usize) -> bool {
+        self.0[number / 64].load(Ordering::Acquire) >> (number % 64) & 1 != 0
+    }
+
+    fn note(&self, number: usize) {
+        self.0[number / 64].fetch_or(1 << (number % 64), Ordering::Release);
+    }
 }
 
 impl ShardReader {
@@ -66,26 +91,74 @@ impl ShardReader {
         if found < wanted {
             return Err(ShardError::Truncated { path: file.path().to_owned(), wanted, found });
         }
-        if found > wanted {
+        if found > wanted && header.version == 1 {
             return Err(ShardError::TooLong { path: file.path().to_owned(), wanted, found });
         }
-        let checksum = check_ends(&file, &header, &layout)?;
-        let verified = (0..layout.blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let mut reader = ShardReader { file, header, layout, checksum, marks: Vec::new(), verified };
-        reader.marks = reader.check_index()?;
+        let Ends { checksum, further } = check_ends(&file, &header, &layout)?;
+        let index = match header.version {
+            1 => DocumentIndex::Marks(Vec::new()),
+            _ => {
+                let pieces = (layout.sections_end - layout.index_sums) / 8;
+                DocumentIndex::Pieces { verified: Verified::none_of(pieces), further }
+            }
+        };
+        let verified = Verified::none_of(layout.blocks);
+        let mut reader = ShardReader { file, header, layout, checksum, index, verified };
+        match reader.header.version {
+            1 => reader.index = DocumentIndex::Marks(reader.check_index()?),
+            _ => reader.check_last_end()?,
+        }
         Ok(reader)
     }
 
-    /// The index is what a writer wrote (its checksum was right); this refuses a writer's nonsense. Returns the marks.
+    /// The documents hold all tokens. (That ends never go back is found where they are read.)
+    fn check_last_end(&self) -> Result<(), ShardError> {
+        let tokens = self.header.tokens;
+        let last = match self.header.documents {
+            0 => 0,
+            documents => self.end_of(documents - 1)?,
+        };
+        if last == tokens {
+            return Ok(());
+        }
+        let what = format!("the documents hold {last} tokens, the header states {tokens}");
+        Err(ShardError::malformed(self.path(), self.layout.index_sums.min(self.layout.text_bytes), what))
+    }
+
+    /// Fills `buffer` from byte `at` of the document index, of which each piece is verified on its first touch.
+    fn read_index(&self, at: usize, buffer: &mut [u8]) -> Result<(), ShardError> {
+        if let DocumentIndex::Pieces { verified, .. } = &self.index {
+            let (first, last) = (at - self.layout.ends, at + buffer.len().max(1) - 1 - self.layout.ends);
+            for piece in first / INDEX_PIECE..=last / INDEX_PIECE {
+                if !verified.has(piece) {
+                    self.verify_piece(piece)?;
+                    verified.note(piece);
+                }
+            }
+        }
+        self.file.read_at(at, buffer)
+    }
+
+    fn verify_piece(&self, piece: usize) -> Result<(), ShardError> {
+        let start = self.layout.ends + piece * INDEX_PIECE;
+        let end = (start + INDEX_PIECE).min(self.layout.index_sums);
+        let wanted = self.file.u64_at(self.layout.index_sums + 8 * piece)?;
+        let part = Part::Section { start: start as u64, end: end as u64 };
+        format::same_sum(self.path(), part, wanted, self.file.sum(start, end)?)
+    }
+
+    /// The token one past document `i` of the file.
+    fn end_of(&self, i: u64) -> Result<u64, ShardError> {
+        let mut end = [0; 8];
+        self.read_index(self.layout.ends + 8 * i as usize, &mut end)?;
+        Ok(u64::from_le_bytes(end))
+    }
+
+    /// The index is what a writer wrote (its checksums were right); this refuses a writer's nonsense. Returns the marks.
     fn check_index(&self) -> Result<Vec<u64>, ShardError> {
         let wrong = |at: usize, what: String| ShardError::malformed(self.path(), at, what);
         let layout = &self.layout;
-        self.file.pieces(layout.data_end, layout.block_sums, |_, bytes| {
-            match bytes.iter().any(|&b| b != 0) {
-                true => Err(wrong(layout.data_end, "wanted zeros between tokens and index".into())),
-                false => Ok(()),
-            }
-        })?;
+        check_padding(&self.file, layout)?;
         let (mut last, mut document, mut marks) = (0, 0, Vec::new());
         self.file.pieces(layout.ends, layout.text_bytes, |at, bytes| {
             for (i, end) in bytes.chunks_exact(8).enumerate() {
@@ -156,7 +229,7 @@ impl ShardReader {
 
     /// Length of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
-        self.layout.file_bytes as u64
+        self.file.bytes()
     }
 
     /// Bytes that were read of the file since it was opened, with those of opening it.
@@ -186,7 +259,7 @@ impl ShardReader {
         let (first, last) = (start as usize * width, end as usize * width);
         let block = self.header.block_bytes as usize;
         for number in first / block..=(last - 1) / block {
-            if self.verified[number / 64].load(Ordering::Acquire) >> (number % 64) & 1 == 0 {
+            if !self.verified.has(number) {
                 self.verify_block(number)?;
             }
         }
@@ -199,13 +272,22 @@ impl ShardReader {
         })
     }
 
-    /// Verifies every block of token data, also those verified before: the whole file is read. Header, trailer
-    /// and index were verified on open and are verified again.
+    /// Verifies every byte of the file, also what was verified before.
     ///
     /// # Errors
     /// The first damaged part.
     pub fn verify(&self) -> Result<(), ShardError> {
         check_ends(&self.file, &self.header, &self.layout)?;
+        if let DocumentIndex::Pieces { further, .. } = &self.index {
+            (0..(self.layout.sections_end - self.layout.index_sums) / 8)
+                .try_for_each(|piece| self.verify_piece(piece))?;
+            for section in further {
+                let (start, end) = (section.start, section.start + section.bytes);
+                let part = Part::Section { start: start as u64, end: end as u64 };
+                format::same_sum(self.path(), part, section.sum, self.file.sum(start, end)?)?;
+            }
+            self.check_index()?;
+        }
         (0..self.layout.blocks).try_for_each(|number| self.verify_block(number))
     }
 
@@ -242,7 +324,7 @@ impl ShardReader {
             let what = format!("token {found} is outside the vocabulary of {vocab_size} tokens");
             return Err(ShardError::malformed(self.path(), at, what));
         }
-        self.verified[number / 64].fetch_or(1 << (number % 64), Ordering::Release);
+        self.verified.note(number);
         Ok(())
     }
 
@@ -256,10 +338,18 @@ impl ShardReader {
         }
         let mut ends = [0; 16];
         match i {
-            0 => self.file.read_at(self.layout.ends, &mut ends[8..])?,
-            _ => self.file.read_at(self.layout.ends + 8 * (i - 1) as usize, &mut ends)?,
+            0 => self.read_index(self.layout.ends, &mut ends[8..])?,
+            _ => self.read_index(self.layout.ends + 8 * (i - 1) as usize, &mut ends)?,
         }
-        Ok(Some(u64_at(&ends, 0)..u64_at(&ends, 8)))
+        let (start, end) = (u64_at(&ends, 0), u64_at(&ends, 8));
+        if start > end || end > self.header.tokens {
+            let what = format!(
+                "document {i} is at tokens {start}..{end} of {}, before it begins or outside of the file",
+                self.header.tokens
+            );
+            return Err(ShardError::malformed(self.path(), self.layout.ends + 8 * i as usize, what));
+        }
+        Ok(Some(start..end))
     }
 
     /// Document `i` of the file, from 0; `None` past the last.
@@ -269,12 +359,10 @@ impl ShardReader {
     pub fn document(&self, i: u64) -> Result<Option<Document>, ShardError> {
         let Some(tokens) = self.document_tokens(i)? else { return Ok(None) };
         let mut id = [0; 16];
-        self.file.read_at(self.layout.ids + 16 * i as usize, &mut id)?;
-        Ok(Some(Document {
-            id,
-            tokens,
-            text_bytes: self.file.u64_at(self.layout.text_bytes + 8 * i as usize)?,
-        }))
+        self.read_index(self.layout.ids + 16 * i as usize, &mut id)?;
+        let mut text_bytes = [0; 8];
+        self.read_index(self.layout.text_bytes + 8 * i as usize, &mut text_bytes)?;
+        Ok(Some(Document { id, tokens, text_bytes: u64::from_le_bytes(text_bytes) }))
     }
 
     /// All documents in file order.
@@ -291,27 +379,87 @@ impl ShardReader {
             return Ok(None);
         }
         // The first document that ends after the offset; empty documents before it end at or before it.
-        let first = MARKED * self.marks.partition_point(|&end| end <= offset) as u64;
-        let count = MARKED.min(self.document_count() - first) as usize;
+        let first = MARKED * self.marks_up_to(offset)?;
+        let count = MARKED.min(self.document_count().saturating_sub(first)) as usize;
         let mut ends = [0; 8 * MARKED as usize];
         let ends = &mut ends[..8 * count];
-        self.file.read_at(self.layout.ends + 8 * first as usize, ends)?;
+        self.read_index(self.layout.ends + 8 * first as usize, ends)?;
         let place = ends.chunks_exact(8).position(|end| u64_at(end, 0) > offset);
         Ok(place.map(|place| first + place as u64))
     }
+
+    /// Of every [`MARKED`]th document, how many end at or before token `offset`: a binary search.
+    fn marks_up_to(&self, offset: u64) -> Result<u64, ShardError> {
+        let (mut low, mut high) = match &self.index {
+            DocumentIndex::Marks(marks) => {
+                return Ok(marks.partition_point(|&end| end <= offset) as u64);
+            }
+            // The last document ends behind the offset, so its mark never counts.
+            DocumentIndex::Pieces { .. } => (0, (self.document_count() - 1) / MARKED),
+        };
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.end_of(MARKED * (middle + 1) - 1)? <= offset {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        Ok(low)
+    }
 }
 
-/// Verifies header, trailer and index; returns the checksum of the whole file.
-fn check_ends(file: &ShardFile, header: &Header, layout: &Layout) -> Result<u64, ShardError> {
+/// The end of a file.
+struct Ends {
+    /// Checksum of the whole file.
+    checksum: u64,
+    /// Sections that not every file has.
+    further: Vec<Section>,
+}
+
+/// Verifies header, trailer, and the index (version 1) or the table of sections, the checksums of blocks and of the document index.
+fn check_ends(file: &ShardFile, header: &Header, layout: &Layout) -> Result<Ends, ShardError> {
     let (mut head, mut trailer) = ([0; format::HEADER_BYTES], [0; format::TRAILER_BYTES]);
     file.read_at(0, &mut head)?;
-    if Header::parse(&head, file.path())? != *header {
-        return Err(ShardError::malformed(file.path(), 0, "the header changed since the file was opened"));
+    let path = file.path();
+    if Header::parse(&head, path)? != *header {
+        return Err(ShardError::malformed(path, 0, "the header changed since the file was opened"));
     }
-    file.read_at(layout.trailer, &mut trailer)?;
-    let index_sum = format::check_trailer(&head, &trailer, layout, file.path())?;
-    format::same_sum(file.path(), Part::Index, index_sum, file.sum(layout.data_end, layout.trailer)?)?;
-    Ok(format::file_sum(&trailer))
+    // The lengths that files may have were checked.
+    let file_bytes = file.bytes() as usize;
+    let trailer_at = file_bytes - format::TRAILER_BYTES;
+    file.read_at(trailer_at, &mut trailer)?;
+    let index_sum = format::check_trailer(&head, &trailer, file_bytes, path)?;
+    let checksum = format::file_sum(&trailer);
+    if header.version == 1 {
+        format::same_sum(path, Part::Index, index_sum, file.sum(layout.data_end, layout.sections_end)?)?;
+        return Ok(Ends { checksum, further: Vec::new() });
+    }
+    let start = format::table_start(file.u64_at(trailer_at - 8)?, trailer_at, layout, path)?;
+    let mut table = vec![0; trailer_at - start];
+    file.read_at(start, &mut table)?;
+    format::check_sum(path, Part::Index, index_sum, &table)?;
+    let entries = &table[..table.len() - 8];
+    let format::Sections { token_sums, index_sums, further } =
+        format::read_table(entries, start, layout, path)?;
+    for (from, to, sum) in
+        [(layout.block_sums, layout.ends, token_sums), (layout.index_sums, layout.sections_end, index_sums)]
+    {
+        let part = Part::Section { start: from as u64, end: to as u64 };
+        format::same_sum(path, part, sum, file.sum(from, to)?)?;
+    }
+    check_padding(file, layout)?;
+    Ok(Ends { checksum, further })
+}
+
+/// Tokens end at a multiple of 8 bytes, after zeros.
+fn check_padding(file: &ShardFile, layout: &Layout) -> Result<(), ShardError> {
+    file.pieces(layout.data_end, layout.block_sums, |_, bytes| match bytes.iter().any(|&b| b != 0) {
+        true => {
+            let what = "wanted zeros between tokens and index";
+            Err(ShardError::malformed(file.path(), layout.data_end, what))
+        }
+        false => Ok(()),
+    })
 }
 
 /// The token that 2 or 4 bytes hold.

@@ -26,7 +26,7 @@ pub struct ShardSet {
 impl ShardSet {
     /// Opens the split in `dir/SPLIT/`, a folder that [`crate::ShardSetWriter`] finished.
     ///
-    /// Header, trailer and index of every file are verified and held against `shards.json`; token blocks are
+    /// Header, trailer and checksums of every file are verified and held against `shards.json`; token blocks and the document index are
     /// verified when they are first touched.
     ///
     /// # Errors
