@@ -1,6 +1,7 @@
 //! The loader's part of a recipe.
 
 use crate::{Grouping, PrefetchConfig};
+use bessemer_shards::{BLOCK_BYTES, CacheConfig, CachePolicy};
 use bessemer_units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,17 @@ pub enum OrderKind {
     /// Blocks in an order of the epoch, and groups of so many of them whose windows come in an order of their own: what is read within a
     /// stretch of the epoch lies in one group, which a cache may hold.
     Grouped,
+}
+
+/// Blocks of a split that a full cache keeps.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheKind {
+    /// Those that came first. No policy has more hits where each block is used once an epoch.
+    #[default]
+    Fixed,
+    /// Those that were used last: for a grouped order, whose blocks are used often within a short time.
+    Lru,
 }
 
 /// How training samples are ordered, and how batches are prepared. Sequence length and batch size belong to the training recipe.
@@ -36,6 +48,11 @@ pub struct LoaderConfig {
     /// Bytes of batches that a rank prepares ahead while it computes, such as "16MiB": at least one micro-batch and at most 256. "0" reads them in
     /// the step. No value changes a batch.
     pub prefetch: String,
+    /// Bytes of blocks of the training split that a process keeps in memory, such as "2GiB": at least 1MiB. "0" leaves that to the system's page
+    /// cache, which suffices for a local disk. No value changes a batch.
+    pub cache: String,
+    /// Blocks that a full cache keeps: "fixed" or "lru".
+    pub cache_policy: CacheKind,
     /// Threads of a rank that prepare batches: more than one keeps a store with a long latency busy. No value changes a batch.
     pub threads: u64,
 }
@@ -49,6 +66,8 @@ impl Default for LoaderConfig {
             block: "8MiB".into(),
             group: "256MiB".into(),
             prefetch: "16MiB".into(),
+            cache: "0".into(),
+            cache_policy: CacheKind::Fixed,
             threads: 1,
         }
     }
@@ -83,7 +102,24 @@ impl LoaderConfig {
                 self.block, self.group
             ));
         }
-        size("prefetch", &self.prefetch).map(|_| ())
+        match size("cache", &self.cache)? {
+            bytes if (1..u64::from(BLOCK_BYTES)).contains(&bytes) => Err(format!(
+                "cache: wanted 0 or at least a block of {}, found {:?}",
+                Bytes(BLOCK_BYTES.into()),
+                self.cache
+            )),
+            _ => size("prefetch", &self.prefetch).map(|_| ()),
+        }
+    }
+
+    /// The cache of blocks, if there is one.
+    pub fn cache_config(&self) -> Option<CacheConfig> {
+        let policy = match self.cache_policy {
+            CacheKind::Fixed => CachePolicy::Fixed,
+            CacheKind::Lru => CachePolicy::Lru,
+        };
+        let bytes = size("cache", &self.cache).ok()?;
+        (bytes > 0).then_some(CacheConfig { bytes, policy })
     }
 
     /// Blocks and groups of windows of `window` bytes each; none of a uniform order.

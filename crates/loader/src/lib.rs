@@ -33,7 +33,7 @@ mod state;
 mod training;
 
 pub use batch::{Batch, IGNORED, Sample};
-pub use config::{LoaderConfig, OrderKind};
+pub use config::{CacheKind, LoaderConfig, OrderKind};
 pub use documents::DocumentConfig;
 pub use error::LoadError;
 pub use evaluation::EvaluationWindows;

@@ -246,6 +246,7 @@ mod tests {
             seconds: 0.66,
             data_seconds: None,
             data_bytes: None,
+            data_hit_share: None,
             eta_s: Some(252.0),
         }
     }

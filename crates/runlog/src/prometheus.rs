@@ -126,6 +126,11 @@ impl Prometheus {
                     "Bytes read from the training split during the last step.",
                     s.data_bytes.map(|b| b as f64),
                 ),
+                (
+                    "data_hit_ratio",
+                    "Share of the bytes of the last step's batches that was in the cache of blocks, 0 to 1.",
+                    s.data_hit_share,
+                ),
                 ("remaining_seconds", "Expected time until the last step.", s.eta_s),
             ];
             for (name, help, value) in optional {

@@ -1,5 +1,6 @@
 //! Reading one shard file at positions.
 
+use crate::cache::{BlockCache, CacheRead};
 use crate::file::ShardFile;
 use crate::format::{self, Header, INDEX_PIECE, Layout, Section, u64_at};
 use crate::{DocumentId, Part, ShardError, ShardMeta};
@@ -7,6 +8,7 @@ use bessemer_durable::ConfinedDir;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Documents between two marks: their ends are one read of 512 bytes.
@@ -36,6 +38,50 @@ pub struct ShardReader {
     checksum: u64,
     index: DocumentIndex,
     verified: Verified,
+    /// Blocks in memory, if any are, and the number of the file there.
+    cache: OnceLock<(Arc<BlockCache>, u64)>,
+    /// Bytes of tokens that were requested, and that were in the cache.
+    requested: AtomicU64,
+    hit: AtomicU64,
+}
+
+/// Bytes that were read, since the files were opened.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ReadCounters {
+    /// Of tokens that callers requested.
+    pub requested: u64,
+    /// Of these, that were in memory.
+    pub hit: u64,
+    /// From files: requests past the cache, blocks that came into it, blocks that were verified, checksums and the document index.
+    pub storage: u64,
+    /// That left the cache for others.
+    pub evicted: u64,
+}
+
+/// Checksum of a block, and its first token outside of the vocabulary.
+struct BlockCheck {
+    hash: Xxh3,
+    width: usize,
+    vocab_size: u32,
+    /// Byte of the file, and the token.
+    outside: Option<(usize, u32)>,
+}
+
+impl BlockCheck {
+    /// Takes bytes of the block in their order, the first of which is byte `at` of the file.
+    fn update(&mut self, at: usize, bytes: &[u8]) {
+        self.hash.update(bytes);
+        let (width, vocab_size) = (self.width, self.vocab_size);
+        // The maximum is one vectorised pass over bytes that the checksum just brought into the processor's cache.
+        let highest = match width {
+            2 => bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).max(),
+            _ => bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).max(),
+        };
+        if self.outside.is_none() && highest.is_some_and(|highest| highest >= vocab_size) {
+            let place = bytes.chunks_exact(width).position(|b| token_of(b) >= vocab_size).unwrap_or(0);
+            self.outside = Some((at + place * width, token_of(&bytes[place * width..][..width])));
+        }
+    }
 }
 
 /// How documents are found.
@@ -103,7 +149,17 @@ impl ShardReader {
             }
         };
         let verified = Verified::none_of(layout.blocks);
-        let mut reader = ShardReader { file, header, layout, checksum, index, verified };
+        let mut reader = ShardReader {
+            file,
+            header,
+            layout,
+            checksum,
+            index,
+            verified,
+            cache: OnceLock::new(),
+            requested: AtomicU64::new(0),
+            hit: AtomicU64::new(0),
+        };
         match reader.header.version {
             1 => reader.index = DocumentIndex::Marks(reader.check_index()?),
             _ => reader.check_last_end()?,
@@ -232,11 +288,6 @@ impl ShardReader {
         self.file.bytes()
     }
 
-    /// Bytes that were read of the file since it was opened, with those of opening it.
-    pub fn bytes_read(&self) -> u64 {
-        self.file.bytes_read()
-    }
-
     /// The checksum of the whole file: a root over header, index and block checksums, held by the trailer.
     pub fn checksum(&self) -> u64 {
         self.checksum
@@ -258,18 +309,74 @@ impl ShardReader {
         let width = self.header.meta.token_bytes() as usize;
         let (first, last) = (start as usize * width, end as usize * width);
         let block = self.header.block_bytes as usize;
+        self.requested.fetch_add((last - first) as u64, Ordering::Relaxed);
+        let mut rest = out;
         for number in first / block..=(last - 1) / block {
-            if !self.verified.has(number) {
-                self.verify_block(number)?;
-            }
+            let here = first.max(number * block)..last.min((number + 1) * block);
+            let (now, later) = rest.split_at_mut(here.len() / width);
+            self.read_of_block(number, here, now)?;
+            rest = later;
         }
-        let mut rest = out.iter_mut();
-        self.file.pieces(format::HEADER_BYTES + first, format::HEADER_BYTES + last, |_, bytes| {
-            for (b, token) in bytes.chunks_exact(width).zip(&mut rest) {
+        Ok(())
+    }
+
+    /// Copies the tokens at `bytes` of the token data, which are of block `number`.
+    fn read_of_block(&self, number: usize, bytes: Range<usize>, out: &mut [u32]) -> Result<(), ShardError> {
+        let width = self.header.meta.token_bytes() as usize;
+        let decode = |bytes: &[u8], out: &mut [u32]| {
+            for (b, token) in bytes.chunks_exact(width).zip(out) {
                 *token = token_of(b);
             }
+        };
+        if let Some((cache, file)) = self.cache.get() {
+            let start = bytes.start - number * self.header.block_bytes as usize;
+            let within = start..start + bytes.len();
+            let key = file << 32 | number as u64;
+            let read = cache.read(
+                key,
+                |block| self.load_block(number, block),
+                |block| decode(&block[within], out),
+            )?;
+            match read {
+                CacheRead::Hit => {
+                    self.hit.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    return Ok(());
+                }
+                CacheRead::Loaded => return Ok(()),
+                CacheRead::Outside => {}
+            }
+        }
+        if !self.verified.has(number) {
+            self.verify_block(number)?;
+        }
+        let (from, to) = (format::HEADER_BYTES + bytes.start, format::HEADER_BYTES + bytes.end);
+        let mut rest = out;
+        self.file.pieces(from, to, |_, bytes| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len() / width);
+            decode(bytes, now);
+            rest = later;
             Ok(())
         })
+    }
+
+    /// Keeps blocks of the file, which is number `file` there, in a cache from now on. The first cache stays.
+    pub(crate) fn use_cache(&self, cache: &Arc<BlockCache>, file: u64) {
+        self.cache.get_or_init(|| (Arc::clone(cache), file));
+    }
+
+    /// Number and most bytes of the blocks of token data.
+    pub(crate) fn blocks(&self) -> (usize, usize) {
+        (self.layout.blocks, self.header.block_bytes as usize)
+    }
+
+    /// Bytes that were read of the file since it was opened, with those of opening it. What left a cache is counted there.
+    pub fn counters(&self) -> ReadCounters {
+        ReadCounters {
+            requested: self.requested.load(Ordering::Relaxed),
+            hit: self.hit.load(Ordering::Relaxed),
+            storage: self.file.bytes_read(),
+            evicted: 0,
+        }
     }
 
     /// Verifies every byte of the file, also what was verified before.
@@ -291,37 +398,48 @@ impl ShardReader {
         (0..self.layout.blocks).try_for_each(|number| self.verify_block(number))
     }
 
-    /// A token outside the vocabulary would index past an embedding table, so it is looked for beside the checksum.
     fn verify_block(&self, number: usize) -> Result<(), ShardError> {
+        self.check_block(number, |bytes, check| {
+            self.file.pieces(bytes.start, bytes.end, |at, bytes| {
+                check.update(at, bytes);
+                Ok(())
+            })
+        })
+    }
+
+    /// Fills `block` with a block of token data and verifies it.
+    fn load_block(&self, number: usize, block: &mut Vec<u8>) -> Result<(), ShardError> {
+        self.check_block(number, |bytes, check| {
+            block.resize(bytes.len(), 0);
+            self.file.read_at(bytes.start, block)?;
+            check.update(bytes.start, block);
+            Ok(())
+        })
+    }
+
+    /// Verifies a block, which `read` reads. A token outside the vocabulary would index past an embedding table, so it is looked for beside the
+    /// checksum.
+    fn check_block(
+        &self,
+        number: usize,
+        read: impl FnOnce(Range<usize>, &mut BlockCheck) -> Result<(), ShardError>,
+    ) -> Result<(), ShardError> {
         let block = self.header.block_bytes as usize;
         let start = format::HEADER_BYTES + number * block;
         let end = (start + block).min(self.layout.data_end);
         let wanted = self.file.u64_at(self.layout.block_sums + 8 * number)?;
         let (width, vocab_size) = (self.header.meta.token_bytes() as usize, self.header.meta.vocab_size);
-        let mut hash = Xxh3::new();
-        let mut outside = None;
-        self.file.pieces(start, end, |at, bytes| {
-            hash.update(bytes);
-            // The maximum is one vectorised pass over bytes that the checksum just brought into the cache.
-            let highest = match width {
-                2 => bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).max(),
-                _ => bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).max(),
-            };
-            if outside.is_none() && highest.is_some_and(|highest| highest >= vocab_size) {
-                let place = bytes.chunks_exact(width).position(|b| token_of(b) >= vocab_size).unwrap_or(0);
-                outside = Some((at + place * width, token_of(&bytes[place * width..][..width])));
-            }
-            Ok(())
-        })?;
+        let mut check = BlockCheck { hash: Xxh3::new(), width, vocab_size, outside: None };
+        read(start..end, &mut check)?;
         let part = Part::Block {
             number: number as u64,
             of: self.layout.blocks as u64,
             start: start as u64,
             end: end as u64,
         };
-        format::same_sum(self.path(), part, wanted, hash.digest())?;
-        if let Some((at, found)) = outside {
-            let what = format!("token {found} is outside the vocabulary of {vocab_size} tokens");
+        format::same_sum(self.path(), part, wanted, check.hash.digest())?;
+        if let Some((at, token)) = check.outside {
+            let what = format!("token {token} is outside the vocabulary of {vocab_size} tokens");
             return Err(ShardError::malformed(self.path(), at, what));
         }
         self.verified.note(number);

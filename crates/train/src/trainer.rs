@@ -21,6 +21,7 @@ use bessemer_parallel::{FillSupplier, Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
 use bessemer_runlog::{self as runlog, Change, End, EndReason, Record, Resume, Warning};
 use bessemer_runtime::{ActivationConfig, CacheShape, Purpose, Shape, Teacher};
+use bessemer_shards::ReadCounters;
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::{Bytes, bounded};
@@ -123,8 +124,8 @@ pub struct Trainer {
     state: TrainState,
     /// Micro-batches, prepared ahead.
     batches: Prefetcher,
-    /// Bytes that this process had read from the training split at the last record of a step.
-    data_bytes_read: u64,
+    /// Bytes that this process had read of the training split at the last record of a step.
+    data_read: ReadCounters,
     skipped_in_a_row: u32,
     load_watch: LoadWatch,
     /// Whether the update of the newest step was taken.
@@ -243,10 +244,13 @@ impl Trainer {
             None => 0,
         };
         memory.add("loader", Bytes(prefetch.memory(ring).saturating_add(windows + loader.index_bytes())));
+        let cache = recipe.loader.cache_config();
+        cache.iter().for_each(|cache| memory.add("block cache", Bytes(input.train.cache_bytes(*cache))));
         let copies = CopyPlan::new(&recipe.save, fill.as_ref(), &mut memory, input.memory_available);
         memory
             .fits(1, input.memory_available)
             .map_err(|e| e.of_experts(&model, &layout, shape, recipe.train.storage))?;
+        cache.iter().for_each(|cache| input.train.cache_blocks(*cache));
         let left = Bytes(input.memory_available.0.saturating_sub(memory.buffers.total().0));
 
         let warmup = optim.warmup_steps;
@@ -364,7 +368,7 @@ impl Trainer {
             records,
             state,
             batches,
-            data_bytes_read: 0,
+            data_read: ReadCounters::default(),
             skipped_in_a_row: 0,
             load_watch: LoadWatch::default(),
             taken: true,
@@ -421,7 +425,7 @@ impl Trainer {
     /// # Errors
     /// An error of a lower layer; everything up to the newest checkpoint stays.
     pub fn run(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
-        self.data_bytes_read = self.input.train.bytes_read();
+        self.data_read = self.input.train.counters();
         let outcome = self.run_steps(observer, stop);
         // No step follows, or none before the caller has handled the error.
         self.batches.empty();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
+mod cache;
 mod documents;
 mod evaluation;
 mod grouped;

@@ -148,6 +148,12 @@ fn a_jump_empties_the_ring() {
     // The next step of 5 batches is expected: what is prepared of it stays.
     prefetcher.begin(request(20), || requests(20..100));
     prefetcher.get(request(20)).unwrap();
+    for _ in 0..20_000 {
+        if reader.begun.lock().unwrap().contains(&(4 * 24)) {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
     let asked = std::cell::Cell::new(false);
     prefetcher.begin(request(24), || {
         asked.set(true);
@@ -259,4 +265,46 @@ fn dropping_ends_the_threads() {
     drop(prefetcher);
     // Nobody else has the reader.
     assert_eq!(Arc::strong_count(&reader), 1);
+}
+
+/// A store that pauses: every eighth batch takes 24 ms, the others 1 ms. A step takes 8 ms.
+struct Pausing(Loader);
+
+impl BatchReader for Pausing {
+    fn read_batch(&self, request: BatchRequest, out: &mut Batch) -> Result<(), LoadError> {
+        let pause = if (request.first / 4).is_multiple_of(8) { 24 } else { 1 };
+        std::thread::sleep(Duration::from_millis(pause));
+        self.0.batch(request.first, request.sequences, out)
+    }
+
+    fn batch_length(&self, request: BatchRequest) -> Result<usize, LoadError> {
+        self.0.padded_length(request.first, request.sequences)
+    }
+}
+
+/// Share of the time that steps wait, after the first.
+fn waited(loader: &Loader, config: PrefetchConfig) -> f64 {
+    let mut prefetcher = Prefetcher::new(Arc::new(Pausing(loader.clone())), config, SHAPE).unwrap();
+    prefetcher.begin(request(1), || requests(1..100));
+    prefetcher.get(request(1)).unwrap();
+    let begun = std::time::Instant::now();
+    let mut waits = Duration::ZERO;
+    for number in 2..60 {
+        std::thread::sleep(Duration::from_millis(8));
+        let fetch = std::time::Instant::now();
+        prefetcher.get(request(number)).unwrap();
+        waits += fetch.elapsed();
+    }
+    waits.as_secs_f64() / begun.elapsed().as_secs_f64()
+}
+
+#[test]
+fn a_store_that_suffices_in_the_mean_holds_up_no_step() {
+    let (_dir, loader) = loader();
+    let without = waited(&loader, of(0, 0));
+    // 31 ms of 95 ms; less where a busy machine makes the steps longer.
+    assert!(without > 0.1, "{without}");
+    // Another program may keep the thread from a core for longer than the ring lasts.
+    let with = (0..4).map(|_| waited(&loader, of(12, 1))).fold(1.0, f64::min);
+    assert!(with < 0.02, "waited {with} of the time, {without} without the ring");
 }

@@ -657,6 +657,12 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("loader.block", "a size up to `group`", &["\"64 KiB\"", "1B"], &["0", "lots", "512MiB"]),
     ("loader.group", "a size of at least `block`", &["8MiB", "\"2 TiB\""], &["7MiB", "lots"]),
     ("loader.prefetch", "a size", &["\"0\"", "\"64 MiB\"", "\"1B\""], &["\"\"", "lots", "-1MiB"]),
+    (
+        "loader.cache",
+        "0 or a size of at least 1 MiB",
+        &["\"0\"", "1MiB", "\"3 GiB\""],
+        &["\"\"", "1kB", "lots"],
+    ),
     ("loader.threads", "1 to 64", &["1", "64"], &["0", "65"]),
     (
         "optim.state",

@@ -84,6 +84,8 @@ pub(crate) fn loss(facts: &Facts<'_>, experts: &ExpertLoads) -> String {
 
 /// Note of the wait for data.
 const WAIT: &str = "Of the first rank: time in which its passes waited for a micro-batch that was not ready.";
+/// Note of the hits of the cache.
+const HITS: &str = "By the process of the first rank, with loader.cache.";
 /// Note of the bytes of training data.
 const READ: &str = "By the process of the first rank, since the step before: samples, blocks that are verified, and the document index.";
 
@@ -121,6 +123,15 @@ pub(crate) fn speed(facts: &Facts<'_>) -> String {
         true,
         true,
         |s| s.data_bytes.map(|b| b as f64 / 1024.0),
+    ));
+    figures.extend(curve(
+        facts,
+        "Cache hits in percent of the bytes of batches",
+        HITS,
+        Scale::Linear,
+        true,
+        true,
+        |s| s.data_hit_share.map(|share| 100.0 * share),
     ));
     figures.extend(stages(facts));
     section("speed", "Speed", &grid(&figures))

@@ -146,6 +146,7 @@ fn hostile_records() -> Vec<Record> {
                 seconds: *x,
                 data_seconds: Some(*x),
                 data_bytes: Some(4096),
+                data_hit_share: Some(*x),
                 eta_s: Some(*x),
             }
             .into(),

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 fn step(step: u64, loss: f64) -> Record {
-    let (data_seconds, data_bytes) = (Some(0.125), Some(4096));
+    let (data_seconds, data_bytes, data_hit_share) = (Some(0.125), Some(4096), Some(0.75));
     let mfu = Some(0.25);
     Step {
         step,
@@ -16,6 +16,7 @@ fn step(step: u64, loss: f64) -> Record {
         mfu,
         data_seconds,
         data_bytes,
+        data_hit_share,
         ..Step::default()
     }
     .into()
@@ -49,6 +50,7 @@ fn the_file_is_written_at_the_first_step_every_few_steps_at_evaluations_and_at_t
     assert_eq!(value("saved_step").unwrap(), "8");
     assert_eq!(value("data_wait_seconds").as_deref(), Some("0.125"));
     assert_eq!(value("data_bytes").as_deref(), Some("4096"));
+    assert_eq!(value("data_hit_ratio").as_deref(), Some("0.75"));
     assert_eq!(value("warnings").unwrap(), "1");
     assert_eq!((value("running").unwrap().as_str(), value("failed")), ("1", None));
     file.record(11.0, &End { reason: EndReason::Failed, ..End::default() }.into()).unwrap();

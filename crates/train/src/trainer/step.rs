@@ -23,6 +23,8 @@ pub(super) struct StepCost {
     pub(super) data_seconds: f64,
     /// Bytes that the process has read from the training split since the step before.
     pub(super) data_bytes: u64,
+    /// Share of the bytes that batches requested that was in the cache.
+    pub(super) data_hit_share: Option<f64>,
 }
 
 /// Message of a run that gives up after [`PATIENCE`] steps.
@@ -156,15 +158,20 @@ impl Trainer {
         self.rests()?;
         let numbers = (lr, update.grad_norm);
         let seconds = begun.elapsed().as_secs_f64();
-        let cost = StepCost { seconds, data_seconds, data_bytes: self.take_data_bytes() };
+        let (data_bytes, data_hit_share) = self.take_data_reads();
+        let cost = StepCost { seconds, data_seconds, data_bytes, data_hit_share };
         let record = self.record(sum, numbers, cost, observer);
         Ok(Some(Step { loss_scale, experts, ..record }))
     }
 
-    /// Bytes that this process has read from the training split since the last call.
-    pub(super) fn take_data_bytes(&mut self) -> u64 {
-        let read = self.input.train.bytes_read();
-        read - std::mem::replace(&mut self.data_bytes_read, read)
+    /// Bytes that this process has read from the training split since the last call, and the share of what was requested that was in its
+    /// cache, if it has one.
+    pub(super) fn take_data_reads(&mut self) -> (u64, Option<f64>) {
+        let now = self.input.train.counters();
+        let before = std::mem::replace(&mut self.data_read, now);
+        let (requested, hit) = (now.requested - before.requested, now.hit - before.hit);
+        let cached = requested > 0 && self.input.recipe.loader.cache_config().is_some();
+        (now.storage - before.storage, cached.then(|| hit as f64 / requested as f64))
     }
 
     /// The record of the step that was just taken, with its learning rate and gradient norm, and its cost.
@@ -172,7 +179,7 @@ impl Trainer {
         &mut self,
         sum: LossSum,
         (lr, grad_norm): (f64, f64),
-        StepCost { seconds, data_seconds, data_bytes }: StepCost,
+        StepCost { seconds, data_seconds, data_bytes, data_hit_share }: StepCost,
         observer: &mut dyn Observer,
     ) -> Step {
         let tokens_per_s = sum.scored as f64 / seconds;
@@ -201,6 +208,7 @@ impl Trainer {
             seconds,
             data_seconds: Some(data_seconds),
             data_bytes: Some(data_bytes),
+            data_hit_share,
             eta_s: Some(left as f64 * self.pace),
         }
     }

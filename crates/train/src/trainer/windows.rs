@@ -87,7 +87,8 @@ impl Trainer {
         let data_seconds = samples.seconds()? / steps as f64;
         let updates = updates?;
         let seconds = begun.elapsed().as_secs_f64() / steps as f64;
-        let cost = StepCost { seconds, data_seconds, data_bytes: self.take_data_bytes() / steps };
+        let (data_bytes, data_hit_share) = self.take_data_reads();
+        let cost = StepCost { seconds, data_seconds, data_bytes: data_bytes / steps, data_hit_share };
         let mut records = Vec::with_capacity(updates.len());
         for update in updates {
             let lr = self.rate.at(self.state.step);

@@ -20,11 +20,12 @@ fn train(noisy: bool, sets: &[&str], ranks: usize, ring: (&str, u64)) -> (Run, V
 
 #[test]
 fn depth_and_threads_change_no_bit_of_a_run() {
-    let cases: [(usize, bool, &[&str]); 10] = [
+    let cases: [(usize, bool, &[&str]); 11] = [
         (1, false, &["eval.every_steps=5", "eval.at_end=true"]),
         (1, false, &["train.lengths=padded"]),
         (1, false, &["train.lengths=bucketed", "train.skip_samples=[[40,64],[100,101]]"]),
         (1, false, &["loader.shuffle=false"]),
+        (1, false, &["loader.cache=1MiB", "loader.cache_policy=lru"]),
         (1, false, &["loader.order=grouped", "loader.block=100B", "loader.group=400B"]),
         // Goes back several times.
         (
@@ -95,6 +96,27 @@ fn steps_record_their_wait_and_their_bytes() {
             verified.is_multiple_of(split + 8) && (1..=ring.1 + 1).contains(&(verified / (split + 8))),
             "{ring:?}"
         );
+    }
+}
+
+/// With a cache the split is read once, by whichever thread is first.
+#[test]
+fn a_cache_changes_no_bit_and_reads_a_split_that_fits_once() {
+    let plain = Run::new(false);
+    let wanted = numbers(&plain.train(&recipe(&[]), 1, None));
+    for (ring, policy) in RINGS.into_iter().zip(["fixed", "lru", "fixed", "lru"]) {
+        let run = Run::new(false);
+        let (bytes, threads) =
+            (format!("loader.prefetch={:?}", ring.0), format!("loader.threads={}", ring.1));
+        let policy = format!("loader.cache_policy={policy}");
+        let records = run.train(&recipe(&["loader.cache=4MiB", &policy, &bytes, &threads]), 1, None);
+        assert_eq!(numbers(&records), wanted, "{ring:?}");
+        let steps: Vec<_> =
+            records.iter().filter_map(|r| if let Record::Step(s) = r { Some(s) } else { None }).collect();
+        let bytes: u64 = steps.iter().map(|s| s.data_bytes.unwrap()).sum();
+        assert_eq!(bytes, run.train.token_count() * 2 + 8, "{ring:?}");
+        assert!(steps.iter().all(|s| s.data_hit_share.is_none_or(|share| (0.0..=1.0).contains(&share))));
+        assert!(ring.0 != "0" || steps[1..].iter().all(|s| s.data_hit_share == Some(1.0)));
     }
 }
 
