@@ -32,6 +32,8 @@ pub struct Layout {
 pub enum Mixture {
     /// Eight in every layer, by a gate.
     Gate(GateChoice),
+    /// Eight in every layer on two nodes that few tokens leave (FasterMoE).
+    Nodes,
     /// In every other layer, eight in the later half of them and four in the earlier one, beside a residual block, by Switch's gate (PR-MoE).
     Pyramid,
 }
@@ -160,6 +162,12 @@ impl Layout {
                     ..Default::default()
                 }
             }
+            Some(Mixture::Nodes) => ExpertsConfig {
+                count: Some(ExpertCount::One(8)),
+                width: Some(32),
+                nodes: Some(2),
+                ..Default::default()
+            },
             Some(Mixture::Pyramid) => {
                 let layers = model.layers / 2;
                 let counts = (0..layers).map(|layer| if 2 * layer < layers { 4 } else { 8 });
@@ -545,6 +553,7 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
         ("gshard", Mixture::Gate(GateChoice::Gshard)),
         ("deepseek", Mixture::Gate(GateChoice::Deepseek)),
         ("expert choice", Mixture::Gate(GateChoice::ExpertChoice)),
+        ("two nodes", Mixture::Nodes),
         ("switch, pyramid, residual", Mixture::Pyramid),
     ] {
         let of = |stage, sizes, tensor, accumulation| {

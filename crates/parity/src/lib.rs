@@ -10,6 +10,7 @@
 mod compare;
 mod layouts;
 mod models;
+mod nodes;
 mod pairwise;
 mod reference;
 mod routed;

@@ -4,12 +4,13 @@
 //! on two runs compute different functions, so losses and gradients are comparable before the first such choice, or where the choices of one
 //! run are replayed into the other.
 //!
-//! A backend around the rank's own reads and replaces the results of [`Route`] and [`KeepChoices`]; programs, passes and ranks stay as they are.
-//! Which tokens and which layer an operator of a layout has, it finds by the router's logits: those of one token and layer are equal in both
-//! runs but for rounding. Tokens with equal logits, those of sequences that begin alike, are told apart by the row behind, which is of the same
+//! A backend around the rank's own reads and replaces the results of [`Route`], [`KeepInNode`] and [`KeepChoices`]; programs, passes and ranks stay
+//! as they are. Which tokens and which layer an operator of a layout has, it finds by the router's logits, before experts are closed: those of one
+//! token and layer are equal in both runs but for rounding. Tokens with equal logits, those of sequences that begin alike, are told apart by the row behind, which is of the same
 //! sequence. Where that does not decide, a token is counted as unknown and keeps its own choices.
 
-use bessemer_tensor::op::{DropRule, KeepChoices, Op, Route};
+use crate::nodes::NodeRoutes;
+use bessemer_tensor::op::{DropRule, DropoutMask, KeepChoices, KeepInNode, Op, Route};
 use bessemer_tensor::{Backend, Buffer, BufferSpec, Event, MemoryUse, Stream, TensorError, View};
 use bessemer_units::{Bytes, DType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const CLEAR: f64 = 4.0;
 /// Second choices that are sent at random: a draw so close to the probability may go the other way.
 const RANDOM: f64 = 1e-4;
+/// Experts open or close by logits that are so close; of other tokens of the group they may do so in consequence.
+const OPENED: f64 = 1e-4;
 /// Difference of equal logits by rounding, relative to the largest logit of the row.
 const ROUNDING: f64 = 1e-5;
 /// Largest difference of a logit by which a layer is recognised, relative to the largest logit of the row.
@@ -31,8 +34,10 @@ struct LayerRoutes {
     experts: usize,
     /// K, with candidates of experts that choose.
     choices: usize,
-    /// `[N, E]`.
+    /// `[N, E]`; all of them, if some experts are closed.
     logits: Vec<f32>,
+    /// If experts may be closed.
+    nodes: Option<NodeRoutes>,
     /// `[N, E]`: scores, or scores and biases, by which a token chooses.
     keys: Vec<f32>,
     /// Groups of experts, and how many of them a token keeps.
@@ -67,6 +72,11 @@ impl LayerRoutes {
         self.logits.len() / self.experts.max(1)
     }
 
+    /// Experts that are closed to a token.
+    fn closed(&self, token: usize) -> &[bool] {
+        self.nodes.as_ref().map_or(&[], |nodes| self.row(&nodes.closed, token))
+    }
+
     /// Experts that compute a token.
     fn set(&self, token: usize) -> BTreeSet<u32> {
         let kept = self.kept.as_ref().map(|kept| self.row(&kept.kept, token));
@@ -89,9 +99,12 @@ impl LayerRoutes {
         apart.fold(0.0, |most, apart| if apart.is_nan() { f64::INFINITY } else { most.max(apart) })
     }
 
-    /// How close the choices of a token were to the ones that `found` has instead: the largest difference of scores that must have been compared
-    /// otherwise. None where they follow from the choices of another token.
-    fn margin(&self, token: usize, found: &BTreeSet<u32>) -> Option<f64> {
+    /// How close the choices of a token were to the ones that `found` has instead, among experts of which those of `closed` are closed: the largest
+    /// difference of scores that must have been compared otherwise. None where they follow from the choices of another token.
+    fn margin(&self, token: usize, found: &BTreeSet<u32>, closed: &[bool]) -> Option<f64> {
+        if let Some(nodes) = self.nodes.as_ref().filter(|_| self.closed(token) != closed) {
+            return Some(nodes.margins[token]).filter(|margin| *margin < OPENED);
+        }
         let recorded = self.set(token);
         let mut other = recorded.symmetric_difference(found);
         if let Some(kept) = self.kept.as_ref().filter(|kept| kept.rule == DropRule::Score) {
@@ -287,6 +300,12 @@ pub(crate) struct RoutedBackend {
     /// Layer and tokens of the rows of the last choice.
     layer: usize,
     rows: Vec<Option<usize>>,
+    /// Logits of these rows, where some experts have been closed since.
+    open: Option<Vec<f32>>,
+    /// `[N, E]` of these rows: closed experts; empty where none can be.
+    closed: Vec<bool>,
+    /// On one rank: the closed experts of the rows.
+    nodes: Option<NodeRoutes>,
     /// Experts of these rows.
     chosen: Vec<u32>,
     /// Tokens of rows, counted from the first token of the first row's sequence; empty until they are known.
@@ -310,6 +329,9 @@ impl RoutedBackend {
             updated: false,
             layer: 0,
             rows,
+            open: None,
+            closed: Vec::new(),
+            nodes: None,
             chosen,
             places,
             sequences,
@@ -328,17 +350,58 @@ impl RoutedBackend {
         Ok(self.words(stream, view)?.into_iter().map(f32::from_bits).collect())
     }
 
-    fn route(&mut self, stream: Stream, op: &Route) -> Result<(), TensorError> {
-        if std::mem::take(&mut self.updated) {
-            self.step += 1;
+    /// Closes the experts of known rows that are closed on one rank.
+    fn keep_in_node(&mut self, stream: Stream, op: &KeepInNode) -> Result<(), TensorError> {
+        self.begin();
+        let (experts, all) = (op.logits.cols, self.floats(stream, op.logits)?);
+        let mut open = vec![0.0; op.out.rows * experts];
+        for (token, logits) in all.chunks(experts).enumerate() {
+            if let Some(row) = op.here.row_of(token, op.out.rows) {
+                open[row * experts..][..experts].copy_from_slice(logits);
+            }
         }
-        let logits = self.floats(stream, op.logits)?;
+        match self.route_use.clone() {
+            RouteUse::Record(_) => {
+                let counters = self.words(stream, op.counters)?;
+                let first = DropoutMask::stream(std::array::from_fn(|at| counters[at])).1;
+                let out = self.floats(stream, op.out)?;
+                self.nodes = Some(NodeRoutes::of(op, first, &all, &out));
+            }
+            RouteUse::Compare { recorded, replay, .. } => {
+                self.find(&recorded, &open, experts);
+                let layer = recorded.steps.get(self.step).and_then(|step| step.get(self.layer));
+                for (at, token) in self.rows.iter().enumerate().filter(|_| replay) {
+                    let (Some(token), Some(layer)) = (*token, layer) else { continue };
+                    let logits = open[at * experts..][..experts].iter().zip(layer.closed(token));
+                    let closing =
+                        |(logit, closed): (&f32, &bool)| if *closed { KeepInNode::CLOSED } else { *logit };
+                    let logits: Vec<f32> = logits.map(closing).collect();
+                    self.inner.write_f32(op.out.rows(at, 1), &logits)?;
+                }
+                let out = self.floats(stream, op.out)?;
+                self.closed = out.iter().map(|logit| *logit == KeepInNode::CLOSED).collect();
+            }
+        }
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Begins a step, if the last one has ended.
+    fn begin(&mut self) {
+        self.step += usize::from(std::mem::take(&mut self.updated));
+    }
+
+    fn route(&mut self, stream: Stream, op: &Route) -> Result<(), TensorError> {
+        self.begin();
+        let open = self.open.take();
+        let (known, logits) = (open.is_some(), open.map_or_else(|| self.floats(stream, op.logits), Ok)?);
         match self.route_use.clone() {
             RouteUse::Record(routes) => {
                 let mut layer = LayerRoutes {
                     experts: op.logits.cols,
                     choices: op.experts.cols,
                     logits,
+                    nodes: self.nodes.take(),
                     keys: self.floats(stream, op.probabilities)?,
                     groups: (op.gate.groups, op.gate.kept),
                     chosen: self.words(stream, op.experts)?,
@@ -356,7 +419,10 @@ impl RoutedBackend {
                 routes.steps[self.step].push(layer);
             }
             RouteUse::Compare { recorded, found, replay } => {
-                self.find(&recorded, &logits, op);
+                if !known {
+                    self.closed.clear();
+                    self.find(&recorded, &logits, op.logits.cols);
+                }
                 if replay {
                     self.replay(stream, &recorded, op)?;
                 }
@@ -373,13 +439,12 @@ impl RoutedBackend {
     }
 
     /// Finds the layer and the tokens of rows of logits.
-    fn find(&mut self, recorded: &Routes, logits: &[f32], op: &Route) {
-        let (experts, n) = (op.logits.cols, op.logits.rows);
+    fn find(&mut self, recorded: &Routes, logits: &[f32], experts: usize) {
+        let n = logits.len() / experts;
         self.rows = vec![None; n];
         let Some(step) = recorded.steps.get(self.step) else { return };
         let row = |at: usize| &logits[at * experts..][..experts];
-        let fits =
-            |layer: &&(usize, &LayerRoutes)| (layer.1.experts, layer.1.choices) == (experts, op.experts.cols);
+        let fits = |layer: &&(usize, &LayerRoutes)| layer.1.experts == experts;
         // A layer is the one to which some rows are closest.
         let closeness = |layer: &LayerRoutes| -> f64 {
             let nearest = |at: usize| {
@@ -507,12 +572,16 @@ impl RoutedBackend {
             let Some(token) = *token else { continue };
             let part = |values: &'_ [u32]| -> Vec<u32> { values[at * cols..][..cols].to_vec() };
             let here = set(&part(&self.chosen), kept.map(part).as_deref());
-            if here == layer.set(token) {
+            let closed = match self.closed.is_empty() {
+                true => &[],
+                false => &self.closed[at * layer.experts..][..layer.experts],
+            };
+            if here == layer.set(token) && closed == layer.closed(token) {
                 continue;
             }
             let mut found = lock(found);
             found.differing.insert((self.step, self.layer, token));
-            let Some(margin) = layer.margin(token, &here) else { continue };
+            let Some(margin) = layer.margin(token, &here, closed) else { continue };
             let other = OtherChoice { step: self.step as u64 + 1, layer: self.layer, token, margin };
             let order = |other: &OtherChoice| (other.step, other.layer, other.token);
             if found.first.is_none_or(|first| order(&other) < order(&first)) {
@@ -543,6 +612,7 @@ impl Backend for RoutedBackend {
         self.inner.launch(stream, op)?;
         match op {
             Op::Route(route) => self.route(stream, route),
+            Op::KeepInNode(keep) => self.keep_in_node(stream, keep),
             Op::KeepChoices(keep) => self.keep(stream, keep),
             Op::SumSquares(_)
             | Op::AdamW(_)
@@ -609,6 +679,7 @@ mod tests {
             experts: 4,
             choices: 2,
             logits: keys.concat(),
+            nodes: None,
             keys: keys.concat(),
             groups,
             chosen: keys.iter().flat_map(choose).collect(),
@@ -618,7 +689,7 @@ mod tests {
     }
 
     fn margin(layer: &LayerRoutes, token: usize, found: &[u32]) -> Option<f64> {
-        layer.margin(token, &found.iter().copied().collect())
+        layer.margin(token, &found.iter().copied().collect(), layer.closed(token))
     }
 
     fn near(found: Option<f64>, wanted: f64) {

@@ -5,6 +5,8 @@
 mod annotations;
 mod auxiliary;
 mod dry_run;
+mod expert_exchanges;
+mod expert_mutants;
 mod expert_rows;
 mod experts;
 mod golden_memory;
