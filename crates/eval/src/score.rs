@@ -14,7 +14,7 @@
 
 use crate::error::EvalError;
 use crate::windows::Spread;
-use bessemer_loader::{Batch, EvaluationWindows, IGNORED};
+use bessemer_loader::{BatchRequest, EvaluationWindows, IGNORED};
 use bessemer_runtime::{Decoder, LossSum, TokenBatch};
 use bessemer_shards::Component;
 use bessemer_tensor::Backend;
@@ -230,11 +230,12 @@ pub fn score_windows(
     if windows.seq_len() != seq {
         return Err(EvalError::SequenceLength { windows: windows.seq_len(), model: seq });
     }
-    let mut row = Batch::new();
+    let chosen = (0..spread.taken()).filter_map(move |i| spread.get(i));
+    let mut rows = windows.prefetcher(chosen.clone())?;
     let mut inputs = vec![0; sequences * seq];
     let mut targets = vec![IGNORED; sequences * seq];
     let mut losses = vec![0.0; sequences * seq];
-    let mut chosen = (0..spread.taken()).filter_map(|i| spread.get(i));
+    let mut chosen = chosen;
     let mut numbers = Vec::with_capacity(sequences);
     loop {
         numbers.clear();
@@ -245,7 +246,7 @@ pub fn score_windows(
         // Sequences past the last window are not scored.
         targets.fill(IGNORED);
         for (i, &number) in numbers.iter().enumerate() {
-            windows.batch(number, 1, &mut row)?;
+            let row = rows.get(BatchRequest { first: number, sequences: 1 })?;
             inputs[i * seq..(i + 1) * seq].copy_from_slice(&row.inputs);
             targets[i * seq..(i + 1) * seq].copy_from_slice(&row.targets);
         }

@@ -1,12 +1,13 @@
-//! A batch: inputs, targets and where documents begin.
+//! A batch: inputs and targets.
 //!
 //! Legend: n sequences, s tokens a sequence. All `_ns` arrays are row-major [n, s].
 
 use crate::LoadError;
-use bessemer_shards::{ShardError, ShardSet};
 
 /// A target that is not scored.
 pub const IGNORED: u32 = u32::MAX;
+/// Arrays of a batch with a number for each token: inputs and targets.
+const ARRAYS: u64 = 2;
 
 /// Origin of a sequence of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +33,6 @@ pub struct Batch {
     pub inputs: Vec<u32>,
     /// The token that follows each input, [n, s]; [`IGNORED`] where there is none to be scored.
     pub targets: Vec<u32>,
-    /// Number of the document within its sequence that an input belongs to, [n, s]: 0, 0, …, 1, 1, … Attention
-    /// between different segments of a sequence crosses documents.
-    pub segments: Vec<u32>,
-    /// Distance of an input from the beginning of its segment, [n, s].
-    pub positions: Vec<u32>,
     /// Where each sequence came from, n of them (the existing ones in an evaluation).
     pub samples: Vec<Sample>,
     /// Number of targets that are not [`IGNORED`].
@@ -47,8 +43,6 @@ pub struct Batch {
 pub(crate) struct Row<'a> {
     pub(crate) inputs: &'a mut [u32],
     pub(crate) targets: &'a mut [u32],
-    pub(crate) segments: &'a mut [u32],
-    pub(crate) positions: &'a mut [u32],
 }
 
 impl Batch {
@@ -59,15 +53,10 @@ impl Batch {
 
     /// Makes space for n sequences of s tokens. Former contents of the arrays stay.
     pub(crate) fn shape(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
-        let tokens = sequences
-            .checked_mul(seq_len)
-            .filter(|&tokens| tokens <= isize::MAX as usize / size_of::<u32>())
-            .ok_or(LoadError::BatchTooLarge { sequences, seq_len })?;
+        let tokens = tokens_of(sequences, seq_len)?;
         (self.sequences, self.seq_len, self.scored) = (sequences, seq_len, 0);
         self.inputs.resize(tokens, 0);
         self.targets.resize(tokens, 0);
-        self.segments.resize(tokens, 0);
-        self.positions.resize(tokens, 0);
         self.samples.clear();
         self.samples.reserve(sequences);
         Ok(())
@@ -75,55 +64,40 @@ impl Batch {
 
     /// Makes space for n sequences of up to s tokens, so that shorter ones before do not make a longer one allocate.
     pub(crate) fn reserve(&mut self, sequences: usize, seq_len: usize) -> Result<(), LoadError> {
-        let tokens = sequences
-            .checked_mul(seq_len)
-            .filter(|&tokens| tokens <= isize::MAX as usize / size_of::<u32>())
-            .ok_or(LoadError::BatchTooLarge { sequences, seq_len })?;
-        for array in [&mut self.inputs, &mut self.targets, &mut self.segments, &mut self.positions] {
+        let tokens = tokens_of(sequences, seq_len)?;
+        for array in [&mut self.inputs, &mut self.targets] {
             array.reserve(tokens.saturating_sub(array.len()));
         }
+        self.samples.reserve(sequences.saturating_sub(self.samples.len()));
         Ok(())
+    }
+
+    /// Most bytes of a batch of n sequences of up to s tokens.
+    pub(crate) fn most_bytes(sequences: usize, seq_len: usize) -> u64 {
+        let tokens = (sequences as u64).saturating_mul(seq_len as u64);
+        let samples = (sequences as u64).saturating_mul(size_of::<Sample>() as u64);
+        tokens.saturating_mul(ARRAYS * size_of::<u32>() as u64).saturating_add(samples)
     }
 
     /// Sequence `i`, to be filled.
     pub(crate) fn row(&mut self, i: usize) -> Row<'_> {
         let range = i * self.seq_len..(i + 1) * self.seq_len;
-        Row {
-            inputs: &mut self.inputs[range.clone()],
-            targets: &mut self.targets[range.clone()],
-            segments: &mut self.segments[range.clone()],
-            positions: &mut self.positions[range],
-        }
+        Row { inputs: &mut self.inputs[range.clone()], targets: &mut self.targets[range] }
     }
 }
 
 impl Row<'_> {
-    /// Fills segments and positions of the inputs `at..until`, which are the tokens from `token` on; the first of
-    /// them begins segment `first_segment`. Returns the segment after the last.
-    pub(crate) fn mark_documents(
-        &mut self,
-        set: &ShardSet,
-        at: usize,
-        until: usize,
-        token: u64,
-        first_segment: u32,
-    ) -> Result<u32, ShardError> {
-        let (mut at, mut token, mut segment) = (at, token, first_segment);
-        // Past the last document there is nothing; the callers stay inside the split.
-        let Some(mut number) = set.document_at(token)? else { return Ok(segment) };
-        while at < until {
-            let Some(tokens) = set.document_tokens(number)? else { break };
-            number += 1;
-            let here = (until - at).min(tokens.end.saturating_sub(token) as usize);
-            if here == 0 {
-                continue;
-            }
-            self.segments[at..at + here].fill(segment);
-            for (position, out) in self.positions[at..at + here].iter_mut().enumerate() {
-                *out = position as u32;
-            }
-            (at, token, segment) = (at + here, token + here as u64, segment + 1);
-        }
-        Ok(segment)
+    /// Fills what follows `len` tokens with padding, which has no targets.
+    pub(crate) fn pad(&mut self, len: usize) {
+        self.inputs[len..].fill(0);
+        self.targets[len..].fill(IGNORED);
     }
+}
+
+/// Tokens of n sequences of s tokens, if they can be addressed.
+fn tokens_of(sequences: usize, seq_len: usize) -> Result<usize, LoadError> {
+    sequences
+        .checked_mul(seq_len)
+        .filter(|&tokens| tokens <= isize::MAX as usize / size_of::<u32>())
+        .ok_or(LoadError::BatchTooLarge { sequences, seq_len })
 }

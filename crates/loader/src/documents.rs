@@ -21,7 +21,7 @@
 
 use crate::order::fold;
 use crate::training::check_sequence_length;
-use crate::{Batch, IGNORED, LoadError, Loader, Permutation, Sample};
+use crate::{Batch, LoadError, Loader, Permutation, Sample};
 use bessemer_shards::{ShardError, ShardSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -351,23 +351,10 @@ impl Loader {
             self.shards().read(start - 1, &mut row.inputs[..len])?;
             row.targets[..len - 1].copy_from_slice(&row.inputs[1..len]);
             self.shards().read(start + len as u64 - 1, &mut row.targets[len - 1..len])?;
-            let segment = row.mark_documents(self.shards(), 0, len, start - 1, 0)?;
-            row.pad(len, segment);
+            row.pad(len);
             out.samples.push(Sample { counter, component: 0, epoch, token: start - 1 });
             out.scored += len as u64;
         }
         Ok(())
-    }
-}
-
-impl crate::batch::Row<'_> {
-    /// Fills what follows `len` tokens with padding, which has no targets and a segment of its own.
-    pub(crate) fn pad(&mut self, len: usize, segment: u32) {
-        self.inputs[len..].fill(0);
-        self.targets[len..].fill(IGNORED);
-        self.segments[len..].fill(segment);
-        for (position, out) in self.positions[len..].iter_mut().enumerate() {
-            *out = position as u32;
-        }
     }
 }

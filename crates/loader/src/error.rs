@@ -70,6 +70,15 @@ pub enum LoadError {
         /// The sequence length.
         seq_len: usize,
     },
+    /// The system starts no thread that prepares batches.
+    #[error(
+        "cannot start a thread that prepares batches: {cause}; wanted one of loader.threads: raise the limit of processes \
+         (ulimit -u), or set loader.prefetch = \"0\" to read batches in the step"
+    )]
+    Thread {
+        /// The system's answer.
+        cause: std::io::Error,
+    },
     /// More samples were asked for than a counter of 64 bits can name.
     #[error("samples {first}.. {count} of them: the sample counter overflows")]
     CounterOverflow {

@@ -1,7 +1,7 @@
 //! Evaluation: a split in reading order, every token scored exactly once.
 
 use crate::training::check_sequence_length;
-use crate::{Batch, LoadError, Sample};
+use crate::{Batch, BatchRequest, LoadError, PrefetchConfig, PrefetchShape, Prefetcher, Sample};
 use bessemer_shards::ShardSet;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ pub struct EvaluationWindows {
     set: Arc<ShardSet>,
     seq_len: usize,
     context: Option<u32>,
+    prefetch: PrefetchConfig,
 }
 
 impl EvaluationWindows {
@@ -29,7 +30,7 @@ impl EvaluationWindows {
         if let Some(found) = context.filter(|&token| token >= set.vocab_size()) {
             return Err(LoadError::ContextToken { vocab_size: set.vocab_size(), found });
         }
-        let windows = EvaluationWindows { set, seq_len, context };
+        let windows = EvaluationWindows { set, seq_len, context, prefetch: PrefetchConfig::default() };
         if windows.scored_tokens() == 0 {
             return Err(LoadError::TooFewTokens {
                 path: windows.set.path().to_owned(),
@@ -40,6 +41,33 @@ impl EvaluationWindows {
             });
         }
         Ok(windows)
+    }
+
+    /// With windows that are prepared ahead when they are read by [`EvaluationWindows::prefetcher`].
+    pub fn prefetching(self, prefetch: PrefetchConfig) -> EvaluationWindows {
+        EvaluationWindows { prefetch, ..self }
+    }
+
+    /// Serves the windows with these numbers one by one, in this order, and prepares them ahead if so configured.
+    ///
+    /// # Errors
+    /// As [`Prefetcher::new`].
+    pub fn prefetcher(
+        &self,
+        numbers: impl Iterator<Item = u64> + Clone + Send + 'static,
+    ) -> Result<Prefetcher, LoadError> {
+        let shape = PrefetchShape { sequences: 1, seq_len: self.seq_len, kept: 1 };
+        let mut prefetcher = Prefetcher::new(Arc::new(self.clone()), self.prefetch, shape)?;
+        let requests = numbers.map(|first| BatchRequest { first, sequences: 1 });
+        if let Some(first) = requests.clone().next() {
+            prefetcher.begin(first, || Box::new(requests));
+        }
+        Ok(prefetcher)
+    }
+
+    /// Bytes of the windows that [`EvaluationWindows::prefetcher`] holds.
+    pub fn prefetch_memory(seq_len: usize, prefetch: PrefetchConfig) -> u64 {
+        prefetch.memory(PrefetchShape { sequences: 1, seq_len, kept: 1 })
     }
 
     /// The split that is evaluated.
@@ -83,7 +111,6 @@ impl EvaluationWindows {
         let here = self.windows().saturating_sub(first_window).min(n as u64) as usize;
         for i in 0..n {
             let mut scored = 0;
-            let mut segment = 0;
             let mut row = out.row(i);
             if i < here {
                 let window = first_window + i as u64;
@@ -94,20 +121,14 @@ impl EvaluationWindows {
                 self.set.read(target, &mut row.targets[..scored])?;
                 row.inputs[1..scored].copy_from_slice(&row.targets[..scored - 1]);
                 match self.context.filter(|_| target == 0) {
-                    Some(context) => {
-                        (row.inputs[0], row.segments[0], row.positions[0]) = (context, 0, 0);
-                        segment = row.mark_documents(&self.set, 1, scored, 0, 1)?;
-                    }
-                    None => {
-                        self.set.read(target - 1, &mut row.inputs[..1])?;
-                        segment = row.mark_documents(&self.set, 0, scored, target - 1, 0)?;
-                    }
+                    Some(context) => row.inputs[0] = context,
+                    None => self.set.read(target - 1, &mut row.inputs[..1])?,
                 }
                 let token = target.saturating_sub(1);
                 out.samples.push(Sample { counter: window, component: 0, epoch: 0, token });
                 row = out.row(i);
             }
-            row.pad(scored, segment);
+            row.pad(scored);
             out.scored += scored as u64;
         }
         Ok(here)

@@ -16,8 +16,7 @@
 //! instead of windows, in micro-batches of a few lengths. [`EvaluationWindows`] covers a split in
 //! reading order, every token exactly once.
 //!
-//! A [`Batch`] also says where documents begin inside a window (segments and positions), which is what masking
-//! attention between documents needs. A warm batch allocates nothing.
+//! A warm [`Batch`] allocates nothing. A [`Prefetcher`] fills batches on threads of its own before they are wanted.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
@@ -25,22 +24,28 @@ mod config;
 mod documents;
 mod error;
 mod evaluation;
+mod grouped;
 mod mixing;
 mod mixture;
 mod order;
+mod prefetch;
 mod state;
 mod training;
 
 pub use batch::{Batch, IGNORED, Sample};
-pub use config::LoaderConfig;
+pub use config::{CacheKind, LoaderConfig, OrderKind};
 pub use documents::DocumentConfig;
 pub use error::LoadError;
 pub use evaluation::EvaluationWindows;
+pub use grouped::{EpochOrder, Grouping};
 pub use mixing::{MOST_COMPONENTS, Mixture, Share, Taken};
 pub use mixture::{
     Blend, blend, capped_weights, effective_epochs, exhaustive_blend, normalised, temperature_weights,
     wanted_samples,
 };
 pub use order::{ORDER_VERSION, Permutation};
+pub use prefetch::{
+    BatchReader, BatchRequest, BatchRequests, MOST_BATCHES_AHEAD, PrefetchConfig, PrefetchShape, Prefetcher,
+};
 pub use state::{LoaderState, MixtureShare, OrderDifference, OrderOrigin};
 pub use training::Loader;

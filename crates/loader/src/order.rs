@@ -44,6 +44,11 @@ fn add(l: u64, f: u64, m: u64) -> u64 {
     if l >= m - f { l - (m - f) } else { l + f }
 }
 
+/// (l − f) mod m for l, f < m, without overflow.
+fn subtract(l: u64, f: u64, m: u64) -> u64 {
+    if l >= f { l - f } else { l + (m - f) }
+}
+
 /// A permutation of [0, N) that belongs to (seed, epoch).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permutation {
@@ -83,6 +88,26 @@ impl Permutation {
             x = l * self.b + r;
             if x < self.n {
                 return x;
+            }
+        }
+    }
+
+    /// Position that is mapped to `x`: the inverse of [`Permutation::apply`], by rounds that subtract.
+    ///
+    /// # Panics
+    /// If `x` is not below n.
+    pub fn invert(&self, x: u64) -> u64 {
+        assert!(x < self.n, "value {x} of a permutation of {}", self.n);
+        let mut i = x;
+        loop {
+            let (mut l, mut r) = (i / self.b, i % self.b);
+            for pair in self.keys.chunks_exact(2).rev() {
+                r = subtract(r, scale(mix(l ^ pair[1]), self.b), self.b);
+                l = subtract(l, scale(mix(r ^ pair[0]), self.a), self.a);
+            }
+            i = l * self.b + r;
+            if i < self.n {
+                return i;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The position of a run in its data.
 
-use crate::LoadError;
 use crate::mixing::given_by;
+use crate::{Grouping, LoadError};
 use serde::{Deserialize, Serialize};
 
 /// What a checkpoint keeps of the data order: how many samples were consumed, and of which data in which order.
@@ -25,6 +25,9 @@ pub struct LoaderState {
     pub tokens: u64,
     /// Checksum of the training split's shards, 16 hexadecimal digits.
     pub data_checksum: String,
+    /// Blocks and groups of the order; absent where it is uniform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grouping: Option<Grouping>,
     /// How samples are documents of several lengths; absent where they are windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lengths: Option<String>,
@@ -86,7 +89,8 @@ impl LoaderState {
     /// # Errors
     /// A state with a mixture that no loader has written.
     pub fn replaced_by(&self, now: &LoaderState) -> Result<OrderOrigin, LoadError> {
-        let order = |s: &LoaderState| (s.order_version, s.seq_len, s.seed, s.shuffle, s.lengths.clone());
+        let order =
+            |s: &LoaderState| (s.order_version, s.seq_len, s.seed, s.shuffle, s.grouping, s.lengths.clone());
         let same_order = order(self) == order(now);
         let before = self.given()?;
         let given = |name: &str, tokens: u64| {
@@ -104,6 +108,12 @@ impl LoaderState {
     /// What of the order `now` is not as it was here, without the position.
     pub fn differences(&self, now: &LoaderState) -> Vec<OrderDifference> {
         let lengths = |s: &LoaderState| s.lengths.clone().unwrap_or_else(|| "packed".into());
+        let grouping = |s: &LoaderState| match s.grouping {
+            Some(Grouping { block, group }) => {
+                format!("grouped, {} windows a block, {} blocks a group", block, group)
+            }
+            None => "uniform".into(),
+        };
         let all = [
             ("version of the sample order", self.order_version.to_string(), now.order_version.to_string()),
             ("tokens of the training split", self.tokens.to_string(), now.tokens.to_string()),
@@ -111,6 +121,7 @@ impl LoaderState {
             ("sequence length", self.seq_len.to_string(), now.seq_len.to_string()),
             ("seed of the sample order", self.seed.to_string(), now.seed.to_string()),
             ("train.lengths (with its buckets and micro-batch)", lengths(self), lengths(now)),
+            ("loader.order, block and group", grouping(self), grouping(now)),
             ("loader.shuffle", self.shuffle.to_string(), now.shuffle.to_string()),
             (
                 "mixture (weights, temperature and, where epochs are capped, the length of the run)",

@@ -3,7 +3,7 @@
 use crate::documents::{Documents, SampleOrder};
 use crate::mixing::Mixture;
 use crate::order::ORDER_VERSION;
-use crate::{Batch, LoadError, LoaderState, OrderOrigin, Permutation, Sample};
+use crate::{Batch, EpochOrder, Grouping, LoadError, LoaderState, OrderOrigin, Sample};
 use bessemer_shards::ShardSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,22 +26,24 @@ pub(crate) struct Stream {
     pub(crate) remainder: u64,
     /// Seed of the order.
     pub(crate) seed: u64,
+    /// Blocks and groups of the order; none of a uniform one.
+    pub(crate) grouping: Option<Grouping>,
 }
 
 impl Stream {
     pub(crate) fn over(tokens: Range<u64>, seq_len: usize, seed: u64) -> Stream {
         let (targets, s) = ((tokens.end - tokens.start).saturating_sub(1), seq_len as u64);
-        Stream { first: tokens.start, samples: targets / s, remainder: targets % s, seed }
+        Stream { first: tokens.start, samples: targets / s, remainder: targets % s, seed, grouping: None }
     }
 
-    fn permutation(&self, epoch: u64) -> Permutation {
-        Permutation::new(self.samples, self.seed, epoch)
+    fn order(&self, epoch: u64) -> EpochOrder {
+        EpochOrder::new(self.samples, self.seed, epoch, self.grouping)
     }
 
-    /// Offset of the first token of the sample at `place` of the epoch that `permutation` belongs to.
-    fn token(&self, place: u64, seq_len: usize, order: Option<&Permutation>) -> u64 {
+    /// Offset of the first token of the sample at `place` of the epoch that `order` belongs to.
+    fn token(&self, place: u64, seq_len: usize, order: Option<&EpochOrder>) -> u64 {
         let (window, shift) = match order {
-            Some(permutation) => (permutation.apply(place), permutation.epoch_value(self.remainder + 1)),
+            Some(order) => (order.window(place), order.epoch_value(self.remainder + 1)),
             None => (place, 0),
         };
         self.first + window * seq_len as u64 + shift
@@ -102,6 +104,20 @@ impl Loader {
     /// go on behind what they had given.
     pub fn from_origin(self, origin: OrderOrigin) -> Loader {
         Loader { origin, ..self }
+    }
+
+    /// The same windows in an order by groups of blocks, of each component where there are several. Components with one group or less keep the uniform
+    /// order.
+    pub fn grouped(mut self, grouping: Option<Grouping>) -> Loader {
+        for stream in &mut self.streams {
+            stream.grouping = grouping.filter(|grouping| grouping.divides(stream.samples));
+        }
+        self
+    }
+
+    /// Blocks and groups of the order; none if all of it is uniform.
+    pub fn grouping(&self) -> Option<Grouping> {
+        self.streams.iter().find_map(|stream| stream.grouping).filter(|_| self.shuffle)
     }
 
     pub(crate) fn over_documents(
@@ -217,14 +233,14 @@ impl Loader {
         }
     }
 
-    /// As [`Loader::sample`], for a sample whose stream and number there are known. `last` is the permutation that was used
+    /// As [`Loader::sample`], for a sample whose stream and number there are known. `last` is the order that was used
     /// last, with its stream and epoch.
     fn locate(
         &self,
         counter: u64,
         component: usize,
         number: u64,
-        last: &mut Option<(usize, u64, Permutation)>,
+        last: &mut Option<(usize, u64, EpochOrder)>,
     ) -> Sample {
         let stream = &self.streams[component];
         let (epoch, place) = (number / stream.samples, number % stream.samples);
@@ -233,7 +249,7 @@ impl Loader {
         }
         let (.., order) = match last.take() {
             Some(known) if (known.0, known.1) == (component, epoch) => last.insert(known),
-            _ => last.insert((component, epoch, stream.permutation(epoch))),
+            _ => last.insert((component, epoch, stream.order(epoch))),
         };
         Sample { counter, component, epoch, token: stream.token(place, self.seq_len, Some(order)) }
     }
@@ -286,12 +302,11 @@ impl Loader {
             let counter = first_sample + i as u64;
             let (component, number) = self.turn(counter);
             let sample = self.locate(counter, component, number, &mut order);
-            let mut row = out.row(i);
+            let row = out.row(i);
             let last = self.seq_len - 1;
             self.set.read(sample.token, row.inputs)?;
             row.targets[..last].copy_from_slice(&row.inputs[1..]);
             self.set.read(sample.token + self.seq_len as u64, &mut row.targets[last..])?;
-            row.mark_documents(&self.set, 0, self.seq_len, sample.token, 0)?;
             out.samples.push(sample);
         }
         out.scored = (n * self.seq_len) as u64;
@@ -309,6 +324,7 @@ impl Loader {
             seq_len: self.seq_len as u64,
             tokens: self.set.token_count(),
             data_checksum: format!("{:016x}", self.set.checksum()),
+            grouping: self.grouping(),
             lengths: self.documents.as_ref().map(|documents| documents.identity()),
             mixture: self.mixture.as_ref().map_or_else(Vec::new, |mixture| mixture.identity()),
             origin: Some(&self.origin).filter(|origin| **origin != OrderOrigin::default()).cloned(),

@@ -7,11 +7,44 @@
 mod support;
 
 use bessemer_counting_alloc::{CountingAllocator, allocations};
-use bessemer_loader::{Batch, DocumentConfig, EvaluationWindows, Loader, Mixture, Share};
+use bessemer_loader::{
+    Batch, BatchReader, BatchRequest, DocumentConfig, EvaluationWindows, LoadError, Loader, Mixture,
+    PrefetchConfig, PrefetchShape, Prefetcher, Share,
+};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use support::{counting_split, document_lengths, mixed_split};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A loader that counts the threads that prepare batches.
+struct Started {
+    loader: Loader,
+    threads: AtomicUsize,
+}
+
+impl BatchReader for Started {
+    fn read_batch(&self, request: BatchRequest, out: &mut Batch) -> Result<(), LoadError> {
+        if std::thread::current().name() == Some("prepare batches") {
+            // A batch for each, or one thread may prepare them all.
+            self.threads.fetch_add(usize::from(!COUNTED.replace(true)), SeqCst);
+            while self.threads.load(SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+        }
+        self.loader.read_batch(request, out)
+    }
+
+    fn batch_length(&self, request: BatchRequest) -> Result<usize, LoadError> {
+        self.loader.batch_length(request)
+    }
+}
 
 #[test]
 fn a_warm_batch_allocates_nothing() {
@@ -53,4 +86,25 @@ fn a_warm_batch_allocates_nothing() {
         windows.batch(window, 16, &mut batch).unwrap();
     }
     assert_eq!(count() - warm, 0);
+    // Batches have their memory before the first is read; threads ask for some when they start.
+    let config = PrefetchConfig { bytes: 64 << 10, threads: 2 };
+    let shape = PrefetchShape { sequences: 4, seq_len: 64, kept: 2 };
+    for loader in documents.into_iter().chain([loader]) {
+        let reader = Arc::new(Started { loader, threads: AtomicUsize::new(0) });
+        let mut prefetcher = Prefetcher::new(reader.clone(), config, shape).unwrap();
+        let request = |number: u64| BatchRequest { first: 4 * number, sequences: 4 };
+        let mut warm = 0;
+        for number in 0..200 {
+            prefetcher.begin(request(number), || Box::new((number..500).map(request)));
+            prefetcher.length(request(number)).unwrap();
+            prefetcher.get(request(number)).unwrap();
+            if number == 40 {
+                while reader.threads.load(SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                warm = count();
+            }
+        }
+        assert_eq!(count() - warm, 0);
+    }
 }

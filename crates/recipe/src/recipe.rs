@@ -8,7 +8,7 @@ use bessemer_arch::ModelConfig;
 use bessemer_checkpoint::SaveConfig;
 use bessemer_corpus_config::CorpusConfig;
 use bessemer_eval::EvalConfig;
-use bessemer_loader::LoaderConfig;
+use bessemer_loader::{LoaderConfig, OrderKind};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{FillChoice, FillConfig, ParallelConfig, Plan};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
@@ -107,6 +107,7 @@ impl Recipe {
             section("parallel", self.layout_fits());
         }
         section("loader", self.loader.check());
+        section("loader", self.order_fits_lengths());
         section("optim", self.optim.check().map_err(|e| e.to_string()));
         section("optim", self.precision_fits_optimizer());
         section("save", self.save.check().map_err(|e| e.to_string()));
@@ -206,6 +207,18 @@ impl Recipe {
         };
         let lengths: Vec<usize> = self.lengths().into_iter().map(|len| len as usize).collect();
         plan.check_micro_batch(&model, sequences as usize, &lengths).map_err(|e| e.to_string())
+    }
+
+    /// Blocks are of windows.
+    fn order_fits_lengths(&self) -> Result<(), String> {
+        match self.loader.order {
+            OrderKind::Grouped if self.train.has_documents() => Err(
+                "loader.order = \"grouped\" orders windows, and samples are documents: wanted train.lengths = \"packed\", or \
+                 loader.order = \"uniform\""
+                    .into(),
+            ),
+            _ => Ok(()),
+        }
     }
 
     fn grid_fits(&self) -> Result<(), String> {

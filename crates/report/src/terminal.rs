@@ -245,6 +245,8 @@ mod tests {
             memory_bytes: Some(1300 << 20),
             seconds: 0.66,
             data_seconds: None,
+            data_bytes: None,
+            data_hit_share: None,
             eta_s: Some(252.0),
         }
     }

@@ -120,6 +120,17 @@ impl Prometheus {
                 ("mfu_ratio", "Model FLOPs utilisation of the last step, 0 to 1.", s.mfu),
                 ("memory_bytes", "Memory of the process.", s.memory_bytes.map(|b| b as f64)),
                 ("loss_scale", "Factor on the loss in the last step.", s.loss_scale),
+                ("data_wait_seconds", "Time that the last step waited for data.", s.data_seconds),
+                (
+                    "data_bytes",
+                    "Bytes read from the training split during the last step.",
+                    s.data_bytes.map(|b| b as f64),
+                ),
+                (
+                    "data_hit_ratio",
+                    "Share of the bytes of the last step's batches that was in the cache of blocks, 0 to 1.",
+                    s.data_hit_share,
+                ),
                 ("remaining_seconds", "Expected time until the last step.", s.eta_s),
             ];
             for (name, help, value) in optional {

@@ -293,6 +293,12 @@ pub struct Step {
     /// Of these, how long the step waited for data.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub data_seconds: Option<f64>,
+    /// Bytes that the process has read from the training split since the step before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_bytes: Option<u64>,
+    /// Share of the bytes that batches requested since the step before that was in the cache of blocks, 0 to 1. Missing without a cache.
+    #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    pub data_hit_share: Option<f64>,
     /// Expected time until the last step.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,

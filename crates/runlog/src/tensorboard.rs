@@ -242,6 +242,9 @@ impl TensorBoard {
                     r.loss_scale.map(|v| ("train/loss_scale", v)),
                     r.mfu.map(|v| ("speed/mfu", v)),
                     r.memory_bytes.map(|v| ("memory/bytes", v as f64)),
+                    r.data_seconds.map(|v| ("data/wait_seconds", v)),
+                    r.data_bytes.map(|v| ("data/bytes", v as f64)),
+                    r.data_hit_share.map(|v| ("data/hit_share", v)),
                 ];
                 let losses: Vec<(String, f64)> =
                     r.losses.iter().map(|(name, value)| (format!("train/{name}"), *value)).collect();

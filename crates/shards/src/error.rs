@@ -20,8 +20,15 @@ pub enum Part {
         /// One past the last byte of the block in the file.
         end: u64,
     },
-    /// Padding, block checksums and document index.
+    /// Padding, block checksums and document index (version 1), or their table.
     Index,
+    /// Bytes `start..end` of the file: a piece of the document index, its checksums, or another section.
+    Section {
+        /// First byte in the file.
+        start: u64,
+        /// One past the last byte in the file.
+        end: u64,
+    },
     /// The fixed trailer.
     Trailer,
 }
@@ -31,6 +38,7 @@ impl fmt::Display for Part {
         match self {
             Part::Header => f.write_str("the header"),
             Part::Index => f.write_str("the index"),
+            Part::Section { start, end } => write!(f, "the index (bytes {start}..{end})"),
             Part::Trailer => f.write_str("the trailer"),
             Part::Block { number, of, start, end } => {
                 write!(f, "block {number} of {of} (bytes {start}..{end})")
@@ -82,16 +90,27 @@ pub enum ShardError {
     },
     /// The file has another version of the format.
     #[error(
-        "{}: shard format version {found}, this program reads version {wanted}; rebuild the shards or use \
+        "{}: shard format version {found}, this program reads versions 1 to {wanted}; rebuild the shards or use \
          the program that wrote them", path.display()
     )]
     Version {
         /// The file.
         path: PathBuf,
-        /// The version that this program reads.
+        /// The newest version that this program reads.
         wanted: u32,
         /// The version in the file.
         found: u32,
+    },
+    /// The file has a section that its reader must read and that this program does not have.
+    #[error(
+        "{}: section of kind {kind} is required to read the tokens, and this program does not read it; use the program that \
+         wrote the file", path.display()
+    )]
+    Section {
+        /// The file.
+        path: PathBuf,
+        /// Kind of the section.
+        kind: u32,
     },
     /// The file ends too early.
     #[error("{}: truncated at byte {found}: its header states {wanted} bytes; rebuild the shards", path.display())]

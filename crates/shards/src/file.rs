@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes read at a time where a stretch is longer; on the stack, because reading in a training step allocates nothing.
@@ -19,6 +20,8 @@ pub(crate) struct ShardFile {
     path: PathBuf,
     /// Length when it was opened.
     bytes: u64,
+    /// Bytes that were read of it.
+    read: AtomicU64,
 }
 
 impl ShardFile {
@@ -38,7 +41,7 @@ impl ShardFile {
             _ => ShardError::io(&path, "open", e),
         })?;
         let bytes = file.metadata().map_err(|e| ShardError::io(&path, "read the size of", e))?.len();
-        Ok(ShardFile { file, path, bytes })
+        Ok(ShardFile { file, path, bytes, read: AtomicU64::new(0) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -50,8 +53,14 @@ impl ShardFile {
         self.bytes
     }
 
+    /// Bytes that were read so far.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
     /// Fills all of `buffer` from byte `at`.
     pub(crate) fn read_at(&self, at: usize, buffer: &mut [u8]) -> Result<(), ShardError> {
+        self.read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         self.file.read_exact_at(buffer, at as u64).map_err(|e| match (e.kind(), self.file.metadata()) {
             (ErrorKind::UnexpectedEof, Ok(now)) => {
                 ShardError::Truncated { path: self.path.clone(), wanted: self.bytes, found: now.len() }

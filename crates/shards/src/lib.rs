@@ -6,13 +6,15 @@
 //! crate specifies the format byte by byte.
 //!
 //! - [`ShardWriter`] writes one file: temporary name, fsync, rename, fsync of the directory.
-//! - [`ShardReader`] reads one file: header, trailer and index are verified on open, token blocks on first touch.
+//! - [`ShardReader`] reads one file: header, trailer and checksums are verified on open, token blocks and pieces of the document index on first
+//!   touch.
 //! - [`ShardSetWriter`] and [`ShardSet`] hold one split (train, validation) in several files, listed by a
 //!   `shards.json` that is written last: its presence means that the split is complete.
 //!
 //! A token costs 2 bytes up to a vocabulary of 65,536 and 4 bytes above; a document costs 32 bytes of index.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod cache;
 mod component;
 mod error;
 mod file;
@@ -27,13 +29,17 @@ mod writer;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+mod cache_tests;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 mod damage_tests;
 
+pub use cache::{CacheConfig, CachePolicy};
 pub use component::Component;
 pub use error::{Part, ShardError};
 pub use format::{BLOCK_BYTES, VERSION};
 pub use meta::{DocumentId, Fingerprint, ShardMeta, token_bytes_for};
-pub use reader::{Document, ShardReader};
+pub use reader::{Document, ReadCounters, ShardReader};
 pub use repeated::{RepeatedBlocks, repeated_blocks};
 pub use set::ShardSet;
 pub use set_index::{INDEX_FILE, INDEX_VERSION};

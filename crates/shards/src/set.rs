@@ -1,11 +1,13 @@
 //! Reading one split: its shard files as one token stream.
 
+use crate::cache::{BlockCache, CacheConfig};
 use crate::component::placed;
 use crate::set_index::SetIndex;
-use crate::{Component, Document, Fingerprint, ShardError, ShardReader};
+use crate::{Component, Document, Fingerprint, ReadCounters, ShardError, ShardReader};
 use bessemer_durable::AsDir;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use xxhash_rust::xxh3::Xxh3;
 
 /// All shard files of one split, in order, as one stream of tokens and documents. Can be shared between
@@ -21,12 +23,14 @@ pub struct ShardSet {
     /// Number of each file's first document, then the total.
     document_starts: Vec<u64>,
     checksum: u64,
+    /// Blocks in memory.
+    cache: OnceLock<Arc<BlockCache>>,
 }
 
 impl ShardSet {
     /// Opens the split in `dir/SPLIT/`, a folder that [`crate::ShardSetWriter`] finished.
     ///
-    /// Header, trailer and index of every file are verified and held against `shards.json`; token blocks are
+    /// Header, trailer and checksums of every file are verified and held against `shards.json`; token blocks and the document index are
     /// verified when they are first touched.
     ///
     /// # Errors
@@ -75,7 +79,16 @@ impl ShardSet {
             files.push(reader);
         }
         let (components, checksum) = (placed(&index.components), checksum.digest());
-        Ok(ShardSet { path, index, components, files, token_starts, document_starts, checksum })
+        Ok(ShardSet {
+            path,
+            index,
+            components,
+            files,
+            token_starts,
+            document_starts,
+            checksum,
+            cache: OnceLock::new(),
+        })
     }
 
     /// The folder of the split.
@@ -149,6 +162,37 @@ impl ShardSet {
             return Err(ShardError::Vocabulary { path: self.path.clone(), wanted, found });
         }
         Ok(())
+    }
+
+    /// Keeps blocks of tokens in memory from now on, as many as fit into the bytes of `config`. The first call decides: further ones change
+    /// nothing. Asks for the memory at once.
+    pub fn cache_blocks(&self, config: CacheConfig) {
+        let shapes = || self.files.iter().map(ShardReader::blocks);
+        let (all, largest) = (shapes().map(|b| b.0).sum::<usize>(), shapes().map(|b| b.1).max().unwrap_or(1));
+        let fit = usize::try_from(config.bytes / largest as u64).unwrap_or(usize::MAX).min(all);
+        if fit == 0 {
+            return;
+        }
+        let cache = self.cache.get_or_init(|| Arc::new(BlockCache::new(config.policy, fit, largest)));
+        self.files.iter().enumerate().for_each(|(file, reader)| reader.use_cache(cache, file as u64));
+    }
+
+    /// Bytes that [`ShardSet::cache_blocks`] takes.
+    pub fn cache_bytes(&self, config: CacheConfig) -> u64 {
+        let shapes = self.files.iter().map(ShardReader::blocks);
+        config.bytes.min(shapes.map(|(blocks, bytes)| blocks as u64 * bytes as u64).sum())
+    }
+
+    /// Bytes that were read of the files since the set was opened, with those of opening it.
+    pub fn counters(&self) -> ReadCounters {
+        let evicted = self.cache.get().map_or(0, |cache| cache.evicted());
+        let sum = ReadCounters { evicted, ..ReadCounters::default() };
+        self.files.iter().map(ShardReader::counters).fold(sum, |sum, of| ReadCounters {
+            requested: sum.requested + of.requested,
+            hit: sum.hit + of.hit,
+            storage: sum.storage + of.storage,
+            evicted: sum.evicted,
+        })
     }
 
     /// Copies the tokens from `start` on into `out`, across files. Verifies each block on its first touch. Does

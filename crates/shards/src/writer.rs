@@ -1,6 +1,8 @@
 //! Writing one shard file.
 
-use crate::format::{self, BLOCK_BYTES, DOCUMENT_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
+use crate::format::{
+    self, BLOCK_BYTES, DOCUMENT_BYTES, HEADER_BYTES, Header, INDEX_PIECE, TRAILER_BYTES, VERSION,
+};
 use crate::{DocumentId, ShardError, ShardMeta};
 use bessemer_durable::{ConfinedDir, NewFile};
 use std::io::Write;
@@ -174,7 +176,14 @@ impl ShardWriter {
         let data = (self.tokens + tokens) * u64::from(self.meta.token_bytes());
         let sums = data.div_ceil(u64::from(self.block_bytes)) * 8;
         let index = (self.documents() + 1) * DOCUMENT_BYTES;
-        (HEADER_BYTES as u64 + data).next_multiple_of(8) + sums + index + TRAILER_BYTES as u64
+        let index_sums = index.div_ceil(INDEX_PIECE as u64) * 8;
+        let table = format::table_bytes(format::REQUIRED) as u64;
+        (HEADER_BYTES as u64 + data).next_multiple_of(8)
+            + sums
+            + index
+            + index_sums
+            + table
+            + TRAILER_BYTES as u64
     }
 
     /// Writes index, trailer and header, makes the file durable and gives it its name.
@@ -191,6 +200,7 @@ impl ShardWriter {
         }
         let documents = self.documents();
         let header = Header {
+            version: VERSION,
             meta: self.meta.clone(),
             block_bytes: self.block_bytes,
             tokens: self.tokens,
@@ -203,28 +213,27 @@ impl ShardWriter {
         })?;
         let header = header.to_bytes();
 
-        let mut index_sum = Xxh3::new();
-        let mut chunk = vec![0; layout.block_sums - layout.data_end];
-        let columns = [
-            std::mem::take(&mut self.block_sums),
-            std::mem::take(&mut self.ends),
-            std::mem::take(&mut self.text_lengths),
-        ];
+        self.write(&[0; 8][..layout.block_sums - layout.data_end])?;
+        let block_sums = std::mem::take(&mut self.block_sums);
+        let token_sums = self.write_sums(&block_sums)?;
+        let mut pieces = PieceSums::default();
+        let mut chunk = Vec::new();
+        let columns = [std::mem::take(&mut self.ends), std::mem::take(&mut self.text_lengths)];
         for values in columns.iter().flat_map(|column| column.chunks(8192)) {
-            chunk.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-            index_sum.update(&chunk);
-            self.write(&chunk)?;
             chunk.clear();
+            chunk.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+            pieces.update(&chunk);
+            self.write(&chunk)?;
         }
-        // Left over only when every column is empty.
-        index_sum.update(&chunk);
-        self.write(&chunk)?;
         for ids in std::mem::take(&mut self.ids).chunks(4096) {
             let bytes = ids.as_flattened();
-            index_sum.update(bytes);
+            pieces.update(bytes);
             self.write(bytes)?;
         }
-        let trailer = format::trailer(&header, index_sum.digest(), layout.file_bytes as u64);
+        let index_sums = self.write_sums(&pieces.finish())?;
+        let table = format::table(&layout.sections(token_sums, index_sums));
+        self.write(&table)?;
+        let trailer = format::trailer(&header, xxh3_64(&table), layout.file_bytes as u64);
         self.write(&trailer)?;
 
         // The header goes over the zeros at the beginning.
@@ -241,6 +250,13 @@ impl ShardWriter {
         })
     }
 
+    /// Writes a list of checksums and returns the checksum of the list.
+    fn write_sums(&mut self, sums: &[u64]) -> Result<u64, ShardError> {
+        let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        self.write(&bytes)?;
+        Ok(xxh3_64(&bytes))
+    }
+
     fn flush_block(&mut self) -> Result<(), ShardError> {
         let block = std::mem::take(&mut self.block);
         self.block_sums.push(xxh3_64(&block));
@@ -255,5 +271,40 @@ impl ShardWriter {
             self.failed = true;
             ShardError::write(&self.path, e)
         })
+    }
+}
+
+/// Checksums of the pieces of the document index, while it is written.
+#[derive(Default)]
+struct PieceSums {
+    hash: Xxh3,
+    /// Bytes of the piece so far.
+    filled: usize,
+    sums: Vec<u64>,
+}
+
+impl PieceSums {
+    fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(INDEX_PIECE - self.filled));
+            self.hash.update(now);
+            self.filled += now.len();
+            bytes = later;
+            if self.filled == INDEX_PIECE {
+                self.end_piece();
+            }
+        }
+    }
+
+    fn end_piece(&mut self) {
+        self.sums.push(self.hash.digest());
+        (self.hash, self.filled) = (Xxh3::new(), 0);
+    }
+
+    fn finish(mut self) -> Vec<u64> {
+        if self.filled > 0 {
+            self.end_piece();
+        }
+        self.sums
     }
 }

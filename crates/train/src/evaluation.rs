@@ -143,7 +143,8 @@ pub(crate) fn bubbles(
     if recipe.eval.every_steps == 0 {
         return Ok(None);
     }
-    let windows = EvaluationWindows::new(Arc::clone(set), shape.seq, tokenizer.end_of_text())?;
+    let windows = EvaluationWindows::new(Arc::clone(set), shape.seq, tokenizer.end_of_text())?
+        .prefetching(recipe.loader.prefetch_config());
     let ranks = (shape.sequences * data_ranks, shape.seq);
     Bubbles::new(&windows, &tokenizer.byte_lengths(), recipe.eval.max_tokens(), ranks).map(Some)
 }
@@ -171,11 +172,12 @@ impl Evaluator {
     ) -> Result<Evaluator, TrainError> {
         let config = input.recipe.eval.clone();
         let windows = match &input.validation {
-            Some(set) => Some(EvaluationWindows::new(
-                Arc::clone(set),
-                worker.decoder().shape().seq,
-                input.tokenizer.end_of_text(),
-            )?),
+            Some(set) => {
+                let seq_len = worker.decoder().shape().seq;
+                let windows =
+                    EvaluationWindows::new(Arc::clone(set), seq_len, input.tokenizer.end_of_text())?;
+                Some(windows.prefetching(input.recipe.loader.prefetch_config()))
+            }
             None => None,
         };
         let writer = match config.generates() && worker.rank() == 0 {

@@ -2,11 +2,11 @@
 
 use crate::TrainError;
 use bessemer_loader::{
-    DocumentConfig, LoadError, Loader, LoaderState, Mixture, MixtureShare, OrderDifference, OrderOrigin,
-    Share, Taken, effective_epochs,
+    DocumentConfig, Grouping, LoadError, Loader, LoaderState, Mixture, MixtureShare, OrderDifference,
+    OrderOrigin, Share, Taken, effective_epochs,
 };
 use bessemer_recipe::{BatchPlan, Recipe, SequenceLengths};
-use bessemer_shards::ShardSet;
+use bessemer_shards::{ShardSet, token_bytes_for};
 use std::sync::Arc;
 
 /// Passes over a text up to which repeating it costs next to nothing (Muennighoff et al. 2023).
@@ -16,6 +16,12 @@ const FREE_EPOCHS: f64 = 4.0;
 fn samples(recipe: &Recipe, train: &ShardSet) -> Result<u64, TrainError> {
     let plan = recipe.train.resolve(1, Some(train.token_count())).map_err(TrainError::Recipe)?;
     Ok(plan.steps * plan.sequences_per_step)
+}
+
+/// Blocks and groups of the order of the recipe; none of a uniform one.
+fn grouping(recipe: &Recipe, train: &ShardSet) -> Option<Grouping> {
+    let token_bytes = u64::from(token_bytes_for(train.vocab_size()));
+    recipe.loader.grouping(recipe.train.seq_len.saturating_mul(token_bytes))
 }
 
 /// The mixture of `samples` samples behind `origin`, if the recipe has several sources.
@@ -91,8 +97,9 @@ impl TrainingData<'_> {
     /// The components of the split under the order of the recipe, without weights.
     fn unweighted(&self, plan: &BatchPlan, saved: &LoaderState) -> Result<LoaderState, LoadError> {
         let (seed, shuffle) = (self.recipe.loader.seed_or(self.recipe.run.seed), self.recipe.loader.shuffle);
-        let state =
-            Loader::new(Arc::clone(self.train), plan.seq_len as usize, seed, shuffle)?.state(saved.samples);
+        let state = Loader::new(Arc::clone(self.train), plan.seq_len as usize, seed, shuffle)?
+            .grouped(grouping(self.recipe, self.train))
+            .state(saved.samples);
         let share = |c: &bessemer_shards::Component| MixtureShare {
             name: c.name.clone(),
             tokens: c.tokens.end - c.tokens.start,
@@ -134,10 +141,11 @@ fn loader(
         };
         return Loader::of_documents(Arc::clone(train), config, seed, shuffle);
     }
-    match mixture(recipe, train, left, origin)? {
-        Some(mixture) => Ok(Loader::mixed(Arc::clone(train), seed, shuffle, mixture)),
-        None => Loader::new(Arc::clone(train), recipe.train.seq_len as usize, seed, shuffle),
-    }
+    let loader = match mixture(recipe, train, left, origin)? {
+        Some(mixture) => Loader::mixed(Arc::clone(train), seed, shuffle, mixture),
+        None => Loader::new(Arc::clone(train), recipe.train.seq_len as usize, seed, shuffle)?,
+    };
+    Ok(loader.grouped(grouping(recipe, train)))
 }
 
 /// What the whole run takes of each component of its training split; nothing for a recipe of one source.

@@ -15,15 +15,17 @@ use bessemer_arch::Model;
 use bessemer_checkpoint::{Compression, SaveEvery, Store};
 use bessemer_collectives::{Communicator, SumCheck};
 use bessemer_filling::FillPlan;
-use bessemer_loader::{Batch, Loader, OrderOrigin};
+use bessemer_loader::{EvaluationWindows, Loader, OrderOrigin, Prefetcher};
 use bessemer_optim::LossScaleConfig;
 use bessemer_parallel::{FillSupplier, Job, MemoryPlan, Plan};
 use bessemer_recipe::BatchPlan;
 use bessemer_runlog::{self as runlog, Change, End, EndReason, Record, Resume, Warning};
 use bessemer_runtime::{ActivationConfig, CacheShape, Purpose, Shape, Teacher};
+use bessemer_shards::ReadCounters;
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::{Bytes, bounded};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -63,6 +65,7 @@ use memory_tier::MemoryTier;
 pub use memory_tier::{RUN_FILE as MEMORY_RUN_FILE, sweep_copies_in_memory};
 pub use reading::read_tensors;
 use records::{Missing, Records};
+use samples::prefetch_shape;
 use teaching::OpenTeacher;
 pub(crate) use teaching::check_layout;
 use tracing::Tracing;
@@ -70,8 +73,6 @@ pub(crate) use windows::program as step_program;
 
 /// Longest warning in the log, in characters.
 const LONGEST_WARNING: usize = 4 << 10;
-/// Arrays of four-byte values that the loader fills for each token of a micro-batch: inputs, targets, segments, positions.
-const LOADER_ARRAYS: u64 = 4;
 
 /// Checkpoints besides those of the run directory; each rank reads the parts that it needs.
 #[derive(Default)]
@@ -121,7 +122,10 @@ pub struct Trainer {
     /// Of a planned run, until the session is measured.
     measuring: Option<Measuring>,
     state: TrainState,
-    batch: Batch,
+    /// Micro-batches, prepared ahead.
+    batches: Prefetcher,
+    /// Bytes that this process had read of the training split at the last record of a step.
+    data_read: ReadCounters,
     skipped_in_a_row: u32,
     load_watch: LoadWatch,
     /// Whether the update of the newest step was taken.
@@ -234,12 +238,19 @@ impl Trainer {
             memory.add_samples(&decoder, !layout.keeps_model());
         }
         planned_teacher.iter().for_each(|planned| memory.add_teacher(planned));
-        let arrays = LOADER_ARRAYS * 4 * plan.micro_batch * plan.seq_len;
-        memory.add("loader", Bytes(arrays + loader.index_bytes()));
+        let (prefetch, ring) = (recipe.loader.prefetch_config(), prefetch_shape(&plan, &layout, program));
+        let windows = match input.validation {
+            Some(_) => EvaluationWindows::prefetch_memory(shape.seq, prefetch),
+            None => 0,
+        };
+        memory.add("loader", Bytes(prefetch.memory(ring).saturating_add(windows + loader.index_bytes())));
+        let cache = recipe.loader.cache_config();
+        cache.iter().for_each(|cache| memory.add("block cache", Bytes(input.train.cache_bytes(*cache))));
         let copies = CopyPlan::new(&recipe.save, fill.as_ref(), &mut memory, input.memory_available);
         memory
             .fits(1, input.memory_available)
             .map_err(|e| e.of_experts(&model, &layout, shape, recipe.train.storage))?;
+        cache.iter().for_each(|cache| input.train.cache_blocks(*cache));
         let left = Bytes(input.memory_available.0.saturating_sub(memory.buffers.total().0));
 
         let warmup = optim.warmup_steps;
@@ -303,6 +314,7 @@ impl Trainer {
         let memory_tier = MemoryTier::set_up(worker, &input, peers, left, &mut warnings)?;
         let integrity = Integrity::set_up(worker, recipe, sums)?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
+        let batches = Prefetcher::new(Arc::new(loader.clone()), prefetch, ring)?;
         let spikes = SpikeDetector::new(&recipe.train);
         let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
         let scaling = scaling.is_on(f16).then(|| (scaling.clone(), scaling.is_dynamic(f16)));
@@ -355,7 +367,8 @@ impl Trainer {
             store,
             records,
             state,
-            batch: Batch::new(),
+            batches,
+            data_read: ReadCounters::default(),
             skipped_in_a_row: 0,
             load_watch: LoadWatch::default(),
             taken: true,
@@ -412,7 +425,10 @@ impl Trainer {
     /// # Errors
     /// An error of a lower layer; everything up to the newest checkpoint stays.
     pub fn run(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
+        self.data_read = self.input.train.counters();
         let outcome = self.run_steps(observer, stop);
+        // No step follows, or none before the caller has handled the error.
+        self.batches.empty();
         if outcome.is_err() {
             // Why the run ends is known already.
             let _ = self.end_saving_after_error(observer);

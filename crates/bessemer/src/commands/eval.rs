@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::run_dir::{RunDir, SHARDS};
 use bessemer_eval::score::{DecoderLosses, score_components};
 use bessemer_kernels_cpu::CpuBackend;
-use bessemer_loader::EvaluationWindows;
+use bessemer_loader::{EvaluationWindows, LoaderConfig};
 use bessemer_runtime::{CacheShape, Decoder};
 use bessemer_shards::ShardSet;
 use bessemer_train::Observer;
@@ -69,7 +69,8 @@ fn split(args: &EvalArgs, as_json: bool, console: &mut Console) -> Result<(), Fa
     let fingerprint = saved.tokenizer.fingerprint().parse().map_err(Failure::new)?;
     set.require(fingerprint, saved.tokenizer.vocab_size() as u32)?;
     let seq = saved.state.loader.seq_len as usize;
-    let windows = EvaluationWindows::new(set, seq, saved.tokenizer.end_of_text())?;
+    let windows = EvaluationWindows::new(set, seq, saved.tokenizer.end_of_text())?
+        .prefetching(LoaderConfig::default().prefetch_config());
     let batch = ((args.batch_tokens / seq).max(1), seq);
     let most = (args.max_tokens > 0).then_some(args.max_tokens);
     let lengths = saved.tokenizer.byte_lengths();

@@ -136,12 +136,14 @@ impl Session {
         if !matches!(bound, Bound::AddressSpace | Bound::DataSegment) {
             return Vec::new();
         }
+        // Those of the device, and those that prepare batches.
+        let threads = self.threads + self.recipe.loader.prefetch_config().threads;
         // glibc gives up to eight threads a core an arena of 64 MiB; Rust gives a thread a stack of 2 MiB.
-        let arenas = self.threads.min(8 * machine::threads(0)) as u64;
+        let arenas = threads.min(8 * machine::threads(0)) as u64;
         vec![
             (
                 "arenas of the allocator and stacks of threads",
-                Bytes((64 * arenas + 2 * self.threads as u64) << 20),
+                Bytes((64 * arenas + 2 * threads as u64) << 20),
             ),
             ("corpus and loader", Bytes(BESIDE)),
         ]

@@ -48,40 +48,6 @@ proptest! {
         prop_assert!(batch.targets.iter().all(|&t| t == IGNORED));
         prop_assert_eq!(windows.batch(u64::MAX, n, &mut batch).unwrap(), 0);
     }
-
-    #[test]
-    fn segments_part_documents_context_and_padding(
-        lengths in prop::collection::vec(0u64..30, 1..20), seq_len in 1usize..50, with_context: bool,
-    ) {
-        let tokens: u64 = lengths.iter().sum();
-        prop_assume!(tokens > 1);
-        let dir = tempfile::tempdir().unwrap();
-        let set = counting_split(dir.path(), &lengths, 300);
-        let owner: Vec<usize> =
-            lengths.iter().enumerate().flat_map(|(i, &l)| std::iter::repeat_n(i + 1, l as usize)).collect();
-        let windows = EvaluationWindows::new(set, seq_len, with_context.then_some(0)).unwrap();
-        let mut batch = Batch::new();
-        windows.batch(0, windows.windows() as usize, &mut batch).unwrap();
-        let mut offset = if with_context { -1i64 } else { 0 };
-        for row in 0..batch.sequences {
-            let (mut last, mut segment, mut position) = (None, 0, 0);
-            for i in row * seq_len..(row + 1) * seq_len {
-                // 0 stands for the context token, one past the last document for the padding.
-                let owner = match batch.targets[i] {
-                    IGNORED => lengths.len() + 1,
-                    _ => usize::try_from(offset).map_or(0, |o| owner[o]),
-                };
-                offset += i64::from(batch.targets[i] != IGNORED);
-                match last {
-                    None => {}
-                    Some(last) if last == owner => position += 1,
-                    Some(_) => (segment, position) = (segment + 1, 0),
-                }
-                last = Some(owner);
-                prop_assert_eq!((batch.segments[i], batch.positions[i]), (segment, position));
-            }
-        }
-    }
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test is a failed test")]
 
+mod cache;
 mod documents;
 mod evaluation;
+mod grouped;
 mod mixture;
 mod order;
+mod prefetch;
 mod support;
 mod training;

@@ -649,6 +649,22 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ("parallel.planned.ranks", "0 to 2^20", &["0", "1048576"], &["1048577"]),
     ("loader.seed", "0 to 2^63 - 1", &["0", "9223372036854775807"], &["-1"]),
     (
+        "loader.order",
+        "grouped with `shuffle`, without documents",
+        &["uniform", "grouped"],
+        &["blocks", "grouped loader.shuffle=false", "grouped train.lengths=padded"],
+    ),
+    ("loader.block", "a size up to `group`", &["\"64 KiB\"", "1B"], &["0", "lots", "512MiB"]),
+    ("loader.group", "a size of at least `block`", &["8MiB", "\"2 TiB\""], &["7MiB", "lots"]),
+    ("loader.prefetch", "a size", &["\"0\"", "\"64 MiB\"", "\"1B\""], &["\"\"", "lots", "-1MiB"]),
+    (
+        "loader.cache",
+        "0 or a size of at least 1 MiB",
+        &["\"0\"", "1MiB", "\"3 GiB\""],
+        &["\"\"", "1kB", "lots"],
+    ),
+    ("loader.threads", "1 to 64", &["1", "64"], &["0", "65"]),
+    (
         "optim.state",
         "in 8 bits only with `adamw` and `optim.eps` of at least 1e-12",
         &["f32", "int8", "int8-embeddings", "int8 optim.eps=1e-12"],

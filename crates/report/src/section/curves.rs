@@ -82,7 +82,14 @@ pub(crate) fn loss(facts: &Facts<'_>, experts: &ExpertLoads) -> String {
     section("curves", "Training", &grid(&figures))
 }
 
-/// Throughput, MFU, memory, stages.
+/// Note of the wait for data.
+const WAIT: &str = "Of the first rank: time in which its passes waited for a micro-batch that was not ready.";
+/// Note of the hits of the cache.
+const HITS: &str = "By the process of the first rank, with loader.cache.";
+/// Note of the bytes of training data.
+const READ: &str = "By the process of the first rank, since the step before: samples, blocks that are verified, and the document index.";
+
+/// Throughput, MFU, memory, waits for data, stages.
 pub(crate) fn speed(facts: &Facts<'_>) -> String {
     let waited = waited_for_data(facts);
     let note = waited.map(|w| format!("{:.1} % of the step time was spent waiting for data.", 100.0 * w));
@@ -98,6 +105,34 @@ pub(crate) fn speed(facts: &Facts<'_>) -> String {
     figures.extend(curve(facts, "Memory of the process in MiB", "", Scale::Linear, true, false, |s| {
         s.memory_bytes.map(|b| b as f64 / f64::from(1 << 20))
     }));
+    let share = |s: &Step| Some(100.0 * s.data_seconds.filter(|_| s.seconds > 0.0)? / s.seconds);
+    figures.extend(curve(
+        facts,
+        "Wait for data in percent of a step",
+        WAIT,
+        Scale::Linear,
+        true,
+        true,
+        share,
+    ));
+    figures.extend(curve(
+        facts,
+        "Bytes of training data read in KiB",
+        READ,
+        Scale::Linear,
+        true,
+        true,
+        |s| s.data_bytes.map(|b| b as f64 / 1024.0),
+    ));
+    figures.extend(curve(
+        facts,
+        "Cache hits in percent of the bytes of batches",
+        HITS,
+        Scale::Linear,
+        true,
+        true,
+        |s| s.data_hit_share.map(|share| 100.0 * share),
+    ));
     figures.extend(stages(facts));
     section("speed", "Speed", &grid(&figures))
 }

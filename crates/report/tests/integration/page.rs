@@ -145,6 +145,8 @@ fn hostile_records() -> Vec<Record> {
                 memory_bytes: Some(u64::MAX),
                 seconds: *x,
                 data_seconds: Some(*x),
+                data_bytes: Some(4096),
+                data_hit_share: Some(*x),
                 eta_s: Some(*x),
             }
             .into(),

@@ -19,6 +19,8 @@ fn step(step: u64) -> Step {
         memory_bytes: Some(1 << 30),
         seconds: 0.3,
         data_seconds: None,
+        data_bytes: step.is_multiple_of(2).then_some(step << 20),
+        data_hit_share: step.is_multiple_of(2).then_some(0.5),
         eta_s: Some(60.0),
     }
 }

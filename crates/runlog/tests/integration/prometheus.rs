@@ -5,8 +5,21 @@ use std::fs;
 use std::process::Command;
 
 fn step(step: u64, loss: f64) -> Record {
-    Step { step, tokens: step * 10, loss, lr: 1e-3, tokens_per_s: 5.0, mfu: Some(0.25), ..Step::default() }
-        .into()
+    let (data_seconds, data_bytes, data_hit_share) = (Some(0.125), Some(4096), Some(0.75));
+    let mfu = Some(0.25);
+    Step {
+        step,
+        tokens: step * 10,
+        loss,
+        lr: 1e-3,
+        tokens_per_s: 5.0,
+        mfu,
+        data_seconds,
+        data_bytes,
+        data_hit_share,
+        ..Step::default()
+    }
+    .into()
 }
 
 #[test]
@@ -35,6 +48,9 @@ fn the_file_is_written_at_the_first_step_every_few_steps_at_evaluations_and_at_t
     file.record(10.0, &eval("validation", 2.5)).unwrap();
     assert_eq!(value("step").unwrap(), "9");
     assert_eq!(value("saved_step").unwrap(), "8");
+    assert_eq!(value("data_wait_seconds").as_deref(), Some("0.125"));
+    assert_eq!(value("data_bytes").as_deref(), Some("4096"));
+    assert_eq!(value("data_hit_ratio").as_deref(), Some("0.75"));
     assert_eq!(value("warnings").unwrap(), "1");
     assert_eq!((value("running").unwrap().as_str(), value("failed")), ("1", None));
     file.record(11.0, &End { reason: EndReason::Failed, ..End::default() }.into()).unwrap();

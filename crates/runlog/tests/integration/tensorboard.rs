@@ -179,7 +179,16 @@ fn decode(mut file: &[u8]) -> Vec<Event> {
 fn step_and_eval_records_become_scalars() {
     let dir = tempfile::tempdir().unwrap();
     let mut board = TensorBoard::create(dir.path(), "run", 100.0, None).unwrap();
-    let step = Step { step: 1 << 40, loss: f64::NAN, lr: 0.5, mfu: Some(0.25), ..Step::default() };
+    let (data_seconds, data_bytes) = (Some(0.125), Some(4096));
+    let step = Step {
+        step: 1 << 40,
+        loss: f64::NAN,
+        lr: 0.5,
+        mfu: Some(0.25),
+        data_seconds,
+        data_bytes,
+        ..Step::default()
+    };
     let eval = Eval { step: 7, split: "valid".into(), loss: 2.0, bits_per_byte: 1.5, ..Eval::default() };
     let warning = Warning { topic: "x".into(), ..Warning::default() };
     for record in [Record::from(step), eval.into(), warning.into()] {
@@ -191,6 +200,7 @@ fn step_and_eval_records_become_scalars() {
     assert_eq!((events[1].wall_time, events[1].step), (101.5, 1 << 40));
     assert!(events[1].scalars["train/loss"].is_nan());
     assert_eq!((events[1].scalars["train/lr"], events[1].scalars["speed/mfu"]), (0.5, 0.25));
+    assert_eq!((events[1].scalars["data/wait_seconds"], events[1].scalars["data/bytes"]), (0.125, 4096.0));
     assert!(!events[1].scalars.contains_key("memory/bytes"));
     let tags: Vec<&str> = events[2].scalars.keys().map(String::as_str).collect();
     assert_eq!(tags, ["eval/valid/bits_per_byte", "eval/valid/loss", "eval/valid/perplexity"]);

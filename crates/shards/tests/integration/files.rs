@@ -76,10 +76,13 @@ proptest! {
         fs::write(&path, &bytes).unwrap();
         let error = ShardReader::open(&path).unwrap_err().to_string();
         prop_assert!(error.contains("noise.shard"));
-        let mut with_magic = b"\x89BSHARD\n\x01\0\0\0".to_vec();
-        with_magic.extend(&bytes);
-        fs::write(&path, &with_magic).unwrap();
-        prop_assert!(ShardReader::open(&path).is_err());
+        for version in 1..=2 {
+            let mut with_magic = b"\x89BSHARD\n".to_vec();
+            with_magic.extend([version, 0, 0, 0]);
+            with_magic.extend(&bytes);
+            fs::write(&path, &with_magic).unwrap();
+            prop_assert!(ShardReader::open(&path).is_err());
+        }
     }
 }
 
@@ -115,8 +118,8 @@ fn foreign_files_are_refused_by_name_and_kind() {
 
     fs::write(&path, vec![0; 5000]).unwrap();
     assert!(matches!(ShardReader::open(&path), Err(ShardError::Foreign { .. })));
-    fs::write(&path, b"\x89BSHARD\n\x02\0\0\0 whatever version 2 looks like").unwrap();
-    assert!(matches!(ShardReader::open(&path), Err(ShardError::Version { wanted: 1, found: 2, .. })));
+    fs::write(&path, b"\x89BSHARD\n\x03\0\0\0 whatever version 3 looks like").unwrap();
+    assert!(matches!(ShardReader::open(&path), Err(ShardError::Version { wanted: 2, found: 3, .. })));
     fs::write(&path, b"").unwrap();
     assert!(matches!(ShardReader::open(&path), Err(ShardError::Truncated { found: 0, .. })));
 

@@ -15,6 +15,7 @@ use bessemer_optim::{OptimConfig, Schedule, is_state_name};
 use bessemer_parallel::StateTensor;
 use bessemer_recipe::{BatchPlan, TrainedSoFar, parse_recipe};
 use bessemer_runlog::{Change, ChangedKey};
+use std::sync::Arc;
 
 /// The learning rate of each step of a run.
 #[derive(Debug, Clone)]
@@ -130,6 +131,7 @@ impl Trainer {
     /// Goes on as worked out, when the tensors are there.
     pub(super) fn go_on(&mut self, continuation: Continuation) {
         let Continuation { state, plan, loader, change } = continuation;
+        self.batches.replace(Arc::new(loader.clone()));
         (self.state, self.plan, self.loader, self.change) = (state, plan, loader, change);
         self.rate = LearningRate::new(&self.input.recipe.optim, &self.plan, &self.state);
         self.set_up_loss_scale();

@@ -2,11 +2,13 @@
 
 use crate::TrainError;
 use crate::evaluation::InBubbles;
+use crate::skipped::SkippedSamples;
 use crate::state::TrainState;
-use bessemer_loader::{Batch, LoadError, Loader};
-use bessemer_parallel::{BatchSource, ParallelError, Worker};
+use bessemer_loader::{BatchRequest, BatchRequests, LoadError, Loader, PrefetchShape, Prefetcher};
+use bessemer_parallel::{BatchSource, ParallelError, Plan, Worker};
 use bessemer_recipe::BatchPlan;
 use bessemer_runtime::{StepContext, TokenBatch};
+use bessemer_schedule::Program;
 use std::time::Instant;
 
 /// Where a program begins in the run, and what a rank has of it.
@@ -25,6 +27,17 @@ pub(super) struct StepPlace {
     seed: u64,
     step: u64,
     loss_scale: f32,
+    /// Seconds that counting the targets of the step took.
+    seconds: f64,
+}
+
+/// The ring of prepared batches of a rank. Chunks of a rank that are stages of one pipeline request a micro-batch one after the
+/// other; those between are as many as the pipeline has ranks, or twice as many.
+pub(super) fn prefetch_shape(plan: &BatchPlan, layout: &Plan, program: &Program) -> PrefetchShape {
+    let pipeline = layout.pipeline();
+    let chunks = (0..pipeline).map(|rank| program.chunks(rank)).max().unwrap_or(1);
+    let kept = if chunks > 1 { (2 * pipeline).min(plan.accumulation as usize) } else { 1 };
+    PrefetchShape { sequences: plan.micro_batch as usize, seq_len: plan.seq_len as usize, kept }
 }
 
 impl StepPlace {
@@ -35,6 +48,7 @@ impl StepPlace {
         loader: &Loader,
         seed: u64,
     ) -> Result<StepPlace, TrainError> {
+        let counted = Instant::now();
         // Documents of a step have the batch's tokens in the mean only.
         let scored = match loader.has_documents() {
             true => loader.scored(state.loader.samples, plan.sequences_per_step)?,
@@ -49,24 +63,46 @@ impl StepPlace {
             seed,
             step: state.step,
             loss_scale: 1.0 / scored as f32,
+            seconds: counted.elapsed().as_secs_f64(),
         })
     }
 
-    /// Numbers of a micro-batch: of the update, of its first sequence in the step, and of its first sample.
-    fn locate(&self, micro: usize) -> (u64, u64, u64) {
+    /// Update of a micro-batch, and its first sequence in the step.
+    fn locate(&self, micro: usize) -> (u64, u64) {
         let (update, within) = ((micro / self.micro_batches) as u64, micro % self.micro_batches);
         // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
-        let first_sequence = self.first + (within * self.sequences) as u64;
-        (update, first_sequence, self.consumed + update * self.sequences_per_step + first_sequence)
+        (update, self.first + (within * self.sequences) as u64)
+    }
+
+    /// Samples of a micro-batch.
+    fn request(&self, micro: usize) -> BatchRequest {
+        let (update, first_sequence) = self.locate(micro);
+        let first = self.consumed + update * self.sequences_per_step + first_sequence;
+        BatchRequest { first, sequences: self.sequences }
+    }
+
+    /// Samples of this rank's micro-batches in this step and those after it, `steps` steps in all.
+    fn requests(self, steps: u64, skipped: SkippedSamples) -> BatchRequests {
+        let mut at = self.consumed;
+        let begins = (0..steps).map(move |_| {
+            let begin = skipped.first_of_step(at, self.sequences_per_step);
+            at = begin.saturating_add(self.sequences_per_step);
+            begin
+        });
+        let of_step = move |consumed| {
+            let step = StepPlace { consumed, ..self };
+            (0..self.micro_batches).map(move |micro| step.request(micro))
+        };
+        Box::new(begins.flat_map(of_step))
     }
 }
 
 /// Batch source of the trainer: yields this rank's micro-batches of the steps of one program, in program order.
 pub(super) struct Samples<'a> {
-    loader: &'a mut Loader,
-    batch: &'a mut Batch,
+    loader: &'a Loader,
+    batches: &'a mut Prefetcher,
     place: StepPlace,
-    /// Seconds spent on data.
+    /// Seconds that the passes waited for data.
     seconds: f64,
     failed: Option<LoadError>,
     /// Batches that are evaluated in the step's bubbles.
@@ -74,8 +110,16 @@ pub(super) struct Samples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    pub(super) fn new(loader: &'a mut Loader, batch: &'a mut Batch, place: StepPlace) -> Samples<'a> {
-        Samples { loader, batch, place, seconds: 0.0, failed: None, evaluation: None }
+    /// The batches of a program that begins at `place`, `steps` steps before the end of the run. Batches are prepared ahead for these.
+    pub(super) fn new(
+        loader: &'a Loader,
+        batches: &'a mut Prefetcher,
+        place: StepPlace,
+        steps: u64,
+        skipped: &SkippedSamples,
+    ) -> Samples<'a> {
+        batches.begin(place.request(0), || place.requests(steps, skipped.clone()));
+        Samples { loader, batches, place, seconds: place.seconds, failed: None, evaluation: None }
     }
 
     /// With what the step evaluates in its bubbles.
@@ -83,7 +127,7 @@ impl<'a> Samples<'a> {
         Samples { evaluation, ..self }
     }
 
-    /// Seconds spent on data, or what went wrong with it.
+    /// Seconds that the passes waited for data, or what went wrong with it.
     pub(super) fn seconds(self) -> Result<f64, TrainError> {
         match self.failed {
             Some(e) => Err(e.into()),
@@ -95,14 +139,13 @@ impl<'a> Samples<'a> {
 impl BatchSource for Samples<'_> {
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError> {
         let (fetch, place) = (Instant::now(), self.place);
-        let (update, first_sequence, sample) = place.locate(micro);
-        if let Err(e) = self.loader.batch(sample, place.sequences, self.batch) {
-            let problem = e.to_string();
-            self.failed = Some(e);
-            return Err(ParallelError::BatchSource { micro, problem });
-        }
+        let (update, first_sequence) = place.locate(micro);
+        let batch = match self.batches.get(place.request(micro)) {
+            Ok(batch) => batch,
+            Err(e) => return Err(failed(&mut self.failed, micro, e)),
+        };
         self.seconds += fetch.elapsed().as_secs_f64();
-        let batch = TokenBatch { ids: &self.batch.inputs, targets: &self.batch.targets, positions: None };
+        let batch = TokenBatch { ids: &batch.inputs, targets: &batch.targets, positions: None };
         let context = StepContext {
             seed: place.seed,
             step: place.step + update,
@@ -118,15 +161,10 @@ impl BatchSource for Samples<'_> {
         if !self.loader.has_documents() {
             return Ok(None);
         }
-        let (.., sample) = self.place.locate(micro);
-        match self.loader.padded_length(sample, self.place.sequences) {
-            Ok(length) => Ok(Some(length)),
-            Err(e) => {
-                let problem = e.to_string();
-                self.failed = Some(e);
-                Err(ParallelError::BatchSource { micro, problem })
-            }
-        }
+        let fetch = Instant::now();
+        let length = self.batches.length(self.place.request(micro));
+        self.seconds += fetch.elapsed().as_secs_f64();
+        length.map(Some).map_err(|e| failed(&mut self.failed, micro, e))
     }
 
     fn evaluation(&mut self, unit: usize) -> Result<TokenBatch<'_>, ParallelError> {
@@ -144,4 +182,11 @@ impl BatchSource for Samples<'_> {
             evaluation.record_losses(unit, losses);
         }
     }
+}
+
+/// Notes why a batch could not be read, of which the passes only learn the text.
+fn failed(noted: &mut Option<LoadError>, micro: usize, e: LoadError) -> ParallelError {
+    let problem = e.to_string();
+    *noted = Some(e);
+    ParallelError::BatchSource { micro, problem }
 }

@@ -15,13 +15,25 @@ use std::time::Instant;
 /// Steps in a row whose loss or gradient may be non-finite (their updates are skipped) before the run gives up.
 pub(super) const PATIENCE: u32 = 20;
 
+/// Time and bytes of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepCost {
+    pub(super) seconds: f64,
+    /// Of these, waiting for data.
+    pub(super) data_seconds: f64,
+    /// Bytes that the process has read from the training split since the step before.
+    pub(super) data_bytes: u64,
+    /// Share of the bytes that batches requested that was in the cache.
+    pub(super) data_hit_share: Option<f64>,
+}
+
 /// Message of a run that gives up after [`PATIENCE`] steps.
 pub(super) fn not_finite() -> String {
     format!("{PATIENCE} steps in a row had a loss or gradient that is not finite")
 }
 
 impl Trainer {
-    /// The passes of a step, and the seconds spent on data.
+    /// The passes of a step, and the seconds that they waited for data.
     pub(super) fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
         let seed = self.input.recipe.run.seed;
         let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
@@ -30,7 +42,9 @@ impl Trainer {
             fill.set_step(wanted)?;
         }
         let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.runner.worker));
-        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place).evaluating(evaluation);
+        let left = self.plan.steps.saturating_sub(self.state.step);
+        let mut samples =
+            Samples::new(&self.loader, &mut self.batches, place, left, &self.skipped).evaluating(evaluation);
         let (sums, step) = (&self.integrity.sums, self.state.step);
         sums.switch(self.integrity.sums_are_due(step).then_some(step));
         let passes = self.runner.passes(&mut *self.backend, &mut samples);
@@ -142,18 +156,30 @@ impl Trainer {
             return Ok(None);
         }
         self.rests()?;
-        let (seconds, numbers) = (begun.elapsed().as_secs_f64(), (lr, update.grad_norm));
-        let record = self.record(sum, numbers, (seconds, data_seconds), observer);
+        let numbers = (lr, update.grad_norm);
+        let seconds = begun.elapsed().as_secs_f64();
+        let (data_bytes, data_hit_share) = self.take_data_reads();
+        let cost = StepCost { seconds, data_seconds, data_bytes, data_hit_share };
+        let record = self.record(sum, numbers, cost, observer);
         Ok(Some(Step { loss_scale, experts, ..record }))
     }
 
-    /// The record of the step that was just taken, with its learning rate and gradient norm, and the seconds that it and its
-    /// data took.
+    /// Bytes that this process has read from the training split since the last call, and the share of what was requested that was in its
+    /// cache, if it has one.
+    pub(super) fn take_data_reads(&mut self) -> (u64, Option<f64>) {
+        let now = self.input.train.counters();
+        let before = std::mem::replace(&mut self.data_read, now);
+        let (requested, hit) = (now.requested - before.requested, now.hit - before.hit);
+        let cached = requested > 0 && self.input.recipe.loader.cache_config().is_some();
+        (now.storage - before.storage, cached.then(|| hit as f64 / requested as f64))
+    }
+
+    /// The record of the step that was just taken, with its learning rate and gradient norm, and its cost.
     pub(super) fn record(
         &mut self,
         sum: LossSum,
         (lr, grad_norm): (f64, f64),
-        (seconds, data_seconds): (f64, f64),
+        StepCost { seconds, data_seconds, data_bytes, data_hit_share }: StepCost,
         observer: &mut dyn Observer,
     ) -> Step {
         let tokens_per_s = sum.scored as f64 / seconds;
@@ -181,6 +207,8 @@ impl Trainer {
             memory_bytes: Some(observer.resident_bytes().unwrap_or_else(|| self.backend.memory().total().0)),
             seconds,
             data_seconds: Some(data_seconds),
+            data_bytes: Some(data_bytes),
+            data_hit_share,
             eta_s: Some(left as f64 * self.pace),
         }
     }

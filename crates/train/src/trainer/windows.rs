@@ -6,7 +6,7 @@
 
 use super::Trainer;
 use super::samples::{Samples, StepPlace};
-use super::step::{PATIENCE, not_finite};
+use super::step::{PATIENCE, StepCost, not_finite};
 use crate::TrainError;
 use crate::observer::Observer;
 use bessemer_parallel::{Plan, Schedule as PipelineSchedule};
@@ -74,7 +74,8 @@ impl Trainer {
         self.tracing.runs(&self.runner.worker);
         let seed = self.input.recipe.run.seed;
         let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
-        let mut samples = Samples::new(&mut self.loader, &mut self.batch, place);
+        let left = self.plan.steps.saturating_sub(self.state.step);
+        let mut samples = Samples::new(&self.loader, &mut self.batches, place, left, &self.skipped);
         // Stages leave updates out separately, so there is no count that holds for all of them: every step of a window counts.
         let first = self.state.updates();
         let skipped = self.state.step - first;
@@ -86,6 +87,8 @@ impl Trainer {
         let data_seconds = samples.seconds()? / steps as f64;
         let updates = updates?;
         let seconds = begun.elapsed().as_secs_f64() / steps as f64;
+        let (data_bytes, data_hit_share) = self.take_data_reads();
+        let cost = StepCost { seconds, data_seconds, data_bytes: data_bytes / steps, data_hit_share };
         let mut records = Vec::with_capacity(updates.len());
         for update in updates {
             let lr = self.rate.at(self.state.step);
@@ -110,7 +113,7 @@ impl Trainer {
                 return Ok(Vec::new());
             }
             let numbers = (lr, update.grad_norm);
-            records.push(self.record(update.loss, numbers, (seconds, data_seconds), observer));
+            records.push(self.record(update.loss, numbers, cost, observer));
         }
         Ok(records)
     }

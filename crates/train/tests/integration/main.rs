@@ -10,6 +10,7 @@ mod device;
 mod divergence;
 mod expert_loads;
 mod gates;
+mod grouped;
 mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
@@ -18,6 +19,7 @@ mod memory_copies;
 mod mixture;
 mod place;
 mod power_cuts;
+mod prefetch;
 mod ranks;
 mod reading;
 mod refusals;
