@@ -10,6 +10,8 @@ from nltk.translate import meteor_score
 from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
+from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
 
 class NoSynonyms:
@@ -30,6 +32,25 @@ LINES = [
 WORDS = "the a of steel iron converter blew air through molten pig and oxidised carbon silicon in twenty minutes .".split()
 
 
+# Pieces of several scripts, with punctuation and symbols inside and outside of numbers.
+PIECES = """steel 3,000.5 1,5 2020. «fer» ¿qué? “x” don’t €5 5€ ±3 ≠ → … — ‑ ½ Ⅷ ٣٫٥ चाँद। ไทย 鋼鉄 转炉， 吹炼。 空气（氧） １２３ ＡＢ ㎏ ☃ ★ 𠀀 😀 の カ ｶ
+한국어 U+2000 C++ a-b 4-5 (x) [y] {z} & < > " ' ` ~ ^ | \\ / . , ; : ! ? % # @ * _ = $ 7.""".split()
+
+
+def pairs():
+    """300 pairs of texts in several scripts with their BLEU by the international and the Chinese tokenizer."""
+    rng = random.Random(2)
+    rows = []
+    for _ in range(300):
+        pieces = [rng.choice(PIECES) for _ in range(rng.randrange(4, 14))]
+        hyp = "".join(p + rng.choice(["", " ", " "]) for p in pieces)
+        pieces = [p if rng.random() < 0.8 else rng.choice(PIECES) for p in pieces]
+        ref = "".join(p + rng.choice(["", " ", " "]) for p in pieces)
+        score = lambda name: BLEU(tokenize=name, effective_order=True).sentence_score(hyp, [ref]).score
+        rows.append([hyp, ref, TokenizerV14International()(hyp.rstrip()), TokenizerZh()(hyp.rstrip()), score("intl"), score("zh")])
+    return rows
+
+
 def main():
     rng = random.Random(1)
     for _ in range(60):
@@ -47,7 +68,7 @@ def main():
     bleus = {
         "default": {}, "none": {"tokenize": "none"}, "char": {"tokenize": "char"}, "lower": {"lowercase": True},
         "floor": {"smooth_method": "floor"}, "add": {"smooth_method": "add-k"}, "off": {"smooth_method": "none"},
-        "effective": {"effective_order": True},
+        "effective": {"effective_order": True}, "intl": {"tokenize": "intl"}, "zh": {"tokenize": "zh"},
     }
     chrfs = {"default": {}, "plus": {"word_order": 2}, "eps": {"eps_smoothing": True}, "beta3": {"beta": 3}, "lower": {"lowercase": True, "word_order": 2}}
     rouge = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"])
@@ -82,6 +103,7 @@ def main():
     json.dump({
         "segments": segments, "corpus": corpus, "signatures": signatures,
         "tokens_13a": {line: Tokenizer13a()(line) for line in LINES if line},
+        "pairs": pairs(),
         "stems": {w: stemmer.stem(w) for w in words},
     }, fp=__import__("sys").stdout, ensure_ascii=False, indent=1, sort_keys=True)
 

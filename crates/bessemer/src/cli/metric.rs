@@ -51,6 +51,12 @@ pub(crate) enum BleuTokens {
     /// mteval-v13a.
     #[value(name = "13a")]
     Thirteen,
+    /// mteval-v14: punctuation and symbols of every script.
+    Intl,
+    /// Chinese: characters, and 13a for the rest.
+    Zh,
+    /// Japanese words by MeCab, which this program does not have.
+    JaMecab,
     /// Blanks alone.
     None,
     /// Characters.
@@ -112,6 +118,12 @@ pub(crate) struct MetricArgs {
     /// Longest word n-grams (chrf); 2 for chrF++.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
     pub(crate) word_order: u8,
+    /// Longest character n-grams (chrf).
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(1..=6))]
+    pub(crate) char_order: u8,
+    /// Average F over all orders, with 1e-16 for those that a text does not have (chrf).
+    #[arg(long)]
+    pub(crate) eps_smoothing: bool,
     /// Weight of recall (chrf).
     #[arg(long, value_name = "BETA", default_value_t = 2.0, value_parser = positive)]
     pub(crate) beta: f64,

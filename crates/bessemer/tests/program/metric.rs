@@ -40,6 +40,15 @@ fn texts_are_scored_against_references() {
     };
     assert!((of("rougelsum") - 100.0).abs() < 1e-9 && of("rougel") < 90.0);
 
+    let chinese = place.bessemer(&["metric", "bleu", "system", "a", "--tokens", "zh"]).text();
+    assert!(chinese.contains("tok:zh"), "{chinese}");
+    place
+        .bessemer(&["metric", "bleu", "system", "a", "--tokens", "ja-mecab"])
+        .failed(2, &["ja-mecab", "mecab -Owakati", "--tokens char"]);
+    let eps =
+        place.bessemer(&["metric", "chrf", "system", "a", "--eps-smoothing", "--char-order", "4"]).text();
+    assert!(eps.contains("eff:no|nc:4|nw:0"), "{eps}");
+
     write("short", "one line\n");
     place
         .bessemer(&["metric", "bleu", "system", "a", "short"])

@@ -41,6 +41,8 @@ fn bleus() -> Vec<(&'static str, Bleu)> {
         ("add", Bleu { smoothing: Smoothing::Add(1.0), ..bleu }),
         ("off", Bleu { smoothing: Smoothing::Off, ..bleu }),
         ("effective", Bleu { effective_order: true, ..bleu }),
+        ("intl", Bleu { tokens: Tokens::International, ..bleu }),
+        ("zh", Bleu { tokens: Tokens::Chinese, ..bleu }),
     ]
 }
 
@@ -100,6 +102,24 @@ fn signatures_and_tokens_are_those_of_sacrebleu() {
     }
     for (text, wanted) in golden["tokens_13a"].as_object().unwrap() {
         assert_eq!(&Tokens::Thirteen.apply(text), wanted, "{text:?}");
+    }
+}
+
+/// 300 pairs in several scripts.
+#[test]
+fn international_and_chinese_tokens_are_those_of_sacrebleu() {
+    let golden = golden();
+    let pairs = list(&golden["pairs"]);
+    assert_eq!(pairs.len(), 300);
+    for pair in pairs {
+        let (hypothesis, reference) = (text(&pair[0]), text(&pair[1]));
+        for (at, tokens) in [Tokens::International, Tokens::Chinese].into_iter().enumerate() {
+            let trimmed = hypothesis.trim_end();
+            assert_eq!(tokens.apply(trimmed), text(&pair[2 + at]), "{} of {hypothesis:?}", tokens.name());
+            let bleu = Bleu { tokens, effective_order: true, ..Bleu::default() };
+            let score = bleu.score(&bleu.counts(hypothesis, &[reference]));
+            near(score, &pair[4 + at], &format!("{} of {hypothesis:?} and {reference:?}", tokens.name()));
+        }
     }
 }
 

@@ -21,7 +21,8 @@ mod tables;
 mod toxicity;
 
 pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let Some(metric) = metric(args, false) else {
+    let tokens = tokens(args.tokens)?;
+    let Some(metric) = metric(args, tokens, false) else {
         return match args.name {
             MetricName::Kola => tables::kola(args, as_json),
             MetricName::SelfContrast => self_contrast::run(args, as_json),
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
         SegmentSums::of(metric, texts.iter().zip(&rows).map(|(text, row)| (text.as_str(), row.as_slice())))
     };
     let sums = sums_of(&*metric, &texts);
-    let single = self::metric(args, true).filter(|_| args.each);
+    let single = self::metric(args, tokens, true).filter(|_| args.each);
     let each = single.map(|single| {
         sums_of(&*single, &texts).rows().iter().map(|row| single.score_of(row)).collect::<Vec<f64>>()
     });
@@ -158,17 +159,27 @@ fn one_file<'a>(args: &'a MetricArgs, what: &str) -> Result<&'a Path, Failure> {
     }
 }
 
+fn tokens(named: BleuTokens) -> Result<Tokens, Failure> {
+    match named {
+        BleuTokens::Thirteen => Ok(Tokens::Thirteen),
+        BleuTokens::Intl => Ok(Tokens::International),
+        BleuTokens::Zh => Ok(Tokens::Chinese),
+        BleuTokens::JaMecab => Err(Failure::usage(
+            "--tokens ja-mecab: wanted MeCab with the dictionary IPA, found none in this program; cut both files into words with \
+             `mecab -Owakati` and take --tokens none, or take --tokens char",
+        )),
+        BleuTokens::None => Ok(Tokens::Blanks),
+        BleuTokens::Char => Ok(Tokens::Characters),
+    }
+}
+
 /// The metric that was asked for; `single` for the scores of single texts. None for what has no references, and for programs, which are run.
-fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
+fn metric(args: &MetricArgs, tokens: Tokens, single: bool) -> Option<Box<dyn CorpusMetric>> {
     let rouge =
         |variant| -> Box<dyn CorpusMetric> { Box::new(MeanMetric::Rouge { variant, stemmed: args.stem }) };
     Some(match args.name {
         MetricName::Bleu => Box::new(Bleu {
-            tokens: match args.tokens {
-                BleuTokens::Thirteen => Tokens::Thirteen,
-                BleuTokens::None => Tokens::Blanks,
-                BleuTokens::Char => Tokens::Characters,
-            },
+            tokens,
             lower: args.lower,
             smoothing: match args.smooth {
                 BleuSmoothing::Exp => Smoothing::Exponential,
@@ -179,10 +190,11 @@ fn metric(args: &MetricArgs, single: bool) -> Option<Box<dyn CorpusMetric>> {
             effective_order: args.effective_order || single,
         }),
         MetricName::Chrf => Box::new(ChrF {
+            characters: usize::from(args.char_order),
             words: usize::from(args.word_order),
             beta: args.beta,
             lower: args.lower,
-            ..ChrF::default()
+            eps: args.eps_smoothing,
         }),
         MetricName::Ter => Box::new(Ter { case_sensitive: args.case_sensitive }),
         MetricName::Rouge1 => rouge(Rouge::N(1)),
