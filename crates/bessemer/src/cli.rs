@@ -49,7 +49,9 @@ pub(crate) use network::{
 pub(crate) use parity::ParityArgs;
 pub(crate) use plan::{PlanArgs, PlanCalibrateArgs, PlanCommand, PlanValidateArgs, SearchMethod};
 pub(crate) use program::{ProgramCommand, ProgramShowArgs, ProgramSimulateArgs};
-pub(crate) use scaling::{FitArgs, PublishedLaw, ScalingAdviseArgs, ScalingCommand, ScalingFitArgs};
+pub(crate) use scaling::{
+    FitArgs, FittedLaw, PublishedLaw, ScalingAdviseArgs, ScalingCommand, ScalingFitArgs,
+};
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use study::{

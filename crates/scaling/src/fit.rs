@@ -9,10 +9,8 @@
 //! falls below the tolerances of common optimisers, which stopped the original fit too early (Besiroglu et al. 2024).
 //! Cost: O(runs) for each iteration, of which there are at most 500 from each of 64 starts.
 
+use crate::newton::{self, MOST, Matrix, Vector, cholesky_solve, huber};
 use crate::{Allocation, ParametricLaw, ScalingError};
-
-/// Residual in ln L from which the penalty grows linearly.
-pub const HUBER_DELTA: f64 = 1e-3;
 
 /// The end of a training run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,7 +59,7 @@ pub fn objective(law: &ParametricLaw, runs: &[TrainedRun]) -> f64 {
 /// # Errors
 /// Fewer runs than constants, sizes or losses that are not above zero, runs that all have one size or one number of tokens.
 pub fn fit_parametric(runs: &[TrainedRun], exponents: Exponents) -> Result<ParametricFit, ScalingError> {
-    check(runs, exponents)?;
+    check(runs, exponents.constants())?;
     let (starts, points) = (starts(runs, exponents), points(runs));
     let fits = starts.iter().map(|start| descend(&points, exponents, start));
     let best = fits.min_by(|a, b| a.objective.total_cmp(&b.objective));
@@ -73,8 +71,8 @@ pub(crate) fn fit_from(runs: &[TrainedRun], exponents: Exponents, start: &Parame
     descend(&points(runs), exponents, start)
 }
 
-fn check(runs: &[TrainedRun], exponents: Exponents) -> Result<(), ScalingError> {
-    let wanted = exponents.constants();
+/// Refuses runs from which `wanted` constants do not follow.
+pub(crate) fn check(runs: &[TrainedRun], wanted: usize) -> Result<(), ScalingError> {
     if runs.len() < wanted {
         return Err(ScalingError::TooFewRuns { wanted, found: runs.len() });
     }
@@ -103,20 +101,7 @@ fn check(runs: &[TrainedRun], exponents: Exponents) -> Result<(), ScalingError> 
     Ok(())
 }
 
-/// Penalty of a residual, its first and second derivative.
-fn huber(residual: f64) -> (f64, f64, f64) {
-    if residual.abs() <= HUBER_DELTA {
-        (residual * residual / 2.0, residual, 1.0)
-    } else {
-        (HUBER_DELTA * (residual.abs() - HUBER_DELTA / 2.0), HUBER_DELTA * residual.signum(), 0.0)
-    }
-}
-
 /// Constants in the order ln A, alpha, ln B, beta, ln E; with one exponent the fourth stands still.
-const MOST: usize = 5;
-type Vector = [f64; MOST];
-type Matrix = [Vector; MOST];
-
 fn to_vector(law: &ParametricLaw) -> Vector {
     [law.ln_a, law.alpha, law.ln_b, law.beta, law.ln_e]
 }
@@ -128,13 +113,13 @@ fn to_law(x: &Vector, exponents: Exponents) -> ParametricLaw {
 
 /// A run in logarithms, as the fit reads it many times.
 #[derive(Debug, Clone, Copy)]
-struct Point {
-    ln_parameters: f64,
-    ln_tokens: f64,
-    ln_loss: f64,
+pub(crate) struct Point {
+    pub(crate) ln_parameters: f64,
+    pub(crate) ln_tokens: f64,
+    pub(crate) ln_loss: f64,
 }
 
-fn points(runs: &[TrainedRun]) -> Vec<Point> {
+pub(crate) fn points(runs: &[TrainedRun]) -> Vec<Point> {
     let point = |run: &TrainedRun| Point {
         ln_parameters: run.at.parameters.ln(),
         ln_tokens: run.at.tokens.ln(),
@@ -179,73 +164,14 @@ fn derivatives(points: &[Point], exponents: Exponents, x: &Vector) -> (f64, Vect
     (sum, gradient, hessian)
 }
 
-/// Most iterations.
-const ROUNDS: usize = 500;
-
 fn descend(points: &[Point], exponents: Exponents, start: &ParametricLaw) -> ParametricFit {
-    let mut x = to_vector(start);
-    let mut damping = 1e-3;
-    let (mut now, mut gradient, mut hessian) = derivatives(points, exponents, &x);
-    for _ in 0..ROUNDS {
-        let mut damped = hessian;
-        // Relative to the curvature without its signs, which the linear part of the penalty lets vanish.
-        for (i, row) in damped.iter_mut().enumerate() {
-            row[i] += damping * (hessian[i][i].abs() + 1e-9 * points.len() as f64);
-        }
-        let step = cholesky_solve(&damped, &gradient);
-        let better = step.and_then(|step| {
-            let moved: Vector = std::array::from_fn(|i| x[i] - step[i]);
-            let next = derivatives(points, exponents, &moved);
-            (next.0 < now).then_some((moved, next))
-        });
-        match better {
-            Some((moved, next)) => {
-                let gain = now - next.0;
-                x = moved;
-                (now, gradient, hessian) = next;
-                damping = (damping / 10.0).max(1e-12);
-                if gain <= 1e-15 * now {
-                    break;
-                }
-            }
-            None if damping > 1e12 => break,
-            None => damping *= 4.0,
-        }
-    }
-    ParametricFit { law: to_law(&x, exponents), objective: now }
-}
-
-/// Solves `M y = r` for a positive definite matrix; None if it is not one.
-fn cholesky_solve(m: &Matrix, r: &Vector) -> Option<Vector> {
-    let mut lower = [[0.0; MOST]; MOST];
-    for i in 0..MOST {
-        for j in 0..=i {
-            let dot: f64 = (0..j).map(|k| lower[i][k] * lower[j][k]).sum();
-            let left = m[i][j] - dot;
-            if i == j {
-                if left.is_nan() || left <= 0.0 {
-                    return None;
-                }
-                lower[i][i] = left.sqrt();
-            } else {
-                lower[i][j] = left / lower[j][j];
-            }
-        }
-    }
-    let mut y = [0.0; MOST];
-    for i in 0..MOST {
-        let dot: f64 = (0..i).map(|k| lower[i][k] * y[k]).sum();
-        y[i] = (r[i] - dot) / lower[i][i];
-    }
-    for i in (0..MOST).rev() {
-        let dot: f64 = (i + 1..MOST).map(|k| lower[k][i] * y[k]).sum();
-        y[i] = (y[i] - dot) / lower[i][i];
-    }
-    Some(y)
+    let evaluate = |x: &Vector| derivatives(points, exponents, x);
+    let (x, objective) = newton::descend(evaluate, to_vector(start), points.len());
+    ParametricFit { law: to_law(&x, exponents), objective }
 }
 
 /// Exponents of the grid of starts.
-const GRID: [f64; 8] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0];
+pub(crate) const GRID: [f64; 8] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0];
 /// The least part of the mean loss that a term of a start has: least squares may give a term no weight, whose logarithm is no start.
 const LEAST_SHARE: f64 = 1e-3;
 

@@ -20,6 +20,7 @@ pub mod compute;
 mod error;
 mod fit;
 pub mod kaplan;
+mod newton;
 mod overtraining;
 mod parametric;
 mod repeated;
@@ -28,7 +29,8 @@ mod sweep;
 
 pub use compute::Allocation;
 pub use error::ScalingError;
-pub use fit::{Exponents, HUBER_DELTA, ParametricFit, TrainedRun, fit_parametric, objective};
+pub use fit::{Exponents, ParametricFit, TrainedRun, fit_parametric, objective};
+pub use newton::HUBER_DELTA;
 pub use overtraining::{OvertrainingLaw, TaskErrorLaw};
 pub use parametric::ParametricLaw;
 pub use repeated::RepetitionLaw;

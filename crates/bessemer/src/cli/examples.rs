@@ -731,6 +731,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("bessemer scaling fit runs/* --out law.html", "fit a law and write a page"),
             ("bessemer scaling fit runs.csv --hold-out 2", "predict the two largest runs"),
+            ("bessemer scaling fit runs/* --law kaplan", "fit Kaplan's law beside Chinchilla's"),
         ],
     ),
     (

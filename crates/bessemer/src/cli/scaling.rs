@@ -38,12 +38,24 @@ pub(crate) struct ScalingFitArgs {
     pub(crate) runs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) fit: FitArgs,
+    /// Law that is fitted; kaplan also compares both.
+    #[arg(long, value_enum, default_value_t = FittedLaw::Chinchilla)]
+    pub(crate) law: FittedLaw,
     /// Hold out the N runs of most compute, and predict them.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) hold_out: usize,
     /// Write an HTML page with the fit, the runs and the best sizes.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+}
+
+/// A law that is fitted to runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FittedLaw {
+    /// Hoffmann et al. 2022: three terms, parameters with embeddings.
+    Chinchilla,
+    /// Kaplan et al. 2020: two terms, parameters without embeddings.
+    Kaplan,
 }
 
 /// A published law.
@@ -55,6 +67,8 @@ pub(crate) enum PublishedLaw {
     Hoffmann,
     /// Muennighoff et al. 2023, one exponent for both.
     Muennighoff,
+    /// Kaplan et al. 2020, parameters without embeddings.
+    Kaplan,
 }
 
 /// `bessemer scaling advise`
@@ -66,7 +80,7 @@ pub(crate) struct ScalingAdviseArgs {
     /// Training tokens; repeated ones count each time.
     #[arg(long, value_name = "N", value_parser = figure)]
     pub(crate) tokens: Option<f64>,
-    /// Parameters of the model, with embeddings.
+    /// Parameters of the model, with embeddings (--law kaplan: without).
     #[arg(long, value_name = "N", value_parser = figure)]
     pub(crate) parameters: Option<f64>,
     /// Days of training on --devices of --machine.

@@ -91,6 +91,48 @@ fn a_law_is_fitted_to_a_table_and_advises() {
     }
 }
 
+/// Losses by Kaplan's law with the published constants: it is found, and Chinchilla's law misses them where it has a loss that nothing goes below.
+#[test]
+fn the_law_of_kaplan_is_fitted_beside_the_other_and_advises() {
+    let place = Workplace::new(GPT2);
+    let mut table = String::from("parameters,parameters_without_embedding,tokens,loss\n");
+    for i in 0..6 {
+        for j in 0..5 {
+            let (n, d) = (1e7 * 3f64.powi(i), 4e8 * 3f64.powi(j));
+            let loss = ((6.4e13 / n).powf(0.076 / 0.103) + 1.8e13 / d).powf(0.103);
+            let _ = writeln!(table, "{},{n},{d},{loss}", n + 5e4 * n.cbrt());
+        }
+    }
+    fs::write(place.path("runs.csv"), table).unwrap();
+    let fit = ["scaling", "fit", "runs.csv", "--law", "kaplan", "--hold-out", "2", "--samples", "5"];
+    let found = place.bessemer(&[&fit[..], &["--json"]].concat()).json();
+    let figures = &found["kaplan"]["figures"];
+    for (name, wanted) in [("Nc", 6.4e13), ("aN", 0.076), ("Dc", 1.8e13), ("aD", 0.103)] {
+        let found = figures[name].as_f64().unwrap();
+        assert!((found / wanted - 1.0).abs() < 1e-3, "{name}: {found}");
+    }
+    for run in found["kaplan"]["runs"].as_array().unwrap() {
+        assert!(run["error_percent"].as_f64().unwrap().abs() < 1e-3, "{run}");
+    }
+    assert!(found["chinchilla"]["mean_error_percent"].as_f64().unwrap() > 0.01, "{found}");
+    let text = place.bessemer(&fit).text();
+    assert!(text.contains("Chinchilla's law") && text.contains("held out"), "{text}");
+    let advice =
+        place.bessemer(&["scaling", "advise", "--law", "kaplan", "--compute", "8.64e19", "--json"]).json();
+    assert_eq!(advice["sizes"]["parameters_without_embedding"].as_f64(), Some(1.3e9));
+    let crossing = advice["crossing"]["flops"].as_f64().unwrap();
+    assert!((1e18..1e19).contains(&crossing) && advice["crossing"]["larger_beyond"] == true, "{advice}");
+
+    fs::write(place.path("plain.csv"), self::table()).unwrap();
+    for (args, part) in [
+        (&["fit", "plain.csv", "--law", "kaplan"][..], "wanted the column parameters_without_embedding"),
+        (&["fit", "runs.csv", "--law", "kaplan", "--out", "x.html"], "wanted --law chinchilla"),
+        (&["advise", "--law", "kaplan", "--compute", "1e20", "--used", "1e9"], "leave --used out"),
+    ] {
+        place.bessemer(&[&["scaling"], args].concat()).failed(2, &[part]);
+    }
+}
+
 #[test]
 fn runs_are_read_from_their_records() {
     let place = Workplace::new(GPT2);

@@ -4,18 +4,23 @@
 
 use bessemer_scaling::approaches::{Curve, SMOOTHING, envelope, isoflops, smooth};
 use bessemer_scaling::bootstrap::bootstrap;
+use bessemer_scaling::kaplan::{KaplanLaw, fit_kaplan};
 use bessemer_scaling::{
     Allocation, Exponents, ParametricLaw, ScalingError, TrainedRun, fit_parametric, objective,
 };
 
 fn made(law: &ParametricLaw, noise: f64) -> Vec<TrainedRun> {
+    made_by(|at| law.loss(at), noise)
+}
+
+fn made_by(law: impl Fn(Allocation) -> f64, noise: f64) -> Vec<TrainedRun> {
     let mut runs = Vec::new();
     for i in 0..8 {
         for j in 0..6 {
             let at = Allocation { parameters: 2e7 * 2f64.powi(i), tokens: 5e8 * 2.5f64.powi(j) };
             // Signs without a pattern in i or j.
             let sign = if (i * 7 + j * j * 3 + i * j) % 5 < 2 { 1.0 } else { -0.7 };
-            runs.push(TrainedRun { at, loss: law.loss(at) * (1.0 + noise * sign) });
+            runs.push(TrainedRun { at, loss: law(at) * (1.0 + noise * sign) });
         }
     }
     runs
@@ -52,6 +57,35 @@ fn a_few_spoilt_runs_move_the_fit_little() {
     let at = Allocation { parameters: 1e10, tokens: 2e11 };
     let [low, high] = drawn.loss(0.95, at).unwrap();
     assert!(low <= fit.loss(at) && fit.loss(at) <= high && high - low < 0.1, "{low} {high}");
+}
+
+/// The optimum of the same objective by SciPy 1.17.1: Nelder and Mead's method from twelve starts, each begun again eight times.
+#[test]
+fn kaplans_law_is_found_and_its_fit_is_the_optimum_of_another_program() {
+    let law = KaplanLaw::PUBLISHED;
+    let exact = fit_kaplan(&made_by(|at| law.loss(at), 0.0)).unwrap();
+    assert!(exact.objective < 1e-16, "{exact:?}");
+    assert!((exact.law.alpha_parameters - law.alpha_parameters).abs() < 1e-6, "{exact:?}");
+    assert!((exact.law.tokens / law.tokens - 1.0).abs() < 1e-4, "{exact:?}");
+    let mut runs = made_by(|at| law.loss(at), 5e-4);
+    for spoilt in [5, 17, 31] {
+        runs[spoilt].loss *= 1.3;
+    }
+    let fit = fit_kaplan(&runs).unwrap();
+    assert!((fit.objective / 7.889_727_713e-4 - 1.0).abs() < 1e-8, "{fit:?}");
+    for (found, wanted) in [
+        (fit.law.parameters.ln(), 31.774_555_85),
+        (fit.law.alpha_parameters, 0.076_086_097),
+        (fit.law.tokens.ln(), 30.539_087_68),
+        (fit.law.alpha_tokens, 0.102_836_615),
+    ] {
+        assert!((found / wanted - 1.0).abs() < 1e-5, "{fit:?}: wanted {wanted}");
+    }
+    assert!(matches!(fit_kaplan(&runs[..3]), Err(ScalingError::TooFewRuns { wanted: 4, found: 3 })));
+    assert!(matches!(
+        fit_kaplan(&runs[..6]),
+        Err(ScalingError::TooFewSizes { quantity: "parameters", found: 1 })
+    ));
 }
 
 #[test]

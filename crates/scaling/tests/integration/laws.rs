@@ -1,6 +1,7 @@
 //! Laws at the values that their papers and independent computations give.
 
 use bessemer_scaling::compute::{Budget, BudgetError, PETAFLOP_DAY};
+use bessemer_scaling::kaplan::{Embeddings, KaplanFrontier, KaplanLaw};
 use bessemer_scaling::{
     Allocation, OvertrainingLaw, ParametricLaw, RepetitionLaw, TaskErrorLaw, batch, kaplan,
 };
@@ -20,8 +21,9 @@ fn kaplans_laws_have_the_losses_of_their_constants() {
     for (c, loss) in [(1e-3, 3.754638), (1e3, 1.881777)] {
         near(kaplan::loss_of_compute(c), loss, 1e-6);
     }
-    near(kaplan::loss(1e6, 1e9), 3.932310, 1e-6);
-    near(kaplan::loss(1.5e9, 2.3e10), 2.310064, 1e-6);
+    let of_both = |parameters, tokens| KaplanLaw::PUBLISHED.loss(Allocation { parameters, tokens });
+    near(of_both(1e6, 1e9), 3.932310, 1e-6);
+    near(of_both(1.5e9, 2.3e10), 2.310064, 1e-6);
 }
 
 #[test]
@@ -190,4 +192,51 @@ fn noise_scales_of_exact_norms_are_exact() {
     assert_eq!(batch::noise_scale([4.0, 1.0], [64.0, 1.1]), None);
     let at = batch::deepseek(1e20);
     near(at.rate, 0.3118 * 1e20f64.powf(-0.125), 1e-12);
+}
+
+#[test]
+fn kaplans_frontiers_are_the_least_losses_and_keep_what_is_given() {
+    let law = KaplanLaw::PUBLISHED;
+    let frontier = law.frontier();
+    near(frontier.exponent, 0.103 / 0.179, 1e-12);
+    for flops in [1e17, 1e21, 1e25] {
+        let best = frontier.best(flops);
+        near(best.flops(), flops, 1e-12);
+        for factor in [0.5, 0.99, 1.01, 2.0] {
+            let other = Allocation { parameters: best.parameters * factor, tokens: best.tokens / factor };
+            assert!(law.loss(other) > law.loss(best), "{flops}, {factor}");
+        }
+        for frontier in [frontier, KaplanFrontier::PUBLISHED] {
+            let best = frontier.best(flops);
+            near(frontier.best_for_parameters(best.parameters).flops(), flops, 1e-9);
+            near(frontier.best_for_tokens(best.tokens).unwrap().flops(), flops, 1e-9);
+        }
+    }
+    // Table 6 at one petaflop/s-day and at 1e4 of them.
+    near(KaplanFrontier::PUBLISHED.best(PETAFLOP_DAY).parameters, 1.3e9, 1e-12);
+    near(KaplanFrontier::PUBLISHED.best(1e4 * PETAFLOP_DAY).parameters, 1.3e9 * 10f64.powf(2.92), 1e-12);
+    assert!(KaplanFrontier { exponent: 1.0, ..frontier }.best_for_tokens(1e9).is_none());
+}
+
+#[test]
+fn frontiers_cross_where_their_models_have_one_size() {
+    let (published, law) = (KaplanFrontier::PUBLISHED, ParametricLaw::BESIROGLU);
+    let crossing = published.crossing(&law, Embeddings::HOFFMANN).unwrap();
+    let [a, b] = [published.best(crossing.flops).parameters, law.best(crossing.flops).parameters];
+    near(Embeddings::HOFFMANN.with(a), b, 1e-9);
+    assert!(crossing.larger_beyond);
+    // Bisected by hand: at 1e18 Kaplan's model is the smaller one, at 1e19 the larger.
+    assert!((1e18..1e19).contains(&crossing.flops), "{crossing:?}");
+    // A frontier of the same slope and another size crosses nothing.
+    let parallel = KaplanFrontier { parameters: 1e12, exponent: law.exponents().0 };
+    assert_eq!(parallel.crossing(&law, Embeddings { factor: 1e-9 }), None);
+    let models = [
+        (73_825_280.0, 640.0),
+        (305_707_008.0, 1024.0),
+        (1_143_453_696.0, 1792.0),
+        (6_796_274_688.0, 3584.0),
+    ];
+    let models = models.into_iter().map(|(with, width)| [with - 32_000.0 * width, with]);
+    near(Embeddings::of(models).unwrap().factor, Embeddings::HOFFMANN.factor, 1e-4);
+    assert_eq!(Embeddings::of(std::iter::empty()), None);
 }

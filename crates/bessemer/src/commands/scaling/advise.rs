@@ -12,10 +12,11 @@ use bessemer_scaling::{Allocation, ParametricLaw, RepetitionLaw, batch};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-const DAY: f64 = 86_400.0;
+pub(super) const DAY: f64 = 86_400.0;
 
 pub(super) fn run(args: &ScalingAdviseArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let advice = Advice::of(args)?;
+    let Some(published) = published(args.law) else { return super::kaplan::advise(args, as_json) };
+    let advice = Advice::of(args, published)?;
     console.detail(&format!("law: {:?}", advice.basis.law));
     let text = if as_json { serde_json::to_string(&advice.value(args))? } else { advice.text(args) };
     Ok(print(&text)?)
@@ -36,19 +37,12 @@ struct Advice {
 const HOFFMANN_FLOPS: [f64; 2] = [1.4e18, 1.3e22];
 
 impl Advice {
-    fn of(args: &ScalingAdviseArgs) -> Result<Advice, Failure> {
-        let basis = Basis::of(args)?;
+    fn of(args: &ScalingAdviseArgs, published: Published) -> Result<Advice, Failure> {
+        let basis = Basis::of(args, published)?;
         let law = basis.law;
         let machine = args.devices.map(|_| bessemer_planner::machine(&args.machine)).transpose()?;
-        let rate = machine.as_ref().zip(args.devices).map(|(m, n)| m.matrix_flops * n as f64 * args.mfu);
-        let given = Budget {
-            flops: args.compute,
-            parameters: args.parameters,
-            tokens: args.tokens,
-            rate,
-            seconds: args.days.map(|days| days * DAY),
-        };
-        let budget = given.complete().map_err(|cause| Failure::usage(cause.to_string()))?;
+        let budget = budget(args, machine.as_ref())?;
+        let rate = budget.rate;
         let mut assumptions = Vec::new();
         let at = sizes(args, &law, &budget, &mut assumptions)?;
         let repetition =
@@ -177,6 +171,23 @@ impl Advice {
     }
 }
 
+/// A law, its paper, and the compute of the runs behind it, where it is known.
+type Published = (ParametricLaw, &'static str, Option<[f64; 2]>);
+
+/// The laws with embeddings; None for Kaplan's.
+fn published(law: PublishedLaw) -> Option<Published> {
+    match law {
+        PublishedLaw::Besiroglu => {
+            Some((ParametricLaw::BESIROGLU, "Besiroglu et al. 2024", Some(HOFFMANN_FLOPS)))
+        }
+        PublishedLaw::Hoffmann => {
+            Some((ParametricLaw::HOFFMANN, "Hoffmann et al. 2022, before rounding", Some(HOFFMANN_FLOPS)))
+        }
+        PublishedLaw::Muennighoff => Some((ParametricLaw::MUENNIGHOFF, "Muennighoff et al. 2023", None)),
+        PublishedLaw::Kaplan => None,
+    }
+}
+
 /// Scaling law used for advice.
 struct Basis {
     law: ParametricLaw,
@@ -188,17 +199,9 @@ struct Basis {
 }
 
 impl Basis {
-    fn of(args: &ScalingAdviseArgs) -> Result<Basis, Failure> {
+    fn of(args: &ScalingAdviseArgs, published: Published) -> Result<Basis, Failure> {
         if args.runs.is_empty() {
-            let (law, source, range) = match args.law {
-                PublishedLaw::Besiroglu => {
-                    (ParametricLaw::BESIROGLU, "Besiroglu et al. 2024", Some(HOFFMANN_FLOPS))
-                }
-                PublishedLaw::Hoffmann => {
-                    (ParametricLaw::HOFFMANN, "Hoffmann et al. 2022, before rounding", Some(HOFFMANN_FLOPS))
-                }
-                PublishedLaw::Muennighoff => (ParametricLaw::MUENNIGHOFF, "Muennighoff et al. 2023", None),
-            };
+            let (law, source, range) = published;
             return Ok(Basis { law, source: source.into(), fitted: None, range });
         }
         let read = Runs::read(&args.runs)?;
@@ -212,6 +215,18 @@ impl Basis {
         let source = format!("fitted to {} runs", points.len());
         Ok(Basis { law: fitted.fit.law, source, fitted: Some(fitted), range: Some(range) })
     }
+}
+
+/// What is given and what follows from it.
+pub(super) fn budget(args: &ScalingAdviseArgs, machine: Option<&Machine>) -> Result<Budget, Failure> {
+    let given = Budget {
+        flops: args.compute,
+        parameters: args.parameters,
+        tokens: args.tokens,
+        rate: machine.zip(args.devices).map(|(m, n)| m.matrix_flops * n as f64 * args.mfu),
+        seconds: args.days.map(|days| days * DAY),
+    };
+    given.complete().map_err(|cause| Failure::usage(cause.to_string()))
 }
 
 /// The sizes that a budget leaves: both given, one given, or only the compute.

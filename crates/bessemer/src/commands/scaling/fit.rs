@@ -2,7 +2,7 @@
 
 use super::runs::{NamedRun, Runs};
 use super::{FIGURES, Fitted, SHARE, law_value, scientific};
-use crate::cli::{FitArgs, ScalingFitArgs};
+use crate::cli::{FitArgs, FittedLaw, ScalingFitArgs};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_report::{ScalingPage, ScalingPoint, grouped};
@@ -15,6 +15,9 @@ pub(super) fn run(args: &ScalingFitArgs, as_json: bool, console: &mut Console) -
     let read = Runs::read(&args.runs)?;
     for note in &read.notes {
         crate::console::warn(note);
+    }
+    if args.law == FittedLaw::Kaplan {
+        return super::kaplan::fit(args, read, as_json);
     }
     let result = Fit::of(&args.fit, read, args.hold_out)?;
     if let Some(out) = &args.out {
@@ -29,7 +32,7 @@ pub(super) fn run(args: &ScalingFitArgs, as_json: bool, console: &mut Console) -
 pub(crate) struct Fit {
     pub(crate) read: Runs,
     /// Number of runs fitted, in order of compute; the others are predicted.
-    kept: usize,
+    pub(super) kept: usize,
     pub(crate) fitted: Fitted,
     /// The first two approaches, where the runs allow them.
     others: [(&'static str, Result<Frontier, ScalingError>); 2],
@@ -63,7 +66,7 @@ impl Fit {
         100.0 * (self.predicted(run) / run.loss - 1.0)
     }
 
-    fn mean_error(&self) -> f64 {
+    pub(super) fn mean_error(&self) -> f64 {
         let errors = self.read.runs[..self.kept].iter().map(|named| self.error(&named.run).abs());
         errors.sum::<f64>() / self.kept as f64
     }
@@ -135,7 +138,7 @@ impl Fit {
     }
 
     /// Budgets to show: that of the largest run, ten and a hundred times it.
-    fn budgets(&self) -> [(f64, &'static str); 3] {
+    pub(super) fn budgets(&self) -> [(f64, &'static str); 3] {
         let largest = self.read.runs.iter().map(|named| named.run.at.flops()).fold(0.0, f64::max);
         [
             (largest, ""),

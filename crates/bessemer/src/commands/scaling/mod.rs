@@ -2,6 +2,7 @@
 
 mod advise;
 mod fit;
+mod kaplan;
 mod runs;
 mod shape;
 

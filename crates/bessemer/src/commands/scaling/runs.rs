@@ -109,7 +109,11 @@ pub(crate) fn directory(path: &Path) -> Result<Result<(NamedRun, String), String
 /// Largest table that is read.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The rows of a table: a header with the columns `parameters`, `tokens` and `loss` in any order, others passed over.
+/// Column of a table that Kaplan's law needs and the others do not.
+pub(super) const WITHOUT_EMBEDDING: &str = "parameters_without_embedding";
+
+/// The rows of a table: a header with the columns `parameters`, `tokens`, `loss` and, if there is one, [`WITHOUT_EMBEDDING`] in any order, others passed
+/// over.
 fn table(path: &Path) -> Result<Vec<NamedRun>, Failure> {
     let failed = |what: String| Failure::usage(format!("{}: {what}", path.display()));
     let text =
@@ -125,12 +129,13 @@ fn table(path: &Path) -> Result<Vec<NamedRun>, Failure> {
             ))
         })
     };
-    let columns = [column("parameters")?, column("tokens")?, column("loss")?];
+    let mut columns = vec![column("parameters")?, column("tokens")?, column("loss")?];
+    columns.extend(column(WITHOUT_EMBEDDING).ok());
     lines
         .map(|(number, line)| {
             let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-            let mut values = [0.0; 3];
-            for (value, column) in values.iter_mut().zip(columns) {
+            let mut values = vec![0.0; columns.len()];
+            for (value, &column) in values.iter_mut().zip(&columns) {
                 let field = fields.get(column).copied().unwrap_or_default();
                 *value =
                     field.parse::<f64>().ok().filter(|v| *v > 0.0 && v.is_finite()).ok_or_else(|| {
@@ -144,7 +149,7 @@ fn table(path: &Path) -> Result<Vec<NamedRun>, Failure> {
             let at = Allocation { parameters: values[0], tokens: values[1] };
             let name = format!("{} line {}", path.display(), number + 1);
             let run = TrainedRun { at, loss: values[2] };
-            Ok(NamedRun { name, run, without_embedding: None, curve: None })
+            Ok(NamedRun { name, run, without_embedding: values.get(3).copied(), curve: None })
         })
         .collect()
 }
