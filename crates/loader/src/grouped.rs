@@ -1,4 +1,4 @@
-//! The order of an epoch by groups of blocks: what is read within a stretch of the epoch lies in a few blocks.
+//! The order of an epoch by groups of blocks: the samples of a stretch of the epoch are in a few blocks.
 //!
 //! ```text
 //! windows of the text:      | block 0 | block 1 | block 2 | ... | last block, maybe shorter |     W windows each
@@ -37,7 +37,7 @@ impl Grouping {
 /// The order of the windows of an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochOrder {
-    /// Of all windows.
+    /// Permutation of all windows.
     uniform: Permutation,
     grouped: Option<GroupedOrder>,
 }

@@ -79,13 +79,13 @@ pub trait BatchReader: Send + Sync {
     /// Fills `out`. Allocates nothing once `out` has had this shape.
     ///
     /// # Errors
-    /// What the shards answer; the content of `out` is unspecified then.
+    /// Errors of the shards; the content of `out` is unspecified then.
     fn read_batch(&self, request: BatchRequest, out: &mut Batch) -> Result<(), LoadError>;
 
     /// Tokens of a sequence of the batch, with padding.
     ///
     /// # Errors
-    /// What the shards answer.
+    /// Errors of the shards.
     fn batch_length(&self, request: BatchRequest) -> Result<usize, LoadError>;
 }
 
@@ -342,7 +342,7 @@ impl Prefetcher {
     /// The batch of a request: waits until it is ready, or reads it here if the ring does not have it.
     ///
     /// # Errors
-    /// What reading this batch answered.
+    /// The error with which reading this batch ended.
     pub fn get(&mut self, request: BatchRequest) -> Result<&Batch, LoadError> {
         let newest = self.delivered.len() - 1;
         if let Some(at) = self.delivered.iter().position(|delivered| delivered.0 == Some(request)) {

@@ -15,20 +15,20 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Blocks that a full cache keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachePolicy {
-    /// Those that came first; others are read past it.
+    /// The blocks that were requested first; others are read past the cache.
     Fixed,
-    /// Those that were used last; each block that is read comes in.
+    /// The blocks that were used last; each block that is read is loaded.
     Lru,
 }
 
 /// Origin of a block that was requested of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheRead {
-    /// It was there.
+    /// The block was in the cache.
     Hit,
-    /// It was loaded.
+    /// The block was loaded.
     Loaded,
-    /// It stays outside.
+    /// The block stays outside of the cache.
     Outside,
 }
 
@@ -106,7 +106,7 @@ impl BlockCache {
     /// Calls `visit` with block `key`, which `load` brings in if it is not there. A block that stays outside is neither loaded nor visited.
     ///
     /// # Errors
-    /// What `load` answers.
+    /// The error of `load`.
     pub(crate) fn read(
         &self,
         key: u64,
