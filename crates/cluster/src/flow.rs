@@ -27,6 +27,9 @@ pub struct Transfer {
     pub route: Route,
     /// Bytes that it has.
     pub bytes: f64,
+    /// Messages that it stands for, each sent when the one before has arrived: the rounds of a ring. `bytes` are those of all of them, and
+    /// each pays the latency.
+    pub messages: u32,
 }
 
 /// Messages that begin together.
@@ -77,6 +80,8 @@ struct RoutedPhase {
     /// Picoseconds from the last byte sent to its arrival.
     latency: Vec<u64>,
     rounds: u64,
+    /// Picoseconds of a round with nothing else on the network, where no two messages share a link.
+    apart: Option<u64>,
 }
 
 impl RoutedPhase {
@@ -168,6 +173,7 @@ fn route(
         bytes: phase.flows.iter().map(|f| f.bytes).collect(),
         latency: Vec::new(),
         rounds: phase.rounds,
+        apart: None,
     };
     for flow in &phase.flows {
         let begin = routed.links.len();
@@ -178,21 +184,33 @@ fn route(
         routed.first.push(routed.links.len() as u32);
         let path = &routed.links[begin..];
         let seconds: f64 = path.iter().map(|l| network.link(*l).latency).sum::<f64>() + overhead;
-        routed.latency.push((seconds * f64::from(phase.depth) * PICOSECONDS).round() as u64);
+        routed
+            .latency
+            .push((seconds * f64::from(phase.depth) * f64::from(flow.messages) * PICOSECONDS).round() as u64);
         for link in path {
             outcome.link_bytes[*link as usize] += flow.bytes * phase.rounds as f64;
             counts[*link as usize] += 1;
         }
     }
-    let mut shared = 0;
+    let (mut shared, mut apart) = (0, true);
     for link in &routed.links {
         let count = std::mem::take(&mut counts[*link as usize]);
+        apart &= count <= 1;
         if network.graph().kind(*link / 2) == CableKind::Fabric {
             outcome.most_flows = outcome.most_flows.max(count);
             shared += u32::from(count > 1);
         }
     }
     outcome.shared_links = outcome.shared_links.max(shared);
+    if apart {
+        let alone = |flow: usize| {
+            let slowest = |rate: f64, link: &u32| rate.min(network.link(*link).bandwidth);
+            let rate = routed.path(flow).iter().fold(f64::INFINITY, slowest);
+            let sent = (routed.bytes[flow] / rate * PICOSECONDS).ceil() as u64;
+            sent.saturating_add(routed.latency[flow])
+        };
+        routed.apart = Some((0..routed.bytes.len()).map(alone).max().unwrap_or(0));
+    }
     Ok(routed)
 }
 
@@ -277,10 +295,15 @@ impl<'a> Run<'a> {
             return self.begin_phase(job, next);
         }
         let routed = &self.jobs[job][p.phase];
+        p.alone_since = alone.then_some(self.now);
+        if let (true, Some(apart)) = (alone, routed.apart) {
+            p.active.clear();
+            p.arrival = self.now.saturating_add(apart);
+            return;
+        }
         p.remaining.clone_from(&routed.bytes);
         p.active = (0..routed.bytes.len() as u32).collect();
         p.arrival = self.now;
-        p.alone_since = alone.then_some(self.now);
     }
 
     /// Ends a round; the rounds that follow it alone take as long, and are not simulated.

@@ -1,26 +1,26 @@
 //! Constants of one software stack, from a few of its steps.
 //!
-//! [`Efficiency`] is fitted first ([`fit`]). What remains is mostly a matter of the shape of a layer's products, for which libraries
-//! choose kernels of their own; it is interpolated between shapes as a Gaussian process (kriging: Rasmussen and Williams 2006, equation
-//! 2.23). With residuals `r_j = ln(measured / predicted)` of the fitted steps and distances d between the logarithms of tokens of a
-//! micro-batch, width, tensor-parallel ranks and (half as far) the length of sequences, a prediction is multiplied by `exp(k (K + 0.2 I)^-1 r)`, `k = exp(-d^2/(2 0.5^2))`.
-//! It tends to 1 where nothing near was measured.
+//! A Gaussian model of the logarithms of times ([`fit`](crate::fit)) gives the constants of [`Efficiency`] and, for layouts that were
+//! not measured, an expected time and a covariance. The same model chooses the steps to measure ([`choose`]) and says what a choice may
+//! cost ([`Calibration::regret`]).
 //!
-//! A prediction's [`Band`] comes from the fitted steps too: each is predicted from the others, constants fitted anew, and the deciles of
+//! A prediction's [`Band`] comes from the fitted steps: each is predicted from the others, constants fitted anew, and the deciles of
 //! what comes out are those of the band.
 
-use crate::fit::solve;
-use crate::{Efficiency, Job, Machine, Measurement, StepTime, fit, step_time};
+use crate::fit::{Location, NOISE_VARIANCE, Posterior, cholesky, matrix};
+use crate::{Efficiency, Job, Machine, Measurement, StepTime, step_time};
+use bessemer_units::splitmix::{SplitMix64, unit};
 use serde::Serialize;
 
 /// Most steps that constants are fitted to.
 pub const MOST_FITTED: usize = 16;
 /// Most steps among which rows are chosen; of a longer table every second, third, … step.
 const MOST_CANDIDATES: usize = 2000;
-/// Distance over which residuals are alike.
-const REACH: f64 = 0.5;
-/// Variance of what is not a matter of shape beside that of what is.
-const NOISE: f64 = 0.2;
+/// Variance that the choice of steps assumes for a tensor degree of a model, besides that of the fit: a deviation of 10 %. It makes the
+/// choice cover degrees. Where no step has the degree, nothing else could tell that all layouts of it are slow.
+const DEGREE_VARIANCE: f64 = 0.1 * 0.1;
+/// Draws of times from which a regret comes.
+const DRAWS: usize = 2000;
 /// Fewest fitted steps that a band is made of.
 const FEWEST: usize = 5;
 
@@ -33,7 +33,8 @@ pub struct Calibration {
     pub fitted: Vec<usize>,
     /// Range of measured times about predicted ones.
     pub band: Band,
-    residuals: Vec<Residual>,
+    #[serde(skip)]
+    posterior: Posterior,
 }
 
 /// Factors on a predicted time between which eight of ten measured times are expected.
@@ -70,12 +71,19 @@ impl Band {
     }
 }
 
+/// What the choice of a layout may cost: measured time of the chosen layout over that of the fastest of some, minus 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct Residual {
-    /// Logarithms of tokens, width and ranks.
-    place: [f64; 4],
-    /// Its part in what is interpolated: an element of `(K + 0.2 I)^-1 r`.
-    coefficient: f64,
+pub struct Regret {
+    /// Mean.
+    pub expected: f64,
+    /// First decile.
+    pub low: f64,
+    /// Ninth decile.
+    pub high: f64,
+    /// Probability that the chosen layout is the fastest.
+    pub fastest: f64,
+    /// Layouts among which it was chosen.
+    pub layouts: usize,
 }
 
 impl Calibration {
@@ -86,7 +94,12 @@ impl Calibration {
 
     /// Calibration with these constants, fitted to nothing.
     pub fn with(efficiency: Efficiency) -> Calibration {
-        Calibration { efficiency, fitted: Vec::new(), band: Band::OTHERS, residuals: Vec::new() }
+        Calibration {
+            efficiency,
+            fitted: Vec::new(),
+            band: Band::OTHERS,
+            posterior: Posterior::none(efficiency),
+        }
     }
 
     /// Fits to all of these steps.
@@ -96,36 +109,49 @@ impl Calibration {
 
     /// Fits to all of these steps, and leaves the band that of other stacks: a fit for each step less.
     pub fn without_band(steps: &[Measurement]) -> Calibration {
-        let efficiency = fit(steps, Efficiency::default(), 1.0);
-        let places: Vec<[f64; 4]> = steps.iter().map(|step| shape(&step.job)).collect();
-        let errors: Vec<f64> = steps
-            .iter()
-            .map(|step| (step.seconds / step_time(&step.job, &step.machine, &efficiency).total).ln())
-            .collect();
-        let mut matrix: Vec<Vec<f64>> =
-            places.iter().map(|a| places.iter().map(|b| likeness(a, b)).collect()).collect();
-        for (index, row) in matrix.iter_mut().enumerate() {
-            row[index] += NOISE;
-        }
-        let coefficients = solve(matrix, errors);
-        let residuals = places
-            .into_iter()
-            .zip(coefficients)
-            .map(|(place, coefficient)| Residual { place, coefficient })
-            .collect();
+        let posterior = Posterior::fit(steps, Efficiency::default());
         let fitted = steps.iter().map(|step| step.row).collect();
-        Calibration { efficiency, fitted, band: Band::OTHERS, residuals }
+        Calibration { efficiency: posterior.efficiency, fitted, band: Band::OTHERS, posterior }
     }
 
     /// Predicts a step.
     pub fn predict(&self, job: &Job, machine: &Machine) -> StepTime {
-        let place = shape(job);
-        let error: f64 = self
-            .residuals
-            .iter()
-            .map(|residual| residual.coefficient * likeness(&residual.place, &place))
-            .sum();
-        step_time(job, machine, &self.efficiency).scaled(error.exp())
+        step_time(job, machine, &self.efficiency).scaled(self.posterior.deviation(job).exp())
+    }
+
+    /// What the choice of layout number `chosen` of some may cost, where each is expected to take so many seconds. None for fewer than two.
+    ///
+    /// Times are drawn from the Gaussian model: layouts that constants and shapes make alike err together. Without fitted steps the model
+    /// has only the deviations that constants are expected to have, which is too little for layouts of an unknown stack.
+    pub fn regret(&self, layouts: &[(&Job, &Machine, f64)], chosen: usize) -> Option<Regret> {
+        if layouts.len() < 2 || chosen >= layouts.len() {
+            return None;
+        }
+        let jobs: Vec<(&Job, &Machine)> = layouts.iter().map(|(job, machine, _)| (*job, *machine)).collect();
+        let factor = cholesky(self.posterior.covariance(&jobs));
+        let mut random = SplitMix64(0);
+        let mut normal = || {
+            let [radius, angle] = [(); 2].map(|()| unit(random.next_u64()));
+            (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+        };
+        let mut regrets: Vec<f64> = Vec::with_capacity(DRAWS);
+        for _ in 0..DRAWS {
+            let draws: Vec<f64> = layouts.iter().map(|_| normal()).collect();
+            let times = layouts.iter().zip(&factor).map(|((_, _, seconds), row)| {
+                seconds * row.iter().zip(&draws).map(|(a, b)| a * b).sum::<f64>().exp()
+            });
+            let times: Vec<f64> = times.collect();
+            regrets.push(times[chosen] / times.iter().copied().fold(f64::INFINITY, f64::min) - 1.0);
+        }
+        regrets.sort_by(f64::total_cmp);
+        let fastest = regrets.iter().filter(|regret| **regret <= 0.0).count();
+        Some(Regret {
+            expected: regrets.iter().sum::<f64>() / DRAWS as f64,
+            low: regrets[DRAWS / 10],
+            high: regrets[DRAWS * 9 / 10],
+            fastest: fastest as f64 / DRAWS as f64,
+            layouts: layouts.len(),
+        })
     }
 
     /// Relative errors of the fitted steps, each predicted from the others: what to expect of steps that were not measured.
@@ -141,68 +167,46 @@ impl Calibration {
     }
 }
 
-/// Correlation of the residuals of two shapes.
-fn likeness(a: &[f64; 4], b: &[f64; 4]) -> f64 {
-    let squares: f64 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
-    (-squares / (2.0 * REACH * REACH)).exp()
-}
-
 /// Chooses at most [`MOST_FITTED`] steps, as [`choose_at_most`] does.
 pub fn choose(table: &[Measurement]) -> Vec<Measurement> {
     choose_at_most(table, MOST_FITTED)
 }
 
-/// Chooses steps to measure or to fit: at most so many and at most [`MOST_FITTED`], greedily those that bring every step of the table nearest to a chosen
-/// one. Measured times play no part. Steps near the limit of memory are left out ([`Measurement::crowded`]): what an allocator does
-/// there is no matter of a layout.
+/// Chooses steps to measure or to fit, at most so many and at most [`MOST_FITTED`]: a design of experiments for the whole table.
+///
+/// Greedily the step whose measurement leaves the least sum of variances of all steps of the table in the Gaussian model (integrated
+/// variance; Santner, Williams and Notz 2003, section 6.2). Every constant that moves times apart, every shape and every tensor degree
+/// of a model so gets a step near it. Measured times play no part. Steps near the limit of memory are left out
+/// ([`Measurement::crowded`]): what an allocator does there is no matter of a layout.
 pub fn choose_at_most(table: &[Measurement], most: usize) -> Vec<Measurement> {
     let table: Vec<&Measurement> = table.iter().filter(|step| !step.crowded()).collect();
     let every = table.len().div_ceil(MOST_CANDIDATES).max(1);
     let table: Vec<&Measurement> = table.into_iter().step_by(every).collect();
-    let places: Vec<[f64; 9]> = table.iter().map(|step| layout(&step.job)).collect();
-    let distance = |a: usize, b: usize| {
-        places[a].iter().zip(&places[b]).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
-    };
-    let mut nearest = vec![f64::INFINITY; table.len()];
+    let first = Efficiency::default();
+    let locations: Vec<Location> =
+        table.iter().map(|step| Location::new(&step.job, &step.machine, &first)).collect();
+    let mut covariance = matrix(&locations, |a, b| a.covariance(b) + DEGREE_VARIANCE * a.same_degree(b));
     let mut chosen: Vec<usize> = Vec::new();
     while chosen.len() < MOST_FITTED.min(most).min(table.len()) {
-        let cost = |candidate: usize| -> f64 {
-            (0..table.len()).map(|step| nearest[step].min(distance(step, candidate))).sum()
+        let gain = |step: usize| {
+            let squares: f64 = covariance[step].iter().map(|value| value * value).sum();
+            squares / (covariance[step][step] + NOISE_VARIANCE)
         };
         let candidates = (0..table.len()).filter(|step| !chosen.contains(step));
-        let Some((best, _)) = candidates.map(|step| (step, cost(step))).min_by(|a, b| a.1.total_cmp(&b.1))
+        let Some((best, _)) =
+            candidates.map(|step| (step, gain(step))).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
         else {
             break;
         };
         chosen.push(best);
-        for (step, near) in nearest.iter_mut().enumerate() {
-            *near = near.min(distance(step, best));
+        let known = covariance[best].clone();
+        let variance = known[best] + NOISE_VARIANCE;
+        for (row, factor) in covariance.iter_mut().zip(&known) {
+            for (value, other) in row.iter_mut().zip(&known) {
+                *value -= factor * other / variance;
+            }
         }
     }
     chosen.sort_unstable();
     chosen.into_iter().map(|step| table[step].clone()).collect()
-}
-
-/// Where a layer's kernels lie: its products by tokens, width and ranks, attention by the length of sequences, which counts half.
-fn shape(job: &Job) -> [f64; 4] {
-    let tokens = job.layout.micro_batch * job.seq / job.layout.context;
-    [(tokens, 1.0), (job.model.width, 1.0), (job.layout.tensor, 1.0), (job.seq, 0.5)]
-        .map(|(number, weight)| weight * (number as f64).ln())
-}
-
-/// Where a whole step lies. What decides the shape of products counts twice, what only multiplies layers or ranks half.
-fn layout(job: &Job) -> [f64; 9] {
-    let Job { model, layout, seq, .. } = job;
-    let numbers = [
-        (layout.tensor, 2.0),
-        (layout.micro_batch, 2.0),
-        (model.width, 2.0),
-        (layout.pipeline, 1.0),
-        (job.micro_batches(), 1.0),
-        (*seq, 1.0),
-        (layout.data, 0.5),
-        (model.layers, 0.5),
-        (job.devices(), 0.5),
-    ];
-    numbers.map(|(number, weight): (usize, f64)| (number as f64).ln() * weight.sqrt())
 }

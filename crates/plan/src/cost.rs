@@ -289,7 +289,8 @@ impl Cost<'_> {
         let (ranks, node) = (self.job.layout.tensor, self.machine.node);
         let within = within_node(kind, bytes, ranks.min(node), self.machine, self.efficiency);
         if ranks <= node {
-            return with_gather(within);
+            let groups = if self.job.devices() > node { node / ranks } else { 1 };
+            return with_gather(within) * (1.0 + self.efficiency.group_contention * (groups as f64 - 1.0));
         }
         let bandwidth = self.machine.network_bandwidth * self.efficiency.tensor_network;
         let link = (1, Link { latency: HOP, bandwidth });

@@ -2,6 +2,7 @@
 //! steps. Their first values are those of a plain stack; none is a claim about any. How far a constant may lie from its first value
 //! says what is known beforehand: what share of a peak products reach is known well, what a network gives a job is not.
 
+use crate::{Job, Machine, step_time};
 use serde::Serialize;
 
 /// Constants of the cost model.
@@ -34,6 +35,8 @@ pub struct Efficiency {
     pub group_slowdown: f64,
     /// Time of all-reduces within training beside the time alone.
     pub all_reduce_factor: f64,
+    /// Growth of the time of a sum over tensor-parallel ranks with each further such group of its node, where the job has several nodes.
+    pub group_contention: f64,
     /// Share of a node's network bandwidth that all-reduces of tensor-parallel ranks on several nodes reach.
     pub tensor_network: f64,
     /// Share that messages between pipeline stages reach.
@@ -74,6 +77,7 @@ impl Default for Efficiency {
             backward_seconds: 1.5e-3,
             group_slowdown: 0.3,
             all_reduce_factor: 1.2,
+            group_contention: 0.3,
             tensor_network: 0.6,
             pipeline_network: 0.6,
             data_network: 0.5,
@@ -96,7 +100,7 @@ type Constant = (&'static str, f64, fn(&mut Efficiency) -> &mut f64);
 
 impl Efficiency {
     /// All constants.
-    pub(crate) const CONSTANTS: [Constant; 24] = [
+    pub(crate) const CONSTANTS: [Constant; 25] = [
         ("product_share", 0.15, |e| &mut e.product_share),
         ("small_tile", 0.15, |e| &mut e.small_tile),
         ("tile_depth", 1.0, |e| &mut e.tile_depth),
@@ -110,6 +114,7 @@ impl Efficiency {
         ("backward_seconds", 0.7, |e| &mut e.backward_seconds),
         ("group_slowdown", 1.0, |e| &mut e.group_slowdown),
         ("all_reduce_factor", 0.3, |e| &mut e.all_reduce_factor),
+        ("group_contention", 1.0, |e| &mut e.group_contention),
         ("tensor_network", 0.7, |e| &mut e.tensor_network),
         ("pipeline_network", 0.7, |e| &mut e.pipeline_network),
         ("data_network", 0.8, |e| &mut e.data_network),
@@ -123,11 +128,27 @@ impl Efficiency {
         ("step_seconds", 1.5, |e| &mut e.step_seconds),
     ];
 
-    /// The constants times the exponentials of `factors`.
-    pub(crate) fn scaled(mut self, factors: &[f64]) -> Efficiency {
-        for ((_, _, constant), factor) in Self::CONSTANTS.iter().zip(factors) {
-            *constant(&mut self) *= factor.exp();
+    /// The constants, the logarithm of each moved by so many of its standard deviations.
+    pub(crate) fn moved(mut self, deviations: &[f64]) -> Efficiency {
+        for ((_, width, constant), deviation) in Self::CONSTANTS.iter().zip(deviations) {
+            *constant(&mut self) *= (width * deviation).exp();
         }
         self
     }
+
+    /// Change of the logarithm of a step's time with each constant, for a change of its logarithm by its standard deviation.
+    pub(crate) fn sensitivity(&self, job: &Job, machine: &Machine) -> Vec<f64> {
+        let seconds = |efficiency: &Efficiency| step_time(job, machine, efficiency).total;
+        let now = seconds(self);
+        (Self::CONSTANTS.iter())
+            .map(|(_, width, constant)| {
+                let mut other = *self;
+                *constant(&mut other) *= DIFFERENCE.exp();
+                (seconds(&other) / now).ln() / DIFFERENCE * width
+            })
+            .collect()
+    }
 }
+
+/// Change of the logarithm of a constant for which sensitivities are computed.
+const DIFFERENCE: f64 = 1e-3;

@@ -2,7 +2,7 @@
 //!
 //! - [`Job`] is a model, its batch and its [`Layout`]; [`Machine`] what devices, nodes and networks can do, each figure with a source.
 //! - [`step_time`] is the time of a step in closed form, by part; [`Efficiency`] the constants in it that depend on the software.
-//! - [`Calibration`] holds these constants, [`fit`]ted to a few measured steps that [`choose`] picks from a [table](read_table);
+//! - [`Calibration`] holds these constants, fitted to a few measured steps that [`choose`] picks from a [table](read_table);
 //!   [`validate`] predicts other steps and says how wrong that was.
 //! - [`op_seconds`] and [`collective_seconds`] are the times of the nodes of a program, [`MachineCosts`] those of ranks' lists.
 //! - [`Measurements`] of a machine take the place of its model, where it has them.
@@ -40,13 +40,13 @@ mod validate;
 
 pub use bessemer_mesh::formulas::{ParameterBytes, ZeroStage};
 pub use bessemer_mesh::{Axis, TensorGrid};
-pub use calibration::{Band, Calibration, MOST_FITTED, choose, choose_at_most};
+pub use calibration::{Band, Calibration, MOST_FITTED, Regret, choose, choose_at_most};
 pub use cores::{Cores, CoresTime, ManyCores, OperatorWork, Placement, StepWork};
 pub use cost::{StepTime, step_time};
 pub use efficiency::Efficiency;
 pub use error::PlanError;
 pub use errors::{Errors, best_constant, errors, ranking};
-pub use fit::{Measurement, fit};
+pub use fit::Measurement;
 pub use grid::grids;
 pub use job::{Job, Layout, PipelineSchedule, Recompute, Transformer};
 pub use least::{ElementBytes, StageSplit, least_memory};
@@ -61,5 +61,5 @@ pub use operator::{CollectiveChoice, Spread, collective_choice, collective_secon
 pub use search::{Candidate, Candidates, MOST_KEPT, Question, candidates};
 pub use stages::{Stage, StageCosts, StagePlan, StageQuestion, stages};
 pub use switches::{NetworkSwitch, NodeSwitch, SummingSwitches};
-pub use table::{LeftOut, MeasuredMemory, Table, read_table};
-pub use validate::{Group, Prediction, Validation, validate};
+pub use table::{GivenColumns, LeftOut, MeasuredMemory, Table, TableReader, read_table};
+pub use validate::{Group, LeftOutBy, LeftOutGroup, Prediction, Validation, leave_groups_out, validate};

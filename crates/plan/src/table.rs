@@ -1,29 +1,26 @@
 //! Tables of measured steps, as comma-separated text with a line of names.
 //!
-//! | column | meaning | where it is missing |
-//! |---|---|---|
-//! | `hidden`, `heads`, `layers`, `seq` | shape of the model, tokens of a sequence | an error |
-//! | `vocab` | tokens of the vocabulary | 51,200 (Megatron's GPT) |
-//! | `kv_heads`, `ffn`, `gated` | heads of keys, width of the feed-forward block, whether it has a gate | `heads`, four times `hidden`, no |
-//! | `gpus` | devices | tp dp pp |
-//! | `tp`, `cp`, `pp`, `virtual` | tensor ranks, context ranks (ring attention), pipeline stages, chunks of a stage | 1 |
-//! | `dp` | data-parallel ranks | gpus / (tp cp pp) |
-//! | `micro_batch` | sequences of a micro-batch | 1 |
-//! | `global_batch` or `grad_accum` | sequences of a step, or micro-batches of a rank | an error |
-//! | `zero` or `scheme` | what data-parallel ranks keep a part of, 0 to 3; "zero3" | 0 |
-//! | `recompute` | none, selective or full | full |
-//! | `sequence` | whether tensor ranks share positions, yes or no | no |
-//! | `overlap` | whether collectives run beside computation, yes or no | no |
-//! | `attention` | `fused`, or `stored` where scores lie in memory | fused in tables with `zero`, else stored |
-//! | `experts` | experts of a layer; rows that have them are left out | none |
-//! | `gradient_bytes` | bytes of an element of the gradients that are summed | 2 |
-//! | `alloc_gib` | GiB that the device which held most had allocated | |
-//! | `gpu` | name of a machine | the one asked for |
-//! | `precision` | of matrix products; rows of another than bf16 or fp16 are left out | bf16 |
-//! | `time_ms`, `implied_time_ms`, `time_s`, `tokens_per_s` or `tflops_per_gpu` | what was measured | an error |
-//! | `full_recompute_s`, `sp_selective_s` | seconds of two steps: everything recomputed; attention recomputed, positions shared | |
+//! | column | meaning |
+//! |---|---|
+//! | `hidden`, `heads`, `kv_heads`, `layers`, `ffn`, `gated`, `vocab`, `seq` | shape of the model, tokens of a sequence |
+//! | `tp`, `cp`, `pp`, `virtual` | tensor ranks, context ranks (ring attention), pipeline stages, chunks of a stage |
+//! | `dp` or `gpus` | data-parallel ranks, or devices |
+//! | `micro_batch` | sequences of a micro-batch |
+//! | `global_batch` or `grad_accum` | sequences of a step, or micro-batches of a rank |
+//! | `zero` or `scheme` | what data-parallel ranks keep a part of, 0 to 3; "zero3" |
+//! | `recompute` | none, rows, selective, attention-output or full |
+//! | `sequence` | whether tensor ranks share positions, yes or no |
+//! | `overlap` | whether collectives run beside computation, yes or no |
+//! | `attention` | `fused`, or `stored` where scores lie in memory |
+//! | `gradient_bytes` | bytes of an element of the gradients that are summed |
+//! | `time_ms`, `implied_time_ms`, `time_s`, `tokens_per_s` or `tflops_per_gpu` | measurement |
+//! | `full_recompute_s`, `sp_selective_s` | seconds of two steps: everything recomputed; attention recomputed, positions shared |
+//! | `gpu` | name of a machine; absent: the machine of the reader |
+//! | `precision` | of matrix products, absent: that of the machine's peak; rows of another than bf16 or fp16 are left out |
+//! | `experts` | experts of a layer, absent: none; rows that have them are left out |
+//! | `alloc_gib` | GiB that the device which held most had allocated, if it was measured |
 //!
-//! Other columns are not read.
+//! A column that is not there has no default: it is refused, or its value is given for all rows ([`GivenColumns`]). Other columns are not read.
 
 use crate::{
     Job, Layout, Machine, Measurement, PlanError, Recompute, Transformer, ZeroStage, expected_memory,
@@ -33,10 +30,106 @@ use bessemer_units::did_you_mean;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Columns without which a step cannot be predicted, each with the names that it may have and the values that it takes.
+const NEEDED: [(&[&str], &str); 22] = [
+    (&["hidden"], "N"),
+    (&["heads"], "N"),
+    (&["kv_heads"], "N or heads"),
+    (&["layers"], "N"),
+    (&["ffn"], "N or 4*hidden"),
+    (&["gated"], "yes or no"),
+    (&["vocab"], "N"),
+    (&["seq"], "N"),
+    (&["tp"], "N"),
+    (&["cp"], "N"),
+    (&["pp"], "N"),
+    (&["virtual"], "N"),
+    (&["dp", "gpus"], "N"),
+    (&["micro_batch"], "N"),
+    (&["global_batch", "grad_accum"], "N"),
+    (&["zero", "scheme"], "0, 1, 2 or 3"),
+    (&["recompute", "full_recompute_s", "sp_selective_s"], "none, rows, selective, attention-output or full"),
+    (&["sequence", "full_recompute_s", "sp_selective_s"], "yes or no"),
+    (&["overlap"], "yes or no"),
+    (&["attention"], "fused or stored"),
+    (&["gradient_bytes"], "2 or 4"),
+    (
+        &[
+            "time_ms",
+            "implied_time_ms",
+            "time_s",
+            "tokens_per_s",
+            "tflops_per_gpu",
+            "full_recompute_s",
+            "sp_selective_s",
+        ],
+        "a measurement",
+    ),
+];
+
+/// Values of columns that a table does not have, the same for all its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GivenColumns(BTreeMap<String, String>);
+
+impl GivenColumns {
+    /// Name of a set of values: GPT as Megatron-LM trains it without further options.
+    const MEGATRON: (&str, &str) = (
+        "megatron",
+        "vocab=51200,kv_heads=heads,ffn=4*hidden,gated=no,cp=1,virtual=1,zero=0,recompute=full,sequence=no,overlap=no,\
+         attention=stored,gradient_bytes=2",
+    );
+
+    /// Reads `NAME=VALUE`, several of them separated by commas, or `megatron`. A number may be another column, or a multiple of it: `heads`,
+    /// `4*hidden`. Single values come before those of the set, later ones before earlier ones.
+    ///
+    /// # Errors
+    /// A name that no column has, text of another form.
+    pub fn parse(specs: &[String]) -> Result<GivenColumns, PlanError> {
+        let mut given = GivenColumns::default();
+        for spec in specs.iter().flat_map(|spec| spec.split(',')) {
+            let (name, values) = GivenColumns::MEGATRON;
+            if spec.trim() == name {
+                for (column, value) in GivenColumns::parse(&[values.to_owned()])?.0 {
+                    given.0.entry(column).or_insert(value);
+                }
+                continue;
+            }
+            let known = || NEEDED.iter().flat_map(|(names, _)| names.iter().copied());
+            let wrong = |problem: String| PlanError::Rows { problem };
+            let Some((column, value)) = spec.split_once('=') else {
+                return Err(wrong(format!("{spec:?}; wanted NAME=VALUE of a column, or {name}")));
+            };
+            let (column, value) = (column.trim(), value.trim());
+            if !known().any(|name| name == column) || value.is_empty() {
+                let near = did_you_mean(column, known());
+                let all: Vec<&str> = known().collect();
+                return Err(wrong(format!(
+                    "{spec:?}{near}; wanted a value for one of the columns {}",
+                    all.join(", ")
+                )));
+            }
+            given.0.insert(column.to_owned(), value.to_owned());
+        }
+        Ok(given)
+    }
+}
+
+/// Rows of a table to read, and what the table does not say.
+#[derive(Debug, Clone, Copy)]
+pub struct TableReader<'a> {
+    /// Machine of rows that name none; such rows are refused without it.
+    pub machine: Option<&'a Machine>,
+    /// Whether only the rows of this machine are read, where rows name machines.
+    pub only: bool,
+    /// Values of columns that the table does not have.
+    pub given: &'a GivenColumns,
+}
+
 /// One line: its cells by the names of their columns.
 struct Row<'a> {
     line: usize,
     cells: BTreeMap<&'a str, &'a str>,
+    given: &'a GivenColumns,
 }
 
 impl Row<'_> {
@@ -45,11 +138,17 @@ impl Row<'_> {
     }
 
     fn text(&self, name: &str) -> Option<&str> {
-        self.cells.get(name).copied().filter(|cell| !cell.is_empty())
+        let cell = self.cells.get(name).copied().filter(|cell| !cell.is_empty());
+        cell.or_else(|| self.given.0.get(name).map(String::as_str))
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>, PlanError> {
         let Some(cell) = self.text(name) else { return Ok(None) };
+        // A multiple of another column that the table has.
+        let (factor, other) = cell.split_once('*').unwrap_or(("1", cell));
+        if let (Ok(factor), true) = (factor.parse::<f64>(), self.cells.contains_key(other) && other != name) {
+            return Ok(self.number(other)?.map(|value| factor * value));
+        }
         match cell.parse::<f64>() {
             Ok(value) if value > 0.0 && value.is_finite() => Ok(Some(value)),
             _ => Err(self.wrong(format!("{name} is {cell:?}; wanted a number above 0"))),
@@ -65,7 +164,17 @@ impl Row<'_> {
     }
 
     fn needed(&self, name: &str) -> Result<usize, PlanError> {
-        self.count(name)?.ok_or_else(|| self.wrong(format!("there is no {name}")))
+        self.count(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> PlanError {
+        self.wrong(format!(
+            "there is no {name}; wanted a value in the cell, or one for all rows: --column {name}=VALUE"
+        ))
+    }
+
+    fn needed_one_of<T: Copy>(&self, name: &str, values: &[(&str, T)]) -> Result<T, PlanError> {
+        self.one_of(name, values)?.ok_or_else(|| self.missing(name))
     }
 
     fn one_of<T: Copy>(&self, name: &str, values: &[(&str, T)]) -> Result<Option<T>, PlanError> {
@@ -80,16 +189,18 @@ impl Row<'_> {
         }
     }
 
-    fn zero(&self) -> Result<Option<ZeroStage>, PlanError> {
+    fn zero(&self) -> Result<ZeroStage, PlanError> {
         let stages = [
             ("0", ZeroStage::Ddp),
             ("1", ZeroStage::Zero1),
             ("2", ZeroStage::Zero2),
             ("3", ZeroStage::Zero3),
         ];
-        match self.one_of("zero", &stages)? {
-            None if self.text("scheme") == Some("zero3") => Ok(Some(ZeroStage::Zero3)),
-            stage => Ok(stage),
+        match (self.one_of("zero", &stages)?, self.text("scheme")) {
+            (Some(stage), _) => Ok(stage),
+            (None, Some("zero3")) => Ok(ZeroStage::Zero3),
+            (None, Some(_)) => Ok(ZeroStage::Ddp),
+            (None, None) => Err(self.missing("zero")),
         }
     }
 
@@ -101,20 +212,22 @@ impl Row<'_> {
         Ok(self.count("experts")?.map(|_| "mixtures of experts"))
     }
 
-    fn job(&self) -> Result<Job, PlanError> {
+    /// The job, with what it recomputes and whether it shares positions where the row says it.
+    fn job(&self, (recompute, sequence): (Option<Recompute>, Option<bool>)) -> Result<Job, PlanError> {
         let (width, heads) = (self.needed("hidden")?, self.needed("heads")?);
         let answers = [("yes", true), ("no", false), ("true", true), ("false", false)];
-        let gpt =
-            Transformer::gpt(width, heads, self.needed("layers")?, self.count("vocab")?.unwrap_or(51_200));
         let model = Transformer {
-            kv_heads: self.count("kv_heads")?.unwrap_or(heads),
-            ffn_width: self.count("ffn")?.unwrap_or(gpt.ffn_width),
-            gated: self.one_of("gated", &answers)?.unwrap_or(false),
-            ..gpt
+            width,
+            heads,
+            kv_heads: self.needed("kv_heads")?,
+            ffn_width: self.needed("ffn")?,
+            gated: self.needed_one_of("gated", &answers)?,
+            layers: self.needed("layers")?,
+            vocab: self.needed("vocab")?,
         };
-        let tensor = self.count("tp")?.unwrap_or(1);
-        let context = self.count("cp")?.unwrap_or(1);
-        let pipeline = self.count("pp")?.unwrap_or(1);
+        let tensor = self.needed("tp")?;
+        let context = self.needed("cp")?;
+        let pipeline = self.needed("pp")?;
         let data = match (self.count("dp")?, self.count("gpus")?) {
             (Some(data), _) => data,
             (None, Some(devices)) if devices.is_multiple_of(tensor * context * pipeline) => {
@@ -126,13 +239,12 @@ impl Row<'_> {
             }
             (None, None) => return Err(self.wrong("there is neither dp nor gpus".into())),
         };
-        let micro_batch = self.count("micro_batch")?.unwrap_or(1);
+        let micro_batch = self.needed("micro_batch")?;
         let global_batch = match (self.count("global_batch")?, self.count("grad_accum")?) {
             (Some(batch), _) => batch,
             (None, Some(micro_batches)) => data * micro_batch * micro_batches,
             (None, None) => return Err(self.wrong("there is neither global_batch nor grad_accum".into())),
         };
-        let zero = self.zero()?;
         let recomputes = [
             ("none", Recompute::None),
             ("rows", Recompute::Selective),
@@ -145,20 +257,28 @@ impl Row<'_> {
             model,
             seq: self.needed("seq")?,
             global_batch,
-            fused_attention: self.one_of("attention", &attentions)?.unwrap_or(self.text("zero").is_some()),
+            fused_attention: self.needed_one_of("attention", &attentions)?,
             layout: Layout {
                 tensor,
                 context,
                 context_method: if context > 1 { ContextMethod::Ring } else { ContextMethod::default() },
                 data,
                 pipeline,
-                chunks: self.count("virtual")?.unwrap_or(1),
+                chunks: self.needed("virtual")?,
                 micro_batch,
-                zero: zero.unwrap_or(ZeroStage::Ddp),
-                recompute: self.one_of("recompute", &recomputes)?.unwrap_or(Recompute::Full),
-                sequence: self.one_of("sequence", &answers)?.unwrap_or(false),
-                gradient_bytes: self.number("gradient_bytes")?.unwrap_or(2.0),
-                overlap: self.one_of("overlap", &answers)?.unwrap_or(false),
+                zero: self.zero()?,
+                recompute: match recompute {
+                    Some(recompute) => recompute,
+                    None => self.needed_one_of("recompute", &recomputes)?,
+                },
+                sequence: match sequence {
+                    Some(sequence) => sequence,
+                    None => self.needed_one_of("sequence", &answers)?,
+                },
+                gradient_bytes: self
+                    .number("gradient_bytes")?
+                    .ok_or_else(|| self.missing("gradient_bytes"))?,
+                overlap: self.needed_one_of("overlap", &answers)?,
                 ..Layout::default()
             },
         };
@@ -168,17 +288,16 @@ impl Row<'_> {
 
     /// Steps that the row measured.
     fn steps(&self) -> Result<Vec<(Job, f64)>, PlanError> {
-        let job = self.job()?;
         let pair =
             [("full_recompute_s", Recompute::Full, false), ("sp_selective_s", Recompute::Attention, true)];
         let mut steps = Vec::new();
         for (name, recompute, sequence) in pair {
             if let Some(seconds) = self.number(name)? {
-                let layout = Layout { recompute, sequence, ..job.layout };
-                steps.push((Job { layout, ..job }, seconds));
+                steps.push((self.job((Some(recompute), Some(sequence)))?, seconds));
             }
         }
         if steps.is_empty() {
+            let job = self.job((None, None))?;
             steps.push((job, self.seconds(&job)?));
         }
         Ok(steps)
@@ -237,28 +356,33 @@ const MOST_ROWS: usize = 10_000;
 /// Bytes.
 const GIB: f64 = 1_073_741_824.0;
 
-/// Reads a table. `machine` ran the rows that name none; of a table that names machines all rows are read, or with `only` those of
-/// `machine`.
+/// Reads a table.
 ///
 /// # Errors
-/// The first line that is wrong, with what was wanted; a table without a row.
-pub fn read_table(text: &str, machine: &Machine, only: bool) -> Result<Table, PlanError> {
+/// Columns that are not there, all by name and with the values that they take; the first line that is wrong, with what was wanted; a table
+/// without a row.
+pub fn read_table(text: &str, reader: &TableReader<'_>) -> Result<Table, PlanError> {
+    let TableReader { machine, only, given } = *reader;
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((_, names)) = lines.next() else {
         return Err(PlanError::Table { line: 1, problem: "there is no line of column names".into() });
     };
     let names: Vec<&str> = names.split(',').map(str::trim).collect();
+    check_columns(&names, reader)?;
     let mut table = Table { steps: Vec::new(), left_out: Vec::new(), memory: Vec::new() };
     for (index, line) in lines {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
-        let row = Row { line: index + 1, cells: names.iter().copied().zip(cells.iter().copied()).collect() };
+        let row =
+            Row { line: index + 1, cells: names.iter().copied().zip(cells.iter().copied()).collect(), given };
         if cells.len() != names.len() {
             return Err(row.wrong(format!("{} cells under {} names", cells.len(), names.len())));
         }
         let machine = match row.text("gpu") {
-            Some(name) if only && name != machine.name => continue,
+            Some(name) if only && machine.is_some_and(|machine| name != machine.name) => continue,
             Some(name) => Machine::named(name).map_err(|cause| row.wrong(cause.to_string()))?,
-            None => machine.clone(),
+            None => machine.cloned().ok_or_else(|| {
+                row.wrong("there is no gpu; wanted the name of a machine, or --machine for all rows".into())
+            })?,
         };
         let number = row.count("row")?.unwrap_or(index);
         if let Some(reason) = row.unmodelled()? {
@@ -277,8 +401,32 @@ pub fn read_table(text: &str, machine: &Machine, only: bool) -> Result<Table, Pl
         }
     }
     if table.steps.is_empty() {
-        let of = if only { format!(" of {}", machine.name) } else { String::new() };
+        let of = machine.filter(|_| only).map_or(String::new(), |machine| format!(" of {}", machine.name));
         return Err(PlanError::Rows { problem: format!("the table has no row{of} to read") });
     }
     Ok(table)
+}
+
+/// Refuses a table without columns that have no default.
+fn check_columns(names: &[&str], reader: &TableReader<'_>) -> Result<(), PlanError> {
+    let there = |name: &&str| names.contains(name) || reader.given.0.contains_key(*name);
+    let missing: Vec<&(&[&str], &str)> = NEEDED.iter().filter(|(of, _)| !of.iter().any(there)).collect();
+    let mut problems = Vec::new();
+    if !missing.is_empty() {
+        let list: Vec<String> =
+            missing.iter().map(|(names, values)| format!("{} ({values})", names.join(" or "))).collect();
+        problems.push(format!(
+            "the table does not have the columns {}; add them to the table, or give a value for all rows, e.g. --column {}=VALUE \
+             (--column megatron gives those of Megatron-LM's GPT)",
+            list.join(", "),
+            missing[0].0[0]
+        ));
+    }
+    if reader.machine.is_none() && !names.contains(&"gpu") {
+        problems.push("the table has no column gpu; name its machine with --machine".into());
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(PlanError::Table { line: 1, problem: problems.join("; ") }),
+    }
 }

@@ -150,7 +150,7 @@ pub fn calibration_table(steps: &[(&Job, f64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_plan::{Transformer, ZeroStage, read_table};
+    use bessemer_plan::{GivenColumns, TableReader, Transformer, ZeroStage, read_table};
 
     /// Calibration as `--fit` reads it.
     #[test]
@@ -173,7 +173,8 @@ mod tests {
         };
         let job = Job { model, seq: 32, global_batch: 16, fused_attention: true, layout };
         let text = calibration_table(&[(&job, 0.125), (&job, 0.25)]);
-        let steps = read_table(&text, &machine, true).expect("a table").steps;
+        let reader = TableReader { machine: Some(&machine), only: true, given: &GivenColumns::default() };
+        let steps = read_table(&text, &reader).expect("a table").steps;
         assert_eq!(
             steps.iter().map(|step| (step.job, step.seconds)).collect::<Vec<_>>(),
             [(job, 0.125), (job, 0.25)]

@@ -6,7 +6,7 @@ use crate::training::name;
 use bessemer_cluster::{ClusterError, Expectation, FailingRun};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Candidate, CollectiveChoice, DeviceCost, Job, Layout, MachineCosts, Recompute, StepTime,
+    Candidate, CollectiveChoice, DeviceCost, Job, Layout, MachineCosts, Recompute, Regret, StepTime,
 };
 use bessemer_report::{seconds, signed_percent};
 use bessemer_runlog::{CostItem, OtherLayout, Plan, StepCosts};
@@ -215,6 +215,20 @@ impl<'a> Explained<'a> {
                 if full { "; less than 5 % of the memory is free" } else { "" }
             );
         }
+        let _ = match found.regret {
+            Some(Regret { low, high, fastest, layouts, .. }) => writeln!(
+                text,
+                "regret of the first: {:.1} to {:.1} % over the fastest of {layouts} layouts in eight of ten cases; it is the fastest \
+                 with probability {:.0} %",
+                100.0 * low,
+                100.0 * high,
+                100.0 * fastest
+            ),
+            None if search.calibration.fitted.is_empty() => {
+                writeln!(text, "regret of the first: not known without --fit TABLE")
+            }
+            None => Ok(()),
+        };
         text += &self.first(wanted);
         if !record.others.is_empty() {
             text += "others, and what rules them out:\n";
@@ -352,6 +366,7 @@ impl<'a> Explained<'a> {
             "energy_joules": joules,
             "price": price,
             "band": search.calibration.band,
+            "regret": found.regret,
         })
     }
 }

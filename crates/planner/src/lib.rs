@@ -34,7 +34,7 @@ pub use layerwise::{LayerMethod, layerwise};
 pub use search::exhaustive;
 pub use training::{Training, name as layout_name};
 
-use bessemer_plan::Machine;
+use bessemer_plan::{GivenColumns, Machine};
 use bessemer_recipe::{CorpusCheck, LayoutPlan, Loaded, Recipe, RecipeError, RecipeUse, load};
 use std::path::Path;
 
@@ -105,6 +105,8 @@ pub struct Wanted<'a> {
     pub machine: &'a str,
     /// Table of measured steps to fit the constants of the cost model to.
     pub fit: Option<&'a Path>,
+    /// Values of columns that this table does not have.
+    pub columns: &'a GivenColumns,
     /// Layouts to show, each planned by a dry run.
     pub top: u64,
     /// Seed of the Markov chain.

@@ -8,8 +8,8 @@ use bessemer_checkpoint::AsyncChoice;
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig, CpuError};
 use bessemer_parallel::MemoryPlan;
 use bessemer_plan::{
-    Calibration, Candidate, Candidates, Layout, Machine, MachineCosts, Question, Recompute, StageSplit,
-    TensorGrid, ZeroStage, candidates, choose, read_table,
+    Calibration, Candidate, Candidates, Job, Layout, Machine, MachineCosts, Question, Recompute, Regret,
+    StageSplit, TableReader, TensorGrid, ZeroStage, candidates, choose, read_table,
 };
 use bessemer_program::PiecesInFlight;
 use bessemer_recipe::{Recipe, RecipeUse};
@@ -37,6 +37,8 @@ const MOST_REFUSED: usize = 1000;
 const WORTH_REFINING: f64 = 0.3;
 /// Part of a step that a change of order or of pieces in flight leaves at most.
 const SAVES: f64 = 0.995;
+/// Most layouts with which the first is compared for its regret.
+const MOST_COMPARED: usize = 64;
 /// Steps that are simulated at the same time: one of hundreds of billions of parameters takes more than a GiB.
 const AT_ONCE: usize = 4;
 /// Events of simulated steps after which no further order of axes and no more pieces in flight are tried.
@@ -109,6 +111,8 @@ pub(crate) struct Found {
     pub(crate) refused: usize,
     /// Why the first of them is.
     pub(crate) reason: Option<String>,
+    /// What the choice of the first may cost beside the others; none where there are no others.
+    pub(crate) regret: Option<Regret>,
 }
 
 /// The fastest layouts among those whose layers are alike: the text to print, and the record of the plan.
@@ -148,7 +152,8 @@ pub fn exhaustive(
 /// The constants of the cost model: fitted to a table, or to nothing.
 pub(crate) fn calibration(wanted: &Wanted<'_>, machine: &Machine) -> Result<Calibration, PlannerError> {
     let Some(path) = wanted.fit else { return Ok(Calibration::none()) };
-    let table = read_table(&text_of(path)?, machine, true)
+    let reader = TableReader { machine: Some(machine), only: true, given: wanted.columns };
+    let table = read_table(&text_of(path)?, &reader)
         .map_err(|cause| PlannerError::failed(format!("{}: {cause}", path.display())))?;
     Ok(Calibration::of(&choose(&table.steps)))
 }
@@ -280,7 +285,30 @@ impl Search<'_> {
             );
         }
         found.planned.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        found.regret = self.regret(&found);
         Ok(found)
+    }
+
+    /// What the choice of the first layout may cost beside the other planned ones and the fastest that are not known to be too large. None
+    /// where nothing was fitted: deviations of layouts from each other are not known then.
+    fn regret(&self, found: &Found) -> Option<Regret> {
+        if self.calibration.fitted.is_empty() {
+            return None;
+        }
+        let mut layouts: Vec<(&Job, &Machine, f64)> = (found.planned.iter())
+            .map(|planned| (&planned.candidate.job, self.machine, planned.seconds()))
+            .collect();
+        let too_large = |layout: &Layout| {
+            found.too_large.iter().any(|other| holds_no_less(layout, &other.candidate.job.layout))
+        };
+        let others = found.candidates.layouts.iter().filter(|candidate| {
+            let layout = &candidate.job.layout;
+            found.planned.iter().all(|planned| !alike(layout, &planned.candidate.job.layout))
+                && !too_large(layout)
+        });
+        let others = others.take(MOST_COMPARED.saturating_sub(layouts.len()));
+        layouts.extend(others.map(|candidate| (&candidate.job, self.machine, candidate.time.total)));
+        self.calibration.regret(&layouts, 0)
     }
 
     /// Simulates a step of each layout's program, several at the same time; nothing for what has no such program, and where the closed form was
@@ -381,6 +409,7 @@ impl Search<'_> {
             postponed: 0,
             refused: 0,
             reason: None,
+            regret: None,
         };
         let mut postponed = Vec::new();
         let mut first = found.candidates.layouts.iter();

@@ -25,6 +25,9 @@ pub(crate) struct PlanArgs {
     /// Table of measured steps (CSV) to fit the cost model to.
     #[arg(long, value_name = "TABLE")]
     pub(crate) fit: Option<PathBuf>,
+    /// Value of a column that the table does not have, for all its rows: NAME=VALUE, several separated by commas, or `megatron`.
+    #[arg(long = "column", value_name = "NAME=VALUE", requires = "fit")]
+    pub(crate) columns: Vec<String>,
     /// Search method.
     #[arg(long, value_enum, default_value_t = SearchMethod::Exhaustive)]
     pub(crate) method: SearchMethod,
@@ -132,6 +135,11 @@ pub(crate) struct PlanValidateArgs {
     /// Largest number of rows to fit to.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=16))]
     pub(crate) fit_rows: u64,
+    /// Value of a column that a table does not have, for all its rows, e.g. --column vocab=51200,recompute=full (may be repeated).
+    ///
+    /// `--column megatron` gives the values of Megatron-LM's GPT. Cells of a table come first.
+    #[arg(long = "column", value_name = "NAME=VALUE")]
+    pub(crate) columns: Vec<String>,
     /// Machine of rows that name none: a built-in name or a TOML file.
     ///
     /// From a table that names machines, only the rows of this machine are read.

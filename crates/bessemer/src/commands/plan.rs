@@ -9,6 +9,7 @@ use crate::cli::{PlanArgs, PlanCommand, SearchMethod};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::recipes::{home, source};
+use bessemer_plan::GivenColumns;
 use bessemer_planner::{LayerMethod, Wanted, alpa, compare, exhaustive, layerwise};
 
 pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
@@ -17,11 +18,13 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
         (Some(PlanCommand::Calibrate(args)), ..) => calibrate::run(args, as_json, console),
         (None, Some(recipe), Some(devices)) => {
             let home = home();
+            let columns = given_columns(&args.columns)?;
             let wanted = Wanted {
                 recipe: source(recipe, &args.sets, &home),
                 devices: devices.get(),
                 machine: &args.machine,
                 fit: args.fit.as_deref(),
+                columns: &columns,
                 top: args.top,
                 seed: args.seed,
                 proposals: args.proposals,
@@ -34,6 +37,11 @@ pub(crate) fn run(args: &PlanArgs, as_json: bool, console: &mut Console) -> Resu
         // The command line demands both.
         _ => Err(Failure::usage("wanted a recipe and --devices N, or validate TABLE")),
     }
+}
+
+/// Values of `--column`.
+fn given_columns(specs: &[String]) -> Result<GivenColumns, Failure> {
+    GivenColumns::parse(specs).map_err(|cause| Failure::usage(format!("--column {cause}")))
 }
 
 /// Searches with the method of the command line.

@@ -93,6 +93,8 @@ fn files_that_are_no_tables_are_named() {
     fs::write(place.path().join("empty.csv"), "").unwrap();
     fs::write(place.path().join("odd.csv"), "hidden,heads\n1,2,3\n").unwrap();
     fs::write(place.path().join("machine.toml"), "name = \"mine\"\n").unwrap();
+    let short = "hidden,heads,layers,seq,tp,pp,gpus,micro_batch,global_batch,time_ms\n4096,32,36,2048,4,1,128,16,512,3696\n";
+    fs::write(place.path().join("short.csv"), short).unwrap();
     fs::write(place.path().join("bytes.csv"), [0xff, 0xfe, 0x00]).unwrap();
     let table = tables().join("sc21_table1.csv");
     let table = table.to_str().unwrap();
@@ -100,7 +102,7 @@ fn files_that_are_no_tables_are_named() {
         (vec!["none.csv"], FAILED, "none.csv: No such file"),
         (vec!["."], FAILED, "wanted a regular file"),
         (vec!["empty.csv"], FAILED, "empty.csv: line 1: there is no line of column names"),
-        (vec!["odd.csv"], FAILED, "odd.csv: line 2: 3 cells under 2 names"),
+        (vec!["odd.csv"], FAILED, "odd.csv: line 1: the table does not have the columns kv_heads"),
         (vec!["bytes.csv"], FAILED, "bytes.csv: "),
         (vec![table, "--fit", "none.csv"], FAILED, "none.csv: No such file"),
         (
@@ -111,11 +113,38 @@ fn files_that_are_no_tables_are_named() {
         (vec![table, "--machine", "machine.toml"], USAGE, "missing field"),
         (vec![table, "--fit", table], FAILED, "every row of the table was fitted"),
         (vec![table, "--svg", "none/picture.svg"], FAILED, "--svg none/picture.svg"),
+        (vec!["short.csv", "--column", "megatron"], FAILED, "no column gpu; name its machine with --machine"),
+        (vec!["short.csv", "--column", "vocb=3"], USAGE, "did you mean \"vocab\"?"),
     ] {
         let finished = validate(place.path(), &words);
         assert_eq!(finished.code, Some(code), "{words:?}: {}", finished.err);
         assert!(finished.err.contains(said), "{words:?}: {}", finished.err);
     }
+    let words = ["short.csv", "--column", "megatron", "--machine", "a100-80gb"];
+    assert!(validate(place.path(), &words).text().contains("1 rows predicted"));
+}
+
+/// Groups that are left out, with the regret of the choice and its expected interval.
+#[test]
+fn groups_of_rows_are_left_out_in_turn() {
+    let place = TempDir::new().unwrap();
+    let table = tables().join("vtrain_multi.csv");
+    let table = table.to_str().unwrap();
+    let text = validate(place.path(), &[table, "--fit-each"]).text();
+    for said in [
+        "groups left out in turn",
+        "  model 8192 x 48 ",
+        "  tensor 2 ",
+        "17 choices: regret ",
+        "(expected 0.0 to ",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let value = validate(place.path(), &[table, "--fit-each", "--json"]).json();
+    let groups = value["left_out_groups"].as_array().unwrap();
+    assert_eq!((groups.len(), &groups[4]["by"]), (8, &serde_json::json!({ "tensor": 2 })));
+    let expected = &groups[4]["jobs"][0]["expected"];
+    assert!(expected["low"].as_f64().unwrap() <= expected["high"].as_f64().unwrap());
 }
 
 /// Loss of the last step.

@@ -47,6 +47,30 @@ pub fn torus(k: u32, d: u32, bytes: f64, link: Link) -> f64 {
     2.0 * d * (f64::from(k) - 1.0) * link.latency + 2.0 * (n - 1.0) / n * bytes / (2.0 * d * link.bandwidth)
 }
 
+/// Reduce-scatter or all-gather on a torus with these sides, all of 2 or more: in stage s slice j, a share x_j of the buffer, is reduced along dim
+/// j + s, and the stage ends with its last dim:
+/// `sum_s max_j ((k - 1) a + x_j/(k_j ... k_(j+s-1)) (k - 1)/k S/(c B))`, k the side of dim j + s and c the directions of its rings, 2 or, for
+/// two devices with one cable, 1. Dims count in ascending order of their sides.
+pub fn torus_pass(sides: &[u32], bytes: f64, link: Link) -> f64 {
+    let mut sides: Vec<f64> = sides.iter().map(|side| f64::from(*side)).collect();
+    sides.sort_by(f64::total_cmp);
+    let dims = sides.len();
+    let whole: Vec<f64> = sides.iter().map(|k| (k - 1.0) / k / if *k > 2.0 { 2.0 } else { 1.0 }).collect();
+    let slices = torus_slices(&whole);
+    let seconds = |stage: usize, slice: usize| {
+        let dim = (slice + stage) % dims;
+        let before: f64 = (0..stage).map(|earlier| sides[(slice + earlier) % dims]).product();
+        (sides[dim] - 1.0) * link.latency + slices[slice] / before * whole[dim] * bytes / link.bandwidth
+    };
+    (0..dims).map(|stage| (0..dims).map(|slice| seconds(stage, slice)).fold(0.0, f64::max)).sum()
+}
+
+/// Shares of a buffer for the dims of a torus, in which reducing the whole buffer would take these times: such that all take equally long.
+pub(super) fn torus_slices(seconds: &[f64]) -> Vec<f64> {
+    let rates: f64 = seconds.iter().map(|seconds| 1.0 / seconds).sum();
+    seconds.iter().map(|seconds| 1.0 / seconds / rates).collect()
+}
+
 /// All-reduce in a tree of C levels of switches: 2C a + S/B, a being the latency of one link.
 pub fn switch_tree(levels: u32, bytes: f64, link: Link) -> f64 {
     2.0 * f64::from(levels) * link.latency + bytes / link.bandwidth

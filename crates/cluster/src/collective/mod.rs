@@ -6,6 +6,7 @@
 pub mod formulas;
 mod rings;
 mod switches;
+mod tori;
 mod trees;
 
 use crate::topology::Topology;
@@ -63,7 +64,7 @@ pub enum CollectiveAlgorithm {
     DoubleTree,
     /// Within nodes, between equal local ranks, within nodes.
     TwoLevel,
-    /// Slices of the buffer that start in each dim and direction of a torus.
+    /// Slices of the buffer that start in each dim of a torus or of a block of it, and travel in both directions.
     Torus,
     /// In each of n - 1 phases rank i sends to rank i + j (mod n).
     Pairwise,
@@ -152,6 +153,11 @@ pub fn expand(
     let transfers = (n as u64).saturating_mul(groups.len() as u64).saturating_mul(match algorithm {
         A::Pairwise => n as u64 - 1,
         A::HalvingDoubling | A::RecursiveDoubling => 2 * u64::from(n.ilog2()),
+        // Each slice in each stage, in two directions, there and back.
+        A::Torus => match network.topology() {
+            Topology::Torus(torus) => 4 * (torus.dims().len() as u64).pow(2),
+            _ => 1,
+        },
         _ => 1,
     });
     if transfers > MOST_TRANSFERS {
@@ -185,12 +191,12 @@ pub fn expand(
             merged(parts.into_iter())
         }
         A::Torus => match network.topology() {
-            Topology::Torus(torus) => match rings::torus(torus, groups, bytes, kind) {
+            Topology::Torus(torus) => match tori::torus(torus, groups, bytes, kind) {
                 Some(phases) => phases,
                 None => {
                     return refuse(
-                        "one group of all devices of a torus with equal dims",
-                        format!("dims {:?}", torus.dims()),
+                        "groups that are blocks of the torus: each with the same numbers of coordinates in the same dims",
+                        format!("other groups, in dims {:?}", torus.dims()),
                     );
                 }
             },
@@ -223,5 +229,5 @@ fn phase(flows: Vec<Transfer>, rounds: u64) -> TransferPhase {
 }
 
 fn between(from: u32, to: u32, bytes: f64) -> Transfer {
-    Transfer { route: Route::Between { from, to }, bytes }
+    Transfer { route: Route::Between { from, to }, bytes, messages: 1 }
 }

@@ -1,7 +1,6 @@
-//! Rings, hypercubes, nodes and tori.
+//! Rings, hypercubes and nodes.
 
 use super::{TrafficKind, between, phase};
-use crate::topology::Torus;
 use crate::{Network, TransferPhase};
 use std::collections::BTreeMap;
 
@@ -85,42 +84,5 @@ pub(super) fn two_level(
         TrafficKind::ReduceScatter => [inside, between_nodes].concat(),
         TrafficKind::AllGather => [between_nodes, inside].concat(),
         _ => [inside.clone(), between_nodes, inside].concat(),
-    })
-}
-
-/// 2d slices of the buffer. Slice (j, direction) is reduced along dims j, j + 1, ... in turn and gathered in the opposite order,
-/// so that at any time each slice has a dim and a direction of its own and every link of the torus is in use.
-pub(super) fn torus(
-    torus: &Torus,
-    groups: &[Vec<u32>],
-    bytes: f64,
-    kind: TrafficKind,
-) -> Option<Vec<TransferPhase>> {
-    let (dims, k) = (torus.dims().len(), torus.dims()[0]);
-    if groups.len() != 1 || groups[0].len() as u32 != torus.hosts() || torus.dims().iter().any(|d| *d != k) {
-        return None;
-    }
-    let slice = bytes / (2 * dims) as f64;
-    let stage = |stage: usize| {
-        let part = slice / f64::from(k).powi(stage as i32 + 1);
-        let mut flows = Vec::new();
-        for first in 0..dims {
-            let dim = (first + stage) % dims;
-            let stride = torus.stride(dim);
-            for device in 0..torus.hosts() {
-                let at = torus.coordinate(device, dim);
-                let origin = device - at * stride;
-                flows.push(between(device, origin + (at + 1) % k * stride, part));
-                flows.push(between(device, origin + (at + k - 1) % k * stride, part));
-            }
-        }
-        phase(flows, u64::from(k) - 1)
-    };
-    let reduce = (0..dims).map(stage);
-    let gather = (0..dims).rev().map(stage);
-    Some(match kind {
-        TrafficKind::ReduceScatter => reduce.collect(),
-        TrafficKind::AllGather => gather.collect(),
-        _ => reduce.chain(gather).collect(),
     })
 }

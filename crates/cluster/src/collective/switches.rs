@@ -123,7 +123,7 @@ pub(super) fn tree_phases(
         };
         let (phase, trees) = &mut waves[wave];
         switches.iter().for_each(|s| *trees.entry(*s).or_insert(0) += 1);
-        let one = |link: u32| Transfer { route: Route::Links(vec![link]), bytes };
+        let one = |link: u32| Transfer { route: Route::Links(vec![link]), bytes, messages: 1 };
         phase.flows.extend(links.iter().flat_map(|link| [one(*link), one(*link ^ 1)]));
         phase.depth = phase.depth.max(depth);
     }

@@ -12,6 +12,7 @@ fn job(flows: &[(u32, u32, f64)], rounds: u64) -> TransferJob {
     let flow = |(from, to, bytes): &(u32, u32, f64)| Transfer {
         route: Route::Between { from: *from, to: *to },
         bytes: *bytes,
+        messages: 1,
     };
     let phase = TransferPhase { flows: flows.iter().map(flow).collect(), rounds, depth: 1 };
     TransferJob { name: "job".into(), phases: vec![phase] }

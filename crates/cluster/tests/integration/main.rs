@@ -10,3 +10,4 @@ mod placement;
 mod reliability;
 mod routes;
 mod topologies;
+mod tori;

@@ -3,7 +3,7 @@
 use crate::job;
 use bessemer_plan::{
     Band, Calibration, Efficiency, Job, Layout, MOST_FITTED, Machine, Measurement, choose, choose_at_most,
-    fit, step_time,
+    step_time,
 };
 
 /// Steps of a stack with these constants, in many layouts.
@@ -54,7 +54,7 @@ fn a_stack_is_found_from_sixteen_of_its_steps() {
 #[test]
 fn a_stack_that_is_known_stays_as_it_is() {
     let table = steps(&Efficiency::default());
-    assert_eq!(fit(&table, Efficiency::default(), 5.0), Efficiency::default());
+    assert_eq!(Calibration::without_band(&table).efficiency, Efficiency::default());
 }
 
 #[test]
@@ -120,4 +120,45 @@ fn nothing_fitted_predicts_by_the_first_constants() {
     let step = &steps(&stack())[3];
     let predicted = Calibration::none().predict(&step.job, &step.machine);
     assert_eq!(predicted, step_time(&step.job, &step.machine, &Efficiency::default()));
+}
+
+/// A design of experiments: every tensor degree and both numbers of stages of each are near a chosen step, also with half as many steps.
+#[test]
+fn chosen_steps_cover_the_degrees() {
+    let table = steps(&stack());
+    for most in [MOST_FITTED, 7] {
+        let chosen = choose_at_most(&table, most);
+        let mut degrees: Vec<usize> = chosen.iter().map(|step| step.job.layout.tensor).collect();
+        degrees.sort_unstable();
+        degrees.dedup();
+        assert_eq!(degrees, [1, 2, 4, 8, 16], "{most}");
+    }
+}
+
+/// Layouts of one degree that no fitted step has: their times are less certain, and a choice among them may cost more.
+#[test]
+fn a_choice_in_a_degree_that_was_not_fitted_may_cost_more() {
+    let table = steps(&stack());
+    let regret = |fitted: &[Measurement]| {
+        let calibration = Calibration::without_band(fitted);
+        let layouts: Vec<(&Job, &Machine, f64)> = table
+            .iter()
+            .map(|step| (&step.job, &step.machine, calibration.predict(&step.job, &step.machine).total))
+            .collect();
+        let chosen = (0..layouts.len()).min_by(|a, b| layouts[*a].2.total_cmp(&layouts[*b].2)).unwrap();
+        let regret = calibration.regret(&layouts, chosen).unwrap();
+        assert!(0.0 <= regret.low && regret.low <= regret.expected && regret.expected <= regret.high);
+        assert!((0.0..=1.0).contains(&regret.fastest) && regret.layouts == layouts.len());
+        assert_eq!(Some(regret), calibration.regret(&layouts, chosen), "draws are always the same");
+        assert_eq!(calibration.regret(&layouts[..1], 0), None);
+        // A slow layout costs at least what it is expected to be slower.
+        let slow = (0..layouts.len()).max_by(|a, b| layouts[*a].2.total_cmp(&layouts[*b].2)).unwrap();
+        assert!(calibration.regret(&layouts, slow).unwrap().low > 0.3);
+        regret
+    };
+    let all = regret(&choose(&table));
+    let without: Vec<Measurement> =
+        table.iter().filter(|step| step.job.layout.tensor <= 2).cloned().collect();
+    let few = regret(&choose(&without));
+    assert!(few.high > 1.5 * all.high && few.expected > 1.5 * all.expected, "{few:?} {all:?}");
 }

@@ -1,8 +1,8 @@
 //! Predictions of published steps that were not fitted. Bounds are those of docs/planner.md, with a small margin.
 
 use bessemer_plan::{
-    Band, Calibration, Machine, Measurement, Table, Validation, choose, choose_at_most, errors, read_table,
-    validate,
+    Band, Calibration, GivenColumns, Group, LeftOutBy, Machine, Measurement, Table, TableReader, Validation,
+    choose, choose_at_most, errors, leave_groups_out, read_table, validate,
 };
 
 const VTRAIN: &str = include_str!("../tables/vtrain_multi.csv");
@@ -16,7 +16,9 @@ const MEGASCALE: &str = include_str!("../tables/megascale.csv");
 const MT_NLG: &str = include_str!("../tables/mt_nlg.csv");
 
 fn read(text: &str, machine: &str, only: bool) -> Table {
-    read_table(text, &Machine::named(machine).unwrap(), only).unwrap()
+    let machine = Machine::named(machine).unwrap();
+    let given = GivenColumns::default();
+    read_table(text, &TableReader { machine: Some(&machine), only, given: &given }).unwrap()
 }
 
 fn table(text: &str) -> Vec<Measurement> {
@@ -34,14 +36,70 @@ fn clusters_of_a100_from_sixteen_rows() {
     let steps = table(VTRAIN);
     let validation = predict(&steps, &steps);
     assert_eq!(validation.rows.len(), 59 - 16);
-    // The row in the middle is one of those whose times have two values; its neighbours are 2.8 and 4.3 % off.
-    assert!(validation.errors.mean < 0.08 && validation.errors.median < 0.042, "{:?}", validation.errors);
+    assert!(validation.errors.mean < 0.057 && validation.errors.median < 0.025, "{:?}", validation.errors);
     assert!(validation.null > 0.15, "a constant rate is no rival: {}", validation.null);
     assert!(validation.in_band * 5 > validation.rows.len() * 4, "{}", validation.in_band);
     let count = validation.groups.len() as f64;
     let tau = validation.groups.iter().map(|group| group.tau).sum::<f64>() / count;
     let regret = validation.groups.iter().map(|group| group.regret).sum::<f64>() / count;
-    assert!(count == 3.0 && tau > 0.7 && regret < 0.03, "tau {tau}, regret {regret}");
+    assert!(count == 3.0 && tau > 0.75 && regret < 0.02, "tau {tau}, regret {regret}");
+    // Each tensor degree of the two larger models is among the fitted rows, but for rows 34 and 74, the only ones of their degree.
+    let degree = |step: &Measurement| (step.job.model.width, step.job.layout.tensor);
+    for wanted in
+        steps.iter().filter(|step| step.job.model.width > 3072 && ![34, 74].contains(&step.row)).map(degree)
+    {
+        assert!(choose(&steps).iter().any(|step| degree(step) == wanted), "{wanted:?}");
+    }
+}
+
+/// Each model and each tensor degree in turn is predicted from the other rows. Numbers of nodes leave out the rows of models again.
+#[test]
+fn clusters_of_a100_by_groups_that_are_left_out() {
+    let steps = table(VTRAIN);
+    let groups = leave_groups_out(&steps, 16);
+    assert_eq!(groups.len(), 3 + 5);
+    assert!(groups.iter().all(|group| !matches!(group.by, LeftOutBy::Nodes(_))));
+    for group in &groups {
+        assert!(group.fitted.len() == 16 && group.errors.mean < 0.16, "{}: {:?}", group.by, group.errors);
+        let left_out = |row: &usize| match group.by {
+            LeftOutBy::Tensor(ranks) => {
+                steps.iter().any(|step| step.row == *row && step.job.layout.tensor == ranks)
+            }
+            LeftOutBy::Model([width, _]) => {
+                steps.iter().any(|step| step.row == *row && step.job.model.width == width)
+            }
+            LeftOutBy::Nodes(_) => true,
+        };
+        assert!(!group.fitted.iter().any(left_out), "{}", group.by);
+    }
+    let choices: Vec<&Group> = groups.iter().flat_map(|group| &group.jobs).collect();
+    let mean =
+        |of: fn(&Group) -> f64| choices.iter().map(|group| of(group)).sum::<f64>() / choices.len() as f64;
+    let worst = choices.iter().map(|group| group.regret).fold(0.0, f64::max);
+    let held = choices.iter().filter(|group| group.regret <= group.expected.high).count();
+    assert!(mean(|group| group.regret) < 0.03 && worst < 0.105 && mean(|group| group.tau) > 0.72);
+    assert!(held * 10 >= choices.len() * 7, "{held} of {}", choices.len());
+}
+
+/// The failure of a choice of rows that covers no layout of two tensor ranks of the largest model: they were predicted fastest, and took
+/// half as long again.
+#[test]
+fn two_tensor_ranks_of_the_largest_model_are_not_chosen() {
+    let steps = table(VTRAIN);
+    let calibration = Calibration::without_band(&choose(&steps));
+    let best = steps.iter().find(|step| step.row == 43).unwrap();
+    let predicted = |tensor: usize, pipeline: usize, micro_batch: usize| {
+        let mut job = best.job;
+        job.layout.tensor = tensor;
+        job.layout.pipeline = pipeline;
+        job.layout.data = 512 / tensor / pipeline;
+        job.layout.micro_batch = micro_batch;
+        job.check().unwrap();
+        calibration.predict(&job, &best.machine).total
+    };
+    let two =
+        [(2, 2), (4, 2), (4, 3), (8, 2), (8, 3), (8, 4)].map(|(stages, batch)| predicted(2, stages, batch));
+    assert!(two.iter().all(|time| *time > 1.05 * predicted(4, 4, 2)), "{two:?}");
 }
 
 #[test]
@@ -49,7 +107,7 @@ fn one_node_of_a100_from_sixteen_rows() {
     let steps = table(SINGLE);
     let validation = predict(&steps, &steps);
     assert_eq!(validation.rows.len(), 960 - 16);
-    assert!(validation.errors.mean < 0.05 && validation.null > 0.4, "{:?}", validation.errors);
+    assert!(validation.errors.mean < 0.055 && validation.null > 0.4, "{:?}", validation.errors);
     assert!(validation.in_band * 5 > validation.rows.len() * 4, "{}", validation.in_band);
 }
 
@@ -60,12 +118,12 @@ fn papers_from_rows_of_another_cluster() {
         table(text).into_iter().filter(keep).collect()
     };
     for (name, steps, mean, shape) in [
-        ("Korthikanti", table(KORTHIKANTI), 0.02, 0.015),
-        ("SC21 table 1", table(SC21_1), 0.04, 0.02),
-        ("SC21 table 2, pipelines", only(SC21_2, |step| step.job.layout.tensor > 1), 0.035, 0.025),
-        ("MegaScale, Megatron-LM", only(MEGASCALE, |step| !step.job.layout.overlap), 0.085, 0.025),
-        ("MegaScale", only(MEGASCALE, |step| step.job.layout.overlap), 0.055, 0.035),
-        ("MT-NLG", table(MT_NLG), 0.25, 0.02),
+        ("Korthikanti", table(KORTHIKANTI), 0.06, 0.056),
+        ("SC21 table 1", table(SC21_1), 0.04, 0.035),
+        ("SC21 table 2, pipelines", only(SC21_2, |step| step.job.layout.tensor > 1), 0.025, 0.02),
+        ("MegaScale, Megatron-LM", only(MEGASCALE, |step| !step.job.layout.overlap), 0.035, 0.02),
+        ("MegaScale", only(MEGASCALE, |step| step.job.layout.overlap), 0.035, 0.035),
+        ("MT-NLG", table(MT_NLG), 0.21, 0.02),
     ] {
         let errors = predict(&steps, &sample).errors;
         assert!(errors.mean < mean && errors.shape < shape, "{name}: {errors:?}");
@@ -74,7 +132,7 @@ fn papers_from_rows_of_another_cluster() {
 
 #[test]
 fn fsdp_from_sixteen_rows_of_each_machine() {
-    for (machine, bound) in [("a100-40gb", 0.035), ("a100-80gb", 0.035), ("h100-80gb", 0.035)] {
+    for (machine, bound) in [("a100-40gb", 0.027), ("a100-80gb", 0.037), ("h100-80gb", 0.03)] {
         let steps = read(FSDP, machine, true).steps;
         let validation = predict(&steps, &steps);
         assert!(validation.errors.mean < bound, "{machine}: {:?}", validation.errors);

@@ -4,8 +4,8 @@ use crate::cli::PlanValidateArgs;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_plan::{
-    Band, Calibration, Errors, LeftOut, Measurement, Table, Validation, choose_at_most, errors, read_table,
-    validate,
+    Band, Calibration, Errors, Group, LeftOut, LeftOutGroup, Measurement, Regret, Table, TableReader,
+    Validation, choose_at_most, errors, leave_groups_out, read_table, validate,
 };
 use bessemer_planner::{machine, text_of};
 use bessemer_report::plot::{LineChart, Mark, Scale, Series, panels, standalone};
@@ -14,8 +14,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Machine of a table that names none.
-const MACHINE: &str = "a100-80gb";
 /// Most groups of layouts that are listed one by one.
 const MOST_GROUPS: usize = 12;
 
@@ -30,12 +28,16 @@ struct Section {
     /// Errors of the fitted rows, each predicted from the others.
     expected: Option<Errors>,
     validation: Validation,
+    /// Whole groups of rows, each predicted from the others.
+    groups: Vec<LeftOutGroup>,
 }
 
 pub(super) fn run(args: &PlanValidateArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
-    let machine = machine(args.machine.as_deref().unwrap_or(MACHINE))?;
+    let machine = args.machine.as_deref().map(machine).transpose()?;
+    let given = super::given_columns(&args.columns)?;
+    let reader = TableReader { machine: machine.as_ref(), only: machine.is_some(), given: &given };
     let read = |path: &Path| -> Result<Table, Failure> {
-        let table = read_table(&text_of(path)?, &machine, args.machine.is_some());
+        let table = read_table(&text_of(path)?, &reader);
         table.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
     };
     let sample = args.fit.as_deref().map(read).transpose()?;
@@ -55,7 +57,11 @@ pub(super) fn run(args: &PlanValidateArgs, as_json: bool, console: &mut Console)
             let expected = errors(&left_out.iter().map(|error| 1.0 + error).collect::<Vec<_>>());
             let file = path.file_stem().unwrap_or_default().to_string_lossy();
             let name = format!("{file}, {machine}");
-            sections.push(Section { name, table, calibration, expected, validation });
+            let groups = match &sample {
+                None if args.fit_each => leave_groups_out(&table.steps, args.fit_rows as usize),
+                _ => Vec::new(),
+            };
+            sections.push(Section { name, table, calibration, expected, validation, groups });
         }
     }
     if let Some(path) = &args.svg {
@@ -121,6 +127,7 @@ fn value(section: &Section) -> serde_json::Value {
         "left_out": section.table.left_out,
         "memory": section.table.memory,
         "validation": section.validation,
+        "left_out_groups": section.groups,
     })
 }
 
@@ -165,7 +172,7 @@ fn left_out(rows: &[LeftOut]) -> String {
     text
 }
 
-fn text(Section { table, calibration, expected, validation, .. }: &Section) -> String {
+fn text(Section { table, calibration, expected, validation, groups, .. }: &Section) -> String {
     let mut text = String::new();
     let rows = validation.rows.len();
     let _ = match calibration.fitted.len() {
@@ -233,9 +240,7 @@ fn text(Section { table, calibration, expected, validation, .. }: &Section) -> S
     }
     if !validation.groups.is_empty() {
         let count = validation.groups.len() as f64;
-        let mean = |value: fn(&bessemer_plan::Group) -> f64| {
-            validation.groups.iter().map(value).sum::<f64>() / count
-        };
+        let mean = |value: fn(&Group) -> f64| validation.groups.iter().map(value).sum::<f64>() / count;
         let _ = writeln!(
             text,
             "{count} jobs with several layouts: regret {}, Kendall's tau {:.2} in the mean",
@@ -245,12 +250,13 @@ fn text(Section { table, calibration, expected, validation, .. }: &Section) -> S
         for group in validation.groups.iter().take(MOST_GROUPS) {
             let _ = writeln!(
                 text,
-                "  width {:>6} x {:>3} layers on {:>5} devices: {:>3} layouts, regret {:>7}, tau {:.2}",
+                "  width {:>6} x {:>3} layers on {:>5} devices: {:>3} layouts, regret {:>7} ({}), tau {:.2}",
                 group.width,
                 group.layers,
                 group.devices,
                 group.layouts,
                 percent(group.regret),
+                interval(&group.expected),
                 group.tau
             );
         }
@@ -259,6 +265,56 @@ fn text(Section { table, calibration, expected, validation, .. }: &Section) -> S
                 writeln!(text, "  and {} more (--json lists them)", validation.groups.len() - MOST_GROUPS);
         }
     }
+    text += &left_out_groups(groups);
+    text
+}
+
+/// Expected regret in words.
+fn interval(regret: &Regret) -> String {
+    format!("expected {:.1} to {:.1} %", 100.0 * regret.low, 100.0 * regret.high)
+}
+
+/// Groups of rows that were left out in turn.
+fn left_out_groups(groups: &[LeftOutGroup]) -> String {
+    let choices: Vec<&Group> = groups.iter().flat_map(|group| &group.jobs).collect();
+    if choices.is_empty() {
+        return String::new();
+    }
+    let mut text = "groups left out in turn, each predicted from other rows; regret of the choice among all layouts of each job of \
+                    the group, and among its own rows:\n"
+        .to_owned();
+    let list = |groups: &[Group], value: fn(&Group) -> String| match groups {
+        [] => "-".to_owned(),
+        some => some.iter().map(value).collect::<Vec<_>>().join(" "),
+    };
+    let _ = writeln!(
+        text,
+        "  {:<18} {:>5} {:>7}  {:<20} {:<20} tau",
+        "", "rows", "mean", "regret %", "own rows, regret %"
+    );
+    for group in groups {
+        let regret = |group: &Group| format!("{:.1}", 100.0 * group.regret);
+        let _ = writeln!(
+            text,
+            "  {:<18} {:>5} {:>7}  {:<20} {:<20} {}",
+            group.by.to_string(),
+            group.rows,
+            percent(group.errors.mean),
+            list(&group.jobs, regret),
+            list(&group.own, regret),
+            list(&group.jobs, |group| format!("{:.2}", group.tau))
+        );
+    }
+    let count = choices.len() as f64;
+    let held = choices.iter().filter(|group| group.regret <= group.expected.high).count();
+    let _ = writeln!(
+        text,
+        "  {} choices: regret {} in the mean, {} at most, tau {:.2}; {held} regrets are within the expected interval",
+        choices.len(),
+        percent(choices.iter().map(|group| group.regret).sum::<f64>() / count),
+        percent(choices.iter().map(|group| group.regret).fold(0.0, f64::max)),
+        choices.iter().map(|group| group.tau).sum::<f64>() / count
+    );
     text
 }
 
