@@ -1,6 +1,7 @@
 //! Metrics of whole sets of texts: sums over segments, intervals, and whether two systems differ.
 
 use crate::answers::{exact_match, f1};
+use crate::wordnet::WordNet;
 use crate::{Bleu, BleuCounts, ChrF, Meteor, Rouge, Ter, TerCounts};
 use bessemer_tensor::rng::RngKey;
 
@@ -125,7 +126,7 @@ impl CorpusMetric for Ter {
 }
 
 /// A metric whose score of a set is the mean over its segments.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum MeanMetric {
     /// F of ROUGE, the best over references.
     Rouge {
@@ -134,8 +135,13 @@ pub enum MeanMetric {
         /// Whether words are stemmed.
         stemmed: bool,
     },
-    /// METEOR without synonyms, the best over references.
-    Meteor(Meteor),
+    /// METEOR, the best over references.
+    Meteor {
+        /// Constants.
+        meteor: Meteor,
+        /// Synonyms, for the third stage.
+        synonyms: Option<Box<WordNet>>,
+    },
     /// Whether an answer is one of the expected ones.
     ExactMatch,
     /// F1 over words of an answer.
@@ -146,7 +152,7 @@ impl CorpusMetric for MeanMetric {
     fn name(&self) -> String {
         match self {
             MeanMetric::Rouge { variant, .. } => variant.name(),
-            MeanMetric::Meteor(_) => "METEOR (2007)".into(),
+            MeanMetric::Meteor { .. } => "METEOR (2007)".into(),
             MeanMetric::ExactMatch => "exact match".into(),
             MeanMetric::F1 => "F1".into(),
         }
@@ -155,7 +161,10 @@ impl CorpusMetric for MeanMetric {
     fn sums(&self, hypothesis: &str, references: &[&str]) -> Vec<f64> {
         let value = match self {
             MeanMetric::Rouge { variant, stemmed } => variant.best(hypothesis, references, *stemmed).f1,
-            MeanMetric::Meteor(meteor) => meteor.best(hypothesis, references, None),
+            MeanMetric::Meteor { meteor, synonyms } => match synonyms {
+                Some(net) => meteor.best(hypothesis, references, Some(&|word| net.synonyms(word))),
+                None => meteor.best(hypothesis, references, None),
+            },
             MeanMetric::ExactMatch => f64::from(u8::from(exact_match(hypothesis, references))),
             MeanMetric::F1 => f1(hypothesis, references),
         };
@@ -174,9 +183,12 @@ impl CorpusMetric for MeanMetric {
             MeanMetric::Rouge { stemmed, .. } => {
                 format!("stem:{}|refs:best", if *stemmed { "porter-nltk" } else { "no" })
             }
-            MeanMetric::Meteor(meteor) => format!(
-                "nltk|alpha:{}|beta:{}|gamma:{}|synonyms:no|refs:best",
-                meteor.alpha, meteor.beta, meteor.gamma
+            MeanMetric::Meteor { meteor, synonyms } => format!(
+                "nltk|alpha:{}|beta:{}|gamma:{}|synonyms:{}|refs:best",
+                meteor.alpha,
+                meteor.beta,
+                meteor.gamma,
+                if synonyms.is_some() { "wordnet" } else { "no" }
             ),
             MeanMetric::ExactMatch | MeanMetric::F1 => "norm:squad|refs:best".into(),
         };

@@ -2,7 +2,7 @@
 //!
 //! - [`Bleu`], [`ChrF`], [`Ter`]: translations, with the definitions and signatures of sacrebleu.
 //! - [`Rouge`]: summaries, as rouge_score has it.
-//! - [`Meteor`]: as NLTK has it.
+//! - [`Meteor`]: as NLTK has it, with synonyms by a [`wordnet`] that a user has.
 //! - [`answers`]: exact match, F1, pass@k. [`calibration`]: what probabilities are worth. [`pyramid`]: content units of summaries.
 //! - [`judgement`]: agreement of annotators, ratings from comparisons, HUSE. [`power`]: how many judgements tell systems apart. [`bias`]: groups counted. [`kola`]: models compared over tasks. [`robustness`]: what a
 //!   perturbation costs. [`proportion`]: intervals of shares. [`toxicity`]: classifiers' scores over generations.
@@ -33,6 +33,7 @@ mod rouge;
 mod ter;
 mod tokens;
 pub mod toxicity;
+pub mod wordnet;
 
 pub use bleu::{Bleu, BleuCounts, Smoothing};
 pub use chrf::{ChrF, ChrFCounts};

@@ -1,7 +1,7 @@
 //! METEOR of 2007 (Lavie and Agarwal 2007) as NLTK computes it. The program "METEOR 1.5" is another metric of the same name.
 //!
-//! Words are matched exactly, then by Porter's stem, then by synonyms, in each stage from the last word of the hypothesis back to the last
-//! word of the reference that is left.
+//! Words are matched exactly, then by Porter's stem, then by synonyms of the stem, in each stage from the last word of the hypothesis back to the last
+//! word of the reference that is left. The third stage compares stems too, as NLTK does: a synonym whose stem is another word is not found.
 //!
 //! ```text
 //! F = P R / (alpha P + (1 - alpha) R),  score = F (1 - gamma (chunks / matches)^beta)
@@ -47,16 +47,16 @@ impl Meteor {
         };
         if !left.own.is_empty() && !left.other.is_empty() {
             let (of_own, of_other) = (stems(&own, &left.own), stems(&other, &left.other));
-            let of_own: Vec<[String; 1]> = of_own.into_iter().map(|stem| [stem]).collect();
-            left.matched(&of_own, &of_other, &mut pairs);
-        }
-        if let Some(synonyms) = synonyms {
-            let mut forms: Vec<Vec<String>> = vec![Vec::new(); own.len()];
-            for &i in &left.own {
-                forms[i] = synonyms(own[i]);
-                forms[i].push(own[i].to_string());
+            let forms: Vec<[&String; 1]> = of_own.iter().map(|stem| [stem]).collect();
+            left.matched(&forms, &of_other, &mut pairs);
+            if let Some(synonyms) = synonyms {
+                let mut forms: Vec<Vec<String>> = vec![Vec::new(); own.len()];
+                for &i in &left.own {
+                    forms[i] = synonyms(&of_own[i]);
+                    forms[i].push(of_own[i].clone());
+                }
+                left.matched(&forms, &of_other, &mut pairs);
             }
-            left.matched(&forms, &other, &mut pairs);
         }
         let matches = pairs.len() as f64;
         if matches == 0.0 {

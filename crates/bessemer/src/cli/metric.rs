@@ -20,7 +20,7 @@ pub(crate) enum MetricName {
     Rougel,
     /// Summaries: longest common subsequences of lines.
     Rougelsum,
-    /// Translations: words and stems (Lavie and Agarwal 2007, NLTK), without synonyms.
+    /// Translations: words, stems and, with --synonyms, synonyms (Lavie and Agarwal 2007, NLTK).
     Meteor,
     /// Answers: equality after normalisation (SQuAD).
     ExactMatch,
@@ -127,6 +127,9 @@ pub(crate) struct MetricArgs {
     /// Weight of recall (chrf).
     #[arg(long, value_name = "BETA", default_value_t = 2.0, value_parser = positive)]
     pub(crate) beta: f64,
+    /// Folder of a WordNet: index.noun, data.noun, noun.exc and those of verb, adj and adv (meteor).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) synonyms: Option<PathBuf>,
     /// Stem words (rouge).
     #[arg(long)]
     pub(crate) stem: bool,

@@ -4,3 +4,4 @@ mod counted;
 mod golden;
 mod published;
 mod sets;
+mod wordnet;

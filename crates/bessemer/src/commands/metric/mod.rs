@@ -5,6 +5,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use bessemer_durable::TextReader;
 use bessemer_metrics::proportion::wilson;
+use bessemer_metrics::wordnet::{PARTS, PartFiles, WordNet};
 use bessemer_metrics::{
     Bleu, ChrF, CorpusMetric, MeanMetric, Meteor, Rouge, SegmentSums, Smoothing, Ter, Tokens,
 };
@@ -22,7 +23,14 @@ mod toxicity;
 
 pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let tokens = tokens(args.tokens)?;
-    let Some(metric) = metric(args, tokens, false) else {
+    let synonyms = match (&args.synonyms, args.name) {
+        (Some(folder), MetricName::Meteor) => Some(Box::new(word_net(folder)?)),
+        (Some(_), _) => {
+            return Err(Failure::usage("--synonyms: wanted the metric meteor, found another one"));
+        }
+        (None, _) => None,
+    };
+    let Some(metric) = metric(args, tokens, synonyms.clone(), false) else {
         return match args.name {
             MetricName::Kola => tables::kola(args, as_json),
             MetricName::SelfContrast => self_contrast::run(args, as_json),
@@ -47,7 +55,7 @@ pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Re
         SegmentSums::of(metric, texts.iter().zip(&rows).map(|(text, row)| (text.as_str(), row.as_slice())))
     };
     let sums = sums_of(&*metric, &texts);
-    let single = self::metric(args, tokens, true).filter(|_| args.each);
+    let single = self::metric(args, tokens, synonyms, true).filter(|_| args.each);
     let each = single.map(|single| {
         sums_of(&*single, &texts).rows().iter().map(|row| single.score_of(row)).collect::<Vec<f64>>()
     });
@@ -159,6 +167,30 @@ fn one_file<'a>(args: &'a MetricArgs, what: &str) -> Result<&'a Path, Failure> {
     }
 }
 
+/// Largest file of a WordNet that is read; the largest of version 3.1 has 16 MB.
+const MOST_NET_BYTES: u64 = 64 << 20;
+
+fn word_net(folder: &Path) -> Result<WordNet, Failure> {
+    let read = |name: String| {
+        let text = bessemer_durable::read_small_input(&folder.join(name), MOST_NET_BYTES);
+        text.map_err(|e| {
+            Failure::usage(format!(
+                "--synonyms: {e}; wanted a folder of WordNet 3.0 or 3.1, such as /usr/share/wordnet of Debian's wordnet-base"
+            ))
+        })
+    };
+    let part = |part: &str| -> Result<PartFiles, Failure> {
+        Ok(PartFiles {
+            index: read(format!("index.{part}"))?,
+            data: read(format!("data.{part}"))?,
+            exceptions: read(format!("{part}.exc"))?,
+        })
+    };
+    let [noun, verb, adj, adv] = PARTS;
+    let files = [part(noun)?, part(verb)?, part(adj)?, part(adv)?];
+    WordNet::new(files).map_err(|e| Failure::usage(format!("--synonyms {}: {e}", folder.display())))
+}
+
 fn tokens(named: BleuTokens) -> Result<Tokens, Failure> {
     match named {
         BleuTokens::Thirteen => Ok(Tokens::Thirteen),
@@ -174,7 +206,12 @@ fn tokens(named: BleuTokens) -> Result<Tokens, Failure> {
 }
 
 /// The metric that was asked for; `single` for the scores of single texts. None for what has no references, and for programs, which are run.
-fn metric(args: &MetricArgs, tokens: Tokens, single: bool) -> Option<Box<dyn CorpusMetric>> {
+fn metric(
+    args: &MetricArgs,
+    tokens: Tokens,
+    synonyms: Option<Box<WordNet>>,
+    single: bool,
+) -> Option<Box<dyn CorpusMetric>> {
     let rouge =
         |variant| -> Box<dyn CorpusMetric> { Box::new(MeanMetric::Rouge { variant, stemmed: args.stem }) };
     Some(match args.name {
@@ -201,7 +238,7 @@ fn metric(args: &MetricArgs, tokens: Tokens, single: bool) -> Option<Box<dyn Cor
         MetricName::Rouge2 => rouge(Rouge::N(2)),
         MetricName::Rougel => rouge(Rouge::L),
         MetricName::Rougelsum => rouge(Rouge::Lsum),
-        MetricName::Meteor => Box::new(MeanMetric::Meteor(Meteor::default())),
+        MetricName::Meteor => Box::new(MeanMetric::Meteor { meteor: Meteor::default(), synonyms }),
         MetricName::ExactMatch => Box::new(MeanMetric::ExactMatch),
         MetricName::F1 => Box::new(MeanMetric::F1),
         MetricName::PassAtK
