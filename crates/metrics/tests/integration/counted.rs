@@ -11,6 +11,7 @@ use bessemer_metrics::judgement::{
 use bessemer_metrics::pyramid::Pyramid;
 use bessemer_metrics::robustness::{paired_drop, worst_case};
 use bessemer_metrics::toxicity::GenerationToxicity;
+use bessemer_tensor::rng::RngKey;
 
 fn near(found: f64, wanted: f64) {
     assert!((found - wanted).abs() <= 1e-9, "found {found}, wanted {wanted}");
@@ -168,6 +169,58 @@ fn huse_is_one_where_nothing_tells_apart_and_small_where_much_does() {
     let same = huse(&made(0.0)).unwrap();
     assert!(same.huse > 0.9, "{same:?}");
     assert_eq!(huse(&made(1.0)[..16]), None);
+}
+
+/// Twice the error of the best discriminator, and that of a vote of 16 neighbours among unboundedly many sentences, where people have N(0, 1) and the model
+/// N(`apart`, 1) on the line between both means. A sentence is the model's with probability eta; more than 8 of 16 neighbours are with that of a binomial
+/// distribution.
+fn errors_of_discriminators(apart: f64) -> [f64; 2] {
+    let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    let choose = |k: u32| (0..k).fold(1.0, |product, i| product * f64::from(16 - i) / f64::from(i + 1));
+    let (mut best, mut vote) = (0.0, 0.0);
+    let step = 1e-3;
+    for i in 0..(16.0 / step) as i32 {
+        let x = -8.0 + apart / 2.0 + step * f64::from(i);
+        let (human, model) = (density(x) / 2.0, density(x - apart) / 2.0);
+        let eta = model / (human + model);
+        let many = (9..=16).map(|k| choose(k) * eta.powi(k as i32) * (1.0 - eta).powi(16 - k as i32));
+        let of_model: f64 = many.sum();
+        best += step * human.min(model);
+        vote += step * (human * of_model + model * (1.0 - of_model));
+    }
+    [2.0 * best, 2.0 * vote]
+}
+
+/// People and a model whose judgements and probabilities are normal, with means that are apart: what tells them apart best is known, and so is what the vote of
+/// neighbours comes to.
+#[test]
+fn huse_is_the_error_of_a_vote_among_normal_sentences() {
+    // 2 Phi(-1/2), the error of the best discriminator of means that are one deviation apart.
+    assert!((errors_of_discriminators(1.0)[0] - 0.617_075_077_5).abs() < 1e-6);
+    assert!((errors_of_discriminators(0.0)[0] - 1.0).abs() < 1e-6);
+    const COUNT: usize = 1000;
+    for (number, [judged, likely]) in
+        [[0.0, 0.0], [1.0, 0.0], [0.0, 1.5], [1.0, 1.5], [2.0, 2.0]].into_iter().enumerate()
+    {
+        let key = RngKey::new(number as u64, 0, "huse");
+        let mut normal = vec![0.0; 2 * COUNT];
+        key.fill_normal(0, 1.0, &mut normal);
+        let sentence = |(i, pair): (usize, &[f32])| {
+            let model = i % 2 == 0;
+            let shift = |apart: f64| if model { apart } else { 0.0 };
+            let [a, b] = [pair[0], pair[1]].map(f64::from);
+            JudgedSentence { judgement: a + shift(judged), log_probability: b + shift(likely), model }
+        };
+        let sentences: Vec<JudgedSentence> = normal.chunks(2).enumerate().map(sentence).collect();
+        let found = huse(&sentences).unwrap();
+        for (found, apart) in [(found.huse, f64::hypot(judged, likely)), (found.quality, judged)] {
+            let [best, vote] = errors_of_discriminators(apart);
+            // Four deviations of twice a share of wrong votes.
+            let bound = 8.0 * (vote / 2.0 * (1.0 - vote / 2.0) / COUNT as f64).sqrt();
+            assert!((found - vote).abs() < bound, "{judged} {likely}: {found}, wanted {vote} within {bound}");
+            assert!(found > best - bound, "{judged} {likely}: {found}, but no discriminator is below {best}");
+        }
+    }
 }
 
 /// HELM's lists and the values of its tests (`test_bias_metrics.py`).
