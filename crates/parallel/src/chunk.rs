@@ -242,7 +242,11 @@ fn decoder(
     if let Some((beside, slots)) = beside {
         return Ok(beside.of_stage_beside(backend, &stage, placed, slots)?);
     }
-    let activations = ActivationConfig { in_gradients: in_gradients(job, needs), ..job.activations.clone() };
+    let activations = ActivationConfig {
+        in_gradients: in_gradients(job, needs),
+        params: job.types,
+        ..job.activations.clone()
+    };
     Ok(Decoder::of_stage(backend, part, stream, job.shape, activations, &stage, placed)?)
 }
 

@@ -403,8 +403,8 @@ pub fn contexts(ranks: usize, sequences: usize) -> Vec<Layout> {
     list
 }
 
-/// Grids of tensor-parallel ranks on at most `ranks` ranks, alone and beside copies, ZeRO and a pipeline, for steps of `sequences`
-/// sequences.
+/// Grids of tensor-parallel ranks on at most `ranks` ranks, alone and beside copies, ZeRO and a pipeline, with parameters in f32 and in bf16, for steps
+/// of `sequences` sequences.
 pub fn grids(ranks: usize, sequences: usize) -> Vec<Layout> {
     let plane = |rows, columns, depth| TensorConfig::Plane(PlaneConfig { grid: [rows, columns], depth });
     let mut list = Vec::new();
@@ -427,6 +427,10 @@ pub fn grids(ranks: usize, sequences: usize) -> Vec<Layout> {
             list.push(Layout::of(stage, sizes, (1, false), accumulation).on_grid(tensor));
         }
         list.push(Layout::single().pipelined("1f1b", 2, 4, &[]).on_grid(tensor));
+        for types in [ParamStorage::weights(ParamDType::Bf16), ParamStorage::both(ParamDType::Bf16)] {
+            list.push(Layout::of(Stage::Ddp, (1, 1), (1, false), 2).on_grid(tensor).with_types(types));
+            list.push(Layout::of(Stage::Zero3, (1, 2), (1, false), 1).on_grid(tensor).with_types(types));
+        }
     }
     let parts = |l: &Layout| l.parallel.tensor.grid().map_or(1, TensorGrid::sequence_parts);
     list.retain(|l| l.ranks <= ranks && sequences.is_multiple_of(l.data_ranks() * l.accumulation * parts(l)));

@@ -12,7 +12,6 @@ use bessemer_loader::{LoaderConfig, OrderKind};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{FillChoice, FillConfig, ParallelConfig, Plan};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind};
-use bessemer_units::ParamStorage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -103,7 +102,6 @@ impl Recipe {
         section("parallel", self.annotations_fit_model());
         if !self.parallel.awaits_plan() {
             section("parallel", self.context_fits_batch());
-            section("parallel", self.grid_fits());
             section("parallel", self.layout_fits());
         }
         section("loader", self.loader.check());
@@ -219,21 +217,6 @@ impl Recipe {
             ),
             _ => Ok(()),
         }
-    }
-
-    fn grid_fits(&self) -> Result<(), String> {
-        let tensor = self.parallel.tensor;
-        if tensor.grid().is_none() {
-            return Ok(());
-        }
-        if self.train.types() != ParamStorage::default() {
-            return Err(format!(
-                "parallel.tensor = {tensor} (a grid of ranks) supports only f32 weights and gradients: \
-                 expected train.weights = \"f32\" and train.gradients = \"f32\", or a number of ranks for \
-                 parallel.tensor"
-            ));
-        }
-        Ok(())
     }
 
     fn context_fits_batch(&self) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use crate::teacher::TeacherOperands;
 use bessemer_arch::Unit;
 use bessemer_program::UnitProgram;
-use bessemer_units::{CompressionPlan, OffloadPlan, RecomputePlan, Storage};
+use bessemer_units::{CompressionPlan, OffloadPlan, ParamStorage, RecomputePlan, Storage};
 
 /// How a decoder made to train keeps its activations. One made to score keeps f32, and nothing longer than a layer.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -25,6 +25,8 @@ pub struct ActivationConfig {
     pub in_gradients: bool,
     /// Passes of the caller's own over the programs of one device, before those of [`crate::Rewrite`], in their order.
     pub passes: Vec<UnitPass>,
+    /// Types of parameters and of their gradients, which a grid's programs gather and sum in values of these types.
+    pub params: ParamStorage,
     /// What the loss of a student reads of its teacher ([`crate::Decoder::set_teacher`]), if there is one. One made to score has none.
     pub teacher: Option<TeacherOperands>,
 }

@@ -14,7 +14,7 @@ use bessemer_program::{
     split,
 };
 use bessemer_tensor::op::Op;
-use bessemer_units::{DType, OffloadPlan, Recompute, RecomputePlan, RecomputePolicy};
+use bessemer_units::{DType, OffloadPlan, ParamStorage, Recompute, RecomputePlan, RecomputePolicy};
 use std::collections::HashMap;
 
 /// One unit of a stage.
@@ -91,6 +91,22 @@ impl Plan<'_> {
         [self.shape.tokens() / rows, self.model.width / columns]
     }
 
+    /// Gives parameters and gradients their types where programs have copies of them: on a grid. Elsewhere operators and collectives of a
+    /// step take the types of what is bound to them.
+    fn set_param_types(&self, unit: &mut UnitProgram) {
+        if self.ranks.iter().all(|rank| rank.role == AxisRole::Line) {
+            return;
+        }
+        let ParamStorage { weights, gradients } = self.config.params;
+        for value in &mut unit.values {
+            match value.class {
+                Class::Parameter(_) => value.dtype = weights.dtype(),
+                Class::Gradient(_) => value.dtype = gradients.dtype(),
+                _ => {}
+            }
+        }
+    }
+
     /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation,
     /// and only what they store is compressed or offloaded.
     fn rewrite(
@@ -115,6 +131,7 @@ impl Plan<'_> {
             recompute(&mut unit, policy)?;
         }
         if wanted(Rewrite::Partition) {
+            self.set_param_types(&mut unit);
             unit = partition(&unit, self.ranks)?;
             for rank in self.ranks.iter().filter(|rank| policy.is_some() && rank.partition) {
                 partition_activations(&mut unit, *rank);

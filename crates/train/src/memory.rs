@@ -66,6 +66,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         // Where a step has one micro-batch.
         in_gradients: true,
         passes: Vec::new(),
+        params: train.types(),
         teacher: None,
     }
 }

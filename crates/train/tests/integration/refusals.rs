@@ -111,7 +111,6 @@ fn a_recipe_refuses_layouts_that_its_model_and_batch_cannot_have() {
             "it says how parameters lie on a line of ranks",
         ),
         (of(&[&grid, &["optim.optimizer=muon"]]), "its update needs whole matrices"),
-        (of(&[&grid, &["train.weights=bf16"]]), "supports only f32 weights and gradients"),
         // ZeRO, compression, offload.
         (of(&[&["parallel.shard=2"]]), "which shards nothing"),
         (of(&[&["train.compress=bf16", "train.storage=bf16"]]), "activations are in bf16 already"),
